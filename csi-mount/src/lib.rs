@@ -1,0 +1,6 @@
+//! To come.
+#![cfg(target_os = "linux")]
+
+mod error;
+
+pub use error::{Error, ErrorKind, Result};
