@@ -1,0 +1,47 @@
+//! The number by which the kernel knows a device.
+
+use std::fmt;
+
+/// A device's number, `major:minor` as in `/proc/self/mountinfo` and `/sys/dev/block`.
+///
+/// Equal numbers are the same device for as long as the device is held open; after that the kernel may
+/// give the number to another one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct DeviceNumber {
+    /// The driver's part: 7 is a loop device.
+    pub major: u32,
+    /// The device within its driver.
+    pub minor: u32,
+}
+
+impl DeviceNumber {
+    /// From a `dev_t`, as `st_dev` and `st_rdev` hold it; see `makedev(3)`.
+    pub fn from_dev_t(dev: u64) -> Self {
+        Self { major: rustix::fs::major(dev), minor: rustix::fs::minor(dev) }
+    }
+
+    /// As a `dev_t`, for comparison with `st_dev` and `st_rdev`.
+    pub fn dev_t(self) -> u64 {
+        rustix::fs::makedev(self.major, self.minor)
+    }
+}
+
+impl fmt::Display for DeviceNumber {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.major, self.minor)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn large_numbers_survive_the_round_trip() {
+        for (major, minor) in [(7, 0), (259, 1_048_575), (4095, 300)] {
+            let number = DeviceNumber { major, minor };
+            assert_eq!(DeviceNumber::from_dev_t(number.dev_t()), number);
+            assert_eq!(number.to_string(), format!("{major}:{minor}"));
+        }
+    }
+}
