@@ -1,0 +1,194 @@
+//! What hides secrets: wrappers whose `Debug` shows the keys and hides the values.
+//!
+//! The messages of this crate use them in their own `Debug`; which fields are hidden is decided from the
+//! descriptor when the code is generated. Types that copy such a field out of a message wrap it the same way.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+/// The key under which Kubernetes hands a pod's service account tokens to the driver.
+pub const TOKENS_KEY: &str = "csi.storage.k8s.io/serviceAccount.tokens";
+
+/// What stands where a value is hidden.
+pub const HIDDEN: &str = "***";
+
+/// Mount options whose values are known to be harmless: numbers, versions and modes of work.
+const HARMLESS_OPTIONS: &[&str] = &[
+    "allocsize",
+    "acdirmax",
+    "acdirmin",
+    "acregmax",
+    "acregmin",
+    "actimeo",
+    "commit",
+    "compress",
+    "compress-force",
+    "data",
+    "dir_mode",
+    "dmask",
+    "errors",
+    "file_mode",
+    "fmask",
+    "gid",
+    "iocharset",
+    "local_lock",
+    "logbsize",
+    "logbufs",
+    "lookupcache",
+    "max_batch_time",
+    "min_batch_time",
+    "minorversion",
+    "mode",
+    "nconnect",
+    "nfsvers",
+    "nr_inodes",
+    "port",
+    "proto",
+    "retrans",
+    "retry",
+    "rsize",
+    "sec",
+    "size",
+    "stripe",
+    "subvol",
+    "subvolid",
+    "sunit",
+    "swidth",
+    "timeo",
+    "uid",
+    "umask",
+    "vers",
+    "wsize",
+];
+
+/// A map whose values are all secret: prints the keys.
+///
+/// ```
+/// use std::collections::BTreeMap;
+/// use csi_proto::redact::SecretMap;
+///
+/// let secrets = BTreeMap::from([("user".to_owned(), "ann".to_owned())]);
+/// assert_eq!(format!("{:?}", SecretMap(&secrets)), r#"{"user": ***}"#);
+/// ```
+#[derive(Clone, Copy)]
+pub struct SecretMap<'a>(pub &'a BTreeMap<String, String>);
+
+impl fmt::Debug for SecretMap<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_map().entries(self.0.keys().map(|key| (key, Hidden))).finish()
+    }
+}
+
+/// A map of context or parameters: prints keys and values, but hides the value of [`TOKENS_KEY`].
+///
+/// ```
+/// use std::collections::BTreeMap;
+/// use csi_proto::redact::{ContextMap, TOKENS_KEY};
+///
+/// let context = BTreeMap::from([
+///     (TOKENS_KEY.to_owned(), "{}".to_owned()),
+///     ("pool".to_owned(), "fast".to_owned()),
+/// ]);
+/// let text = format!("{:?}", ContextMap(&context));
+/// assert_eq!(text, r#"{"csi.storage.k8s.io/serviceAccount.tokens": ***, "pool": "fast"}"#);
+/// ```
+#[derive(Clone, Copy)]
+pub struct ContextMap<'a>(pub &'a BTreeMap<String, String>);
+
+impl fmt::Debug for ContextMap<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut map = f.debug_map();
+        for (key, value) in self.0 {
+            if key == TOKENS_KEY {
+                map.entry(key, &Hidden);
+            } else {
+                map.entry(key, value);
+            }
+        }
+        map.finish()
+    }
+}
+
+/// Mount flags, which may hold secrets: prints plain words, and `key=value` where both are known to be harmless.
+///
+/// Of any other `key=value` the key is printed, of anything else nothing. A flag is never split at commas, for a
+/// value may hold them (an SELinux context does).
+///
+/// ```
+/// use csi_proto::redact::MountFlags;
+///
+/// let flags = ["noatime", "vers=4.1", "password=x", "a,b"].map(String::from);
+/// assert_eq!(format!("{:?}", MountFlags(&flags)), "[noatime, vers=4.1, password=***, ***]");
+/// ```
+#[derive(Clone, Copy)]
+pub struct MountFlags<'a>(pub &'a [String]);
+
+impl fmt::Debug for MountFlags<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.0.iter().map(|flag| Flag(flag))).finish()
+    }
+}
+
+struct Flag<'a>(&'a str);
+
+impl fmt::Debug for Flag<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0.split_once('=') {
+            None if is_plain(self.0) => f.write_str(self.0),
+            Some((key, value)) if HARMLESS_OPTIONS.contains(&key) && is_plain(value) => f.write_str(self.0),
+            Some((key, _)) if is_plain(key) => write!(f, "{key}={HIDDEN}"),
+            _ => f.write_str(HIDDEN),
+        }
+    }
+}
+
+fn is_plain(word: &str) -> bool {
+    !word.is_empty() && word.bytes().all(|b| b.is_ascii_alphanumeric() || b"._:/-".contains(&b))
+}
+
+/// Prints [`HIDDEN`].
+struct Hidden;
+
+impl fmt::Debug for Hidden {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(HIDDEN)
+    }
+}
+
+/// A request that can drop its secrets, so that what is left can be kept, or compared with a retry.
+///
+/// Every RPC's request has it.
+pub trait ClearSecrets {
+    /// Empties the fields that the spec marks as secret and takes [`TOKENS_KEY`] out of the request's other maps.
+    ///
+    /// Mount flags stay: two requests whose flags differ are not the same request.
+    fn clear_secrets(&mut self) {}
+}
+
+macro_rules! redacted_debug {
+    ($($message:path, $name:literal { $($shown:ident $field:ident,)* })*) => {$(
+        impl ::std::fmt::Debug for $message {
+            fn fmt(&self, f: &mut ::std::fmt::Formatter<'_>) -> ::std::fmt::Result {
+                f.debug_struct($name)
+                    $(.field(stringify!($field), redacted_debug!(@$shown self.$field)))*
+                    .finish()
+            }
+        }
+    )*};
+    (@plain $value:expr) => { &$value };
+    (@secret $value:expr) => { &$crate::redact::SecretMap(&$value) };
+    (@context $value:expr) => { &$crate::redact::ContextMap(&$value) };
+    (@flags $value:expr) => { &$crate::redact::MountFlags(&$value) };
+}
+
+macro_rules! clear_secrets {
+    ($($message:path { $($shown:ident $field:ident,)* })*) => {$(
+        impl $crate::redact::ClearSecrets for $message {
+            fn clear_secrets(&mut self) {
+                $(clear_secrets!(@$shown self.$field);)*
+            }
+        }
+    )*};
+    (@secret $value:expr) => { $value.clear() };
+    (@context $value:expr) => { $value.remove($crate::redact::TOKENS_KEY) };
+}

@@ -1,0 +1,153 @@
+//! Turns `csi-proto/proto` into `csi-proto/src/generated`, without protoc.
+//!
+//! The generated code is checked in, so that users of csi-proto need neither a build script nor this program.
+
+mod tables;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::{fs, io};
+
+use prost::Message;
+use prost_reflect::DescriptorPool;
+use protox::Compiler;
+
+use crate::Failure;
+
+const PROTO_DIR: &str = "csi-proto/proto";
+const PROTO_FILES: [&str; 2] = ["csi.proto", "pluginregistration.proto"];
+const OUT_DIR: &str = "csi-proto/src/generated";
+
+/// Whether a run writes the generated files or only compares them with a fresh run.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Mode {
+    Write,
+    Check,
+}
+
+/// The generated files: name to contents. All are made in memory first, so that a failed run changes nothing.
+type Files = BTreeMap<String, Vec<u8>>;
+
+pub(crate) fn run(root: &Path, mode: Mode) -> Result<(), Failure> {
+    let fresh = generate(root)?;
+    let out = root.join(OUT_DIR);
+    match mode {
+        Mode::Write => write(&out, &fresh),
+        Mode::Check => check(&out, &fresh),
+    }
+}
+
+fn generate(root: &Path) -> Result<Files, Failure> {
+    let mut compiler = Compiler::new([root.join(PROTO_DIR)])?;
+    compiler.include_imports(true).include_source_info(true);
+    for file in PROTO_FILES {
+        compiler.open_file(file).map_err(|e| Failure::new(format!("{PROTO_DIR}/{file}: {e:?}")))?;
+    }
+    let with_comments =
+        prost_types::FileDescriptorSet::decode(compiler.encode_file_descriptor_set().as_slice())?;
+    // The custom options, csi_secret among them, live in the encoded form only: prost_types drops extensions.
+    let encoded = compiler.include_source_info(false).encode_file_descriptor_set();
+    let pool = DescriptorPool::decode(encoded.as_slice())?;
+
+    let mut files = rust_from_descriptors(with_comments, &tables::redacted_messages(&pool)?)?;
+    files.insert("csi.fds".into(), encoded);
+    files.insert("redaction.rs".into(), tables::redaction(&pool)?.into_bytes());
+    files.insert("messages.rs".into(), tables::messages(&pool).into_bytes());
+    Ok(files)
+}
+
+fn rust_from_descriptors(fds: prost_types::FileDescriptorSet, redacted: &[String]) -> Result<Files, Failure> {
+    let scratch = Scratch::new()?;
+    let mut config = tonic_prost_build::Config::new();
+    config.enable_type_names();
+    tonic_prost_build::configure()
+        // Sorted maps encode the same bytes for the same contents, which comparing requests relies on.
+        .btree_map(".")
+        .skip_debug(redacted)
+        .server_mod_attribute(".", "#[cfg(feature = \"server\")]")
+        .client_mod_attribute(".", "#[cfg(feature = \"client\")]")
+        .out_dir(&scratch.0)
+        .compile_fds_with_config(fds, config)?;
+
+    let mut files = Files::new();
+    for entry in fs::read_dir(&scratch.0)? {
+        let entry = entry?;
+        let name = entry.file_name().to_string_lossy().into_owned();
+        // The well-known types come from prost-types; prost-build leaves an empty file for their package.
+        if !name.starts_with("google.") {
+            files.insert(name, fs::read(entry.path())?);
+        }
+    }
+    Ok(files)
+}
+
+fn write(out: &Path, fresh: &Files) -> Result<(), Failure> {
+    fs::create_dir_all(out)?;
+    for name in checked_in(out)? {
+        if !fresh.contains_key(&name) {
+            fs::remove_file(out.join(&name))?;
+            println!("removed {OUT_DIR}/{name}");
+        }
+    }
+    for (name, contents) in fresh {
+        let path = out.join(name);
+        // Left alone where nothing changed, so that cargo has nothing to rebuild.
+        if fs::read(&path).ok().as_ref() != Some(contents) {
+            fs::write(&path, contents)?;
+            println!("wrote {OUT_DIR}/{name}");
+        }
+    }
+    Ok(())
+}
+
+fn check(out: &Path, fresh: &Files) -> Result<(), Failure> {
+    let mut wrong = Vec::new();
+    for (name, contents) in fresh {
+        match fs::read(out.join(name)) {
+            Ok(old) if old == *contents => {}
+            Ok(_) => wrong.push(format!("{OUT_DIR}/{name} differs from a fresh run")),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {
+                wrong.push(format!("{OUT_DIR}/{name} is missing"))
+            }
+            Err(e) => wrong.push(format!("{OUT_DIR}/{name}: {e}")),
+        }
+    }
+    for name in checked_in(out)? {
+        if !fresh.contains_key(&name) {
+            wrong.push(format!("{OUT_DIR}/{name} is not made by a fresh run"));
+        }
+    }
+    if wrong.is_empty() {
+        return Ok(());
+    }
+    wrong.push("run `cargo xtask codegen` and commit what it writes".into());
+    Err(Failure::new(wrong.join("\n")))
+}
+
+fn checked_in(out: &Path) -> Result<Vec<String>, Failure> {
+    match fs::read_dir(out) {
+        Ok(entries) => Ok(entries
+            .map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()))
+            .collect::<io::Result<_>>()?),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+        Err(e) => Err(Failure::new(format!("{}: {e}", out.display()))),
+    }
+}
+
+/// A directory that goes away with the value.
+struct Scratch(std::path::PathBuf);
+
+impl Scratch {
+    fn new() -> io::Result<Self> {
+        let path = std::env::temp_dir().join(format!("csi-codegen-{}", std::process::id()));
+        fs::create_dir(&path)?;
+        Ok(Self(path))
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        // Nothing depends on it any more; a leftover in the temporary directory is harmless.
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
