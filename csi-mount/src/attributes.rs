@@ -1,0 +1,115 @@
+//! What a mount forbids, apart from the filesystem below it.
+
+use std::fmt;
+
+bitflags::bitflags! {
+    /// Attributes of one mount, with the values of the kernel's `MOUNT_ATTR_*`.
+    ///
+    /// They belong to the mount, not to the filesystem: two mounts of one filesystem may differ. An access time
+    /// mode is one of [`NOATIME`](Self::NOATIME), [`STRICTATIME`](Self::STRICTATIME) or neither, which is the
+    /// kernel's default, relatime. See `mount_setattr(2)`.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+    pub struct MountAttributes: u64 {
+        /// Nothing is written through this mount.
+        #[doc(alias = "MOUNT_ATTR_RDONLY")]
+        const RDONLY = 0x1;
+        /// Set-user-id, set-group-id and file capabilities are ignored.
+        #[doc(alias = "MOUNT_ATTR_NOSUID")]
+        const NOSUID = 0x2;
+        /// Device nodes can't be opened.
+        #[doc(alias = "MOUNT_ATTR_NODEV")]
+        const NODEV = 0x4;
+        /// Programs can't be executed.
+        #[doc(alias = "MOUNT_ATTR_NOEXEC")]
+        const NOEXEC = 0x8;
+        /// Access times are never updated.
+        #[doc(alias = "MOUNT_ATTR_NOATIME")]
+        const NOATIME = 0x10;
+        /// Access times are updated at each access.
+        #[doc(alias = "MOUNT_ATTR_STRICTATIME")]
+        const STRICTATIME = 0x20;
+        /// Access times of directories are never updated.
+        #[doc(alias = "MOUNT_ATTR_NODIRATIME")]
+        const NODIRATIME = 0x80;
+        /// Symbolic links are not followed. Linux 5.14; older kernels refuse it, nothing replaces it.
+        #[doc(alias = "MOUNT_ATTR_NOSYMFOLLOW")]
+        const NOSYMFOLLOW = 0x0020_0000;
+    }
+}
+
+/// The kernel's field of the access time mode, of which relatime is the zero.
+pub(crate) const ATIME_MODE: u64 = 0x70;
+
+/// Each attribute's word in `mount(8)` and mountinfo, and the word that takes it back.
+const WORDS: [(MountAttributes, &str, &str); 8] = [
+    (MountAttributes::RDONLY, "ro", "rw"),
+    (MountAttributes::NOSUID, "nosuid", "suid"),
+    (MountAttributes::NODEV, "nodev", "dev"),
+    (MountAttributes::NOEXEC, "noexec", "exec"),
+    (MountAttributes::NOATIME, "noatime", "atime"),
+    (MountAttributes::STRICTATIME, "strictatime", "nostrictatime"),
+    (MountAttributes::NODIRATIME, "nodiratime", "diratime"),
+    (MountAttributes::NOSYMFOLLOW, "nosymfollow", "symfollow"),
+];
+
+impl MountAttributes {
+    /// What a word of `mount(8)` does to the attributes, or nothing when it is not about them.
+    pub(crate) fn apply_word(self, word: &str) -> Option<Self> {
+        if word == "relatime" {
+            return Some(self.difference(Self::NOATIME | Self::STRICTATIME));
+        }
+        WORDS.iter().find_map(|&(attribute, set, clear)| {
+            if word == set {
+                Some(self.and(attribute))
+            } else if word == clear {
+                Some(self.difference(attribute))
+            } else {
+                None
+            }
+        })
+    }
+
+    /// Both together; of two access time modes the other's wins, as a mount has only one.
+    pub(crate) fn and(self, other: Self) -> Self {
+        let atime = Self::NOATIME | Self::STRICTATIME;
+        let kept = if other.intersects(atime) { self.difference(atime) } else { self };
+        kept.union(other)
+    }
+}
+
+/// The words of `mount(8)`, "rw" first when nothing forbids writing: `rw,nosuid,nodev`.
+impl fmt::Display for MountAttributes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.contains(Self::RDONLY) { "ro" } else { "rw" })?;
+        WORDS[1..]
+            .iter()
+            .filter(|(attribute, ..)| self.contains(*attribute))
+            .try_for_each(|(_, word, _)| write!(f, ",{word}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_set_and_take_back() {
+        let read_only = MountAttributes::default().apply_word("ro").unwrap();
+        assert_eq!(read_only, MountAttributes::RDONLY);
+        assert_eq!(read_only.apply_word("rw"), Some(MountAttributes::empty()));
+        assert_eq!(read_only.apply_word("data=ordered"), None);
+    }
+
+    #[test]
+    fn a_mount_has_one_access_time_mode() {
+        let mode = MountAttributes::NOATIME.apply_word("strictatime").unwrap();
+        assert_eq!(mode, MountAttributes::STRICTATIME);
+        assert_eq!(mode.apply_word("relatime"), Some(MountAttributes::empty()));
+    }
+
+    #[test]
+    fn displays_as_mount_options() {
+        assert_eq!(MountAttributes::empty().to_string(), "rw");
+        assert_eq!((MountAttributes::RDONLY | MountAttributes::NODEV).to_string(), "ro,nodev");
+    }
+}

@@ -1,0 +1,79 @@
+//! Which system calls this kernel has, asked once; a test can take one away from its own thread.
+
+use std::cell::Cell;
+use std::ffi::c_long;
+use std::sync::OnceLock;
+
+use nix::errno::Errno;
+use nix::libc;
+
+/// A part of the kernel with an older one to fall back on.
+#[cfg_attr(not(feature = "testing"), expect(unreachable_pub, reason = "public in the testing module"))]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Feature {
+    /// `openat2(2)`, Linux 5.6. Instead: component by component.
+    Openat2,
+    /// `statx(2)` that tells mount roots and ids, Linux 5.8. Instead: fdinfo.
+    StatxMount,
+    /// `fsopen(2)`, `fsmount(2)`, `move_mount(2)`, Linux 5.2. Instead: `mount(2)`, whose errors say less.
+    FsContext,
+    /// `mount_setattr(2)`, Linux 5.12. Instead: a bind that is remounted in a private place first.
+    MountSetattr,
+    /// `statmount(2)`, Linux 6.8. Instead: mountinfo, which grows with the number of mounts.
+    Statmount,
+}
+
+// Numbers of the generic table, which every architecture of Rust's but Alpha and x32 has.
+pub(super) const MOUNT_SETATTR: c_long = 442;
+pub(super) const STATMOUNT: c_long = 457;
+const MOVE_MOUNT: c_long = 429;
+const OPENAT2: c_long = 437;
+
+thread_local! {
+    /// A bit for each feature that this thread does without.
+    static HIDDEN: Cell<u32> = const { Cell::new(0) };
+}
+
+/// Whether the kernel has it.
+pub(crate) fn has(feature: Feature) -> bool {
+    if HIDDEN.get() & bit(feature) != 0 {
+        return false;
+    }
+    static CALLS: [OnceLock<bool>; 4] = [const { OnceLock::new() }; 4];
+    let (slot, number) = match feature {
+        Feature::Openat2 => (0, OPENAT2),
+        Feature::FsContext => (1, MOVE_MOUNT),
+        Feature::MountSetattr => (2, MOUNT_SETATTR),
+        Feature::Statmount => (3, STATMOUNT),
+        // The answer of each statx says it.
+        Feature::StatxMount => return true,
+    };
+    *CALLS[slot].get_or_init(|| exists(number))
+}
+
+/// Runs the closure as if the kernel did not have these features, on this thread only.
+#[cfg_attr(not(feature = "testing"), expect(dead_code, reason = "only tests take features away"))]
+pub(crate) fn without<T>(features: &[Feature], run: impl FnOnce() -> T) -> T {
+    struct Restore(u32);
+    impl Drop for Restore {
+        fn drop(&mut self) {
+            HIDDEN.set(self.0);
+        }
+    }
+    let _restore = Restore(HIDDEN.get());
+    HIDDEN.set(features.iter().fold(HIDDEN.get(), |hidden, feature| hidden | bit(*feature)));
+    run()
+}
+
+fn bit(feature: Feature) -> u32 {
+    1 << feature as u32
+}
+
+/// A call with arguments that are never valid fails, and ENOSYS only where there is no such call.
+fn exists(number: c_long) -> bool {
+    // SAFETY: every probed call takes integers and pointers to read from; the pointers here are null and the
+    // descriptors -1, so each returns an error before it reads or changes anything.
+    let result = unsafe { libc::syscall(number, -1_i64, 0_i64, -1_i64, 0_i64, 0_i64, 0_i64) };
+    result >= 0 || Errno::last() != Errno::ENOSYS
+}

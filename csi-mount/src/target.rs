@@ -1,0 +1,220 @@
+//! Where something is mounted: a directory that is held open, and a name in it.
+
+use std::ffi::OsString;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{AtFlags, FileType, Mode, OFlags};
+use rustix::io::Errno;
+
+use crate::lookup::{self, Facts};
+use crate::{Error, ErrorKind, MountState, Result};
+
+/// A place to mount on: its parent directory, held open, and the last component, which is never followed.
+///
+/// What happens to the ancestors afterwards does not lead it elsewhere. Where the parent directory did not
+/// exist when the target was made, the target is absent: there is nothing to unmount or remove, and making it
+/// is [`NotFound`](ErrorKind::NotFound).
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use csi_mount::{Created, MountState, Removed, Target};
+///
+/// # let directory = tempfile::tempdir()?;
+/// # let path = directory.path().join("target");
+/// let target = Target::new(&path)?;
+/// assert_eq!(target.create_dir()?, Created::Created);
+/// assert_eq!(target.create_dir()?, Created::Existed);
+/// assert_eq!(target.state()?, MountState::NotMounted);
+/// assert_eq!(target.remove()?, Removed::Removed);
+/// assert_eq!(target.remove()?, Removed::WasAbsent);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct Target {
+    /// None when the directory was not there.
+    parent: Option<OwnedFd>,
+    name: OsString,
+    path: PathBuf,
+}
+
+/// What making a target did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Created {
+    /// It was made.
+    Created,
+    /// A directory or file, as asked, was there.
+    Existed,
+}
+
+/// What removing a target did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Removed {
+    /// It was removed.
+    Removed,
+    /// Nothing was there.
+    WasAbsent,
+}
+
+impl Target {
+    /// The target at an absolute path, as the orchestrator gives it.
+    ///
+    /// The ancestors are resolved by the kernel, symbolic links included: they are the orchestrator's. For a
+    /// path from somebody less trusted see [`Root`](crate::Root).
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidInput`] for a path that is empty, relative, `/`, too long, or holds `..` or a NUL, and
+    /// when an ancestor is no directory; [`ErrorKind::PermissionDenied`] when one can't be searched.
+    pub fn new(path: impl AsRef<Path>) -> Result<Self> {
+        let path = lookup::absolute(OPEN, path.as_ref())?;
+        Self::below(path, |parent| lookup::open_path(parent, OFlags::DIRECTORY))
+    }
+
+    /// The target at a clean path, its parent opened by the caller's means.
+    pub(crate) fn below(path: PathBuf, open: impl FnOnce(&Path) -> io::Result<OwnedFd>) -> Result<Self> {
+        let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
+            return Err(Error::new(ErrorKind::InvalidInput, OPEN, "it is no path of a target").at(path));
+        };
+        let parent = match open(parent) {
+            Ok(fd) => Some(fd),
+            Err(error) if lookup::is_absent(&error) => None,
+            Err(error) => return Err(Error::os(OPEN, path, error)),
+        };
+        Ok(Self { parent, name: name.to_owned(), path })
+    }
+
+    /// The path, for messages: what it names may have changed since the target was made.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Makes the target a directory, of mode 0750 less the umask. One that is there is kept as it is.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidInput`] when something else is there, a symbolic link to a directory included;
+    /// [`ErrorKind::NotFound`] when the parent directory is not there.
+    pub fn create_dir(&self) -> Result<Created> {
+        let operation = "make directory";
+        let made = rustix::fs::mkdirat(self.parent(operation)?, &self.name, Mode::from_raw_mode(0o750));
+        self.created(operation, made, FileType::Directory)
+    }
+
+    /// Makes the target an empty regular file, of mode 0640 less the umask, for a device node to be bound onto.
+    /// A file or device node that is there is kept as it is.
+    ///
+    /// # Errors
+    /// As for [`create_dir`](Self::create_dir).
+    pub fn create_file(&self) -> Result<Created> {
+        let operation = "make file";
+        let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let made = rustix::fs::openat(self.parent(operation)?, &self.name, flags, Mode::from_raw_mode(0o640));
+        self.created(operation, made.map(drop), FileType::RegularFile)
+    }
+
+    fn created(
+        &self,
+        operation: &'static str,
+        made: rustix::io::Result<()>,
+        wanted: FileType,
+    ) -> Result<Created> {
+        match made {
+            Ok(()) => return Ok(Created::Created),
+            Err(Errno::EXIST) => {}
+            Err(error) => return Err(self.error(operation, error)),
+        }
+        let found = self.facts(operation)?.map(|facts| facts.file_type);
+        let fits = match found {
+            // A device is bound onto a file, and then looks like one.
+            Some(FileType::BlockDevice | FileType::CharacterDevice) => wanted == FileType::RegularFile,
+            found => found == Some(wanted),
+        };
+        if fits {
+            return Ok(Created::Existed);
+        }
+        let reason = format!("there is {} already", found.map_or("something else", name_of));
+        Err(Error::new(ErrorKind::InvalidInput, operation, reason).at(&self.path))
+    }
+
+    /// Removes the directory or the empty file. Nothing that holds data is deleted, and nothing below it.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Busy`] when something is mounted on it or it is not empty; [`ErrorKind::InvalidInput`] when
+    /// it is neither a directory nor a regular file.
+    pub fn remove(&self) -> Result<Removed> {
+        let operation = "remove";
+        let Some(facts) = self.facts(operation)? else { return Ok(Removed::WasAbsent) };
+        let refuse = |kind, why: &str| Err(Error::new(kind, operation, why).at(&self.path));
+        if facts.is_mount_root {
+            return refuse(ErrorKind::Busy, "something is mounted on it");
+        }
+        let flags = match facts.file_type {
+            FileType::Directory => AtFlags::REMOVEDIR,
+            FileType::RegularFile if facts.size == 0 => AtFlags::empty(),
+            FileType::RegularFile => return refuse(ErrorKind::Busy, "the file is not empty"),
+            other => return refuse(ErrorKind::InvalidInput, &format!("it is {}", name_of(other))),
+        };
+        match rustix::fs::unlinkat(self.parent(operation)?, &self.name, flags) {
+            Ok(()) => Ok(Removed::Removed),
+            Err(Errno::NOENT) => Ok(Removed::WasAbsent),
+            Err(Errno::NOTEMPTY | Errno::EXIST) => refuse(ErrorKind::Busy, "the directory is not empty"),
+            Err(error) => Err(self.error(operation, error)),
+        }
+    }
+
+    /// What is mounted there now; see [`mount_state`](crate::mount_state).
+    ///
+    /// # Errors
+    /// Those of `statx(2)`; an error is never taken for "not mounted".
+    pub fn state(&self) -> Result<MountState> {
+        let facts = self.facts("look for a mount at")?;
+        Ok(facts.map_or(MountState::Absent, |facts| MountState::of(&facts)))
+    }
+
+    pub(crate) fn facts(&self, operation: &'static str) -> Result<Option<Facts>> {
+        let Some(parent) = &self.parent else { return Ok(None) };
+        match lookup::facts_at(parent, &self.name) {
+            Ok(facts) => Ok(Some(facts)),
+            Err(error) if lookup::is_absent(&error) => Ok(None),
+            Err(error) => Err(self.error(operation, error)),
+        }
+    }
+
+    /// What is at the target now, held open: the root of the topmost mount, or the bare file.
+    pub(crate) fn open(&self, operation: &'static str) -> Result<OwnedFd> {
+        lookup::open_at(self.parent(operation)?, &self.name).map_err(|error| self.error(operation, error))
+    }
+
+    /// The directory that it is in.
+    pub(crate) fn parent(&self, operation: &'static str) -> Result<BorrowedFd<'_>> {
+        self.parent.as_ref().map(AsFd::as_fd).ok_or_else(|| {
+            Error::new(ErrorKind::NotFound, operation, "its parent directory does not exist").at(&self.path)
+        })
+    }
+
+    /// The path through the open parent, for system calls that take no descriptor. It does not follow the name.
+    pub(crate) fn kernel_path(&self, operation: &'static str) -> Result<PathBuf> {
+        Ok(lookup::path_of(self.parent(operation)?).join(&self.name))
+    }
+
+    pub(crate) fn error(&self, operation: &'static str, error: impl Into<io::Error>) -> Error {
+        Error::os(operation, &self.path, error)
+    }
+}
+
+const OPEN: &str = "open target";
+
+/// The words for a type of file, with their article.
+pub(crate) fn name_of(file_type: FileType) -> &'static str {
+    match file_type {
+        FileType::RegularFile => "a regular file",
+        FileType::Directory => "a directory",
+        FileType::Symlink => "a symbolic link",
+        FileType::BlockDevice => "a block device",
+        FileType::CharacterDevice => "a character device",
+        FileType::Fifo => "a pipe",
+        FileType::Socket => "a socket",
+        FileType::Unknown => "something unknown",
+    }
+}
