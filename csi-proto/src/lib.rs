@@ -1,4 +1,44 @@
-//! The wire of the Container Storage Interface: generated types, clients and servers.
+//! The wire of the Container Storage Interface: its messages, clients and servers as Rust types.
+//!
+//! The types are generated from `proto/csi.proto` and checked in, so that building this crate needs neither
+//! `protoc` nor a build script. They are the union of versions 1.13.0 and 1.12.0 of the interface, whose numbers do
+//! not clash: one set of types serves callers of both. What only 1.12.0 has is `#[deprecated]`.
+//!
+//! Secrets never print. `Debug` of every message shows a secret's key and hides its value; see [`redact`].
+//!
+//! ```
+//! use csi_proto::v1::{CapacityRange, CreateVolumeRequest};
+//!
+//! let request = CreateVolumeRequest {
+//!     name: "pvc-1".into(),
+//!     capacity_range: Some(CapacityRange { required_bytes: 1 << 30, limit_bytes: 0 }),
+//!     secrets: [("password".into(), "hunter2".into())].into(),
+//!     ..Default::default()
+//! };
+//! let text = format!("{request:?}");
+//! assert!(text.contains(r#"secrets: {"password": ***}"#));
+//! assert!(!text.contains("hunter2"));
+//! ```
+//!
+//! # Modules
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`v1`] | the messages of the five services, and a module of client and one of server for each service |
+//! | [`pluginregistration`] | the same for the kubelet's plugin registration |
+//! | [`redact`] | what hides secrets, for types that copy fields out of a message |
+//!
+//! A map is a `BTreeMap`, so that equal messages encode to equal bytes.
+//!
+//! # Features
+//!
+//! | feature | default | gives |
+//! |---|---|---|
+//! | `server` | yes | the traits of the services and tonic servers around them, such as `v1::node_server` |
+//! | `client` | yes | tonic clients, such as `v1::node_client`, with a channel to connect by |
+//!
+//! Without either, the crate is the messages alone and does not depend on tonic.
+
 #![forbid(unsafe_code)]
 
 #[macro_use]
@@ -7,7 +47,7 @@ pub mod redact;
 #[rustfmt::skip]
 #[allow(
     missing_docs, deprecated, unreachable_pub, clippy::all, clippy::allow_attributes_without_reason,
-    reason = "generated; the comments come from the .proto files, which deprecated items are part of"
+    reason = "generated: tonic documents none of its modules, and derived code touches deprecated fields"
 )]
 mod generated {
     #[path = "csi.v1.rs"]
@@ -19,6 +59,8 @@ mod generated {
 
 pub use generated::{pluginregistration, v1};
 
-/// The encoded `FileDescriptorSet` of `csi.proto` and `pluginregistration.proto` with all they import, for gRPC
-/// reflection and for tools that walk the messages.
+/// The encoded `FileDescriptorSet` of `csi.proto` and `pluginregistration.proto` with all they import.
+///
+/// It is what gRPC reflection serves, and what a tool walks that treats all messages alike. The spec's options are in
+/// it: `csi_secret` on fields and the alpha marks.
 pub const FILE_DESCRIPTOR_SET: &[u8] = include_bytes!("generated/csi.fds");

@@ -13,53 +13,11 @@ pub const TOKENS_KEY: &str = "csi.storage.k8s.io/serviceAccount.tokens";
 pub const HIDDEN: &str = "***";
 
 /// Mount options whose values are known to be harmless: numbers, versions and modes of work.
-const HARMLESS_OPTIONS: &[&str] = &[
-    "allocsize",
-    "acdirmax",
-    "acdirmin",
-    "acregmax",
-    "acregmin",
-    "actimeo",
-    "commit",
-    "compress",
-    "compress-force",
-    "data",
-    "dir_mode",
-    "dmask",
-    "errors",
-    "file_mode",
-    "fmask",
-    "gid",
-    "iocharset",
-    "local_lock",
-    "logbsize",
-    "logbufs",
-    "lookupcache",
-    "max_batch_time",
-    "min_batch_time",
-    "minorversion",
-    "mode",
-    "nconnect",
-    "nfsvers",
-    "nr_inodes",
-    "port",
-    "proto",
-    "retrans",
-    "retry",
-    "rsize",
-    "sec",
-    "size",
-    "stripe",
-    "subvol",
-    "subvolid",
-    "sunit",
-    "swidth",
-    "timeo",
-    "uid",
-    "umask",
-    "vers",
-    "wsize",
-];
+const HARMLESS_OPTIONS: &str = "\
+    acdirmax acdirmin acregmax acregmin actimeo allocsize commit compress compress-force data dir_mode dmask \
+    errors file_mode fmask gid iocharset local_lock logbsize logbufs lookupcache max_batch_time min_batch_time \
+    minorversion mode nconnect nfsvers nr_inodes port proto retrans retry rsize sec size stripe subvol subvolid \
+    sunit swidth timeo uid umask vers wsize";
 
 /// A map whose values are all secret: prints the keys.
 ///
@@ -135,11 +93,15 @@ impl fmt::Debug for Flag<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0.split_once('=') {
             None if is_plain(self.0) => f.write_str(self.0),
-            Some((key, value)) if HARMLESS_OPTIONS.contains(&key) && is_plain(value) => f.write_str(self.0),
+            Some((key, value)) if is_harmless(key) && is_plain(value) => f.write_str(self.0),
             Some((key, _)) if is_plain(key) => write!(f, "{key}={HIDDEN}"),
             _ => f.write_str(HIDDEN),
         }
     }
+}
+
+fn is_harmless(key: &str) -> bool {
+    HARMLESS_OPTIONS.split(' ').any(|harmless| harmless == key)
 }
 
 fn is_plain(word: &str) -> bool {
@@ -158,6 +120,18 @@ impl fmt::Debug for Hidden {
 /// A request that can drop its secrets, so that what is left can be kept, or compared with a retry.
 ///
 /// Every RPC's request has it.
+///
+/// ```
+/// use csi_proto::redact::ClearSecrets;
+/// use csi_proto::v1::DeleteVolumeRequest;
+///
+/// let mut request = DeleteVolumeRequest {
+///     volume_id: "v1".into(),
+///     secrets: [("password".into(), "x".into())].into(),
+/// };
+/// request.clear_secrets();
+/// assert_eq!(request, DeleteVolumeRequest { volume_id: "v1".into(), ..Default::default() });
+/// ```
 pub trait ClearSecrets {
     /// Empties the fields that the spec marks as secret and takes [`TOKENS_KEY`] out of the request's other maps.
     ///
@@ -191,4 +165,47 @@ macro_rules! clear_secrets {
     )*};
     (@secret $value:expr) => { $value.clear() };
     (@context $value:expr) => { $value.remove($crate::redact::TOKENS_KEY) };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shown(flag: &str) -> String {
+        format!("{:?}", Flag(flag))
+    }
+
+    #[test]
+    fn harmless_flags_show_in_full() {
+        for flag in
+            ["ro", "noatime", "hard", "vers=4.1", "sec=krb5p", "size=10485760", "data=ordered", "subvol=/a/b"]
+        {
+            assert_eq!(shown(flag), flag);
+        }
+    }
+
+    #[test]
+    fn other_values_are_hidden() {
+        for (flag, expected) in [
+            ("password=hunter2", "password=***"),
+            ("credentials=/etc/smb", "credentials=***"),
+            ("secret=AQD==", "secret=***"),
+            ("password=", "password=***"),
+            // A harmless key excuses no value that could smuggle another option.
+            ("vers=4.1,password=x", "vers=***"),
+            ("vers=a b", "vers=***"),
+            ("vers=", "vers=***"),
+            ("VERS=x", "VERS=***"),
+            ("context=\"system_u:object_r:t:s0:c1,c2\"", "context=***"),
+            ("mode,password=x", "***"),
+            ("noatime,password", "***"),
+            ("pass word", "***"),
+            ("user:pa$$", "***"),
+            ("=x", "***"),
+            ("", "***"),
+            ("ключ=x", "***"),
+        ] {
+            assert_eq!(shown(flag), expected, "{flag}");
+        }
+    }
 }

@@ -107,7 +107,7 @@ fn check(out: &Path, fresh: &Files) -> Result<(), Failure> {
             Ok(old) if old == *contents => {}
             Ok(_) => wrong.push(format!("{OUT_DIR}/{name} differs from a fresh run")),
             Err(e) if e.kind() == io::ErrorKind::NotFound => {
-                wrong.push(format!("{OUT_DIR}/{name} is missing"))
+                wrong.push(format!("{OUT_DIR}/{name} is missing"));
             }
             Err(e) => wrong.push(format!("{OUT_DIR}/{name}: {e}")),
         }

@@ -1,0 +1,13 @@
+//! Who depends on this crate builds it with no protoc and no build script.
+
+use std::path::Path;
+
+#[test]
+fn there_is_no_build_script() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    assert!(!root.join("build.rs").exists());
+    let manifest = std::fs::read_to_string(root.join("Cargo.toml")).expect("the manifest");
+    for forbidden in ["build =", "build=", "[build-dependencies"] {
+        assert!(!manifest.contains(forbidden), "{forbidden}");
+    }
+}
