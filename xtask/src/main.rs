@@ -1,27 +1,66 @@
 //! The workspace's own commands: code generation, tests and the gate, as one program instead of scripts.
 
+mod ci;
 mod codegen;
+mod elf;
 mod failure;
+mod members;
+mod needs;
+mod step;
+mod test;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 pub(crate) use failure::Failure;
 
+const HELP: &str = "\
+The workspace's own commands.
+
+Usage: cargo xtask <command>
+
+  codegen             write csi-proto/src/generated from csi-proto/proto (no protoc needed)
+  codegen --check     write nothing; fail and name each file that a fresh run would change
+  test                run the tests of the whole workspace, doctests too
+  ci                  the gate: format, fresh codegen, clippy, tests, docs, each feature alone, a static build
+  needs               list what the tests need of this machine, and what of it is missing
+  needs --packages    print the Debian packages that are missing and nothing else, for apt-get install
+
+Root and ordinary users:
+  Many tests mount filesystems and attach loop devices, which takes root with CAP_SYS_ADMIN; each does so in a mount
+  namespace of its own and leaves nothing behind. As root, `test` runs everything, and refuses to start on a machine
+  that lacks something. As an ordinary user it runs all but the integration tests of csi-mount and any in a file
+  tests/root_*.rs, and says which it left out.
+
+Exit status: 0 all is well; 1 something failed; 2 wrong usage, or the machine lacks something.
+";
+
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
-    let root = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("..");
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    let root = PathBuf::from(env!("CARGO_MANIFEST_DIR")).parent().map(PathBuf::from).unwrap_or_default();
     let result = match args.as_slice() {
         ["codegen"] => codegen::run(&root, codegen::Mode::Write),
         ["codegen", "--check"] => codegen::run(&root, codegen::Mode::Check),
-        _ => Err(Failure::new("usage: cargo xtask codegen [--check]")),
+        ["test"] => test::run(&root),
+        ["ci"] => ci::run(&root),
+        ["needs"] => needs::report(),
+        ["needs", "--packages"] => {
+            needs::print_packages();
+            Ok(())
+        }
+        ["help" | "--help" | "-h"] => {
+            print!("{HELP}");
+            Ok(())
+        }
+        [] => Err(Failure::usage(HELP)),
+        other => Err(Failure::usage(format!("no such command: {}\n\n{HELP}", other.join(" ")))),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
-        Err(e) => {
-            eprintln!("{e}");
-            ExitCode::FAILURE
+        Err(failure) => {
+            eprintln!("{failure}");
+            failure.exit_code()
         }
     }
 }

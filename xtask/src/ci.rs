@@ -1,0 +1,90 @@
+//! `cargo xtask ci`: the gate.
+//!
+//! Warnings are fatal here and nowhere else, and through clippy's and rustdoc's own arguments: other RUSTFLAGS would
+//! rebuild every dependency.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Instant;
+
+use crate::members::{Member, members};
+use crate::step::{Step, timed};
+use crate::{Failure, codegen, elf, needs, test};
+
+/// The package whose binary must also build as a static one.
+const STATIC: &str = "block";
+
+pub(crate) fn run(root: &Path) -> Result<(), Failure> {
+    let start = Instant::now();
+    // Better now than after ten minutes of building.
+    if needs::Privilege::of_this_process()? != needs::Privilege::Ordinary {
+        let missing = needs::missing()?;
+        if !missing.is_empty() {
+            return Err(Failure::usage(format!("this machine lacks:\n  {}", missing.join("\n  "))));
+        }
+    }
+
+    Step::cargo("format", ["fmt", "--all", "--check"]).run(root)?;
+    timed("fresh codegen", || codegen::run(root, codegen::Mode::Check))?;
+    let clippy = ["clippy", "--workspace", "--all-targets", "--all-features", "--", "-D", "warnings"];
+    Step::cargo("clippy", clippy).run(root)?;
+    let left_out = test::run_all(root)?;
+    Step::cargo("docs", ["doc", "--workspace", "--no-deps", "--all-features"])
+        .env("RUSTDOCFLAGS", "-D warnings")
+        .run(root)?;
+    for member in members(root)? {
+        each_feature_alone(root, &member)?;
+    }
+    static_build(root)?;
+
+    println!("all is well after {:.0} s", start.elapsed().as_secs_f64());
+    if let Some(left_out) = left_out {
+        println!("{left_out}");
+    }
+    Ok(())
+}
+
+/// Each feature by itself and none at all; all together are what the other steps build.
+fn each_feature_alone(root: &Path, member: &Member) -> Result<(), Failure> {
+    if member.features.is_empty() {
+        return Ok(());
+    }
+    let check = |name: String, features: &str| {
+        let args = ["clippy", "--package", &member.name, "--no-default-features", "--features", features];
+        Step::cargo(name, args.into_iter().chain(["--", "-D", "warnings"])).run(root)
+    };
+    let none = ["clippy", "--package", &member.name, "--no-default-features", "--", "-D", "warnings"];
+    Step::cargo(format!("{} without features", member.name), none).run(root)?;
+    for feature in &member.features {
+        check(format!("{} with {feature} alone", member.name), feature)?;
+    }
+    Ok(())
+}
+
+fn static_build(root: &Path) -> Result<(), Failure> {
+    let triple = host_triple()?;
+    // Its own folder, since other RUSTFLAGS would make cargo forget what the other steps built.
+    let target = target_dir()?.join("static");
+    let target_text = target.display().to_string();
+    let args = ["build", "--package", STATIC, "--bins", "--target", &triple, "--target-dir", &target_text];
+    Step::cargo("static build", args).env("RUSTFLAGS", "-C target-feature=+crt-static").run(root)?;
+    timed("the static binary is static", || {
+        elf::check_static(&target.join(&triple).join("debug").join(STATIC))
+    })
+}
+
+/// This program lies in `<target>/debug/`, wherever the user put the target folder.
+fn target_dir() -> Result<PathBuf, Failure> {
+    let exe = std::env::current_exe()?;
+    let target = exe.parent().and_then(Path::parent);
+    target
+        .map(Path::to_path_buf)
+        .ok_or_else(|| Failure::new(format!("{} is in no target folder", exe.display())))
+}
+
+fn host_triple() -> Result<String, Failure> {
+    let output = Command::new("rustc").arg("-vV").output()?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let host = text.lines().find_map(|line| line.strip_prefix("host: "));
+    host.map(str::to_owned).ok_or_else(|| Failure::new(format!("rustc -vV names no host:\n{text}")))
+}

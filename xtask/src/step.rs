@@ -1,0 +1,88 @@
+//! One command of a longer run: announced, timed, and named with the command that repeats it where it fails.
+
+use std::fmt;
+use std::path::Path;
+use std::process::Command;
+use std::time::Instant;
+
+use crate::Failure;
+
+/// A cargo command with what it is called in the output.
+pub(crate) struct Step {
+    name: String,
+    args: Vec<String>,
+    env: Vec<(&'static str, &'static str)>,
+}
+
+impl Step {
+    pub(crate) fn cargo<S: Into<String>>(name: impl Into<String>, args: impl IntoIterator<Item = S>) -> Self {
+        Self { name: name.into(), args: args.into_iter().map(Into::into).collect(), env: Vec::new() }
+    }
+
+    pub(crate) fn env(mut self, name: &'static str, value: &'static str) -> Self {
+        self.env.push((name, value));
+        self
+    }
+
+    /// Runs the command in the workspace's root, its output going where ours goes.
+    pub(crate) fn run(&self, root: &Path) -> Result<(), Failure> {
+        timed(&self.name, || {
+            let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+            let status = Command::new(cargo)
+                .args(&self.args)
+                .envs(self.env.iter().copied())
+                .current_dir(root)
+                .status()?;
+            if status.success() {
+                return Ok(());
+            }
+            Err(Failure::new(format!("{status}; repeat it with:\n  {self}")))
+        })
+    }
+}
+
+impl fmt::Display for Step {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (name, value) in &self.env {
+            write!(f, "{name}='{value}' ")?;
+        }
+        write!(f, "cargo")?;
+        for arg in &self.args {
+            write!(f, " {arg}")?;
+        }
+        Ok(())
+    }
+}
+
+/// Announces a piece of work, does it, and tells how long it took.
+pub(crate) fn timed(name: &str, work: impl FnOnce() -> Result<(), Failure>) -> Result<(), Failure> {
+    println!("==> {name}");
+    let start = Instant::now();
+    let result = work();
+    let seconds = start.elapsed().as_secs_f64();
+    match result {
+        Ok(()) => {
+            println!("==> {name}: ok, {seconds:.1} s\n");
+            Ok(())
+        }
+        Err(failure) => Err(failure.within(&format!("==> {name}: failed after {seconds:.1} s"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_step_prints_as_the_command_that_repeats_it() {
+        let step = Step::cargo("docs", ["doc", "--no-deps"]).env("RUSTDOCFLAGS", "-D warnings");
+        assert_eq!(step.to_string(), "RUSTDOCFLAGS='-D warnings' cargo doc --no-deps");
+    }
+
+    #[test]
+    fn a_failure_names_the_step() {
+        let failure = timed("x", || Err(Failure::new("why"))).expect_err("it failed");
+        let text = failure.to_string();
+        assert!(text.starts_with("==> x: failed after 0.0 s\nwhy"), "{text}");
+    }
+}
