@@ -50,10 +50,17 @@ pub mod redact;
     reason = "generated: tonic documents none of its modules, and derived code touches deprecated fields"
 )]
 mod generated {
+    /// The five services of the interface: identity, controller, group controller, snapshot metadata and node.
+    ///
+    /// A service has a module `<service>_client` (feature `client`) and a module `<service>_server` (feature `server`).
+    /// What a field means, in what unit and when it is required stands at the field.
     #[path = "csi.v1.rs"]
     pub mod v1;
+    /// How the kubelet learns of a driver, and tells it whether it took it.
+    ///
+    /// The driver serves `registration_server` on a socket of its own in the kubelet's registry folder.
     pub mod pluginregistration;
-    pub(crate) mod messages;
+    mod messages;
     mod redaction;
 }
 
