@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use crate::Failure;
 
-/// A program that tests call, and the Debian package that has it.
+/// A program that the tests call, and the Debian package that has it. One that no test calls would only get in the way.
 const PROGRAMS: &[(&str, &str)] = &[
     ("mkfs.ext4", "e2fsprogs"),
     ("e2fsck", "e2fsprogs"),
@@ -15,10 +15,8 @@ const PROGRAMS: &[(&str, &str)] = &[
     ("xfs_repair", "xfsprogs"),
     ("mkfs.btrfs", "btrfs-progs"),
     ("mkfs.vfat", "dosfstools"),
-    ("sfdisk", "fdisk"),
     ("blkid", "util-linux"),
     ("mkswap", "util-linux"),
-    ("losetup", "mount"),
     ("fusermount3", "fuse3"),
 ];
 
