@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use crate::Failure;
 
-/// A program that the tests call, and the Debian package that has it. One that no test calls would only get in the way.
+/// A program that the tests call, and the Debian package that has it. Keep it to what they do call.
 const PROGRAMS: &[(&str, &str)] = &[
     ("mkfs.ext4", "e2fsprogs"),
     ("e2fsck", "e2fsprogs"),
