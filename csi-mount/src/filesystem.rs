@@ -1,0 +1,90 @@
+//! The filesystems that this crate makes, mounts and grows.
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::{Error, ErrorKind};
+
+/// A filesystem that [`Format`](crate::Format) makes and the flows mount.
+///
+/// There is no default: a caller that gets an empty name from its orchestrator chooses one itself.
+///
+/// ```
+/// use csi_mount::Filesystem;
+///
+/// assert_eq!("xfs".parse::<Filesystem>()?, Filesystem::Xfs);
+/// assert!("".parse::<Filesystem>().is_err());
+/// # Ok::<(), csi_mount::Error>(())
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Filesystem {
+    /// ext4: grows mounted (with `CAP_SYS_RESOURCE`) and unmounted.
+    Ext4,
+    /// XFS: at least 300 MiB; grows mounted only.
+    Xfs,
+    /// btrfs on one device: grows mounted only.
+    Btrfs,
+}
+
+impl Filesystem {
+    /// Every filesystem of this enum.
+    pub const ALL: [Self; 3] = [Self::Ext4, Self::Xfs, Self::Btrfs];
+
+    /// The kernel's name for it, as in `/proc/filesystems`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Ext4 => "ext4",
+            Self::Xfs => "xfs",
+            Self::Btrfs => "btrfs",
+        }
+    }
+
+    /// The Debian package that holds its tools.
+    pub(crate) const fn package(self) -> &'static str {
+        match self {
+            Self::Ext4 => "e2fsprogs",
+            Self::Xfs => "xfsprogs",
+            Self::Btrfs => "btrfs-progs",
+        }
+    }
+}
+
+impl fmt::Display for Filesystem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl FromStr for Filesystem {
+    type Err = Error;
+
+    /// # Errors
+    ///
+    /// [`InvalidInput`](ErrorKind::InvalidInput) for an empty name, [`Unsupported`](ErrorKind::Unsupported)
+    /// for any that is not in [`ALL`](Self::ALL).
+    fn from_str(name: &str) -> Result<Self, Error> {
+        if let Some(known) = Self::ALL.into_iter().find(|known| known.name() == name) {
+            return Ok(known);
+        }
+        let kind = if name.is_empty() { ErrorKind::InvalidInput } else { ErrorKind::Unsupported };
+        Err(Error::new(kind, "choose a filesystem", format!("{name:?} is not one"))
+            .mend("use ext4, xfs or btrfs"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_exact() {
+        for known in Filesystem::ALL {
+            assert_eq!(known.to_string().parse::<Filesystem>().unwrap(), known);
+        }
+        assert_eq!("".parse::<Filesystem>().unwrap_err().kind(), ErrorKind::InvalidInput);
+        for bad in ["EXT4", "ext4 ", "zfs", "xfs\0"] {
+            assert_eq!(bad.parse::<Filesystem>().unwrap_err().kind(), ErrorKind::Unsupported, "{bad:?}");
+        }
+    }
+}

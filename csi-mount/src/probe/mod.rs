@@ -1,0 +1,324 @@
+//! What a block device holds, and the proof that it holds nothing.
+
+mod superblock;
+mod table;
+mod windows;
+
+use std::fmt;
+use std::io;
+
+use self::table::{BootSector, Category};
+use self::windows::{Unread, Windows};
+use crate::{BlockDevice, Error, ErrorKind, Filesystem};
+
+/// What was found on a device: see [`BlockDevice::probe`].
+///
+/// `Display` says what was found and where.
+#[derive(Debug)]
+#[non_exhaustive]
+#[must_use]
+pub enum Probe<'d> {
+    /// Nothing: every byte read is zero, and all of them were read. Only this lets the device be formatted.
+    Blank(BlankProof<'d>),
+    /// One filesystem.
+    Filesystem(Signature),
+    /// A partition table, though it may have no partition.
+    PartitionTable(Signature),
+    /// Something that another layer uses: LUKS, LVM, RAID, bcache, swap.
+    Container(Signature),
+    /// More than one of these, so that nobody can say which one counts.
+    Ambiguous(Vec<Signature>),
+    /// Data that nothing here knows.
+    UnknownData {
+        /// The place of the first byte found that is not zero.
+        offset: u64,
+        /// What it may be, if it has the form of a spare superblock.
+        looks_like: Option<&'static str>,
+    },
+    /// A part could not be read, so nothing is known.
+    Unreadable {
+        /// Where the read failed.
+        offset: u64,
+        /// Why.
+        error: io::Error,
+    },
+}
+
+/// The proof that a device was blank, which [`Format::run`](crate::Format::run) uses up.
+///
+/// It is tied to the open device, can't be copied, and nothing but [`BlockDevice::probe`] makes one:
+///
+/// ```compile_fail
+/// fn twice(proof: csi_mount::BlankProof<'_>) {
+///     let format = csi_mount::Format::new(csi_mount::Filesystem::Ext4);
+///     let _ = format.run(proof);
+///     let _ = format.run(proof);
+/// }
+/// ```
+///
+/// ```compile_fail
+/// fn from_nothing(device: &csi_mount::BlockDevice) -> csi_mount::BlankProof<'_> {
+///     csi_mount::BlankProof { device }
+/// }
+/// ```
+#[derive(Debug)]
+#[must_use]
+pub struct BlankProof<'d> {
+    device: &'d BlockDevice,
+}
+
+impl<'d> BlankProof<'d> {
+    /// The device that was blank.
+    pub fn device(&self) -> &'d BlockDevice {
+        self.device
+    }
+}
+
+/// Something recognised on a device.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Signature {
+    /// Its name, as libblkid has it: `ext4`, `xfs`, `gpt`, `crypto_LUKS`.
+    pub name: &'static str,
+    /// Where it is, in bytes from the start of the device.
+    pub offset: u64,
+    /// A filesystem's UUID, for ext2 to ext4, XFS and btrfs.
+    pub uuid: Option<String>,
+    /// A filesystem's label, for the same.
+    pub label: Option<String>,
+    /// How many bytes of this device the filesystem covers, for the same.
+    pub size: Option<u64>,
+    /// Whether it was made to the end.
+    pub progress: Progress,
+    /// By how many bytes a device must be larger for the filesystem to use any of it.
+    pub(crate) least_growth: u64,
+}
+
+/// Whether a filesystem says that it was made to the end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Progress {
+    /// Nothing says otherwise.
+    Finished,
+    /// `mkfs` was interrupted and it can't be mounted (XFS's `sb_inprogress`).
+    Unfinished,
+}
+
+impl Signature {
+    fn new(name: &'static str, offset: u64) -> Self {
+        let progress = Progress::Finished;
+        Self { name, offset, uuid: None, label: None, size: None, progress, least_growth: 1 }
+    }
+
+    /// The filesystem it is, if it is one that this crate makes and mounts, made to the end.
+    pub fn filesystem(&self) -> Option<Filesystem> {
+        let finished = self.progress == Progress::Finished;
+        Filesystem::ALL.into_iter().find(|known| finished && known.name() == self.name)
+    }
+
+    /// Whether the filesystem would use more of a device of this many bytes than it does.
+    pub(crate) fn can_grow_to(&self, device_size: u64) -> bool {
+        self.size.is_some_and(|size| device_size.saturating_sub(size) >= self.least_growth)
+    }
+}
+
+impl fmt::Display for Signature {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} at byte {}", self.name, self.offset)?;
+        if let Some(uuid) = &self.uuid {
+            write!(f, " (UUID {uuid})")?;
+        }
+        if self.progress == Progress::Unfinished {
+            f.write_str(", which mkfs did not finish")?;
+        }
+        Ok(())
+    }
+}
+
+impl BlockDevice {
+    /// Looks at what the device holds.
+    ///
+    /// The first and last 4 MiB are read, past the page cache. If they are all zero, so are windows where
+    /// filesystems keep spare superblocks, and 64 more spread over the device. A signature found is enough to
+    /// name the device's content; it is [`Blank`](Probe::Blank) only if all was read and all was zero. Data that
+    /// lies between the windows and nowhere else is not seen.
+    ///
+    /// It doesn't use libblkid, whose "nothing found" also stands for a device that can't be read.
+    pub fn probe(&self) -> Probe<'_> {
+        match look(self) {
+            Ok(probe) => probe,
+            Err(Unread { offset, error }) => Probe::Unreadable { offset, error },
+        }
+    }
+}
+
+fn look(device: &BlockDevice) -> Result<Probe<'_>, Unread> {
+    let ends = Windows::ends(device)?;
+    if let Some(found) = recognise(&ends) {
+        return Ok(found);
+    }
+    let between = Windows::between(device)?;
+    if let Some(offset) = between.first_nonzero() {
+        let looks_like = table::spare_superblock(&between, offset);
+        return Ok(Probe::UnknownData { offset, looks_like });
+    }
+    Ok(Probe::Blank(BlankProof { device }))
+}
+
+/// What is at the ends of the device; none if they are zero.
+fn recognise<'d>(ends: &Windows) -> Option<Probe<'d>> {
+    let offset = ends.first_nonzero()?;
+    let mut found = signatures(ends);
+    Some(match (found.len(), found.pop()) {
+        (1, Some((Category::Filesystem, only))) => Probe::Filesystem(only),
+        (1, Some((Category::PartitionTable, only))) => Probe::PartitionTable(only),
+        (1, Some((Category::Container, only))) => Probe::Container(only),
+        (_, Some(last)) => {
+            found.push(last);
+            Probe::Ambiguous(found.into_iter().map(|(_, signature)| signature).collect())
+        }
+        (_, None) => Probe::UnknownData { offset, looks_like: None },
+    })
+}
+
+fn signatures(ends: &Windows) -> Vec<(Category, Signature)> {
+    let known = [superblock::ext(ends), superblock::xfs(ends), superblock::btrfs(ends)];
+    let mut found: Vec<(Category, Signature)> = known
+        .into_iter()
+        .flatten()
+        .map(|signature| match signature.name {
+            "jbd" => (Category::Container, signature),
+            _ => (Category::Filesystem, signature),
+        })
+        .collect();
+    let start = table::at_the_start(ends).map(|(magic, at)| (magic.category, magic.name, at));
+    let end = table::at_the_end(ends).into_iter().map(|(name, at)| (Category::Container, name, at));
+    for (category, name, offset) in start.chain(end) {
+        // One thing may have several magic numbers: copies, or one for each sector size.
+        if found.iter().all(|(_, known)| known.name != name) {
+            found.push((category, Signature::new(name, offset)));
+        }
+    }
+    // A spare table at the end is only a remnant when there is something else, and GPT has a boot record of its own.
+    if let (true, Some(offset)) = (found.is_empty(), table::gpt_backup(ends)) {
+        found.push((Category::PartitionTable, Signature::new("gpt", offset)));
+    }
+    let has_own_boot_sector =
+        |name: &str| ["gpt", "vfat", "exfat", "ntfs", "ReFS", "BitLocker"].contains(&name);
+    match table::boot_sector(ends) {
+        _ if found.iter().any(|(_, known)| has_own_boot_sector(known.name)) => {}
+        BootSector::Partitions => found.push((Category::PartitionTable, Signature::new("dos", 510))),
+        BootSector::Empty if found.is_empty() => {
+            found.push((Category::PartitionTable, Signature::new("dos", 510)));
+        }
+        BootSector::Empty | BootSector::Absent => {}
+    }
+    found
+}
+
+impl Probe<'_> {
+    /// The filesystem found, if it is one that this crate makes and mounts.
+    pub fn filesystem(&self) -> Option<Filesystem> {
+        match self {
+            Self::Filesystem(signature) => signature.filesystem(),
+            _ => None,
+        }
+    }
+
+    /// The error of refusing to `operation` the device because of what is on it.
+    pub(crate) fn refusal(self, operation: &'static str, device: &BlockDevice) -> Error {
+        let text = self.to_string();
+        match self {
+            Self::Unreadable { offset, error } => Error::os(operation, device.path(), error)
+                .as_kind(ErrorKind::Unreadable)
+                .because(format!("the device can't be read at byte {offset}, so what it holds is not known"))
+                .mend("repair the device or its connection; it was not changed"),
+            _ => Error::new(ErrorKind::NotBlank, operation, format!("the device holds {text}"))
+                .at(device.path())
+                .mend("if nothing on it is needed, erase it (wipefs, blkdiscard, dd); it was not changed"),
+        }
+    }
+}
+
+impl fmt::Display for Probe<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Blank(_) => f.write_str("nothing"),
+            Self::Filesystem(found) => write!(f, "the filesystem {found}"),
+            Self::PartitionTable(found) => write!(f, "the partition table {found}"),
+            Self::Container(found) => write!(f, "{found}"),
+            Self::Ambiguous(all) => {
+                f.write_str("more than one thing:")?;
+                for (index, found) in all.iter().enumerate() {
+                    write!(f, "{} {found}", if index == 0 { "" } else { "," })?;
+                }
+                Ok(())
+            }
+            Self::UnknownData { offset, looks_like: None } => write!(f, "unknown data at byte {offset}"),
+            Self::UnknownData { offset, looks_like: Some(form) } => {
+                write!(f, "data at byte {offset} that looks like {form}")
+            }
+            Self::Unreadable { offset, error } => {
+                write!(f, "something that can't be read at byte {offset} ({error})")
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(changes: &[(usize, &[u8])]) -> Vec<&'static str> {
+        let mut bytes = vec![0; 5 << 20];
+        for (at, data) in changes {
+            bytes[*at..at + data.len()].copy_from_slice(data);
+        }
+        signatures(&Windows::of(bytes)).into_iter().map(|(_, found)| found.name).collect()
+    }
+
+    const BOOT: (usize, &[u8]) = (510, &[0x55, 0xaa]);
+    const EXT: (usize, &[u8]) = (1024 + 56, &[0x53, 0xef]);
+    const PARTITION: (usize, &[u8]) = (446, &[0x80, 0, 2, 0, 0x83, 0, 0, 0, 0, 8, 0, 0, 0, 0, 1, 0]);
+    const END: usize = 5 << 20;
+
+    #[test]
+    fn boot_sectors_belong_to_what_they_start() {
+        assert_eq!(names(&[BOOT]), ["dos"], "an empty table");
+        assert_eq!(names(&[BOOT, PARTITION]), ["dos"]);
+        assert_eq!(names(&[BOOT, PARTITION, (512, b"EFI PART")]), ["gpt"]);
+        assert_eq!(names(&[BOOT, (82, b"FAT32   ")]), ["vfat"]);
+        assert_eq!(names(&[BOOT, EXT]), ["ext2"], "a boot loader before a filesystem");
+        assert_eq!(names(&[BOOT, PARTITION, EXT]), ["ext2", "dos"], "nobody knows");
+    }
+
+    #[test]
+    fn containers_at_the_end_count_beside_what_they_contain() {
+        let raid_1_0: (usize, &[u8]) = (END - 8192, b"\xfc\x4e\x2b\xa9\x01\0\0\0");
+        let raid_0_9: (usize, &[u8]) = (END - 65_536, b"\xfc\x4e\x2b\xa9\0\0\0\0");
+        assert_eq!(names(&[raid_1_0]), ["linux_raid_member"]);
+        assert_eq!(names(&[raid_0_9, EXT]), ["ext2", "linux_raid_member"]);
+        assert_eq!(names(&[(END - 4096 + 60, b"\x83\x74\x02\x6b"), EXT]), ["ext2", "drbd"]);
+        assert_eq!(names(&[(END - 512, b"EFI PART")]), ["gpt"]);
+        assert_eq!(names(&[(END - 512, b"EFI PART"), EXT]), ["ext2"], "a remnant");
+    }
+
+    #[test]
+    fn one_thing_with_several_magic_numbers_is_one() {
+        assert_eq!(names(&[(0, b"LUKS\xba\xbe"), (16_384, b"SKUL\xba\xbe")]), ["crypto_LUKS"]);
+        assert_eq!(names(&[(0, b"LUKS\xba\xbe"), EXT]), ["ext2", "crypto_LUKS"]);
+        assert_eq!(names(&[(131 * 1024, &[0x0c, 0xb1, 0xba, 0, 0, 0, 0, 0])]), ["zfs_member"]);
+        assert_eq!(names(&[(1000, b"x")]), Vec::<&str>::new());
+    }
+
+    #[test]
+    fn an_unfinished_xfs_is_not_a_filesystem_to_mount() {
+        let mut bytes = vec![0; 1 << 20];
+        bytes[..4].copy_from_slice(b"XFSB");
+        let finished = superblock::xfs(&Windows::of(bytes.clone())).unwrap();
+        assert_eq!(finished.filesystem(), Some(Filesystem::Xfs));
+        bytes[126] = 1;
+        let unfinished = superblock::xfs(&Windows::of(bytes)).unwrap();
+        assert_eq!(unfinished.filesystem(), None);
+        assert!(unfinished.to_string().contains("did not finish"), "{unfinished}");
+    }
+}

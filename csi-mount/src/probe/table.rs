@@ -1,0 +1,181 @@
+//! What is recognised by a magic number at a fixed place.
+
+use super::windows::Windows;
+
+/// What a signature belongs to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Category {
+    Filesystem,
+    PartitionTable,
+    Container,
+}
+
+use Category::{Container, Filesystem, PartitionTable};
+
+/// A magic number, its place from the start of the device, and the name that libblkid uses too.
+pub(super) struct Magic {
+    pub(super) name: &'static str,
+    pub(super) category: Category,
+    offset: u64,
+    bytes: &'static [u8],
+}
+
+const fn magic(name: &'static str, category: Category, offset: u64, bytes: &'static [u8]) -> Magic {
+    Magic { name, category, offset, bytes }
+}
+
+const KIB: u64 = 1024;
+
+/// ext, xfs and btrfs are not here: they are read in full.
+const MAGICS: &[Magic] = &[
+    magic("vfat", Filesystem, 54, b"FAT12   "),
+    magic("vfat", Filesystem, 54, b"FAT16   "),
+    magic("vfat", Filesystem, 82, b"FAT32   "),
+    magic("exfat", Filesystem, 3, b"EXFAT   "),
+    magic("ntfs", Filesystem, 3, b"NTFS    "),
+    magic("ReFS", Filesystem, 3, b"ReFS\0\0\0\0"),
+    magic("iso9660", Filesystem, 32 * KIB + 1, b"CD001"),
+    magic("udf", Filesystem, 32 * KIB + 1, b"BEA01"),
+    magic("squashfs", Filesystem, 0, b"hsqs"),
+    magic("squashfs", Filesystem, 0, b"sqsh"),
+    magic("cramfs", Filesystem, 0, &[0x45, 0x3d, 0xcd, 0x28]),
+    magic("romfs", Filesystem, 0, b"-rom1fs-"),
+    magic("erofs", Filesystem, KIB, &[0xe2, 0xe1, 0xf5, 0xe0]),
+    magic("f2fs", Filesystem, KIB, &[0x10, 0x20, 0xf5, 0xf2]),
+    magic("hfsplus", Filesystem, KIB, b"H+\0\x04"),
+    magic("hfsplus", Filesystem, KIB, b"HX\0\x05"),
+    magic("jfs", Filesystem, 32 * KIB, b"JFS1"),
+    magic("reiserfs", Filesystem, 64 * KIB + 52, b"ReIsEr"),
+    magic("reiser4", Filesystem, 64 * KIB, b"ReIsEr4"),
+    magic("gfs2", Filesystem, 64 * KIB, &[0x01, 0x16, 0x19, 0x70]),
+    magic("ocfs2", Filesystem, KIB, b"OCFSV2"),
+    magic("ocfs2", Filesystem, 2 * KIB, b"OCFSV2"),
+    magic("ocfs2", Filesystem, 4 * KIB, b"OCFSV2"),
+    magic("ocfs2", Filesystem, 8 * KIB, b"OCFSV2"),
+    magic("ufs", Filesystem, 64 * KIB + 1372, &[0x19, 0x01, 0x54, 0x19]),
+    magic("apfs", Filesystem, 32, b"NXSB"),
+    magic("VMFS", Filesystem, 2048 * KIB, &[0x5e, 0xf1, 0xab, 0x2f]),
+    magic("bcachefs", Filesystem, 4 * KIB + 24, b"\xc6\x85\x73\xf6\x66\xce\x90\xa9"),
+    magic("bcache", Container, 4 * KIB + 24, b"\xc6\x85\x73\xf6\x4e\x1a\x45\xca"),
+    magic("crypto_LUKS", Container, 0, b"LUKS\xba\xbe"),
+    // The second header of LUKS2, by the size of the first.
+    magic("crypto_LUKS", Container, 16 * KIB, b"SKUL\xba\xbe"),
+    magic("crypto_LUKS", Container, 32 * KIB, b"SKUL\xba\xbe"),
+    magic("crypto_LUKS", Container, 64 * KIB, b"SKUL\xba\xbe"),
+    magic("crypto_LUKS", Container, 128 * KIB, b"SKUL\xba\xbe"),
+    magic("crypto_LUKS", Container, 256 * KIB, b"SKUL\xba\xbe"),
+    magic("crypto_LUKS", Container, 512 * KIB, b"SKUL\xba\xbe"),
+    magic("crypto_LUKS", Container, 1024 * KIB, b"SKUL\xba\xbe"),
+    magic("crypto_LUKS", Container, 2048 * KIB, b"SKUL\xba\xbe"),
+    magic("BitLocker", Container, 3, b"-FVE-FS-"),
+    // Physical volume labels may be in any of the first four sectors.
+    magic("LVM2_member", Container, 24, b"LVM2 001"),
+    magic("LVM2_member", Container, 512 + 24, b"LVM2 001"),
+    magic("LVM2_member", Container, 1024 + 24, b"LVM2 001"),
+    magic("LVM2_member", Container, 1536 + 24, b"LVM2 001"),
+    // Versions 1.1 and 1.2; those at the end of the device are in `at_the_end`.
+    magic("linux_raid_member", Container, 0, b"\xfc\x4e\x2b\xa9\x01\0\0\0"),
+    magic("linux_raid_member", Container, 4 * KIB, b"\xfc\x4e\x2b\xa9\x01\0\0\0"),
+    magic("swap", Container, 4 * KIB - 10, b"SWAPSPACE2"),
+    magic("swap", Container, 8 * KIB - 10, b"SWAPSPACE2"),
+    magic("swap", Container, 16 * KIB - 10, b"SWAPSPACE2"),
+    magic("swap", Container, 64 * KIB - 10, b"SWAPSPACE2"),
+    magic("swap", Container, 4 * KIB - 10, b"SWAP-SPACE"),
+    magic("swsuspend", Container, 4 * KIB - 10, b"S1SUSPEND"),
+    magic("vdo", Container, 0, b"dmvdo001"),
+    magic("stratis", Container, 516, b"!Stra0tis"),
+    magic("ceph_bluestore", Container, 0, b"bluestore block device"),
+    magic("DM_verity_hash", Container, 0, b"verity\0\0"),
+    magic("DM_integrity", Container, 0, b"integrt\0"),
+    magic("DM_snapshot_cow", Container, 0, b"SnAp"),
+    magic("oracleasm", Container, 32, b"ORCLDISK"),
+    magic("VMFS_volume_member", Container, 1024 * KIB, &[0x0d, 0xd0, 0x01, 0xc0]),
+    magic("gpt", PartitionTable, 512, b"EFI PART"),
+    magic("gpt", PartitionTable, 4 * KIB, b"EFI PART"),
+    magic("bsd", PartitionTable, 512, &[0x57, 0x45, 0x56, 0x82]),
+    magic("sgi", PartitionTable, 0, &[0x0b, 0xe5, 0xa9, 0x41]),
+];
+
+/// Every magic number that is there, with its place.
+pub(super) fn at_the_start(windows: &Windows) -> impl Iterator<Item = (&'static Magic, u64)> {
+    MAGICS
+        .iter()
+        .filter(|magic| windows.has(magic.offset, magic.bytes))
+        .map(|magic| (magic, magic.offset))
+        .chain(zfs(windows))
+}
+
+/// ZFS has a ring of uberblocks in each label; one is enough.
+fn zfs(windows: &Windows) -> Option<(&'static Magic, u64)> {
+    static ZFS: Magic = magic("zfs_member", Container, 0, &[]);
+    (0..2u64)
+        .flat_map(|label| (0..128u64).map(move |slot| (label * 256 + 128 + slot) * KIB))
+        .find(|place| windows.has(*place, &[0x0c, 0xb1, 0xba, 0, 0, 0, 0, 0]))
+        .map(|place| (&ZFS, place))
+}
+
+/// Containers that keep their superblock at the end, so that the start may look like what they contain.
+pub(super) fn at_the_end(windows: &Windows) -> Vec<(&'static str, u64)> {
+    let size = windows.size;
+    let version_1_0 = (size & !4095).saturating_sub(8 * KIB);
+    let version_0_9 = (size & !(64 * KIB - 1)).saturating_sub(64 * KIB);
+    let drbd = (size & !4095).saturating_sub(4096);
+    let magics: [(&'static str, u64, &[u8]); 8] = [
+        ("linux_raid_member", version_1_0, b"\xfc\x4e\x2b\xa9\x01\0\0\0"),
+        ("linux_raid_member", version_0_9, b"\xfc\x4e\x2b\xa9\0\0\0\0"),
+        ("linux_raid_member", version_0_9, b"\xa9\x2b\x4e\xfc\0\0\0\0"),
+        ("isw_raid_member", size.saturating_sub(1024), b"Intel Raid ISM Cfg Sig. "),
+        ("ddf_raid_member", size.saturating_sub(512), b"\xde\x11\xde\x11"),
+        ("drbd", drbd + 60, b"\x83\x74\x02\x6b"),
+        ("drbd", drbd + 60, b"\x83\x74\x02\x6c"),
+        ("drbd", drbd + 60, b"\x83\x74\x02\x6d"),
+    ];
+    magics
+        .into_iter()
+        .filter(|(_, place, bytes)| windows.has(*place, bytes))
+        .map(|(name, place, _)| (name, place))
+        .collect()
+}
+
+/// The second header of a GPT, in the last sector.
+pub(super) fn gpt_backup(windows: &Windows) -> Option<u64> {
+    [512, 4096]
+        .map(|sector| windows.size.saturating_sub(sector))
+        .into_iter()
+        .find(|at| windows.has(*at, b"EFI PART"))
+}
+
+/// What a boot sector's signature (`55 AA`) stands for.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum BootSector {
+    Absent,
+    /// No partition in it: an empty table, or only a boot loader.
+    Empty,
+    /// A table with partitions.
+    Partitions,
+}
+
+/// Reads the master boot record.
+pub(super) fn boot_sector(windows: &Windows) -> BootSector {
+    let Some(sector) = windows.bytes(0, 512) else { return BootSector::Absent };
+    if sector[510..] != [0x55, 0xaa] {
+        return BootSector::Absent;
+    }
+    let mut entries = sector[446..510].chunks(16);
+    let valid = sector[446..510].chunks(16).all(|entry| entry[0] & 0x7f == 0);
+    let any = entries.any(|entry| entry[4] != 0 && entry[12..] != [0; 4]);
+    if valid && any { BootSector::Partitions } else { BootSector::Empty }
+}
+
+/// What data between the ends looks like, if it is a spare superblock.
+pub(super) fn spare_superblock(windows: &Windows, nonzero: u64) -> Option<&'static str> {
+    // Spare superblocks begin at a block of at least 1 KiB; the first bytes of ext's can be zero.
+    let block = nonzero & !(KIB - 1);
+    if windows.has(block, b"XFSB") {
+        return Some("a spare superblock of xfs");
+    }
+    if windows.has(block + 0x40, b"_BHRfS_M") {
+        return Some("a spare superblock of btrfs");
+    }
+    windows.has(block + 56, &[0x53, 0xef]).then_some("a spare superblock of ext2, ext3 or ext4")
+}

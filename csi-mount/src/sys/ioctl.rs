@@ -1,0 +1,298 @@
+//! The ioctls of block devices, loop devices and filesystems, each as a safe function.
+#![allow(unsafe_code, reason = "ioctl(2) is a raw system call")]
+
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+
+use nix::Result;
+
+/// `struct loop_info64` of linux/loop.h.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct LoopInfo {
+    pub(crate) device: u64,
+    pub(crate) inode: u64,
+    pub(crate) rdevice: u64,
+    pub(crate) offset: u64,
+    pub(crate) size_limit: u64,
+    pub(crate) number: u32,
+    encrypt_type: u32,
+    encrypt_key_size: u32,
+    pub(crate) flags: u32,
+    pub(crate) file_name: [u8; 64],
+    crypt_name: [u8; 64],
+    encrypt_key: [u8; 32],
+    init: [u64; 2],
+}
+
+impl LoopInfo {
+    pub(crate) const READ_ONLY: u32 = 1;
+    pub(crate) const AUTOCLEAR: u32 = 4;
+    pub(crate) const DIRECT_IO: u32 = 16;
+
+    pub(crate) const fn zeroed() -> Self {
+        Self {
+            device: 0,
+            inode: 0,
+            rdevice: 0,
+            offset: 0,
+            size_limit: 0,
+            number: 0,
+            encrypt_type: 0,
+            encrypt_key_size: 0,
+            flags: 0,
+            file_name: [0; 64],
+            crypt_name: [0; 64],
+            encrypt_key: [0; 32],
+            init: [0; 2],
+        }
+    }
+}
+
+/// `struct loop_config` of linux/loop.h.
+#[repr(C)]
+struct LoopConfig {
+    fd: u32,
+    block_size: u32,
+    info: LoopInfo,
+    reserved: [u64; 8],
+}
+
+/// `struct xfs_fsop_geom_v1`: the form that every kernel knows.
+#[repr(C)]
+#[derive(Default)]
+pub(crate) struct XfsGeometry {
+    pub(crate) block_size: u32,
+    rt_extent_size: u32,
+    ag_blocks: u32,
+    ag_count: u32,
+    log_blocks: u32,
+    sector_size: u32,
+    inode_size: u32,
+    pub(crate) max_inode_percent: u32,
+    pub(crate) data_blocks: u64,
+    rt_blocks: u64,
+    rt_extents: u64,
+    log_start: u64,
+    uuid: [u8; 16],
+    stripe_unit: u32,
+    stripe_width: u32,
+    version: i32,
+    flags: u32,
+    log_sector_size: u32,
+    rt_sector_size: u32,
+    dir_block_size: u32,
+}
+
+/// `struct xfs_growfs_data`.
+#[repr(C)]
+struct XfsGrowData {
+    new_blocks: u64,
+    max_inode_percent: u32,
+}
+
+/// `struct btrfs_ioctl_fs_info_args`, as far as it is used.
+#[repr(C)]
+pub(crate) struct BtrfsInfo {
+    pub(crate) max_id: u64,
+    pub(crate) devices: u64,
+    rest: [u8; 1008],
+}
+
+/// `struct btrfs_ioctl_dev_info_args`.
+#[repr(C)]
+pub(crate) struct BtrfsDevice {
+    pub(crate) id: u64,
+    uuid: [u8; 16],
+    pub(crate) bytes_used: u64,
+    pub(crate) total_bytes: u64,
+    unused: [u64; 379],
+    /// The device's node, ended by a NUL.
+    pub(crate) path: [u8; 1024],
+}
+
+/// `struct btrfs_ioctl_vol_args`.
+#[repr(C)]
+struct BtrfsVolume {
+    fd: i64,
+    name: [u8; 4088],
+}
+
+// A structure of the wrong size would also make a wrong request number.
+const _: () = assert!(size_of::<LoopInfo>() == 232);
+const _: () = assert!(size_of::<LoopConfig>() == 304);
+const _: () = assert!(size_of::<XfsGeometry>() == 112);
+const _: () = assert!(size_of::<BtrfsInfo>() == 1024);
+const _: () = assert!(size_of::<BtrfsDevice>() == 4096);
+const _: () = assert!(size_of::<BtrfsVolume>() == 4096);
+
+/// The request codes and nix's unsafe wrappers.
+mod raw {
+    use super::{BtrfsDevice, BtrfsInfo, BtrfsVolume, LoopConfig, LoopInfo, XfsGeometry, XfsGrowData};
+    use nix::libc::c_int;
+
+    nix::ioctl_read!(block_size_in_bytes, 0x12, 114, usize); // BLKGETSIZE64: the header's size_t
+    nix::ioctl_read!(disk_sequence, 0x12, 128, u64); // BLKGETDISKSEQ
+    nix::ioctl_read_bad!(read_only, 0x125e, c_int); // BLKROGET
+    nix::ioctl_none_bad!(flush_buffers, 0x1261); // BLKFLSBUF
+    nix::ioctl_none_bad!(loop_get_free, 0x4c82);
+    nix::ioctl_write_ptr_bad!(loop_configure, 0x4c0a, LoopConfig);
+    nix::ioctl_write_int_bad!(loop_set_fd, 0x4c00);
+    nix::ioctl_none_bad!(loop_clear_fd, 0x4c01);
+    nix::ioctl_write_ptr_bad!(loop_set_status, 0x4c04, LoopInfo);
+    nix::ioctl_read_bad!(loop_status, 0x4c05, LoopInfo);
+    nix::ioctl_none_bad!(loop_set_capacity, 0x4c07);
+    nix::ioctl_write_int_bad!(loop_set_direct_io, 0x4c08);
+    nix::ioctl_write_int_bad!(loop_set_block_size, 0x4c09);
+    nix::ioctl_write_ptr!(ext4_resize, b'f', 16, u64);
+    nix::ioctl_read!(xfs_geometry, b'X', 100, XfsGeometry);
+    nix::ioctl_write_ptr!(xfs_grow, b'X', 110, XfsGrowData);
+    nix::ioctl_write_ptr!(btrfs_resize, 0x94, 3, BtrfsVolume);
+    nix::ioctl_readwrite!(btrfs_device, 0x94, 30, BtrfsDevice);
+    nix::ioctl_read!(btrfs_info, 0x94, 31, BtrfsInfo);
+}
+
+/// `BLKGETSIZE64`: the device's size in bytes.
+pub(crate) fn block_size_in_bytes(fd: BorrowedFd<'_>) -> Result<u64> {
+    let mut size = 0u64;
+    // SAFETY: the kernel writes a u64 whatever the header's size_t says, and `size` is one.
+    unsafe { raw::block_size_in_bytes(fd.as_raw_fd(), (&raw mut size).cast()) }?;
+    Ok(size)
+}
+
+/// `BLKGETDISKSEQ` (5.15): a number that no other disk has had or will have since boot.
+pub(crate) fn disk_sequence(fd: BorrowedFd<'_>) -> Result<u64> {
+    let mut number = 0;
+    // SAFETY: the kernel writes one u64.
+    unsafe { raw::disk_sequence(fd.as_raw_fd(), &raw mut number) }?;
+    Ok(number)
+}
+
+/// `BLKROGET`: whether the device refuses writes.
+pub(crate) fn is_read_only(fd: BorrowedFd<'_>) -> Result<bool> {
+    let mut flag = 0;
+    // SAFETY: the kernel writes one int.
+    unsafe { raw::read_only(fd.as_raw_fd(), &raw mut flag) }?;
+    Ok(flag != 0)
+}
+
+/// `BLKFLSBUF`: writes out and drops the device's page cache.
+pub(crate) fn flush_buffers(fd: BorrowedFd<'_>) -> Result<()> {
+    // SAFETY: takes no argument.
+    unsafe { raw::flush_buffers(fd.as_raw_fd()) }.map(drop)
+}
+
+/// `LOOP_CTL_GET_FREE`: the number of a loop device that was free just now.
+pub(crate) fn loop_free_number(control: BorrowedFd<'_>) -> Result<u32> {
+    // SAFETY: takes no argument.
+    let number = unsafe { raw::loop_get_free(control.as_raw_fd()) }?;
+    Ok(u32::try_from(number).unwrap_or(0))
+}
+
+/// `LOOP_CONFIGURE` (5.8): binds and sets up a loop device in one step.
+pub(crate) fn loop_configure(
+    fd: BorrowedFd<'_>,
+    backing: BorrowedFd<'_>,
+    block_size: u32,
+    info: LoopInfo,
+) -> Result<()> {
+    let backing = u32::try_from(backing.as_raw_fd()).map_err(|_| nix::Error::EBADF)?;
+    let config = LoopConfig { fd: backing, block_size, info, reserved: [0; 8] };
+    // SAFETY: the kernel reads one loop_config, and takes a reference of its own to the backing file.
+    unsafe { raw::loop_configure(fd.as_raw_fd(), &raw const config) }.map(drop)
+}
+
+/// `LOOP_SET_FD`, then the settings, for kernels before 5.8; unbinds again if a needed setting is refused.
+pub(crate) fn loop_set_up_in_steps(
+    fd: BorrowedFd<'_>,
+    backing: BorrowedFd<'_>,
+    block_size: u32,
+    info: LoopInfo,
+) -> Result<()> {
+    // SAFETY: takes a descriptor by value.
+    unsafe { raw::loop_set_fd(fd.as_raw_fd(), backing.as_raw_fd()) }?;
+    let settings = || {
+        // SAFETY: the kernel reads one loop_info64.
+        unsafe { raw::loop_set_status(fd.as_raw_fd(), &raw const info) }?;
+        if block_size != 0 {
+            let size = i32::try_from(block_size).map_err(|_| nix::Error::EINVAL)?;
+            // SAFETY: takes a number by value.
+            unsafe { raw::loop_set_block_size(fd.as_raw_fd(), size) }?;
+        }
+        if info.flags & LoopInfo::DIRECT_IO != 0 {
+            // SAFETY: takes a number by value. Direct I/O is best effort, so a refusal is fine.
+            let _ = unsafe { raw::loop_set_direct_io(fd.as_raw_fd(), 1) };
+        }
+        Ok(())
+    };
+    settings().inspect_err(|_| {
+        // The settings' error is the one to tell.
+        let _ = loop_clear(fd);
+    })
+}
+
+/// `LOOP_CLR_FD`: unbinds, at once or when the last user closes the device.
+pub(crate) fn loop_clear(fd: BorrowedFd<'_>) -> Result<()> {
+    // SAFETY: takes no argument.
+    unsafe { raw::loop_clear_fd(fd.as_raw_fd()) }.map(drop)
+}
+
+/// `LOOP_GET_STATUS64`: what a loop device is bound to; `ENXIO` if to nothing.
+pub(crate) fn loop_status(fd: BorrowedFd<'_>) -> Result<LoopInfo> {
+    let mut info = LoopInfo::zeroed();
+    // SAFETY: the kernel writes one loop_info64.
+    unsafe { raw::loop_status(fd.as_raw_fd(), &raw mut info) }?;
+    Ok(info)
+}
+
+/// `LOOP_SET_CAPACITY`: takes the backing file's size anew.
+pub(crate) fn loop_set_capacity(fd: BorrowedFd<'_>) -> Result<()> {
+    // SAFETY: takes no argument.
+    unsafe { raw::loop_set_capacity(fd.as_raw_fd()) }.map(drop)
+}
+
+/// `EXT4_IOC_RESIZE_FS`: grows a mounted ext4 to this many blocks; needs `CAP_SYS_RESOURCE`.
+pub(crate) fn ext4_resize(fd: BorrowedFd<'_>, blocks: u64) -> Result<()> {
+    // SAFETY: the kernel reads one u64.
+    unsafe { raw::ext4_resize(fd.as_raw_fd(), &raw const blocks) }.map(drop)
+}
+
+/// `XFS_IOC_FSGEOMETRY_V1`: the shape of a mounted XFS.
+pub(crate) fn xfs_geometry(fd: BorrowedFd<'_>) -> Result<XfsGeometry> {
+    let mut geometry = XfsGeometry::default();
+    // SAFETY: the kernel writes one xfs_fsop_geom_v1.
+    unsafe { raw::xfs_geometry(fd.as_raw_fd(), &raw mut geometry) }?;
+    Ok(geometry)
+}
+
+/// `XFS_IOC_FSGROWFSDATA`: grows a mounted XFS to this many blocks.
+pub(crate) fn xfs_grow(fd: BorrowedFd<'_>, new_blocks: u64, max_inode_percent: u32) -> Result<()> {
+    let data = XfsGrowData { new_blocks, max_inode_percent };
+    // SAFETY: the kernel reads one xfs_growfs_data.
+    unsafe { raw::xfs_grow(fd.as_raw_fd(), &raw const data) }.map(drop)
+}
+
+/// `BTRFS_IOC_FS_INFO`: how many devices a mounted btrfs has.
+pub(crate) fn btrfs_info(fd: BorrowedFd<'_>) -> Result<BtrfsInfo> {
+    let mut info = BtrfsInfo { max_id: 0, devices: 0, rest: [0; 1008] };
+    // SAFETY: the kernel writes one btrfs_ioctl_fs_info_args.
+    unsafe { raw::btrfs_info(fd.as_raw_fd(), &raw mut info) }?;
+    Ok(info)
+}
+
+/// `BTRFS_IOC_DEV_INFO`: one device of a mounted btrfs; `ENODEV` if it has none with this id.
+pub(crate) fn btrfs_device(fd: BorrowedFd<'_>, id: u64) -> Result<BtrfsDevice> {
+    let mut device =
+        BtrfsDevice { id, uuid: [0; 16], bytes_used: 0, total_bytes: 0, unused: [0; 379], path: [0; 1024] };
+    // SAFETY: the kernel reads and writes one btrfs_ioctl_dev_info_args.
+    unsafe { raw::btrfs_device(fd.as_raw_fd(), &raw mut device) }?;
+    Ok(device)
+}
+
+/// `BTRFS_IOC_RESIZE` with `<id>:max`: grows a mounted btrfs to the end of one of its devices.
+pub(crate) fn btrfs_grow(fd: BorrowedFd<'_>, id: u64) -> Result<()> {
+    let mut volume = BtrfsVolume { fd: 0, name: [0; 4088] };
+    let text = format!("{id}:max");
+    volume.name[..text.len()].copy_from_slice(text.as_bytes());
+    // SAFETY: the kernel reads one btrfs_ioctl_vol_args, whose name ends in a NUL.
+    unsafe { raw::btrfs_resize(fd.as_fd().as_raw_fd(), &raw const volume) }.map(drop)
+}

@@ -1,0 +1,237 @@
+//! Programs of the filesystems' own packages: found, run without a shell, and never left behind.
+
+use std::ffi::{OsStr, OsString};
+use std::io::{self, PipeReader, Read as _};
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
+
+use crate::sys::die_with_parent;
+use crate::{Error, ErrorKind, Result};
+
+/// How much of a program's output is kept: its end.
+const KEPT_OUTPUT: usize = 8 * 1024;
+/// How long a killed program may take to go.
+const REAP: Duration = Duration::from_secs(5);
+/// Where the tools are on a system whose service runs with a short `PATH`.
+const SYSTEM_DIRECTORIES: [&str; 4] = ["/usr/sbin", "/sbin", "/usr/local/sbin", "/usr/bin"];
+
+/// A program and where to get it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Tool {
+    pub(crate) program: &'static str,
+    pub(crate) package: &'static str,
+}
+
+/// What a program left when it ended.
+#[derive(Debug)]
+pub(crate) struct Output {
+    pub(crate) status: ExitStatus,
+    /// The end of its standard output and standard error, as they came.
+    pub(crate) text: String,
+}
+
+impl Tool {
+    /// The program's path: on `PATH`, or in a system directory.
+    pub(crate) fn find(self) -> Result<PathBuf> {
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        std::env::split_paths(&path)
+            .filter(|directory| directory.is_absolute())
+            .chain(SYSTEM_DIRECTORIES.into_iter().map(PathBuf::from))
+            .map(|directory| directory.join(self.program))
+            .find(|program| is_executable(program))
+            .ok_or_else(|| {
+                let reason = format!("{} is not on PATH nor in {}", self.program, SYSTEM_DIRECTORIES[0]);
+                Error::new(ErrorKind::MissingTool, "find a program", reason)
+                    .mend(format!("install the package {}", self.package))
+            })
+    }
+
+    /// Runs the program to its end or until `limit`, and then kills it with all that it started.
+    ///
+    /// It has no input, the C locale, none of our environment, and dies with us.
+    pub(crate) fn run<S: AsRef<OsStr>>(self, arguments: &[S], limit: Duration) -> Result<Output> {
+        let (reader, writer) = io::pipe().map_err(|error| self.failed_to_start(error))?;
+        let second = writer.try_clone().map_err(|error| self.failed_to_start(error))?;
+        let mut command = Command::new(self.find()?);
+        command
+            .args(arguments)
+            .env_clear()
+            .env("LC_ALL", "C")
+            .env("PATH", search_path())
+            .current_dir("/")
+            .stdin(Stdio::null())
+            .stdout(writer)
+            .stderr(second)
+            .process_group(0);
+        die_with_parent(&mut command);
+        tracing::debug!(program = self.program, "run");
+        let child = command.spawn().map_err(|error| self.failed_to_start(error))?;
+        // Ours are the only other writing ends; the pipe ends when the program does.
+        drop(command);
+        Running { tool: self, child }.finish(reader, Instant::now() + limit)
+    }
+
+    /// The error of a program that ended badly: its exit and the last lines that it printed.
+    pub(crate) fn failed(self, path: &Path, output: &Output) -> Error {
+        let mut lines: Vec<&str> = output.text.lines().filter(|line| !line.trim().is_empty()).collect();
+        let last = lines.split_off(lines.len().saturating_sub(4)).join(" | ");
+        let reason = format!("{} ended with {}: {last}", self.program, output.status);
+        Error::new(ErrorKind::ToolFailed, "run a program on", reason).at(path)
+    }
+
+    fn failed_to_start(self, error: io::Error) -> Error {
+        Error::os("start", self.program, error)
+    }
+}
+
+struct Running {
+    tool: Tool,
+    child: Child,
+}
+
+impl Running {
+    fn finish(mut self, mut pipe: PipeReader, end: Instant) -> Result<Output> {
+        let mut kept = Vec::new();
+        // Something that the program started may hold the pipe for longer, so its end is asked for too.
+        loop {
+            let open = self.read_some(&mut pipe, &mut kept)?;
+            if self.has_ended(if open { Duration::ZERO } else { left(end) })? {
+                break;
+            }
+            if left(end).is_zero() {
+                return Err(self.kill());
+            }
+        }
+        // What the program left behind goes with it. It is not yet reaped, so its group's number is still its own.
+        self.kill_group();
+        let status = self.child.wait().map_err(|error| self.tool.failed_to_start(error))?;
+        let end = Instant::now() + REAP;
+        while self.read_some(&mut pipe, &mut kept)? && !left(end).is_zero() {}
+        Ok(Output { status, text: String::from_utf8_lossy(&kept).into_owned() })
+    }
+
+    /// Reads what there is, waiting for a moment; false at the end of the pipe.
+    fn read_some(&self, pipe: &mut PipeReader, kept: &mut Vec<u8>) -> Result<bool> {
+        let moment = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
+        let mut events = [PollFd::new(pipe, PollFlags::IN)];
+        match poll(&mut events, Some(&moment)) {
+            Ok(0) | Err(Errno::INTR) => return Ok(true),
+            Ok(_) => {}
+            Err(error) => return Err(self.tool.failed_to_start(error.into())),
+        }
+        let mut buffer = [0; 4096];
+        let count = pipe.read(&mut buffer).map_err(|error| self.tool.failed_to_start(error))?;
+        kept.extend_from_slice(&buffer[..count]);
+        kept.drain(..kept.len().saturating_sub(KEPT_OUTPUT));
+        Ok(count > 0)
+    }
+
+    /// Whether the program has ended, within this time; it stays to be reaped.
+    fn has_ended(&self, patience: Duration) -> Result<bool> {
+        let end = Instant::now() + patience;
+        let look = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+        loop {
+            match waitid(WaitId::Pid(Pid::from_child(&self.child)), look) {
+                Ok(Some(_)) => return Ok(true),
+                Ok(None) | Err(Errno::INTR) if left(end).is_zero() => return Ok(false),
+                Ok(None) | Err(Errno::INTR) => std::thread::sleep(Duration::from_millis(1)),
+                Err(error) => return Err(self.tool.failed_to_start(error.into())),
+            }
+        }
+    }
+
+    fn kill_group(&self) {
+        // Nothing is left to kill when the program and all it started have gone.
+        let _ = kill_process_group(Pid::from_child(&self.child), Signal::KILL);
+    }
+
+    fn kill(mut self) -> Error {
+        self.kill_group();
+        let end = match self.has_ended(REAP) {
+            Ok(true) => {
+                let _ = self.child.wait();
+                "was killed"
+            }
+            _ => "does not react to being killed, as if its device hung",
+        };
+        let reason = format!("{} took longer than its time limit and {end}", self.tool.program);
+        Error::new(ErrorKind::Unresponsive, "run a program", reason)
+    }
+}
+
+fn left(end: Instant) -> Duration {
+    end.saturating_duration_since(Instant::now())
+}
+
+fn is_executable(path: &Path) -> bool {
+    use std::os::unix::fs::PermissionsExt as _;
+    std::fs::metadata(path).is_ok_and(|file| file.is_file() && file.permissions().mode() & 0o111 != 0)
+}
+
+fn search_path() -> OsString {
+    std::env::join_paths(SYSTEM_DIRECTORIES.iter().chain(&["/bin"])).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SHELL: Tool = Tool { program: "sh", package: "dash" };
+
+    fn shell(script: &str, limit: Duration) -> Result<Output> {
+        SHELL.run(&["-c", script], limit)
+    }
+
+    #[test]
+    fn output_is_kept_in_order_and_bounded() {
+        let output = shell("echo one; echo two >&2; exit 3", Duration::from_secs(60)).unwrap();
+        assert_eq!((output.status.code(), output.text.as_str()), (Some(3), "one\ntwo\n"));
+        let error = SHELL.failed(Path::new("/dev/x"), &output);
+        assert!(error.to_string().contains("one | two"), "{error}");
+
+        let flood = "i=0; while [ $i -lt 20000 ]; do echo line $i; i=$((i+1)); done";
+        let output = shell(flood, Duration::from_secs(60)).unwrap();
+        assert!(output.text.len() <= KEPT_OUTPUT && output.text.ends_with("line 19999\n"));
+    }
+
+    #[test]
+    fn a_late_program_is_killed_with_what_it_started() {
+        let start = Instant::now();
+        let error = shell("sleep 300 & echo $!; wait", Duration::from_millis(200)).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unresponsive, "{error}");
+        assert!(start.elapsed() < Duration::from_secs(60));
+    }
+
+    #[test]
+    fn a_child_left_behind_does_not_hold_us_and_is_killed() {
+        let output = shell("sleep 300 & echo $!", Duration::from_secs(60)).unwrap();
+        let left_behind = PathBuf::from(format!("/proc/{}/cmdline", output.text.trim()));
+        let gone = || std::fs::read(&left_behind).map_or(true, |line| line.is_empty());
+        let end = Instant::now() + Duration::from_secs(30);
+        while !gone() {
+            assert!(Instant::now() < end, "{} lives on", left_behind.display());
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    #[test]
+    fn a_missing_tool_names_its_package() {
+        let error = Tool { program: "mkfs.none", package: "none-progs" }.find().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::MissingTool);
+        let text = error.to_string();
+        assert!(text.contains("mkfs.none") && text.contains("none-progs"), "{text}");
+    }
+
+    #[test]
+    fn a_program_sees_nothing_of_our_environment() {
+        let output = shell("env; cat", Duration::from_secs(60)).unwrap();
+        assert!(output.text.contains("LC_ALL=C"), "{}", output.text);
+        assert!(!output.text.contains("CARGO"), "{}", output.text);
+    }
+}

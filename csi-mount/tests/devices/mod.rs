@@ -1,0 +1,102 @@
+//! Sparse image files on loop devices, which leave nothing behind.
+#![allow(dead_code, reason = "each test file uses a part")]
+
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::FileExt as _;
+use std::path::{Path, PathBuf};
+
+use csi_mount::{BlockDevice, LoopDevice, LoopOptions};
+
+pub(crate) const MIB: u64 = 1 << 20;
+
+/// An image file in a directory of its own, on a loop device.
+pub(crate) struct Image {
+    directory: tempfile::TempDir,
+    device: Option<LoopDevice>,
+}
+
+impl Image {
+    pub(crate) fn new(mebibytes: u64) -> Self {
+        Self::with(mebibytes, &LoopOptions::new())
+    }
+
+    pub(crate) fn with(mebibytes: u64, options: &LoopOptions) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("image");
+        File::create(&file).unwrap().set_len(mebibytes * MIB).unwrap();
+        let device = LoopDevice::attach(&file, options)
+            .expect("these tests need loop devices: run them as root on a machine that has them");
+        Self { directory, device: Some(device) }
+    }
+
+    pub(crate) fn file(&self) -> PathBuf {
+        self.directory.path().join("image")
+    }
+
+    pub(crate) fn directory(&self) -> &Path {
+        self.directory.path()
+    }
+
+    pub(crate) fn loop_device(&self) -> &LoopDevice {
+        self.device.as_ref().unwrap()
+    }
+
+    /// The device's node.
+    pub(crate) fn path(&self) -> &Path {
+        self.loop_device().path()
+    }
+
+    pub(crate) fn open(&self) -> BlockDevice {
+        BlockDevice::open(self.path()).unwrap()
+    }
+
+    /// Writes through the device, as another program would.
+    pub(crate) fn write(&self, offset: u64, bytes: &[u8]) {
+        let device = OpenOptions::new().write(true).open(self.path()).unwrap();
+        device.write_all_at(bytes, offset).unwrap();
+        device.sync_all().unwrap();
+    }
+
+    pub(crate) fn grow_to(&self, mebibytes: u64) {
+        OpenOptions::new().write(true).open(self.file()).unwrap().set_len(mebibytes * MIB).unwrap();
+        self.loop_device().refresh_size().unwrap();
+    }
+
+    /// A number that changes with any byte of the image.
+    pub(crate) fn content(&self) -> u64 {
+        use std::hash::{DefaultHasher, Hasher as _};
+        use std::io::Read as _;
+        let mut hasher = DefaultHasher::new();
+        let mut file = File::open(self.file()).unwrap();
+        let mut block = vec![0; 1 << 20];
+        loop {
+            match file.read(&mut block).unwrap() {
+                0 => return hasher.finish(),
+                count => hasher.write(&block[..count]),
+            }
+        }
+    }
+}
+
+impl Drop for Image {
+    fn drop(&mut self) {
+        let Some(device) = self.device.take() else { return };
+        let path = device.path().to_owned();
+        if let Err(error) = device.detach()
+            && !std::thread::panicking()
+        {
+            panic!("{} is left behind: {error}", path.display());
+        }
+    }
+}
+
+/// Runs a program that must succeed.
+pub(crate) fn run(program: &str, arguments: &[&str]) -> String {
+    let output = std::process::Command::new(program)
+        .args(arguments)
+        .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
+        .output()
+        .unwrap_or_else(|error| panic!("{program} is needed here: {error}"));
+    assert!(output.status.success(), "{program} {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}

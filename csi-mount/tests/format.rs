@@ -1,0 +1,137 @@
+//! Formatting: with a proof, on the right device, undisturbed, and the result mounts.
+
+mod devices;
+
+use std::fs;
+use std::fs::File;
+use std::os::unix::fs::OpenOptionsExt as _;
+
+use csi_mount::testing::private_mount_namespace;
+use csi_mount::{
+    CheckPolicy, CheckReport, ErrorKind, Filesystem, Format, LoopAccess, LoopOptions, Mount, Probe, Target,
+    check, unmount,
+};
+use devices::{Image, MIB};
+use rustix::fs::FlockOperation;
+
+fn format(image: &Image, format: &Format) -> csi_mount::Result<()> {
+    let device = image.open();
+    match device.probe() {
+        Probe::Blank(proof) => format.run(proof),
+        other => panic!("{other}"),
+    }
+}
+
+#[test]
+fn what_is_formatted_mounts_and_keeps_its_files() {
+    for filesystem in Filesystem::ALL {
+        private_mount_namespace(move || {
+            let image = Image::new(320);
+            format(&image, &Format::new(filesystem).label("data")).unwrap();
+            let device = image.open();
+            let Probe::Filesystem(signature) = device.probe() else { panic!("{filesystem}") };
+            assert_eq!(
+                (signature.filesystem(), signature.label.as_deref()),
+                (Some(filesystem), Some("data"))
+            );
+            assert_eq!(check(&device, filesystem, CheckPolicy::ReportOnly).unwrap(), CheckReport::Clean);
+
+            let target = Target::new(image.directory().join("at")).unwrap();
+            target.create_dir().unwrap();
+            let mount = || Mount::new(filesystem.name(), image.path()).at(&target).unwrap();
+            mount();
+            fs::write(target.path().join("file"), "kept").unwrap();
+            let busy = check(&device, filesystem, CheckPolicy::ReportOnly).unwrap_err();
+            assert_eq!(busy.kind(), ErrorKind::Busy, "a mounted filesystem is not checked");
+            unmount(&target).unwrap();
+            mount();
+            assert_eq!(fs::read_to_string(target.path().join("file")).unwrap(), "kept");
+            unmount(&target).unwrap();
+        });
+    }
+}
+
+#[test]
+fn the_image_stays_sparse() {
+    use std::os::unix::fs::MetadataExt as _;
+    let image = Image::new(1024);
+    format(&image, &Format::new(Filesystem::Ext4)).unwrap();
+    let allocated = fs::metadata(image.file()).unwrap().blocks() * 512;
+    assert!(allocated < 64 * MIB, "{allocated} bytes");
+}
+
+#[test]
+fn more_arguments_reach_mkfs_and_no_other_device() {
+    let image = Image::new(64);
+    format(&image, &Format::new(Filesystem::Ext4).arguments(["-b", "1024"])).unwrap();
+    let dump = devices::run("dumpe2fs", &["-h", image.path().to_str().unwrap()]);
+    assert!(dump.lines().any(|line| line.starts_with("Block size:") && line.ends_with("1024")), "{dump}");
+
+    let (image, other) = (Image::new(64), Image::new(64));
+    let before = other.content();
+    let smuggled = Format::new(Filesystem::Ext4).arguments(["-F", other.path().to_str().unwrap()]);
+    assert_eq!(format(&image, &smuggled).unwrap_err().kind(), ErrorKind::InvalidInput);
+    assert_eq!(other.content(), before);
+}
+
+#[test]
+fn what_mkfs_says_is_told() {
+    let image = Image::new(64);
+    let error =
+        format(&image, &Format::new(Filesystem::Ext4).arguments(["-O", "no-such-feature"])).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::ToolFailed);
+    let text = error.to_string();
+    assert!(text.contains("no-such-feature") && text.contains("mkfs.ext4"), "{text}");
+    assert!(text.contains(image.path().to_str().unwrap()), "{text}");
+}
+
+#[test]
+fn a_device_locked_by_another_is_left_alone() {
+    let image = Image::new(64);
+    let lock = File::open(image.path()).unwrap();
+    rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive).unwrap();
+    let error = format(&image, &Format::new(Filesystem::Ext4)).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Busy, "{error}");
+    drop(lock);
+    format(&image, &Format::new(Filesystem::Ext4)).unwrap();
+}
+
+#[test]
+fn a_device_in_use_is_left_alone() {
+    let image = Image::new(64);
+    let _held = fs::OpenOptions::new().read(true).custom_flags(nix::libc::O_EXCL).open(image.path()).unwrap();
+    let error = format(&image, &Format::new(Filesystem::Ext4)).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Busy, "{error}");
+}
+
+#[test]
+fn a_read_only_device_says_so() {
+    let image = Image::with(64, &LoopOptions::new().access(LoopAccess::ReadOnly));
+    let error = format(&image, &Format::new(Filesystem::Ext4)).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::ReadOnly, "{error}");
+}
+
+#[test]
+fn damage_is_reported_and_preened() {
+    let image = Image::new(64);
+    format(&image, &Format::new(Filesystem::Ext4).arguments(["-O", "^metadata_csum,^64bit"])).unwrap();
+    let device = image.open();
+    assert_eq!(check(&device, Filesystem::Ext4, CheckPolicy::Preen).unwrap(), CheckReport::Clean);
+    // A wrong link count of the root directory, whose inode is the second: preen mends that.
+    let dump = devices::run("dumpe2fs", &[image.path().to_str().unwrap()]);
+    let table = dump.lines().find_map(|line| line.trim().strip_prefix("Inode table at ")).unwrap();
+    let table: u64 = table.split('-').next().unwrap().parse().unwrap();
+    let links = (table * block_size(&dump)) + 256 + 26;
+    image.write(links, &[9, 0]);
+    let looked = check(&device, Filesystem::Ext4, CheckPolicy::ReportOnly).unwrap_err();
+    assert_eq!(looked.kind(), ErrorKind::Damaged, "{looked}");
+    assert_eq!(check(&device, Filesystem::Ext4, CheckPolicy::Preen).unwrap(), CheckReport::Repaired);
+    assert_eq!(check(&device, Filesystem::Ext4, CheckPolicy::ReportOnly).unwrap(), CheckReport::Clean);
+    let unsupported = check(&device, Filesystem::Xfs, CheckPolicy::Preen).unwrap_err();
+    assert_eq!(unsupported.kind(), ErrorKind::Unsupported);
+}
+
+fn block_size(dump: &str) -> u64 {
+    let line = dump.lines().find_map(|line| line.strip_prefix("Block size:")).unwrap();
+    line.trim().parse().unwrap()
+}

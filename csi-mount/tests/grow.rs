@@ -1,0 +1,125 @@
+//! A filesystem grows to its device's size, mounted or not, whichever it can.
+
+mod devices;
+
+use std::fs;
+
+use csi_mount::testing::private_mount_namespace;
+use csi_mount::{
+    CheckPolicy, CheckReport, ErrorKind, Filesystem, Format, Grown, Mount, Probe, Target, check,
+    grow_mounted, grow_unmounted, unmount,
+};
+use devices::{Image, MIB};
+
+fn formatted(filesystem: Filesystem) -> Image {
+    let image = Image::new(320);
+    let device = image.open();
+    let Probe::Blank(proof) = device.probe() else { panic!("not blank") };
+    Format::new(filesystem).run(proof).unwrap();
+    image
+}
+
+fn mounted(image: &Image, filesystem: Filesystem) -> Target {
+    let target = Target::new(image.directory().join("at")).unwrap();
+    target.create_dir().unwrap();
+    Mount::new(filesystem.name(), image.path()).at(&target).unwrap();
+    target
+}
+
+fn total(target: &Target) -> u64 {
+    let stat = rustix::fs::statvfs(target.path()).unwrap();
+    stat.f_blocks * stat.f_frsize
+}
+
+#[test]
+fn xfs_and_btrfs_grow_mounted() {
+    for filesystem in [Filesystem::Xfs, Filesystem::Btrfs] {
+        private_mount_namespace(move || {
+            let image = formatted(filesystem);
+            let target = mounted(&image, filesystem);
+            let device = image.open();
+            fs::write(target.path().join("file"), "kept").unwrap();
+            let same = grow_mounted(&device, filesystem, target.path()).unwrap();
+            assert_eq!(same, Grown::Unchanged { size: 320 * MIB }, "{filesystem}");
+            let before = total(&target);
+            image.grow_to(640);
+            let grown = grow_mounted(&device, filesystem, target.path()).unwrap();
+            assert_eq!(grown, Grown::Grown { from: 320 * MIB, to: 640 * MIB }, "{filesystem}");
+            assert!(total(&target) >= before + 300 * MIB, "{filesystem}");
+            assert_eq!(fs::read_to_string(target.path().join("file")).unwrap(), "kept");
+
+            let busy = grow_unmounted(&device, filesystem).unwrap_err();
+            assert_eq!(busy.kind(), ErrorKind::Unsupported, "{filesystem}");
+            unmount(&target).unwrap();
+            assert_eq!(check(&device, filesystem, CheckPolicy::ReportOnly).unwrap(), CheckReport::Clean);
+        });
+    }
+}
+
+#[test]
+fn ext4_grows_unmounted() {
+    private_mount_namespace(|| {
+        let image = formatted(Filesystem::Ext4);
+        let device = image.open();
+        let target = mounted(&image, Filesystem::Ext4);
+        fs::write(target.path().join("file"), "kept").unwrap();
+        image.grow_to(640);
+        assert_eq!(grow_unmounted(&device, Filesystem::Ext4).unwrap_err().kind(), ErrorKind::Busy);
+        unmount(&target).unwrap();
+
+        let grown = grow_unmounted(&device, Filesystem::Ext4).unwrap();
+        assert_eq!(grown, Grown::Grown { from: 320 * MIB, to: 640 * MIB });
+        assert_eq!(grow_unmounted(&device, Filesystem::Ext4).unwrap(), Grown::Unchanged { size: 640 * MIB });
+        let target = mounted(&image, Filesystem::Ext4);
+        assert!(total(&target) > 500 * MIB);
+        assert_eq!(fs::read_to_string(target.path().join("file")).unwrap(), "kept");
+        unmount(&target).unwrap();
+    });
+}
+
+#[test]
+fn ext4_grows_mounted_or_names_the_capability() {
+    private_mount_namespace(|| {
+        let image = formatted(Filesystem::Ext4);
+        let device = image.open();
+        let target = mounted(&image, Filesystem::Ext4);
+        let same = grow_mounted(&device, Filesystem::Ext4, target.path()).unwrap();
+        assert_eq!(same, Grown::Unchanged { size: 320 * MIB });
+        image.grow_to(640);
+        match grow_mounted(&device, Filesystem::Ext4, target.path()) {
+            Ok(grown) => assert_eq!(grown.size(), 640 * MIB),
+            Err(error) => {
+                assert_eq!(error.kind(), ErrorKind::PermissionDenied, "{error}");
+                let text = error.to_string();
+                assert!(text.contains("CAP_SYS_RESOURCE") && text.contains("staged next"), "{text}");
+            }
+        }
+        unmount(&target).unwrap();
+    });
+}
+
+/// A last group too small to be used must not have ext4 checked and resized at every stage.
+#[test]
+fn a_remainder_that_ext4_cannot_use_is_no_reason_to_grow() {
+    for mebibytes in [129, 257, 385] {
+        let image = Image::new(mebibytes);
+        let device = image.open();
+        let Probe::Blank(proof) = device.probe() else { panic!("not blank") };
+        Format::new(Filesystem::Ext4).arguments(["-b", "4096"]).run(proof).unwrap();
+        let unchanged = grow_unmounted(&device, Filesystem::Ext4).unwrap();
+        assert!(matches!(unchanged, Grown::Unchanged { .. }), "{mebibytes} MiB: {unchanged:?}");
+    }
+}
+
+#[test]
+fn another_device_at_the_mount_is_refused() {
+    for filesystem in Filesystem::ALL {
+        private_mount_namespace(move || {
+            let (image, other) = (formatted(filesystem), formatted(filesystem));
+            let target = mounted(&image, filesystem);
+            let error = grow_mounted(&other.open(), filesystem, target.path()).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::WrongDevice, "{filesystem}: {error}");
+            unmount(&target).unwrap();
+        });
+    }
+}

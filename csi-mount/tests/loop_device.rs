@@ -1,0 +1,166 @@
+//! Loop devices come, are found by what they are attached to, and go.
+
+mod devices;
+
+use std::fs::{self, File, OpenOptions};
+use std::io::Write as _;
+
+use csi_mount::{BlockDevice, DeviceUse, ErrorKind, LoopAccess, LoopDevice, LoopLifetime, LoopOptions};
+use devices::{Image, MIB};
+
+fn names(found: &[LoopDevice]) -> Vec<String> {
+    found.iter().map(|device| device.path().display().to_string()).collect()
+}
+
+#[test]
+fn a_device_is_found_by_its_file_and_not_by_its_name() {
+    let image = Image::new(8);
+    let path = image.path().display().to_string();
+    assert_eq!(names(&LoopDevice::find(image.file()).unwrap()), [path.clone()]);
+
+    let link = image.directory().join("link");
+    fs::hard_link(image.file(), &link).unwrap();
+    assert_eq!(names(&LoopDevice::find(&link).unwrap()), [path.clone()], "another name of the same file");
+
+    let renamed = image.directory().join("renamed");
+    fs::rename(image.file(), &renamed).unwrap();
+    File::create(image.file()).unwrap().set_len(MIB).unwrap();
+    assert!(LoopDevice::find(image.file()).unwrap().is_empty(), "another file of the same name");
+    assert_eq!(names(&LoopDevice::find(&renamed).unwrap()), [path.clone()]);
+
+    fs::remove_file(&link).unwrap();
+    fs::remove_file(&renamed).unwrap();
+    assert_eq!(names(&LoopDevice::find(&renamed).unwrap()), [path], "deleted");
+}
+
+#[test]
+fn detach_leaves_nothing_and_is_refused_while_in_use() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("image");
+    File::create(&file).unwrap().set_len(8 * MIB).unwrap();
+    let device = LoopDevice::attach(&file, &LoopOptions::new()).unwrap();
+    assert_eq!(BlockDevice::open(device.path()).unwrap().in_use().unwrap(), DeviceUse::Free);
+
+    let holder = rustix::fs::open(
+        device.path(),
+        rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::EXCL | rustix::fs::OFlags::CLOEXEC,
+        rustix::fs::Mode::empty(),
+    )
+    .unwrap();
+    assert_eq!(BlockDevice::open(device.path()).unwrap().in_use().unwrap(), DeviceUse::InUse);
+    assert_eq!(device.detach().unwrap_err().kind(), ErrorKind::Busy);
+    let mut found = LoopDevice::find(&file).unwrap();
+    assert_eq!(found.len(), 1, "a refused detach does nothing");
+
+    drop(holder);
+    found.pop().unwrap().detach().unwrap();
+    assert!(LoopDevice::find(&file).unwrap().is_empty());
+}
+
+#[test]
+fn many_at_once_share_one_device() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("image");
+    File::create(&file).unwrap().set_len(8 * MIB).unwrap();
+    let options = LoopOptions::new();
+    let attached: Vec<LoopDevice> = std::thread::scope(|scope| {
+        let threads: Vec<_> =
+            (0..8).map(|_| scope.spawn(|| LoopDevice::attach_or_find(&file, &options).unwrap())).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    let mut paths = names(&attached);
+    paths.dedup();
+    assert_eq!(paths.len(), 1, "{paths:?}");
+    drop(attached);
+
+    let read_only =
+        LoopDevice::attach_or_find(&file, &LoopOptions::new().access(LoopAccess::ReadOnly)).unwrap();
+    assert_ne!(read_only.path().display().to_string(), paths[0], "other access, other device");
+    read_only.detach().unwrap();
+    for device in LoopDevice::find(&file).unwrap() {
+        device.detach().unwrap();
+    }
+}
+
+#[test]
+fn many_files_at_once_get_a_device_each() {
+    std::thread::scope(|scope| {
+        for _ in 0..6 {
+            scope.spawn(|| {
+                for _ in 0..4 {
+                    let image = Image::new(1);
+                    assert_eq!(LoopDevice::find(image.file()).unwrap().len(), 1);
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn a_read_only_device_refuses_writes() {
+    let image = Image::with(8, &LoopOptions::new().access(LoopAccess::ReadOnly));
+    assert!(image.open().is_read_only().unwrap());
+    assert_eq!(image.loop_device().access().unwrap(), LoopAccess::ReadOnly);
+    let refused =
+        OpenOptions::new().write(true).open(image.path()).and_then(|mut device| device.write_all(b"x"));
+    assert!(refused.is_err());
+}
+
+#[test]
+fn an_autoclear_device_goes_with_its_last_user() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("image");
+    File::create(&file).unwrap().set_len(8 * MIB).unwrap();
+    let device = LoopDevice::attach(&file, &LoopOptions::new().lifetime(LoopLifetime::UntilClosed)).unwrap();
+    assert_eq!(LoopDevice::find(&file).unwrap().len(), 1);
+    drop(device);
+    let end = std::time::Instant::now() + std::time::Duration::from_secs(30);
+    while !LoopDevice::find(&file).unwrap().is_empty() {
+        assert!(std::time::Instant::now() < end, "it stays");
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn size_and_sectors_are_as_asked() {
+    let image = Image::with(8, &LoopOptions::new().sector_size(4096));
+    assert_eq!(image.open().size().unwrap(), 8 * MIB);
+    image.grow_to(16);
+    assert_eq!(image.open().size().unwrap(), 16 * MIB);
+    let name = image.path().file_name().unwrap().to_str().unwrap();
+    let sector = fs::read_to_string(format!("/sys/block/{name}/queue/logical_block_size")).unwrap();
+    assert_eq!(sector.trim(), "4096");
+}
+
+#[test]
+fn what_cannot_be_attached_is_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let empty = directory.path().join("empty");
+    File::create(&empty).unwrap();
+    let options = LoopOptions::new();
+    let kind = |path: &std::path::Path| LoopDevice::attach(path, &options).unwrap_err().kind();
+    assert_eq!(kind(&empty), ErrorKind::InvalidInput);
+    assert_eq!(kind(directory.path()), ErrorKind::InvalidInput);
+    assert_eq!(kind("/dev/null".as_ref()), ErrorKind::InvalidInput);
+    assert_eq!(kind(&directory.path().join("absent")), ErrorKind::NotFound);
+    File::create(&empty).unwrap().set_len(MIB).unwrap();
+    let odd = LoopDevice::attach(&empty, &LoopOptions::new().sector_size(1000)).unwrap_err();
+    assert_eq!(odd.kind(), ErrorKind::InvalidInput);
+}
+
+#[test]
+fn a_node_that_leads_to_another_disk_is_noticed() {
+    let first = Image::new(8);
+    let device = first.open();
+    device.verify().unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let link = directory.path().join("by-id");
+    std::os::unix::fs::symlink(first.path(), &link).unwrap();
+    let by_link = BlockDevice::open(&link).unwrap();
+    assert_eq!(
+        (by_link.number(), by_link.path()),
+        (device.number(), first.path()),
+        "links are followed once"
+    );
+    assert_eq!(BlockDevice::by_number(device.number()).unwrap().path(), first.path());
+}
