@@ -1,7 +1,19 @@
 //! Bind mounts that have their attributes from the start, wherever they are seen.
 
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
+use rustix::fs::{FileType, OFlags};
+use rustix::mount::{OpenTreeFlags, open_tree};
+
+use crate::attach::{self, Attached};
+use crate::details::Details;
+use crate::lookup::{self, Facts};
+use crate::scratch;
+use crate::sys::features::{self, Feature};
+use crate::sys::mount_api::{self, Depth};
+use crate::target::{Seen, name_of};
 use crate::{Error, ErrorKind, MountAttributes, Result, Target};
 
 /// What a mount call found and did.
@@ -13,45 +25,194 @@ pub enum Outcome {
     AlreadyMounted,
 }
 
-/// A bind mount to be made.
-#[derive(Debug, Clone)]
+/// A bind mount to be made: a file or directory seen at a second place, with attributes of its own there.
+///
+/// Its attributes hold in every mount namespace that receives it, and at no moment is it seen without them:
+/// it is made detached, given its attributes, and then moved onto the target (`open_tree(2)`,
+/// `mount_setattr(2)`, `move_mount(2)`; Linux 5.12). On older kernels it is prepared in a private place and
+/// bound from there. A bind that is remounted read-only afterwards, as `mount --bind -o ro` does it, stays
+/// writable on the host if the target's mount is shared with it.
+///
+/// The bind has the attributes of the source's mount besides those asked for, so it never allows more.
+///
+/// ```no_run
+/// # fn main() -> csi_mount::Result<()> {
+/// use csi_mount::{Bind, MountAttributes, Target};
+///
+/// let target = Target::new("/var/lib/kubelet/pods/uid/volumes/data/mount")?;
+/// target.create_dir()?;
+/// Bind::new("/srv/volumes/data").attributes(MountAttributes::RDONLY).at(&target)?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug, Clone, Copy)]
 #[must_use = "nothing is mounted before `at`"]
+#[doc(alias = "MS_BIND")]
 pub struct Bind<'a> {
     source: &'a Path,
     attributes: MountAttributes,
     depth: Depth,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Depth {
-    Single,
-    Recursive,
-}
+const BIND: &str = "bind to";
 
 impl<'a> Bind<'a> {
-    /// A bind of this file or directory.
+    /// A bind of the file or directory at an absolute path. Symbolic links in it are followed: it is the driver's
+    /// own. A source below the root of a dead network filesystem can block in its resolution.
     pub fn new(source: &'a (impl AsRef<Path> + ?Sized)) -> Self {
         Self { source: source.as_ref(), attributes: MountAttributes::empty(), depth: Depth::Single }
     }
 
     /// Adds attributes to those that the source's mount has.
     pub fn attributes(mut self, attributes: MountAttributes) -> Self {
-        self.attributes = attributes;
+        self.attributes = self.attributes.and(attributes);
         self
     }
 
-    /// Takes the mounts below the source along.
+    /// Takes the mounts below the source along, with the same attributes added. Linux 5.12 where attributes are
+    /// asked for.
+    #[doc(alias = "MS_REC")]
     pub fn recursive(mut self) -> Self {
         self.depth = Depth::Recursive;
         self
     }
 
-    /// Mounts it.
+    /// Mounts it, unless the same source is mounted there with the same attributes.
+    ///
+    /// When it fails nothing new is mounted. Of several callers at once for one target one mounts, and the
+    /// others find it mounted.
     ///
     /// # Errors
-    /// To come.
+    /// - [`ErrorKind::AlreadyMounted`]: something else is mounted at the target, or with other attributes.
+    /// - [`ErrorKind::NotFound`]: the source, or the directory or file to mount on, is not there.
+    /// - [`ErrorKind::InvalidInput`]: a path can never work, one is inside the other, one is a directory and the
+    ///   other is not, or the target is a symbolic link.
+    /// - [`ErrorKind::PermissionDenied`]: CAP_SYS_ADMIN is missing.
+    /// - [`ErrorKind::Unsupported`]: this kernel lacks an attribute.
     pub fn at(self, target: &Target) -> Result<Outcome> {
-        let _ = (self.source, self.attributes, self.depth);
-        Err(Error::new(ErrorKind::Unsupported, "bind", "not there yet").at(target.path()))
+        let path = lookup::absolute("bind", self.source)?;
+        let open = || -> io::Result<_> {
+            let fd = lookup::open_path(&path, OFlags::empty())?;
+            let facts = lookup::facts(&fd)?;
+            Ok((fd, facts))
+        };
+        let (fd, facts) = open().map_err(|error| Error::os("bind", &path, error))?;
+        let details = Details::of(&fd, "bind", &path)?.ok_or_else(|| {
+            Error::new(ErrorKind::NotFound, "bind", "its mount is not in this mount namespace").at(&path)
+        })?;
+        let source = Source { path: &path, fd, facts, depth: self.depth };
+        let attributes = details.attributes.and(self.attributes);
+        attach::mount_once(
+            BIND,
+            target,
+            |seen, found| accept(&source, attributes, target, seen, &found),
+            |seen| {
+                check_pair(&source, target, &seen)?;
+                source.bind(attributes, target, &seen).map_err(diagnosed)
+            },
+        )
+    }
+}
+
+struct Source<'a> {
+    path: &'a Path,
+    fd: OwnedFd,
+    facts: Facts,
+    depth: Depth,
+}
+
+impl Source<'_> {
+    fn bind(&self, attributes: MountAttributes, target: &Target, seen: &Seen) -> Result<Attached> {
+        if !(features::has(Feature::FsContext) && features::has(Feature::MountSetattr)) {
+            return scratch::bind(BIND, &self.fd, self.depth, attributes, target, seen);
+        }
+        let os = |error: io::Error| Error::os("bind", self.path, error);
+        let recursive = match self.depth {
+            Depth::Single => OpenTreeFlags::empty(),
+            Depth::Recursive => OpenTreeFlags::AT_RECURSIVE,
+        };
+        let flags = OpenTreeFlags::OPEN_TREE_CLONE
+            | OpenTreeFlags::OPEN_TREE_CLOEXEC
+            | OpenTreeFlags::AT_EMPTY_PATH
+            | recursive;
+        let mount = open_tree(&self.fd, c"", flags).map_err(|error| os(error.into()))?;
+        mount_api::mount_setattr(&mount, attributes, self.depth).map_err(|error| {
+            Error::os("set attributes of the bind of", self.path, error)
+                .because(format_args!("asked for {attributes}"))
+        })?;
+        attach::attach(BIND, &mount, target, seen, attributes)
+    }
+}
+
+/// Takes what is mounted for this bind only if it is the same file with the same attributes.
+fn accept(
+    source: &Source<'_>,
+    attributes: MountAttributes,
+    target: &Target,
+    seen: &Seen,
+    found: &Details,
+) -> Result<()> {
+    if !seen.facts.is_same_file(&source.facts) {
+        let difference = format!("something else than {} is mounted", source.path.display());
+        return Err(attach::refuse(BIND, target, found, &difference));
+    }
+    if found.attributes != attributes {
+        let difference = format!("asked for {attributes}, it is mounted with other attributes");
+        return Err(attach::refuse(BIND, target, found, &difference));
+    }
+    Ok(())
+}
+
+/// Refuses pairs that can't be bound, or would show a tree inside itself.
+fn check_pair(source: &Source<'_>, target: &Target, seen: &Seen) -> Result<()> {
+    let refuse = |why: &str| {
+        let reason = format!("{why} the source {}", source.path.display());
+        Err(Error::new(ErrorKind::InvalidInput, BIND, reason).at(target.path()))
+    };
+    let (from, onto) = (source.facts.file_type, seen.facts.file_type);
+    if (from == FileType::Directory) != (onto == FileType::Directory) {
+        let reason = format!("it is {}, and {} {}", name_of(onto), source.path.display(), name_of(from));
+        return Err(Error::new(ErrorKind::InvalidInput, BIND, reason).at(target.path()));
+    }
+    if seen.facts.is_same_file(&source.facts) {
+        return refuse("it is");
+    }
+    let os = |error| target.error(BIND, error);
+    if is_inside(target.parent(BIND)?, &source.facts).map_err(os)? {
+        return refuse("it is inside");
+    }
+    if onto == FileType::Directory && is_inside(source.fd.as_fd(), &seen.facts).map_err(os)? {
+        return refuse("it holds");
+    }
+    Ok(())
+}
+
+/// Whether a directory is another, or below it, by whatever path: the way up is the only one without aliases.
+fn is_inside(directory: impl AsFd, ancestor: &Facts) -> io::Result<bool> {
+    if ancestor.file_type != FileType::Directory {
+        return Ok(false);
+    }
+    let mut facts = lookup::facts(&directory)?;
+    let mut fd = None::<OwnedFd>;
+    loop {
+        if facts.is_same_file(ancestor) {
+            return Ok(true);
+        }
+        let here = fd.as_ref().map_or(directory.as_fd(), AsFd::as_fd);
+        let up = lookup::open_at(here, "..".as_ref())?;
+        let above = lookup::facts(&up)?;
+        // Only the root is its own parent.
+        if (above.device, above.inode, above.mount) == (facts.device, facts.inode, facts.mount) {
+            return Ok(false);
+        }
+        (facts, fd) = (above, Some(up));
+    }
+}
+
+/// With the mend, where the error number has one meaning for a bind.
+fn diagnosed(error: Error) -> Error {
+    match error.kind() {
+        ErrorKind::PermissionDenied => error.mend("the process needs CAP_SYS_ADMIN"),
+        _ => error,
     }
 }

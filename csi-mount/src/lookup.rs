@@ -76,15 +76,14 @@ fn facts_from(statx: &Statx, mount: MountId, is_mount_root: bool) -> Facts {
 }
 
 /// Before Linux 5.8: a file is a mount's root when its mount is not that of its directory, and fdinfo tells.
+/// Of a descriptor alone the directory is not known, and it counts as none; see `Target::look`.
 fn mount_by_fdinfo(directory: BorrowedFd<'_>, name: &OsStr) -> io::Result<(MountId, bool)> {
+    let parent = fdinfo_mount(directory)?;
     if name.is_empty() {
-        let mount = fdinfo_mount(directory)?;
-        // A file that is no directory has no "..", and nothing asks this of one.
-        let parent = open_at(directory, OsStr::new("..")).and_then(|parent| fdinfo_mount(parent.as_fd()));
-        return Ok((mount, parent.is_ok_and(|parent| parent != mount)));
+        return Ok((parent, false));
     }
     let mount = fdinfo_mount(open_at(directory, name)?.as_fd())?;
-    Ok((mount, mount != fdinfo_mount(directory)?))
+    Ok((mount, mount != parent))
 }
 
 fn fdinfo_mount(fd: BorrowedFd<'_>) -> io::Result<MountId> {

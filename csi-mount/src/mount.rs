@@ -1,10 +1,43 @@
-//! Mounting a filesystem.
+//! Mounting a filesystem: configured step by step, made, and only then put onto the target.
 
-use std::path::Path;
+use std::os::fd::OwnedFd;
+use std::path::{Component, Path};
 
-use crate::{Error, ErrorKind, MountOptions, Outcome, Result, Target};
+use rustix::io::Errno;
+use rustix::mount::{
+    FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsconfig_set_flag, fsconfig_set_string,
+    fsmount, fsopen,
+};
+
+use crate::attach::{self, Attached};
+use crate::details::{self, Details};
+use crate::diagnose;
+use crate::sys::features::{self, Feature};
+use crate::target::{Seen, name_of};
+use crate::{Error, ErrorKind, MountOptions, Outcome, Result, Target, legacy_mount};
+
+pub(crate) const MOUNT: &str = "mount at";
 
 /// A mount of a filesystem to be made.
+///
+/// The options go to the kernel one by one and never onto a command line, and its own words about them come
+/// back in the error (`fsopen(2)`, `fsconfig(2)`, `fsmount(2)`; Linux 5.2, before that `mount(2)`, whose errors
+/// are numbers). Mount helpers (`mount.nfs`) are not called.
+///
+/// [`RDONLY`](crate::MountAttributes::RDONLY) makes the mount read-only and, unless the filesystem is mounted
+/// elsewhere, the filesystem too, so that nothing writes to the device.
+///
+/// ```no_run
+/// # fn main() -> csi_mount::Result<()> {
+/// use csi_mount::{Mount, MountOptions, Target};
+///
+/// let target = Target::new("/var/lib/kubelet/plugins/example/staging")?;
+/// target.create_dir()?;
+/// let options = MountOptions::parse(["noatime", "nouuid"])?;
+/// Mount::new("xfs", "/dev/loop3").options(&options).at(&target)?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone)]
 #[must_use = "nothing is mounted before `at`"]
 pub struct Mount<'a> {
@@ -14,7 +47,8 @@ pub struct Mount<'a> {
 }
 
 impl<'a> Mount<'a> {
-    /// A mount of this type of filesystem (`"ext4"`, `"tmpfs"`) from this source, usually a block device.
+    /// A mount of this type of filesystem (`"ext4"`, `"tmpfs"`) from this source: a block device, or whatever
+    /// the filesystem takes for one. Where it takes none, the word is seen in the mount table.
     pub fn new(fs_type: &'a str, source: &'a (impl AsRef<Path> + ?Sized)) -> Self {
         Self { fs_type, source: source.as_ref(), options: MountOptions::new() }
     }
@@ -25,12 +59,123 @@ impl<'a> Mount<'a> {
         self
     }
 
-    /// Mounts it.
+    /// Mounts it, unless the same filesystem is mounted there with the same attributes.
+    ///
+    /// The same is: the type, the block device by its number (or the source by its name where there is no
+    /// device), and the attributes. Options of the filesystem are not compared, but one that was to be
+    /// writable and turned read-only after an error is refused. When it fails nothing new is mounted.
     ///
     /// # Errors
-    /// To come.
+    /// - [`ErrorKind::AlreadyMounted`]: something else is mounted at the target, or with other attributes.
+    /// - [`ErrorKind::NotFound`]: the device, or the directory to mount on, is not there.
+    /// - [`ErrorKind::InvalidInput`]: an option that the filesystem does not take, a source that is no block
+    ///   device or does not hold such a filesystem, or a target that is a symbolic link.
+    /// - [`ErrorKind::Unsupported`]: the kernel does not have this filesystem.
+    /// - [`ErrorKind::ReadOnly`]: the device is read-only, or the filesystem that is mounted there turned so.
+    /// - [`ErrorKind::Busy`]: the device is in use in a way that does not go together with this mount.
+    /// - [`ErrorKind::Damaged`]: the filesystem needs a check.
+    /// - [`ErrorKind::PermissionDenied`]: CAP_SYS_ADMIN is missing.
     pub fn at(self, target: &Target) -> Result<Outcome> {
-        let _ = (self.fs_type, self.source, self.options);
-        Err(Error::new(ErrorKind::Unsupported, "mount", "not there yet").at(target.path()))
+        self.check(target)?;
+        attach::mount_once(
+            MOUNT,
+            target,
+            |_, found| self.accept(target, &found),
+            |seen| self.mount(target, &seen),
+        )
     }
+
+    fn check(&self, target: &Target) -> Result<()> {
+        let refuse = |reason: &str| Err(Error::new(ErrorKind::InvalidInput, MOUNT, reason).at(target.path()));
+        if self.fs_type.is_empty() || self.fs_type.contains('\0') {
+            return refuse("the type of filesystem is empty or holds a NUL");
+        }
+        let source = self.source.as_os_str().as_encoded_bytes();
+        if source.is_empty() || source.contains(&0) {
+            return refuse("the source is empty or holds a NUL");
+        }
+        if self.source.is_absolute() && self.source.components().any(|part| part == Component::ParentDir) {
+            return refuse("the source holds \"..\"");
+        }
+        Ok(())
+    }
+
+    /// Takes what is mounted for this mount only if it is the same filesystem with the same attributes.
+    fn accept(&self, target: &Target, found: &Details) -> Result<()> {
+        let device = details::block_device_at(self.source.as_os_str());
+        let is_same_source = match device {
+            Some(device) => found.is_on(device),
+            None => found.source == self.source,
+        };
+        if !is_same_source || found.fs_type != self.fs_type {
+            let number = device.map(|device| format!(" ({device})")).unwrap_or_default();
+            let difference =
+                format!("{} from {}{number} is not mounted", self.fs_type, self.source.display());
+            return Err(attach::refuse(MOUNT, target, found, &difference));
+        }
+        let asked = self.options.attributes();
+        if found.attributes != asked {
+            let difference = format!("asked for {asked}, it is mounted with other attributes");
+            return Err(attach::refuse(MOUNT, target, found, &difference));
+        }
+        if found.is_super_read_only && !self.options.is_read_only() {
+            let reason = format!("the filesystem turned read-only, as after an error of its device: {found}");
+            return Err(Error::new(ErrorKind::ReadOnly, MOUNT, reason)
+                .at(target.path())
+                .mend("see the kernel's log, unmount and check it"));
+        }
+        Ok(())
+    }
+
+    fn mount(&self, target: &Target, seen: &Seen) -> Result<Attached> {
+        if seen.facts.file_type != rustix::fs::FileType::Directory {
+            let reason = format!(
+                "it is {}, and filesystems are mounted on directories",
+                name_of(seen.facts.file_type)
+            );
+            return Err(Error::new(ErrorKind::InvalidInput, MOUNT, reason).at(target.path()));
+        }
+        if !features::has(Feature::FsContext) {
+            return legacy_mount::mount(self.fs_type, self.source, &self.options, target, seen)
+                .map_err(|error| diagnose::explained(error, self.source, &self.options));
+        }
+        let context = fsopen(self.fs_type, FsOpenFlags::FSOPEN_CLOEXEC)
+            .map_err(|error| diagnose::of_type(target, self.fs_type, error))?;
+        let mount = self.configure(&context).and_then(|()| {
+            let step = |error: Errno| Failed { step: "make the filesystem's mount".into(), error };
+            fsconfig_create(&context).map_err(step)?;
+            let attributes = MountAttrFlags::from_bits_retain(self.options.attributes().bits() as u32);
+            fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, attributes).map_err(step)
+        });
+        let mount = mount.map_err(|failed| {
+            let log = diagnose::context_log(&context, &self.options);
+            let error = target.error(MOUNT, failed.error).because(failed.step);
+            let error = if log.is_empty() { error } else { error.because(log.join("; ")) };
+            diagnose::explained(error, self.source, &self.options)
+        })?;
+        attach::attach(MOUNT, &mount, target, seen, self.options.attributes())
+    }
+
+    fn configure(&self, context: &OwnedFd) -> std::result::Result<(), Failed> {
+        let failed = |step: String| move |error| Failed { step, error };
+        fsconfig_set_string(context, "source", self.source)
+            .map_err(failed(format!("source {}", self.source.display())))?;
+        if self.options.is_read_only() {
+            fsconfig_set_flag(context, "ro").map_err(failed("option ro".into()))?;
+        }
+        for option in self.options.filesystem() {
+            let set = match option.value() {
+                Some(value) => fsconfig_set_string(context, option.key(), value),
+                None => fsconfig_set_flag(context, option.key()),
+            };
+            set.map_err(failed(format!("option {}", option.key())))?;
+        }
+        Ok(())
+    }
+}
+
+/// A step of the configuration that the kernel refused. It never holds an option's value.
+struct Failed {
+    step: String,
+    error: Errno,
 }

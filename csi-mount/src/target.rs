@@ -181,9 +181,29 @@ impl Target {
         }
     }
 
-    /// What is at the target now, held open: the root of the topmost mount, or the bare file.
-    pub(crate) fn open(&self, operation: &'static str) -> Result<OwnedFd> {
-        lookup::open_at(self.parent(operation)?, &self.name).map_err(|error| self.error(operation, error))
+    /// What is at the target now, held open: the root of the topmost mount, or the bare file or directory.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`] when nothing is there, [`ErrorKind::InvalidInput`] for a symbolic link.
+    pub(crate) fn look(&self, operation: &'static str) -> Result<Seen> {
+        let parent = self.parent(operation)?;
+        let look = || -> io::Result<Seen> {
+            let directory = lookup::facts(parent)?;
+            let fd = lookup::open_at(parent, &self.name)?;
+            let mut facts = lookup::facts(&fd)?;
+            facts.is_mount_root = facts.mount != directory.mount;
+            Ok(Seen { fd, facts, directory })
+        };
+        let seen = look().map_err(|error| {
+            let absent = lookup::is_absent(&error);
+            let error = self.error(operation, error);
+            if absent { error.mend("make the directory or file to mount on first") } else { error }
+        })?;
+        if seen.facts.file_type == FileType::Symlink {
+            let reason = "it is a symbolic link, and those are not followed";
+            return Err(Error::new(ErrorKind::InvalidInput, operation, reason).at(&self.path));
+        }
+        Ok(seen)
     }
 
     /// The directory that it is in.
@@ -201,6 +221,14 @@ impl Target {
     pub(crate) fn error(&self, operation: &'static str, error: impl Into<io::Error>) -> Error {
         Error::os(operation, &self.path, error)
     }
+}
+
+/// What is at a target, and in which directory.
+#[derive(Debug)]
+pub(crate) struct Seen {
+    pub(crate) fd: OwnedFd,
+    pub(crate) facts: Facts,
+    pub(crate) directory: Facts,
 }
 
 const OPEN: &str = "open target";

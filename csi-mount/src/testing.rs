@@ -21,13 +21,14 @@ pub use crate::sys::features::Feature;
 /// # Panics
 /// When the process may not make a namespace (run the tests as root, or under `unshare --user --map-root-user`),
 /// and with the closure's own panic.
-pub fn private_mount_namespace<T: Send + 'static>(run: impl FnOnce() -> T + Send + 'static) -> T {
-    let thread = thread::Builder::new().name("mount-namespace".into()).spawn(|| {
-        enter_namespace();
-        run()
-    });
-    let thread = thread.expect("start a thread");
-    thread.join().unwrap_or_else(|panic| resume_unwind(panic))
+pub fn private_mount_namespace<T: Send>(run: impl FnOnce() -> T + Send) -> T {
+    thread::scope(|scope| {
+        let thread = scope.spawn(|| {
+            enter_namespace();
+            run()
+        });
+        thread.join().unwrap_or_else(|panic| resume_unwind(panic))
+    })
 }
 
 /// Makes a mount of this namespace pass on to its peers what is mounted on it, as the kubelet's root does.

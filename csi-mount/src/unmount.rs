@@ -1,6 +1,28 @@
-//! Unmounting, to the last layer.
+//! Unmounting: every layer, by a path that can't lead elsewhere, and looked at afterwards.
 
-use crate::{Error, ErrorKind, Result, Target};
+use std::ffi::CString;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use nix::libc;
+use rustix::io::Errno;
+use rustix::mount::UnmountFlags;
+
+use crate::details::Details;
+use crate::mountinfo;
+use crate::stats::{STATS_TIMEOUT, stats_within};
+use crate::sys::child::{self, Question};
+use crate::{Error, ErrorKind, MountState, Result, Target};
+
+const UNMOUNT: &str = "unmount";
+
+/// How long a busy mount is tried again: a program that was just started holds the parent's files for a moment.
+const PATIENCE: Duration = Duration::from_millis(300);
+/// How long a forced unmount may take.
+const FORCE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// What an unmount found and did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -16,22 +38,35 @@ pub enum Unmounted {
     Detached,
 }
 
-/// When a mount that can't be unmounted may be taken out of sight instead.
+/// When a mount that can't be unmounted may be taken out of sight instead (`MNT_DETACH`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum Detach {
     /// Never: a busy mount is an error.
     #[default]
     Never,
-    /// When its filesystem is proven not to answer.
+    /// When its filesystem is proven not to answer, or to have lost its daemon. One with a network behind it is
+    /// first unmounted by force.
     IfUnresponsive,
     /// When it is busy, for whatever reason.
     IfBusy,
 }
 
 /// An unmount to be done.
+///
+/// ```no_run
+/// # fn main() -> csi_mount::Result<()> {
+/// use csi_mount::{Detach, Target, Unmount};
+///
+/// let target = Target::new("/var/lib/kubelet/pods/uid/volumes/data/mount")?;
+/// Unmount::new().detach(Detach::IfUnresponsive).at(&target)?;
+/// target.remove()?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone, Copy, Default)]
 #[must_use = "nothing is unmounted before `at`"]
+#[doc(alias = "umount2")]
 pub struct Unmount {
     detach: Detach,
 }
@@ -48,20 +83,169 @@ impl Unmount {
         self
     }
 
-    /// Unmounts all that is mounted at the target.
+    /// Unmounts all that is mounted at the target, and sees that nothing is mounted there then.
+    ///
+    /// Mounts below the target are not touched: they make it busy. The directory stays; see
+    /// [`Target::remove`].
     ///
     /// # Errors
-    /// To come.
+    /// [`ErrorKind::Busy`] when it is in use, naming a mount below it if that is why;
+    /// [`ErrorKind::PermissionDenied`] without CAP_SYS_ADMIN. Layers above the failing one stay unmounted.
     pub fn at(self, target: &Target) -> Result<Unmounted> {
-        let _ = self.detach;
-        Err(Error::new(ErrorKind::Unsupported, "unmount", "not there yet").at(target.path()))
+        let mut layers = 0;
+        let mut is_detached = false;
+        while let MountState::Mounted(_) = target.state()? {
+            match unmount_busy(target, UnmountFlags::empty())? {
+                Attempt::Done => layers += 1,
+                Attempt::Nothing => {}
+                Attempt::Busy => match self.escalate(target)? {
+                    Unmounted::Detached => is_detached = true,
+                    _ => layers += 1,
+                },
+            }
+        }
+        Ok(match layers {
+            _ if is_detached => Unmounted::Detached,
+            0 => Unmounted::NotMounted,
+            layers => Unmounted::Unmounted { layers },
+        })
+    }
+
+    /// What is done about a busy mount: nothing, or only what cannot lose the data of a living filesystem.
+    fn escalate(self, target: &Target) -> Result<Unmounted> {
+        match self.detach {
+            Detach::Never => return Err(busy(target)),
+            Detach::IfBusy => {}
+            Detach::IfUnresponsive => {
+                if !is_unresponsive(target)? {
+                    return Err(busy(target));
+                }
+                if force(target)? {
+                    return Ok(Unmounted::Unmounted { layers: 1 });
+                }
+            }
+        }
+        match unmount_once(target, UnmountFlags::DETACH)? {
+            Attempt::Busy => Err(busy(target)),
+            Attempt::Done | Attempt::Nothing => Ok(Unmounted::Detached),
+        }
     }
 }
 
-/// Unmounts all that is mounted at the target; short for [`Unmount::new`]`().at(target)`.
+/// Unmounts all that is mounted at the target; short for `Unmount::new().at(target)`.
+///
+/// ```no_run
+/// # fn main() -> csi_mount::Result<()> {
+/// use csi_mount::{Target, Unmounted, unmount};
+///
+/// let target = Target::new("/mnt/volume")?;
+/// unmount(&target)?;
+/// assert_eq!(unmount(&target)?, Unmounted::NotMounted);
+/// # Ok(())
+/// # }
+/// ```
 ///
 /// # Errors
 /// As [`Unmount::at`].
 pub fn unmount(target: &Target) -> Result<Unmounted> {
     Unmount::new().at(target)
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Attempt {
+    Done,
+    /// Somebody else unmounted it first.
+    Nothing,
+    Busy,
+}
+
+fn unmount_once(target: &Target, flags: UnmountFlags) -> Result<Attempt> {
+    let path = target.kernel_path(UNMOUNT)?;
+    match rustix::mount::unmount(&path, flags | UnmountFlags::NOFOLLOW) {
+        Ok(()) => Ok(Attempt::Done),
+        Err(Errno::INVAL | Errno::NOENT) => match target.state()? {
+            // A mount that the kernel refuses to take off: one locked by a more privileged namespace.
+            MountState::Mounted(_) => Err(target
+                .error(UNMOUNT, Errno::INVAL)
+                .as_kind(ErrorKind::PermissionDenied)
+                .mend("it was made in another user namespace; unmount it there")),
+            MountState::Absent | MountState::NotMounted => Ok(Attempt::Nothing),
+        },
+        Err(Errno::BUSY) => Ok(Attempt::Busy),
+        Err(error @ Errno::PERM) => Err(target.error(UNMOUNT, error).mend("the process needs CAP_SYS_ADMIN")),
+        Err(error) => Err(target.error(UNMOUNT, error)),
+    }
+}
+
+fn unmount_busy(target: &Target, flags: UnmountFlags) -> Result<Attempt> {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let attempt = unmount_once(target, flags)?;
+        // A mount below does not go away by waiting.
+        if attempt != Attempt::Busy || Instant::now() > deadline || mounts_below(target)?.is_some() {
+            return Ok(attempt);
+        }
+        sleep(Duration::from_millis(10));
+    }
+}
+
+fn busy(target: &Target) -> Error {
+    let error = target.error(UNMOUNT, Errno::BUSY);
+    match mounts_below(target) {
+        Ok(Some(below)) => error.because(format_args!("{below} is mounted below it")),
+        _ => error.mend("end the processes that use it"),
+    }
+}
+
+/// The path of a mount that is mounted on this one.
+fn mounts_below(target: &Target) -> Result<Option<String>> {
+    let MountState::Mounted(top) = target.state()? else { return Ok(None) };
+    let below = mountinfo::mounts()?.into_iter().find(|entry| entry.parent == top.id);
+    Ok(below.map(|entry| entry.mount_point.display().to_string()))
+}
+
+/// Whether the filesystem proves dead: no answer in time, or the kernel's word that its daemon is gone.
+fn is_unresponsive(target: &Target) -> Result<bool> {
+    match stats_within(target.path(), STATS_TIMEOUT) {
+        Ok(_) => Ok(false),
+        Err(error) if error.kind() == ErrorKind::Unresponsive => Ok(true),
+        Err(error) => Err(error),
+    }
+}
+
+/// Unmounts a filesystem with a network or a daemon behind it by force; says whether that was enough. Others
+/// don't know force.
+fn force(target: &Target) -> Result<bool> {
+    let seen = target.look(UNMOUNT)?;
+    let Some(details) = Details::of(&seen.fd, UNMOUNT, target.path())? else { return Ok(false) };
+    let id = seen.facts.mount;
+    // Open, it would be busy.
+    drop(seen);
+    if !has_peer(&details.fs_type) {
+        return Ok(false);
+    }
+    let path = target.kernel_path(UNMOUNT)?;
+    // The child closes its parent's descriptors, so it goes by the path of the parent directory's link instead.
+    let path = std::fs::read_link(path.parent().unwrap_or(Path::new("/")))
+        .map(|parent| parent.join(path.file_name().unwrap_or_default()))
+        .map_err(|error| target.error(UNMOUNT, error))?;
+    let name = CString::new(path.as_os_str().as_bytes()).map_err(|error| target.error(UNMOUNT, error))?;
+    let question = Question::Unmount(&name, libc::MNT_FORCE | libc::UMOUNT_NOFOLLOW);
+    match child::ask(question, FORCE_TIMEOUT) {
+        Ok(_) => {}
+        Err(error) if error.kind() == io::ErrorKind::TimedOut => {
+            tracing::warn!(target = %target.path().display(), "a forced unmount did not return");
+        }
+        Err(error) => return Err(target.error(UNMOUNT, error)),
+    }
+    Ok(target.state()?.mount_point().is_none_or(|top| top.id != id))
+}
+
+/// Whether a filesystem depends on a server or a daemon that can be gone.
+fn has_peer(fs_type: &str) -> bool {
+    let base = fs_type.split('.').next().unwrap_or(fs_type);
+    matches!(
+        base,
+        "nfs" | "nfs4" | "cifs" | "smb3" | "ceph" | "9p" | "fuse" | "fuseblk" | "virtiofs" | "afs" | "lustre"
+    )
 }

@@ -1,4 +1,11 @@
 //! The system calls that neither nix nor rustix has. All `unsafe` of this crate is in here.
 #![allow(unsafe_code, reason = "raw system calls; each block says why it is sound")]
 
+pub(crate) mod child;
 pub(crate) mod features;
+pub(crate) mod mount_api;
+
+mod die_with_parent;
+pub(crate) mod ioctl;
+
+pub(crate) use die_with_parent::die_with_parent;

@@ -1,0 +1,114 @@
+//! Putting a finished mount onto a target, exactly one, and knowing afterwards that it is there.
+//!
+//! The kernel has no call that mounts only if nothing is mounted. So: look, mount, look again, and take away
+//! one's own mount, and no other, where somebody else was faster.
+
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use rustix::mount::{MoveMountFlags, UnmountFlags, move_mount};
+
+use crate::bind::Outcome;
+use crate::details::Details;
+use crate::lookup;
+use crate::target::Seen;
+use crate::{Error, ErrorKind, MountAttributes, Result, Target};
+
+/// How often a target is tried again whose mounts come and go.
+const ATTEMPTS: u32 = 5;
+/// How long somebody who mounted over us has to notice it and withdraw.
+const WITHDRAWAL: Duration = Duration::from_secs(1);
+
+/// Whether the mount that was just made is the one that counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Attached {
+    /// It is on the target.
+    Ours,
+    /// Somebody else mounted first; ours is gone again.
+    Lost,
+}
+
+/// Mounts with `mount` unless something is mounted, which `accept` then takes for the same thing or refuses.
+pub(crate) fn mount_once(
+    operation: &'static str,
+    target: &Target,
+    accept: impl Fn(&Seen, Details) -> Result<()>,
+    mount: impl Fn(Seen) -> Result<Attached>,
+) -> Result<Outcome> {
+    for _ in 0..ATTEMPTS {
+        let seen = target.look(operation)?;
+        if seen.facts.is_mount_root {
+            // No details: it was unmounted since, so look again.
+            if let Some(details) = Details::of(&seen.fd, operation, target.path())? {
+                accept(&seen, details)?;
+                return Ok(Outcome::AlreadyMounted);
+            }
+        } else if mount(seen)? == Attached::Ours {
+            return Ok(Outcome::Mounted);
+        }
+    }
+    let reason = "somebody else mounts and unmounts there at the same time";
+    Err(Error::new(ErrorKind::Busy, operation, reason).at(target.path()))
+}
+
+/// The refusal of what is mounted at the target instead of what was asked for.
+pub(crate) fn refuse(operation: &'static str, target: &Target, found: &Details, difference: &str) -> Error {
+    let reason = format!("{difference}: there is {found}");
+    Error::new(ErrorKind::AlreadyMounted, operation, reason).at(target.path()).mend("unmount it first")
+}
+
+/// Moves a detached mount onto the target and verifies it.
+pub(crate) fn attach(
+    operation: &'static str,
+    mount: &OwnedFd,
+    target: &Target,
+    seen: &Seen,
+    attributes: MountAttributes,
+) -> Result<Attached> {
+    let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
+    move_mount(mount, c"", &seen.fd, c"", flags).map_err(|error| target.error(operation, error))?;
+    let attached = verify(operation, mount, target, seen, attributes);
+    if !matches!(attached, Ok(Attached::Ours)) {
+        undo(mount);
+    }
+    attached
+}
+
+/// Takes away this mount wherever it is, and nothing else. One that is not mounted (any more) is left.
+fn undo(mount: &OwnedFd) {
+    let path: PathBuf = lookup::path_of(mount);
+    // Through the descriptor's link it can be no other mount; detached, because the descriptor keeps it busy.
+    if let Err(error) = rustix::mount::unmount(&path, UnmountFlags::DETACH) {
+        tracing::debug!(%error, "own mount was gone before it was undone");
+    }
+}
+
+fn verify(
+    operation: &'static str,
+    mount: &OwnedFd,
+    target: &Target,
+    seen: &Seen,
+    attributes: MountAttributes,
+) -> Result<Attached> {
+    let Some(details) = Details::of(mount, operation, target.path())? else { return Ok(Attached::Lost) };
+    if details.parent != seen.directory.mount {
+        return Ok(Attached::Lost);
+    }
+    if details.attributes != attributes {
+        let reason = format!("asked for {attributes}, the kernel made it {}", details.attributes);
+        return Err(Error::new(ErrorKind::Unsupported, operation, reason).at(target.path()));
+    }
+    let ours = lookup::facts(mount).map_err(|error| target.error(operation, error))?.mount;
+    let deadline = Instant::now() + WITHDRAWAL;
+    while target.look(operation)?.facts.mount != ours {
+        // Ours is beneath, so the other one has lost; if it follows the same rules it is about to go.
+        if Instant::now() > deadline {
+            let reason = "somebody else mounted over it";
+            return Err(Error::new(ErrorKind::AlreadyMounted, operation, reason).at(target.path()));
+        }
+        sleep(Duration::from_millis(2));
+    }
+    Ok(Attached::Ours)
+}

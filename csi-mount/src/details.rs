@@ -1,0 +1,118 @@
+//! What the kernel tells of one mount: from statmount where it can, from mountinfo where it can't.
+
+use std::ffi::{OsStr, OsString};
+use std::fmt;
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStringExt;
+use std::path::Path;
+
+use rustix::fs::{AtFlags, StatxFlags};
+use rustix::io::Errno;
+
+use crate::lookup;
+use crate::mountinfo::{self, MountEntry};
+use crate::sys::features::{self, Feature};
+use crate::sys::mount_api::{self, StatMount};
+use crate::{DeviceNumber, Error, MountAttributes, MountId, Result};
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Details {
+    pub(crate) parent: MountId,
+    pub(crate) device: DeviceNumber,
+    pub(crate) attributes: MountAttributes,
+    pub(crate) is_super_read_only: bool,
+    pub(crate) fs_type: String,
+    pub(crate) source: OsString,
+}
+
+/// `STATX_MNT_ID_UNIQUE`: the id that statmount takes, never given twice.
+const MNT_ID_UNIQUE: u32 = 0x4000;
+
+impl Details {
+    /// The mount that a file is on. None when it is in no tree of this namespace (detached, or unmounted).
+    pub(crate) fn of(fd: impl AsFd, operation: &'static str, path: &Path) -> Result<Option<Self>> {
+        let os = |error: io::Error| Error::os(operation, path, error);
+        if features::has(Feature::Statmount)
+            && let Some(id) = unique_id(fd.as_fd()).map_err(os)?
+        {
+            match mount_api::statmount(id) {
+                Ok(Some(found)) => return Ok(Some(found.into())),
+                // The kernel is too old for all of it.
+                Ok(None) => {}
+                Err(error) if is_errno(&error, Errno::NOENT) => return Ok(None),
+                // Not reachable from this process's root: mountinfo is asked, which leaves such mounts out.
+                Err(error) if is_errno(&error, Errno::PERM) => {}
+                Err(error) => return Err(os(error)),
+            }
+        }
+        let id = lookup::facts(fd).map_err(os)?.mount;
+        Ok(mountinfo::mount_by_id(id)?.map(Self::from))
+    }
+
+    /// Whether the mounted filesystem lives on this block device.
+    ///
+    /// The device of a btrfs is a made-up number, so there the source has to name the device.
+    pub(crate) fn is_on(&self, device: DeviceNumber) -> bool {
+        self.device == device || self.device.major == 0 && block_device_at(&self.source) == Some(device)
+    }
+}
+
+/// `ext4 from /dev/loop0 (7:0), ro,nosuid`
+impl fmt::Display for Details {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { fs_type, source, device, attributes, .. } = self;
+        write!(f, "{fs_type} from {} ({device}), {attributes}", Path::new(source).display())
+    }
+}
+
+/// The number of the block device at a path; None when there is no such thing.
+pub(crate) fn block_device_at(path: &OsStr) -> Option<DeviceNumber> {
+    let path = Path::new(path);
+    if !path.is_absolute() {
+        return None;
+    }
+    let fd = lookup::open_path(path, rustix::fs::OFlags::empty()).ok()?;
+    let facts = lookup::facts(fd).ok()?;
+    (facts.file_type == rustix::fs::FileType::BlockDevice).then_some(facts.node)
+}
+
+fn unique_id(fd: impl AsFd) -> io::Result<Option<u64>> {
+    let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC | AtFlags::NO_AUTOMOUNT;
+    let found = rustix::fs::statx(fd, c"", flags, StatxFlags::from_bits_retain(MNT_ID_UNIQUE))?;
+    Ok((found.stx_mask & MNT_ID_UNIQUE != 0).then_some(found.stx_mnt_id))
+}
+
+fn is_errno(error: &io::Error, number: Errno) -> bool {
+    Errno::from_io_error(error) == Some(number)
+}
+
+impl From<StatMount> for Details {
+    fn from(found: StatMount) -> Self {
+        let mut fs_type = String::from_utf8_lossy(&found.fs_type).into_owned();
+        if let Some(subtype) = found.fs_subtype {
+            fs_type = format!("{fs_type}.{}", String::from_utf8_lossy(&subtype));
+        }
+        Self {
+            parent: MountId(found.parent),
+            device: DeviceNumber { major: found.device.0, minor: found.device.1 },
+            attributes: MountAttributes::from_bits_truncate(found.attributes),
+            is_super_read_only: found.is_super_read_only,
+            fs_type,
+            source: OsString::from_vec(found.source),
+        }
+    }
+}
+
+impl From<MountEntry> for Details {
+    fn from(entry: MountEntry) -> Self {
+        Self {
+            parent: entry.parent,
+            device: entry.device,
+            attributes: entry.attributes,
+            is_super_read_only: entry.super_options.has_flag("ro"),
+            fs_type: entry.fs_type,
+            source: entry.source,
+        }
+    }
+}

@@ -1,0 +1,87 @@
+//! Mounting on kernels before 5.2: one call of `mount(2)`, attributes included, and one string of options.
+
+use std::ffi::CString;
+use std::path::Path;
+
+use rustix::io::Errno;
+use rustix::mount::{MountFlags, UnmountFlags};
+
+use crate::attach::Attached;
+use crate::details::Details;
+use crate::mount::MOUNT;
+use crate::scratch::mount_flags;
+use crate::target::Seen;
+use crate::{Error, ErrorKind, FsOption, MountOptions, Result, Target, diagnose, lookup};
+
+/// Options that are no text for the filesystem there, but flags of the call.
+const FLAGS: [(&str, MountFlags); 4] = [
+    ("sync", MountFlags::SYNCHRONOUS),
+    ("dirsync", MountFlags::DIRSYNC),
+    ("lazytime", MountFlags::LAZYTIME),
+    ("mand", MountFlags::PERMIT_MANDATORY_FILE_LOCKING),
+];
+
+/// Mounts onto what was seen at the target, and verifies that it is on nothing else.
+pub(crate) fn mount(
+    fs_type: &str,
+    source: &Path,
+    options: &MountOptions,
+    target: &Target,
+    seen: &Seen,
+) -> Result<Attached> {
+    let (flags, words): (Vec<_>, Vec<_>) =
+        options.filesystem().iter().partition(|option| flag_of(option).is_some());
+    let flags =
+        flags.into_iter().filter_map(flag_of).fold(mount_flags(options.attributes()), |all, flag| all | flag);
+    let data = data(&words)
+        .map_err(|reason| Error::new(ErrorKind::InvalidInput, MOUNT, reason).at(target.path()))?;
+    rustix::mount::mount(source, lookup::path_of(&seen.fd), fs_type, flags, &*data).map_err(|error| {
+        match error {
+            Errno::NODEV => diagnose::of_type(target, fs_type, error),
+            _ => target.error(MOUNT, error),
+        }
+    })?;
+    let top = target.look(MOUNT)?;
+    let parent = Details::of(&top.fd, MOUNT, target.path())?.map(|details| details.parent);
+    drop(top);
+    if parent == Some(seen.directory.mount) {
+        return Ok(Attached::Ours);
+    }
+    let path = target.kernel_path(MOUNT)?;
+    rustix::mount::unmount(&path, UnmountFlags::NOFOLLOW).map_err(|error| target.error(MOUNT, error))?;
+    Ok(Attached::Lost)
+}
+
+fn flag_of(option: &FsOption) -> Option<MountFlags> {
+    if option.value().is_some() {
+        return None;
+    }
+    FLAGS.iter().find(|(word, _)| *word == option.key()).map(|(_, flag)| *flag)
+}
+
+/// The options as one string. A comma is part of a value only for SELinux, which takes quotes.
+fn data(options: &[&FsOption]) -> std::result::Result<CString, String> {
+    let words = options.iter().map(|option| match option.value() {
+        None => Ok(option.key().to_owned()),
+        Some(value) if !value.contains(',') => Ok(format!("{}={value}", option.key())),
+        Some(value) if option.key().ends_with("context") => Ok(format!("{}=\"{value}\"", option.key())),
+        Some(_) => Err(format!("the value of option {} holds a comma; that needs Linux 5.2", option.key())),
+    });
+    let data = words.collect::<std::result::Result<Vec<_>, _>>()?.join(",");
+    CString::new(data).map_err(|_| "an option holds a NUL".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_value_with_a_comma_is_quoted_or_refused() {
+        let options = MountOptions::parse(["nouuid", "context=u:r:t:s0:c1,c2"]).unwrap();
+        let words: Vec<_> = options.filesystem().iter().collect();
+        assert_eq!(data(&words).unwrap().to_str().unwrap(), "nouuid,context=\"u:r:t:s0:c1,c2\"");
+        let options = MountOptions::parse(["subvol=a,ro"]).unwrap();
+        let error = data(&options.filesystem().iter().collect::<Vec<_>>()).unwrap_err();
+        assert!(error.contains("subvol") && !error.contains("a,ro"), "{error}");
+    }
+}

@@ -1,0 +1,117 @@
+//! How full a filesystem is, asked in a way that can't hang the asker.
+
+use std::ffi::CString;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::time::Duration;
+
+use crate::lookup;
+use crate::sys::child::{self, Answer, Question};
+use crate::{Error, ErrorKind, Result};
+
+/// How long [`stats`] waits for a filesystem.
+pub const STATS_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// An amount of bytes, or of inodes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Usage {
+    /// All there is.
+    pub total: u64,
+    /// What is in use.
+    pub used: u64,
+    /// What an ordinary user can still use; with `used` less than `total` where some is reserved for root.
+    pub available: u64,
+}
+
+/// How full a filesystem is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Stats {
+    /// In bytes.
+    pub bytes: Usage,
+    /// In inodes; none where the filesystem makes them as it needs them (btrfs, vfat, many network filesystems).
+    pub inodes: Option<Usage>,
+}
+
+/// How full the filesystem at an absolute path is; waits [`STATS_TIMEOUT`] at most.
+///
+/// `statfs(2)` on a filesystem whose daemon or server is dead does not return and can't always be interrupted,
+/// so a child process makes the call, and is killed when the time is over.
+///
+/// ```
+/// # fn main() -> csi_mount::Result<()> {
+/// let stats = csi_mount::stats("/")?;
+/// assert!(stats.bytes.available <= stats.bytes.total);
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Errors
+/// [`ErrorKind::Unresponsive`] when there is no answer in time or the filesystem's daemon is gone;
+/// [`ErrorKind::NotFound`]; [`ErrorKind::InvalidInput`] for a path that can never work.
+#[doc(alias = "statfs")]
+pub fn stats(path: impl AsRef<Path>) -> Result<Stats> {
+    stats_within(path, STATS_TIMEOUT)
+}
+
+/// As [`stats`], with another limit of time.
+///
+/// # Errors
+/// As [`stats`].
+pub fn stats_within(path: impl AsRef<Path>, limit: Duration) -> Result<Stats> {
+    let operation = "ask for the usage of";
+    let path = lookup::absolute(operation, path.as_ref())?;
+    let name = CString::new(path.as_os_str().as_bytes());
+    let name = name.map_err(|_| Error::new(ErrorKind::InvalidInput, operation, "the path holds a NUL"))?;
+    let answer = child::ask(Question::Statfs(&name), limit).map_err(|error| {
+        if error.kind() == io::ErrorKind::TimedOut {
+            let reason = format!("the filesystem did not answer within {limit:?}");
+            return Error::new(ErrorKind::Unresponsive, operation, reason)
+                .at(&path)
+                .mend("see whether its daemon or server is alive");
+        }
+        Error::os(operation, &path, error)
+    })?;
+    match answer.error {
+        0 => Ok(Stats::from(answer)),
+        number => Err(Error::os(operation, &path, io::Error::from_raw_os_error(number as i32))),
+    }
+}
+
+impl From<Answer> for Stats {
+    fn from(answer: Answer) -> Self {
+        let bytes = |blocks: u64| blocks.saturating_mul(answer.block_size);
+        let inodes = Usage {
+            total: answer.inodes,
+            used: answer.inodes.saturating_sub(answer.inodes_free),
+            available: answer.inodes_free,
+        };
+        Self {
+            bytes: Usage {
+                total: bytes(answer.blocks),
+                used: bytes(answer.blocks.saturating_sub(answer.blocks_free)),
+                available: bytes(answer.blocks_available),
+            },
+            inodes: (answer.inodes > 0).then_some(inodes),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_reserved_for_root_is_neither_used_nor_available() {
+        let answer = Answer {
+            block_size: 10,
+            blocks: 100,
+            blocks_free: 40,
+            blocks_available: 35,
+            ..Answer::default()
+        };
+        let stats = Stats::from(answer);
+        assert_eq!(stats.bytes, Usage { total: 1000, used: 600, available: 350 });
+        assert_eq!(stats.inodes, None);
+    }
+}

@@ -1,0 +1,149 @@
+//! `mount_setattr(2)` and `statmount(2)`.
+
+use std::ffi::CStr;
+use std::io;
+use std::mem::size_of;
+use std::os::fd::{AsFd, AsRawFd};
+
+use nix::errno::Errno;
+use nix::libc;
+
+use super::features::{MOUNT_SETATTR, STATMOUNT};
+use crate::MountAttributes;
+use crate::attributes::ATIME_MODE;
+
+/// How far below a mount a change reaches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Depth {
+    Single,
+    Recursive,
+}
+
+/// `struct mount_attr`.
+#[repr(C)]
+struct MountAttr {
+    set: u64,
+    clear: u64,
+    propagation: u64,
+    user_namespace: u64,
+}
+
+/// Adds attributes to a mount, or to a whole tree of mounts. Linux 5.12.
+pub(crate) fn mount_setattr(mount: impl AsFd, add: MountAttributes, depth: Depth) -> io::Result<()> {
+    // An access time mode is set only together with clearing the field.
+    let clear = if add.bits() & ATIME_MODE == 0 { 0 } else { ATIME_MODE };
+    let attr = MountAttr { set: add.bits(), clear, propagation: 0, user_namespace: 0 };
+    let flags = match depth {
+        Depth::Single => libc::AT_EMPTY_PATH,
+        Depth::Recursive => libc::AT_EMPTY_PATH | libc::AT_RECURSIVE,
+    };
+    let fd = mount.as_fd().as_raw_fd();
+    // SAFETY: the path is a C string and `attr` a live struct of the size that is passed; the kernel only
+    // reads both. The descriptor is borrowed for the call.
+    let result = unsafe {
+        libc::syscall(MOUNT_SETATTR, fd, c"".as_ptr(), flags, &raw const attr, size_of::<MountAttr>())
+    };
+    Ok(Errno::result(result).map(drop)?)
+}
+
+/// `struct mnt_id_req`, first version.
+#[repr(C)]
+struct MountIdRequest {
+    size: u32,
+    spare: u32,
+    id: u64,
+    wanted: u64,
+}
+
+/// `struct statmount` up to the strings that follow it.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct StatMountHead {
+    size: u32,
+    options: u32,
+    mask: u64,
+    device_major: u32,
+    device_minor: u32,
+    magic: u64,
+    super_flags: u32,
+    fs_type: u32,
+    id: u64,
+    parent_id: u64,
+    old_id: u32,
+    old_parent_id: u32,
+    attributes: u64,
+    propagation: u64,
+    peer_group: u64,
+    master: u64,
+    propagate_from: u64,
+    root: u32,
+    mount_point: u32,
+    namespace: u64,
+    fs_subtype: u32,
+    source: u32,
+    spare: [u64; 48],
+}
+
+const HEAD: usize = 512;
+const _: () = assert!(size_of::<StatMountHead>() == HEAD, "the strings start at byte 512");
+
+/// The strings asked for are at most a path each, and a name.
+const BUFFER: usize = HEAD + 3 * 4096;
+
+const SB_BASIC: u64 = 0x1;
+const MNT_BASIC: u64 = 0x2;
+const FS_TYPE: u64 = 0x20;
+const FS_SUBTYPE: u64 = 0x100;
+const SB_SOURCE: u64 = 0x200;
+
+/// The superblock's flag for read-only, of the same value as `MS_RDONLY`.
+const SUPER_READ_ONLY: u32 = 1;
+
+/// What `statmount(2)` tells of a mount.
+#[derive(Debug)]
+pub(crate) struct StatMount {
+    pub(crate) device: (u32, u32),
+    pub(crate) parent: u64,
+    pub(crate) attributes: u64,
+    pub(crate) is_super_read_only: bool,
+    pub(crate) fs_type: Vec<u8>,
+    pub(crate) fs_subtype: Option<Vec<u8>>,
+    pub(crate) source: Vec<u8>,
+}
+
+/// Asks about the mount of that unique id. None when the kernel can't tell all of it (before Linux 6.13).
+pub(crate) fn statmount(unique_id: u64) -> io::Result<Option<StatMount>> {
+    let needed = SB_BASIC | MNT_BASIC | FS_TYPE | SB_SOURCE;
+    let request = MountIdRequest {
+        size: size_of::<MountIdRequest>() as u32,
+        spare: 0,
+        id: unique_id,
+        wanted: needed | FS_SUBTYPE,
+    };
+    // Of u64, so that it is aligned for the struct at its start.
+    let mut buffer = vec![0_u64; BUFFER / size_of::<u64>()];
+    // SAFETY: the request is live and says its own size; the buffer is live, writable and BUFFER bytes long,
+    // which is what the kernel is told.
+    let result = unsafe { libc::syscall(STATMOUNT, &raw const request, buffer.as_mut_ptr(), BUFFER, 0_u32) };
+    Errno::result(result)?;
+    // SAFETY: the buffer is longer than the struct and aligned as it; any bytes are a valid value of it.
+    let head = unsafe { buffer.as_ptr().cast::<StatMountHead>().read() };
+    if head.mask & needed != needed {
+        return Ok(None);
+    }
+    // SAFETY: the same live allocation, seen as bytes, which have no alignment and no invalid values.
+    let bytes = unsafe { std::slice::from_raw_parts(buffer.as_ptr().cast::<u8>(), BUFFER) };
+    let string = |offset: u32| {
+        let text = bytes.get(HEAD + offset as usize..).and_then(|text| CStr::from_bytes_until_nul(text).ok());
+        text.map(|text| text.to_bytes().to_vec()).unwrap_or_default()
+    };
+    Ok(Some(StatMount {
+        device: (head.device_major, head.device_minor),
+        parent: head.old_parent_id.into(),
+        attributes: head.attributes,
+        is_super_read_only: head.super_flags & SUPER_READ_ONLY != 0,
+        fs_type: string(head.fs_type),
+        fs_subtype: (head.mask & FS_SUBTYPE != 0).then(|| string(head.fs_subtype)),
+        source: string(head.source),
+    }))
+}

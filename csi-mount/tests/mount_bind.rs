@@ -1,0 +1,264 @@
+//! Binds keep their attributes wherever they are seen, are made once, and never of the wrong thing.
+
+mod mount_support;
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use csi_mount::testing::{Feature, PeerNamespace, without_features};
+use csi_mount::{Bind, ErrorKind, MountAttributes, MountState, Outcome, Target, mounts, unmount};
+use mount_support::{layers, sandbox, source, target, write_error};
+use nix::libc;
+
+/// Every way that a bind is made, from today's kernel to the oldest.
+const KERNELS: [&[Feature]; 3] = [
+    &[],
+    &[Feature::Statmount, Feature::MountSetattr],
+    &[Feature::Statmount, Feature::MountSetattr, Feature::FsContext, Feature::Openat2, Feature::StatxMount],
+];
+
+const ALL: MountAttributes = MountAttributes::RDONLY
+    .union(MountAttributes::NOSUID)
+    .union(MountAttributes::NODEV)
+    .union(MountAttributes::NOEXEC)
+    .union(MountAttributes::NOATIME)
+    .union(MountAttributes::NODIRATIME)
+    .union(MountAttributes::NOSYMFOLLOW);
+
+fn attributes_at(path: &Path) -> Option<MountAttributes> {
+    mounts().unwrap().into_iter().rfind(|entry| entry.mount_point == path).map(|entry| entry.attributes)
+}
+
+#[test]
+fn a_read_only_bind_is_read_only_where_it_is_received() {
+    for kernel in KERNELS {
+        sandbox(|sandbox| {
+            let (source, target) = (source(sandbox, "source"), target(sandbox, "target"));
+            let host = PeerNamespace::new();
+            let bind = Bind::new(&source).attributes(MountAttributes::RDONLY);
+            assert_eq!(without_features(kernel, || bind.at(&target)).unwrap(), Outcome::Mounted);
+
+            assert_eq!(write_error(target.path()), Some(libc::EROFS));
+            let path = target.path().to_owned();
+            host.run(move || {
+                assert_eq!(fs::read_to_string(path.join("file")).unwrap(), "source");
+                assert_eq!(write_error(&path), Some(libc::EROFS), "on the host, without {kernel:?}");
+            });
+            assert_eq!(write_error(&source), None, "the source stays writable");
+        });
+    }
+}
+
+#[test]
+fn every_attribute_is_received() {
+    for kernel in KERNELS {
+        sandbox(|sandbox| {
+            let (source, target) = (source(sandbox, "source"), target(sandbox, "target"));
+            let script = source.join("script");
+            fs::write(&script, "#!/bin/sh\n").unwrap();
+            fs::set_permissions(&script, PermissionsExt::from_mode(0o755)).unwrap();
+            let host = PeerNamespace::new();
+            without_features(kernel, || Bind::new(&source).attributes(ALL).at(&target)).unwrap();
+
+            assert_eq!(attributes_at(target.path()), Some(ALL));
+            let path = target.path().to_owned();
+            host.run(move || {
+                assert_eq!(attributes_at(&path), Some(ALL), "on the host, without {kernel:?}");
+                let error = std::process::Command::new(path.join("script")).status().unwrap_err();
+                assert_eq!(error.raw_os_error(), Some(libc::EACCES), "noexec");
+            });
+        });
+    }
+}
+
+#[test]
+fn nobody_ever_sees_the_target_without_its_attributes() {
+    const ROUNDS: u32 = 200;
+    for kernel in KERNELS {
+        sandbox(|sandbox| {
+            let (source, target) = (source(sandbox, "source"), target(sandbox, "target"));
+            let host = PeerNamespace::new();
+            let is_done = Arc::new(AtomicBool::new(false));
+            let (path, stop) = (target.path().to_owned(), is_done.clone());
+            let seen = host.start(move || {
+                let mut seen = 0;
+                while !stop.load(Ordering::Relaxed) {
+                    // The write is the proof: on the bare directory it succeeds, through the bind it never may.
+                    let file = path.join("file");
+                    if let Ok(before) = fs::metadata(&file) {
+                        seen += 1;
+                        if let Ok(file) = fs::OpenOptions::new().write(true).open(&file) {
+                            let after = file.metadata().unwrap();
+                            use std::os::unix::fs::MetadataExt;
+                            assert_ne!(
+                                (before.dev(), before.ino()),
+                                (after.dev(), after.ino()),
+                                "written through"
+                            );
+                        }
+                    }
+                }
+                seen
+            });
+            without_features(kernel, || {
+                for _ in 0..ROUNDS {
+                    Bind::new(&source).attributes(MountAttributes::RDONLY).at(&target).unwrap();
+                    unmount(&target).unwrap();
+                }
+            });
+            // At rest for once, so that the watcher has seen it at least once.
+            Bind::new(&source).attributes(MountAttributes::RDONLY).at(&target).unwrap();
+            let path = target.path().to_owned();
+            is_done.store(true, Ordering::Relaxed);
+            let _ = seen();
+            host.run(move || assert_eq!(write_error(&path), Some(libc::EROFS)));
+        });
+    }
+}
+
+#[test]
+fn a_bind_has_the_attributes_of_its_source_too() {
+    for kernel in KERNELS {
+        sandbox(|sandbox| {
+            let (source, middle, target) =
+                (source(sandbox, "source"), target(sandbox, "middle"), target(sandbox, "target"));
+            without_features(kernel, || {
+                Bind::new(&source).attributes(MountAttributes::NOSUID).at(&middle).unwrap();
+                Bind::new(middle.path()).attributes(MountAttributes::RDONLY).at(&target).unwrap();
+            });
+            let both = MountAttributes::NOSUID | MountAttributes::RDONLY;
+            assert_eq!(attributes_at(target.path()), Some(both));
+        });
+    }
+}
+
+#[test]
+fn a_second_bind_finds_the_first() {
+    for kernel in KERNELS {
+        sandbox(|sandbox| {
+            let (source, target) = (source(sandbox, "source"), target(sandbox, "target"));
+            without_features(kernel, || {
+                let bind = Bind::new(&source).attributes(MountAttributes::RDONLY);
+                assert_eq!(bind.at(&target).unwrap(), Outcome::Mounted);
+                assert_eq!(bind.at(&target).unwrap(), Outcome::AlreadyMounted);
+                assert_eq!(layers(target.path()), 1);
+
+                let error = Bind::new(&source).at(&target).unwrap_err();
+                assert_eq!(error.kind(), ErrorKind::AlreadyMounted);
+                assert!(error.to_string().contains("asked for rw"), "{error}");
+            });
+        });
+    }
+}
+
+#[test]
+fn another_source_is_not_the_same() {
+    sandbox(|sandbox| {
+        let (one, two) = (source(sandbox, "one"), source(sandbox, "two"));
+        let target = target(sandbox, "target");
+        Bind::new(&one).at(&target).unwrap();
+        let error = Bind::new(&two).at(&target).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::AlreadyMounted);
+        let text = error.to_string();
+        assert!(text.contains("something else than") && text.contains("tmpfs from sandbox"), "{text}");
+        assert_eq!(layers(target.path()), 1);
+    });
+}
+
+#[test]
+fn of_many_at_once_one_mounts() {
+    for kernel in KERNELS {
+        sandbox(|sandbox| {
+            let source = source(sandbox, "source");
+            for round in 0..20 {
+                let target = target(sandbox, &format!("target{round}"));
+                let mounted = std::thread::scope(|scope| {
+                    let threads: Vec<_> = (0..4)
+                        .map(|_| scope.spawn(|| without_features(kernel, || Bind::new(&source).at(&target))))
+                        .collect();
+                    let outcomes = threads.into_iter().map(|thread| thread.join().unwrap().unwrap());
+                    outcomes.filter(|outcome| *outcome == Outcome::Mounted).count()
+                });
+                assert_eq!((mounted, layers(target.path())), (1, 1), "without {kernel:?}");
+            }
+        });
+    }
+}
+
+#[test]
+fn files_and_device_nodes_are_bound_onto_files() {
+    for kernel in KERNELS {
+        sandbox(|sandbox| {
+            let target = Target::new(sandbox.join("device")).unwrap();
+            target.create_file().unwrap();
+            without_features(kernel, || {
+                let bind = Bind::new("/dev/null");
+                assert_eq!(bind.at(&target).unwrap(), Outcome::Mounted);
+                assert_eq!(bind.at(&target).unwrap(), Outcome::AlreadyMounted);
+                target.create_file().unwrap();
+                assert!(matches!(target.state().unwrap(), MountState::Mounted(_)));
+            });
+        });
+    }
+}
+
+#[test]
+fn the_mounts_below_come_along_when_asked() {
+    sandbox(|sandbox| {
+        let source = source(sandbox, "source");
+        let below = target(&source, "below");
+        csi_mount::Mount::new("tmpfs", "below").at(&below).unwrap();
+        let (one, all) = (target(sandbox, "one"), target(sandbox, "all"));
+        Bind::new(&source).at(&one).unwrap();
+        assert_eq!(write_error(&one.path().join("below")), None);
+        Bind::new(&source).recursive().attributes(MountAttributes::RDONLY).at(&all).unwrap();
+        assert_eq!(write_error(&all.path().join("below")), Some(libc::EROFS));
+        assert_eq!(layers(&one.path().join("below")), 0);
+
+        let more = target(sandbox, "more");
+        let bind = Bind::new(&source).recursive().attributes(MountAttributes::RDONLY);
+        let error = without_features(&[Feature::MountSetattr], || bind.at(&more)).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unsupported, "no tree that is half read-only");
+    });
+}
+
+#[test]
+fn what_can_not_be_bound_is_refused() {
+    sandbox(|sandbox| {
+        let source = source(sandbox, "source");
+        let (file, inside) = (source.join("file"), target(&source, "inside"));
+        let directory = target(sandbox, "directory");
+        symlink(directory.path(), sandbox.join("link")).unwrap();
+        let refused = |from: &Path, onto: &Path| {
+            let error = Bind::new(from).at(&Target::new(onto).unwrap()).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
+            error.to_string()
+        };
+        assert!(refused(&source, inside.path()).contains("it is inside the source"));
+        assert!(refused(inside.path(), &source).contains("it holds the source"));
+        assert!(refused(&source, &source).contains("it is the source"));
+        assert!(refused(&file, directory.path()).contains("a regular file"));
+        assert!(refused(&source, &sandbox.join("link")).contains("symbolic link"));
+        assert!(refused(Path::new("relative"), directory.path()).contains("not absolute"));
+        assert!(refused(Path::new(""), directory.path()).contains("empty"));
+
+        let error = Bind::new("/no/such/source").at(&directory).unwrap_err();
+        assert_eq!((error.kind(), error.path()), (ErrorKind::NotFound, Some(Path::new("/no/such/source"))));
+        let absent = Target::new(sandbox.join("absent")).unwrap();
+        assert_eq!(Bind::new(&source).at(&absent).unwrap_err().kind(), ErrorKind::NotFound);
+        assert_eq!(directory.state().unwrap(), MountState::NotMounted);
+    });
+}
+
+#[test]
+fn nothing_is_left_of_the_private_place() {
+    sandbox(|sandbox| {
+        let (source, target) = (source(sandbox, "source"), target(sandbox, "target"));
+        without_features(&[Feature::MountSetattr], || Bind::new(&source).at(&target)).unwrap();
+        let left = mounts().unwrap().into_iter().filter(|entry| entry.source == "csi-mount");
+        assert_eq!(left.count(), 0);
+    });
+}

@@ -1,0 +1,46 @@
+//! What the mount tests share: a shared tmpfs in a mount namespace that dies with the test.
+#![allow(dead_code, reason = "each test file uses a part")]
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use csi_mount::testing::{private_mount_namespace, share};
+use csi_mount::{Mount, Outcome, Target};
+
+/// Runs a test in a directory that is a shared tmpfs, in a namespace of its own.
+pub(crate) fn sandbox(test: impl FnOnce(&Path) + Send) {
+    let directory = tempfile::tempdir().unwrap();
+    private_mount_namespace(|| {
+        let path = directory.path();
+        let target = Target::new(path).unwrap();
+        assert_eq!(Mount::new("tmpfs", "sandbox").at(&target).unwrap(), Outcome::Mounted);
+        share(path);
+        test(path);
+    });
+}
+
+/// A directory with a file in it, to be bound.
+pub(crate) fn source(sandbox: &Path, name: &str) -> PathBuf {
+    let path = sandbox.join(name);
+    fs::create_dir(&path).unwrap();
+    fs::write(path.join("file"), name).unwrap();
+    path
+}
+
+/// A directory to mount on.
+pub(crate) fn target(sandbox: &Path, name: &str) -> Target {
+    let target = Target::new(sandbox.join(name)).unwrap();
+    target.create_dir().unwrap();
+    target
+}
+
+/// The error number of an attempt to write a new file in a directory.
+pub(crate) fn write_error(directory: &Path) -> Option<i32> {
+    fs::write(directory.join("new"), "x").err().and_then(|error: io::Error| error.raw_os_error())
+}
+
+/// How many mounts are on top of each other at a path.
+pub(crate) fn layers(path: &Path) -> usize {
+    csi_mount::mounts().unwrap().iter().filter(|entry| entry.mount_point == path).count()
+}
