@@ -8,11 +8,12 @@ use std::path::PathBuf;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use rustix::mount::{MoveMountFlags, UnmountFlags, move_mount};
+use rustix::mount::{MoveMountFlags, UnmountFlags, mount_move, move_mount};
 
 use crate::bind::Outcome;
 use crate::details::Details;
 use crate::lookup;
+use crate::scratch::Scratch;
 use crate::target::Seen;
 use crate::{Error, ErrorKind, MountAttributes, Result, Target};
 
@@ -59,19 +60,46 @@ pub(crate) fn refuse(operation: &'static str, target: &Target, found: &Details, 
     Error::new(ErrorKind::AlreadyMounted, operation, reason).at(target.path()).mend("unmount it first")
 }
 
-/// Moves a detached mount onto the target and verifies it.
+/// A mount that is finished and that nobody sees yet.
+#[derive(Debug)]
+pub(crate) enum Prepared {
+    /// In no mount namespace.
+    Detached(OwnedFd),
+    /// On kernels that have no detached mounts: in a private place.
+    InScratch(Scratch, OwnedFd),
+}
+
+impl Prepared {
+    fn fd(&self) -> &OwnedFd {
+        match self {
+            Self::Detached(fd) | Self::InScratch(_, fd) => fd,
+        }
+    }
+
+    /// In one step, in all namespaces; the mount stays the same mount.
+    fn move_onto(&self, place: &OwnedFd) -> rustix::io::Result<()> {
+        match self {
+            Self::Detached(fd) => {
+                let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
+                move_mount(fd, c"", place, c"", flags)
+            }
+            Self::InScratch(scratch, _) => mount_move(scratch.mount_path(), lookup::path_of(place)),
+        }
+    }
+}
+
+/// Moves a prepared mount onto what was seen at the target, and verifies it.
 pub(crate) fn attach(
     operation: &'static str,
-    mount: &OwnedFd,
+    mount: Prepared,
     target: &Target,
     seen: &Seen,
     attributes: MountAttributes,
 ) -> Result<Attached> {
-    let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
-    move_mount(mount, c"", &seen.fd, c"", flags).map_err(|error| target.error(operation, error))?;
-    let attached = verify(operation, mount, target, seen, attributes);
+    mount.move_onto(&seen.fd).map_err(|error| target.error(operation, error))?;
+    let attached = verify(operation, mount.fd(), target, seen, attributes);
     if !matches!(attached, Ok(Attached::Ours)) {
-        undo(mount);
+        undo(mount.fd());
     }
     attached
 }

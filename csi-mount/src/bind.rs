@@ -7,7 +7,7 @@ use std::path::Path;
 use rustix::fs::{FileType, OFlags};
 use rustix::mount::{OpenTreeFlags, open_tree};
 
-use crate::attach::{self, Attached};
+use crate::attach::{self, Attached, Prepared};
 use crate::details::Details;
 use crate::lookup::{self, Facts};
 use crate::scratch;
@@ -123,9 +123,16 @@ struct Source<'a> {
 
 impl Source<'_> {
     fn bind(&self, attributes: MountAttributes, target: &Target, seen: &Seen) -> Result<Attached> {
-        if !(features::has(Feature::FsContext) && features::has(Feature::MountSetattr)) {
-            return scratch::bind(BIND, &self.fd, self.depth, attributes, target, seen);
-        }
+        let mount = if features::has(Feature::FsContext) && features::has(Feature::MountSetattr) {
+            Prepared::Detached(self.detached(attributes)?)
+        } else {
+            scratch::bind(self.path, &self.fd, self.depth, attributes, seen.facts.file_type)?
+        };
+        attach::attach(BIND, mount, target, seen, attributes)
+    }
+
+    /// A bind in no namespace, with its attributes.
+    fn detached(&self, attributes: MountAttributes) -> Result<OwnedFd> {
         let os = |error: io::Error| Error::os("bind", self.path, error);
         let recursive = match self.depth {
             Depth::Single => OpenTreeFlags::empty(),
@@ -140,7 +147,7 @@ impl Source<'_> {
             Error::os("set attributes of the bind of", self.path, error)
                 .because(format_args!("asked for {attributes}"))
         })?;
-        attach::attach(BIND, &mount, target, seen, attributes)
+        Ok(mount)
     }
 }
 

@@ -3,15 +3,14 @@
 use std::ffi::CString;
 use std::path::Path;
 
+use rustix::fs::FileType;
 use rustix::io::Errno;
-use rustix::mount::{MountFlags, UnmountFlags};
+use rustix::mount::MountFlags;
 
-use crate::attach::Attached;
-use crate::details::Details;
+use crate::attach::Prepared;
 use crate::mount::MOUNT;
-use crate::scratch::mount_flags;
-use crate::target::Seen;
-use crate::{Error, ErrorKind, FsOption, MountOptions, Result, Target, diagnose, lookup};
+use crate::scratch::{Scratch, mount_flags};
+use crate::{Error, ErrorKind, FsOption, MountOptions, Result, Target, diagnose};
 
 /// Options that are no text for the filesystem there, but flags of the call.
 const FLAGS: [(&str, MountFlags); 4] = [
@@ -21,35 +20,27 @@ const FLAGS: [(&str, MountFlags); 4] = [
     ("mand", MountFlags::PERMIT_MANDATORY_FILE_LOCKING),
 ];
 
-/// Mounts onto what was seen at the target, and verifies that it is on nothing else.
-pub(crate) fn mount(
+/// Mounts it in a private place, to be moved onto the target.
+pub(crate) fn prepare(
     fs_type: &str,
     source: &Path,
     options: &MountOptions,
     target: &Target,
-    seen: &Seen,
-) -> Result<Attached> {
+) -> Result<Prepared> {
     let (flags, words): (Vec<_>, Vec<_>) =
         options.filesystem().iter().partition(|option| flag_of(option).is_some());
-    let flags =
-        flags.into_iter().filter_map(flag_of).fold(mount_flags(options.attributes()), |all, flag| all | flag);
-    let data = data(&words)
-        .map_err(|reason| Error::new(ErrorKind::InvalidInput, MOUNT, reason).at(target.path()))?;
-    rustix::mount::mount(source, lookup::path_of(&seen.fd), fs_type, flags, &*data).map_err(|error| {
-        match error {
+    let flags = flags.into_iter().filter_map(flag_of);
+    let flags = flags.fold(mount_flags(options.attributes()), |all, flag| all | flag);
+    let refuse = |reason| Error::new(ErrorKind::InvalidInput, MOUNT, reason).at(target.path());
+    let data = data(&words).map_err(refuse)?;
+    let scratch = Scratch::new(FileType::Directory)?;
+    rustix::mount::mount(source, scratch.mount_path(), fs_type, flags, &*data).map_err(
+        |error| match error {
             Errno::NODEV => diagnose::of_type(target, fs_type, error),
-            _ => target.error(MOUNT, error),
-        }
-    })?;
-    let top = target.look(MOUNT)?;
-    let parent = Details::of(&top.fd, MOUNT, target.path())?.map(|details| details.parent);
-    drop(top);
-    if parent == Some(seen.directory.mount) {
-        return Ok(Attached::Ours);
-    }
-    let path = target.kernel_path(MOUNT)?;
-    rustix::mount::unmount(&path, UnmountFlags::NOFOLLOW).map_err(|error| target.error(MOUNT, error))?;
-    Ok(Attached::Lost)
+            _ => diagnose::explained(target.error(MOUNT, error), source, options),
+        },
+    )?;
+    scratch.into_prepared()
 }
 
 fn flag_of(option: &FsOption) -> Option<MountFlags> {

@@ -9,7 +9,7 @@ use rustix::mount::{
     fsmount, fsopen,
 };
 
-use crate::attach::{self, Attached};
+use crate::attach::{self, Attached, Prepared};
 use crate::details::{self, Details};
 use crate::diagnose;
 use crate::sys::features::{self, Feature};
@@ -135,10 +135,16 @@ impl<'a> Mount<'a> {
             );
             return Err(Error::new(ErrorKind::InvalidInput, MOUNT, reason).at(target.path()));
         }
-        if !features::has(Feature::FsContext) {
-            return legacy_mount::mount(self.fs_type, self.source, &self.options, target, seen)
-                .map_err(|error| diagnose::explained(error, self.source, &self.options));
-        }
+        let mount = if features::has(Feature::FsContext) {
+            Prepared::Detached(self.detached(target)?)
+        } else {
+            legacy_mount::prepare(self.fs_type, self.source, &self.options, target)?
+        };
+        attach::attach(MOUNT, mount, target, seen, self.options.attributes())
+    }
+
+    /// The filesystem's mount in no namespace, with its attributes.
+    fn detached(&self, target: &Target) -> Result<OwnedFd> {
         let context = fsopen(self.fs_type, FsOpenFlags::FSOPEN_CLOEXEC)
             .map_err(|error| diagnose::of_type(target, self.fs_type, error))?;
         let mount = self.configure(&context).and_then(|()| {
@@ -147,13 +153,12 @@ impl<'a> Mount<'a> {
             let attributes = MountAttrFlags::from_bits_retain(self.options.attributes().bits() as u32);
             fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, attributes).map_err(step)
         });
-        let mount = mount.map_err(|failed| {
+        mount.map_err(|failed| {
             let log = diagnose::context_log(&context, &self.options);
             let error = target.error(MOUNT, failed.error).because(failed.step);
             let error = if log.is_empty() { error } else { error.because(log.join("; ")) };
             diagnose::explained(error, self.source, &self.options)
-        })?;
-        attach::attach(MOUNT, &mount, target, seen, self.options.attributes())
+        })
     }
 
     fn configure(&self, context: &OwnedFd) -> std::result::Result<(), Failed> {

@@ -1,7 +1,7 @@
-//! Binding on kernels before 5.12: prepared where nobody else sees it, then bound from there.
+//! Mounts on kernels before 5.12 (5.2): prepared where nobody else sees them, then moved onto the target.
 //!
-//! A bind of a bind keeps its attributes and is made in one step, so the target is never without them. The
-//! preparation must not be seen by anyone, so it lives on a tmpfs of its own that is private.
+//! A mount is moved in one step, with its attributes, so the target is never without them. What is prepared
+//! must not be seen by anyone, so it lives on a tmpfs of its own that is private.
 
 use std::fs::{DirBuilder, File};
 use std::io;
@@ -10,63 +10,42 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use rustix::fs::FileType;
+use rustix::fs::{FileType, OFlags};
 use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags};
 
-use crate::attach::Attached;
-use crate::details::Details;
+use crate::attach::Prepared;
 use crate::lookup;
 use crate::sys::mount_api::Depth;
-use crate::target::Seen;
-use crate::{Error, ErrorKind, MountAttributes, Result, Target};
+use crate::{Error, ErrorKind, MountAttributes, Result};
 
-/// Binds the source to the target, and verifies it.
+/// A bind of the source with all its attributes.
 pub(crate) fn bind(
-    operation: &'static str,
+    path: &Path,
     source: &OwnedFd,
     depth: Depth,
     attributes: MountAttributes,
-    target: &Target,
-    seen: &Seen,
-) -> Result<Attached> {
+    file_type: FileType,
+) -> Result<Prepared> {
+    let operation = "bind";
     if depth == Depth::Recursive && !attributes.is_empty() {
         let reason = "attributes of a whole tree of mounts need Linux 5.12";
-        return Err(Error::new(ErrorKind::Unsupported, operation, reason).at(target.path()));
+        return Err(Error::new(ErrorKind::Unsupported, operation, reason).at(path));
     }
-    let os = |error: io::Error| target.error(operation, error);
-    let place = Scratch::new().map_err(|error| Error::os("prepare a bind in", scratch_base(), error))?;
-    let prepared = place.prepare(source, depth, attributes, seen.facts.file_type).map_err(os)?;
-    bind_path(&prepared, &lookup::path_of(&seen.fd), depth).map_err(os)?;
-    drop(place);
-    verify(operation, target, seen, attributes)
-}
-
-/// The mount just made is known by its place only: the topmost on the target.
-fn verify(
-    operation: &'static str,
-    target: &Target,
-    before: &Seen,
-    attributes: MountAttributes,
-) -> Result<Attached> {
-    let top = target.look(operation)?;
-    let Some(details) = Details::of(&top.fd, operation, target.path())? else { return Ok(Attached::Lost) };
-    drop(top);
-    if details.parent == before.directory.mount && details.attributes == attributes {
-        return Ok(Attached::Ours);
-    }
-    let path = target.kernel_path(operation)?;
-    rustix::mount::unmount(&path, UnmountFlags::NOFOLLOW | UnmountFlags::DETACH)
-        .map_err(|error| target.error(operation, error))?;
-    if details.parent != before.directory.mount {
-        return Ok(Attached::Lost);
-    }
-    let reason = format!("asked for {attributes}, the kernel made it {}", details.attributes);
-    Err(Error::new(ErrorKind::Unsupported, operation, reason).at(target.path()))
+    let scratch = Scratch::new(file_type)?;
+    let (from, onto) = (lookup::path_of(source), scratch.mount_path());
+    let bound = match depth {
+        Depth::Single => rustix::mount::mount_bind(&from, &onto),
+        Depth::Recursive => rustix::mount::mount_bind_recursive(&from, &onto),
+    };
+    let flags = MountFlags::BIND | mount_flags(attributes);
+    let made = bound.and_then(|()| rustix::mount::mount_remount(&onto, flags, c""));
+    made.map_err(|error| Error::os(operation, path, error))?;
+    scratch.into_prepared()
 }
 
 /// A private tmpfs on a directory that only this process's user can enter; both go with it.
 #[derive(Debug)]
-struct Scratch {
+pub(crate) struct Scratch {
     directory: PathBuf,
 }
 
@@ -80,41 +59,46 @@ fn scratch_base() -> PathBuf {
 }
 
 impl Scratch {
-    fn new() -> io::Result<Self> {
+    /// A place with a directory or an empty file to mount on.
+    pub(crate) fn new(file_type: FileType) -> Result<Self> {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let name = format!(".csi-mount-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
         let directory = scratch_base().join(name);
-        DirBuilder::new().mode(0o700).create(&directory)?;
+        let os = |error: io::Error| Error::os("prepare a mount in", scratch_base(), error);
+        DirBuilder::new().mode(0o700).create(&directory).map_err(os)?;
         let scratch = Self { directory };
-        let flags = MountFlags::NOSUID | MountFlags::NOEXEC;
-        rustix::mount::mount("csi-mount", &scratch.directory, "tmpfs", flags, c"mode=0700,size=64k")?;
-        rustix::mount::mount_change(&scratch.directory, MountPropagationFlags::PRIVATE)?;
+        scratch.fill(file_type).map_err(os)?;
         Ok(scratch)
     }
 
-    /// A bind of the source with all its attributes.
-    fn prepare(
-        &self,
-        source: &OwnedFd,
-        depth: Depth,
-        attributes: MountAttributes,
-        file_type: FileType,
-    ) -> io::Result<PathBuf> {
-        let path = self.directory.join("mount");
-        if file_type == FileType::Directory {
-            std::fs::create_dir(&path)?;
-        } else {
-            File::create(&path)?;
+    fn fill(&self, file_type: FileType) -> io::Result<()> {
+        let flags = MountFlags::NOSUID | MountFlags::NOEXEC;
+        rustix::mount::mount("csi-mount", &self.directory, "tmpfs", flags, c"mode=0700,size=64k")?;
+        // A mount can only be moved away from one that is not shared.
+        rustix::mount::mount_change(&self.directory, MountPropagationFlags::PRIVATE)?;
+        match file_type {
+            FileType::Directory => std::fs::create_dir(self.mount_path()),
+            _ => File::create(self.mount_path()).map(drop),
         }
-        bind_path(&lookup::path_of(source), &path, depth)?;
-        rustix::mount::mount_remount(&path, MountFlags::BIND | mount_flags(attributes), c"")?;
-        Ok(path)
+    }
+
+    /// Where to mount.
+    pub(crate) fn mount_path(&self) -> PathBuf {
+        self.directory.join("mount")
+    }
+
+    /// With what was mounted held open.
+    pub(crate) fn into_prepared(self) -> Result<Prepared> {
+        let path = self.mount_path();
+        let fd = lookup::open_path(&path, OFlags::NOFOLLOW);
+        let fd = fd.map_err(|error| Error::os("open mount", path, error))?;
+        Ok(Prepared::InScratch(self, fd))
     }
 }
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // Detached: nobody waits for it, and what was bound from it lives on.
+        // Detached: it takes along what was mounted but not moved away, though that is held open.
         let unmounted =
             rustix::mount::unmount(&self.directory, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW);
         let removed = std::fs::remove_dir(&self.directory);
@@ -122,13 +106,6 @@ impl Drop for Scratch {
             tracing::warn!(%error, directory = %self.directory.display(), "scratch directory not removed");
         }
     }
-}
-
-fn bind_path(source: &Path, target: &Path, depth: Depth) -> io::Result<()> {
-    Ok(match depth {
-        Depth::Single => rustix::mount::mount_bind(source, target),
-        Depth::Recursive => rustix::mount::mount_bind_recursive(source, target),
-    }?)
 }
 
 /// The same attributes in the values of `mount(2)`, the access time mode always named.

@@ -1,0 +1,133 @@
+//! Usage is what statfs says, and a filesystem that never answers costs bounded time.
+
+mod mount_support;
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::fd::AsRawFd;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use csi_mount::{
+    Detach, ErrorKind, Mount, MountOptions, MountState, Target, Unmount, Unmounted, mount_state, stats,
+    stats_within,
+};
+use mount_support::{sandbox, target};
+
+/// A FUSE filesystem whose daemon is this test, and does as much of its work as the test says.
+fn fuse(target: &Target) -> File {
+    let device = File::options().read(true).write(true).open("/dev/fuse").expect("open /dev/fuse as root");
+    let options = MountOptions::parse(["rootmode=40000", "user_id=0", "group_id=0"]).unwrap();
+    let options = options.with_option("fd", &device.as_raw_fd().to_string()).unwrap();
+    Mount::new("fuse", "silent").options(&options).at(target).unwrap();
+    device
+}
+
+/// Answers the first request, FUSE_INIT, so that the next ones are sent.
+fn answer_init(mut device: &File) {
+    let mut request = [0; 8192];
+    let length = device.read(&mut request).unwrap();
+    assert!(length >= 40 && request[4..8] == 26_u32.to_ne_bytes(), "the first request is FUSE_INIT");
+    let mut answer = [0_u8; 16 + 64];
+    let length = answer.len() as u32;
+    answer[..4].copy_from_slice(&length.to_ne_bytes());
+    answer[8..16].copy_from_slice(&request[8..16]);
+    answer[16..20].copy_from_slice(&7_u32.to_ne_bytes());
+    answer[20..24].copy_from_slice(&31_u32.to_ne_bytes());
+    answer[36..40].copy_from_slice(&4096_u32.to_ne_bytes());
+    device.write_all(&answer).unwrap();
+}
+
+/// No child of this process is left that ran longer than it should have.
+fn bounded<T>(limit: Duration, run: impl FnOnce() -> T) -> T {
+    let start = Instant::now();
+    let result = run();
+    assert!(start.elapsed() < limit, "took {:?}", start.elapsed());
+    result
+}
+
+#[test]
+fn usage_is_what_statfs_says() {
+    sandbox(|sandbox| {
+        let target = target(sandbox, "target");
+        let options = MountOptions::parse(["size=1048576", "nr_inodes=100"]).unwrap();
+        Mount::new("tmpfs", "volume").options(&options).at(&target).unwrap();
+        let empty = stats(target.path()).unwrap();
+        assert_eq!(empty.bytes.total, 1 << 20);
+        std::fs::write(target.path().join("file"), vec![1; 65536]).unwrap();
+        let filled = stats(target.path()).unwrap();
+        assert_eq!(filled.bytes.used, empty.bytes.used + 65536);
+        assert_eq!(filled.bytes.available, empty.bytes.available - 65536);
+        let (before, after) = (empty.inodes.unwrap(), filled.inodes.unwrap());
+        assert_eq!((after.total, after.used), (100, before.used + 1));
+
+        let known = rustix::fs::statfs(target.path()).unwrap();
+        assert_eq!(filled.bytes.total, known.f_blocks * known.f_bsize as u64);
+    });
+}
+
+#[test]
+fn what_is_not_there_is_not_found() {
+    assert_eq!(stats("/no/such/path").unwrap_err().kind(), ErrorKind::NotFound);
+    assert_eq!(stats("relative").unwrap_err().kind(), ErrorKind::InvalidInput);
+}
+
+#[test]
+fn a_daemon_that_never_starts_to_answer_is_unresponsive() {
+    sandbox(|sandbox| {
+        let target = target(sandbox, "target");
+        let _device = fuse(&target);
+        let error =
+            bounded(Duration::from_secs(2), || stats_within(target.path(), Duration::from_millis(100)));
+        let error = error.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unresponsive);
+        assert!(error.to_string().contains("did not answer within 100ms"), "{error}");
+    });
+}
+
+#[test]
+fn a_request_that_is_never_answered_costs_bounded_time() {
+    sandbox(|sandbox| {
+        let target = target(sandbox, "target");
+        let device = fuse(&target);
+        answer_init(&device);
+        // Taken and kept: the child can't even be killed while this descriptor is open.
+        let kept = std::thread::spawn({
+            let mut device = device.try_clone().unwrap();
+            move || device.read(&mut [0; 8192]).unwrap()
+        });
+        let error =
+            bounded(Duration::from_secs(2), || stats_within(target.path(), Duration::from_millis(100)));
+        assert_eq!(error.unwrap_err().kind(), ErrorKind::Unresponsive);
+        assert!(kept.join().unwrap() > 0, "the request reached the daemon");
+
+        bounded(Duration::from_secs(1), || {
+            assert!(matches!(mount_state(target.path()).unwrap(), MountState::Mounted(_)));
+            assert!(matches!(target.state().unwrap(), MountState::Mounted(_)));
+            assert!(target.create_dir().is_ok());
+        });
+    });
+}
+
+#[test]
+fn a_mount_whose_daemon_is_gone_is_known_and_taken_away() {
+    sandbox(|sandbox| {
+        let target = target(sandbox, "target");
+        let device = fuse(&target);
+        answer_init(&device);
+        let in_use = hold(target.path());
+        drop(device);
+        assert_eq!(stats(target.path()).unwrap_err().kind(), ErrorKind::Unresponsive, "ENOTCONN");
+        assert!(matches!(mount_state(target.path()).unwrap(), MountState::Mounted(_)));
+        let unmounted = Unmount::new().detach(Detach::IfUnresponsive).at(&target).unwrap();
+        assert_eq!(unmounted, Unmounted::Detached, "somebody still has it open");
+        assert_eq!(target.state().unwrap(), MountState::NotMounted);
+        drop(in_use);
+    });
+}
+
+/// Holds the root of a mount open without asking its filesystem.
+fn hold(path: &Path) -> rustix::fd::OwnedFd {
+    use rustix::fs::{Mode, OFlags};
+    rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).unwrap()
+}

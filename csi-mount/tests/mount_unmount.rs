@@ -1,0 +1,101 @@
+//! Unmounting takes every layer, only with proof takes more than that, and looks afterwards.
+
+mod mount_support;
+
+use std::fs;
+use std::os::unix::fs::symlink;
+
+use csi_mount::testing::{Feature, PeerNamespace, without_features};
+use csi_mount::{Bind, Detach, ErrorKind, Mount, MountState, Removed, Target, Unmount, Unmounted, unmount};
+use mount_support::{layers, sandbox, source, target};
+
+/// Mounts one more on what is mounted, as a driver without checks does.
+fn stack(target: &Target) {
+    rustix::mount::mount("layer", target.path(), "tmpfs", rustix::mount::MountFlags::empty(), c"").unwrap();
+}
+
+#[test]
+fn every_layer_is_taken_off() {
+    sandbox(|sandbox| {
+        let target = target(sandbox, "target");
+        (0..5).for_each(|_| stack(&target));
+        assert_eq!(layers(target.path()), 5);
+        assert_eq!(unmount(&target).unwrap(), Unmounted::Unmounted { layers: 5 });
+        assert_eq!(target.state().unwrap(), MountState::NotMounted);
+        assert_eq!(unmount(&target).unwrap(), Unmounted::NotMounted);
+        assert_eq!(target.remove().unwrap(), Removed::Removed);
+        assert_eq!(unmount(&target).unwrap(), Unmounted::NotMounted);
+    });
+}
+
+#[test]
+fn it_is_unmounted_where_it_was_received() {
+    sandbox(|sandbox| {
+        let (source, target) = (source(sandbox, "source"), target(sandbox, "target"));
+        let host = PeerNamespace::new();
+        Bind::new(&source).at(&target).unwrap();
+        let path = target.path().to_owned();
+        assert_eq!(host.run(move || layers(&path)), 1);
+        unmount(&target).unwrap();
+        let path = target.path().to_owned();
+        assert_eq!(host.run(move || layers(&path)), 0);
+    });
+}
+
+#[test]
+fn a_parent_directory_that_is_gone_has_nothing_mounted() {
+    sandbox(|sandbox| {
+        let target = Target::new(sandbox.join("no/such/target")).unwrap();
+        assert_eq!(unmount(&target).unwrap(), Unmounted::NotMounted);
+        assert_eq!(target.remove().unwrap(), Removed::WasAbsent);
+        assert_eq!(target.create_dir().unwrap_err().kind(), ErrorKind::NotFound);
+    });
+}
+
+#[test]
+fn a_mount_in_use_is_busy_until_asked_otherwise() {
+    sandbox(|sandbox| {
+        let target = target(sandbox, "target");
+        Mount::new("tmpfs", "volume").at(&target).unwrap();
+        let open = fs::File::create(target.path().join("open")).unwrap();
+        assert_eq!(unmount(&target).unwrap_err().kind(), ErrorKind::Busy);
+        let error = Unmount::new().detach(Detach::IfUnresponsive).at(&target).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Busy, "it answers, so it is not detached");
+        assert_eq!(Unmount::new().detach(Detach::IfBusy).at(&target).unwrap(), Unmounted::Detached);
+        assert_eq!(target.state().unwrap(), MountState::NotMounted);
+        drop(open);
+    });
+}
+
+#[test]
+fn a_mount_below_is_named_and_left_alone() {
+    sandbox(|sandbox| {
+        let outer = target(sandbox, "outer");
+        Mount::new("tmpfs", "outer").at(&outer).unwrap();
+        let inner = target(outer.path(), "inner");
+        Mount::new("tmpfs", "inner").at(&inner).unwrap();
+        let error = unmount(&outer).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Busy);
+        assert!(
+            error.to_string().contains(&format!("{} is mounted below it", inner.path().display())),
+            "{error}"
+        );
+        assert_eq!(layers(inner.path()), 1);
+    });
+}
+
+#[test]
+fn a_symbolic_link_is_not_followed_to_what_is_mounted() {
+    for features in [&[][..], &[Feature::StatxMount]] {
+        sandbox(|sandbox| {
+            let target = target(sandbox, "target");
+            Mount::new("tmpfs", "volume").at(&target).unwrap();
+            let link = sandbox.join("link");
+            symlink(target.path(), &link).unwrap();
+            without_features(features, || {
+                assert_eq!(unmount(&Target::new(&link).unwrap()).unwrap(), Unmounted::NotMounted);
+            });
+            assert_eq!(layers(target.path()), 1);
+        });
+    }
+}
