@@ -1,13 +1,17 @@
 //! Putting a finished mount onto a target, exactly one, and knowing afterwards that it is there.
 //!
 //! The kernel has no call that mounts only if nothing is mounted. So: look, mount, look again, and take away
-//! one's own mount, and no other, where somebody else was faster.
+//! one's own mount, and no other, where somebody else was faster. Users of this crate wait for each other, since
+//! even for a moment a stack of binds is harmful: what is mounted on a bind of a shared mount is received by its
+//! source as well.
 
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use rustix::fs::{FileType, FlockOperation, Mode, OFlags, flock};
+use rustix::io::Errno;
 use rustix::mount::{MoveMountFlags, UnmountFlags, mount_move, move_mount};
 
 use crate::bind::Outcome;
@@ -21,6 +25,9 @@ use crate::{Error, ErrorKind, MountAttributes, Result, Target};
 const ATTEMPTS: u32 = 5;
 /// How long somebody who mounted over us has to notice it and withdraw.
 const WITHDRAWAL: Duration = Duration::from_secs(1);
+
+/// How long another user of this crate may take to put its mount there; it takes microseconds.
+const LOCKING: Duration = Duration::from_secs(5);
 
 /// Whether the mount that was just made is the one that counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -96,12 +103,48 @@ pub(crate) fn attach(
     seen: &Seen,
     attributes: MountAttributes,
 ) -> Result<Attached> {
+    let _lock = lock(seen);
+    if target.look(operation)?.facts.is_mount_root {
+        return Ok(Attached::Lost);
+    }
+    move_and_verify(operation, &mount, target, seen, attributes)
+}
+
+fn move_and_verify(
+    operation: &'static str,
+    mount: &Prepared,
+    target: &Target,
+    seen: &Seen,
+    attributes: MountAttributes,
+) -> Result<Attached> {
     mount.move_onto(&seen.fd).map_err(|error| target.error(operation, error))?;
     let attached = verify(operation, mount.fd(), target, seen, attributes);
     if !matches!(attached, Ok(Attached::Ours)) {
         undo(mount.fd());
     }
     attached
+}
+
+/// Locks the bare directory or file, below anything that is mounted there, against other users of this crate.
+///
+/// It saves races, and is not what makes them safe: without it (a filesystem that has no locks, somebody who
+/// keeps it) the verification afterwards decides.
+fn lock(seen: &Seen) -> Option<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let opened = match seen.facts.file_type {
+        FileType::Directory => rustix::fs::openat(&seen.fd, ".", flags | OFlags::DIRECTORY, Mode::empty()),
+        FileType::RegularFile => rustix::fs::open(lookup::path_of(&seen.fd), flags, Mode::empty()),
+        _ => return None,
+    };
+    let fd = opened.ok()?;
+    let deadline = Instant::now() + LOCKING;
+    while flock(&fd, FlockOperation::NonBlockingLockExclusive) == Err(Errno::WOULDBLOCK) {
+        if Instant::now() > deadline {
+            return None;
+        }
+        sleep(Duration::from_millis(1));
+    }
+    Some(fd)
 }
 
 /// Takes away this mount wherever it is, and nothing else. One that is not mounted (any more) is left.
@@ -139,4 +182,105 @@ fn verify(
         sleep(Duration::from_millis(2));
     }
     Ok(Attached::Ours)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use rustix::fs::FileType;
+    use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, MountFlags};
+
+    use super::*;
+    use crate::mounts;
+    use crate::testing::private_mount_namespace;
+
+    const OPERATION: &str = "mount at";
+
+    /// A mount that is on the way when another one comes first.
+    fn prepared(features: Features) -> Prepared {
+        match features {
+            Features::New => {
+                let context = rustix::mount::fsopen("tmpfs", FsOpenFlags::FSOPEN_CLOEXEC).unwrap();
+                rustix::mount::fsconfig_set_string(&context, "source", "ours").unwrap();
+                rustix::mount::fsconfig_create(&context).unwrap();
+                let flags = MountAttrFlags::empty();
+                let mount = rustix::mount::fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, flags).unwrap();
+                Prepared::Detached(mount)
+            }
+            Features::Old => {
+                let scratch = Scratch::new(FileType::Directory).unwrap();
+                mount(&scratch.mount_path(), "ours");
+                scratch.into_prepared().unwrap()
+            }
+        }
+    }
+
+    #[derive(Clone, Copy)]
+    enum Features {
+        New,
+        Old,
+    }
+
+    fn mount(path: &Path, source: &str) {
+        rustix::mount::mount(source, path, "tmpfs", MountFlags::empty(), c"").unwrap();
+    }
+
+    fn in_directory(test: impl FnOnce(&Target) + Send) {
+        let directory = tempfile::tempdir().unwrap();
+        private_mount_namespace(|| {
+            let target = Target::new(directory.path().join("target")).unwrap();
+            target.create_dir().unwrap();
+            test(&target);
+        });
+    }
+
+    fn sources(target: &Target) -> Vec<String> {
+        let on_target = mounts().unwrap().into_iter().filter(|entry| entry.mount_point == target.path());
+        on_target.map(|entry| entry.source.into_string().unwrap()).collect()
+    }
+
+    #[test]
+    fn the_second_of_two_takes_its_own_mount_away_and_no_other() {
+        for features in [Features::New, Features::Old] {
+            in_directory(|target| {
+                let seen = target.look(OPERATION).unwrap();
+                let ours = prepared(features);
+                mount(target.path(), "theirs");
+                let attached = move_and_verify(OPERATION, &ours, target, &seen, MountAttributes::empty());
+                assert_eq!(attached.unwrap(), Attached::Lost);
+                assert_eq!(sources(target), ["theirs"]);
+            });
+        }
+    }
+
+    #[test]
+    fn a_mount_without_its_attributes_does_not_stay() {
+        in_directory(|target| {
+            let seen = target.look(OPERATION).unwrap();
+            let ours = prepared(Features::New);
+            let error =
+                move_and_verify(OPERATION, &ours, target, &seen, MountAttributes::RDONLY).unwrap_err();
+            assert!(error.to_string().contains("asked for ro, the kernel made it rw"), "{error}");
+            assert_eq!(sources(target), [""; 0]);
+        });
+    }
+
+    #[test]
+    fn the_first_of_two_waits_for_the_second_to_withdraw() {
+        in_directory(|target| {
+            let seen = target.look(OPERATION).unwrap();
+            let ours = prepared(Features::New);
+            ours.move_onto(&seen.fd).unwrap();
+            mount(target.path(), "theirs");
+            let verified = std::thread::scope(|scope| {
+                let verify =
+                    scope.spawn(|| verify(OPERATION, ours.fd(), target, &seen, MountAttributes::empty()));
+                rustix::mount::unmount(target.path(), UnmountFlags::empty()).unwrap();
+                verify.join().unwrap()
+            });
+            assert_eq!(verified.unwrap(), Attached::Ours);
+            assert_eq!(sources(target), ["ours"]);
+        });
+    }
 }

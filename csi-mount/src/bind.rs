@@ -98,7 +98,7 @@ impl<'a> Bind<'a> {
         };
         let (fd, facts) = open().map_err(|error| Error::os("bind", &path, error))?;
         let details = Details::of(&fd, "bind", &path)?.ok_or_else(|| {
-            Error::new(ErrorKind::NotFound, "bind", "its mount is not in this mount namespace").at(&path)
+            Error::new(ErrorKind::Busy, "bind", "its mount was taken off while it was looked at").at(&path)
         })?;
         let source = Source { path: &path, fd, facts, depth: self.depth };
         let attributes = details.attributes.and(self.attributes);

@@ -54,7 +54,7 @@ impl Details {
     ///
     /// The device of a btrfs is a made-up number, so there the source has to name the device.
     pub(crate) fn is_on(&self, device: DeviceNumber) -> bool {
-        self.device == device || self.device.major == 0 && block_device_at(&self.source) == Some(device)
+        is_on(self.device, &self.source, device)
     }
 }
 
@@ -64,6 +64,10 @@ impl fmt::Display for Details {
         let Self { fs_type, source, device, attributes, .. } = self;
         write!(f, "{fs_type} from {} ({device}), {attributes}", Path::new(source).display())
     }
+}
+
+pub(crate) fn is_on(found: DeviceNumber, source: &OsStr, device: DeviceNumber) -> bool {
+    found == device || found.major == 0 && block_device_at(source) == Some(device)
 }
 
 /// The number of the block device at a path; None when there is no such thing.

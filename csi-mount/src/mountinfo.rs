@@ -10,7 +10,7 @@ use std::path::PathBuf;
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-use crate::{DeviceNumber, Error, ErrorKind, MountAttributes, MountId, Result};
+use crate::{DeviceNumber, Error, ErrorKind, MountAttributes, MountId, Result, details};
 
 const TABLE: &str = "/proc/thread-self/mountinfo";
 const OPERATION: &str = "read mount table";
@@ -43,6 +43,15 @@ pub struct MountEntry {
     pub source: OsString,
     /// The options of the filesystem.
     pub super_options: SuperOptions,
+}
+
+impl MountEntry {
+    /// Whether its filesystem lives on this block device.
+    ///
+    /// The device of a btrfs is a number made up for it, so there the source has to be the path of the device.
+    pub fn is_on(&self, device: DeviceNumber) -> bool {
+        details::is_on(self.device, &self.source, device)
+    }
 }
 
 /// The options of a mounted filesystem. They may hold secrets: `Debug` shows the keys alone.

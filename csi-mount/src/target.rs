@@ -9,7 +9,7 @@ use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::lookup::{self, Facts};
-use crate::{Error, ErrorKind, MountState, Result};
+use crate::{Error, ErrorKind, MountEntry, MountState, Result, mountinfo};
 
 /// A place to mount on: its parent directory, held open, and the last component, which is never followed.
 ///
@@ -170,6 +170,21 @@ impl Target {
     pub fn state(&self) -> Result<MountState> {
         let facts = self.facts("look for a mount at")?;
         Ok(facts.map_or(MountState::Absent, |facts| MountState::of(&facts)))
+    }
+
+    /// All that the mount table says of what is mounted there; of several layers, of the topmost.
+    ///
+    /// The time grows with the number of mounts; for whether something is mounted ask [`state`](Self::state).
+    ///
+    /// # Errors
+    /// As [`state`](Self::state) and [`mounts`](crate::mounts).
+    pub fn mounted(&self) -> Result<Option<MountEntry>> {
+        let operation = "look for a mount at";
+        if !matches!(self.state()?, MountState::Mounted(_)) {
+            return Ok(None);
+        }
+        let seen = self.look(operation)?;
+        if seen.facts.is_mount_root { mountinfo::mount_by_id(seen.facts.mount) } else { Ok(None) }
     }
 
     pub(crate) fn facts(&self, operation: &'static str) -> Result<Option<Facts>> {

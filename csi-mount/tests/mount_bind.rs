@@ -6,7 +6,8 @@ use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::{Duration, Instant};
 
 use csi_mount::testing::{Feature, PeerNamespace, without_features};
 use csi_mount::{Bind, ErrorKind, MountAttributes, MountState, Outcome, Target, mounts, unmount};
@@ -81,40 +82,37 @@ fn nobody_ever_sees_the_target_without_its_attributes() {
         sandbox(|sandbox| {
             let (source, target) = (source(sandbox, "source"), target(sandbox, "target"));
             let host = PeerNamespace::new();
+            let refused = Arc::new(AtomicU32::new(0));
             let is_done = Arc::new(AtomicBool::new(false));
-            let (path, stop) = (target.path().to_owned(), is_done.clone());
-            let seen = host.start(move || {
-                let mut seen = 0;
+            let (path, count, stop) = (target.path().join("file"), refused.clone(), is_done.clone());
+            let watcher = host.start(move || {
+                // The file is there through the bind alone, so opening it for writing must never succeed.
                 while !stop.load(Ordering::Relaxed) {
-                    // The write is the proof: on the bare directory it succeeds, through the bind it never may.
-                    let file = path.join("file");
-                    if let Ok(before) = fs::metadata(&file) {
-                        seen += 1;
-                        if let Ok(file) = fs::OpenOptions::new().write(true).open(&file) {
-                            let after = file.metadata().unwrap();
-                            use std::os::unix::fs::MetadataExt;
-                            assert_ne!(
-                                (before.dev(), before.ino()),
-                                (after.dev(), after.ino()),
-                                "written through"
-                            );
+                    match fs::OpenOptions::new().write(true).open(&path) {
+                        Ok(_) => return Err("opened for writing through a read-only bind"),
+                        Err(error) if error.raw_os_error() == Some(libc::EROFS) => {
+                            count.fetch_add(1, Ordering::Relaxed);
                         }
+                        Err(_) => {}
                     }
                 }
-                seen
+                Ok(())
             });
             without_features(kernel, || {
                 for _ in 0..ROUNDS {
+                    let seen = refused.load(Ordering::Relaxed);
                     Bind::new(&source).attributes(MountAttributes::RDONLY).at(&target).unwrap();
+                    // Until the watcher has met this very mount, or has ended with its finding.
+                    let deadline = Instant::now() + Duration::from_secs(10);
+                    while refused.load(Ordering::Relaxed) == seen && Instant::now() < deadline {
+                        std::hint::spin_loop();
+                    }
                     unmount(&target).unwrap();
                 }
             });
-            // At rest for once, so that the watcher has seen it at least once.
-            Bind::new(&source).attributes(MountAttributes::RDONLY).at(&target).unwrap();
-            let path = target.path().to_owned();
             is_done.store(true, Ordering::Relaxed);
-            let _ = seen();
-            host.run(move || assert_eq!(write_error(&path), Some(libc::EROFS)));
+            assert_eq!(watcher(), Ok(()), "without {kernel:?}");
+            assert!(refused.load(Ordering::Relaxed) >= ROUNDS);
         });
     }
 }
@@ -179,7 +177,9 @@ fn of_many_at_once_one_mounts() {
                     let threads: Vec<_> = (0..4)
                         .map(|_| scope.spawn(|| without_features(kernel, || Bind::new(&source).at(&target))))
                         .collect();
-                    let outcomes = threads.into_iter().map(|thread| thread.join().unwrap().unwrap());
+                    let outcomes = threads.into_iter().map(|thread| {
+                        thread.join().unwrap().unwrap_or_else(|error| panic!("without {kernel:?}: {error}"))
+                    });
                     outcomes.filter(|outcome| *outcome == Outcome::Mounted).count()
                 });
                 assert_eq!((mounted, layers(target.path())), (1, 1), "without {kernel:?}");

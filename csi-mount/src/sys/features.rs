@@ -8,7 +8,10 @@ use nix::errno::Errno;
 use nix::libc;
 
 /// A part of the kernel with an older one to fall back on.
-#[cfg_attr(not(feature = "testing"), expect(unreachable_pub, reason = "public in the testing module"))]
+#[cfg_attr(
+    not(any(test, feature = "testing")),
+    expect(unreachable_pub, reason = "public in the testing module")
+)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Feature {
@@ -53,7 +56,7 @@ pub(crate) fn has(feature: Feature) -> bool {
 }
 
 /// Runs the closure as if the kernel did not have these features, on this thread only.
-#[cfg_attr(not(feature = "testing"), expect(dead_code, reason = "only tests take features away"))]
+#[cfg_attr(not(any(test, feature = "testing")), expect(dead_code, reason = "only tests take features away"))]
 pub(crate) fn without<T>(features: &[Feature], run: impl FnOnce() -> T) -> T {
     struct Restore(u32);
     impl Drop for Restore {

@@ -1,0 +1,216 @@
+//! Filesystems are mounted with their options, once, and a failure says what is wrong.
+
+mod devices;
+mod mount_support;
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use csi_mount::testing::{Feature, PeerNamespace, without_features};
+use csi_mount::{
+    DeviceAccess, Error, ErrorKind, LoopDevice, LoopOptions, Mount, MountOptions, MountState, Outcome,
+    Target, mounts, unmount,
+};
+use devices::Image;
+use mount_support::{layers, sandbox, target, write_error};
+use nix::libc;
+
+/// As the kernel is, and as one that has `mount(2)` only.
+const KERNELS: [&[Feature]; 2] = [&[], &[Feature::FsContext, Feature::MountSetattr, Feature::Statmount]];
+
+/// An image with a filesystem on it, by the program that everybody uses.
+fn image(filesystem: &str) -> Image {
+    let image = Image::new(if filesystem == "xfs" { 300 } else { 128 });
+    let program = format!("mkfs.{filesystem}");
+    let status = Command::new(&program).arg("-q").arg(image.path()).stdin(Stdio::null()).status();
+    assert!(status.unwrap_or_else(|error| panic!("{program}: {error}")).success());
+    image
+}
+
+fn options(flags: &[&str]) -> MountOptions {
+    MountOptions::parse(flags).unwrap()
+}
+
+fn try_mount(filesystem: &str, image: &Image, flags: &[&str], target: &Target) -> Result<Outcome, Error> {
+    Mount::new(filesystem, image.path()).options(&options(flags)).at(target)
+}
+
+#[test]
+fn each_filesystem_is_mounted_once() {
+    for filesystem in ["ext4", "xfs", "btrfs"] {
+        let image = image(filesystem);
+        for kernel in KERNELS {
+            sandbox(|sandbox| {
+                let target = target(sandbox, "target");
+                let mount =
+                    || without_features(kernel, || try_mount(filesystem, &image, &["noatime"], &target));
+                assert_eq!(mount().unwrap(), Outcome::Mounted);
+                fs::write(target.path().join("file"), "data").unwrap();
+                assert_eq!(mount().unwrap(), Outcome::AlreadyMounted, "{filesystem} without {kernel:?}");
+                assert_eq!(layers(target.path()), 1);
+                let entry = target.mounted().unwrap().unwrap();
+                assert!(
+                    entry.is_on(image.loop_device().number()) && entry.fs_type == filesystem,
+                    "{entry:?}"
+                );
+
+                let error = try_mount(filesystem, &image, &["noatime", "ro"], &target).unwrap_err();
+                assert_eq!(error.kind(), ErrorKind::AlreadyMounted);
+                assert!(error.to_string().contains("asked for ro,noatime"), "{error}");
+                unmount(&target).unwrap();
+            });
+        }
+    }
+}
+
+#[test]
+fn another_device_is_not_the_same() {
+    let (one, two) = (image("ext4"), image("ext4"));
+    sandbox(|sandbox| {
+        let target = target(sandbox, "target");
+        try_mount("ext4", &one, &[], &target).unwrap();
+        let error = try_mount("ext4", &two, &[], &target).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::AlreadyMounted);
+        let text = error.to_string();
+        assert!(text.contains(&format!("{} (", two.path().display())), "what was asked for: {text}");
+        assert!(text.contains(&format!("there is ext4 from {}", one.path().display())), "{text}");
+        unmount(&target).unwrap();
+    });
+}
+
+#[test]
+fn a_bad_option_is_named_by_the_filesystem_and_its_value_is_not() {
+    let image = image("ext4");
+    sandbox(|sandbox| {
+        let target = target(sandbox, "target");
+        let error = try_mount("ext4", &image, &["no_such_option=s3cretvalue"], &target).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidInput);
+        let text = format!("{error} {error:?}");
+        assert!(text.contains("Unknown parameter 'no_such_option'"), "the kernel's words: {text}");
+        assert!(!text.contains("s3cretvalue"), "{text}");
+
+        let error = try_mount("ext4", &image, &["commit=s3cretvalue"], &target).unwrap_err();
+        assert!(
+            error.to_string().contains("commit") && !error.to_string().contains("s3cretvalue"),
+            "{error}"
+        );
+        assert_eq!(target.state().unwrap(), MountState::NotMounted);
+    });
+}
+
+#[test]
+fn what_the_device_is_explains_the_failure() {
+    sandbox(|sandbox| {
+        let target = target(sandbox, "target");
+        let failure = |fs_type: &str, source: &Path| Mount::new(fs_type, source).at(&target).unwrap_err();
+
+        let error = failure("no_such_fs", Path::new("/dev/null"));
+        assert_eq!(error.kind(), ErrorKind::Unsupported);
+        assert!(error.to_string().contains("modprobe no_such_fs"), "{error}");
+        assert_eq!(failure("ext4", Path::new("/dev/no_such_device")).kind(), ErrorKind::NotFound);
+        let error = failure("ext4", Path::new("/dev/null"));
+        assert_eq!(error.kind(), ErrorKind::InvalidInput);
+        assert!(error.to_string().contains("/dev/null is no block device"), "{error}");
+
+        let blank = Image::new(16);
+        assert_eq!(failure("ext4", blank.path()).kind(), ErrorKind::InvalidInput);
+    });
+}
+
+#[test]
+fn a_read_only_device_wants_a_read_only_mount() {
+    let image = image("ext4");
+    let read_only = LoopOptions::new().access(DeviceAccess::ReadOnly);
+    let device = LoopDevice::attach(image.file(), &read_only).unwrap();
+    for kernel in KERNELS {
+        sandbox(|sandbox| {
+            let target = target(sandbox, "target");
+            without_features(kernel, || {
+                let error = Mount::new("ext4", device.path()).at(&target).unwrap_err();
+                assert_eq!(error.kind(), ErrorKind::ReadOnly, "{error}");
+                assert!(error.to_string().contains("is read-only; ask for a read-only mount"), "{error}");
+                let mount = Mount::new("ext4", device.path()).options(&options(&["ro"])).at(&target);
+                assert_eq!(mount.unwrap(), Outcome::Mounted);
+            });
+            assert_eq!(write_error(target.path()), Some(libc::EROFS));
+            unmount(&target).unwrap();
+        });
+    }
+    device.detach().unwrap();
+}
+
+#[test]
+fn a_clone_of_a_mounted_xfs_is_explained() {
+    let original = image("xfs");
+    let copy = tempfile::tempdir().unwrap();
+    let file = copy.path().join("copy");
+    // Sparse, as the original.
+    assert!(
+        Command::new("cp").arg("--sparse=always").arg(original.file()).arg(&file).status().unwrap().success()
+    );
+    let device = LoopDevice::attach(&file, &LoopOptions::new()).unwrap();
+    sandbox(|sandbox| {
+        let (one, two) = (target(sandbox, "one"), target(sandbox, "two"));
+        try_mount("xfs", &original, &[], &one).unwrap();
+        let error = Mount::new("xfs", device.path()).at(&two).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Busy);
+        let text = error.to_string();
+        assert!(
+            text.contains(&format!("{} is mounted and has the same XFS UUID", original.path().display())),
+            "{text}"
+        );
+        assert!(text.contains("nouuid"), "{text}");
+        Mount::new("xfs", device.path()).options(&options(&["nouuid"])).at(&two).unwrap();
+        unmount(&two).unwrap();
+        unmount(&one).unwrap();
+    });
+    device.detach().unwrap();
+}
+
+#[test]
+fn attributes_are_received_with_the_filesystem() {
+    let image = image("ext4");
+    for kernel in KERNELS {
+        sandbox(|sandbox| {
+            let target = target(sandbox, "target");
+            let host = PeerNamespace::new();
+            let flags = ["ro", "nosuid", "nodev", "noexec"];
+            without_features(kernel, || try_mount("ext4", &image, &flags, &target)).unwrap();
+            let path = target.path().to_owned();
+            host.run(move || {
+                let entry = mounts().unwrap().into_iter().rfind(|entry| entry.mount_point == path).unwrap();
+                assert_eq!(entry.attributes, options(&flags).attributes());
+                assert!(entry.super_options.has_flag("ro"), "nothing writes to the device");
+                assert_eq!(write_error(&path), Some(libc::EROFS));
+            });
+            unmount(&target).unwrap();
+        });
+    }
+}
+
+#[test]
+fn a_filesystem_that_turned_read_only_is_not_taken_for_writable() {
+    use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags};
+    let image = image("ext4");
+    sandbox(|sandbox| {
+        let target = target(sandbox, "target");
+        // A writable mount of a read-only superblock, as it is after an error with errors=remount-ro.
+        let context = rustix::mount::fsopen("ext4", FsOpenFlags::FSOPEN_CLOEXEC).unwrap();
+        rustix::mount::fsconfig_set_string(&context, "source", image.path()).unwrap();
+        rustix::mount::fsconfig_set_flag(&context, "ro").unwrap();
+        rustix::mount::fsconfig_create(&context).unwrap();
+        let flags = (FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::empty());
+        let mount = rustix::mount::fsmount(&context, flags.0, flags.1).unwrap();
+        let empty = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH;
+        rustix::mount::move_mount(&mount, c"", rustix::fs::CWD, target.path(), empty).unwrap();
+        drop((mount, context));
+
+        for kernel in KERNELS {
+            let error = without_features(kernel, || try_mount("ext4", &image, &[], &target)).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::ReadOnly, "{error}");
+            assert!(error.to_string().contains("turned read-only"), "{error}");
+        }
+        unmount(&target).unwrap();
+    });
+}
