@@ -43,6 +43,16 @@ pub enum DeviceUse {
     InUse,
 }
 
+/// Whether a device takes writes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum DeviceAccess {
+    /// It does.
+    #[default]
+    ReadWrite,
+    /// It refuses them, whoever opens it.
+    ReadOnly,
+}
+
 impl BlockDevice {
     /// Opens a block device for reading, following symbolic links, as those in `/dev/disk`.
     ///

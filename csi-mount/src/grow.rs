@@ -1,6 +1,5 @@
 //! Grows a filesystem to the size of its device.
 
-use std::fs::File;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::MetadataExt as _;
@@ -155,7 +154,7 @@ impl Mounted<'_> {
 }
 
 /// The one device of a mounted btrfs.
-pub(crate) fn btrfs_device(directory: &OwnedFd, at: &Path) -> Result<BtrfsDevice> {
+fn btrfs_device(directory: &OwnedFd, at: &Path) -> Result<BtrfsDevice> {
     const ASK: &str = "ask for the device under";
     let info = ioctl::btrfs_info(directory.as_fd()).map_err(|error| match error {
         nix::Error::ENOTTY => {
@@ -180,12 +179,12 @@ pub(crate) fn btrfs_device(directory: &OwnedFd, at: &Path) -> Result<BtrfsDevice
 }
 
 /// The node of a btrfs's device, as the filesystem has it.
-pub(crate) fn node(device: &BtrfsDevice) -> PathBuf {
+fn node(device: &BtrfsDevice) -> PathBuf {
     let length = device.path.iter().position(|byte| *byte == 0).unwrap_or(device.path.len());
     PathBuf::from(std::ffi::OsStr::from_bytes(&device.path[..length]))
 }
 
-pub(crate) fn node_number(path: &Path) -> Result<DeviceNumber> {
+fn node_number(path: &Path) -> Result<DeviceNumber> {
     let metadata = std::fs::metadata(path).map_err(|error| Error::os("look at", path, error))?;
     Ok(DeviceNumber::from_dev_t(metadata.rdev()))
 }
@@ -231,20 +230,4 @@ fn on_disk(device: &BlockDevice, filesystem: Filesystem) -> Result<Signature> {
             Err(Error::new(ErrorKind::WrongDevice, GROW, reason).at(device.path()))
         }
     }
-}
-
-/// The number of the block device under a mounted ext4, XFS or btrfs.
-pub(crate) fn device_under(directory: &Path) -> Result<DeviceNumber> {
-    const ASK: &str = "ask for the device under";
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-    let opened = rustix::fs::open(directory, flags, Mode::empty())
-        .map_err(|error| Error::os(ASK, directory, error))?;
-    let opened = File::from(opened);
-    let number =
-        DeviceNumber::from_dev_t(opened.metadata().map_err(|error| Error::os(ASK, directory, error))?.dev());
-    // Filesystems that are not a block device's own have numbers of major 0, btrfs among them.
-    if number.major != 0 {
-        return Ok(number);
-    }
-    node_number(&node(&btrfs_device(&opened.into(), directory)?)).map_err(|error| error.at(directory))
 }

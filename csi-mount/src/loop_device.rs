@@ -11,7 +11,7 @@ use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::sys::ioctl::{self, LoopInfo};
-use crate::{DeviceNumber, DeviceUse, Error, ErrorKind, Result};
+use crate::{DeviceAccess, DeviceNumber, DeviceUse, Error, ErrorKind, Result};
 
 const CONTROL: &str = "/dev/loop-control";
 const ATTACH: &str = "attach a loop device to";
@@ -25,9 +25,9 @@ const RACES: usize = 64;
 /// How to attach a loop device.
 ///
 /// ```no_run
-/// use csi_mount::{LoopAccess, LoopDevice, LoopOptions};
+/// use csi_mount::{DeviceAccess, LoopDevice, LoopOptions};
 ///
-/// let options = LoopOptions::new().access(LoopAccess::ReadOnly);
+/// let options = LoopOptions::new().access(DeviceAccess::ReadOnly);
 /// let device = LoopDevice::attach("/var/lib/images/vol-1.img", &options)?;
 /// println!("{}", device.path().display());
 /// device.detach()?;
@@ -35,21 +35,11 @@ const RACES: usize = 64;
 /// ```
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LoopOptions {
-    access: LoopAccess,
+    access: DeviceAccess,
     lifetime: LoopLifetime,
     cache: LoopCache,
     sector_size: u32,
     mark: Option<String>,
-}
-
-/// Whether a loop device takes writes.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum LoopAccess {
-    /// It does.
-    #[default]
-    ReadWrite,
-    /// It refuses them, whoever opens it.
-    ReadOnly,
 }
 
 /// How long a loop device stays attached.
@@ -80,7 +70,7 @@ impl LoopOptions {
 
     /// Whether it takes writes.
     #[must_use]
-    pub fn access(mut self, access: LoopAccess) -> Self {
+    pub fn access(mut self, access: DeviceAccess) -> Self {
         self.access = access;
         self
     }
@@ -115,7 +105,7 @@ impl LoopOptions {
     fn info(&self, backing: &Path) -> LoopInfo {
         let mut info = LoopInfo::zeroed();
         for (wanted, flag) in [
-            (self.access == LoopAccess::ReadOnly, LoopInfo::READ_ONLY),
+            (self.access == DeviceAccess::ReadOnly, LoopInfo::READ_ONLY),
             (self.lifetime == LoopLifetime::UntilClosed, LoopInfo::AUTOCLEAR),
             (self.cache == LoopCache::Direct, LoopInfo::DIRECT_IO),
         ] {
@@ -174,7 +164,7 @@ impl LoopDevice {
         for found in Self::find(backing)? {
             let info = found.info()?;
             let read_only = info.flags & LoopInfo::READ_ONLY != 0;
-            if read_only == (options.access == LoopAccess::ReadOnly)
+            if read_only == (options.access == DeviceAccess::ReadOnly)
                 && info.offset == 0
                 && info.size_limit == 0
             {
@@ -202,7 +192,7 @@ impl LoopDevice {
         deleted.extend_from_slice(b" (deleted)");
         let mut found = Vec::new();
         for (name, backing_file) in attached()? {
-            let Some(device) = Self::open(&Path::new("/dev").join(name), LoopAccess::ReadOnly)? else {
+            let Some(device) = Self::open(&Path::new("/dev").join(name), DeviceAccess::ReadOnly)? else {
                 continue;
             };
             let Ok(info) = device.info() else { continue };
@@ -219,15 +209,18 @@ impl LoopDevice {
         Ok(found)
     }
 
-    /// Every attached loop device that was given this mark.
-    pub(crate) fn find_marked(mark: &str) -> Result<Vec<Self>> {
+    /// Every attached loop device that was given this mark, with the number of the block device beneath.
+    pub(crate) fn find_marked(mark: &str) -> Result<Vec<(Self, DeviceNumber)>> {
         let mut found = Vec::new();
         for (name, _) in attached()? {
-            let Some(device) = Self::open(&Path::new("/dev").join(name), LoopAccess::ReadOnly)? else {
+            let Some(device) = Self::open(&Path::new("/dev").join(name), DeviceAccess::ReadOnly)? else {
                 continue;
             };
-            if device.info().is_ok_and(|info| text(&info.file_name) == mark.as_bytes()) {
-                found.push(device);
+            // A device that went away meanwhile has no mark.
+            if let Ok(info) = device.info()
+                && text(&info.file_name) == mark.as_bytes()
+            {
+                found.push((device, DeviceNumber::from_dev_t(info.rdevice)));
             }
         }
         Ok(found)
@@ -248,9 +241,9 @@ impl LoopDevice {
     /// # Errors
     ///
     /// [`NotFound`](ErrorKind::NotFound) if it was detached meanwhile.
-    pub fn access(&self) -> Result<LoopAccess> {
+    pub fn access(&self) -> Result<DeviceAccess> {
         let read_only = self.info()?.flags & LoopInfo::READ_ONLY != 0;
-        Ok(if read_only { LoopAccess::ReadOnly } else { LoopAccess::ReadWrite })
+        Ok(if read_only { DeviceAccess::ReadOnly } else { DeviceAccess::ReadWrite })
     }
 
     /// Takes the backing file's size anew, after it grew.
@@ -315,10 +308,10 @@ impl LoopDevice {
     }
 
     /// Opens a node; none if there is no device behind it any more.
-    fn open(path: &Path, access: LoopAccess) -> Result<Option<Self>> {
+    fn open(path: &Path, access: DeviceAccess) -> Result<Option<Self>> {
         let mode = match access {
-            LoopAccess::ReadOnly => OFlags::RDONLY,
-            LoopAccess::ReadWrite => OFlags::RDWR,
+            DeviceAccess::ReadOnly => OFlags::RDONLY,
+            DeviceAccess::ReadWrite => OFlags::RDWR,
         };
         let flags = mode | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOFOLLOW;
         let file = match rustix::fs::open(path, flags, Mode::empty()) {
@@ -384,7 +377,7 @@ fn open_backing(backing: &Path, options: &LoopOptions) -> Result<File> {
     }
     fs::OpenOptions::new()
         .read(true)
-        .write(options.access == LoopAccess::ReadWrite)
+        .write(options.access == DeviceAccess::ReadWrite)
         .open(backing)
         .map_err(failed)
 }
@@ -431,7 +424,7 @@ fn attach_to(file: &File, backing: &Path, options: &LoopOptions) -> Result<LoopD
 /// A new device's node appears a moment after its number is known.
 ///
 /// What is attached through a node that was opened for reading is read-only, so it is opened as it is to be used.
-fn wait_for_node(path: &Path, access: LoopAccess) -> Result<LoopDevice> {
+fn wait_for_node(path: &Path, access: DeviceAccess) -> Result<LoopDevice> {
     let end = Instant::now() + PATIENCE;
     loop {
         if let Some(device) = LoopDevice::open(path, access)? {

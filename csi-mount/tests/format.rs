@@ -8,7 +8,7 @@ use std::os::unix::fs::OpenOptionsExt as _;
 
 use csi_mount::testing::private_mount_namespace;
 use csi_mount::{
-    CheckPolicy, CheckReport, ErrorKind, Filesystem, Format, LoopAccess, LoopOptions, Mount, Probe, Target,
+    CheckPolicy, CheckReport, DeviceAccess, ErrorKind, Filesystem, Format, LoopOptions, Mount, Probe, Target,
     check, unmount,
 };
 use devices::{Image, MIB};
@@ -106,7 +106,7 @@ fn a_device_in_use_is_left_alone() {
 
 #[test]
 fn a_read_only_device_says_so() {
-    let image = Image::with(64, &LoopOptions::new().access(LoopAccess::ReadOnly));
+    let image = Image::with(64, &LoopOptions::new().access(DeviceAccess::ReadOnly));
     let error = format(&image, &Format::new(Filesystem::Ext4)).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::ReadOnly, "{error}");
 }

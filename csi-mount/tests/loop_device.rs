@@ -5,7 +5,7 @@ mod devices;
 use std::fs::{self, File, OpenOptions};
 use std::io::Write as _;
 
-use csi_mount::{BlockDevice, DeviceUse, ErrorKind, LoopAccess, LoopDevice, LoopLifetime, LoopOptions};
+use csi_mount::{BlockDevice, DeviceAccess, DeviceUse, ErrorKind, LoopDevice, LoopLifetime, LoopOptions};
 use devices::{Image, MIB};
 
 fn names(found: &[LoopDevice]) -> Vec<String> {
@@ -16,21 +16,21 @@ fn names(found: &[LoopDevice]) -> Vec<String> {
 fn a_device_is_found_by_its_file_and_not_by_its_name() {
     let image = Image::new(8);
     let path = image.path().display().to_string();
-    assert_eq!(names(&LoopDevice::find(image.file()).unwrap()), [path.clone()]);
+    assert_eq!(names(&LoopDevice::find(image.file()).unwrap()), [path.as_str()]);
 
     let link = image.directory().join("link");
     fs::hard_link(image.file(), &link).unwrap();
-    assert_eq!(names(&LoopDevice::find(&link).unwrap()), [path.clone()], "another name of the same file");
+    assert_eq!(names(&LoopDevice::find(&link).unwrap()), [path.as_str()], "another name of the same file");
 
     let renamed = image.directory().join("renamed");
     fs::rename(image.file(), &renamed).unwrap();
     File::create(image.file()).unwrap().set_len(MIB).unwrap();
     assert!(LoopDevice::find(image.file()).unwrap().is_empty(), "another file of the same name");
-    assert_eq!(names(&LoopDevice::find(&renamed).unwrap()), [path.clone()]);
+    assert_eq!(names(&LoopDevice::find(&renamed).unwrap()), [path.as_str()]);
 
     fs::remove_file(&link).unwrap();
     fs::remove_file(&renamed).unwrap();
-    assert_eq!(names(&LoopDevice::find(&renamed).unwrap()), [path], "deleted");
+    assert_eq!(names(&LoopDevice::find(&renamed).unwrap()), [path.as_str()], "deleted");
 }
 
 #[test]
@@ -74,7 +74,7 @@ fn many_at_once_share_one_device() {
     drop(attached);
 
     let read_only =
-        LoopDevice::attach_or_find(&file, &LoopOptions::new().access(LoopAccess::ReadOnly)).unwrap();
+        LoopDevice::attach_or_find(&file, &LoopOptions::new().access(DeviceAccess::ReadOnly)).unwrap();
     assert_ne!(read_only.path().display().to_string(), paths[0], "other access, other device");
     read_only.detach().unwrap();
     for device in LoopDevice::find(&file).unwrap() {
@@ -98,9 +98,9 @@ fn many_files_at_once_get_a_device_each() {
 
 #[test]
 fn a_read_only_device_refuses_writes() {
-    let image = Image::with(8, &LoopOptions::new().access(LoopAccess::ReadOnly));
+    let image = Image::with(8, &LoopOptions::new().access(DeviceAccess::ReadOnly));
     assert!(image.open().is_read_only().unwrap());
-    assert_eq!(image.loop_device().access().unwrap(), LoopAccess::ReadOnly);
+    assert_eq!(image.loop_device().access().unwrap(), DeviceAccess::ReadOnly);
     let refused =
         OpenOptions::new().write(true).open(image.path()).and_then(|mut device| device.write_all(b"x"));
     assert!(refused.is_err());

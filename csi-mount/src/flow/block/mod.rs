@@ -1,0 +1,115 @@
+//! The node's part for volumes that are block devices.
+//!
+//! | step | filesystem volume | raw block volume |
+//! |---|---|---|
+//! | stage | [`stage`]: probe, format if blank, grow, mount | |
+//! | publish | [`publish`]: bind the staged filesystem | [`publish_device`]: bind the device's node |
+//! | expand | [`expand`] | [`expand`] |
+//! | unpublish | [`unpublish`] | [`unpublish`] |
+//! | unstage | [`unstage`]: unmount, and the device is free | |
+//!
+//! A step that is repeated finds its work done and says so; one that finds somebody else's work refuses.
+//!
+//! ```no_run
+//! use csi_mount::flow::block::{StagePlan, publish, stage, unpublish, unstage};
+//! use csi_mount::{Filesystem, MountAttributes, MountOptions, Target};
+//!
+//! let device = "/dev/disk/by-id/virtio-vol-1";
+//! let staging = Target::new("/var/lib/kubelet/plugins/kubernetes.io/csi/block.example.org/vol-1/globalmount")?;
+//! let target = Target::new("/var/lib/kubelet/pods/1/volumes/kubernetes.io~csi/vol-1/mount")?;
+//!
+//! let plan = StagePlan::new(Filesystem::Xfs).options(MountOptions::parse(["noatime"])?);
+//! let staged = stage(device, &staging, &plan)?;
+//! println!("{} is staged: {:?}", staged.device, staged.content);
+//! publish(staging.path(), &target, MountAttributes::RDONLY)?;
+//!
+//! unpublish(&target)?;
+//! unstage(&staging, Some(device.as_ref()))?;
+//! # Ok::<(), csi_mount::Error>(())
+//! ```
+
+mod expand;
+mod publish;
+mod raw;
+mod stage;
+mod unstage;
+
+use std::path::{Path, PathBuf};
+
+use crate::details::{self, Details};
+use crate::lookup::Facts;
+use crate::{BlockDevice, DeviceNumber, Error, ErrorKind, MountState, Result, Target};
+
+pub use expand::expand;
+pub use publish::{publish, unpublish};
+pub use raw::publish_device;
+pub use stage::{Content, StagePlan, Staged, stage};
+pub use unstage::unstage;
+
+/// The block device of a volume: the one under the filesystem mounted at this path, or whose node is bound there.
+///
+/// It does not ask the filesystem, so it returns also where that one hangs.
+///
+/// # Errors
+///
+/// [`NotFound`](ErrorKind::NotFound) if nothing is mounted there, [`Unsupported`](ErrorKind::Unsupported) if the
+/// filesystem there has no block device.
+pub fn device_of(path: impl AsRef<Path>) -> Result<DeviceNumber> {
+    const ASK: &str = "find the device at";
+    let place = Place::at(path.as_ref(), ASK)?;
+    place.device().ok_or_else(|| {
+        let reason = format!("the filesystem there is {}, which has no block device", place.details.fs_type);
+        Error::new(ErrorKind::Unsupported, ASK, reason).at(place.path)
+    })
+}
+
+/// Where a volume is mounted, looked at without asking its filesystem.
+struct Place {
+    path: PathBuf,
+    facts: Facts,
+    details: Details,
+}
+
+impl Place {
+    fn at(path: &Path, operation: &'static str) -> Result<Self> {
+        let target = Target::new(path)?;
+        let nothing =
+            || Error::new(ErrorKind::NotFound, operation, "nothing is mounted there").at(target.path());
+        // Of a directory that is no mount's root the device is that of the node's own disk.
+        if !matches!(target.state()?, MountState::Mounted(_)) {
+            return Err(nothing());
+        }
+        let seen = target.look(operation)?;
+        let details = Details::of(&seen.fd, operation, target.path())?.ok_or_else(nothing)?;
+        Ok(Self { path: target.path().to_owned(), facts: seen.facts, details })
+    }
+
+    fn is_block_device(&self) -> bool {
+        self.facts.file_type == rustix::fs::FileType::BlockDevice
+    }
+
+    fn device(&self) -> Option<DeviceNumber> {
+        if self.is_block_device() { Some(self.facts.node) } else { device_under(&self.details) }
+    }
+}
+
+/// The block device of a mounted filesystem. That of a btrfs is known by its source only.
+fn device_under(details: &Details) -> Option<DeviceNumber> {
+    match details.device.major {
+        0 => details::block_device_at(&details.source),
+        _ => Some(details.device),
+    }
+}
+
+/// Waits a moment for a device to be free: an unmount elsewhere may be on its way.
+fn is_free_soon(device: &BlockDevice) -> Result<bool> {
+    use std::time::{Duration, Instant};
+    let end = Instant::now() + Duration::from_secs(1);
+    loop {
+        match device.in_use()? {
+            crate::DeviceUse::Free => return Ok(true),
+            crate::DeviceUse::InUse if Instant::now() >= end => return Ok(false),
+            crate::DeviceUse::InUse => std::thread::sleep(Duration::from_millis(10)),
+        }
+    }
+}

@@ -1,0 +1,58 @@
+//! A staged filesystem at the place where a workload sees it.
+
+use std::path::Path;
+
+use rustix::fs::FileType;
+
+use super::raw;
+use crate::{
+    Bind, Created, Error, ErrorKind, MountAttributes, MountState, Outcome, Removed, Result, Target,
+    mount_state, unmount,
+};
+
+const PUBLISH: &str = "publish";
+const UNPUBLISH: &str = "unpublish";
+
+/// Binds the staged filesystem to the target directory, with these attributes added to those of the staged mount.
+///
+/// The directory is made if it is not there. If the bind fails, a directory that was made is removed again.
+///
+/// # Errors
+///
+/// [`NotFound`](ErrorKind::NotFound) if nothing is mounted at the staging directory, and those of [`Bind::at`] and
+/// [`Target::create_dir`].
+pub fn publish(staging: impl AsRef<Path>, target: &Target, attributes: MountAttributes) -> Result<Outcome> {
+    let staging = staging.as_ref();
+    // Bound unmounted, the workload would write to the node's own disk.
+    if !matches!(mount_state(staging)?, MountState::Mounted(_)) {
+        return Err(Error::new(ErrorKind::NotFound, PUBLISH, "no volume is staged there")
+            .at(staging)
+            .mend("stage it first"));
+    }
+    let created = target.create_dir()?;
+    Bind::new(staging).attributes(attributes).at(target).inspect_err(|_| take_back(created, target))
+}
+
+/// Removes what a failed step has made.
+pub(super) fn take_back(created: Created, target: &Target) {
+    if created == Created::Created
+        && let Err(left) = target.remove()
+    {
+        tracing::warn!(%left, "a target that could not be published is left");
+    }
+}
+
+/// Undoes [`publish`] and [`publish_device`](super::publish_device): unmounts every layer and removes the directory or
+/// file, which must be empty.
+///
+/// # Errors
+///
+/// Those of [`unmount`] and [`Target::remove`].
+pub fn unpublish(target: &Target) -> Result<Removed> {
+    unmount(target)?;
+    // Below a device is the file that it was bound onto. The file goes last, so that a retry comes here again.
+    if target.facts(UNPUBLISH)?.is_some_and(|facts| facts.file_type == FileType::RegularFile) {
+        raw::detach_read_only(target)?;
+    }
+    target.remove()
+}

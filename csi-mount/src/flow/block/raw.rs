@@ -1,0 +1,117 @@
+//! A block device as such at the place where a workload sees it.
+
+use std::path::Path;
+
+use super::publish::take_back;
+use crate::{
+    Bind, BlockDevice, DeviceAccess, DeviceNumber, Error, ErrorKind, LoopCache, LoopDevice, LoopOptions,
+    Outcome, Result, Target,
+};
+
+const PUBLISH: &str = "publish device at";
+
+/// Binds a block device's node onto the target file.
+///
+/// A read-only bind does not stop writes to a device, so for [`ReadOnly`](DeviceAccess::ReadOnly) the node is that of a
+/// read-only loop device over it, which refuses them whoever opens it; other targets of the device stay writable. A
+/// device that refuses writes itself is bound as it is.
+///
+/// # Errors
+///
+/// [`ReadOnly`](ErrorKind::ReadOnly) if the device refuses writes and they are asked for,
+/// [`AlreadyMounted`](ErrorKind::AlreadyMounted) if another device is there or the same with other access, and those
+/// of [`BlockDevice::open`], [`LoopDevice::attach`], [`Bind::at`] and [`Target::create_file`].
+pub fn publish_device(device: impl AsRef<Path>, target: &Target, access: DeviceAccess) -> Result<Outcome> {
+    let device = BlockDevice::open(device)?;
+    let refuses_writes = device.is_read_only()?;
+    if access == DeviceAccess::ReadWrite {
+        if refuses_writes {
+            let reason = format!("{} refuses writes", device.path().display());
+            return Err(Error::new(ErrorKind::ReadOnly, PUBLISH, reason)
+                .at(target.path())
+                .mend("publish it read-only"));
+        }
+        return bind(&device, target);
+    }
+    if refuses_writes {
+        return bind(&device, target);
+    }
+    let (loop_device, is_new) = read_only_over(&device, target)?;
+    let bound = BlockDevice::open(loop_device.path()).and_then(|node| bind(&node, target));
+    if bound.is_err()
+        && is_new
+        && let Err(left) = loop_device.detach()
+    {
+        tracing::warn!(%left, "the loop device of a target that could not be published is left");
+    }
+    bound
+}
+
+fn bind(device: &BlockDevice, target: &Target) -> Result<Outcome> {
+    let created = target.create_file()?;
+    let outcome = Bind::new(device.path()).at(target).inspect_err(|_| take_back(created, target))?;
+    let bound = target.facts(PUBLISH)?.map(|facts| facts.node);
+    if bound == Some(device.number()) {
+        return Ok(outcome);
+    }
+    let reason = format!("asked for {}, the kernel has {bound:?}", device.number());
+    Err(Error::new(ErrorKind::WrongDevice, PUBLISH, reason).at(target.path()))
+}
+
+/// The read-only loop device of this target over this device, and whether it is new.
+fn read_only_over(device: &BlockDevice, target: &Target) -> Result<(LoopDevice, bool)> {
+    let mark = mark(target);
+    for (found, beneath) in LoopDevice::find_marked(&mark)? {
+        if beneath == device.number() && found.access()? == DeviceAccess::ReadOnly {
+            return Ok((found, false));
+        }
+    }
+    let options = LoopOptions::new().access(DeviceAccess::ReadOnly).cache(LoopCache::Direct).mark(mark);
+    Ok((LoopDevice::attach(device.path(), &options)?, true))
+}
+
+/// Detaches the loop devices that were made for this target, also by a process that has since died.
+pub(super) fn detach_read_only(target: &Target) -> Result<()> {
+    for (found, _) in LoopDevice::find_marked(&mark(target))? {
+        found.detach()?;
+    }
+    Ok(())
+}
+
+/// Lets a loop device that was made for this target follow the size of what is beneath; others do by themselves.
+pub(super) fn refresh(number: DeviceNumber, target: &Path) -> Result<()> {
+    let marked = LoopDevice::find_marked(&mark_of(target))?;
+    marked
+        .iter()
+        .filter(|(found, _)| found.number() == number)
+        .try_for_each(|(found, _)| found.refresh_size())
+}
+
+fn mark(target: &Target) -> String {
+    mark_of(target.path())
+}
+
+/// The name kept by the kernel with a target's loop device, by which it is found again: paths can be longer than fits.
+fn mark_of(target: &Path) -> String {
+    use std::os::unix::ffi::OsStrExt as _;
+    // FNV-1a: the same in every process and version, which the standard library's hashers don't promise.
+    let start = 0xcbf2_9ce4_8422_2325u64;
+    let hash = target
+        .as_os_str()
+        .as_bytes()
+        .iter()
+        .fold(start, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3));
+    format!("csi-mount read-only {hash:016x}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn marks_are_the_same_in_every_version_and_fit() {
+        assert_eq!(mark_of(Path::new("/target")), "csi-mount read-only e2e6a944b2d2df2f");
+        assert_ne!(mark_of(Path::new("/target")), mark_of(Path::new("/targeu")));
+        assert!(mark_of(Path::new("/")).len() < 64);
+    }
+}

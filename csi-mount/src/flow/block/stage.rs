@@ -1,0 +1,208 @@
+//! From a device to a mounted filesystem.
+
+use std::path::Path;
+
+use super::device_under;
+use crate::details::Details;
+use crate::{
+    BlockDevice, DeviceNumber, Error, ErrorKind, Filesystem, Format, Grown, Mount, MountOptions, MountState,
+    Outcome, Probe, Result, Signature, Target, grow_mounted, grow_unmounted, unmount,
+};
+
+const STAGE: &str = "stage";
+
+/// How a device is to be staged.
+#[derive(Debug, Clone)]
+#[must_use]
+pub struct StagePlan {
+    filesystem: Filesystem,
+    options: MountOptions,
+    format: Format,
+}
+
+impl StagePlan {
+    /// This filesystem, read-write with its default options.
+    pub fn new(filesystem: Filesystem) -> Self {
+        Self { filesystem, options: MountOptions::new(), format: Format::new(filesystem) }
+    }
+
+    /// The options to mount with. [`read_only`](MountOptions::read_only) ones also let nothing be formatted or grown.
+    pub fn options(mut self, options: MountOptions) -> Self {
+        self.options = options;
+        self
+    }
+
+    /// The label of a filesystem that is made; see [`Format::label`].
+    pub fn label(mut self, label: impl Into<String>) -> Self {
+        self.format = self.format.label(label);
+        self
+    }
+
+    /// More arguments for `mkfs`; see [`Format::arguments`].
+    pub fn mkfs_arguments<I>(mut self, arguments: I) -> Self
+    where
+        I: IntoIterator,
+        I::Item: Into<String>,
+    {
+        self.format = self.format.arguments(arguments);
+        self
+    }
+
+    /// Whether the device may be written to.
+    fn writes(&self) -> bool {
+        !self.options.is_read_only()
+    }
+}
+
+/// What staging found and did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Staged {
+    /// The device that is mounted.
+    pub device: DeviceNumber,
+    /// Whether it was mounted, or was before.
+    pub outcome: Outcome,
+    /// Whether the filesystem is new.
+    pub content: Content,
+    /// What growing did, where the device was looked at for that.
+    pub grown: Option<Grown>,
+}
+
+/// Whether a staged filesystem is new.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Content {
+    /// The device was blank and has been formatted.
+    Formatted,
+    /// The filesystem was there.
+    Kept,
+}
+
+/// Mounts the filesystem of a device at the staging directory, making the filesystem if the device is blank.
+///
+/// What is there is kept: the device is formatted only if it is [`Blank`](Probe::Blank), and mounted only if it holds
+/// the filesystem of the plan. A filesystem smaller than its device grows: ext4 before it is mounted, XFS and btrfs
+/// after. The XFS clone of a mounted filesystem is mounted with `nouuid`. When it fails, what it mounted is unmounted.
+///
+/// # Errors
+///
+/// - [`NotBlank`](ErrorKind::NotBlank): the device holds something else, and the message says what and where.
+/// - [`Unreadable`](ErrorKind::Unreadable): it can't be read. In neither case was it written to.
+/// - [`AlreadyMounted`](ErrorKind::AlreadyMounted): another device is mounted there, or with other options.
+/// - [`ReadOnly`](ErrorKind::ReadOnly): the device refuses writes and the plan wants them, or it is blank and the plan
+///   allows none.
+/// - Those of [`BlockDevice::open`], [`Format::run`], [`grow_unmounted`], [`grow_mounted`] and [`Mount::at`].
+pub fn stage(device: impl AsRef<Path>, staging: &Target, plan: &StagePlan) -> Result<Staged> {
+    let device = BlockDevice::open(device)?;
+    let mut content = Content::Kept;
+    let mut grown = None;
+    if !matches!(staging.state()?, MountState::Mounted(_)) {
+        (content, grown) = prepare(&device, plan)?;
+        staging.create_dir()?;
+    }
+    let outcome = mount(&device, staging, plan)?;
+    let finished = verify(&device, staging).and_then(|()| grow_after(&device, staging, plan));
+    match finished {
+        Ok(grown_after) => {
+            Ok(Staged { device: device.number(), outcome, content, grown: grown_after.or(grown) })
+        }
+        Err(error) => {
+            if outcome == Outcome::Mounted
+                && let Err(left) = unmount(staging)
+            {
+                tracing::warn!(%left, "a filesystem that could not be staged stays mounted");
+            }
+            Err(error)
+        }
+    }
+}
+
+/// Makes sure that the device holds the filesystem, as large as the device where that is done unmounted.
+fn prepare(device: &BlockDevice, plan: &StagePlan) -> Result<(Content, Option<Grown>)> {
+    let refuses_writes = device.is_read_only()?;
+    if plan.writes() && refuses_writes {
+        let reason = "the device refuses writes";
+        return Err(Error::new(ErrorKind::ReadOnly, STAGE, reason)
+            .at(device.path())
+            .mend("stage it read-only"));
+    }
+    match device.probe() {
+        Probe::Blank(proof) if plan.writes() => {
+            plan.format.run(proof)?;
+            Ok((Content::Formatted, None))
+        }
+        Probe::Blank(_) => {
+            let reason = "the device is blank, and staged read-only it is not formatted";
+            Err(Error::new(ErrorKind::ReadOnly, STAGE, reason)
+                .at(device.path())
+                .mend("stage it read-write once"))
+        }
+        Probe::Filesystem(found) if found.filesystem() == Some(plan.filesystem) => {
+            Ok((Content::Kept, grow_before(device, plan, &found)?))
+        }
+        unreadable @ Probe::Unreadable { .. } => Err(unreadable.refusal(STAGE, device)),
+        other => {
+            let usable = other.filesystem();
+            let refusal = other.refusal(STAGE, device).because(format_args!("not {}", plan.filesystem));
+            Err(match usable {
+                Some(usable) => {
+                    refusal.mend(format!("ask for {usable} to use it as it is; it was not changed"))
+                }
+                None => refusal,
+            })
+        }
+    }
+}
+
+fn grow_before(device: &BlockDevice, plan: &StagePlan, found: &Signature) -> Result<Option<Grown>> {
+    if plan.filesystem != Filesystem::Ext4 || !plan.writes() || !found.can_grow_to(device.size()?) {
+        return Ok(None);
+    }
+    match grow_unmounted(device, plan.filesystem) {
+        Ok(grown) => Ok(Some(grown)),
+        // Mounted elsewhere, it is not touched; it grows when that is over.
+        Err(error) if error.kind() == ErrorKind::Busy => {
+            tracing::warn!(%error, "staged without growing");
+            Ok(None)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+fn mount(device: &BlockDevice, staging: &Target, plan: &StagePlan) -> Result<Outcome> {
+    let name = plan.filesystem.name();
+    let mounted = Mount::new(name, device.path()).options(&plan.options).at(staging);
+    match mounted {
+        // `EINVAL` is all that XFS says of another mounted filesystem that has its UUID; a failed mount with `nouuid`
+        // then says more.
+        Err(error)
+            if plan.filesystem == Filesystem::Xfs && error.raw_os_error() == Some(nix::libc::EINVAL) =>
+        {
+            let options = plan.options.clone().with_flag_option("nouuid")?;
+            Mount::new(name, device.path()).options(&options).at(staging).map_err(|_| error)
+        }
+        other => other,
+    }
+}
+
+/// The kernel has to say that it is this device, whatever the path led to.
+fn verify(device: &BlockDevice, staging: &Target) -> Result<()> {
+    let seen = staging.look(STAGE)?;
+    let details = Details::of(&seen.fd, STAGE, staging.path())?;
+    let mounted = details.as_ref().and_then(device_under);
+    if mounted == Some(device.number()) {
+        return Ok(());
+    }
+    let found =
+        details.map_or_else(|| "nothing is mounted".to_owned(), |details| format!("there is {details}"));
+    let reason = format!("asked for {} ({}), {found}", device.path().display(), device.number());
+    Err(Error::new(ErrorKind::WrongDevice, STAGE, reason).at(staging.path()))
+}
+
+fn grow_after(device: &BlockDevice, staging: &Target, plan: &StagePlan) -> Result<Option<Grown>> {
+    match plan.filesystem {
+        Filesystem::Xfs | Filesystem::Btrfs if plan.writes() => {
+            grow_mounted(device, plan.filesystem, staging.path()).map(Some)
+        }
+        _ => Ok(None),
+    }
+}

@@ -1,0 +1,86 @@
+//! From a mounted filesystem to a device that nobody uses.
+
+use std::path::Path;
+
+use super::{device_under, is_free_soon};
+use crate::details::Details;
+use crate::{BlockDevice, Error, ErrorKind, MountState, Result, Target, Unmounted, mounts, unmount};
+
+const UNSTAGE: &str = "unstage";
+
+/// Unmounts the staging directory, every layer, and makes sure that the device is free in every mount namespace.
+///
+/// The directory stays: it is the orchestrator's. Give the device where it is known: repeated after it failed with
+/// [`Busy`](ErrorKind::Busy), nothing is mounted any more that would tell which device was meant. A device that is
+/// gone is free.
+///
+/// # Errors
+///
+/// [`Busy`](ErrorKind::Busy) if the staged filesystem is in use, or still mounted elsewhere: the message lists where,
+/// or says that it is another mount namespace. [`WrongDevice`](ErrorKind::WrongDevice) if another device than the
+/// given one is mounted there; it stays mounted.
+pub fn unstage(staging: &Target, device: Option<&Path>) -> Result<Unmounted> {
+    let known = device.map(open_if_there).transpose()?.flatten();
+    let mounted = mounted_device(staging)?;
+    if let (Some(known), Some(mounted)) = (&known, &mounted)
+        && known.number() != mounted.number()
+    {
+        let (path, number) = (mounted.path().display(), mounted.number());
+        let reason = format!("asked for {}, {path} ({number}) is mounted", known.path().display());
+        return Err(Error::new(ErrorKind::WrongDevice, UNSTAGE, reason).at(staging.path()));
+    }
+    let unmounted = unmount(staging)?;
+    match known.or(mounted) {
+        Some(device) if !is_free(&device)? => Err(still_in_use(&device, staging)),
+        _ => Ok(unmounted),
+    }
+}
+
+fn is_free(device: &BlockDevice) -> Result<bool> {
+    match is_free_soon(device) {
+        // It went away, or its number is another disk's by now.
+        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::WrongDevice) => Ok(true),
+        other => other,
+    }
+}
+
+fn open_if_there(path: &Path) -> Result<Option<BlockDevice>> {
+    match BlockDevice::open(path) {
+        Ok(device) => Ok(Some(device)),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// The device mounted at staging; none if it has none, or is gone.
+fn mounted_device(staging: &Target) -> Result<Option<BlockDevice>> {
+    if !matches!(staging.state()?, MountState::Mounted(_)) {
+        return Ok(None);
+    }
+    // The descriptor is closed before the unmount, which it would keep from succeeding.
+    let seen = staging.look(UNSTAGE)?;
+    let Some(number) = Details::of(&seen.fd, UNSTAGE, staging.path())?.as_ref().and_then(device_under) else {
+        return Ok(None);
+    };
+    match BlockDevice::by_number(number) {
+        Ok(device) => Ok(Some(device)),
+        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::WrongDevice) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+fn still_in_use(device: &BlockDevice, staging: &Target) -> Error {
+    let holders: Vec<String> = mounts()
+        .unwrap_or_default()
+        .into_iter()
+        .filter(|entry| device_under(&entry.clone().into()) == Some(device.number()))
+        .map(|entry| entry.mount_point.display().to_string())
+        .collect();
+    let reason = format!("the device {} ({}) is still in use", device.path().display(), device.number());
+    let error = Error::new(ErrorKind::Busy, UNSTAGE, reason).at(staging.path());
+    if holders.is_empty() {
+        error.mend("it is mounted in another mount namespace, or opened exclusively: end what holds it")
+    } else {
+        error.because(format!("it is mounted at {}", holders.join(", "))).mend("unpublish it first")
+    }
+}

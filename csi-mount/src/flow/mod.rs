@@ -1,0 +1,5 @@
+//! Ready-made node flows: what a node does with a volume, but for what only its vendor knows.
+//!
+//! They need paths and no orchestrator, and each step may be repeated after a crash at any point.
+
+pub mod block;

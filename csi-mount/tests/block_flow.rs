@@ -1,0 +1,294 @@
+//! A filesystem volume's way over a node, each step also twice, and what must not happen on it.
+
+mod devices;
+
+use std::fs;
+use std::path::Path;
+
+use csi_mount::flow::block::{Content, StagePlan, device_of, expand, publish, stage, unpublish, unstage};
+use csi_mount::testing::{PeerNamespace, private_mount_namespace};
+use csi_mount::{
+    BlockDevice, DeviceAccess, DeviceUse, ErrorKind, Filesystem, Grown, LoopDevice, LoopOptions,
+    MountAttributes, MountOptions, MountState, Outcome, Removed, Target, Unmounted,
+};
+use devices::{Image, MIB, run};
+
+fn target(image: &Image, name: &str) -> Target {
+    Target::new(image.directory().join(name)).unwrap()
+}
+
+fn is_free(path: &Path) -> bool {
+    BlockDevice::open(path).unwrap().in_use().unwrap() == DeviceUse::Free
+}
+
+#[test]
+fn every_step_can_be_repeated() {
+    for filesystem in Filesystem::ALL {
+        private_mount_namespace(move || {
+            let image = Image::new(320);
+            let (staging, writable, read_only) =
+                (target(&image, "s"), target(&image, "w"), target(&image, "r"));
+            let plan = StagePlan::new(filesystem).label("volume");
+            let first = stage(image.path(), &staging, &plan).unwrap();
+            assert_eq!(
+                (first.outcome, first.content),
+                (Outcome::Mounted, Content::Formatted),
+                "{filesystem}"
+            );
+            assert_eq!(first.device, image.loop_device().number());
+            let again = stage(image.path(), &staging, &plan).unwrap();
+            assert_eq!((again.outcome, again.content), (Outcome::AlreadyMounted, Content::Kept));
+
+            let ro = MountAttributes::RDONLY;
+            for expected in [Outcome::Mounted, Outcome::AlreadyMounted] {
+                let empty = MountAttributes::empty();
+                assert_eq!(publish(staging.path(), &writable, empty).unwrap(), expected);
+                assert_eq!(publish(staging.path(), &read_only, ro).unwrap(), expected);
+            }
+            assert_eq!(device_of(writable.path()).unwrap(), image.loop_device().number(), "{filesystem}");
+            fs::write(writable.path().join("file"), "data").unwrap();
+            assert_eq!(fs::read_to_string(read_only.path().join("file")).unwrap(), "data");
+            let refused = fs::write(read_only.path().join("file"), "x").unwrap_err();
+            assert_eq!(refused.kind(), std::io::ErrorKind::ReadOnlyFilesystem);
+
+            for target in [&writable, &read_only] {
+                assert_eq!(unpublish(target).unwrap(), Removed::Removed);
+                assert_eq!(unpublish(target).unwrap(), Removed::WasAbsent);
+            }
+            assert_eq!(unstage(&staging, None).unwrap(), Unmounted::Unmounted { layers: 1 });
+            assert!(is_free(image.path()));
+            assert_eq!(unstage(&staging, Some(image.path())).unwrap(), Unmounted::NotMounted);
+            assert_eq!(
+                staging.state().unwrap(),
+                MountState::NotMounted,
+                "the directory is the orchestrator's"
+            );
+
+            let later = stage(image.path(), &staging, &plan).unwrap();
+            assert_eq!((later.outcome, later.content), (Outcome::Mounted, Content::Kept));
+            assert_eq!(fs::read_to_string(staging.path().join("file")).unwrap(), "data");
+            unstage(&staging, Some(image.path())).unwrap();
+        });
+    }
+}
+
+#[test]
+fn another_device_at_the_staging_directory_is_refused() {
+    private_mount_namespace(|| {
+        let (image, other) = (Image::new(64), Image::new(64));
+        let staging = target(&image, "s");
+        let plan = StagePlan::new(Filesystem::Ext4);
+        stage(image.path(), &staging, &plan).unwrap();
+        let error = stage(other.path(), &staging, &plan).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::AlreadyMounted, "{error}");
+        assert!(error.to_string().contains(image.path().to_str().unwrap()), "{error}");
+        assert!(matches!(other.open().probe(), csi_mount::Probe::Blank(_)), "it was formatted");
+
+        let error = unstage(&staging, Some(other.path())).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::WrongDevice, "{error}");
+        assert!(matches!(staging.state().unwrap(), MountState::Mounted(_)));
+        unstage(&staging, Some(image.path())).unwrap();
+    });
+}
+
+#[test]
+fn the_same_device_with_other_options_is_refused() {
+    private_mount_namespace(|| {
+        let image = Image::new(64);
+        let staging = target(&image, "s");
+        let plan = StagePlan::new(Filesystem::Ext4);
+        stage(image.path(), &staging, &plan).unwrap();
+        let read_only = plan.clone().options(MountOptions::new().read_only());
+        let error = stage(image.path(), &staging, &read_only).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::AlreadyMounted, "{error}");
+        let xfs = StagePlan::new(Filesystem::Xfs);
+        assert_eq!(stage(image.path(), &staging, &xfs).unwrap_err().kind(), ErrorKind::AlreadyMounted);
+        unstage(&staging, None).unwrap();
+    });
+}
+
+#[test]
+fn whatever_is_on_the_device_is_kept() {
+    type Prepare = fn(&Image);
+    let cases: [(Prepare, ErrorKind, &str); 6] = [
+        (|image| image.write(5 * MIB, &[1; 64 << 20]), ErrorKind::NotBlank, "unknown data at byte"),
+        (|image| image.write(320 * MIB - 1, b"x"), ErrorKind::NotBlank, "unknown data at byte 335544319"),
+        (|image| image.write(510, &[0x55, 0xaa]), ErrorKind::NotBlank, "partition table dos"),
+        (|image| image.write(0, b"LUKS\xba\xbe\0\x02"), ErrorKind::NotBlank, "crypto_LUKS at byte 0"),
+        (
+            |image| drop(run("mkfs.xfs", &["-q", image.path().to_str().unwrap()])),
+            ErrorKind::NotBlank,
+            "the filesystem xfs at byte 0",
+        ),
+        (
+            |image| fs::File::options().write(true).open(image.file()).unwrap().set_len(9 * MIB).unwrap(),
+            ErrorKind::Unreadable,
+            "can't be read at byte",
+        ),
+    ];
+    for (prepare, kind, text) in cases {
+        private_mount_namespace(move || {
+            let image = Image::new(320);
+            prepare(&image);
+            let before = image.content();
+            let staging = target(&image, "s");
+            let error = stage(image.path(), &staging, &StagePlan::new(Filesystem::Ext4)).unwrap_err();
+            assert_eq!(error.kind(), kind, "{error}");
+            assert!(error.to_string().contains(text), "{text}: {error}");
+            assert!(error.to_string().contains(image.path().to_str().unwrap()), "{error}");
+            assert_eq!(image.content(), before, "{text}: the device was changed");
+            assert_eq!(staging.state().unwrap(), MountState::Absent);
+        });
+    }
+}
+
+#[test]
+fn staged_read_only_nothing_is_written() {
+    private_mount_namespace(|| {
+        let image = Image::new(64);
+        let staging = target(&image, "s");
+        let read_only = StagePlan::new(Filesystem::Ext4).options(MountOptions::new().read_only());
+        let before = image.content();
+        let blank = stage(image.path(), &staging, &read_only).unwrap_err();
+        assert_eq!(blank.kind(), ErrorKind::ReadOnly, "{blank}");
+        assert_eq!(image.content(), before);
+
+        stage(image.path(), &staging, &StagePlan::new(Filesystem::Ext4)).unwrap();
+        fs::write(staging.path().join("file"), "kept").unwrap();
+        unstage(&staging, None).unwrap();
+        image.grow_to(128);
+        let before = image.content();
+        stage(image.path(), &staging, &read_only).unwrap();
+        assert_eq!(fs::read_to_string(staging.path().join("file")).unwrap(), "kept");
+        unstage(&staging, None).unwrap();
+        assert_eq!(image.content(), before, "a filesystem staged read-only was written to");
+
+        let options = LoopOptions::new().access(DeviceAccess::ReadOnly);
+        let protected = LoopDevice::attach(image.file(), &options).unwrap();
+        let refused = stage(protected.path(), &staging, &StagePlan::new(Filesystem::Ext4)).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::ReadOnly, "{refused}");
+        stage(protected.path(), &staging, &read_only).unwrap();
+        unstage(&staging, None).unwrap();
+        protected.detach().unwrap();
+    });
+}
+
+#[test]
+fn a_larger_device_is_used_when_staged_next() {
+    for filesystem in Filesystem::ALL {
+        private_mount_namespace(move || {
+            let image = Image::new(320);
+            let staging = target(&image, "s");
+            let plan = StagePlan::new(filesystem);
+            stage(image.path(), &staging, &plan).unwrap();
+            unstage(&staging, None).unwrap();
+            image.grow_to(640);
+            let staged = stage(image.path(), &staging, &plan).unwrap();
+            let grown = Grown::Grown { from: 320 * MIB, to: 640 * MIB };
+            assert_eq!(staged.grown, Some(grown), "{filesystem}");
+            let stat = rustix::fs::statvfs(staging.path()).unwrap();
+            assert!(stat.f_blocks * stat.f_frsize > 500 * MIB, "{filesystem}");
+            unstage(&staging, None).unwrap();
+        });
+    }
+}
+
+#[test]
+fn a_staged_volume_expands_or_says_what_it_needs() {
+    for filesystem in Filesystem::ALL {
+        private_mount_namespace(move || {
+            let image = Image::new(320);
+            let (staging, published) = (target(&image, "s"), target(&image, "p"));
+            stage(image.path(), &staging, &StagePlan::new(filesystem)).unwrap();
+            publish(staging.path(), &published, MountAttributes::empty()).unwrap();
+            image.grow_to(640);
+            match expand(published.path()) {
+                Ok(grown) => {
+                    assert_eq!(grown, Grown::Grown { from: 320 * MIB, to: 640 * MIB }, "{filesystem}")
+                }
+                Err(error) => {
+                    assert_eq!((error.kind(), filesystem), (ErrorKind::PermissionDenied, Filesystem::Ext4));
+                    assert!(error.to_string().contains("CAP_SYS_RESOURCE"), "{error}");
+                }
+            }
+            unpublish(&published).unwrap();
+            unstage(&staging, None).unwrap();
+            // Below is the node's own filesystem, which is not to be grown.
+            assert_eq!(expand(staging.path()).unwrap_err().kind(), ErrorKind::NotFound);
+        });
+    }
+}
+
+#[test]
+fn an_xfs_clone_is_staged_beside_its_origin() {
+    private_mount_namespace(|| {
+        let image = Image::new(320);
+        let (staging, second) = (target(&image, "s"), target(&image, "t"));
+        let plan = StagePlan::new(Filesystem::Xfs);
+        stage(image.path(), &staging, &plan).unwrap();
+        fs::write(staging.path().join("file"), "cloned").unwrap();
+        unstage(&staging, None).unwrap();
+        let copy = image.directory().join("clone");
+        fs::copy(image.file(), &copy).unwrap();
+        let clone = LoopDevice::attach(&copy, &LoopOptions::new()).unwrap();
+
+        stage(image.path(), &staging, &plan).unwrap();
+        let staged = stage(clone.path(), &second, &plan).unwrap();
+        assert_eq!(staged.device, clone.number());
+        assert_eq!(fs::read_to_string(second.path().join("file")).unwrap(), "cloned");
+        unstage(&second, None).unwrap();
+        unstage(&staging, None).unwrap();
+        clone.detach().unwrap();
+    });
+}
+
+#[test]
+fn unstage_waits_for_nobody_and_names_what_holds_the_device() {
+    private_mount_namespace(|| {
+        let image = Image::new(64);
+        let (staging, published) = (target(&image, "s"), target(&image, "p"));
+        stage(image.path(), &staging, &StagePlan::new(Filesystem::Ext4)).unwrap();
+        publish(staging.path(), &published, MountAttributes::empty()).unwrap();
+        let error = unstage(&staging, Some(image.path())).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Busy);
+        assert!(error.to_string().contains(published.path().to_str().unwrap()), "{error}");
+        let again = unstage(&staging, Some(image.path())).unwrap_err();
+        assert_eq!(again.kind(), ErrorKind::Busy, "repeated, it is still not free");
+        unpublish(&published).unwrap();
+        unstage(&staging, Some(image.path())).unwrap();
+    });
+}
+
+#[test]
+fn a_mount_left_in_another_namespace_keeps_the_device_from_being_free() {
+    private_mount_namespace(|| {
+        let image = Image::new(64);
+        let staging = target(&image, "s");
+        stage(image.path(), &staging, &StagePlan::new(Filesystem::Ext4)).unwrap();
+        let peer = PeerNamespace::new();
+        let error = unstage(&staging, Some(image.path())).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Busy);
+        assert!(error.to_string().contains("another mount namespace"), "{error}");
+        drop(peer);
+        unstage(&staging, Some(image.path())).unwrap();
+    });
+}
+
+#[test]
+fn nothing_is_published_that_is_not_staged() {
+    private_mount_namespace(|| {
+        let image = Image::new(8);
+        let (staging, published) = (target(&image, "s"), target(&image, "p"));
+        for prepare in [
+            |_: &Target| (),
+            |staging: &Target| {
+                let _ = staging.create_dir().unwrap();
+            },
+        ] {
+            prepare(&staging);
+            let error = publish(staging.path(), &published, MountAttributes::empty()).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::NotFound, "{error}");
+            assert_eq!(published.state().unwrap(), MountState::Absent);
+        }
+    });
+}

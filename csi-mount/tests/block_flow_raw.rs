@@ -1,0 +1,126 @@
+//! A raw block volume at its target: the right device, and read-only where that was asked for.
+
+mod devices;
+
+use std::fs::{self, OpenOptions};
+use std::io::{Read as _, Write as _};
+use std::path::Path;
+
+use csi_mount::flow::block::{device_of, expand, publish_device, unpublish};
+use csi_mount::testing::private_mount_namespace;
+use csi_mount::{
+    BlockDevice, DeviceAccess, ErrorKind, LoopDevice, LoopOptions, MountState, Outcome, Removed, Target,
+};
+use devices::{Image, MIB};
+
+fn target(image: &Image, name: &str) -> Target {
+    Target::new(image.directory().join(name)).unwrap()
+}
+
+fn write_to(path: &Path) -> std::io::Result<()> {
+    let mut device = OpenOptions::new().write(true).open(path)?;
+    device.write_all(b"written")?;
+    device.sync_all()
+}
+
+fn start_of(path: &Path) -> [u8; 7] {
+    let mut start = [0; 7];
+    fs::File::open(path).unwrap().read_exact(&mut start).unwrap();
+    start
+}
+
+#[test]
+fn a_writable_target_is_the_device() {
+    private_mount_namespace(|| {
+        let image = Image::new(8);
+        let at = target(&image, "t");
+        for expected in [Outcome::Mounted, Outcome::AlreadyMounted] {
+            assert_eq!(publish_device(image.path(), &at, DeviceAccess::ReadWrite).unwrap(), expected);
+        }
+        assert_eq!(device_of(at.path()).unwrap(), image.loop_device().number());
+        write_to(at.path()).unwrap();
+        assert_eq!(&start_of(image.path()), b"written");
+
+        let other = Image::new(8);
+        let refused = publish_device(other.path(), &at, DeviceAccess::ReadWrite).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::AlreadyMounted, "{refused}");
+        let refused = publish_device(image.path(), &at, DeviceAccess::ReadOnly).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::AlreadyMounted, "{refused}");
+        assert!(LoopDevice::find(image.path()).unwrap().is_empty(), "a refused target leaves a loop device");
+
+        image.grow_to(16);
+        assert_eq!(expand(at.path()).unwrap().size(), 16 * MIB);
+        assert_eq!(unpublish(&at).unwrap(), Removed::Removed);
+        assert_eq!(unpublish(&at).unwrap(), Removed::WasAbsent);
+    });
+}
+
+#[test]
+fn a_read_only_target_refuses_writes_beside_a_writable_one() {
+    private_mount_namespace(|| {
+        let image = Image::new(8);
+        let (writable, read_only) = (target(&image, "w"), target(&image, "r"));
+        publish_device(image.path(), &writable, DeviceAccess::ReadWrite).unwrap();
+        for expected in [Outcome::Mounted, Outcome::AlreadyMounted] {
+            assert_eq!(publish_device(image.path(), &read_only, DeviceAccess::ReadOnly).unwrap(), expected);
+        }
+        assert_eq!(LoopDevice::find(image.path()).unwrap().len(), 1, "repeated, no second loop device");
+        assert!(write_to(read_only.path()).is_err());
+        write_to(writable.path()).unwrap();
+        assert!(BlockDevice::open(read_only.path()).unwrap().is_read_only().unwrap());
+        assert_eq!(&start_of(read_only.path()), b"written");
+
+        image.grow_to(16);
+        assert_eq!(expand(read_only.path()).unwrap().size(), 16 * MIB);
+        unpublish(&read_only).unwrap();
+        assert!(LoopDevice::find(image.path()).unwrap().is_empty());
+        unpublish(&writable).unwrap();
+    });
+}
+
+#[test]
+fn the_loop_device_of_an_interrupted_unpublish_goes_with_the_next() {
+    private_mount_namespace(|| {
+        let image = Image::new(8);
+        let at = target(&image, "t");
+        publish_device(image.path(), &at, DeviceAccess::ReadOnly).unwrap();
+        // As if the process had died after the unmount.
+        csi_mount::unmount(&at).unwrap();
+        assert_eq!(LoopDevice::find(image.path()).unwrap().len(), 1);
+        unpublish(&at).unwrap();
+        assert!(LoopDevice::find(image.path()).unwrap().is_empty());
+    });
+}
+
+#[test]
+fn a_device_that_refuses_writes_is_not_published_writable() {
+    private_mount_namespace(|| {
+        let image = Image::with(8, &LoopOptions::new().access(DeviceAccess::ReadOnly));
+        let at = target(&image, "t");
+        let refused = publish_device(image.path(), &at, DeviceAccess::ReadWrite).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::ReadOnly, "{refused}");
+        assert_eq!(at.state().unwrap(), MountState::Absent);
+        publish_device(image.path(), &at, DeviceAccess::ReadOnly).unwrap();
+        assert_eq!(device_of(at.path()).unwrap(), image.loop_device().number(), "it needs no loop device");
+        unpublish(&at).unwrap();
+    });
+}
+
+#[test]
+fn what_is_no_device_is_refused() {
+    private_mount_namespace(|| {
+        let image = Image::new(8);
+        let at = target(&image, "t");
+        for (path, kind) in [("/dev/null", ErrorKind::InvalidInput), ("/dev/absent", ErrorKind::NotFound)] {
+            for access in [DeviceAccess::ReadOnly, DeviceAccess::ReadWrite] {
+                assert_eq!(publish_device(path, &at, access).unwrap_err().kind(), kind, "{path}");
+            }
+        }
+        at.create_dir().unwrap();
+        for access in [DeviceAccess::ReadOnly, DeviceAccess::ReadWrite] {
+            let error = publish_device(image.path(), &at, access).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
+        }
+        assert!(LoopDevice::find(image.path()).unwrap().is_empty());
+    });
+}
