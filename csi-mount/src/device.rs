@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 
+use crate::sys::features::{self, Feature};
 use crate::sys::ioctl;
 use crate::{DeviceNumber, Error, ErrorKind, Result};
 
@@ -73,7 +74,8 @@ impl BlockDevice {
             return Err(not_a_device(asked, "not a block device"));
         }
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOFOLLOW;
-        let file = match rustix::fs::open(&path, flags | OFlags::DIRECT, Mode::empty()) {
+        let direct = if features::has(Feature::DirectRead) { OFlags::DIRECT } else { OFlags::empty() };
+        let file = match rustix::fs::open(&path, flags | direct, Mode::empty()) {
             // Not every driver can read past the page cache; the prober then empties the cache instead.
             Err(Errno::INVAL) => rustix::fs::open(&path, flags, Mode::empty()),
             other => other,

@@ -40,6 +40,17 @@ impl Filesystem {
         }
     }
 
+    /// The smallest device in bytes that it can be made on with its defaults, for a driver that rounds sizes up.
+    pub const fn minimum_size(self) -> u64 {
+        match self {
+            // Enough for a journal.
+            Self::Ext4 => 2 << 20,
+            Self::Xfs => 300 << 20,
+            // Metadata twice, and each chunk has its least size.
+            Self::Btrfs => 114_294_784,
+        }
+    }
+
     /// The Debian package that holds its tools.
     pub(crate) const fn package(self) -> &'static str {
         match self {

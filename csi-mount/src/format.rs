@@ -77,6 +77,7 @@ impl Format {
     ///   [`WrongDevice`](ErrorKind::WrongDevice): the device changed since the proof. It was not written to.
     /// - [`Busy`](ErrorKind::Busy): mounted somewhere, or locked by another program.
     /// - [`ReadOnly`](ErrorKind::ReadOnly): the device refuses writes.
+    /// - [`OutOfRange`](ErrorKind::OutOfRange): the device is smaller than [`Filesystem::minimum_size`].
     /// - [`MissingTool`](ErrorKind::MissingTool), [`ToolFailed`](ErrorKind::ToolFailed),
     ///   [`Unresponsive`](ErrorKind::Unresponsive): of `mkfs`.
     pub fn run(&self, proof: BlankProof<'_>) -> Result<()> {
@@ -93,6 +94,7 @@ impl Format {
                 Error::new(ErrorKind::ReadOnly, FORMAT, "the device refuses writes").at(device.path())
             );
         }
+        self.check_size(device)?;
         if device.in_use()? == DeviceUse::InUse {
             return Err(Error::new(ErrorKind::Busy, FORMAT, "the device is in use").at(device.path()));
         }
@@ -115,6 +117,16 @@ impl Format {
         Err(Error::new(ErrorKind::ToolFailed, FORMAT, reason).at(device.path()))
     }
 
+    fn check_size(&self, device: &BlockDevice) -> Result<()> {
+        let (size, least) = (device.size()?, self.filesystem.minimum_size());
+        // Other arguments than the defaults may need less, and mkfs then decides.
+        if size >= least || !self.arguments.is_empty() {
+            return Ok(());
+        }
+        let reason = format!("{} needs {least} bytes, and the device has {size}", self.filesystem);
+        Err(Error::new(ErrorKind::OutOfRange, FORMAT, reason).at(device.path()))
+    }
+
     fn tool(&self) -> Tool {
         let program = match self.filesystem {
             Filesystem::Ext4 => "mkfs.ext4",
@@ -127,7 +139,7 @@ impl Format {
     fn command_line(&self, device: &BlockDevice) -> Result<Vec<OsString>> {
         let defaults: &[&str] = match self.filesystem {
             // -F: a whole disk needs no question, and there is nobody to answer one.
-            Filesystem::Ext4 => &["-q", "-F", "-m0", "-Enodiscard"],
+            Filesystem::Ext4 => &["-q", "-F", "-m0"],
             Filesystem::Xfs => &["-q", "-K"],
             Filesystem::Btrfs => &["-q", "-K"],
         };
@@ -137,7 +149,14 @@ impl Format {
             line.push("-L".into());
             line.push(label.into());
         }
-        line.extend(joined(&self.arguments)?.into_iter().map(OsString::from));
+        let mut arguments = joined(&self.arguments)?;
+        if self.filesystem == Filesystem::Ext4 {
+            // mke2fs heeds only the last -E, so all go into one; the user's come last and win.
+            let extended = arguments.extract_if(.., |argument| argument.starts_with("-E"));
+            let extended = extended.fold("-Enodiscard".to_owned(), |all, more| all + "," + &more[2..]);
+            arguments.insert(0, extended);
+        }
+        line.extend(arguments.into_iter().map(OsString::from));
         Ok(line)
     }
 

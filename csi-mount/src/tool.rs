@@ -220,6 +220,38 @@ mod tests {
         }
     }
 
+    /// The test starts itself anew as a process that runs a tool, and kills that process.
+    #[test]
+    fn a_tool_dies_with_its_caller() {
+        const FILE: &str = "TOOL_WRITES_ITS_ID_TO";
+        if let Some(file) = std::env::var_os(FILE) {
+            let script = format!("echo $$ > {}.new && mv {0}.new {0} && exec sleep 300", file.display());
+            let _ = shell(&script, Duration::from_secs(300));
+            return;
+        }
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("id");
+        let mut caller = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "tool::tests::a_tool_dies_with_its_caller"])
+            .env(FILE, &file)
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        let end = Instant::now() + Duration::from_secs(60);
+        let wait = |what: &str, is_so: &dyn Fn() -> bool| {
+            while !is_so() {
+                assert!(Instant::now() < end, "{what}");
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        };
+        wait("the tool does not start", &|| file.exists());
+        caller.kill().unwrap();
+        caller.wait().unwrap();
+        let id = std::fs::read_to_string(&file).unwrap();
+        let tool = PathBuf::from(format!("/proc/{}/cmdline", id.trim()));
+        wait("the tool lives on", &|| std::fs::read(&tool).map_or(true, |line| line.is_empty()));
+    }
+
     #[test]
     fn a_missing_tool_names_its_package() {
         let error = Tool { program: "mkfs.none", package: "none-progs" }.find().unwrap_err();

@@ -204,7 +204,7 @@ fn a_staged_volume_expands_or_says_what_it_needs() {
             image.grow_to(640);
             match expand(published.path()) {
                 Ok(grown) => {
-                    assert_eq!(grown, Grown::Grown { from: 320 * MIB, to: 640 * MIB }, "{filesystem}")
+                    assert_eq!(grown, Grown::Grown { from: 320 * MIB, to: 640 * MIB }, "{filesystem}");
                 }
                 Err(error) => {
                     assert_eq!((error.kind(), filesystem), (ErrorKind::PermissionDenied, Filesystem::Ext4));

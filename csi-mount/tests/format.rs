@@ -61,11 +61,32 @@ fn the_image_stays_sparse() {
 }
 
 #[test]
+fn the_least_size_is_enough_and_less_is_refused() {
+    for filesystem in Filesystem::ALL {
+        private_mount_namespace(move || {
+            let image = Image::of_bytes(filesystem.minimum_size(), &LoopOptions::new());
+            format(&image, &Format::new(filesystem)).unwrap();
+            let target = Target::new(image.directory().join("at")).unwrap();
+            target.create_dir().unwrap();
+            Mount::new(filesystem.name(), image.path()).at(&target).unwrap();
+            fs::write(target.path().join("file"), "room").unwrap();
+            unmount(&target).unwrap();
+
+            let less = Image::of_bytes(filesystem.minimum_size() - 4096, &LoopOptions::new());
+            let error = format(&less, &Format::new(filesystem)).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::OutOfRange, "{error}");
+        });
+    }
+}
+
+#[test]
 fn more_arguments_reach_mkfs_and_no_other_device() {
     let image = Image::new(64);
-    format(&image, &Format::new(Filesystem::Ext4).arguments(["-b", "1024"])).unwrap();
+    let arguments = ["-b", "1024", "-E", "stride=4", "-Estripe_width=8"];
+    format(&image, &Format::new(Filesystem::Ext4).arguments(arguments)).unwrap();
     let dump = devices::run("dumpe2fs", &["-h", image.path().to_str().unwrap()]);
     assert!(dump.lines().any(|line| line.starts_with("Block size:") && line.ends_with("1024")), "{dump}");
+    assert!(dump.contains("RAID stride:") && dump.contains("RAID stripe width:"), "{dump}");
 
     let (image, other) = (Image::new(64), Image::new(64));
     let before = other.content();

@@ -5,7 +5,10 @@ mod devices;
 use std::fs::{self, File, OpenOptions};
 use std::io::Write as _;
 
-use csi_mount::{BlockDevice, DeviceAccess, DeviceUse, ErrorKind, LoopDevice, LoopLifetime, LoopOptions};
+use csi_mount::testing::{Feature, without_features};
+use csi_mount::{
+    BlockDevice, DeviceAccess, DeviceUse, ErrorKind, LoopCache, LoopDevice, LoopLifetime, LoopOptions,
+};
 use devices::{Image, MIB};
 
 fn names(found: &[LoopDevice]) -> Vec<String> {
@@ -130,6 +133,20 @@ fn size_and_sectors_are_as_asked() {
     let name = image.path().file_name().unwrap().to_str().unwrap();
     let sector = fs::read_to_string(format!("/sys/block/{name}/queue/logical_block_size")).unwrap();
     assert_eq!(sector.trim(), "4096");
+}
+
+#[test]
+fn older_kernels_attach_in_steps() {
+    without_features(&[Feature::LoopConfigure], || {
+        let image = Image::with(8, &LoopOptions::new().sector_size(4096).cache(LoopCache::Direct));
+        assert_eq!(image.loop_device().access().unwrap(), DeviceAccess::ReadWrite);
+        image.write(0, b"written");
+        assert_eq!(LoopDevice::detach_all_of(image.file()).unwrap(), 1);
+        assert_eq!(LoopDevice::detach_all_of(image.file()).unwrap(), 0);
+
+        let image = Image::with(8, &LoopOptions::new().access(DeviceAccess::ReadOnly));
+        assert!(image.open().is_read_only().unwrap());
+    });
 }
 
 #[test]

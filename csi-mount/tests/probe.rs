@@ -3,7 +3,9 @@
 mod devices;
 
 use std::fs::OpenOptions;
+use std::os::unix::fs::FileExt as _;
 
+use csi_mount::testing::{Feature, without_features};
 use csi_mount::{BlockDevice, ErrorKind, Filesystem, Format, LoopCache, LoopOptions, Probe};
 use devices::{Image, MIB, run};
 
@@ -163,6 +165,26 @@ fn a_device_that_cannot_be_read_is_not_blank() {
             };
             assert_eq!(offset, kept * MIB, "{cache:?}");
         }
+    }
+}
+
+/// What the page cache holds of a device need not be what is on it.
+#[test]
+fn the_page_cache_is_not_believed() {
+    for hidden in [&[][..], &[Feature::DirectRead]] {
+        without_features(hidden, || {
+            let image = Image::new(32);
+            let cached = std::fs::read(image.path()).unwrap();
+            assert!(cached.iter().all(|byte| *byte == 0), "now it is in the cache, as zeros");
+            // Written beneath the device, which its cache does not see.
+            let beneath = OpenOptions::new().write(true).open(image.file()).unwrap();
+            beneath.write_all_at(b"x", 1000).unwrap();
+            let text = found(&image);
+            assert!(text.contains("unknown data at byte 1000"), "{hidden:?}: {text}");
+
+            let image = Image::new(32);
+            assert!(is_blank(&image.open()), "{hidden:?}");
+        });
     }
 }
 

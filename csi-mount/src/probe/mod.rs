@@ -48,7 +48,7 @@ pub enum Probe<'d> {
 ///
 /// It is tied to the open device, can't be copied, and nothing but [`BlockDevice::probe`] makes one:
 ///
-/// ```compile_fail
+/// ```compile_fail,E0382
 /// fn twice(proof: csi_mount::BlankProof<'_>) {
 ///     let format = csi_mount::Format::new(csi_mount::Filesystem::Ext4);
 ///     let _ = format.run(proof);
@@ -56,7 +56,7 @@ pub enum Probe<'d> {
 /// }
 /// ```
 ///
-/// ```compile_fail
+/// ```compile_fail,E0451
 /// fn from_nothing(device: &csi_mount::BlockDevice) -> csi_mount::BlankProof<'_> {
 ///     csi_mount::BlankProof { device }
 /// }

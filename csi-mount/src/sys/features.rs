@@ -25,6 +25,11 @@ pub enum Feature {
     MountSetattr,
     /// `statmount(2)`, Linux 6.8. Instead: mountinfo, which grows with the number of mounts.
     Statmount,
+    /// `LOOP_CONFIGURE`, Linux 5.8. Instead: `LOOP_SET_FD` and then the settings.
+    LoopConfigure,
+    /// Reads of a block device past the page cache (`O_DIRECT`), which few drivers lack. Instead: the cache is
+    /// emptied before reading.
+    DirectRead,
 }
 
 // Numbers of the generic table, which every architecture of Rust's but Alpha and x32 has.
@@ -49,8 +54,8 @@ pub(crate) fn has(feature: Feature) -> bool {
         Feature::FsContext => (1, MOVE_MOUNT),
         Feature::MountSetattr => (2, MOUNT_SETATTR),
         Feature::Statmount => (3, STATMOUNT),
-        // The answer of each statx says it.
-        Feature::StatxMount => return true,
+        // The answer of each call says it.
+        Feature::StatxMount | Feature::LoopConfigure | Feature::DirectRead => return true,
     };
     *CALLS[slot].get_or_init(|| exists(number))
 }

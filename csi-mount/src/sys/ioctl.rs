@@ -132,8 +132,8 @@ mod raw {
 
     nix::ioctl_read!(block_size_in_bytes, 0x12, 114, usize); // BLKGETSIZE64: the header's size_t
     nix::ioctl_read!(disk_sequence, 0x12, 128, u64); // BLKGETDISKSEQ
-    nix::ioctl_read_bad!(read_only, 0x125e, c_int); // BLKROGET
-    nix::ioctl_none_bad!(flush_buffers, 0x1261); // BLKFLSBUF
+    nix::ioctl_read_bad!(read_only, nix::request_code_none!(0x12, 94), c_int); // BLKROGET
+    nix::ioctl_none_bad!(flush_buffers, nix::request_code_none!(0x12, 97)); // BLKFLSBUF
     nix::ioctl_none_bad!(loop_get_free, 0x4c82);
     nix::ioctl_write_ptr_bad!(loop_configure, 0x4c0a, LoopConfig);
     nix::ioctl_write_int_bad!(loop_set_fd, 0x4c00);

@@ -1,0 +1,107 @@
+//! How a loop device is to be attached.
+
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::Path;
+
+use crate::DeviceAccess;
+use crate::sys::ioctl::LoopInfo;
+
+/// How to attach a loop device.
+///
+/// ```no_run
+/// use csi_mount::{DeviceAccess, LoopDevice, LoopOptions};
+///
+/// let options = LoopOptions::new().access(DeviceAccess::ReadOnly);
+/// let device = LoopDevice::attach("/var/lib/images/vol-1.img", &options)?;
+/// println!("{}", device.path().display());
+/// device.detach()?;
+/// # Ok::<(), csi_mount::Error>(())
+/// ```
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct LoopOptions {
+    pub(super) access: DeviceAccess,
+    pub(super) lifetime: LoopLifetime,
+    cache: LoopCache,
+    pub(super) sector_size: u32,
+    mark: Option<String>,
+}
+
+/// How long a loop device stays attached.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum LoopLifetime {
+    /// Until it is detached, whatever becomes of this process.
+    #[default]
+    UntilDetached,
+    /// Until its last user closes it (`LO_FLAGS_AUTOCLEAR`): the [`LoopDevice`](crate::LoopDevice) value that attached
+    /// it is a user, and so is a mount.
+    UntilClosed,
+}
+
+/// Whether what a loop device reads and writes is also kept in the page cache of its backing file.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum LoopCache {
+    /// It is: twice in memory, but any file will do.
+    #[default]
+    Buffered,
+    /// It isn't, where the backing file's filesystem can do that; else as [`Buffered`](Self::Buffered).
+    Direct,
+}
+
+impl LoopOptions {
+    /// Writable, buffered, attached until detached.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Whether it takes writes.
+    #[must_use]
+    pub fn access(mut self, access: DeviceAccess) -> Self {
+        self.access = access;
+        self
+    }
+
+    /// How long it stays attached.
+    #[must_use]
+    pub fn lifetime(mut self, lifetime: LoopLifetime) -> Self {
+        self.lifetime = lifetime;
+        self
+    }
+
+    /// Whether its data is cached a second time.
+    #[must_use]
+    pub fn cache(mut self, cache: LoopCache) -> Self {
+        self.cache = cache;
+        self
+    }
+
+    /// The logical block size in bytes: 512 (the default) to 4096, a power of two.
+    #[must_use]
+    pub fn sector_size(mut self, bytes: u32) -> Self {
+        self.sector_size = bytes;
+        self
+    }
+
+    /// A name of at most 63 bytes that the kernel keeps with the device, in place of the file's.
+    pub(crate) fn mark(mut self, mark: impl Into<String>) -> Self {
+        self.mark = Some(mark.into());
+        self
+    }
+
+    pub(super) fn info(&self, backing: &Path) -> LoopInfo {
+        let mut info = LoopInfo::zeroed();
+        for (wanted, flag) in [
+            (self.access == DeviceAccess::ReadOnly, LoopInfo::READ_ONLY),
+            (self.lifetime == LoopLifetime::UntilClosed, LoopInfo::AUTOCLEAR),
+            (self.cache == LoopCache::Direct, LoopInfo::DIRECT_IO),
+        ] {
+            if wanted {
+                info.flags |= flag;
+            }
+        }
+        let name = self.mark.as_ref().map_or(backing.as_os_str().as_bytes(), |mark| mark.as_bytes());
+        // The last byte stays zero.
+        let length = name.len().min(info.file_name.len() - 1);
+        info.file_name[..length].copy_from_slice(&name[..length]);
+        info
+    }
+}
