@@ -1,0 +1,217 @@
+//! The one path that every unary RPC takes: gate, parse, admission, the driver's method, the check of its answer.
+
+use std::future::Future;
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use csi_proto::redact::ClearSecrets;
+use tokio::sync::watch;
+use tonic::Status;
+use tracing::Instrument;
+
+use crate::admission::{Admission, Admitted, Claim, Operation};
+use crate::capabilities::Offer;
+use crate::request::Request;
+use crate::{Error, Result, Rpc};
+
+/// An RPC's row: its types, what it claims, and what is particular to its answer.
+pub(crate) trait Call: Request<Wire: Wire> + Send + 'static {
+    const RPC: Rpc;
+    /// What the driver answers.
+    type Answer: Send + 'static;
+    /// The same on the wire.
+    type Reply: Clone + Send + Sync + 'static;
+
+    /// The id, name or path that the call is about, for the log.
+    fn subject(&self) -> &str {
+        ""
+    }
+
+    /// Refuses what needs a capability that the driver does not offer.
+    fn permitted(&self, _offer: &Offer) -> Result<()> {
+        Ok(())
+    }
+
+    /// What the operation touches. None at all: a mere question, which nothing excludes.
+    fn claims(&self) -> Vec<Claim> {
+        Vec::new()
+    }
+
+    /// Turns an error that means "already done" into the answer.
+    fn settle(error: Error) -> Result<Self::Answer> {
+        Err(error)
+    }
+
+    /// The driver's answer on the wire, once it keeps the spec's rules for this request.
+    fn reply(answer: Self::Answer, request: &Self::Wire, offer: &Offer) -> Result<Self::Reply>;
+}
+
+/// What every request's wire form can do.
+pub(crate) trait Wire: ClearSecrets + Clone + PartialEq + std::fmt::Debug + Send + Sync + 'static {}
+impl<T: ClearSecrets + Clone + PartialEq + std::fmt::Debug + Send + Sync + 'static> Wire for T {}
+
+/// Whether two requests ask for the same, their secrets aside.
+fn same_request<W: Wire>(one: &W, other: &W) -> bool {
+    let cleared = |request: &W| {
+        let mut request = request.clone();
+        request.clear_secrets();
+        request
+    };
+    cleared(one) == cleared(other)
+}
+
+type Outcome<R> = Option<Result<R, Status>>;
+
+/// What all calls share.
+pub(crate) struct CallPath {
+    admission: Arc<Admission>,
+    offer: Arc<Offer>,
+    next_request: AtomicU64,
+}
+
+impl CallPath {
+    pub(crate) fn new(offer: Arc<Offer>) -> Self {
+        Self { admission: Arc::default(), offer, next_request: AtomicU64::new(1) }
+    }
+
+    /// Done when no operation is running.
+    pub(crate) async fn idle(&self) {
+        while self.admission.len() > 0 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    /// Takes one call through the path. `handler` runs the driver's method, or says that it is not offered.
+    pub(crate) async fn call<C, F>(
+        &self,
+        request: tonic::Request<C::Wire>,
+        handler: Result<impl FnOnce(C) -> F + Send + 'static>,
+    ) -> Result<tonic::Response<C::Reply>, Status>
+    where
+        C: Call,
+        F: Future<Output = Result<C::Answer>> + Send,
+    {
+        let wire = Arc::new(request.into_inner());
+        let id = self.next_request.fetch_add(1, Ordering::Relaxed);
+        let span = tracing::info_span!("csi", rpc = C::RPC.name(), request = id, subject = tracing::field::Empty);
+        let prepared = span.in_scope(|| {
+            tracing::debug!(request = ?wire, "called");
+            self.prepare::<C, _, _>(&wire, handler)
+        });
+        let outcome = match prepared {
+            Err(error) => Err(span.in_scope(|| refused(&error, C::RPC))),
+            Ok((request, handler)) => {
+                span.record("subject", request.subject());
+                self.run(request, wire, handler).instrument(span).await
+            }
+        };
+        outcome.map(tonic::Response::new)
+    }
+
+    /// The steps that can refuse a request before anything is done for it.
+    fn prepare<C: Call, H, F>(&self, wire: &Arc<C::Wire>, handler: Result<H>) -> Result<(C, H)>
+    where
+        H: FnOnce(C) -> F,
+    {
+        let handler = handler?;
+        let request = C::read(wire)?;
+        request.permitted(&self.offer)?;
+        Ok((request, handler))
+    }
+
+    async fn run<C, F>(
+        &self,
+        request: C,
+        wire: Arc<C::Wire>,
+        handler: impl FnOnce(C) -> F + Send + 'static,
+    ) -> Result<C::Reply, Status>
+    where
+        C: Call,
+        F: Future<Output = Result<C::Answer>> + Send,
+    {
+        let (sender, receiver) = watch::channel::<Outcome<C::Reply>>(None);
+        let claims = request.claims();
+        let permit = if claims.is_empty() {
+            None
+        } else {
+            let operation = Operation {
+                rpc: C::RPC,
+                identity: Box::new(Arc::clone(&wire)),
+                outcome: Box::new(receiver.clone()),
+            };
+            let same = |running: &Operation| {
+                let theirs = running.identity.downcast_ref::<Arc<C::Wire>>();
+                theirs.is_some_and(|theirs| same_request::<C::Wire>(theirs, &wire))
+            };
+            match self.admission.admit(claims, operation, same).map_err(|error| refused(&error, C::RPC))? {
+                Admitted::Run(permit) => Some(permit),
+                Admitted::Join(running) => {
+                    tracing::debug!("joins the same request, which is running");
+                    return match running.outcome.downcast_ref::<watch::Receiver<Outcome<C::Reply>>>() {
+                        Some(outcome) => wait(outcome.clone()).await,
+                        None => Err(Status::internal("an operation of another RPC was joined")),
+                    };
+                }
+            }
+        };
+        let offer = Arc::clone(&self.offer);
+        let work = async move {
+            // Caught here and not by the task's handle: those who joined must hear of it too.
+            let answer = Caught(AssertUnwindSafe(Box::pin(async move { handler(request).await }))).await;
+            let reply = answer
+                .or_else(C::settle)
+                .and_then(|answer| C::reply(answer, &wire, &offer))
+                .map_err(|error| refused(&error, C::RPC));
+            // The way is free before the answer is out: whoever has the answer may go on.
+            drop(permit);
+            sender.send_replace(Some(reply));
+        };
+        tokio::spawn(work.in_current_span());
+        wait(receiver).await
+    }
+}
+
+/// Waits for an operation's outcome. Dropping this, as a deadline does, leaves the operation running.
+async fn wait<R: Clone>(mut outcome: watch::Receiver<Outcome<R>>) -> Result<R, Status> {
+    match outcome.wait_for(Option::is_some).await {
+        Ok(outcome) => (*outcome).clone().unwrap_or_else(|| Err(Status::internal("the operation has no outcome"))),
+        Err(_) => Err(Status::unavailable("the driver is stopping; the operation was cut short")),
+    }
+}
+
+/// The status for the caller; the error with its causes goes to the log.
+fn refused(error: &Error, rpc: Rpc) -> Status {
+    let status = error.status(rpc);
+    let mut causes = String::new();
+    let mut next = std::error::Error::source(error);
+    while let Some(cause) = next {
+        causes.push_str(": ");
+        causes.push_str(&cause.to_string());
+        next = cause.source();
+    }
+    match status.code() {
+        tonic::Code::Internal => tracing::error!(code = ?status.code(), "{error}{causes}"),
+        _ => tracing::info!(code = ?status.code(), "{error}{causes}"),
+    }
+    status
+}
+
+/// A future whose panic is an error of the driver's.
+struct Caught<F>(AssertUnwindSafe<F>);
+
+impl<T, F: Future<Output = Result<T>> + Unpin> Future for Caught<F> {
+    type Output = Result<T>;
+
+    fn poll(
+        mut self: std::pin::Pin<&mut Self>,
+        context: &mut std::task::Context<'_>,
+    ) -> std::task::Poll<Self::Output> {
+        let poll = AssertUnwindSafe(|| std::pin::Pin::new(&mut self.0.0).poll(context));
+        std::panic::catch_unwind(poll).unwrap_or_else(|_| {
+            let message = "the driver panicked; its log has the place";
+            std::task::Poll::Ready(Err(Error::internal_message(message)))
+        })
+    }
+}

@@ -1,0 +1,73 @@
+//! EXPAND_VOLUME, on the controller's side.
+
+use async_trait::async_trait;
+use csi_proto::v1;
+
+use super::Controller;
+use crate::admission::{Claim, Key};
+use crate::call::Call;
+use crate::capabilities::Offer;
+use crate::request::request;
+use crate::types::volume::signed;
+use crate::{Error, RequiredCapacity, Result, Rpc, Secrets, VolumeCapability, VolumeId};
+
+/// Making volumes larger. Spec: "ControllerExpandVolume".
+#[async_trait]
+pub trait ExpandVolume: Controller {
+    /// Makes the volume at least as large as required. One that is large enough is `Ok` again; a volume never
+    /// shrinks.
+    ///
+    /// # Errors
+    /// [`Error::VolumeNotFound`] (NOT_FOUND); [`Error::OutOfRange`] (OUT_OF_RANGE); [`Error::InUse`]
+    /// (FAILED_PRECONDITION) when it is published and the driver expands offline only.
+    async fn expand_volume(&self, request: ControllerExpandVolumeRequest) -> Result<Expanded>;
+}
+
+/// How large a volume is now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Expanded {
+    /// In bytes.
+    pub capacity_bytes: u64,
+    /// Whether the node has something left to do, growing a filesystem say.
+    pub node_expansion_required: bool,
+}
+
+request! {
+    /// How large a volume is to be.
+    ControllerExpandVolumeRequest {
+        /// The volume.
+        volume_id: VolumeId,
+        /// The sizes that are accepted; `required_bytes` may be less than it has.
+        capacity_range: RequiredCapacity,
+        /// Credentials.
+        secrets: Secrets,
+        /// How it is used, if the caller said so.
+        volume_capability: Option<VolumeCapability>,
+    }
+}
+
+impl Call for ControllerExpandVolumeRequest {
+    const RPC: Rpc = Rpc::ControllerExpandVolume;
+    type Answer = Expanded;
+    type Reply = v1::ControllerExpandVolumeResponse;
+
+    fn subject(&self) -> &str {
+        self.volume_id.as_str()
+    }
+
+    fn claims(&self) -> Vec<Claim> {
+        vec![Claim::alone(Key::Volume(self.volume_id.as_str().to_owned()))]
+    }
+
+    fn reply(answer: Expanded, request: &Self::Wire, _: &Offer) -> Result<Self::Reply> {
+        let required = request.capacity_range.as_ref().map_or(0, |range| range.required_bytes);
+        let capacity_bytes = signed("capacity_bytes", answer.capacity_bytes)?;
+        if capacity_bytes < required {
+            return Err(Error::broken(format!("capacity_bytes {capacity_bytes} is less than was required")));
+        }
+        Ok(v1::ControllerExpandVolumeResponse {
+            capacity_bytes,
+            node_expansion_required: answer.node_expansion_required,
+        })
+    }
+}

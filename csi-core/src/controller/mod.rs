@@ -1,0 +1,150 @@
+//! The Controller service: volumes as the storage system has them.
+//!
+//! [`Controller`] is what every controller has; each optional capability is a trait of its own, named as the spec
+//! names it, and registered with [`ControllerService`].
+
+mod expand;
+mod health;
+mod list;
+mod modify;
+mod publish;
+mod service;
+mod snapshot;
+mod volume;
+
+use async_trait::async_trait;
+use csi_proto::v1;
+
+pub use expand::{ControllerExpandVolumeRequest, ExpandVolume, Expanded};
+pub use health::{
+    ControllerGetVolumeHealthRequest, ControllerListVolumeHealthRequest, GetVolumeHealth, ListVolumeHealth,
+};
+pub use list::{
+    Capacity, ControllerGetVolumeRequest, GetCapacity, GetCapacityRequest, GetVolume, ListVolumes,
+    ListVolumesRequest, Page, VolumeListing,
+};
+pub use modify::{ControllerModifyVolumeRequest, ModifyVolume};
+pub use publish::{
+    ControllerPublishVolumeRequest, ControllerUnpublishVolumeRequest, PublishUnpublishVolume, Published,
+};
+pub use service::{ControllerService, Expansion};
+pub(crate) use service::ControllerTable;
+pub use snapshot::{
+    CreateDeleteSnapshot, CreateSnapshotRequest, DeleteSnapshotRequest, GetSnapshot, GetSnapshotRequest,
+    ListSnapshots, ListSnapshotsRequest,
+};
+pub use volume::{CreateDeleteVolume, CreateVolumeRequest, DeleteVolumeRequest};
+pub(crate) use volume::check_supported;
+
+use crate::call::Call;
+use crate::capabilities::Offer;
+use crate::request::{question, request};
+use crate::{
+    Error, Parameters, Result, Rpc, Secrets, Volume, VolumeCapabilities, VolumeCapability,
+    VolumeContext, VolumeId,
+};
+
+/// What every controller has. Spec: "Controller Service RPC".
+#[async_trait]
+pub trait Controller: Send + Sync + 'static {
+    /// The volume that has this id, or `None` when there is none.
+    ///
+    /// From it the framework answers ValidateVolumeCapabilities. An id that this driver can't have given is a
+    /// volume that does not exist, not an error.
+    ///
+    /// # Errors
+    /// Whatever keeps the driver from knowing: "can't tell" must never come out as "is not there".
+    async fn lookup(&self, volume_id: &VolumeId) -> Result<Option<Volume>>;
+
+    /// Whether this driver's volumes can be used in this way: block or mounted, by whom at once, with which
+    /// filesystem.
+    ///
+    /// Asked for every capability in CreateVolume (what is not supported is INVALID_ARGUMENT, by index) and in
+    /// ValidateVolumeCapabilities (what is not supported is not confirmed).
+    fn supports(&self, capability: &VolumeCapability) -> bool;
+}
+
+request! {
+    /// ValidateVolumeCapabilities, which the framework answers from [`Controller::lookup`] and
+    /// [`Controller::supports`].
+    ValidateVolumeCapabilitiesRequest {
+        /// The volume.
+        volume_id: VolumeId,
+        /// What CreateVolume said of it.
+        volume_context: VolumeContext,
+        /// The ways in which it is to be used; all of them have to be supported.
+        volume_capabilities: VolumeCapabilities,
+        /// The parameters that it was created with.
+        parameters: Parameters,
+        /// Credentials.
+        secrets: Secrets,
+        /// The mutable parameters that it was created with.
+        mutable_parameters: Parameters,
+    }
+}
+
+/// Whether all that was asked about holds, and if not, why.
+pub(crate) enum Validated {
+    Confirmed,
+    Refused(String),
+}
+
+impl ValidateVolumeCapabilitiesRequest {
+    /// The framework's own method for this RPC.
+    pub(crate) async fn answer(self, controller: &dyn Controller) -> Result<Validated> {
+        let Some(volume) = controller.lookup(&self.volume_id).await? else {
+            return Err(Error::VolumeNotFound(self.volume_id));
+        };
+        let context = &self.raw.volume_context;
+        let differs = volume.volume_context.iter().find(|(key, value)| {
+            context.get(*key).is_some_and(|given| given != *value)
+        });
+        if let Some((key, _)) = differs {
+            return Ok(Validated::Refused(format!("volume_context[{key}]: is not the volume's")));
+        }
+        Ok(match check_supported(controller, &self.volume_capabilities) {
+            Ok(()) => Validated::Confirmed,
+            Err(refused) => Validated::Refused(refused.to_string()),
+        })
+    }
+}
+
+impl Call for ValidateVolumeCapabilitiesRequest {
+    const RPC: Rpc = Rpc::ValidateVolumeCapabilities;
+    type Answer = Validated;
+    type Reply = v1::ValidateVolumeCapabilitiesResponse;
+
+    fn subject(&self) -> &str {
+        self.volume_id.as_str()
+    }
+
+    fn reply(answer: Validated, request: &Self::Wire, _: &Offer) -> Result<Self::Reply> {
+        use v1::validate_volume_capabilities_response::Confirmed;
+        Ok(match answer {
+            Validated::Confirmed => v1::ValidateVolumeCapabilitiesResponse {
+                confirmed: Some(Confirmed {
+                    volume_context: request.volume_context.clone(),
+                    volume_capabilities: request.volume_capabilities.clone(),
+                    parameters: request.parameters.clone(),
+                    mutable_parameters: request.mutable_parameters.clone(),
+                }),
+                message: String::new(),
+            },
+            Validated::Refused(message) => {
+                v1::ValidateVolumeCapabilitiesResponse { confirmed: None, message }
+            }
+        })
+    }
+}
+
+question!(ControllerGetCapabilitiesRequest);
+
+impl Call for ControllerGetCapabilitiesRequest {
+    const RPC: Rpc = Rpc::ControllerGetCapabilities;
+    type Answer = ();
+    type Reply = v1::ControllerGetCapabilitiesResponse;
+
+    fn reply((): (), _: &Self::Wire, offer: &Offer) -> Result<Self::Reply> {
+        Ok(v1::ControllerGetCapabilitiesResponse { capabilities: offer.controller_wire() })
+    }
+}

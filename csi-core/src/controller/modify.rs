@@ -1,0 +1,31 @@
+//! MODIFY_VOLUME.
+
+use async_trait::async_trait;
+
+use super::Controller;
+use crate::request::request;
+use crate::{MutableParameters, Result, Secrets, VolumeId};
+
+/// Changing parameters of volumes that exist. Spec: "ControllerModifyVolume".
+#[async_trait]
+pub trait ModifyVolume: Controller {
+    /// Gives the named parameters these values; parameters that are not named stay. Values that it has already
+    /// are `Ok`.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) (INVALID_ARGUMENT) for a parameter that can't be
+    /// changed so, and then none may have been; [`Error::VolumeNotFound`](crate::Error::VolumeNotFound).
+    async fn modify_volume(&self, request: ControllerModifyVolumeRequest) -> Result<()>;
+}
+
+request! {
+    /// What to change of which volume.
+    ControllerModifyVolumeRequest {
+        /// The volume.
+        volume_id: VolumeId,
+        /// Credentials.
+        secrets: Secrets,
+        /// What to change; at least one.
+        mutable_parameters: MutableParameters,
+    }
+}

@@ -1,0 +1,125 @@
+//! PUBLISH_UNPUBLISH_VOLUME: attaching to nodes.
+
+use std::collections::BTreeMap;
+
+use async_trait::async_trait;
+use csi_proto::v1;
+
+use super::Controller;
+use crate::admission::{Claim, Key};
+use crate::call::Call;
+use crate::capabilities::Offer;
+use crate::request::request;
+use crate::types::wire::check_map;
+use crate::{Error, NodeId, Result, Rpc, Secrets, VolumeCapability, VolumeContext, VolumeId};
+use v1::controller_service_capability::rpc::Type as Capability;
+
+/// Attaching volumes to nodes and detaching them. Spec: "ControllerPublishVolume", "ControllerUnpublishVolume".
+#[async_trait]
+pub trait PublishUnpublishVolume: Controller {
+    /// Makes the volume available on the node. One that is there already, and compatibly, is `Ok` again.
+    ///
+    /// # Errors
+    /// [`Error::VolumeNotFound`], [`Error::NodeNotFound`] (NOT_FOUND); [`Error::Incompatible`] (ALREADY_EXISTS)
+    /// when it is there in another way; [`Error::PublishedElsewhere`] (FAILED_PRECONDITION);
+    /// [`Error::LimitReached`] (RESOURCE_EXHAUSTED) when the node can't take more.
+    async fn publish_volume(&self, request: ControllerPublishVolumeRequest) -> Result<Published>;
+
+    /// Takes the volume away from the node, or from all nodes where the request names none. One that is not
+    /// there is `Ok`.
+    ///
+    /// # Errors
+    /// [`Error::VolumeNotFound`], [`Error::NodeNotFound`] (NOT_FOUND), where the driver can't be sure that it is
+    /// detached.
+    async fn unpublish_volume(&self, request: ControllerUnpublishVolumeRequest) -> Result<()>;
+}
+
+/// What the node needs to know to find the volume that was attached to it.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Published {
+    /// Handed to the node's stage and publish calls. No secrets: it is stored in the clear.
+    pub publish_context: BTreeMap<String, String>,
+}
+
+request! {
+    /// Which volume to attach where.
+    ControllerPublishVolumeRequest {
+        /// The volume.
+        volume_id: VolumeId,
+        /// The node, as its NodeGetInfo named itself.
+        node_id: NodeId,
+        /// How it will be used there.
+        volume_capability: VolumeCapability,
+        /// Attach it read-only. Never set unless the driver offers PUBLISH_READONLY.
+        readonly: bool,
+        /// Credentials.
+        secrets: Secrets,
+        /// What CreateVolume said of it.
+        volume_context: VolumeContext,
+    }
+}
+
+request! {
+    /// Which volume to detach from where.
+    ControllerUnpublishVolumeRequest {
+        /// The volume.
+        volume_id: VolumeId,
+        /// The node; `None` is all of them.
+        node_id: Option<NodeId>,
+        /// Credentials.
+        secrets: Secrets,
+    }
+}
+
+impl Call for ControllerPublishVolumeRequest {
+    const RPC: Rpc = Rpc::ControllerPublishVolume;
+    type Answer = Published;
+    type Reply = v1::ControllerPublishVolumeResponse;
+
+    fn subject(&self) -> &str {
+        self.volume_id.as_str()
+    }
+
+    fn permitted(&self, offer: &Offer) -> Result<()> {
+        if self.readonly && !offer.has_controller(Capability::PublishReadonly) {
+            return Err(Error::invalid("readonly", "must be false: the driver has no PUBLISH_READONLY"));
+        }
+        Ok(())
+    }
+
+    fn claims(&self) -> Vec<Claim> {
+        let volume = self.volume_id.as_str().to_owned();
+        let attachment = Key::Attachment(volume.clone(), self.node_id.as_str().to_owned());
+        vec![Claim::shared(Key::Volume(volume)), Claim::alone(attachment)]
+    }
+
+    fn reply(answer: Published, _: &Self::Wire, _: &Offer) -> Result<Self::Reply> {
+        check_map("publish_context", &answer.publish_context).map_err(Error::broken)?;
+        Ok(v1::ControllerPublishVolumeResponse { publish_context: answer.publish_context })
+    }
+}
+
+impl Call for ControllerUnpublishVolumeRequest {
+    const RPC: Rpc = Rpc::ControllerUnpublishVolume;
+    type Answer = ();
+    type Reply = v1::ControllerUnpublishVolumeResponse;
+
+    fn subject(&self) -> &str {
+        self.volume_id.as_str()
+    }
+
+    fn claims(&self) -> Vec<Claim> {
+        let volume = self.volume_id.as_str().to_owned();
+        match &self.node_id {
+            Some(node) => {
+                let attachment = Key::Attachment(volume.clone(), node.as_str().to_owned());
+                vec![Claim::shared(Key::Volume(volume)), Claim::alone(attachment)]
+            }
+            None => vec![Claim::alone(Key::Volume(volume))],
+        }
+    }
+
+    fn reply((): (), _: &Self::Wire, _: &Offer) -> Result<Self::Reply> {
+        Ok(v1::ControllerUnpublishVolumeResponse {})
+    }
+}

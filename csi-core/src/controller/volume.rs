@@ -1,0 +1,191 @@
+//! CREATE_DELETE_VOLUME.
+
+use async_trait::async_trait;
+use csi_proto::v1;
+
+use super::Controller;
+use crate::admission::{Claim, Key};
+use crate::call::Call;
+use crate::capabilities::Offer;
+use crate::request::request;
+use crate::{
+    CapacityRange, ContentSource, Error, Parameters, Result, Rpc, Secrets, TopologyRequirement, Volume,
+    VolumeCapabilities, VolumeCapability, VolumeId, VolumeName,
+};
+use v1::controller_service_capability::rpc::Type as Capability;
+use v1::plugin_capability::service::Type as PluginService;
+
+/// Making and deleting volumes. Spec: "CreateVolume", "DeleteVolume".
+#[async_trait]
+pub trait CreateDeleteVolume: Controller {
+    /// Makes the volume, or finds the one that was made for this name before, and answers with it.
+    ///
+    /// The name is the idempotency key: the call comes again, perhaps after a restart, until its answer arrives.
+    /// The framework lets one call for a name run at a time, has asked [`Controller::supports`] of each
+    /// capability, and compares the answer with what was asked for: a size out of range or another source is
+    /// answered as ALREADY_EXISTS.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] or [`Error::Unsupported`] (INVALID_ARGUMENT) for parameters or a source that
+    /// can't be used; [`Error::SourceNotFound`] (NOT_FOUND); [`Error::Incompatible`] (ALREADY_EXISTS) for a volume
+    /// of this name that differs; [`Error::OutOfRange`] (OUT_OF_RANGE) for a size that can't be had;
+    /// [`Error::LimitReached`] or [`Error::TopologyUnsatisfied`] (RESOURCE_EXHAUSTED). Nothing may be left behind.
+    async fn create_volume(&self, request: CreateVolumeRequest) -> Result<Volume>;
+
+    /// Deletes the volume. One that is not there is deleted already: `Ok`, or [`Error::VolumeNotFound`], which the
+    /// framework answers with OK.
+    ///
+    /// # Errors
+    /// [`Error::InUse`] (FAILED_PRECONDITION) when it is attached or has snapshots that need it; it is left as it
+    /// is, then.
+    async fn delete_volume(&self, request: DeleteVolumeRequest) -> Result<()>;
+}
+
+request! {
+    /// What volume to make.
+    CreateVolumeRequest {
+        /// The idempotency key, and a hint for a name.
+        name: VolumeName,
+        /// The sizes that are accepted; any, when the caller said none.
+        capacity_range: CapacityRange,
+        /// How it will be used: it has to serve each of these.
+        volume_capabilities: VolumeCapabilities,
+        /// The driver's own parameters.
+        parameters: Parameters,
+        /// Credentials.
+        secrets: Secrets,
+        /// What to copy its content from.
+        volume_content_source: Option<ContentSource>,
+        /// Where it has to be usable from. Never there unless the plugin offers VOLUME_ACCESSIBILITY_CONSTRAINTS.
+        accessibility_requirements: Option<TopologyRequirement>,
+        /// Parameters that can be changed later; they win over `parameters`. Never there unless the driver offers
+        /// MODIFY_VOLUME.
+        mutable_parameters: Parameters,
+    }
+}
+
+request! {
+    /// What volume to delete.
+    DeleteVolumeRequest {
+        /// The volume.
+        volume_id: VolumeId,
+        /// Credentials.
+        secrets: Secrets,
+    }
+}
+
+/// Refuses, by index, the first capability that the driver does not support.
+pub(crate) fn check_supported<C: Controller + ?Sized>(
+    controller: &C,
+    capabilities: &[VolumeCapability],
+) -> Result<()> {
+    match capabilities.iter().position(|capability| !controller.supports(capability)) {
+        Some(at) => Err(Error::invalid(
+            format!("volume_capabilities[{at}]"),
+            format!("is {}, which this driver does not support", capabilities[at]),
+        )),
+        None => Ok(()),
+    }
+}
+
+impl Call for CreateVolumeRequest {
+    const RPC: Rpc = Rpc::CreateVolume;
+    type Answer = Volume;
+    type Reply = v1::CreateVolumeResponse;
+
+    fn subject(&self) -> &str {
+        self.name.as_str()
+    }
+
+    fn permitted(&self, offer: &Offer) -> Result<()> {
+        match &self.volume_content_source {
+            Some(ContentSource::Volume(_)) if !offer.has_controller(Capability::CloneVolume) => {
+                return Err(Error::invalid("volume_content_source.volume", "is not possible: no CLONE_VOLUME"));
+            }
+            Some(ContentSource::Snapshot(_)) if !offer.has_controller(Capability::CreateDeleteSnapshot) => {
+                let reason = "is not possible: no CREATE_DELETE_SNAPSHOT";
+                return Err(Error::invalid("volume_content_source.snapshot", reason));
+            }
+            _ => {}
+        }
+        if self.accessibility_requirements.is_some()
+            && !offer.has_service(PluginService::VolumeAccessibilityConstraints)
+        {
+            let reason = "must be left out: the plugin has no VOLUME_ACCESSIBILITY_CONSTRAINTS";
+            return Err(Error::invalid("accessibility_requirements", reason));
+        }
+        if self.mutable_parameters.iter().next().is_some() && !offer.has_controller(Capability::ModifyVolume) {
+            return Err(Error::invalid("mutable_parameters", "must be left out: no MODIFY_VOLUME"));
+        }
+        Ok(())
+    }
+
+    fn claims(&self) -> Vec<Claim> {
+        let mut claims = vec![Claim::alone(Key::VolumeName(self.name.as_str().to_owned()))];
+        match &self.volume_content_source {
+            Some(ContentSource::Volume(id)) => claims.push(Claim::shared(Key::Volume(id.as_str().to_owned()))),
+            Some(ContentSource::Snapshot(id)) => {
+                claims.push(Claim::shared(Key::Snapshot(id.as_str().to_owned())));
+            }
+            None => {}
+        }
+        claims
+    }
+
+    fn reply(mut volume: Volume, request: &Self::Wire, offer: &Offer) -> Result<Self::Reply> {
+        let range = match &request.capacity_range {
+            Some(range) => CapacityRange::read("capacity_range", range)?,
+            None => CapacityRange::default(),
+        };
+        if volume.capacity_bytes != 0 && !range.contains(volume.capacity_bytes) {
+            return Err(Error::Incompatible(format!(
+                "capacity_range: a volume of this name exists and has {} bytes",
+                volume.capacity_bytes
+            )));
+        }
+        if !volume.accessible_topology.is_empty()
+            && !offer.has_service(PluginService::VolumeAccessibilityConstraints)
+        {
+            return Err(Error::broken(
+                "volume.accessible_topology is set, but VOLUME_ACCESSIBILITY_CONSTRAINTS is not offered",
+            ));
+        }
+        let asked = request
+            .volume_content_source
+            .as_ref()
+            .map(|source| ContentSource::read("volume_content_source", source))
+            .transpose()?;
+        if volume.content_source.is_none() {
+            volume.content_source = asked;
+        } else if volume.content_source != asked {
+            let text = "volume_content_source: a volume of this name exists with another source";
+            return Err(Error::Incompatible(text.to_owned()));
+        }
+        Ok(v1::CreateVolumeResponse { volume: Some(volume.answer()?) })
+    }
+}
+
+impl Call for DeleteVolumeRequest {
+    const RPC: Rpc = Rpc::DeleteVolume;
+    type Answer = ();
+    type Reply = v1::DeleteVolumeResponse;
+
+    fn subject(&self) -> &str {
+        self.volume_id.as_str()
+    }
+
+    fn claims(&self) -> Vec<Claim> {
+        vec![Claim::alone(Key::Volume(self.volume_id.as_str().to_owned()))]
+    }
+
+    fn settle(error: Error) -> Result<()> {
+        match error {
+            Error::VolumeNotFound(_) => Ok(()),
+            other => Err(other),
+        }
+    }
+
+    fn reply((): (), _: &Self::Wire, _: &Offer) -> Result<Self::Reply> {
+        Ok(v1::DeleteVolumeResponse {})
+    }
+}

@@ -1,0 +1,247 @@
+//! What can go wrong, by the spec's names for it, and the code that each RPC gives it.
+
+use std::fmt;
+
+use tonic::Code;
+
+use crate::{GroupSnapshotId, NodeId, Rpc, SnapshotId, VolumeId};
+
+/// The result of every method of a driver.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+type Source = Box<dyn std::error::Error + Send + Sync>;
+
+/// A condition that the spec names. The status code follows from it and from the RPC: see [`Error::code`].
+///
+/// A driver says what is the case; it never chooses a number. `?` on an [`std::io::Error`] or a mount error gives
+/// the condition that fits.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Error {
+    /// A field is missing or malformed.
+    InvalidArgument {
+        /// The field's name on the wire, with its path: `volume_capabilities[0].access_mode`.
+        field: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// The volume does not exist. Deleting it is done, then: the framework answers OK.
+    VolumeNotFound(VolumeId),
+    /// The snapshot does not exist. Deleting it is done, then.
+    SnapshotNotFound(SnapshotId),
+    /// The group snapshot does not exist. Deleting it is done, then.
+    GroupSnapshotNotFound(GroupSnapshotId),
+    /// The node does not exist.
+    NodeNotFound(NodeId),
+    /// What the volume is to be copied from does not exist; the text names it.
+    SourceNotFound(String),
+    /// It exists already, and differs from what is asked for; the text says in what.
+    Incompatible(String),
+    /// A size can't be had.
+    OutOfRange(String),
+    /// The object is in use, or has dependants, and was left as it is.
+    InUse(String),
+    /// The volume is attached to another node and can't be attached to two.
+    PublishedElsewhere(NodeId),
+    /// The volume was not staged at the path that the call names.
+    NotStaged(String),
+    /// A limit is reached: volumes on a node, space in a pool, snapshots of a volume.
+    LimitReached(String),
+    /// The volume can't be made where it is to be usable from.
+    TopologyUnsatisfied(String),
+    /// The driver does not do what is asked: a capability, parameter or combination; the text names it.
+    Unsupported(String),
+    /// Another operation on the same object is running.
+    Pending(String),
+    /// The token is not one that this driver gave, or is too old; the caller starts from the beginning.
+    InvalidToken,
+    /// Something that the volume needs does not answer at the moment. Asking again may help.
+    Unavailable(String),
+    /// What the driver depends on is missing or not healthy: for Probe.
+    Unhealthy(String),
+    /// The credentials are not valid.
+    Unauthenticated(String),
+    /// The credentials are valid, and do not allow it.
+    PermissionDenied(String),
+    /// The RPC is not offered.
+    Unimplemented(String),
+    /// Anything else.
+    Internal {
+        /// For the caller; no secrets.
+        message: String,
+        /// For the log, with its own sources.
+        source: Option<Source>,
+    },
+}
+
+impl Error {
+    /// A field is missing or malformed.
+    pub fn invalid(field: impl Into<String>, reason: impl Into<String>) -> Self {
+        Self::InvalidArgument { field: field.into(), reason: reason.into() }
+    }
+
+    /// An internal error with this cause. The caller is told the cause's own words; its sources go to the log.
+    pub fn internal(source: impl Into<Source>) -> Self {
+        let source = source.into();
+        Self::Internal { message: source.to_string(), source: Some(source) }
+    }
+
+    /// An internal error in these words.
+    pub fn internal_message(message: impl Into<String>) -> Self {
+        Self::Internal { message: message.into(), source: None }
+    }
+
+    /// The driver's answer breaks a rule of the spec: the log says which, and so does the caller's message.
+    pub(crate) fn broken(rule: impl fmt::Display) -> Self {
+        Self::internal_message(format!("the driver's answer breaks the spec: {rule}"))
+    }
+
+    /// The status code that this condition has in the answer to this RPC.
+    ///
+    /// Callers act on codes, so it is the spec's table for the RPC that counts; where that has no row for a
+    /// condition, it is the nearest code which its callers treat as what it is.
+    pub fn code(&self, rpc: Rpc) -> Code {
+        match self {
+            Self::InvalidArgument { .. } => Code::InvalidArgument,
+            Self::VolumeNotFound(_)
+            | Self::SnapshotNotFound(_)
+            | Self::GroupSnapshotNotFound(_)
+            | Self::NodeNotFound(_)
+            | Self::SourceNotFound(_) => Code::NotFound,
+            Self::Incompatible(_) => match rpc {
+                Rpc::CreateVolume
+                | Rpc::ControllerPublishVolume
+                | Rpc::CreateSnapshot
+                | Rpc::CreateVolumeGroupSnapshot
+                | Rpc::NodeStageVolume
+                | Rpc::NodePublishVolume => Code::AlreadyExists,
+                _ => Code::FailedPrecondition,
+            },
+            Self::OutOfRange(_) => Code::OutOfRange,
+            Self::InUse(_) | Self::PublishedElsewhere(_) | Self::NotStaged(_) | Self::Unhealthy(_) => {
+                Code::FailedPrecondition
+            }
+            Self::LimitReached(_) | Self::TopologyUnsatisfied(_) => Code::ResourceExhausted,
+            // A stage or publish beyond the volume's capabilities is a matter of the volume's state; elsewhere
+            // the request itself asks for what there is not.
+            Self::Unsupported(_) => match rpc {
+                Rpc::NodeStageVolume | Rpc::NodePublishVolume => Code::FailedPrecondition,
+                _ => Code::InvalidArgument,
+            },
+            Self::Pending(_) | Self::InvalidToken => Code::Aborted,
+            Self::Unavailable(_) => Code::Unavailable,
+            Self::Unauthenticated(_) => Code::Unauthenticated,
+            Self::PermissionDenied(_) => Code::PermissionDenied,
+            Self::Unimplemented(_) => Code::Unimplemented,
+            Self::Internal { .. } => Code::Internal,
+        }
+    }
+
+    /// The status for the caller: the code of this RPC, a message that is never empty, and no details.
+    pub(crate) fn status(&self, rpc: Rpc) -> tonic::Status {
+        let code = self.code(rpc);
+        let message = self.to_string();
+        let message = if message.trim().is_empty() { code.description().to_owned() } else { message };
+        tonic::Status::new(code, message)
+    }
+}
+
+/// What the caller is told.
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::InvalidArgument { field, reason } => write!(f, "{field}: {reason}"),
+            Self::VolumeNotFound(id) => write!(f, "volume {id} does not exist"),
+            Self::SnapshotNotFound(id) => write!(f, "snapshot {id} does not exist"),
+            Self::GroupSnapshotNotFound(id) => write!(f, "group snapshot {id} does not exist"),
+            Self::NodeNotFound(id) => write!(f, "node {id} does not exist"),
+            Self::SourceNotFound(what) => write!(f, "source {what} does not exist"),
+            Self::PublishedElsewhere(node) => write!(f, "the volume is published to node {node}"),
+            Self::InvalidToken => f.write_str("starting_token: is not one of this driver's; list from the start"),
+            Self::Incompatible(text)
+            | Self::OutOfRange(text)
+            | Self::InUse(text)
+            | Self::NotStaged(text)
+            | Self::LimitReached(text)
+            | Self::TopologyUnsatisfied(text)
+            | Self::Unsupported(text)
+            | Self::Pending(text)
+            | Self::Unavailable(text)
+            | Self::Unhealthy(text)
+            | Self::Unauthenticated(text)
+            | Self::PermissionDenied(text)
+            | Self::Unimplemented(text)
+            | Self::Internal { message: text, .. } => f.write_str(text),
+        }
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Internal { source: Some(source), .. } => Some(source.as_ref()),
+            _ => None,
+        }
+    }
+}
+
+/// A full disk is a limit that is reached; everything else is internal.
+impl From<std::io::Error> for Error {
+    fn from(error: std::io::Error) -> Self {
+        match error.kind() {
+            std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => {
+                Self::LimitReached(error.to_string())
+            }
+            _ => Self::internal(error),
+        }
+    }
+}
+
+#[cfg(all(feature = "mount", target_os = "linux"))]
+impl From<csi_mount::Error> for Error {
+    fn from(error: csi_mount::Error) -> Self {
+        use csi_mount::ErrorKind;
+        let text = error.to_string();
+        match error.kind() {
+            ErrorKind::InvalidInput | ErrorKind::Unsupported => Self::Unsupported(text),
+            ErrorKind::AlreadyMounted => Self::Incompatible(text),
+            ErrorKind::Busy | ErrorKind::NotBlank | ErrorKind::ReadOnly => Self::InUse(text),
+            ErrorKind::OutOfRange => Self::OutOfRange(text),
+            ErrorKind::NoSpace => Self::LimitReached(text),
+            ErrorKind::Unresponsive => Self::Unavailable(text),
+            _ => Self::internal(error),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_status_always_has_a_message_and_never_details() {
+        for rpc in Rpc::ALL {
+            let status = Error::InUse(String::new()).status(*rpc);
+            assert!(!status.message().is_empty());
+            assert!(status.details().is_empty());
+        }
+    }
+
+    #[test]
+    fn existing_and_different_is_a_conflict_where_something_is_made() {
+        let different = Error::Incompatible("size".into());
+        assert_eq!(different.code(Rpc::CreateVolume), Code::AlreadyExists);
+        assert_eq!(different.code(Rpc::NodePublishVolume), Code::AlreadyExists);
+        assert_eq!(different.code(Rpc::ControllerExpandVolume), Code::FailedPrecondition);
+    }
+
+    #[test]
+    fn the_cause_is_for_the_log() {
+        let error = Error::from(std::io::Error::other("disk on fire"));
+        assert_eq!(error.code(Rpc::DeleteVolume), Code::Internal);
+        assert_eq!(error.to_string(), "disk on fire");
+        assert!(std::error::Error::source(&error).is_some());
+        let full = Error::from(std::io::Error::from(std::io::ErrorKind::StorageFull));
+        assert_eq!(full.code(Rpc::CreateVolume), Code::ResourceExhausted);
+    }
+}

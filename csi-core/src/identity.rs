@@ -1,0 +1,80 @@
+//! Identity: who the plugin is and how it is.
+
+use std::collections::BTreeMap;
+
+use async_trait::async_trait;
+use csi_proto::v1;
+
+use crate::call::Call;
+use crate::capabilities::Offer;
+use crate::request::question;
+use crate::{Result, Rpc};
+
+/// How the plugin is, as Probe tells it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Readiness {
+    /// Ready to serve.
+    Ready,
+    /// Healthy, but still starting: callers wait and ask again.
+    Starting,
+}
+
+/// What a driver may add to the Identity service. Without one, the plugin is always ready.
+///
+/// Spec: "Identity Service RPC".
+#[async_trait]
+pub trait Identity: Send + Sync + 'static {
+    /// How the plugin is. Sidecars call it until it is [`Readiness::Ready`], and liveness probes for ever after,
+    /// so it should be cheap.
+    ///
+    /// # Errors
+    /// [`Error::Unhealthy`](crate::Error::Unhealthy) (FAILED_PRECONDITION) when the plugin does not work or a
+    /// dependency of its is missing: its container is restarted.
+    async fn probe(&self) -> Result<Readiness> {
+        Ok(Readiness::Ready)
+    }
+
+    /// Facts about the plugin for people, in GetPluginInfo's manifest.
+    fn manifest(&self) -> BTreeMap<String, String> {
+        BTreeMap::new()
+    }
+}
+
+/// The Identity of a driver that has nothing to add.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct AlwaysReady;
+
+impl Identity for AlwaysReady {}
+
+question!(GetPluginInfoRequest, GetPluginCapabilitiesRequest, ProbeRequest);
+
+impl Call for GetPluginInfoRequest {
+    const RPC: Rpc = Rpc::GetPluginInfo;
+    type Answer = v1::GetPluginInfoResponse;
+    type Reply = v1::GetPluginInfoResponse;
+
+    fn reply(answer: Self::Answer, _: &Self::Wire, _: &Offer) -> Result<Self::Reply> {
+        Ok(answer)
+    }
+}
+
+impl Call for GetPluginCapabilitiesRequest {
+    const RPC: Rpc = Rpc::GetPluginCapabilities;
+    type Answer = ();
+    type Reply = v1::GetPluginCapabilitiesResponse;
+
+    fn reply((): (), _: &Self::Wire, offer: &Offer) -> Result<Self::Reply> {
+        Ok(v1::GetPluginCapabilitiesResponse { capabilities: offer.plugin_wire() })
+    }
+}
+
+impl Call for ProbeRequest {
+    const RPC: Rpc = Rpc::Probe;
+    type Answer = Readiness;
+    type Reply = v1::ProbeResponse;
+
+    fn reply(answer: Readiness, _: &Self::Wire, _: &Offer) -> Result<Self::Reply> {
+        Ok(v1::ProbeResponse { ready: Some(answer == Readiness::Ready) })
+    }
+}

@@ -1,0 +1,61 @@
+//! EXPAND_VOLUME, on the node's side.
+
+use async_trait::async_trait;
+use csi_proto::v1;
+
+use super::Node;
+use crate::admission::{Claim, Key};
+use crate::call::Call;
+use crate::capabilities::Offer;
+use crate::request::request;
+use crate::types::volume::signed;
+use crate::{AbsolutePath, CapacityRange, Result, Rpc, Secrets, VolumeCapability, VolumeId, VolumePath};
+
+/// Making what is on a volume as large as the volume. Spec: "NodeExpandVolume".
+#[async_trait]
+pub trait NodeExpandVolume: Node {
+    /// Grows what is at the path to fill the volume, and answers with its size in bytes; 0 when that is unknown.
+    /// What is large enough is `Ok` again.
+    ///
+    /// # Errors
+    /// [`Error::VolumeNotFound`](crate::Error::VolumeNotFound) (NOT_FOUND), also when it is not at that path;
+    /// [`Error::InUse`](crate::Error::InUse) (FAILED_PRECONDITION) when it can't grow while it is mounted;
+    /// [`Error::OutOfRange`](crate::Error::OutOfRange) (OUT_OF_RANGE).
+    async fn expand_volume(&self, request: NodeExpandVolumeRequest) -> Result<u64>;
+}
+
+request! {
+    /// Which volume, where.
+    NodeExpandVolumeRequest {
+        /// The volume.
+        volume_id: VolumeId,
+        /// Where it is, published or staged.
+        volume_path: VolumePath,
+        /// The sizes that are accepted; any, when the caller said none.
+        capacity_range: CapacityRange,
+        /// Where it is staged, if the caller said so.
+        staging_target_path: Option<AbsolutePath>,
+        /// How it is used, if the caller said so.
+        volume_capability: Option<VolumeCapability>,
+        /// Credentials. Alpha.
+        secrets: Secrets,
+    }
+}
+
+impl Call for NodeExpandVolumeRequest {
+    const RPC: Rpc = Rpc::NodeExpandVolume;
+    type Answer = u64;
+    type Reply = v1::NodeExpandVolumeResponse;
+
+    fn subject(&self) -> &str {
+        self.volume_id.as_str()
+    }
+
+    fn claims(&self) -> Vec<Claim> {
+        vec![Claim::alone(Key::NodeVolume(self.volume_id.as_str().to_owned()))]
+    }
+
+    fn reply(capacity: u64, _: &Self::Wire, _: &Offer) -> Result<Self::Reply> {
+        Ok(v1::NodeExpandVolumeResponse { capacity_bytes: signed("capacity_bytes", capacity)? })
+    }
+}

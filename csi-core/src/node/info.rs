@@ -1,0 +1,81 @@
+//! NodeGetInfo and NodeGetCapabilities.
+
+use csi_proto::v1;
+
+use crate::call::Call;
+use crate::capabilities::Offer;
+use crate::request::question;
+use crate::types::volume::signed;
+use crate::{Error, NodeId, Result, Rpc, Topology};
+use v1::plugin_capability::service::Type as PluginService;
+
+/// Which node this is, where it is, and how many volumes it takes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct NodeInfo {
+    /// The node's id, as the controller's publish is to name it.
+    pub node_id: NodeId,
+    /// How many volumes can be on this node at once; `None` leaves it to the orchestrator.
+    pub max_volumes_per_node: Option<u64>,
+    /// Where the node is. Only with VOLUME_ACCESSIBILITY_CONSTRAINTS.
+    pub accessible_topology: Option<Topology>,
+}
+
+impl NodeInfo {
+    /// The node with this id.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] for an id that is empty or over 256 bytes.
+    pub fn new(node_id: impl Into<String>) -> Result<Self> {
+        Ok(Self { node_id: NodeId::new(node_id)?, max_volumes_per_node: None, accessible_topology: None })
+    }
+
+    /// The same node, that takes so many volumes at most.
+    #[must_use]
+    pub fn max_volumes(mut self, most: u64) -> Self {
+        self.max_volumes_per_node = Some(most);
+        self
+    }
+
+    /// The same node, at this place.
+    #[must_use]
+    pub fn at(mut self, topology: Topology) -> Self {
+        self.accessible_topology = Some(topology);
+        self
+    }
+}
+
+question!(NodeGetInfoRequest, NodeGetCapabilitiesRequest);
+
+impl Call for NodeGetInfoRequest {
+    const RPC: Rpc = Rpc::NodeGetInfo;
+    type Answer = NodeInfo;
+    type Reply = v1::NodeGetInfoResponse;
+
+    fn reply(info: NodeInfo, _: &Self::Wire, offer: &Offer) -> Result<Self::Reply> {
+        if let Some(topology) = &info.accessible_topology {
+            topology.check().map_err(|reason| Error::broken(format!("accessible_topology: {reason}")))?;
+            if !offer.has_service(PluginService::VolumeAccessibilityConstraints) {
+                return Err(Error::broken(
+                    "accessible_topology is set, but VOLUME_ACCESSIBILITY_CONSTRAINTS is not offered",
+                ));
+            }
+        }
+        let most = info.max_volumes_per_node.unwrap_or(0);
+        Ok(v1::NodeGetInfoResponse {
+            node_id: info.node_id.into(),
+            max_volumes_per_node: signed("max_volumes_per_node", most)?,
+            accessible_topology: info.accessible_topology.map(Into::into),
+        })
+    }
+}
+
+impl Call for NodeGetCapabilitiesRequest {
+    const RPC: Rpc = Rpc::NodeGetCapabilities;
+    type Answer = ();
+    type Reply = v1::NodeGetCapabilitiesResponse;
+
+    fn reply((): (), _: &Self::Wire, offer: &Offer) -> Result<Self::Reply> {
+        Ok(v1::NodeGetCapabilitiesResponse { capabilities: offer.node_wire() })
+    }
+}

@@ -1,0 +1,106 @@
+//! The requests' own ways to the kernel, so that a driver need not spell out what every driver does.
+//!
+//! The work runs on the blocking pool: no call here occupies an async worker.
+
+use std::path::{Path, PathBuf};
+
+use csi_mount::{Bind, MountAttributes, MountOptions, MountState, Removed, Target};
+
+use super::{NodeGetVolumeStatsRequest, NodePublishVolumeRequest, NodeUnpublishVolumeRequest};
+use crate::{Error, Result, Usage, VolumeCapability, VolumeStats, blocking};
+
+/// The mount options that the caller asks for.
+pub(crate) fn mount_options(capability: &VolumeCapability) -> Result<MountOptions> {
+    MountOptions::parse(capability.mount_flags())
+        .map_err(|error| Error::invalid("volume_capability.mount.mount_flags", error.to_string()))
+}
+
+impl NodePublishVolumeRequest {
+    /// Whether the workload may only read: because the call says so, or the access mode.
+    pub fn is_read_only(&self) -> bool {
+        self.readonly || self.volume_capability.access_mode.is_read_only()
+    }
+
+    /// The attributes that the mount at the target is to have.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] for mount flags that are none.
+    pub fn attributes(&self) -> Result<MountAttributes> {
+        let mut attributes = mount_options(&self.volume_capability)?.attributes();
+        if self.is_read_only() {
+            attributes |= MountAttributes::RDONLY;
+        }
+        Ok(attributes)
+    }
+
+    /// Publishes the directory `source`: makes the target path and binds the directory there, read-only where
+    /// that is asked for, in every mount namespace that sees it.
+    ///
+    /// # Errors
+    /// [`Error::Incompatible`] (ALREADY_EXISTS) when something else, or the same otherwise, is mounted there;
+    /// [`Error::InvalidArgument`] for mount flags that a bind can't have; see [`csi_mount::Bind`].
+    pub async fn bind(&self, source: impl Into<PathBuf>) -> Result<()> {
+        let options = mount_options(&self.volume_capability)?;
+        if let Some(option) = options.filesystem().first() {
+            return Err(Error::invalid(
+                "volume_capability.mount.mount_flags",
+                format!("{} is an option of a filesystem, which a bind of a directory can't have", option.key()),
+            ));
+        }
+        let (source, path, attributes) = (source.into(), self.target_path.clone(), self.attributes()?);
+        blocking(move || {
+            let target = Target::new(&path)?;
+            target.create_dir()?;
+            Bind::new(&source).attributes(attributes).at(&target)?;
+            Ok(())
+        })
+        .await
+    }
+}
+
+impl NodeUnpublishVolumeRequest {
+    /// Takes away whatever is mounted at the target path, all layers of it, and deletes the path. Nothing there is
+    /// `Ok`; a directory that has files in it is never deleted.
+    ///
+    /// # Errors
+    /// [`Error::InUse`] (FAILED_PRECONDITION) while something uses the mount; see [`csi_mount::unmount`].
+    pub async fn unmount(&self) -> Result<()> {
+        let path = self.target_path.clone();
+        blocking(move || unmount_and_remove(&path)).await
+    }
+}
+
+/// A target whose parent is gone is gone as well.
+pub(crate) fn unmount_and_remove(path: &Path) -> Result<()> {
+    let target = match Target::new(path) {
+        Ok(target) => target,
+        Err(error) if error.kind() == csi_mount::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(error.into()),
+    };
+    csi_mount::unmount(&target)?;
+    let _: Removed = target.remove()?;
+    Ok(())
+}
+
+impl NodeGetVolumeStatsRequest {
+    /// How full the filesystem is that is mounted at the volume path.
+    ///
+    /// # Errors
+    /// [`Error::VolumeNotFound`] (NOT_FOUND) when nothing is mounted there; [`Error::Unavailable`] when the
+    /// filesystem does not answer in time.
+    pub async fn statfs(&self) -> Result<VolumeStats> {
+        let (volume_id, path) = (self.volume_id.clone(), self.volume_path.to_path_buf());
+        blocking(move || {
+            if !path.is_absolute() || !matches!(csi_mount::mount_state(&path)?, MountState::Mounted(_)) {
+                return Err(Error::VolumeNotFound(volume_id));
+            }
+            let stats = csi_mount::stats(&path)?;
+            Ok(VolumeStats::of_filesystem(usage(stats.bytes), stats.inodes.map(usage)))
+        })
+        .await
+    }
+}
+
+fn usage(usage: csi_mount::Usage) -> Usage {
+    Usage { total: usage.total, used: usage.used, available: usage.available }
+}

@@ -1,0 +1,31 @@
+//! The Node service: volumes as one node has them.
+//!
+//! [`Node`] is what every node plugin has; each optional capability is a trait of its own, named as the spec names
+//! it, and registered with [`NodeService`]. On Linux, with feature `mount`, [`BlockNode`] is all of it for volumes
+//! that are block devices, and the requests have methods that do the mounting.
+
+#[cfg(all(feature = "mount", target_os = "linux"))]
+mod block;
+mod expand;
+mod health;
+mod info;
+#[cfg(all(feature = "mount", target_os = "linux"))]
+mod kernel;
+mod publish;
+mod service;
+mod stage;
+mod stats;
+
+#[cfg(all(feature = "mount", target_os = "linux"))]
+pub use block::{Attachment, BlockDevices, BlockNode};
+pub use expand::{NodeExpandVolume, NodeExpandVolumeRequest};
+pub use health::{
+    GetStorageHealth, NodeGetStorageHealthRequest, NodeGetVolumeHealth, NodeGetVolumeHealthRequest,
+};
+pub(crate) use info::{NodeGetCapabilitiesRequest, NodeGetInfoRequest};
+pub use info::NodeInfo;
+pub use publish::{Node, NodePublishVolumeRequest, NodeUnpublishVolumeRequest};
+pub use service::NodeService;
+pub(crate) use service::NodeTable;
+pub use stage::{NodeStageVolumeRequest, NodeUnstageVolumeRequest, StageUnstageVolume};
+pub use stats::{GetVolumeStats, NodeGetVolumeStatsRequest};

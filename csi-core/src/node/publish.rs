@@ -1,0 +1,125 @@
+//! What every node plugin does: put a volume at a workload's path, and take it away.
+
+use async_trait::async_trait;
+use csi_proto::v1;
+
+use super::NodeInfo;
+use crate::admission::{Claim, Key};
+use crate::call::Call;
+use crate::capabilities::Offer;
+use crate::request::request;
+use crate::{
+    AbsolutePath, Error, PublishContext, Result, Rpc, Secrets, VolumeCapability, VolumeContext, VolumeId,
+};
+use v1::node_service_capability::rpc::Type as Capability;
+
+/// What every node plugin has. Spec: "Node Service RPC".
+#[async_trait]
+pub trait Node: Send + Sync + 'static {
+    /// Which node this is. The kubelet asks once it knows the plugin, and takes an error for a failed start.
+    ///
+    /// # Errors
+    /// Those of any RPC.
+    async fn info(&self) -> Result<NodeInfo>;
+
+    /// Puts the volume at the target path. The path's parent exists; the path itself is the driver's to make, a
+    /// directory or, for a raw block volume, a file.
+    ///
+    /// Called again for a volume that is there: `Ok`, when it is there as asked. What is there is for the kernel
+    /// to tell, not for the driver's memory, for the driver may have been restarted since.
+    ///
+    /// # Errors
+    /// [`Error::VolumeNotFound`] (NOT_FOUND); [`Error::Incompatible`] (ALREADY_EXISTS) when it is there otherwise
+    /// than asked; [`Error::InUse`] (FAILED_PRECONDITION) when its mode does not allow another target.
+    async fn publish_volume(&self, request: NodePublishVolumeRequest) -> Result<()>;
+
+    /// Takes the volume away from the target path and deletes the path. One that is not there is `Ok`.
+    ///
+    /// # Errors
+    /// [`Error::VolumeNotFound`] (NOT_FOUND).
+    async fn unpublish_volume(&self, request: NodeUnpublishVolumeRequest) -> Result<()>;
+}
+
+request! {
+    /// Which volume to put where, and how.
+    NodePublishVolumeRequest {
+        /// The volume.
+        volume_id: VolumeId,
+        /// What the controller's publish said of it.
+        publish_context: PublishContext,
+        /// Where it is staged. Always there when the driver offers STAGE_UNSTAGE_VOLUME, but for inline volumes.
+        staging_target_path: Option<AbsolutePath>,
+        /// Where to put it.
+        target_path: AbsolutePath,
+        /// How it will be used.
+        volume_capability: VolumeCapability,
+        /// The workload may only read.
+        readonly: bool,
+        /// Credentials.
+        secrets: Secrets,
+        /// What CreateVolume said of it, and what the orchestrator added.
+        volume_context: VolumeContext,
+    }
+}
+
+request! {
+    /// Which volume to take away from where.
+    NodeUnpublishVolumeRequest {
+        /// The volume.
+        volume_id: VolumeId,
+        /// Where it is.
+        target_path: AbsolutePath,
+    }
+}
+
+fn target_claims(volume_id: &VolumeId, target: &AbsolutePath) -> Vec<Claim> {
+    vec![
+        Claim::shared(Key::NodeVolume(volume_id.as_str().to_owned())),
+        Claim::alone(Key::Target(target.to_string())),
+    ]
+}
+
+impl Call for NodePublishVolumeRequest {
+    const RPC: Rpc = Rpc::NodePublishVolume;
+    type Answer = ();
+    type Reply = v1::NodePublishVolumeResponse;
+
+    fn subject(&self) -> &str {
+        self.volume_id.as_str()
+    }
+
+    fn permitted(&self, offer: &Offer) -> Result<()> {
+        let staged = self.staging_target_path.is_some();
+        if offer.has_node(Capability::StageUnstageVolume) && !staged && !self.volume_context.is_ephemeral() {
+            let text = "staging_target_path: is required, for the driver offers STAGE_UNSTAGE_VOLUME";
+            return Err(Error::NotStaged(text.to_owned()));
+        }
+        Ok(())
+    }
+
+    fn claims(&self) -> Vec<Claim> {
+        target_claims(&self.volume_id, &self.target_path)
+    }
+
+    fn reply((): (), _: &Self::Wire, _: &Offer) -> Result<Self::Reply> {
+        Ok(v1::NodePublishVolumeResponse {})
+    }
+}
+
+impl Call for NodeUnpublishVolumeRequest {
+    const RPC: Rpc = Rpc::NodeUnpublishVolume;
+    type Answer = ();
+    type Reply = v1::NodeUnpublishVolumeResponse;
+
+    fn subject(&self) -> &str {
+        self.volume_id.as_str()
+    }
+
+    fn claims(&self) -> Vec<Claim> {
+        target_claims(&self.volume_id, &self.target_path)
+    }
+
+    fn reply((): (), _: &Self::Wire, _: &Offer) -> Result<Self::Reply> {
+        Ok(v1::NodeUnpublishVolumeResponse {})
+    }
+}

@@ -1,0 +1,99 @@
+//! STAGE_UNSTAGE_VOLUME: one place on the node from which a volume is published.
+
+use async_trait::async_trait;
+use csi_proto::v1;
+
+use super::Node;
+use crate::admission::{Claim, Key};
+use crate::call::Call;
+use crate::capabilities::Offer;
+use crate::request::request;
+use crate::{AbsolutePath, PublishContext, Result, Rpc, Secrets, VolumeCapability, VolumeContext, VolumeId};
+
+/// Getting a volume ready on a node, once for all workloads. Spec: "NodeStageVolume", "NodeUnstageVolume".
+#[async_trait]
+pub trait StageUnstageVolume: Node {
+    /// Gets the volume ready at the staging path, a directory that exists. One that is ready there, in the way
+    /// that is asked for, is `Ok` again.
+    ///
+    /// # Errors
+    /// [`Error::VolumeNotFound`](crate::Error::VolumeNotFound) (NOT_FOUND);
+    /// [`Error::Incompatible`](crate::Error::Incompatible) (ALREADY_EXISTS) when it is staged otherwise;
+    /// [`Error::Unsupported`](crate::Error::Unsupported) (FAILED_PRECONDITION) beyond the volume's capabilities.
+    async fn stage_volume(&self, request: NodeStageVolumeRequest) -> Result<()>;
+
+    /// Takes back what stage did. A volume that is not staged is `Ok`. The path stays: the caller made it.
+    ///
+    /// # Errors
+    /// [`Error::VolumeNotFound`](crate::Error::VolumeNotFound) (NOT_FOUND); while this node still uses the
+    /// volume anywhere, an error: what follows is the detaching of its device.
+    async fn unstage_volume(&self, request: NodeUnstageVolumeRequest) -> Result<()>;
+}
+
+request! {
+    /// Which volume to get ready where.
+    NodeStageVolumeRequest {
+        /// The volume.
+        volume_id: VolumeId,
+        /// What the controller's publish said of it.
+        publish_context: PublishContext,
+        /// Where: a directory that exists and is this volume's on this node.
+        staging_target_path: AbsolutePath,
+        /// How it will be used.
+        volume_capability: VolumeCapability,
+        /// Credentials.
+        secrets: Secrets,
+        /// What CreateVolume said of it.
+        volume_context: VolumeContext,
+    }
+}
+
+request! {
+    /// Which volume to take down from where.
+    NodeUnstageVolumeRequest {
+        /// The volume.
+        volume_id: VolumeId,
+        /// Where it is staged.
+        staging_target_path: AbsolutePath,
+    }
+}
+
+fn volume_claim(volume_id: &VolumeId) -> Vec<Claim> {
+    vec![Claim::alone(Key::NodeVolume(volume_id.as_str().to_owned()))]
+}
+
+impl Call for NodeStageVolumeRequest {
+    const RPC: Rpc = Rpc::NodeStageVolume;
+    type Answer = ();
+    type Reply = v1::NodeStageVolumeResponse;
+
+    fn subject(&self) -> &str {
+        self.volume_id.as_str()
+    }
+
+    fn claims(&self) -> Vec<Claim> {
+        volume_claim(&self.volume_id)
+    }
+
+    fn reply((): (), _: &Self::Wire, _: &Offer) -> Result<Self::Reply> {
+        Ok(v1::NodeStageVolumeResponse {})
+    }
+}
+
+impl Call for NodeUnstageVolumeRequest {
+    const RPC: Rpc = Rpc::NodeUnstageVolume;
+    type Answer = ();
+    type Reply = v1::NodeUnstageVolumeResponse;
+
+    fn subject(&self) -> &str {
+        self.volume_id.as_str()
+    }
+
+    fn claims(&self) -> Vec<Claim> {
+        volume_claim(&self.volume_id)
+    }
+
+    fn reply((): (), _: &Self::Wire, _: &Offer) -> Result<Self::Reply> {
+        Ok(v1::NodeUnstageVolumeResponse {})
+    }
+}

@@ -1,0 +1,278 @@
+//! A whole plugin: its name, its services, and which of them this instance serves.
+
+use std::fmt;
+use std::process::ExitCode;
+use std::str::FromStr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use csi_proto::v1;
+
+use crate::adapters::{Adapter, Core};
+use crate::call::CallPath;
+use crate::capabilities::Offer;
+use crate::controller::{Controller, ControllerService, ControllerTable};
+use crate::identity::{AlwaysReady, Identity};
+use crate::node::{Node, NodeService, NodeTable};
+use crate::server::{self, Endpoint, ServeError};
+use crate::Service;
+
+/// Which services an instance serves. Its plugin capabilities are those of the whole plugin all the same, as the
+/// spec wants it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Mode {
+    /// Everything that the plugin has.
+    #[default]
+    All,
+    /// Identity and the controller's services.
+    Controller,
+    /// Identity and Node.
+    Node,
+}
+
+impl Mode {
+    pub(crate) fn serves(self, service: Service) -> bool {
+        match service {
+            Service::Identity => true,
+            Service::Node => self != Self::Controller,
+            Service::Controller | Service::GroupController | Service::SnapshotMetadata => self != Self::Node,
+        }
+    }
+}
+
+impl fmt::Display for Mode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::All => "all",
+            Self::Controller => "controller",
+            Self::Node => "node",
+        })
+    }
+}
+
+impl FromStr for Mode {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        [Self::All, Self::Controller, Self::Node]
+            .into_iter()
+            .find(|mode| mode.to_string() == text)
+            .ok_or_else(|| format!("mode {text:?} is none of all, controller, node"))
+    }
+}
+
+/// A CSI plugin, built up and then served on a unix socket.
+///
+/// Build all of it whatever the instance is to serve, then choose with [`mode`](Self::mode).
+///
+/// ```no_run
+/// # use csi_core::*;
+/// # #[derive(Clone)] struct Driver;
+/// # #[async_trait] impl Node for Driver {
+/// #   async fn info(&self) -> Result<NodeInfo> { NodeInfo::new("node-1") }
+/// #   async fn publish_volume(&self, _: NodePublishVolumeRequest) -> Result<()> { Ok(()) }
+/// #   async fn unpublish_volume(&self, _: NodeUnpublishVolumeRequest) -> Result<()> { Ok(()) }
+/// # }
+/// #[tokio::main]
+/// async fn main() -> std::process::ExitCode {
+///     let node = NodeService::new(std::sync::Arc::new(Driver));
+///     Plugin::new("driver.csi.example.org", env!("CARGO_PKG_VERSION")).node(node).run().await
+/// }
+/// ```
+pub struct Plugin {
+    name: String,
+    vendor_version: String,
+    identity: Arc<dyn Identity>,
+    controller: Option<ControllerTable>,
+    node: Option<NodeTable>,
+    topology: bool,
+    mode: Mode,
+    pub(crate) socket_mode: u32,
+    pub(crate) grace: Duration,
+}
+
+impl Plugin {
+    /// A plugin of this name, a domain name the vendor owns as the spec wants it (`driver.csi.example.org`), and
+    /// this version, which is for people only.
+    pub fn new(name: impl Into<String>, vendor_version: impl Into<String>) -> Self {
+        Self {
+            name: name.into(),
+            vendor_version: vendor_version.into(),
+            identity: Arc::new(AlwaysReady),
+            controller: None,
+            node: None,
+            topology: false,
+            mode: Mode::All,
+            socket_mode: 0o660,
+            grace: Duration::from_secs(30),
+        }
+    }
+
+    /// What the driver adds to the Identity service: its health, and facts for people.
+    #[must_use]
+    pub fn identity(mut self, identity: impl Identity) -> Self {
+        self.identity = Arc::new(identity);
+        self
+    }
+
+    /// The plugin's Controller service.
+    #[must_use]
+    pub fn controller<D: Controller>(mut self, service: ControllerService<D>) -> Self {
+        self.controller = Some(service.into_table());
+        self
+    }
+
+    /// The plugin's Node service.
+    #[must_use]
+    pub fn node<D: Node>(mut self, service: NodeService<D>) -> Self {
+        self.node = Some(service.into_table());
+        self
+    }
+
+    /// Declares VOLUME_ACCESSIBILITY_CONSTRAINTS: not every volume can be used from every node. Then
+    /// [`NodeInfo`](crate::NodeInfo) says where a node is, and [`Volume`](crate::Volume) from where it is usable.
+    #[must_use]
+    pub fn volume_accessibility_constraints(mut self) -> Self {
+        self.topology = true;
+        self
+    }
+
+    /// Serves only this part of the plugin.
+    #[must_use]
+    pub fn mode(mut self, mode: Mode) -> Self {
+        self.mode = mode;
+        self
+    }
+
+    /// Permissions of the socket, 0660 unless said otherwise. Whoever can write to it commands the driver.
+    #[must_use]
+    pub fn socket_mode(mut self, mode: u32) -> Self {
+        self.socket_mode = mode & 0o777;
+        self
+    }
+
+    /// How long running operations may go on after a signal to stop: 30 seconds unless said otherwise.
+    #[must_use]
+    pub fn grace(mut self, grace: Duration) -> Self {
+        self.grace = grace;
+        self
+    }
+
+    /// Serves on the socket that `CSI_ENDPOINT` names until SIGTERM or SIGINT, lets running operations finish, and
+    /// removes the socket.
+    ///
+    /// # Errors
+    /// [`ServeError`] when it can't start; it says what is wrong and the mend.
+    pub async fn serve_from_env(self) -> Result<(), ServeError> {
+        let endpoint = Endpoint::from_env()?;
+        self.serve(&endpoint).await
+    }
+
+    /// As [`serve_from_env`](Self::serve_from_env), on this endpoint.
+    ///
+    /// # Errors
+    /// [`ServeError`] when it can't start.
+    pub async fn serve(self, endpoint: &Endpoint) -> Result<(), ServeError> {
+        server::serve(self, endpoint, server::Stop::signals()?).await
+    }
+
+    /// As [`serve`](Self::serve), until `stop` is done and not until a signal: for tests, and for programs that
+    /// have signals of their own.
+    ///
+    /// # Errors
+    /// [`ServeError`] when it can't start.
+    pub async fn serve_until(
+        self,
+        endpoint: &Endpoint,
+        stop: impl Future<Output = ()> + Send + 'static,
+    ) -> Result<(), ServeError> {
+        server::serve(self, endpoint, server::Stop::when(stop)).await
+    }
+
+    /// A driver's whole `main`: [`serve_from_env`](Self::serve_from_env), errors printed to standard error, and
+    /// the exit status: 0 after a signal, 2 when it could not start, 1 when serving failed.
+    pub async fn run(self) -> ExitCode {
+        let name = self.name.clone();
+        match self.serve_from_env().await {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => {
+                eprintln!("{name}: {error}");
+                ExitCode::from(if error.is_start_up() { 2 } else { 1 })
+            }
+        }
+    }
+
+    /// The plugin as it is served, once it makes sense.
+    pub(crate) fn build(self) -> Result<Adapter, ServeError> {
+        check_name(&self.name).map_err(ServeError::Plugin)?;
+        if self.vendor_version.is_empty() {
+            let text = "the vendor version is empty: pass env!(\"CARGO_PKG_VERSION\") to Plugin::new";
+            return Err(ServeError::Plugin(text.to_owned()));
+        }
+        for (mode, has) in [(Mode::Controller, self.controller.is_some()), (Mode::Node, self.node.is_some())] {
+            if self.mode == mode && !has {
+                let text = format!("mode {mode} is asked for, but the plugin has no {mode} service: choose another mode");
+                return Err(ServeError::Plugin(text));
+            }
+        }
+        let offer = Offer::new(self.controller.as_ref(), self.node.as_ref(), self.topology)
+            .map_err(ServeError::Plugin)?;
+        let info = v1::GetPluginInfoResponse {
+            name: self.name,
+            vendor_version: self.vendor_version,
+            manifest: self.identity.manifest(),
+        };
+        Ok(Adapter(Arc::new(Core {
+            path: CallPath::new(Arc::new(offer)),
+            info,
+            identity: self.identity,
+            controller: self.controller,
+            node: self.node,
+            mode: self.mode,
+        })))
+    }
+}
+
+impl fmt::Debug for Plugin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Plugin").field("name", &self.name).field("mode", &self.mode).finish_non_exhaustive()
+    }
+}
+
+/// The spec's rule for a plugin name.
+fn check_name(name: &str) -> Result<(), String> {
+    let alphanumeric = |character: Option<char>| character.is_some_and(|c| c.is_ascii_alphanumeric());
+    let fits = (1..=63).contains(&name.len())
+        && alphanumeric(name.chars().next())
+        && alphanumeric(name.chars().next_back())
+        && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '-' || c == '.');
+    if fits {
+        return Ok(());
+    }
+    Err(format!(
+        "plugin name {name:?} is not 1 to 63 letters, digits, dashes and dots, alphanumeric at both ends: give \
+         Plugin::new a name like driver.csi.example.org"
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn plugin_names_keep_the_rule() {
+        for good in ["a", "driver.csi.example.org", "a-b.c", &"x".repeat(63)] {
+            assert!(check_name(good).is_ok(), "{good}");
+        }
+        for bad in ["", "-a", "a.", "a_b", "a b", "é", &"x".repeat(64)] {
+            assert!(check_name(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_mode_without_its_service_is_refused_with_the_mend() {
+        let error = Plugin::new("a.b", "1").mode(Mode::Node).build().err().unwrap();
+        assert!(error.is_start_up());
+        assert!(error.to_string().contains("choose another mode"), "{error}");
+    }
+}

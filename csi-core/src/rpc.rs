@@ -1,0 +1,89 @@
+//! The 36 RPCs of the five services, by name.
+
+use std::fmt;
+
+macro_rules! rpcs {
+    ($($service:ident { $($rpc:ident),+ $(,)? })+) => {
+        /// A CSI service. Its `Display` is the spec's name.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        #[non_exhaustive]
+        pub enum Service { $(#[doc = concat!("`csi.v1.", stringify!($service), "`")] $service),+ }
+
+        /// An RPC of the spec. Its `Display` is the spec's name.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        #[non_exhaustive]
+        pub enum Rpc { $($(#[doc = concat!("`", stringify!($service), ".", stringify!($rpc), "`")] $rpc),+),+ }
+
+        impl Rpc {
+            /// Every RPC, in the spec's order of services.
+            pub const ALL: &'static [Rpc] = &[$($(Rpc::$rpc),+),+];
+
+            /// The spec's name, `CreateVolume` say.
+            pub const fn name(self) -> &'static str {
+                match self { $($(Rpc::$rpc => stringify!($rpc)),+),+ }
+            }
+
+            /// The service that it belongs to.
+            pub const fn service(self) -> Service {
+                match self { $($(Rpc::$rpc)|+ => Service::$service),+ }
+            }
+        }
+    };
+}
+
+rpcs! {
+    Identity { GetPluginInfo, GetPluginCapabilities, Probe }
+    Controller {
+        CreateVolume, DeleteVolume, ControllerPublishVolume, ControllerUnpublishVolume,
+        ValidateVolumeCapabilities, ListVolumes, ControllerListVolumeHealth, ControllerGetVolumeHealth,
+        GetCapacity, ControllerGetCapabilities, CreateSnapshot, DeleteSnapshot, ListSnapshots, GetSnapshot,
+        ControllerExpandVolume, ControllerGetVolume, ControllerModifyVolume,
+    }
+    GroupController {
+        GroupControllerGetCapabilities, CreateVolumeGroupSnapshot, DeleteVolumeGroupSnapshot,
+        GetVolumeGroupSnapshot,
+    }
+    SnapshotMetadata { GetMetadataAllocated, GetMetadataDelta }
+    Node {
+        NodeStageVolume, NodeUnstageVolume, NodePublishVolume, NodeUnpublishVolume, NodeGetVolumeStats,
+        NodeGetVolumeHealth, NodeGetStorageHealth, NodeExpandVolume, NodeGetCapabilities, NodeGetInfo,
+    }
+}
+
+impl fmt::Display for Rpc {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl fmt::Display for Service {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(self, f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_rpc_of_the_descriptor_is_listed() {
+        use prost::Message;
+        let set = prost_types::FileDescriptorSet::decode(csi_proto::FILE_DESCRIPTOR_SET).unwrap();
+        let mut due: Vec<(String, String)> = set
+            .file
+            .iter()
+            .filter(|file| file.package() == "csi.v1")
+            .flat_map(|file| &file.service)
+            .flat_map(|service| {
+                service.method.iter().map(|method| (service.name().to_owned(), method.name().to_owned()))
+            })
+            .collect();
+        let mut have: Vec<(String, String)> =
+            Rpc::ALL.iter().map(|rpc| (rpc.service().to_string(), rpc.to_string())).collect();
+        due.sort();
+        have.sort();
+        assert_eq!(have.len(), 36);
+        assert_eq!(have, due);
+    }
+}

@@ -1,0 +1,83 @@
+//! The socket's file: made with its mode, in place of a dead one only, and gone at the end.
+
+use std::fs::{File, Metadata, Permissions};
+use std::io::ErrorKind;
+use std::os::fd::AsFd;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+
+use tokio::net::{UnixListener, UnixSocket};
+
+use super::ServeError;
+
+/// How many connections may wait to be accepted.
+const BACKLOG: u32 = 1024;
+
+/// A socket's file that is ours. Dropping it removes the file, unless another has taken its place.
+pub(super) struct Socket {
+    path: PathBuf,
+    identity: (u64, u64),
+}
+
+impl Socket {
+    /// Listens at `path`, with these permissions from the first moment on.
+    pub(super) fn bind(path: &Path, mode: u32) -> Result<(Self, UnixListener), ServeError> {
+        let refuse = |reason: String| ServeError::Socket { path: path.to_owned(), reason };
+        clear_the_way(path).map_err(refuse)?;
+        listen(path, mode)
+            .and_then(|listener| {
+                let identity = identity(&path.symlink_metadata()?);
+                Ok((Self { path: path.to_owned(), identity }, listener))
+            })
+            .map_err(|error| refuse(format!("can't listen: {error}")))
+    }
+}
+
+impl Drop for Socket {
+    fn drop(&mut self) {
+        let ours = self.path.symlink_metadata().is_ok_and(|found| identity(&found) == self.identity);
+        if ours && let Err(error) = std::fs::remove_file(&self.path) {
+            tracing::warn!(path = %self.path.display(), "can't remove the socket: {error}");
+        }
+    }
+}
+
+fn identity(metadata: &Metadata) -> (u64, u64) {
+    (metadata.dev(), metadata.ino())
+}
+
+fn listen(path: &Path, mode: u32) -> std::io::Result<UnixListener> {
+    let socket = UnixSocket::new_stream()?;
+    // On Linux, bind gives the file the mode that the socket has, less the umask: nobody finds it wider open.
+    File::from(socket.as_fd().try_clone_to_owned()?).set_permissions(Permissions::from_mode(mode))?;
+    socket.bind(path)?;
+    std::fs::set_permissions(path, Permissions::from_mode(mode))?;
+    socket.listen(BACKLOG)
+}
+
+/// Removes what a dead process left at `path`, and nothing else.
+fn clear_the_way(path: &Path) -> Result<(), String> {
+    match path.symlink_metadata() {
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            return match path.parent() {
+                Some(parent) if !parent.is_dir() => {
+                    Err(format!("its directory {} does not exist; create or mount it", parent.display()))
+                }
+                _ => Ok(()),
+            };
+        }
+        Err(error) => return Err(format!("can't look at it: {error}")),
+        Ok(found) if !found.file_type().is_socket() => {
+            return Err("is there and is not a socket; move it away, or name another path".to_owned());
+        }
+        Ok(_) => {}
+    }
+    match UnixStream::connect(path) {
+        Err(error) if error.kind() == ErrorKind::ConnectionRefused => std::fs::remove_file(path)
+            .map_err(|error| format!("a dead process left it, and it can't be removed: {error}")),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(format!("is there, and whether anybody listens on it can't be told: {error}")),
+        Ok(_) => Err("a live process listens on it; stop that one, or name another path".to_owned()),
+    }
+}

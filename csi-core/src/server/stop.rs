@@ -1,0 +1,68 @@
+//! When to stop: first asked to, then for how long to be patient.
+
+use std::time::Duration;
+
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
+
+use super::ServeError;
+
+/// Counts the requests to stop: one ends the accepting, a second one the patience.
+pub(crate) struct Stop {
+    asked: watch::Receiver<u8>,
+    deadline: Option<tokio::time::Instant>,
+}
+
+impl Stop {
+    /// Stops at SIGTERM or SIGINT.
+    pub(crate) fn signals() -> Result<Self, ServeError> {
+        let mut terminate = signal(SignalKind::terminate()).map_err(ServeError::Signals)?;
+        let mut interrupt = signal(SignalKind::interrupt()).map_err(ServeError::Signals)?;
+        let (sender, asked) = watch::channel(0_u8);
+        tokio::spawn(async move {
+            while !sender.is_closed() {
+                tokio::select! {
+                    _ = terminate.recv() => {}
+                    _ = interrupt.recv() => {}
+                }
+                sender.send_modify(|asked| *asked = asked.saturating_add(1));
+            }
+        });
+        Ok(Self { asked, deadline: None })
+    }
+
+    /// Stops once `stop` is done.
+    pub(crate) fn when(stop: impl Future<Output = ()> + Send + 'static) -> Self {
+        let (sender, asked) = watch::channel(0_u8);
+        tokio::spawn(async move {
+            stop.await;
+            sender.send_replace(1);
+            sender.closed().await;
+        });
+        Self { asked, deadline: None }
+    }
+
+    /// Done when it is time to stop.
+    pub(crate) fn requested(&self) -> impl Future<Output = ()> + Send + 'static {
+        let mut asked = self.asked.clone();
+        async move { until(&mut asked, 1).await }
+    }
+
+    /// Done `grace` after it was time to stop, or at the second request.
+    pub(crate) async fn patience(&mut self, grace: Duration) {
+        let mut asked = self.asked.clone();
+        until(&mut asked, 1).await;
+        let deadline = *self.deadline.get_or_insert_with(|| tokio::time::Instant::now() + grace);
+        tokio::select! {
+            () = tokio::time::sleep_until(deadline) => {}
+            () = until(&mut asked, 2) => {}
+        }
+    }
+}
+
+async fn until(asked: &mut watch::Receiver<u8>, times: u8) {
+    if asked.wait_for(|asked| *asked >= times).await.is_err() {
+        // Nobody is left to ask: that is no request.
+        std::future::pending::<()>().await;
+    }
+}

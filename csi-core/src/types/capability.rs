@@ -1,0 +1,251 @@
+//! How a volume is to be used: block or mounted, by one node or many.
+
+use std::fmt;
+
+use csi_proto::{redact, v1};
+use v1::volume_capability::{AccessType, access_mode::Mode};
+
+use super::id::{STRING_MAX, check_size};
+use super::wire::{FLAGS_MAX, check_total};
+use crate::{Error, Result};
+
+/// Who may use a volume at once, in the spec's words.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum AccessMode {
+    /// Read and write on one node.
+    SingleNodeWriter,
+    /// Read on one node.
+    SingleNodeReaderOnly,
+    /// Read on many nodes.
+    MultiNodeReaderOnly,
+    /// Read on many nodes, write on one of them.
+    MultiNodeSingleWriter,
+    /// Read and write on many nodes.
+    MultiNodeMultiWriter,
+    /// Read and write by one workload on one node. Alpha.
+    SingleNodeSingleWriter,
+    /// Read and write by many workloads on one node. Alpha.
+    SingleNodeMultiWriter,
+}
+
+impl AccessMode {
+    /// All seven, in the order of their numbers.
+    pub const ALL: [AccessMode; 7] = [
+        Self::SingleNodeWriter,
+        Self::SingleNodeReaderOnly,
+        Self::MultiNodeReaderOnly,
+        Self::MultiNodeSingleWriter,
+        Self::MultiNodeMultiWriter,
+        Self::SingleNodeSingleWriter,
+        Self::SingleNodeMultiWriter,
+    ];
+
+    /// Whether more than one node may use the volume at once.
+    pub fn is_multi_node(self) -> bool {
+        matches!(
+            self,
+            Self::MultiNodeReaderOnly | Self::MultiNodeSingleWriter | Self::MultiNodeMultiWriter
+        )
+    }
+
+    /// Whether nobody writes.
+    pub fn is_read_only(self) -> bool {
+        matches!(self, Self::SingleNodeReaderOnly | Self::MultiNodeReaderOnly)
+    }
+
+    fn mode(self) -> Mode {
+        match self {
+            Self::SingleNodeWriter => Mode::SingleNodeWriter,
+            Self::SingleNodeReaderOnly => Mode::SingleNodeReaderOnly,
+            Self::MultiNodeReaderOnly => Mode::MultiNodeReaderOnly,
+            Self::MultiNodeSingleWriter => Mode::MultiNodeSingleWriter,
+            Self::MultiNodeMultiWriter => Mode::MultiNodeMultiWriter,
+            Self::SingleNodeSingleWriter => Mode::SingleNodeSingleWriter,
+            Self::SingleNodeMultiWriter => Mode::SingleNodeMultiWriter,
+        }
+    }
+
+    fn read(field: &str, number: i32) -> Result<Self> {
+        Self::ALL
+            .into_iter()
+            .find(|mode| mode.mode() as i32 == number)
+            .ok_or_else(|| Error::invalid(field, format!("is {number}, not an access mode this driver knows")))
+    }
+}
+
+impl fmt::Display for AccessMode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.mode().as_str_name())
+    }
+}
+
+/// Mount options as the caller gave them. They may hold secrets, so `Debug` hides what is not plainly harmless.
+///
+/// One element is one option, even with commas in it: an SELinux `context="…"` holds some.
+#[derive(Clone, PartialEq, Eq, Default)]
+pub struct MountFlags(Vec<String>);
+
+impl MountFlags {
+    /// The flags, in the caller's order.
+    pub fn iter(&self) -> impl Iterator<Item = &str> {
+        self.0.iter().map(String::as_str)
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+impl fmt::Debug for MountFlags {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        redact::MountFlags(&self.0).fmt(f)
+    }
+}
+
+/// How the workload sees the volume.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Access {
+    /// As a raw block device.
+    Block,
+    /// As a mounted filesystem.
+    Mount {
+        /// The filesystem asked for; `None` leaves it to the driver.
+        fs_type: Option<String>,
+        /// Options for the mount.
+        mount_flags: MountFlags,
+        /// The group that is to own the volume's files, where the driver offers VOLUME_MOUNT_GROUP.
+        volume_mount_group: Option<String>,
+    },
+}
+
+/// One way in which a volume is used: the kind of access, and who may have it at once.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct VolumeCapability {
+    /// Block or mounted.
+    pub access: Access,
+    /// Who may use it at once.
+    pub access_mode: AccessMode,
+}
+
+impl VolumeCapability {
+    /// Whether the volume is used as a raw block device.
+    pub fn is_block(&self) -> bool {
+        self.access == Access::Block
+    }
+
+    /// Whether the volume is used as a mounted filesystem.
+    pub fn is_mount(&self) -> bool {
+        !self.is_block()
+    }
+
+    /// The filesystem asked for, if it is to be mounted and the caller named one.
+    pub fn fs_type(&self) -> Option<&str> {
+        match &self.access {
+            Access::Mount { fs_type, .. } => fs_type.as_deref(),
+            Access::Block => None,
+        }
+    }
+
+    /// The options for the mount, none for a raw block volume.
+    pub fn mount_flags(&self) -> impl Iterator<Item = &str> {
+        match &self.access {
+            Access::Mount { mount_flags, .. } => mount_flags.0.as_slice(),
+            Access::Block => &[],
+        }
+        .iter()
+        .map(String::as_str)
+    }
+
+    pub(crate) fn read(field: &str, wire: &v1::VolumeCapability) -> Result<Self> {
+        let mode = wire.access_mode.as_ref().map_or(0, |mode| mode.mode);
+        if mode == 0 {
+            return Err(Error::invalid(format!("{field}.access_mode.mode"), "is required and must not be UNKNOWN"));
+        }
+        let access_mode = AccessMode::read(&format!("{field}.access_mode.mode"), mode)?;
+        let access = match &wire.access_type {
+            None => {
+                return Err(Error::invalid(format!("{field}.access_type"), "is required: block or mount"));
+            }
+            Some(AccessType::Block(_)) => Access::Block,
+            Some(AccessType::Mount(mount)) => read_mount(&format!("{field}.mount"), mount)?,
+        };
+        Ok(Self { access, access_mode })
+    }
+}
+
+fn read_mount(field: &str, mount: &v1::volume_capability::MountVolume) -> Result<Access> {
+    let optional = |name: &str, text: &str| {
+        check_size(&format!("{field}.{name}"), text, STRING_MAX)?;
+        Ok::<_, Error>((!text.is_empty()).then(|| text.to_owned()))
+    };
+    check_total(&format!("{field}.mount_flags"), mount.mount_flags.iter().map(String::len), FLAGS_MAX)?;
+    Ok(Access::Mount {
+        fs_type: optional("fs_type", &mount.fs_type)?,
+        mount_flags: MountFlags(mount.mount_flags.clone()),
+        volume_mount_group: optional("volume_mount_group", &mount.volume_mount_group)?,
+    })
+}
+
+/// Shows access and mode, `mount (xfs), SINGLE_NODE_WRITER` say; never the flags.
+impl fmt::Display for VolumeCapability {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (&self.access, self.fs_type()) {
+            (Access::Block, _) => f.write_str("block")?,
+            (_, Some(fs_type)) => write!(f, "mount ({fs_type})")?,
+            (_, None) => f.write_str("mount")?,
+        }
+        write!(f, ", {}", self.access_mode)
+    }
+}
+
+impl From<&VolumeCapability> for v1::VolumeCapability {
+    fn from(capability: &VolumeCapability) -> Self {
+        let access_type = match &capability.access {
+            Access::Block => AccessType::Block(v1::volume_capability::BlockVolume {}),
+            Access::Mount { fs_type, mount_flags, volume_mount_group } => {
+                AccessType::Mount(v1::volume_capability::MountVolume {
+                    fs_type: fs_type.clone().unwrap_or_default(),
+                    mount_flags: mount_flags.0.clone(),
+                    volume_mount_group: volume_mount_group.clone().unwrap_or_default(),
+                })
+            }
+        };
+        let mode = capability.access_mode.mode() as i32;
+        Self {
+            access_mode: Some(v1::volume_capability::AccessMode { mode }),
+            access_type: Some(access_type),
+        }
+    }
+}
+
+/// At least one capability, as CreateVolume and ValidateVolumeCapabilities want them: the volume must serve
+/// every one of them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct VolumeCapabilities(Vec<VolumeCapability>);
+
+impl VolumeCapabilities {
+    pub(crate) fn read(field: &str, wire: &[v1::VolumeCapability]) -> Result<Self> {
+        if wire.is_empty() {
+            return Err(Error::invalid(field, "is required and must not be empty"));
+        }
+        read_all(field, wire).map(Self)
+    }
+}
+
+impl std::ops::Deref for VolumeCapabilities {
+    type Target = [VolumeCapability];
+
+    fn deref(&self) -> &Self::Target {
+        &self.0
+    }
+}
+
+pub(crate) fn read_all(field: &str, wire: &[v1::VolumeCapability]) -> Result<Vec<VolumeCapability>> {
+    wire.iter()
+        .enumerate()
+        .map(|(at, capability)| VolumeCapability::read(&format!("{field}[{at}]"), capability))
+        .collect()
+}

@@ -1,0 +1,116 @@
+//! Sizes: what the caller asks for, and how to choose one.
+
+use csi_proto::v1;
+
+use crate::{Error, Result};
+
+/// The sizes that the caller accepts, in bytes. Both ends are optional and inclusive.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct CapacityRange {
+    /// At least so many bytes.
+    pub required_bytes: Option<u64>,
+    /// At most so many bytes.
+    pub limit_bytes: Option<u64>,
+}
+
+impl CapacityRange {
+    /// Whether a volume of this size is one that the caller accepts.
+    pub fn contains(&self, bytes: u64) -> bool {
+        self.required_bytes.is_none_or(|least| bytes >= least) && self.limit_bytes.is_none_or(|most| bytes <= most)
+    }
+
+    /// The size to make a volume: what is required, or `default` when nothing is, rounded up to a whole number
+    /// of `granularity` bytes, and kept below the limit.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`] when no multiple of `granularity` lies in the range.
+    ///
+    /// ```
+    /// use csi_core::CapacityRange;
+    /// const MIB: u64 = 1 << 20;
+    /// let range = CapacityRange { required_bytes: Some(1_000_000), limit_bytes: None };
+    /// assert_eq!(range.choose(1 << 30, MIB)?, MIB);
+    /// assert_eq!(CapacityRange::default().choose(1 << 30, MIB)?, 1 << 30);
+    /// # Ok::<(), csi_core::Error>(())
+    /// ```
+    pub fn choose(&self, default: u64, granularity: u64) -> Result<u64> {
+        let granularity = granularity.max(1);
+        let most = self.limit_bytes.map_or(u64::MAX, |limit| limit / granularity * granularity);
+        let wanted = self.required_bytes.unwrap_or(default.min(most));
+        match wanted.checked_next_multiple_of(granularity) {
+            Some(size) if self.contains(size) => Ok(size),
+            _ => Err(Error::OutOfRange(format!(
+                "capacity_range: no multiple of {granularity} bytes lies between required_bytes {} and limit_bytes {}",
+                self.required_bytes.unwrap_or(0),
+                self.limit_bytes.map_or_else(|| "(none)".to_owned(), |limit| limit.to_string()),
+            ))),
+        }
+    }
+
+    /// The proto's form; the spec wants one of the two ends, neither negative.
+    pub(crate) fn read(field: &str, wire: &v1::CapacityRange) -> Result<Self> {
+        let end = |name: &str, bytes: i64| match u64::try_from(bytes) {
+            Ok(0) => Ok(None),
+            Ok(bytes) => Ok(Some(bytes)),
+            Err(_) => Err(Error::invalid(format!("{field}.{name}"), format!("is {bytes}, must not be negative"))),
+        };
+        let range = Self {
+            required_bytes: end("required_bytes", wire.required_bytes)?,
+            limit_bytes: end("limit_bytes", wire.limit_bytes)?,
+        };
+        match (range.required_bytes, range.limit_bytes) {
+            (None, None) => {
+                Err(Error::invalid(field, "must have required_bytes or limit_bytes when it is given"))
+            }
+            (Some(required), Some(limit)) if required > limit => Err(Error::OutOfRange(format!(
+                "{field}: required_bytes {required} is more than limit_bytes {limit}"
+            ))),
+            _ => Ok(range),
+        }
+    }
+}
+
+/// A range that the caller has to give; otherwise as [`CapacityRange`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RequiredCapacity(pub(crate) CapacityRange);
+
+impl std::ops::Deref for RequiredCapacity {
+    type Target = CapacityRange;
+
+    fn deref(&self) -> &CapacityRange {
+        &self.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn range(required: u64, limit: u64) -> CapacityRange {
+        CapacityRange { required_bytes: Some(required), limit_bytes: Some(limit) }
+    }
+
+    #[test]
+    fn chooses_inside_the_range_or_says_that_it_cannot() {
+        assert_eq!(range(5, 8).choose(100, 4).unwrap(), 8);
+        assert_eq!(range(4, 8).choose(100, 4).unwrap(), 4);
+        assert!(range(5, 7).choose(100, 4).is_err());
+        let limit_only = CapacityRange { required_bytes: None, limit_bytes: Some(10) };
+        assert_eq!(limit_only.choose(100, 4).unwrap(), 8);
+        assert!(range(u64::MAX - 1, u64::MAX).choose(1, 4096).is_err());
+    }
+
+    #[test]
+    fn refuses_negative_empty_and_contradictory_ranges() {
+        let read = |required_bytes, limit_bytes| {
+            CapacityRange::read("capacity_range", &v1::CapacityRange { required_bytes, limit_bytes })
+        };
+        assert_eq!(
+            read(-1, 0).unwrap_err().to_string(),
+            "capacity_range.required_bytes: is -1, must not be negative"
+        );
+        assert!(matches!(read(0, 0), Err(Error::InvalidArgument { .. })));
+        assert!(matches!(read(2, 1), Err(Error::OutOfRange(_))));
+        assert_eq!(read(1, 0).unwrap(), CapacityRange { required_bytes: Some(1), limit_bytes: None });
+    }
+}

@@ -1,0 +1,29 @@
+//! The spec's values as types: made once at the edge, right from then on.
+
+mod capability;
+mod capacity;
+mod health;
+mod id;
+mod map;
+mod path;
+mod snapshot;
+mod topology;
+mod usage;
+mod values;
+pub(crate) mod volume;
+pub(crate) mod wire;
+
+pub use capability::{Access, AccessMode, MountFlags, VolumeCapabilities, VolumeCapability};
+pub use capacity::{CapacityRange, RequiredCapacity};
+pub use health::{
+    StorageHealthEntry, StorageHealthStatus, VolumeHealth, VolumeHealthEntry, VolumeHealthStatus,
+};
+pub use id::{
+    GroupSnapshotId, GroupSnapshotName, NodeId, SnapshotId, SnapshotName, Token, VolumeId, VolumeName,
+};
+pub use map::{MutableParameters, Parameters, PublishContext, Secrets, VolumeContext};
+pub use path::{AbsolutePath, VolumePath};
+pub use snapshot::{Snapshot, VolumeGroupSnapshot};
+pub use topology::{Topology, TopologyRequirement};
+pub use usage::{Usage, VolumeStats};
+pub use volume::{ContentSource, Volume};

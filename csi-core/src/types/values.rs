@@ -1,0 +1,214 @@
+//! Serde over a map of strings: each value parsed to what the field's type wants.
+
+use std::fmt;
+
+use serde::de::{self, DeserializeOwned, Deserializer, IntoDeserializer, Visitor, value::MapDeserializer};
+
+use super::wire::Map;
+use crate::{Error, Result};
+
+/// The map as a `T`; `field` is the map's name, for the error.
+pub(crate) fn from_map<T: DeserializeOwned>(field: &str, map: &Map) -> Result<T> {
+    T::deserialize(Values(map)).map_err(|Failure { key, reason }| {
+        let field = key.map_or_else(|| field.to_owned(), |key| format!("{field}[{key}]"));
+        Error::invalid(field, reason)
+    })
+}
+
+/// Why a map is not what the driver's struct wants, and which key is to blame where one is.
+#[derive(Debug)]
+struct Failure {
+    key: Option<String>,
+    reason: String,
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.reason)
+    }
+}
+
+impl std::error::Error for Failure {}
+
+impl de::Error for Failure {
+    fn custom<T: fmt::Display>(reason: T) -> Self {
+        Self { key: None, reason: reason.to_string() }
+    }
+
+    fn missing_field(field: &'static str) -> Self {
+        Self { key: Some(field.to_owned()), reason: "is required and missing".to_owned() }
+    }
+}
+
+struct Values<'a>(&'a Map);
+
+impl<'a> Values<'a> {
+    fn entries(&self) -> MapDeserializer<'a, impl Iterator<Item = (&'a str, Value<'a>)>, Failure> {
+        MapDeserializer::new(self.0.iter().map(|(key, text)| (key.as_str(), Value { key, text })))
+    }
+}
+
+impl<'de> Deserializer<'de> for Values<'de> {
+    type Error = Failure;
+
+    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Failure> {
+        visitor.visit_map(self.entries())
+    }
+
+    /// A struct names the keys that it knows: any other is a mistake of whoever wrote the parameters.
+    fn deserialize_struct<V: Visitor<'de>>(
+        self,
+        _: &'static str,
+        fields: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value, Failure> {
+        match self.0.keys().find(|key| !fields.contains(&key.as_str())) {
+            Some(key) => Err(Failure {
+                key: Some(key.clone()),
+                reason: format!("is not a parameter of this driver; it knows: {}", fields.join(", ")),
+            }),
+            None => visitor.visit_map(self.entries()),
+        }
+    }
+
+    serde::forward_to_deserialize_any! {
+        bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char str string bytes byte_buf option unit
+        unit_struct newtype_struct seq tuple tuple_struct map enum identifier ignored_any
+    }
+}
+
+/// One value, with its key to blame.
+#[derive(Clone, Copy)]
+struct Value<'a> {
+    key: &'a str,
+    text: &'a str,
+}
+
+impl Value<'_> {
+    fn blame(&self, reason: String) -> Failure {
+        Failure { key: Some(self.key.to_owned()), reason }
+    }
+}
+
+impl<'de> IntoDeserializer<'de, Failure> for Value<'de> {
+    type Deserializer = Self;
+
+    fn into_deserializer(self) -> Self {
+        self
+    }
+}
+
+macro_rules! parse {
+    ($($method:ident => $visit:ident: $type:ty, $what:literal;)+) => { $(
+        fn $method<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Failure> {
+            // The value itself stays out of the message: a secret may be parsed this way too.
+            match self.text.trim().parse::<$type>() {
+                Ok(value) => visitor.$visit(value),
+                Err(_) => Err(self.blame(concat!("must be ", $what).to_owned())),
+            }
+        }
+    )+ };
+}
+
+impl<'de> Deserializer<'de> for Value<'de> {
+    type Error = Failure;
+
+    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Failure> {
+        visitor.visit_borrowed_str(self.text).map_err(|Failure { reason, .. }| self.blame(reason))
+    }
+
+    parse! {
+        deserialize_bool => visit_bool: bool, "true or false";
+        deserialize_i8 => visit_i8: i8, "a whole number";
+        deserialize_i16 => visit_i16: i16, "a whole number";
+        deserialize_i32 => visit_i32: i32, "a whole number";
+        deserialize_i64 => visit_i64: i64, "a whole number";
+        deserialize_u8 => visit_u8: u8, "a whole number from 0 to 255";
+        deserialize_u16 => visit_u16: u16, "a whole number from 0 to 65535";
+        deserialize_u32 => visit_u32: u32, "a whole number, not negative";
+        deserialize_u64 => visit_u64: u64, "a whole number, not negative";
+        deserialize_f32 => visit_f32: f32, "a number";
+        deserialize_f64 => visit_f64: f64, "a number";
+    }
+
+    fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Failure> {
+        visitor.visit_some(self)
+    }
+
+    fn deserialize_newtype_struct<V: Visitor<'de>>(
+        self,
+        _: &'static str,
+        visitor: V,
+    ) -> Result<V::Value, Failure> {
+        visitor.visit_newtype_struct(self)
+    }
+
+    fn deserialize_enum<V: Visitor<'de>>(
+        self,
+        _: &'static str,
+        variants: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value, Failure> {
+        visitor
+            .visit_enum(self.text.into_deserializer())
+            .map_err(|_: Failure| self.blame(format!("must be one of: {}", variants.join(", "))))
+    }
+
+    serde::forward_to_deserialize_any! {
+        i128 u128 char str string bytes byte_buf unit unit_struct seq tuple tuple_struct map struct identifier
+        ignored_any
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(serde::Deserialize, Debug, PartialEq)]
+    #[serde(rename_all = "camelCase")]
+    struct Params {
+        pool: String,
+        replicas: Option<u8>,
+        #[serde(default)]
+        thin: bool,
+        tier: Option<Tier>,
+    }
+
+    #[derive(serde::Deserialize, Debug, PartialEq)]
+    #[serde(rename_all = "lowercase")]
+    enum Tier {
+        Gold,
+        Silver,
+    }
+
+    fn parse(pairs: &[(&str, &str)]) -> Result<Params> {
+        let map = pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
+        from_map("parameters", &map)
+    }
+
+    #[test]
+    fn values_become_the_types_of_the_fields() {
+        let params = parse(&[("pool", "p1"), ("replicas", "3"), ("thin", "true"), ("tier", "gold")]).unwrap();
+        let due = Params { pool: "p1".into(), replicas: Some(3), thin: true, tier: Some(Tier::Gold) };
+        assert_eq!(params, due);
+        assert_eq!(parse(&[("pool", "p")]).unwrap().replicas, None);
+    }
+
+    #[test]
+    fn errors_name_the_key_and_not_the_value() {
+        let message = |pairs: &[(&str, &str)]| parse(pairs).unwrap_err().to_string();
+        assert_eq!(message(&[]), "parameters[pool]: is required and missing");
+        assert_eq!(
+            message(&[("pool", "p"), ("replicas", "canary")]),
+            "parameters[replicas]: must be a whole number from 0 to 255"
+        );
+        assert_eq!(
+            message(&[("pool", "p"), ("tier", "canary")]),
+            "parameters[tier]: must be one of: gold, silver"
+        );
+        assert_eq!(
+            message(&[("pool", "p"), ("fsTyp", "canary")]),
+            "parameters[fsTyp]: is not a parameter of this driver; it knows: pool, replicas, thin, tier"
+        );
+    }
+}
