@@ -67,14 +67,7 @@ struct Inner {
 impl Error {
     /// An error of this kind: `operation` is a verb phrase ("mount ext4", "open device").
     pub fn new(kind: ErrorKind, operation: &'static str, reason: impl Into<String>) -> Self {
-        Self(Box::new(Inner {
-            kind,
-            operation,
-            path: None,
-            reason: reason.into(),
-            mend: None,
-            source: None,
-        }))
+        Self(Box::new(Inner { kind, operation, path: None, reason: reason.into(), mend: None, source: None }))
     }
 
     /// The error of a failed system call, its kind derived from the error number.

@@ -1,4 +1,57 @@
-//! To come.
+//! Mounts, block devices and filesystems on a Linux node: safe, and never hung by a dead filesystem.
+//!
+//! What a node plugin of a storage system does to a node, for CSI drivers and any other agent. A wrong use does
+//! not compile or is refused, a failure says what, where, why and the mend, everything may be repeated, and
+//! nothing is formatted, deleted or detached without proof that nothing is lost.
+//!
+//! ```no_run
+//! # fn main() -> csi_mount::Result<()> {
+//! use csi_mount::{Bind, Mount, MountAttributes, MountOptions, Target, unmount};
+//!
+//! // Stage: a filesystem on a device, for this node.
+//! let staging = Target::new("/var/lib/kubelet/plugins/example/staging")?;
+//! staging.create_dir()?;
+//! Mount::new("xfs", "/dev/loop3").options(&MountOptions::parse(["noatime"])?).at(&staging)?;
+//!
+//! // Publish: the same for a pod, read-only, wherever that mount is seen.
+//! let target = Target::new("/var/lib/kubelet/pods/uid/volumes/example/mount")?;
+//! target.create_dir()?;
+//! Bind::new(staging.path()).attributes(MountAttributes::RDONLY).at(&target)?;
+//!
+//! // And back. Each step finds it when it was done before.
+//! unmount(&target)?;
+//! target.remove()?;
+//! unmount(&staging)?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! | to | there is |
+//! |---|---|
+//! | say where | [`Target`], [`Root`] for paths of others |
+//! | say how | [`MountOptions`], [`MountAttributes`] |
+//! | mount and unmount | [`Mount`], [`Bind`], [`Unmount`] |
+//! | know what is mounted | [`mount_state`], [`Target::mounted`], [`mounts`] |
+//! | know how full it is | [`stats`] |
+//! | have a block device | [`BlockDevice`], [`LoopDevice`] |
+//! | know what is on it | [`Probe`] |
+//! | put a filesystem on it | [`Format`], with a [`BlankProof`] |
+//! | repair and grow it | [`check`], [`grow_mounted`], [`grow_unmounted`] |
+//! | do all of it for a volume | [`flow`] |
+//!
+//! # What holds everywhere
+//!
+//! - Every call blocks its thread; an async program makes it on a thread for blocking work. What may never
+//!   return is made by a child process that is given up ([`ErrorKind::Unresponsive`]).
+//! - A symbolic link as the last component of a target is never followed.
+//! - No error, log line or command line holds the value of a mount option.
+//! - Linux 4.18 and later. The best system call is used that the kernel has; each item says what it needs.
+//!
+//! # Features
+//!
+//! | feature | default | gives |
+//! |---|---|---|
+//! | `testing` | no | [`testing`](https://docs.rs/csi-mount/latest/csi_mount/testing/): mount namespaces for the tests of a driver |
 #![cfg(target_os = "linux")]
 
 mod attach;

@@ -249,3 +249,25 @@ fn has_peer(fs_type: &str) -> bool {
         "nfs" | "nfs4" | "cifs" | "smb3" | "ceph" | "9p" | "fuse" | "fuseblk" | "virtiofs" | "afs" | "lustre"
     )
 }
+
+#[cfg(test)]
+mod tests {
+    use rustix::mount::MountFlags;
+
+    use super::*;
+    use crate::testing::private_mount_namespace;
+
+    #[test]
+    fn a_link_put_there_after_the_look_leads_nowhere() {
+        let directory = tempfile::tempdir().unwrap();
+        private_mount_namespace(|| {
+            let mounted = Target::new(directory.path().join("mounted")).unwrap();
+            mounted.create_dir().unwrap();
+            rustix::mount::mount("volume", mounted.path(), "tmpfs", MountFlags::empty(), c"").unwrap();
+            let link = Target::new(directory.path().join("link")).unwrap();
+            std::os::unix::fs::symlink(mounted.path(), link.path()).unwrap();
+            assert_eq!(unmount_once(&link, UnmountFlags::empty()).unwrap(), Attempt::Nothing);
+            assert!(matches!(mounted.state().unwrap(), MountState::Mounted(_)));
+        });
+    }
+}
