@@ -80,6 +80,7 @@ pub(crate) fn explained(error: Error, source: &Path, options: &MountOptions) -> 
         (Some(libc::ENOTBLK), _) => error
             .as_kind(ErrorKind::InvalidInput)
             .because(format_args!("{} is no block device", source.display())),
+        (Some(libc::ENOENT), _) => error.mend("see whether the device is attached to the node"),
         (Some(libc::EUCLEAN), _) => error.mend("check the filesystem"),
         (Some(libc::EPERM), _) => error.mend("the process needs CAP_SYS_ADMIN"),
         _ => error,

@@ -37,7 +37,10 @@ pub(crate) fn prepare(
     rustix::mount::mount(source, scratch.mount_path(), fs_type, flags, &*data).map_err(
         |error| match error {
             Errno::NODEV => diagnose::of_type(target, fs_type, error),
-            _ => diagnose::explained(target.error(MOUNT, error), source, options),
+            _ => {
+                let what = format!("{fs_type} from {}", source.display());
+                diagnose::explained(target.error(MOUNT, error).because(what), source, options)
+            }
         },
     )?;
     scratch.into_prepared()

@@ -112,7 +112,7 @@ pub(crate) fn path_of(fd: impl AsFd) -> PathBuf {
 pub(crate) fn absolute(operation: &'static str, path: &Path) -> Result<PathBuf> {
     let refuse = |why: &str| Err(Error::new(ErrorKind::InvalidInput, operation, why).at(path));
     if path.as_os_str().is_empty() {
-        return refuse("the path is empty");
+        return Err(Error::new(ErrorKind::InvalidInput, operation, "the path is empty"));
     }
     if !path.is_absolute() {
         return refuse("the path is not absolute");

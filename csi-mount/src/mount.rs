@@ -148,39 +148,52 @@ impl<'a> Mount<'a> {
         let context = fsopen(self.fs_type, FsOpenFlags::FSOPEN_CLOEXEC)
             .map_err(|error| diagnose::of_type(target, self.fs_type, error))?;
         let mount = self.configure(&context).and_then(|()| {
-            let step = |error: Errno| Failed { step: "make the filesystem's mount".into(), error };
-            fsconfig_create(&context).map_err(step)?;
+            let failed = |error| Failed { step: Step::Create, error };
+            fsconfig_create(&context).map_err(failed)?;
             let attributes = MountAttrFlags::from_bits_retain(self.options.attributes().bits() as u32);
-            fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, attributes).map_err(step)
+            fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, attributes).map_err(failed)
         });
-        mount.map_err(|failed| {
-            let log = diagnose::context_log(&context, &self.options);
-            let error = target.error(MOUNT, failed.error).because(failed.step);
-            let error = if log.is_empty() { error } else { error.because(log.join("; ")) };
-            diagnose::explained(error, self.source, &self.options)
+        mount.map_err(|Failed { step, error }| {
+            let what = format!("{} from {}", self.fs_type, self.source.display());
+            let error = target.error(MOUNT, error).because(what);
+            let error =
+                diagnose::context_log(&context, &self.options).into_iter().fold(error, Error::because);
+            match step {
+                Step::Create => diagnose::explained(error, self.source, &self.options),
+                Step::Option(key) => error.mend(format!("the filesystem does not take the option {key} so")),
+            }
         })
     }
 
     fn configure(&self, context: &OwnedFd) -> std::result::Result<(), Failed> {
-        let failed = |step: String| move |error| Failed { step, error };
-        fsconfig_set_string(context, "source", self.source)
-            .map_err(failed(format!("source {}", self.source.display())))?;
+        let failed = |key: &str| {
+            let step = Step::Option(key.to_owned());
+            move |error| Failed { step, error }
+        };
+        fsconfig_set_string(context, "source", self.source).map_err(failed("source"))?;
         if self.options.is_read_only() {
-            fsconfig_set_flag(context, "ro").map_err(failed("option ro".into()))?;
+            fsconfig_set_flag(context, "ro").map_err(failed("ro"))?;
         }
         for option in self.options.filesystem() {
             let set = match option.value() {
                 Some(value) => fsconfig_set_string(context, option.key(), value),
                 None => fsconfig_set_flag(context, option.key()),
             };
-            set.map_err(failed(format!("option {}", option.key())))?;
+            set.map_err(failed(option.key()))?;
         }
         Ok(())
     }
 }
 
-/// A step of the configuration that the kernel refused. It never holds an option's value.
+/// What the kernel refused. It never holds an option's value.
 struct Failed {
-    step: String,
+    step: Step,
     error: Errno,
+}
+
+enum Step {
+    /// An option of this name.
+    Option(String),
+    /// The filesystem with all its options.
+    Create,
 }
