@@ -101,13 +101,28 @@ fn ext4_grows_mounted_or_names_the_capability() {
 /// A last group too small to be used must not have ext4 checked and resized at every stage.
 #[test]
 fn a_remainder_that_ext4_cannot_use_is_no_reason_to_grow() {
-    for mebibytes in [129, 257, 385] {
-        let image = Image::new(mebibytes);
+    let image = Image::new(1025);
+    let device = image.open();
+    let Probe::Blank(proof) = device.probe() else { panic!("not blank") };
+    Format::new(Filesystem::Ext4).arguments(["-b", "4096"]).run(proof).unwrap();
+    let before = image.content();
+    let unchanged = grow_unmounted(&device, Filesystem::Ext4).unwrap();
+    assert_eq!(unchanged, Grown::Unchanged { size: 1024 * MIB }, "mke2fs left the last MiB unused");
+    assert_eq!(image.content(), before, "it was checked, which writes to it");
+    image.grow_to(1064);
+    assert_eq!(grow_unmounted(&device, Filesystem::Ext4).unwrap().size(), 1064 * MIB);
+}
+
+#[test]
+fn ext4_grows_by_little_where_it_can() {
+    for size in [16, 64, 300] {
+        let image = Image::new(size);
         let device = image.open();
         let Probe::Blank(proof) = device.probe() else { panic!("not blank") };
-        Format::new(Filesystem::Ext4).arguments(["-b", "4096"]).run(proof).unwrap();
-        let unchanged = grow_unmounted(&device, Filesystem::Ext4).unwrap();
-        assert!(matches!(unchanged, Grown::Unchanged { .. }), "{mebibytes} MiB: {unchanged:?}");
+        Format::new(Filesystem::Ext4).run(proof).unwrap();
+        image.grow_to(size + 1);
+        let grown = grow_unmounted(&device, Filesystem::Ext4).unwrap();
+        assert_eq!(grown, Grown::Grown { from: size * MIB, to: (size + 1) * MIB });
     }
 }
 

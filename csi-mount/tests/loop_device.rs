@@ -53,9 +53,8 @@ fn detach_leaves_nothing_and_is_refused_while_in_use() {
     assert_eq!(BlockDevice::open(device.path()).unwrap().in_use().unwrap(), DeviceUse::InUse);
     assert_eq!(device.detach().unwrap_err().kind(), ErrorKind::Busy);
     let mut found = LoopDevice::find(&file).unwrap();
-    assert_eq!(found.len(), 1, "a refused detach does nothing");
-
     drop(holder);
+    assert_eq!(LoopDevice::find(&file).unwrap().len(), 1, "a refused detach does nothing, not later either");
     found.pop().unwrap().detach().unwrap();
     assert!(LoopDevice::find(&file).unwrap().is_empty());
 }

@@ -2,7 +2,8 @@
 
 mod devices;
 
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions};
+use std::io::Read as _;
 use std::os::unix::fs::FileExt as _;
 
 use csi_mount::testing::{Feature, without_features};
@@ -174,13 +175,18 @@ fn the_page_cache_is_not_believed() {
     for hidden in [&[][..], &[Feature::DirectRead]] {
         without_features(hidden, || {
             let image = Image::new(32);
-            let cached = std::fs::read(image.path()).unwrap();
+            // Its cache lasts as long as the device is open.
+            let mut open = File::open(image.path()).unwrap();
+            let mut cached = vec![1; 4 << 20];
+            open.read_exact(&mut cached).unwrap();
             assert!(cached.iter().all(|byte| *byte == 0), "now it is in the cache, as zeros");
             // Written beneath the device, which its cache does not see.
             let beneath = OpenOptions::new().write(true).open(image.file()).unwrap();
             beneath.write_all_at(b"x", 1000).unwrap();
             let text = found(&image);
             assert!(text.contains("unknown data at byte 1000"), "{hidden:?}: {text}");
+
+            drop(open);
 
             let image = Image::new(32);
             assert!(is_blank(&image.open()), "{hidden:?}");

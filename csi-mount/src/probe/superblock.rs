@@ -33,16 +33,22 @@ pub(super) fn ext(windows: &Windows) -> Option<Signature> {
     signature.uuid = block.uuid(104);
     signature.label = block.text(120, 16);
     signature.size = Some(blocks.saturating_mul(block_size));
-    signature.least_growth = ext_group_overhead(&block, block_size, blocks).saturating_mul(block_size);
+    signature.least_growth = ext_least_growth(&block, blocks).saturating_mul(block_size);
     Some(signature)
 }
 
-/// How many blocks a last group needs for itself: a device larger by less than that is not used further.
-fn ext_group_overhead(block: &Block<'_>, block_size: u64, blocks: u64) -> u64 {
+/// By how many blocks a device must be larger for ext4 to use any of them: one while the last group is not full, and
+/// then what a new group needs for itself.
+fn ext_least_growth(block: &Block<'_>, blocks: u64) -> u64 {
+    let per_group = u64::from(block.le32(32).max(1));
+    let first = u64::from(block.le32(20));
+    if blocks.saturating_sub(first) % per_group != 0 {
+        return 1;
+    }
+    let block_size = 1024u64 << block.le32(24);
     let inode_table = u64::from(block.le32(40)) * u64::from(block.le16(88).max(128)) / block_size;
     let descriptor = u64::from(block.le16(254).max(32));
-    let groups = blocks / u64::from(block.le32(32).max(1)) + 1;
-    let descriptors = groups * descriptor / block_size + 1;
+    let descriptors = (blocks / per_group + 1) * descriptor / block_size + 1;
     // Superblock, two bitmaps, and the 50 blocks that mke2fs and the kernel want beside them.
     inode_table + descriptors + u64::from(block.le16(206)) + 3 + 50
 }

@@ -5,6 +5,7 @@
 //! | stage | [`stage`]: probe, format if blank, grow, mount | |
 //! | publish | [`publish`]: bind the staged filesystem | [`publish_device`]: bind the device's node |
 //! | expand | [`expand`] | [`expand`] |
+//! | stats | [`usage`] | [`usage`] |
 //! | unpublish | [`unpublish`] | [`unpublish`] |
 //! | unstage | [`unstage`]: unmount, and the device is free | |
 //!
@@ -33,6 +34,7 @@ mod publish;
 mod raw;
 mod stage;
 mod unstage;
+mod usage;
 
 use std::path::{Path, PathBuf};
 
@@ -45,6 +47,7 @@ pub use publish::{publish, unpublish};
 pub use raw::publish_device;
 pub use stage::{Content, StagePlan, Staged, stage};
 pub use unstage::unstage;
+pub use usage::{VolumeUsage, usage};
 
 /// The block device of a volume: the one under the filesystem mounted at this path, or whose node is bound there.
 ///

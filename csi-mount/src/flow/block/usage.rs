@@ -1,0 +1,35 @@
+//! How full a volume is, whichever way it is published.
+
+use std::path::Path;
+
+use super::Place;
+use crate::{BlockDevice, DeviceNumber, Result, Stats, stats};
+
+/// How full a published or staged volume is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum VolumeUsage {
+    /// A filesystem's bytes and inodes.
+    Filesystem(Stats),
+    /// A raw device's size in bytes; how much of it is in use nobody knows.
+    Device {
+        /// The size.
+        size: u64,
+    },
+}
+
+/// How full the volume at a staging or target path is, and the number of its device.
+///
+/// # Errors
+///
+/// [`NotFound`](crate::ErrorKind::NotFound) if nothing is mounted there,
+/// [`Unresponsive`](crate::ErrorKind::Unresponsive) if the filesystem does not answer, and those of [`stats()`].
+pub fn usage(at: impl AsRef<Path>) -> Result<(VolumeUsage, Option<DeviceNumber>)> {
+    let place = Place::at(at.as_ref(), "read the usage of")?;
+    let usage = if place.is_block_device() {
+        VolumeUsage::Device { size: BlockDevice::by_number(place.facts.node)?.size()? }
+    } else {
+        VolumeUsage::Filesystem(stats(&place.path)?)
+    };
+    Ok((usage, place.device()))
+}
