@@ -120,3 +120,35 @@ impl From<MountEntry> for Details {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{private_mount_namespace, without_features};
+    use crate::{Mount, MountOptions, Target};
+
+    #[test]
+    fn statmount_and_mountinfo_agree() {
+        let directory = tempfile::tempdir().unwrap();
+        private_mount_namespace(|| {
+            let target = Target::new(directory.path()).unwrap();
+            for flags in
+                [&[][..], &["ro", "noatime"], &["nosuid", "nodev", "noexec", "strictatime"], &["nosymfollow"]]
+            {
+                let options = MountOptions::parse(flags).unwrap();
+                Mount::new("tmpfs", "so urce").options(&options).at(&target).unwrap();
+                let seen = target.look("look").unwrap();
+                let details = || Details::of(&seen.fd, "look", target.path()).unwrap().unwrap();
+                let old = without_features(&[Feature::Statmount, Feature::StatxMount], details);
+                assert_eq!(details(), old);
+                assert_eq!((old.attributes, old.fs_type.as_str()), (options.attributes(), "tmpfs"));
+                assert_eq!(
+                    (old.parent, old.is_super_read_only),
+                    (seen.directory.mount, options.is_read_only())
+                );
+                drop(seen);
+                crate::unmount(&target).unwrap();
+            }
+        });
+    }
+}

@@ -3,7 +3,6 @@
 use std::ffi::CString;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -12,6 +11,7 @@ use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
 
 use crate::details::Details;
+use crate::lookup;
 use crate::mountinfo;
 use crate::stats::{STATS_TIMEOUT, stats_within};
 use crate::sys::child::{self, Question};
@@ -21,9 +21,6 @@ const UNMOUNT: &str = "unmount";
 
 /// How long a busy mount is tried again: a program that was just started holds the parent's files for a moment.
 const PATIENCE: Duration = Duration::from_millis(300);
-/// How long a forced unmount may take.
-const FORCE_TIMEOUT: Duration = Duration::from_secs(5);
-
 /// What an unmount found and did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unmounted {
@@ -64,11 +61,18 @@ pub enum Detach {
 /// # Ok(())
 /// # }
 /// ```
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy)]
 #[must_use = "nothing is unmounted before `at`"]
 #[doc(alias = "umount2")]
 pub struct Unmount {
     detach: Detach,
+    timeout: Duration,
+}
+
+impl Default for Unmount {
+    fn default() -> Self {
+        Self { detach: Detach::default(), timeout: STATS_TIMEOUT }
+    }
 }
 
 impl Unmount {
@@ -80,6 +84,13 @@ impl Unmount {
     /// When to detach instead.
     pub fn detach(mut self, detach: Detach) -> Self {
         self.detach = detach;
+        self
+    }
+
+    /// How long a filesystem has to answer before it counts as dead, and then a forced unmount to return:
+    /// [`STATS_TIMEOUT`] unless said otherwise.
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = timeout;
         self
     }
 
@@ -117,10 +128,12 @@ impl Unmount {
             Detach::Never => return Err(busy(target)),
             Detach::IfBusy => {}
             Detach::IfUnresponsive => {
-                if !is_unresponsive(target)? {
+                if !is_unresponsive(target, self.timeout)? {
                     return Err(busy(target));
                 }
-                if force(target)? {
+                force(target, self.timeout)?;
+                // What waited for the filesystem has an error now, and lets go of it.
+                if unmount_busy(target, UnmountFlags::empty())? != Attempt::Busy {
                     return Ok(Unmounted::Unmounted { layers: 1 });
                 }
             }
@@ -151,6 +164,7 @@ pub fn unmount(target: &Target) -> Result<Unmounted> {
     Unmount::new().at(target)
 }
 
+/// What one system call did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Attempt {
     Done,
@@ -205,40 +219,37 @@ fn mounts_below(target: &Target) -> Result<Option<String>> {
 }
 
 /// Whether the filesystem proves dead: no answer in time, or the kernel's word that its daemon is gone.
-fn is_unresponsive(target: &Target) -> Result<bool> {
-    match stats_within(target.path(), STATS_TIMEOUT) {
+fn is_unresponsive(target: &Target, timeout: Duration) -> Result<bool> {
+    match stats_within(target.path(), timeout) {
         Ok(_) => Ok(false),
         Err(error) if error.kind() == ErrorKind::Unresponsive => Ok(true),
         Err(error) => Err(error),
     }
 }
 
-/// Unmounts a filesystem with a network or a daemon behind it by force; says whether that was enough. Others
-/// don't know force.
-fn force(target: &Target) -> Result<bool> {
+/// Makes a filesystem with a network or a daemon behind it give up its requests. Others don't know force.
+fn force(target: &Target, timeout: Duration) -> Result<()> {
     let seen = target.look(UNMOUNT)?;
-    let Some(details) = Details::of(&seen.fd, UNMOUNT, target.path())? else { return Ok(false) };
-    let id = seen.facts.mount;
+    let fs_type = Details::of(&seen.fd, UNMOUNT, target.path())?.map(|details| details.fs_type);
     // Open, it would be busy.
     drop(seen);
-    if !has_peer(&details.fs_type) {
-        return Ok(false);
+    if !fs_type.is_some_and(|fs_type| has_peer(&fs_type)) {
+        return Ok(());
     }
-    let path = target.kernel_path(UNMOUNT)?;
-    // The child closes its parent's descriptors, so it goes by the path of the parent directory's link instead.
-    let path = std::fs::read_link(path.parent().unwrap_or(Path::new("/")))
-        .map(|parent| parent.join(path.file_name().unwrap_or_default()))
-        .map_err(|error| target.error(UNMOUNT, error))?;
-    let name = CString::new(path.as_os_str().as_bytes()).map_err(|error| target.error(UNMOUNT, error))?;
-    let question = Question::Unmount(&name, libc::MNT_FORCE | libc::UMOUNT_NOFOLLOW);
-    match child::ask(question, FORCE_TIMEOUT) {
-        Ok(_) => {}
+    // The child closes its parent's descriptors, so it goes by where the parent directory is now.
+    let os = |error: io::Error| target.error(UNMOUNT, error);
+    let parent = std::fs::read_link(lookup::path_of(target.parent(UNMOUNT)?)).map_err(os)?;
+    let path = parent.join(target.path().file_name().unwrap_or_default());
+    let path = CString::new(path.as_os_str().as_bytes()).map_err(|error| os(error.into()))?;
+    match child::ask(Question::Unmount(&path, libc::MNT_FORCE | libc::UMOUNT_NOFOLLOW), timeout) {
+        // Whether it is unmounted, or busy still, is looked at by the caller.
+        Ok(_) => Ok(()),
         Err(error) if error.kind() == io::ErrorKind::TimedOut => {
             tracing::warn!(target = %target.path().display(), "a forced unmount did not return");
+            Ok(())
         }
-        Err(error) => return Err(target.error(UNMOUNT, error)),
+        Err(error) => Err(os(error)),
     }
-    Ok(target.state()?.mount_point().is_none_or(|top| top.id != id))
 }
 
 /// Whether a filesystem depends on a server or a daemon that can be gone.

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use csi_mount::{
     Detach, ErrorKind, Mount, MountOptions, MountState, Target, Unmount, Unmounted, mount_state, stats,
-    stats_within,
+    stats_within, unmount,
 };
 use mount_support::{sandbox, target};
 
@@ -106,6 +106,27 @@ fn a_request_that_is_never_answered_costs_bounded_time() {
             assert!(matches!(target.state().unwrap(), MountState::Mounted(_)));
             assert!(target.create_dir().is_ok());
         });
+    });
+}
+
+#[test]
+fn a_filesystem_that_keeps_requests_is_unmounted_by_force_when_asked() {
+    sandbox(|sandbox| {
+        let target = target(sandbox, "target");
+        let device = fuse(&target);
+        answer_init(&device);
+        let kept = std::thread::spawn({
+            let mut device = device.try_clone().unwrap();
+            move || device.read(&mut [0; 8192]).unwrap()
+        });
+        // A child that waits for the daemon, and makes the mount busy.
+        stats_within(target.path(), Duration::from_millis(50)).unwrap_err();
+        kept.join().unwrap();
+        assert_eq!(unmount(&target).unwrap_err().kind(), ErrorKind::Busy);
+        let forced = Unmount::new().detach(Detach::IfUnresponsive).timeout(Duration::from_millis(100));
+        let unmounted = bounded(Duration::from_secs(10), || forced.at(&target)).unwrap();
+        assert_eq!(unmounted, Unmounted::Unmounted { layers: 1 });
+        assert_eq!(target.state().unwrap(), MountState::NotMounted);
     });
 }
 
