@@ -56,8 +56,8 @@ impl Tool {
     ///
     /// It has no input, the C locale, none of our environment, and dies with us.
     pub(crate) fn run<S: AsRef<OsStr>>(self, arguments: &[S], limit: Duration) -> Result<Output> {
-        let (reader, writer) = io::pipe().map_err(|error| self.failed_to_start(error))?;
-        let second = writer.try_clone().map_err(|error| self.failed_to_start(error))?;
+        let (reader, writer) = io::pipe().map_err(|error| self.failed_to_run(error))?;
+        let second = writer.try_clone().map_err(|error| self.failed_to_run(error))?;
         let mut command = Command::new(self.find()?);
         command
             .args(arguments)
@@ -71,10 +71,10 @@ impl Tool {
             .process_group(0);
         die_with_parent(&mut command);
         tracing::debug!(program = self.program, "run");
-        let child = command.spawn().map_err(|error| self.failed_to_start(error))?;
+        let child = command.spawn().map_err(|error| self.failed_to_run(error))?;
         // Ours are the only other writing ends; the pipe ends when the program does.
         drop(command);
-        Running { tool: self, child }.finish(reader, Instant::now() + limit)
+        Running { tool: self, child, reaped: false }.finish(reader, Instant::now() + limit)
     }
 
     /// The error of a program that ended badly: its exit and the last lines that it printed.
@@ -85,14 +85,16 @@ impl Tool {
         Error::new(ErrorKind::ToolFailed, "run a program on", reason).at(path)
     }
 
-    fn failed_to_start(self, error: io::Error) -> Error {
-        Error::os("start", self.program, error)
+    fn failed_to_run(self, error: io::Error) -> Error {
+        Error::os("run", self.program, error)
     }
 }
 
+/// A program that runs. It is killed with all that it started when this is dropped before its end.
 struct Running {
     tool: Tool,
     child: Child,
+    reaped: bool,
 }
 
 impl Running {
@@ -105,12 +107,18 @@ impl Running {
                 break;
             }
             if left(end).is_zero() {
-                return Err(self.kill());
+                let reason = match self.kill() {
+                    Some(_) => "it was killed",
+                    None => "it does not react to being killed, as if its device hung",
+                };
+                let reason = format!("{} took longer than its time limit; {reason}", self.tool.program);
+                return Err(Error::new(ErrorKind::Unresponsive, "run a program", reason));
             }
         }
-        // What the program left behind goes with it. It is not yet reaped, so its group's number is still its own.
-        self.kill_group();
-        let status = self.child.wait().map_err(|error| self.tool.failed_to_start(error))?;
+        // What the program left behind goes with it.
+        let Some(status) = self.kill() else {
+            return Err(self.tool.failed_to_run(Errno::CHILD.into()));
+        };
         let end = Instant::now() + REAP;
         while self.read_some(&mut pipe, &mut kept)? && !left(end).is_zero() {}
         Ok(Output { status, text: String::from_utf8_lossy(&kept).into_owned() })
@@ -123,10 +131,13 @@ impl Running {
         match poll(&mut events, Some(&moment)) {
             Ok(0) | Err(Errno::INTR) => return Ok(true),
             Ok(_) => {}
-            Err(error) => return Err(self.tool.failed_to_start(error.into())),
+            Err(error) => return Err(self.tool.failed_to_run(error.into())),
         }
         let mut buffer = [0; 4096];
-        let count = pipe.read(&mut buffer).map_err(|error| self.tool.failed_to_start(error))?;
+        let count = match pipe.read(&mut buffer) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => return Ok(true),
+            other => other.map_err(|error| self.tool.failed_to_run(error))?,
+        };
         kept.extend_from_slice(&buffer[..count]);
         kept.drain(..kept.len().saturating_sub(KEPT_OUTPUT));
         Ok(count > 0)
@@ -141,27 +152,28 @@ impl Running {
                 Ok(Some(_)) => return Ok(true),
                 Ok(None) | Err(Errno::INTR) if left(end).is_zero() => return Ok(false),
                 Ok(None) | Err(Errno::INTR) => std::thread::sleep(Duration::from_millis(1)),
-                Err(error) => return Err(self.tool.failed_to_start(error.into())),
+                Err(error) => return Err(self.tool.failed_to_run(error.into())),
             }
         }
     }
 
-    fn kill_group(&self) {
-        // Nothing is left to kill when the program and all it started have gone.
+    /// Kills what is left of the program and all that it started; none if it does not go in time.
+    fn kill(&mut self) -> Option<ExitStatus> {
+        // Not yet reaped, so that its group's number is still its own. The group may be empty by now.
         let _ = kill_process_group(Pid::from_child(&self.child), Signal::KILL);
+        self.reaped = true;
+        match self.has_ended(REAP) {
+            Ok(true) => self.child.wait().ok(),
+            _ => None,
+        }
     }
+}
 
-    fn kill(mut self) -> Error {
-        self.kill_group();
-        let end = match self.has_ended(REAP) {
-            Ok(true) => {
-                let _ = self.child.wait();
-                "was killed"
-            }
-            _ => "does not react to being killed, as if its device hung",
-        };
-        let reason = format!("{} took longer than its time limit and {end}", self.tool.program);
-        Error::new(ErrorKind::Unresponsive, "run a program", reason)
+impl Drop for Running {
+    fn drop(&mut self) {
+        if !self.reaped {
+            self.kill();
+        }
     }
 }
 

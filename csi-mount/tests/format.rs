@@ -8,11 +8,11 @@ use std::os::unix::fs::OpenOptionsExt as _;
 
 use csi_mount::testing::private_mount_namespace;
 use csi_mount::{
-    CheckPolicy, CheckReport, DeviceAccess, ErrorKind, Filesystem, Format, LoopOptions, Mount, Probe, Target,
-    check, unmount,
+    BlockDevice, CheckPolicy, CheckReport, DeviceAccess, DeviceNumber, ErrorKind, Filesystem, Format,
+    LoopOptions, Mount, Probe, Target, check, unmount,
 };
 use devices::{Image, MIB};
-use rustix::fs::FlockOperation;
+use rustix::fs::{FileType, FlockOperation};
 
 fn format(image: &Image, format: &Format) -> csi_mount::Result<()> {
     let device = image.open();
@@ -104,6 +104,30 @@ fn what_mkfs_says_is_told() {
     let text = error.to_string();
     assert!(text.contains("no-such-feature") && text.contains("mkfs.ext4"), "{text}");
     assert!(text.contains(image.path().to_str().unwrap()), "{text}");
+}
+
+/// The path led to one disk at the proof, and to another when `mkfs` would open it.
+#[test]
+fn another_disk_at_the_path_is_noticed() {
+    let (image, other) = (Image::new(64), Image::new(64));
+    let node = image.directory().join("node");
+    let put = |device: DeviceNumber| {
+        let _ = fs::remove_file(&node);
+        let (directory, mode) = (rustix::fs::CWD, rustix::fs::Mode::RUSR);
+        rustix::fs::mknodat(directory, &node, FileType::BlockDevice, mode, device.dev_t()).unwrap();
+    };
+    put(image.loop_device().number());
+    let device = BlockDevice::open(&node).unwrap();
+    device.verify().unwrap();
+    let Probe::Blank(proof) = device.probe() else { panic!("not blank") };
+    put(other.loop_device().number());
+    let before = (image.content(), other.content());
+    let error = Format::new(Filesystem::Ext4).run(proof).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::WrongDevice, "{error}");
+    assert_eq!((image.content(), other.content()), before);
+    assert_eq!(device.verify().unwrap_err().kind(), ErrorKind::WrongDevice);
+    fs::remove_file(&node).unwrap();
+    assert_eq!(device.verify().unwrap_err().kind(), ErrorKind::NotFound);
 }
 
 #[test]

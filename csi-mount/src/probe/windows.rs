@@ -4,7 +4,7 @@ use std::io;
 use std::ops::Range;
 use std::os::fd::AsFd as _;
 
-use rustix::fs::{Advice, OFlags};
+use rustix::fs::OFlags;
 use rustix::io::Errno;
 
 use crate::BlockDevice;
@@ -136,7 +136,6 @@ fn forget_cache(device: &BlockDevice) -> io::Result<()> {
         return Ok(());
     }
     ioctl::flush_buffers(device.as_fd())?;
-    rustix::fs::fadvise(device, 0, None, Advice::DontNeed)?;
     Ok(())
 }
 

@@ -139,14 +139,14 @@ fn prepare(device: &BlockDevice, plan: &StagePlan) -> Result<(Content, Option<Gr
         Probe::Filesystem(found) if found.filesystem() == Some(plan.filesystem) => {
             Ok((Content::Kept, grow_before(device, plan, &found)?))
         }
-        unreadable @ Probe::Unreadable { .. } => Err(unreadable.refusal(STAGE, device)),
         other => {
             let usable = other.filesystem();
-            let refusal = other.refusal(STAGE, device).because(format_args!("not {}", plan.filesystem));
+            let refusal = other.refusal(STAGE, device);
             Err(match usable {
-                Some(usable) => {
-                    refusal.mend(format!("ask for {usable} to use it as it is; it was not changed"))
-                }
+                Some(usable) => refusal.mend(format!(
+                    "ask for {usable} instead of {} to use it; it was not changed",
+                    plan.filesystem
+                )),
                 None => refusal,
             })
         }
