@@ -51,7 +51,7 @@
 //!
 //! | feature | default | gives |
 //! |---|---|---|
-//! | `testing` | no | [`testing`](https://docs.rs/csi-mount/latest/csi_mount/testing/): mount namespaces for the tests of a driver |
+//! | `testing` | no | the module `testing`: mount namespaces for the tests of a driver |
 #![cfg(target_os = "linux")]
 
 mod attach;
