@@ -116,8 +116,13 @@ serve!(v1::controller_server::Controller;
             driver.create_volume(request).await
         };
     delete_volume: DeleteVolumeRequest -> DeleteVolumeResponse =
-        controller, |table: &ControllerTable| table.create_delete_volume.clone() => |driver, request|
-            driver.delete_volume(request).await;
+        controller, |table: &ControllerTable| table.create_delete_volume.clone() => |driver, request| {
+            // Not there is deleted already; a driver need not say so again.
+            match driver.lookup(&request.volume_id).await? {
+                Some(_) => driver.delete_volume(request).await,
+                None => Ok(()),
+            }
+        };
     controller_publish_volume: ControllerPublishVolumeRequest -> ControllerPublishVolumeResponse =
         controller, |table: &ControllerTable| table.publish_unpublish_volume.clone() => |driver, request|
             driver.publish_volume(request).await;

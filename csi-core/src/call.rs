@@ -49,7 +49,10 @@ pub(crate) trait Call: Request<Wire: Wire> + Send + 'static {
 }
 
 /// What every request's wire form can do.
-pub(crate) trait Wire: ClearSecrets + Clone + PartialEq + std::fmt::Debug + Send + Sync + 'static {}
+pub(crate) trait Wire:
+    ClearSecrets + Clone + PartialEq + std::fmt::Debug + Send + Sync + 'static
+{
+}
 impl<T: ClearSecrets + Clone + PartialEq + std::fmt::Debug + Send + Sync + 'static> Wire for T {}
 
 /// Whether two requests ask for the same, their secrets aside.
@@ -95,7 +98,8 @@ impl CallPath {
     {
         let wire = Arc::new(request.into_inner());
         let id = self.next_request.fetch_add(1, Ordering::Relaxed);
-        let span = tracing::info_span!("csi", rpc = C::RPC.name(), request = id, subject = tracing::field::Empty);
+        let span =
+            tracing::info_span!("csi", rpc = C::RPC.name(), request = id, subject = tracing::field::Empty);
         let prepared = span.in_scope(|| {
             tracing::debug!(request = ?wire, "called");
             self.prepare::<C, _, _>(&wire, handler)
@@ -176,7 +180,9 @@ impl CallPath {
 /// Waits for an operation's outcome. Dropping this, as a deadline does, leaves the operation running.
 async fn wait<R: Clone>(mut outcome: watch::Receiver<Outcome<R>>) -> Result<R, Status> {
     match outcome.wait_for(Option::is_some).await {
-        Ok(outcome) => (*outcome).clone().unwrap_or_else(|| Err(Status::internal("the operation has no outcome"))),
+        Ok(outcome) => {
+            (*outcome).clone().unwrap_or_else(|| Err(Status::internal("the operation has no outcome")))
+        }
         Err(_) => Err(Status::unavailable("the driver is stopping; the operation was cut short")),
     }
 }

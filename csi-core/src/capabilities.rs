@@ -56,7 +56,9 @@ impl Offer {
         for (one, other) in needs {
             if self.has_controller(one) && !self.has_controller(other) {
                 let (one, other) = (one.as_str_name(), other.as_str_name());
-                return Err(format!("{one} is declared without {other}: register {other}, or leave out {one}"));
+                return Err(format!(
+                    "{one} is declared without {other}: register {other}, or leave out {one}"
+                ));
             }
         }
         let controller = self.has_controller(ControllerCapability::SingleNodeMultiWriter);
@@ -85,8 +87,7 @@ impl Offer {
 
     pub(crate) fn plugin_wire(&self) -> Vec<v1::PluginCapability> {
         use v1::plugin_capability::{Service, Type, VolumeExpansion};
-        let services =
-            self.services.iter().map(|service| Type::Service(Service { r#type: *service as i32 }));
+        let services = self.services.iter().map(|service| Type::Service(Service { r#type: *service as i32 }));
         let expansion = self
             .expansion
             .iter()

@@ -157,7 +157,9 @@ impl fmt::Display for Error {
             Self::NodeNotFound(id) => write!(f, "node {id} does not exist"),
             Self::SourceNotFound(what) => write!(f, "source {what} does not exist"),
             Self::PublishedElsewhere(node) => write!(f, "the volume is published to node {node}"),
-            Self::InvalidToken => f.write_str("starting_token: is not one of this driver's; list from the start"),
+            Self::InvalidToken => {
+                f.write_str("starting_token: is not one of this driver's; list from the start")
+            }
             Self::Incompatible(text)
             | Self::OutOfRange(text)
             | Self::InUse(text)

@@ -4,7 +4,8 @@ use async_trait::async_trait;
 
 use crate::request::request;
 use crate::{
-    GroupSnapshotId, GroupSnapshotName, Parameters, Result, Secrets, SnapshotId, VolumeGroupSnapshot, VolumeId,
+    GroupSnapshotId, GroupSnapshotName, Parameters, Result, Secrets, SnapshotId, VolumeGroupSnapshot,
+    VolumeId,
 };
 
 /// CREATE_DELETE_GET_VOLUME_GROUP_SNAPSHOT, the service's one capability. Spec: "GroupController Service RPC".

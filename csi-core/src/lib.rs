@@ -20,20 +20,20 @@ mod snapshot_metadata;
 mod types;
 
 pub use async_trait::async_trait;
-pub use csi_proto as proto;
 #[cfg(all(feature = "mount", target_os = "linux"))]
 pub use csi_mount as mount;
+pub use csi_proto as proto;
 
 pub use blocking::blocking;
 pub use controller::{
     Capacity, Controller, ControllerExpandVolumeRequest, ControllerGetVolumeHealthRequest,
     ControllerGetVolumeRequest, ControllerListVolumeHealthRequest, ControllerModifyVolumeRequest,
-    ControllerPublishVolumeRequest, ControllerService, ControllerUnpublishVolumeRequest, CreateDeleteSnapshot,
-    CreateDeleteVolume, CreateSnapshotRequest, CreateVolumeRequest, DeleteSnapshotRequest,
-    DeleteVolumeRequest, ExpandVolume, Expanded, Expansion, GetCapacity, GetCapacityRequest, GetSnapshot,
-    GetSnapshotRequest, GetVolume, GetVolumeHealth, ListSnapshots, ListSnapshotsRequest, ListVolumeHealth,
-    ListVolumes, ListVolumesRequest, ModifyVolume, Page, PublishUnpublishVolume, Published,
-    ValidateVolumeCapabilitiesRequest, VolumeListing,
+    ControllerPublishVolumeRequest, ControllerService, ControllerUnpublishVolumeRequest,
+    CreateDeleteSnapshot, CreateDeleteVolume, CreateSnapshotRequest, CreateVolumeRequest,
+    DeleteSnapshotRequest, DeleteVolumeRequest, ExpandVolume, Expanded, Expansion, GetCapacity,
+    GetCapacityRequest, GetSnapshot, GetSnapshotRequest, GetVolume, GetVolumeHealth, ListSnapshots,
+    ListSnapshotsRequest, ListVolumeHealth, ListVolumes, ListVolumesRequest, ModifyVolume, Page,
+    PublishUnpublishVolume, Published, ValidateVolumeCapabilitiesRequest, VolumeListing,
 };
 pub use error::{Error, Result};
 pub use group_controller::{
@@ -42,11 +42,11 @@ pub use group_controller::{
 };
 pub use identity::{Identity, Readiness};
 #[cfg(all(feature = "mount", target_os = "linux"))]
-pub use node::{Attachment, BlockDevices, BlockNode};
+pub use node::{Attachment, BlockDevices, BlockNode, Directories, DirectoryNode};
 pub use node::{
-    GetStorageHealth, GetVolumeStats, Node, NodeExpandVolume, NodeExpandVolumeRequest, NodeGetStorageHealthRequest,
-    NodeGetVolumeHealth, NodeGetVolumeHealthRequest, NodeGetVolumeStatsRequest, NodeInfo,
-    NodePublishVolumeRequest, NodeService, NodeStageVolumeRequest, NodeUnpublishVolumeRequest,
+    GetStorageHealth, GetVolumeStats, Node, NodeExpandVolume, NodeExpandVolumeRequest,
+    NodeGetStorageHealthRequest, NodeGetVolumeHealth, NodeGetVolumeHealthRequest, NodeGetVolumeStatsRequest,
+    NodeInfo, NodePublishVolumeRequest, NodeService, NodeStageVolumeRequest, NodeUnpublishVolumeRequest,
     NodeUnstageVolumeRequest, StageUnstageVolume,
 };
 pub use plugin::{Mode, Plugin};

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use csi_proto::v1;
 
+use crate::Service;
 use crate::adapters::{Adapter, Core};
 use crate::call::CallPath;
 use crate::capabilities::Offer;
@@ -15,7 +16,6 @@ use crate::controller::{Controller, ControllerService, ControllerTable};
 use crate::identity::{AlwaysReady, Identity};
 use crate::node::{Node, NodeService, NodeTable};
 use crate::server::{self, Endpoint, ServeError};
-use crate::Service;
 
 /// Which services an instance serves. Its plugin capabilities are those of the whole plugin all the same, as the
 /// spec wants it.
@@ -209,9 +209,12 @@ impl Plugin {
             let text = "the vendor version is empty: pass env!(\"CARGO_PKG_VERSION\") to Plugin::new";
             return Err(ServeError::Plugin(text.to_owned()));
         }
-        for (mode, has) in [(Mode::Controller, self.controller.is_some()), (Mode::Node, self.node.is_some())] {
+        for (mode, has) in [(Mode::Controller, self.controller.is_some()), (Mode::Node, self.node.is_some())]
+        {
             if self.mode == mode && !has {
-                let text = format!("mode {mode} is asked for, but the plugin has no {mode} service: choose another mode");
+                let text = format!(
+                    "mode {mode} is asked for, but the plugin has no {mode} service: choose another mode"
+                );
                 return Err(ServeError::Plugin(text));
             }
         }

@@ -29,7 +29,10 @@ async fn a_caller_that_gives_up_leaves_the_operation_to_the_retry() {
         v1::NodeUnstageVolumeRequest { volume_id: "v".into(), staging_target_path: "/staging".into() };
     let status = served.node().node_unstage_volume(unstage.clone()).await.unwrap_err();
     assert_eq!(status.code(), Code::Aborted, "{status}");
-    assert!(status.message().contains("volume v") && status.message().contains("NodeStageVolume"), "{status}");
+    assert!(
+        status.message().contains("volume v") && status.message().contains("NodeStageVolume"),
+        "{status}"
+    );
     let mut with_secret = stage("v");
     with_secret.secrets.insert("token".into(), "fresh".into());
     let retry = tokio::spawn({

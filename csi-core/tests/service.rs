@@ -17,7 +17,8 @@ async fn capabilities_are_what_is_registered() {
     let probe = served.identity().probe(v1::ProbeRequest {}).await.unwrap().into_inner();
     assert_eq!(probe.ready, Some(true));
 
-    let plugin = served.identity().get_plugin_capabilities(v1::GetPluginCapabilitiesRequest {}).await.unwrap();
+    let plugin =
+        served.identity().get_plugin_capabilities(v1::GetPluginCapabilitiesRequest {}).await.unwrap();
     let text = format!("{:?}", plugin.into_inner().capabilities);
     assert!(text.contains("ControllerService") && text.contains("Online"), "{text}");
 
@@ -70,7 +71,8 @@ async fn a_mode_hides_services_and_not_capabilities() {
     let status = served.controller().create_volume(create("v")).await.unwrap_err();
     assert_eq!(status.code(), Code::Unimplemented);
     assert!(status.message().contains("mode node"), "{status}");
-    let plugin = served.identity().get_plugin_capabilities(v1::GetPluginCapabilitiesRequest {}).await.unwrap();
+    let plugin =
+        served.identity().get_plugin_capabilities(v1::GetPluginCapabilitiesRequest {}).await.unwrap();
     assert!(format!("{plugin:?}").contains("ControllerService"));
 }
 

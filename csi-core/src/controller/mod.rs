@@ -27,21 +27,21 @@ pub use modify::{ControllerModifyVolumeRequest, ModifyVolume};
 pub use publish::{
     ControllerPublishVolumeRequest, ControllerUnpublishVolumeRequest, PublishUnpublishVolume, Published,
 };
-pub use service::{ControllerService, Expansion};
 pub(crate) use service::ControllerTable;
+pub use service::{ControllerService, Expansion};
 pub use snapshot::{
     CreateDeleteSnapshot, CreateSnapshotRequest, DeleteSnapshotRequest, GetSnapshot, GetSnapshotRequest,
     ListSnapshots, ListSnapshotsRequest,
 };
-pub use volume::{CreateDeleteVolume, CreateVolumeRequest, DeleteVolumeRequest};
 pub(crate) use volume::check_supported;
+pub use volume::{CreateDeleteVolume, CreateVolumeRequest, DeleteVolumeRequest};
 
 use crate::call::Call;
 use crate::capabilities::Offer;
 use crate::request::{question, request};
 use crate::{
-    Error, Parameters, Result, Rpc, Secrets, Volume, VolumeCapabilities, VolumeCapability,
-    VolumeContext, VolumeId,
+    Error, Parameters, Result, Rpc, Secrets, Volume, VolumeCapabilities, VolumeCapability, VolumeContext,
+    VolumeId,
 };
 
 /// What every controller has. Spec: "Controller Service RPC".
@@ -49,11 +49,12 @@ use crate::{
 pub trait Controller: Send + Sync + 'static {
     /// The volume that has this id, or `None` when there is none.
     ///
-    /// From it the framework answers ValidateVolumeCapabilities. An id that this driver can't have given is a
-    /// volume that does not exist, not an error.
+    /// From it the framework answers ValidateVolumeCapabilities, and knows what needs no deleting. An id that this
+    /// driver can't have given is a volume that does not exist.
     ///
     /// # Errors
-    /// Whatever keeps the driver from knowing: "can't tell" must never come out as "is not there".
+    /// [`Error::VolumeNotFound`], which is as good as `None`; and whatever keeps the driver from knowing: "can't
+    /// tell" must never come out as "is not there".
     async fn lookup(&self, volume_id: &VolumeId) -> Result<Option<Volume>>;
 
     /// Whether this driver's volumes can be used in this way: block or mounted, by whom at once, with which
@@ -96,9 +97,10 @@ impl ValidateVolumeCapabilitiesRequest {
             return Err(Error::VolumeNotFound(self.volume_id));
         };
         let context = &self.raw.volume_context;
-        let differs = volume.volume_context.iter().find(|(key, value)| {
-            context.get(*key).is_some_and(|given| given != *value)
-        });
+        let differs = volume
+            .volume_context
+            .iter()
+            .find(|(key, value)| context.get(*key).is_some_and(|given| given != *value));
         if let Some((key, _)) = differs {
             return Ok(Validated::Refused(format!("volume_context[{key}]: is not the volume's")));
         }

@@ -32,8 +32,8 @@ pub trait CreateDeleteVolume: Controller {
     /// [`Error::LimitReached`] or [`Error::TopologyUnsatisfied`] (RESOURCE_EXHAUSTED). Nothing may be left behind.
     async fn create_volume(&self, request: CreateVolumeRequest) -> Result<Volume>;
 
-    /// Deletes the volume. One that is not there is deleted already: `Ok`, or [`Error::VolumeNotFound`], which the
-    /// framework answers with OK.
+    /// Deletes the volume. The framework has found it with [`Controller::lookup`], and answers for one that is not
+    /// there, or that is gone meanwhile ([`Error::VolumeNotFound`]), that it is deleted.
     ///
     /// # Errors
     /// [`Error::InUse`] (FAILED_PRECONDITION) when it is attached or has snapshots that need it; it is left as it
@@ -100,7 +100,10 @@ impl Call for CreateVolumeRequest {
     fn permitted(&self, offer: &Offer) -> Result<()> {
         match &self.volume_content_source {
             Some(ContentSource::Volume(_)) if !offer.has_controller(Capability::CloneVolume) => {
-                return Err(Error::invalid("volume_content_source.volume", "is not possible: no CLONE_VOLUME"));
+                return Err(Error::invalid(
+                    "volume_content_source.volume",
+                    "is not possible: no CLONE_VOLUME",
+                ));
             }
             Some(ContentSource::Snapshot(_)) if !offer.has_controller(Capability::CreateDeleteSnapshot) => {
                 let reason = "is not possible: no CREATE_DELETE_SNAPSHOT";
@@ -114,7 +117,8 @@ impl Call for CreateVolumeRequest {
             let reason = "must be left out: the plugin has no VOLUME_ACCESSIBILITY_CONSTRAINTS";
             return Err(Error::invalid("accessibility_requirements", reason));
         }
-        if self.mutable_parameters.iter().next().is_some() && !offer.has_controller(Capability::ModifyVolume) {
+        if self.mutable_parameters.iter().next().is_some() && !offer.has_controller(Capability::ModifyVolume)
+        {
             return Err(Error::invalid("mutable_parameters", "must be left out: no MODIFY_VOLUME"));
         }
         Ok(())
@@ -123,7 +127,9 @@ impl Call for CreateVolumeRequest {
     fn claims(&self) -> Vec<Claim> {
         let mut claims = vec![Claim::alone(Key::VolumeName(self.name.as_str().to_owned()))];
         match &self.volume_content_source {
-            Some(ContentSource::Volume(id)) => claims.push(Claim::shared(Key::Volume(id.as_str().to_owned()))),
+            Some(ContentSource::Volume(id)) => {
+                claims.push(Claim::shared(Key::Volume(id.as_str().to_owned())));
+            }
             Some(ContentSource::Snapshot(id)) => {
                 claims.push(Claim::shared(Key::Snapshot(id.as_str().to_owned())));
             }

@@ -1,0 +1,301 @@
+//! A whole node plugin for volumes that are block devices: the driver says which device a volume is, and the rest
+//! is done here.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use csi_mount::flow::block::{self, StagePlan, VolumeUsage};
+use csi_mount::{BlockDevice, DeviceAccess, ErrorKind, Filesystem, Target};
+
+use super::kernel::{mount_options, usage};
+use super::{
+    GetVolumeStats, Node, NodeExpandVolume, NodeExpandVolumeRequest, NodeGetVolumeStatsRequest, NodeInfo,
+    NodePublishVolumeRequest, NodeService, NodeStageVolumeRequest, NodeUnpublishVolumeRequest,
+    NodeUnstageVolumeRequest, StageUnstageVolume,
+};
+use crate::{
+    Error, PublishContext, Result, Secrets, VolumeCapability, VolumeContext, VolumeId, VolumeStats, blocking,
+};
+
+/// What only the driver knows of its block devices. [`BlockNode`] makes a node plugin of it.
+#[async_trait]
+pub trait BlockDevices: Send + Sync + 'static {
+    /// Which node this is; the machine's host name, unless the driver knows better. See [`Node::info`].
+    ///
+    /// # Errors
+    /// Those of any RPC.
+    async fn info(&self) -> Result<NodeInfo> {
+        NodeInfo::of_host()
+    }
+
+    /// Makes the volume's device appear on this node, and answers with its path. A device that is there already
+    /// is the answer as well.
+    ///
+    /// # Errors
+    /// [`Error::VolumeNotFound`] (NOT_FOUND); [`Error::Unavailable`] when it does not appear in time.
+    async fn attach(&self, volume: &Attachment) -> Result<PathBuf>;
+
+    /// The volume's device on this node, if it is there.
+    ///
+    /// # Errors
+    /// Whatever keeps the driver from knowing.
+    async fn device(&self, volume_id: &VolumeId) -> Result<Option<PathBuf>>;
+
+    /// Takes the volume's device away. Nobody uses it any more. One that is not there is `Ok`.
+    ///
+    /// # Errors
+    /// Whatever keeps the device from going.
+    async fn detach(&self, volume_id: &VolumeId) -> Result<()>;
+
+    /// Lets the node see the size that the volume has by now, before a filesystem is grown. For devices that do
+    /// not tell by themselves.
+    ///
+    /// # Errors
+    /// Whatever keeps the node from seeing it.
+    async fn refresh(&self, _volume_id: &VolumeId) -> Result<()> {
+        Ok(())
+    }
+
+    /// How a volume is formatted and mounted: the filesystem that the caller names, or ext4, with the caller's mount
+    /// options. For mkfs arguments and labels of the driver's own.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] for a filesystem or options that can't be had.
+    fn plan(&self, capability: &VolumeCapability) -> Result<StagePlan> {
+        let filesystem = filesystem(capability)?.unwrap_or(Filesystem::Ext4);
+        let options = mount_options(capability)?;
+        let read_only = capability.access_mode.is_read_only();
+        Ok(StagePlan::new(filesystem).options(if read_only { options.read_only() } else { options }))
+    }
+}
+
+/// The filesystem that the caller names.
+fn filesystem(capability: &VolumeCapability) -> Result<Option<Filesystem>> {
+    let parse = |name: &str| {
+        name.parse().map_err(|error: csi_mount::Error| {
+            Error::invalid("volume_capability.mount.fs_type", error.to_string())
+        })
+    };
+    capability.fs_type().map(parse).transpose()
+}
+
+/// Which volume is to appear, and what was said of it.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct Attachment {
+    /// The volume.
+    pub volume_id: VolumeId,
+    /// What the controller's publish said of it.
+    pub publish_context: PublishContext,
+    /// What CreateVolume said of it.
+    pub volume_context: VolumeContext,
+    /// Credentials.
+    pub secrets: Secrets,
+}
+
+/// A node plugin for block devices: stages, formats, mounts, grows, publishes, as a filesystem or raw.
+///
+/// ```
+/// # use std::{path::PathBuf, sync::Arc};
+/// # use csi_core::*;
+/// # struct Disks;
+/// # #[async_trait] impl BlockDevices for Disks {
+/// #     async fn attach(&self, _: &Attachment) -> Result<PathBuf> { Ok("/dev/sdx".into()) }
+/// #     async fn device(&self, _: &VolumeId) -> Result<Option<PathBuf>> { Ok(None) }
+/// #     async fn detach(&self, _: &VolumeId) -> Result<()> { Ok(()) }
+/// # }
+/// let service = BlockNode::service(Arc::new(Disks));
+/// # drop(service);
+/// ```
+#[derive(Debug, Clone)]
+pub struct BlockNode<D>(Arc<D>);
+
+impl<D: BlockDevices> BlockNode<D> {
+    /// The node plugin of these devices.
+    pub fn new(devices: Arc<D>) -> Self {
+        Self(devices)
+    }
+
+    /// The same as a service, with all that it can do registered.
+    pub fn service(devices: Arc<D>) -> NodeService<Self> {
+        NodeService::new(Arc::new(Self::new(devices)))
+            .stage_unstage_volume()
+            .get_volume_stats()
+            .expand_volume()
+    }
+}
+
+#[async_trait]
+impl<D: BlockDevices> StageUnstageVolume for BlockNode<D> {
+    async fn stage_volume(&self, request: NodeStageVolumeRequest) -> Result<()> {
+        let volume_id = request.volume_id.clone();
+        let plan = match request.volume_capability.is_mount() {
+            true => Some(self.0.plan(&request.volume_capability)?),
+            false => None,
+        };
+        let was_there = self.0.device(&volume_id).await?.is_some();
+        let device = self
+            .0
+            .attach(&Attachment {
+                volume_id: request.volume_id,
+                publish_context: request.publish_context,
+                volume_context: request.volume_context,
+                secrets: request.secrets,
+            })
+            .await?;
+        // A raw device is ready once it is there.
+        let Some(plan) = plan else { return Ok(()) };
+        let staging = request.staging_target_path;
+        let staged = blocking(move || {
+            let staged = block::stage(&device, &Target::new(&staging)?, &plan)?;
+            tracing::info!(device = %device.display(), ?staged, "staged");
+            Ok(())
+        })
+        .await;
+        // After an error that is final the caller does not unstage: what this call attached, it takes away.
+        if staged.is_err()
+            && !was_there
+            && let Err(left) = self.0.detach(&volume_id).await
+        {
+            tracing::warn!("the device of a volume that could not be staged stays: {left}");
+        }
+        staged
+    }
+
+    async fn unstage_volume(&self, request: NodeUnstageVolumeRequest) -> Result<()> {
+        let device = self.0.device(&request.volume_id).await?;
+        blocking(move || match Target::new(&request.staging_target_path) {
+            Ok(staging) => {
+                block::unstage(&staging, device.as_deref())?;
+                Ok(())
+            }
+            // A staging path whose parent is gone has nothing on it.
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+            Err(error) => Err(error.into()),
+        })
+        .await?;
+        self.0.detach(&request.volume_id).await
+    }
+}
+
+#[async_trait]
+impl<D: BlockDevices> Node for BlockNode<D> {
+    async fn info(&self) -> Result<NodeInfo> {
+        self.0.info().await
+    }
+
+    async fn publish_volume(&self, request: NodePublishVolumeRequest) -> Result<()> {
+        let Some(device) = self.0.device(&request.volume_id).await? else {
+            return Err(Error::NotStaged(format!("volume {} is not staged on this node", request.volume_id)));
+        };
+        if request.volume_capability.is_block() {
+            let access =
+                if request.is_read_only() { DeviceAccess::ReadOnly } else { DeviceAccess::ReadWrite };
+            return blocking(move || {
+                block::publish_device(&device, &Target::new(&request.target_path)?, access)?;
+                Ok(())
+            })
+            .await;
+        }
+        let attributes = request.attributes()?;
+        let Some(staging) = request.staging_target_path else {
+            return Err(Error::invalid("staging_target_path", "is required: this driver stages its volumes"));
+        };
+        blocking(move || {
+            is_at(&staging, &device)
+                .map_err(|error| not_staged(&error, &staging))?
+                .then_some(())
+                .ok_or_else(|| {
+                    Error::NotStaged(format!("staging_target_path: another volume is staged at {staging}"))
+                })?;
+            block::publish(&staging, &Target::new(&request.target_path)?, attributes)?;
+            Ok(())
+        })
+        .await
+    }
+
+    async fn unpublish_volume(&self, request: NodeUnpublishVolumeRequest) -> Result<()> {
+        blocking(move || match Target::new(&request.target_path) {
+            Ok(target) => {
+                block::unpublish(&target)?;
+                Ok(())
+            }
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+            Err(error) => Err(error.into()),
+        })
+        .await
+    }
+}
+
+/// Whether what is mounted at `path` is this device.
+fn is_at(path: &Path, device: &Path) -> csi_mount::Result<bool> {
+    Ok(block::device_of(path)? == BlockDevice::open(device)?.number())
+}
+
+fn not_staged(error: &csi_mount::Error, staging: &Path) -> Error {
+    Error::NotStaged(format!("staging_target_path: no volume is staged at {}: {error}", staging.display()))
+}
+
+#[async_trait]
+impl<D: BlockDevices> GetVolumeStats for BlockNode<D> {
+    async fn volume_stats(&self, request: NodeGetVolumeStatsRequest) -> Result<VolumeStats> {
+        let volume_id = request.volume_id;
+        let Some(device) = self.0.device(&volume_id).await? else {
+            return Err(Error::VolumeNotFound(volume_id));
+        };
+        blocking(move || {
+            if !request.volume_path.is_absolute() {
+                return Err(Error::VolumeNotFound(volume_id));
+            }
+            match block::usage(&request.volume_path) {
+                Err(error) if error.kind() == ErrorKind::NotFound => Err(Error::VolumeNotFound(volume_id)),
+                Err(error) => Err(error.into()),
+                Ok((_, found)) if !is_beneath(found, &device)? => Err(Error::VolumeNotFound(volume_id)),
+                Ok((VolumeUsage::Device { size }, _)) => Ok(VolumeStats::of_device(size)),
+                Ok((VolumeUsage::Filesystem(stats), _)) => {
+                    Ok(VolumeStats::of_filesystem(usage(stats.bytes), stats.inodes.map(usage)))
+                }
+                Ok(_) => Err(Error::internal_message("usage of a kind that this driver does not know")),
+            }
+        })
+        .await
+    }
+}
+
+/// Whether the device found at a path is the volume's, or a read-only loop device over it.
+fn is_beneath(found: Option<csi_mount::DeviceNumber>, device: &Path) -> Result<bool> {
+    let number = BlockDevice::open(device)?.number();
+    let Some(found) = found else { return Ok(false) };
+    if found == number {
+        return Ok(true);
+    }
+    let over = csi_mount::LoopDevice::find(device)?;
+    Ok(over.iter().any(|over| over.number() == found))
+}
+
+#[async_trait]
+impl<D: BlockDevices> NodeExpandVolume for BlockNode<D> {
+    async fn expand_volume(&self, request: NodeExpandVolumeRequest) -> Result<u64> {
+        let volume_id = request.volume_id;
+        if self.0.device(&volume_id).await?.is_none() {
+            return Err(Error::VolumeNotFound(volume_id));
+        }
+        self.0.refresh(&volume_id).await?;
+        blocking(move || {
+            if !request.volume_path.is_absolute() {
+                return Err(Error::VolumeNotFound(volume_id));
+            }
+            match block::expand(&request.volume_path) {
+                Ok(grown) => Ok(grown.size()),
+                Err(error) => Err(match error.kind() {
+                    ErrorKind::NotFound => Error::VolumeNotFound(volume_id),
+                    // Not now and not here; the next stage grows it. FAILED_PRECONDITION lets the kubelet go on.
+                    ErrorKind::PermissionDenied => Error::InUse(error.to_string()),
+                    _ => error.into(),
+                }),
+            }
+        })
+        .await
+    }
+}

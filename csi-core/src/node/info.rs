@@ -30,6 +30,16 @@ impl NodeInfo {
         Ok(Self { node_id: NodeId::new(node_id)?, max_volumes_per_node: None, accessible_topology: None })
     }
 
+    /// The node that has this machine's host name for an id: under Kubernetes the node's name, where the plugin's
+    /// pod has `hostNetwork`.
+    ///
+    /// # Errors
+    /// [`Error::Internal`] when the machine does not tell its name.
+    pub fn of_host() -> Result<Self> {
+        let name = std::fs::read_to_string("/proc/sys/kernel/hostname")?;
+        Self::new(name.trim()).map_err(Error::internal)
+    }
+
     /// The same node, that takes so many volumes at most.
     #[must_use]
     pub fn max_volumes(mut self, most: u64) -> Self {

@@ -44,7 +44,10 @@ impl NodePublishVolumeRequest {
         if let Some(option) = options.filesystem().first() {
             return Err(Error::invalid(
                 "volume_capability.mount.mount_flags",
-                format!("{} is an option of a filesystem, which a bind of a directory can't have", option.key()),
+                format!(
+                    "{} is an option of a filesystem, which a bind of a directory can't have",
+                    option.key()
+                ),
             ));
         }
         let (source, path, attributes) = (source.into(), self.target_path.clone(), self.attributes()?);
@@ -101,6 +104,6 @@ impl NodeGetVolumeStatsRequest {
     }
 }
 
-fn usage(usage: csi_mount::Usage) -> Usage {
+pub(crate) fn usage(usage: csi_mount::Usage) -> Usage {
     Usage { total: usage.total, used: usage.used, available: usage.available }
 }

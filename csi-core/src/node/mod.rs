@@ -1,11 +1,13 @@
 //! The Node service: volumes as one node has them.
 //!
 //! [`Node`] is what every node plugin has; each optional capability is a trait of its own, named as the spec names
-//! it, and registered with [`NodeService`]. On Linux, with feature `mount`, [`BlockNode`] is all of it for volumes
-//! that are block devices, and the requests have methods that do the mounting.
+//! it, and registered with [`NodeService`]. On Linux, with feature `mount`, [`BlockNode`] and
+//! [`DirectoryNode`] are all of it for volumes that are block devices or directories, and the requests have methods that do the mounting.
 
 #[cfg(all(feature = "mount", target_os = "linux"))]
 mod block;
+#[cfg(all(feature = "mount", target_os = "linux"))]
+mod directory;
 mod expand;
 mod health;
 mod info;
@@ -18,12 +20,14 @@ mod stats;
 
 #[cfg(all(feature = "mount", target_os = "linux"))]
 pub use block::{Attachment, BlockDevices, BlockNode};
+#[cfg(all(feature = "mount", target_os = "linux"))]
+pub use directory::{Directories, DirectoryNode};
 pub use expand::{NodeExpandVolume, NodeExpandVolumeRequest};
 pub use health::{
     GetStorageHealth, NodeGetStorageHealthRequest, NodeGetVolumeHealth, NodeGetVolumeHealthRequest,
 };
-pub(crate) use info::{NodeGetCapabilitiesRequest, NodeGetInfoRequest};
 pub use info::NodeInfo;
+pub(crate) use info::{NodeGetCapabilitiesRequest, NodeGetInfoRequest};
 pub use publish::{Node, NodePublishVolumeRequest, NodeUnpublishVolumeRequest};
 pub use service::NodeService;
 pub(crate) use service::NodeTable;

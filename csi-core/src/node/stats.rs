@@ -41,7 +41,10 @@ impl Call for NodeGetVolumeStatsRequest {
         self.volume_id.as_str()
     }
 
-    #[allow(deprecated, reason = "the field is answered for callers of spec v1.12.0, once a driver tells its health")]
+    #[allow(
+        deprecated,
+        reason = "the field is answered for callers of spec v1.12.0, once a driver tells its health"
+    )]
     fn reply(answer: VolumeStats, _: &Self::Wire, _: &Offer) -> Result<Self::Reply> {
         let usage = answer.answer()?;
         if usage.is_empty() {

@@ -52,7 +52,9 @@ impl FromStr for Endpoint {
         }
         if path.len() > PATH_MAX {
             let length = path.len();
-            return Err(refuse(&format!("has a path of {length} bytes, a unix socket's is at most {PATH_MAX}")));
+            return Err(refuse(&format!(
+                "has a path of {length} bytes, a unix socket's is at most {PATH_MAX}"
+            )));
         }
         Ok(Self(PathBuf::from(path)))
     }
@@ -65,7 +67,9 @@ impl fmt::Display for Endpoint {
 }
 
 fn refuse(what: &str) -> ServeError {
-    ServeError::Endpoint(format!("{VARIABLE} {what}; set it to the socket to serve on, unix:///run/csi/csi.sock say"))
+    ServeError::Endpoint(format!(
+        "{VARIABLE} {what}; set it to the socket to serve on, unix:///run/csi/csi.sock say"
+    ))
 }
 
 #[cfg(test)]
@@ -81,7 +85,9 @@ mod tests {
 
     #[test]
     fn refuses_everything_else_by_name_and_with_the_mend() {
-        for bad in ["tcp://127.0.0.1:1", "http:///x", "unix://relative.sock", "csi.sock", "unix:///", "unix:///a\0b"] {
+        for bad in
+            ["tcp://127.0.0.1:1", "http:///x", "unix://relative.sock", "csi.sock", "unix:///", "unix:///a\0b"]
+        {
             let error = bad.parse::<Endpoint>().unwrap_err();
             assert!(error.is_start_up());
             let text = error.to_string();

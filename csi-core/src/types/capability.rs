@@ -43,10 +43,7 @@ impl AccessMode {
 
     /// Whether more than one node may use the volume at once.
     pub fn is_multi_node(self) -> bool {
-        matches!(
-            self,
-            Self::MultiNodeReaderOnly | Self::MultiNodeSingleWriter | Self::MultiNodeMultiWriter
-        )
+        matches!(self, Self::MultiNodeReaderOnly | Self::MultiNodeSingleWriter | Self::MultiNodeMultiWriter)
     }
 
     /// Whether nobody writes.
@@ -67,10 +64,9 @@ impl AccessMode {
     }
 
     fn read(field: &str, number: i32) -> Result<Self> {
-        Self::ALL
-            .into_iter()
-            .find(|mode| mode.mode() as i32 == number)
-            .ok_or_else(|| Error::invalid(field, format!("is {number}, not an access mode this driver knows")))
+        Self::ALL.into_iter().find(|mode| mode.mode() as i32 == number).ok_or_else(|| {
+            Error::invalid(field, format!("is {number}, not an access mode this driver knows"))
+        })
     }
 }
 
@@ -162,7 +158,10 @@ impl VolumeCapability {
     pub(crate) fn read(field: &str, wire: &v1::VolumeCapability) -> Result<Self> {
         let mode = wire.access_mode.as_ref().map_or(0, |mode| mode.mode);
         if mode == 0 {
-            return Err(Error::invalid(format!("{field}.access_mode.mode"), "is required and must not be UNKNOWN"));
+            return Err(Error::invalid(
+                format!("{field}.access_mode.mode"),
+                "is required and must not be UNKNOWN",
+            ));
         }
         let access_mode = AccessMode::read(&format!("{field}.access_mode.mode"), mode)?;
         let access = match &wire.access_type {
@@ -214,10 +213,7 @@ impl From<&VolumeCapability> for v1::VolumeCapability {
             }
         };
         let mode = capability.access_mode.mode() as i32;
-        Self {
-            access_mode: Some(v1::volume_capability::AccessMode { mode }),
-            access_type: Some(access_type),
-        }
+        Self { access_mode: Some(v1::volume_capability::AccessMode { mode }), access_type: Some(access_type) }
     }
 }
 

@@ -16,7 +16,14 @@ pub struct CapacityRange {
 impl CapacityRange {
     /// Whether a volume of this size is one that the caller accepts.
     pub fn contains(&self, bytes: u64) -> bool {
-        self.required_bytes.is_none_or(|least| bytes >= least) && self.limit_bytes.is_none_or(|most| bytes <= most)
+        self.required_bytes.is_none_or(|least| bytes >= least)
+            && self.limit_bytes.is_none_or(|most| bytes <= most)
+    }
+
+    /// The same range, with no less than `bytes` required where anything is: for volumes that have a least size.
+    #[must_use]
+    pub fn at_least(self, bytes: u64) -> Self {
+        Self { required_bytes: self.required_bytes.map(|required| required.max(bytes)), ..self }
     }
 
     /// The size to make a volume: what is required, or `default` when nothing is, rounded up to a whole number
@@ -52,7 +59,9 @@ impl CapacityRange {
         let end = |name: &str, bytes: i64| match u64::try_from(bytes) {
             Ok(0) => Ok(None),
             Ok(bytes) => Ok(Some(bytes)),
-            Err(_) => Err(Error::invalid(format!("{field}.{name}"), format!("is {bytes}, must not be negative"))),
+            Err(_) => {
+                Err(Error::invalid(format!("{field}.{name}"), format!("is {bytes}, must not be negative")))
+            }
         };
         let range = Self {
             required_bytes: end("required_bytes", wire.required_bytes)?,
@@ -98,6 +107,8 @@ mod tests {
         let limit_only = CapacityRange { required_bytes: None, limit_bytes: Some(10) };
         assert_eq!(limit_only.choose(100, 4).unwrap(), 8);
         assert!(range(u64::MAX - 1, u64::MAX).choose(1, 4096).is_err());
+        assert_eq!(range(5, 8).at_least(6).required_bytes, Some(6));
+        assert_eq!(limit_only.at_least(6), limit_only, "the default is the caller's own to choose");
     }
 
     #[test]

@@ -29,7 +29,9 @@ pub(crate) fn check_size(field: &str, text: &str, max: usize) -> Result<()> {
 fn check_name(field: &str, text: &str, max: usize) -> Result<()> {
     check_text(field, text, max)?;
     match text.chars().find(|&character| forbidden_in_name(character)) {
-        Some(bad) => Err(Error::invalid(field, format!("holds U+{:04X}, which a name may not", u32::from(bad)))),
+        Some(bad) => {
+            Err(Error::invalid(field, format!("holds U+{:04X}, which a name may not", u32::from(bad))))
+        }
         None => Ok(()),
     }
 }

@@ -30,8 +30,9 @@ macro_rules! lookups {
             /// # Errors
             /// [`Error::InvalidArgument`] naming the map and the key.
             pub fn require(&self, key: &str) -> Result<&str> {
-                self.get(key)
-                    .ok_or_else(|| Error::invalid(format!("{}[{key}]", self.field), "is required and missing"))
+                self.get(key).ok_or_else(|| {
+                    Error::invalid(format!("{}[{key}]", self.field), "is required and missing")
+                })
             }
 
             /// The map as the driver's own struct, values parsed to its fields' types.
@@ -181,5 +182,7 @@ context_debug!(Parameters, MutableParameters, VolumeContext, PublishContext);
 
 /// The orchestrator's keys and the driver's.
 fn split(wire: &Map) -> (Map, Map) {
-    wire.iter().map(|(key, value)| (key.clone(), value.clone())).partition(|(key, _)| key.starts_with(KUBERNETES))
+    wire.iter()
+        .map(|(key, value)| (key.clone(), value.clone()))
+        .partition(|(key, _)| key.starts_with(KUBERNETES))
 }

@@ -45,7 +45,9 @@ impl Topology {
         for (key, value) in &self.0 {
             let parts = key.split('/').count();
             if parts > 2 || key.split('/').any(|part| !is_label(part, "-_.")) {
-                return Err(format!("key {key:?} is not [prefix/]name with parts of 1 to 63 of A-Z a-z 0-9 - _ ."));
+                return Err(format!(
+                    "key {key:?} is not [prefix/]name with parts of 1 to 63 of A-Z a-z 0-9 - _ ."
+                ));
             }
             if !is_label(value, "-_.") {
                 return Err(format!("value {value:?} of key {key} is not 1 to 63 of A-Z a-z 0-9 - _ ."));

@@ -27,7 +27,8 @@ impl ContentSource {
                     .map(Self::Snapshot)
             }
             Some(Type::Volume(source)) => {
-                VolumeId::read(&format!("{field}.volume.volume_id"), source.volume_id.clone()).map(Self::Volume)
+                VolumeId::read(&format!("{field}.volume.volume_id"), source.volume_id.clone())
+                    .map(Self::Volume)
             }
             None => Err(Error::invalid(field, "must have snapshot or volume when it is given")),
         }
@@ -107,7 +108,9 @@ impl Volume {
     pub(crate) fn answer(self) -> Result<v1::Volume> {
         check_map("volume.volume_context", &self.volume_context).map_err(Error::broken)?;
         for topology in &self.accessible_topology {
-            topology.check().map_err(|reason| Error::broken(format!("volume.accessible_topology: {reason}")))?;
+            topology
+                .check()
+                .map_err(|reason| Error::broken(format!("volume.accessible_topology: {reason}")))?;
         }
         Ok(v1::Volume {
             capacity_bytes: signed("volume.capacity_bytes", self.capacity_bytes)?,

@@ -9,9 +9,10 @@ use std::num::NonZeroU32;
 use csi_proto::v1;
 
 use super::{
-    AbsolutePath, CapacityRange, ContentSource, GroupSnapshotId, GroupSnapshotName, MutableParameters, NodeId,
-    Parameters, PublishContext, RequiredCapacity, Secrets, SnapshotId, SnapshotName, Token, Topology, TopologyRequirement,
-    VolumeCapabilities, VolumeCapability, VolumeContext, VolumeId, VolumeName, VolumePath, capability,
+    AbsolutePath, CapacityRange, ContentSource, GroupSnapshotId, GroupSnapshotName, MutableParameters,
+    NodeId, Parameters, PublishContext, RequiredCapacity, Secrets, SnapshotId, SnapshotName, Token, Topology,
+    TopologyRequirement, VolumeCapabilities, VolumeCapability, VolumeContext, VolumeId, VolumeName,
+    VolumePath, capability,
 };
 use crate::{Error, Result};
 
@@ -61,7 +62,14 @@ macro_rules! optional_text {
 }
 
 required_text!(
-    VolumeId, NodeId, SnapshotId, GroupSnapshotId, VolumeName, SnapshotName, GroupSnapshotName, AbsolutePath,
+    VolumeId,
+    NodeId,
+    SnapshotId,
+    GroupSnapshotId,
+    VolumeName,
+    SnapshotName,
+    GroupSnapshotName,
+    AbsolutePath,
     VolumePath
 );
 optional_text!(VolumeId, NodeId, SnapshotId, Token, AbsolutePath);

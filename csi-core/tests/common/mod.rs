@@ -63,7 +63,10 @@ impl CreateDeleteVolume for Memory {
         let size = request.capacity_range.choose(1 << 20, 1)?;
         let id = VolumeId::from_name(&request.name)?;
         let mut volumes = self.volumes.lock().unwrap();
-        Ok(volumes.entry(id.to_string()).or_insert_with(|| Volume::new(id, size).context("made", "here")).clone())
+        Ok(volumes
+            .entry(id.to_string())
+            .or_insert_with(|| Volume::new(id, size).context("made", "here"))
+            .clone())
     }
 
     async fn delete_volume(&self, request: DeleteVolumeRequest) -> Result<()> {

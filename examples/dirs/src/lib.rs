@@ -1,1 +1,43 @@
-//! To come.
+//! A complete CSI driver: a volume is a directory of this machine, below a root.
+use csi_core::*;
+use std::{path::PathBuf, sync::Arc};
+
+struct Dirs(PathBuf);
+
+#[async_trait]
+impl Directories for Dirs {
+    async fn directory(&self, id: &VolumeId) -> Result<PathBuf> {
+        Ok(self.0.join(id.as_file_name()?))
+    }
+}
+
+#[async_trait]
+impl Controller for Dirs {
+    async fn lookup(&self, id: &VolumeId) -> Result<Option<Volume>> {
+        let there = tokio::fs::try_exists(self.directory(id).await?).await?;
+        Ok(there.then(|| Volume::new(id.clone(), 0)))
+    }
+    fn supports(&self, capability: &VolumeCapability) -> bool {
+        capability.is_mount() && !capability.access_mode.is_multi_node()
+    }
+}
+
+#[async_trait]
+impl CreateDeleteVolume for Dirs {
+    async fn create_volume(&self, request: CreateVolumeRequest) -> Result<Volume> {
+        let id = VolumeId::from_name(&request.name)?;
+        tokio::fs::create_dir_all(self.directory(&id).await?).await?;
+        Ok(Volume::new(id, 0))
+    }
+    async fn delete_volume(&self, request: DeleteVolumeRequest) -> Result<()> {
+        Ok(tokio::fs::remove_dir_all(self.directory(&request.volume_id).await?).await?)
+    }
+}
+
+/// The driver, with its volumes below `root`.
+pub fn plugin(root: PathBuf) -> Plugin {
+    let dirs = Arc::new(Dirs(root));
+    Plugin::new("dirs.csi.example.org", env!("CARGO_PKG_VERSION"))
+        .controller(ControllerService::new(dirs.clone()).create_delete_volume().single_node_multi_writer())
+        .node(DirectoryNode::service(dirs).single_node_multi_writer())
+}
