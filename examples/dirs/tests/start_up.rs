@@ -1,0 +1,110 @@
+//! How a driver starts, or says why it can't, and how it stops.
+
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+const DRIVER: &str = env!("CARGO_BIN_EXE_dirs");
+
+fn driver(endpoint: Option<&str>) -> Command {
+    let mut command = Command::new(DRIVER);
+    command.env_remove("CSI_ENDPOINT").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    if let Some(endpoint) = endpoint {
+        command.env("CSI_ENDPOINT", endpoint);
+    }
+    command
+}
+
+fn refused(endpoint: Option<&str>) -> String {
+    let Output { status, stderr, .. } = driver(endpoint).output().unwrap();
+    let stderr = String::from_utf8(stderr).unwrap();
+    assert_eq!(status.code(), Some(2), "{stderr}");
+    assert!(stderr.starts_with("dirs.csi.example.org: "), "{stderr}");
+    stderr
+}
+
+/// Waits, for a bounded time, until the driver answers on its socket.
+fn serving(mut child: Child, socket: &Path) -> Child {
+    let end = Instant::now() + Duration::from_secs(20);
+    while UnixStream::connect(socket).is_err() {
+        assert!(Instant::now() < end, "no answer on {}", socket.display());
+        assert!(child.try_wait().unwrap().is_none(), "the driver ended");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    child
+}
+
+fn signal(child: &Child, name: &str) {
+    assert!(Command::new("kill").args([name, &child.id().to_string()]).status().unwrap().success());
+}
+
+#[test]
+fn a_missing_or_foreign_endpoint_is_named_with_the_mend() {
+    for (endpoint, says) in [
+        (None, "CSI_ENDPOINT is not set"),
+        (Some(""), "CSI_ENDPOINT is not set"),
+        (Some("tcp://127.0.0.1:9000"), "tcp is not served"),
+        (Some("unix://relative.sock"), "not an absolute path"),
+    ] {
+        let text = refused(endpoint);
+        assert!(text.contains(says) && text.contains("unix:///run/csi/csi.sock"), "{text}");
+    }
+}
+
+#[test]
+fn a_directory_that_is_missing_and_a_file_in_the_way_are_named() {
+    let directory = tempfile::tempdir().unwrap();
+    let missing = directory.path().join("no/csi.sock");
+    let text = refused(missing.to_str());
+    assert!(text.contains("no does not exist; create or mount it"), "{text}");
+
+    let file = directory.path().join("csi.sock");
+    std::fs::write(&file, "precious").unwrap();
+    let text = refused(file.to_str());
+    assert!(text.contains("is not a socket"), "{text}");
+    assert_eq!(std::fs::read(&file).unwrap(), b"precious");
+}
+
+#[test]
+fn a_live_socket_is_left_alone_and_a_dead_one_replaced() {
+    let directory = tempfile::tempdir().unwrap();
+    let socket = directory.path().join("csi.sock");
+    let live = UnixListener::bind(&socket).unwrap();
+    let text = refused(socket.to_str());
+    assert!(text.contains("a live process listens on it"), "{text}");
+    assert!(socket.exists());
+
+    drop(live);
+    assert!(socket.exists(), "what a dead process leaves");
+    let mut child = serving(driver(socket.to_str()).spawn().unwrap(), &socket);
+    let metadata = socket.symlink_metadata().unwrap();
+    assert!(metadata.file_type().is_socket());
+    assert_eq!(metadata.permissions().mode() & 0o777 & !0o660, 0, "nobody else may command the driver");
+
+    // A second one is refused while the first serves, and the first serves on.
+    refused(socket.to_str());
+    UnixStream::connect(&socket).unwrap();
+
+    signal(&child, "-TERM");
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+    assert_eq!(
+        std::fs::read_dir(directory.path()).unwrap().count(),
+        0,
+        "the socket is gone and nothing is left"
+    );
+}
+
+#[test]
+fn a_killed_driver_starts_again() {
+    let directory = tempfile::tempdir().unwrap();
+    let socket = directory.path().join("csi.sock");
+    for signal_name in ["-KILL", "-INT"] {
+        let mut child = serving(driver(socket.to_str()).spawn().unwrap(), &socket);
+        signal(&child, signal_name);
+        let status = child.wait().unwrap();
+        assert_eq!(status.success(), signal_name == "-INT", "{status}");
+    }
+    assert!(!socket.exists());
+}
