@@ -1,2 +1,52 @@
-//! To come.
-fn main() {}
+//! Starts a driver in a process of its own and plays the orchestrator against it, one line a step.
+//!
+//! `cargo run -p quickstart`, as root or not; `--help` says the rest.
+#![forbid(unsafe_code)]
+
+mod args;
+mod call;
+mod cleanup;
+mod driver;
+mod introductions;
+mod namespace;
+mod report;
+mod run;
+mod scenario;
+mod signals;
+mod target;
+mod tools;
+
+use std::process::ExitCode;
+
+use args::Command;
+
+/// The exit status of a quickstart that could not start.
+const COULD_NOT_START: u8 = 2;
+
+fn main() -> ExitCode {
+    let run = match args::parse(std::env::args_os().skip(1)) {
+        Ok(Command::Driver(role)) => return driver::main(&role),
+        Ok(Command::Help) => {
+            print!("{}", args::HELP);
+            return ExitCode::SUCCESS;
+        }
+        Ok(Command::Run(run)) => run,
+        Err(reason) => {
+            eprintln!("quickstart: {reason}\n\n{}", args::USAGE);
+            return ExitCode::from(COULD_NOT_START);
+        }
+    };
+    // A namespace is entered by one thread: before the runtime starts others.
+    let started = namespace::enter(run.keep).and_then(|footing| {
+        let plan = run::Plan::new(&run, footing)?;
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        runtime.map_err(|error| format!("the runtime does not start: {error}"))?.block_on(run::run(&plan))
+    });
+    match started {
+        Ok(status) => ExitCode::from(status),
+        Err(reason) => {
+            eprintln!("quickstart: {reason}");
+            ExitCode::from(COULD_NOT_START)
+        }
+    }
+}

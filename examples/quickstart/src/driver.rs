@@ -1,0 +1,171 @@
+//! The driver's process: what it does, and how it is started and stopped.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::{ExitCode, ExitStatus, Stdio};
+use std::time::Duration;
+
+use nix::sys::prctl::set_pdeathsig;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::{Pid, getpid, getppid};
+use tokio::process::{Child, Command};
+use tokio::time::{Instant, sleep, timeout};
+use tonic::transport::{Channel, Endpoint};
+
+use crate::args::{Example, Keep, Role};
+use crate::cleanup;
+
+/// How long a driver may take to listen.
+const START: Duration = Duration::from_secs(20);
+/// How long it may take to stop: longer than it gives its running operations.
+const STOP: Duration = Duration::from_secs(40);
+const TICK: Duration = Duration::from_millis(2);
+/// How many lines of a driver's log are shown when a step fails.
+const LOG_LINES: usize = 8;
+
+/// The driver's own process, from its start to its end.
+pub(crate) fn main(role: &Role) -> ExitCode {
+    // It ends when the quickstart does, killed or not. Who was killed before this line is found out by the next.
+    let bound = set_pdeathsig(Signal::SIGTERM);
+    if bound.is_err() || is_orphan(role) {
+        eprintln!("quickstart: the driver does not run without its quickstart");
+        return ExitCode::from(2);
+    }
+    let runtime = match tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            eprintln!("quickstart: the runtime does not start: {error}");
+            return ExitCode::from(2);
+        }
+    };
+    let storage = storage(&role.place, role.example);
+    let plugin = match role.example {
+        Example::Block => block::plugin(storage),
+        Example::Dirs => dirs::plugin(storage),
+    };
+    let status = runtime.block_on(plugin.run());
+    drop(runtime);
+    if is_orphan(role)
+        && role.keep == Keep::Nothing
+        && let Err(left) = cleanup::sweep(&role.place)
+    {
+        eprintln!("quickstart: {left}");
+    }
+    status
+}
+
+fn is_orphan(role: &Role) -> bool {
+    getppid().as_raw() != role.parent
+}
+
+/// The folder of everything of one driver.
+pub(crate) fn folder(place: &Path, example: Example) -> PathBuf {
+    place.join(example.name())
+}
+
+/// Where a driver keeps its volumes.
+fn storage(place: &Path, example: Example) -> PathBuf {
+    folder(place, example).join(cleanup::STORAGE)
+}
+
+/// A driver that was started.
+pub(crate) struct Driver {
+    child: Child,
+    log: PathBuf,
+    /// The process id, also when it has ended.
+    pub(crate) id: u32,
+    /// The socket's URL.
+    pub(crate) endpoint: String,
+    socket: PathBuf,
+}
+
+impl Driver {
+    /// Starts the driver of this example in a process of its own. It does not listen yet.
+    ///
+    /// # Errors
+    /// When its files can't be made or the process can't be started.
+    pub(crate) fn start(example: Example, place: &Path, keep: Keep) -> std::io::Result<Self> {
+        let folder = folder(place, example);
+        std::fs::create_dir(&folder)?;
+        std::fs::create_dir(storage(place, example))?;
+        let (log, socket) = (folder.join("driver.log"), folder.join("csi.sock"));
+        let endpoint = format!("unix://{}", socket.display());
+        let role = Role { example, parent: getpid().as_raw(), place: place.to_owned(), keep };
+        // This very program, also when its file was replaced meanwhile. In a group of its own, Ctrl-C on the terminal
+        // is for the quickstart alone, which stops the driver when it is time to.
+        let child = Command::new("/proc/self/exe")
+            .arg0("quickstart")
+            .args(role.arguments())
+            .env("CSI_ENDPOINT", &endpoint)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(File::create(&log)?)
+            .process_group(0)
+            .spawn()?;
+        let id = child.id().unwrap_or_default();
+        Ok(Self { child, log, id, endpoint, socket })
+    }
+
+    /// Waits until the driver answers on its socket.
+    ///
+    /// # Errors
+    /// When it ends before, or takes too long.
+    pub(crate) async fn connect(&mut self) -> Result<Channel, String> {
+        let end = Instant::now() + START;
+        let endpoint = Endpoint::from_shared(self.endpoint.clone()).map_err(|error| error.to_string())?;
+        loop {
+            let error = match endpoint.connect().await {
+                Ok(channel) => return Ok(channel),
+                Err(error) => error,
+            };
+            if let Some(end) = self.ended() {
+                return Err(format!("it ended at its start: {end}"));
+            }
+            if Instant::now() > end {
+                return Err(format!("it does not listen within {START:?}: {error}"));
+            }
+            sleep(TICK).await;
+        }
+    }
+
+    /// How it ended, if it has.
+    pub(crate) fn ended(&mut self) -> Option<ExitStatus> {
+        self.child.try_wait().ok().flatten()
+    }
+
+    /// Stops it: SIGTERM, and SIGKILL if that does not do. Its calls must have ended.
+    ///
+    /// # Errors
+    /// When it did not end as a driver should.
+    pub(crate) async fn stop(&mut self) -> Result<(), String> {
+        // None if it was waited for: then the number may be another's.
+        if let Some(id) = self.child.id().and_then(|id| i32::try_from(id).ok())
+            && self.ended().is_none()
+        {
+            kill(Pid::from_raw(id), Signal::SIGTERM).map_err(|error| format!("can't stop it: {error}"))?;
+        }
+        let status = match timeout(STOP, self.child.wait()).await {
+            Ok(status) => status.map_err(|error| format!("can't wait for it: {error}"))?,
+            Err(_) => {
+                let killed = timeout(STOP, self.child.kill()).await;
+                let how = if killed.is_ok() { "and was killed" } else { "and can't be killed" };
+                return Err(format!("it did not stop within {STOP:?} of SIGTERM {how}"));
+            }
+        };
+        if !status.success() {
+            return Err(format!("it ended with {status}"));
+        }
+        if self.socket.exists() {
+            return Err(format!("it left its socket, {}", self.socket.display()));
+        }
+        Ok(())
+    }
+
+    /// The end of what it printed.
+    pub(crate) fn log_tail(&self) -> Vec<String> {
+        let text = std::fs::read(&self.log).unwrap_or_default();
+        let text = String::from_utf8_lossy(&text);
+        let lines: Vec<_> = text.lines().map(str::to_owned).collect();
+        lines[lines.len().saturating_sub(LOG_LINES)..].to_vec()
+    }
+}

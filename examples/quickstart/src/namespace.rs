@@ -1,0 +1,75 @@
+//! Where the quickstart mounts: in a namespace that goes with it.
+
+use nix::errno::Errno;
+use nix::mount::{MsFlags, mount};
+use nix::sched::{CloneFlags, unshare};
+use nix::unistd::{getegid, geteuid};
+
+use crate::args::Keep;
+
+/// What the quickstart may do here.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Footing {
+    /// Everything: mounts and loop devices.
+    Root,
+    /// Mounts in a user namespace of its own, and no loop devices.
+    User {
+        /// Why it is not root.
+        reason: &'static str,
+    },
+}
+
+/// Enters a mount namespace of its own, and as an ordinary user a user namespace with it. The process has one thread.
+///
+/// Root who keeps everything stays where it is: what is mounted in a namespace goes with it.
+///
+/// # Errors
+/// When the system allows no namespaces, with the settings that do so.
+pub(crate) fn enter(keep: Keep) -> Result<Footing, String> {
+    if !geteuid().is_root() {
+        enter_user_namespace()?;
+        return Ok(Footing::User { reason: "only root can attach loop devices" });
+    }
+    if keep == Keep::Everything {
+        return Ok(Footing::Root);
+    }
+    match unshare(CloneFlags::CLONE_NEWNS) {
+        Ok(()) => {
+            stop_propagation()?;
+            Ok(Footing::Root)
+        }
+        Err(Errno::EPERM) => {
+            enter_user_namespace()?;
+            Ok(Footing::User { reason: "this root has no CAP_SYS_ADMIN to attach loop devices with" })
+        }
+        Err(error) => Err(format!("can't make a mount namespace: {error}")),
+    }
+}
+
+/// Mounts made here are seen nowhere else.
+fn stop_propagation() -> Result<(), String> {
+    let none: Option<&str> = None;
+    mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_SLAVE, none)
+        .map_err(|error| format!("can't keep mounts to this namespace: {error}"))
+}
+
+/// A user namespace in which this user is root; see user_namespaces(7).
+fn enter_user_namespace() -> Result<(), String> {
+    let (user, group) = (geteuid(), getegid());
+    unshare(CloneFlags::CLONE_NEWUSER | CloneFlags::CLONE_NEWNS).map_err(|error| {
+        format!(
+            "can't make a user namespace ({error}): run it as root, or let ordinary users have them; what forbids it \
+             may be a container, or one of the sysctls user.max_user_namespaces, \
+             kernel.unprivileged_userns_clone, kernel.apparmor_restrict_unprivileged_userns"
+        )
+    })?;
+    // Without this the kernel takes no map of groups from an ordinary user.
+    write("/proc/self/setgroups", "deny")?;
+    write("/proc/self/uid_map", &format!("0 {user} 1"))?;
+    write("/proc/self/gid_map", &format!("0 {group} 1"))?;
+    stop_propagation()
+}
+
+fn write(path: &str, text: &str) -> Result<(), String> {
+    std::fs::write(path, text).map_err(|error| format!("can't set up a user namespace: {path}: {error}"))
+}

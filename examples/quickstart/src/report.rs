@@ -1,0 +1,220 @@
+//! What a person sees: one line a step, and a summary.
+
+use std::io::{IsTerminal as _, Write as _};
+use std::time::{Duration, Instant};
+
+/// How wide the column of the calls is: the longest is ValidateVolumeCapabilities.
+const NAME: usize = 26;
+/// How wide the column of what was done is.
+const TEXT: usize = 40;
+/// What stands before a line's text.
+const INDENT: usize = 8 + NAME + 1;
+
+/// How long a step took.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Timing {
+    pub(crate) first: Duration,
+    /// How long the same took a second time, where it was done twice.
+    pub(crate) again: Option<Duration>,
+}
+
+impl Timing {
+    /// Does it once.
+    pub(crate) fn of<T>(work: impl FnOnce() -> T) -> (T, Self) {
+        let start = Instant::now();
+        let done = work();
+        (done, Self { first: start.elapsed(), again: None })
+    }
+}
+
+/// A colour, as terminals understand it.
+#[derive(Debug, Clone, Copy)]
+enum Colour {
+    Good,
+    Bad,
+    Other,
+    Heading,
+    Faint,
+}
+
+impl Colour {
+    fn code(self) -> &'static str {
+        match self {
+            Self::Good => "32",
+            Self::Bad => "1;31",
+            Self::Other => "33",
+            Self::Heading => "1",
+            Self::Faint => "2",
+        }
+    }
+}
+
+/// Whether colours are for this output.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Style {
+    Plain,
+    Coloured,
+}
+
+impl Style {
+    fn paint(self, colour: Colour, text: &str) -> String {
+        match self {
+            Self::Coloured if !text.is_empty() => format!("\x1b[{}m{text}\x1b[0m", colour.code()),
+            _ => text.to_owned(),
+        }
+    }
+}
+
+/// Prints the lines, and counts them.
+#[derive(Debug)]
+pub(crate) struct Report {
+    style: Style,
+    start: Instant,
+    steps: usize,
+}
+
+impl Report {
+    /// Reports to standard output; with colour on a terminal, unless NO_COLOR is set.
+    pub(crate) fn new() -> Self {
+        let unwanted = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+        let coloured = std::io::stdout().is_terminal() && !unwanted;
+        let style = if coloured { Style::Coloured } else { Style::Plain };
+        Self { style, start: Instant::now(), steps: 0 }
+    }
+
+    /// The title of the steps that follow.
+    pub(crate) fn heading(&self, text: &str) {
+        print("");
+        print(&self.style.paint(Colour::Heading, text));
+    }
+
+    /// A step that went well.
+    pub(crate) fn ok(&mut self, name: &str, text: &str, timing: Timing) {
+        self.steps += 1;
+        self.line(Colour::Good, "ok", name, text, Some(timing));
+    }
+
+    /// Something that is not done here, and why.
+    pub(crate) fn left_out(&mut self, name: &str, why: &str) {
+        self.line(Colour::Other, "--", name, why, None);
+    }
+
+    /// A step that failed, and why, with what the driver printed last.
+    pub(crate) fn failed(&mut self, name: &str, why: &str, log: &[String]) {
+        self.line(Colour::Bad, "FAIL", name, why, None);
+        for line in log {
+            self.detail(&format!("driver: {line}"));
+        }
+    }
+
+    /// A line that belongs to the one before.
+    pub(crate) fn detail(&self, text: &str) {
+        print(&format!("        {}", self.style.paint(Colour::Faint, text)));
+    }
+
+    /// The last line of a run in which all went well.
+    pub(crate) fn all_well(&self, left: &str) {
+        let text =
+            format!("all well: {} steps in {}", self.steps, duration(self.start.elapsed()).trim_start());
+        self.summary(Colour::Good, &text, left);
+    }
+
+    /// The last line of a run that ended before its time.
+    pub(crate) fn ended(&self, why: &str, left: &str) {
+        let text = format!("{why}, after {} good steps", self.steps);
+        self.summary(Colour::Bad, &text, left);
+    }
+
+    fn summary(&self, colour: Colour, text: &str, left: &str) {
+        print("");
+        print(&format!("{}; {left}", self.style.paint(colour, text)));
+    }
+
+    fn line(&self, colour: Colour, mark: &str, name: &str, text: &str, timing: Option<Timing>) {
+        let mark = self.style.paint(colour, &format!("{mark:<4}"));
+        let mut lines = wrapped(text).into_iter();
+        let first = lines.next().unwrap_or_default();
+        let times = timing.map(|timing| {
+            let again = timing.again.map(|again| format!("   again {}", duration(again)));
+            self.style
+                .paint(Colour::Faint, &format!("{}{}", duration(timing.first), again.unwrap_or_default()))
+        });
+        let line = format!("  {mark}  {name:<NAME$} {first:<TEXT$} {}", times.unwrap_or_default());
+        print(line.trim_end());
+        for more in lines {
+            print(&format!("{:INDENT$}{more}", ""));
+        }
+    }
+}
+
+/// A reader that went away does not keep a run from cleaning up, so errors of the output are no errors.
+fn print(line: &str) {
+    let mut output = std::io::stdout().lock();
+    let _ = writeln!(output, "{line}").and_then(|()| output.flush());
+}
+
+/// Lines of at most the column's width, unless a word is longer.
+fn wrapped(text: &str) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    for word in text.split_whitespace() {
+        match lines.last_mut() {
+            Some(line) if line.chars().count() + 1 + word.chars().count() <= TEXT => {
+                line.push(' ');
+                line.push_str(word);
+            }
+            _ => lines.push(word.to_owned()),
+        }
+    }
+    lines
+}
+
+/// A time of a step, right-aligned.
+fn duration(time: Duration) -> String {
+    let milliseconds = time.as_secs_f64() * 1e3;
+    if milliseconds < 1000.0 {
+        format!("{milliseconds:>6.1} ms")
+    } else {
+        format!("{:>7.2} s", milliseconds / 1e3)
+    }
+}
+
+/// A size as people say it: 512 MiB.
+pub(crate) fn size(bytes: u64) -> String {
+    const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
+    let mut unit = 0;
+    let mut scaled = bytes as f64;
+    while scaled >= 1024.0 && unit + 1 < UNITS.len() {
+        scaled /= 1024.0;
+        unit += 1;
+    }
+    let digits = usize::from(scaled.fract() > 0.0 && unit > 0);
+    format!("{scaled:.digits$} {}", UNITS[unit])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_and_times_are_for_people() {
+        assert_eq!(size(0), "0 B");
+        assert_eq!(size(512 << 20), "512 MiB");
+        assert_eq!(size(1 << 30), "1 GiB");
+        assert_eq!(size((1 << 30) + (1 << 29)), "1.5 GiB");
+        assert_eq!(duration(Duration::from_micros(41_230)), "  41.2 ms");
+        assert_eq!(duration(Duration::from_millis(1_230)), "   1.23 s");
+    }
+
+    #[test]
+    fn long_texts_go_on_below() {
+        let text = "CONTROLLER_SERVICE VOLUME_EXPANSION_ONLINE and more";
+        assert_eq!(wrapped(text), ["CONTROLLER_SERVICE", "VOLUME_EXPANSION_ONLINE and more"]);
+        assert!(wrapped("").is_empty());
+    }
+
+    #[test]
+    fn plain_output_has_no_codes() {
+        assert_eq!(Style::Plain.paint(Colour::Bad, "FAIL"), "FAIL");
+        assert_eq!(Style::Coloured.paint(Colour::Good, "ok"), "\x1b[32mok\x1b[0m");
+    }
+}

@@ -1,0 +1,255 @@
+//! A whole run: the drivers, one after the other, and what becomes of them however it ends.
+
+use std::path::{Path, PathBuf};
+
+use csi_mount::Filesystem;
+
+use crate::args::{Example, Keep, Run};
+use crate::call::{Caller, Failure, Outcome};
+use crate::cleanup;
+use crate::driver::{self, Driver};
+use crate::introductions::meet;
+use crate::namespace::Footing;
+use crate::report::{Report, Timing};
+use crate::scenario::{self, Wanted};
+use crate::signals::{Caught, Signals};
+use crate::target::Content;
+use crate::tools;
+
+const MIB: i64 = 1 << 20;
+const OK: u8 = 0;
+const FAILED: u8 = 1;
+
+/// What a run does.
+#[derive(Debug)]
+pub(crate) struct Plan {
+    examples: Vec<Example>,
+    filesystem: Filesystem,
+    keep: Keep,
+    footing: Footing,
+    /// What is left out, and why.
+    left_out: Option<String>,
+}
+
+impl Plan {
+    /// What can be done of what is asked for.
+    ///
+    /// # Errors
+    /// When a driver that is asked for can't run here, or a tool is missing.
+    pub(crate) fn new(run: &Run, footing: Footing) -> Result<Self, String> {
+        let filesystem = run.filesystem.unwrap_or(Filesystem::Ext4);
+        let mut examples = run.only.map_or(vec![Example::Block, Example::Dirs], |only| vec![only]);
+        let mut left_out = None;
+        if let Footing::User { reason } = footing {
+            if run.only == Some(Example::Block) {
+                return Err(format!("the block driver can't run here: {reason}; run it as root"));
+            }
+            if examples.contains(&Example::Block) {
+                left_out = Some(format!("{reason}; as root it runs too"));
+                examples.retain(|example| *example != Example::Block);
+            }
+        }
+        if examples.contains(&Example::Block) {
+            tools::look_up(filesystem)?;
+        }
+        Ok(Self { examples, filesystem, keep: run.keep, footing, left_out })
+    }
+
+    fn volumes(&self, example: Example) -> Vec<Wanted> {
+        let device = Content::Device;
+        match example {
+            Example::Dirs => {
+                vec![Wanted { name: "pvc-dirs", content: Content::Files, fs_type: "", size: MIB, grown: MIB }]
+            }
+            Example::Block => vec![
+                Wanted {
+                    name: "pvc-files",
+                    content: Content::Files,
+                    fs_type: self.filesystem.name(),
+                    size: 512 * MIB,
+                    grown: 1024 * MIB,
+                },
+                Wanted { name: "pvc-raw", content: device, fs_type: "", size: 16 * MIB, grown: 32 * MIB },
+            ],
+        }
+    }
+}
+
+/// How the steps ended.
+enum End {
+    Well,
+    Failed(Failure),
+    Caught(Caught),
+}
+
+/// Does all of it, cleans up, and answers with the exit status.
+///
+/// # Errors
+/// When it could not start: nothing was done.
+pub(crate) async fn run(plan: &Plan) -> Result<u8, String> {
+    // Before anything is made that a signal would leave behind.
+    let mut signals = Signals::take()?;
+    let place = cleanup::make_place()?;
+    let mut report = Report::new();
+    let mut driver = None;
+    let end = tokio::select! {
+        biased;
+        caught = signals.next() => End::Caught(caught),
+        outcome = play_all(plan, &place, &mut driver, &mut report) => match outcome {
+            Ok(()) => End::Well,
+            Err(failure) => End::Failed(failure),
+        },
+    };
+    if let End::Failed(failure) = &end {
+        tell_failure(&mut report, failure, driver.as_mut());
+    }
+    // The steps that ended well have stopped theirs.
+    let stopped = match &mut driver {
+        Some(driver) => driver.stop().await,
+        None => Ok(()),
+    };
+    let left = match plan.keep {
+        Keep::Nothing => clean_up(&place),
+        Keep::Everything => keep(plan, &place, &report),
+    };
+    let (well, left) = match left {
+        Ok(left) => (true, left),
+        Err(left) => (false, left),
+    };
+    let status = match end {
+        End::Well if well => {
+            report.all_well(&left);
+            return Ok(OK);
+        }
+        End::Well => {
+            report.ended("all steps went well, but not the cleaning up", &left);
+            FAILED
+        }
+        End::Failed(failure) => {
+            report.ended(&format!("{} failed", failure.step.trim()), &left);
+            FAILED
+        }
+        End::Caught(caught) => {
+            report.ended(&format!("stopped by {}", caught.name), &left);
+            if well && stopped.is_ok() { caught.status() } else { FAILED }
+        }
+    };
+    if let Err(reason) = stopped
+        && let Some(driver) = &driver
+    {
+        report.detail(&format!("the driver, process {}: {reason}", driver.id));
+    }
+    Ok(status)
+}
+
+async fn play_all(
+    plan: &Plan,
+    place: &Path,
+    driver: &mut Option<Driver>,
+    report: &mut Report,
+) -> Outcome<()> {
+    for example in &plan.examples {
+        report.heading(&title(*example, plan));
+        let folder = driver::folder(place, *example);
+        play(plan, *example, place, &folder, driver, report).await?;
+    }
+    if let Some(why) = &plan.left_out {
+        report.heading("block: image files on loop devices");
+        report.left_out("left out", why);
+    }
+    Ok(())
+}
+
+fn title(example: Example, plan: &Plan) -> String {
+    let namespace = match plan.footing {
+        _ if plan.keep == Keep::Everything && plan.footing == Footing::Root => {
+            "as root, in the machine's own mounts"
+        }
+        Footing::Root => "as root, in a private mount namespace",
+        Footing::User { .. } => "in a user and mount namespace of its own",
+    };
+    match example {
+        Example::Block => format!("block: image files on loop devices, {} ({namespace})", plan.filesystem),
+        Example::Dirs => format!("dirs: directories ({namespace})"),
+    }
+}
+
+/// One driver, from its start to its end.
+async fn play(
+    plan: &Plan,
+    example: Example,
+    place: &Path,
+    folder: &Path,
+    slot: &mut Option<Driver>,
+    report: &mut Report,
+) -> Outcome<()> {
+    let start = std::time::Instant::now();
+    let failed = |reason: String| Failure::new("start the driver", reason);
+    let driver =
+        slot.insert(Driver::start(example, place, plan.keep).map_err(|error| failed(error.to_string()))?);
+    let channel = driver.connect().await.map_err(failed)?;
+    let timing = Timing { first: start.elapsed(), again: None };
+    report.ok("  start the driver", &format!("process {}", driver.id), timing);
+
+    let mut caller = Caller::new(channel, report);
+    let offers = meet(&mut caller).await?;
+    for wanted in plan.volumes(example) {
+        scenario::play(&mut caller, offers, &wanted, folder, plan.keep).await?;
+    }
+    // A driver that is asked to stop waits for its callers to hang up.
+    drop(caller);
+    let start = std::time::Instant::now();
+    driver.stop().await.map_err(|reason| Failure::new("stop the driver", reason))?;
+    let timing = Timing { first: start.elapsed(), again: None };
+    report.ok("  stop the driver", "SIGTERM, exit status 0, socket removed", timing);
+    *slot = None;
+    Ok(())
+}
+
+fn tell_failure(report: &mut Report, failure: &Failure, driver: Option<&mut Driver>) {
+    let Some(driver) = driver else { return report.failed(&failure.step, &failure.reason, &[]) };
+    let mut log = driver.log_tail();
+    if let Some(status) = driver.ended() {
+        log.push(format!("it ended, {status}"));
+    }
+    report.failed(&failure.step, &failure.reason, &log);
+}
+
+/// Takes everything away, and says what there was.
+fn clean_up(place: &Path) -> Result<String, String> {
+    let swept = cleanup::sweep(place)?;
+    let mut what = Vec::new();
+    for (count, name) in [(swept.mounts, "mount"), (swept.loop_devices, "loop device")] {
+        match count {
+            0 => {}
+            1 => what.push(format!("1 {name}")),
+            more => what.push(format!("{more} {name}s")),
+        }
+    }
+    if what.is_empty() {
+        return Ok("nothing is left".to_owned());
+    }
+    Ok(format!("cleaned up {}, nothing is left", what.join(" and ")))
+}
+
+/// Leaves everything, and prints what takes it away.
+fn keep(plan: &Plan, place: &Path, report: &Report) -> Result<String, String> {
+    report.heading("kept for a look; to take it away:");
+    let quoted = |path: &Path| format!("'{}'", path.display().to_string().replace('\'', r"'\''"));
+    if plan.footing == Footing::Root {
+        let mounts = cleanup::mounts_below(place).map_err(|error| error.to_string())?;
+        for mount in mounts.iter().rev() {
+            report.detail(&format!("umount {}", quoted(&mount.mount_point)));
+        }
+        for device in cleanup::loop_devices(place)? {
+            report.detail(&format!("losetup -d {}", device.path().display()));
+        }
+    }
+    report.detail(&format!("rm -r {}", quoted(place)));
+    let what = match plan.footing {
+        Footing::Root => "kept",
+        Footing::User { .. } => "kept, but for the mounts, which go with their namespace",
+    };
+    let place: PathBuf = place.into();
+    Ok(format!("{} is {what}", place.display()))
+}

@@ -1,0 +1,148 @@
+//! What a workload sees of a volume: the kernel's own view of a target, and reading and writing through it.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{ErrorKind, Read as _, Seek as _, SeekFrom, Write as _};
+use std::os::unix::fs::FileTypeExt as _;
+use std::path::{Path, PathBuf};
+
+use csi_mount::{MountAttributes, MountEntry, mounts};
+
+/// What is written through a target, and read back.
+const WORDS: &[u8] = b"A volume is where data stays.\n";
+/// The unit of raw devices.
+const SECTOR: usize = 4096;
+
+/// What is at a target.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Content {
+    /// A directory with files in it.
+    Files,
+    /// A raw device.
+    Device,
+}
+
+/// The one mount at a path.
+///
+/// # Errors
+/// When there is none, or several on top of each other.
+pub(crate) fn mount_at(path: &Path) -> Result<MountEntry, String> {
+    let mut found = mounted_at(path)?;
+    match found.len() {
+        1 => Ok(found.remove(0)),
+        0 => Err(format!("nothing is mounted at {}", path.display())),
+        more => Err(format!("{more} mounts are on top of each other at {}", path.display())),
+    }
+}
+
+/// Sees that nothing is at a path any more.
+pub(crate) fn is_gone(path: &Path) -> Result<(), String> {
+    if !mounted_at(path)?.is_empty() {
+        return Err(format!("{} is still mounted", path.display()));
+    }
+    Ok(())
+}
+
+fn mounted_at(path: &Path) -> Result<Vec<MountEntry>, String> {
+    let mut found = mounts().map_err(|error| error.to_string())?;
+    found.retain(|entry| entry.mount_point == path);
+    Ok(found)
+}
+
+/// Whether the kernel has the mount read-only.
+pub(crate) fn is_read_only(entry: &MountEntry) -> bool {
+    entry.attributes.contains(MountAttributes::RDONLY)
+}
+
+/// How large it is, in bytes.
+pub(crate) fn size(target: &Path, content: Content) -> Result<u64, String> {
+    match content {
+        Content::Files => Ok(csi_mount::stats(target).map_err(|error| error.to_string())?.bytes.total),
+        Content::Device => {
+            let end = File::open(target).and_then(|mut device| device.seek(SeekFrom::End(0)));
+            end.map_err(|error| format!("{}: {error}", target.display()))
+        }
+    }
+}
+
+/// Writes through one target and reads the same through the other.
+pub(crate) fn write_and_read(write: &Path, read: &Path, content: Content) -> Result<String, String> {
+    let (to, from) = (place(write, content), place(read, content));
+    let failed = |path: &Path, error: std::io::Error| format!("{}: {error}", path.display());
+    let wrote = open(&to, content).and_then(|mut file| {
+        file.write_all(&block(content))?;
+        file.sync_all()
+    });
+    wrote.map_err(|error| failed(&to, error))?;
+    let mut back = vec![0; block(content).len()];
+    let found = File::open(&from).and_then(|mut file| file.read_exact(&mut back));
+    found.map_err(|error| failed(&from, error))?;
+    if back != block(content) {
+        return Err(format!("{} does not hold what was written", from.display()));
+    }
+    Ok(format!("{} bytes, seen at the other target too", back.len()))
+}
+
+/// Tries to write through a target, and sees that it is refused.
+pub(crate) fn refused_write(target: &Path, content: Content) -> Result<String, String> {
+    let path = match content {
+        Content::Files => target.join("intruder"),
+        Content::Device => target.to_owned(),
+    };
+    let wrote = open(&path, content).and_then(|mut file| {
+        file.write_all(&block(content))?;
+        file.sync_all()
+    });
+    match wrote {
+        Ok(()) => Err(format!("a write through {} went well, and it is read-only", target.display())),
+        Err(error) if is_refusal(error.kind(), content) => Ok(error.to_string()),
+        Err(error) => Err(format!("a write through {} failed otherwise: {error}", target.display())),
+    }
+}
+
+/// A read-only device says that it is not permitted, a read-only filesystem that it is one.
+fn is_refusal(kind: ErrorKind, content: Content) -> bool {
+    match content {
+        Content::Files => kind == ErrorKind::ReadOnlyFilesystem,
+        Content::Device => matches!(kind, ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem),
+    }
+}
+
+/// Sees that what was written is still there.
+pub(crate) fn still_there(target: &Path, content: Content) -> Result<(), String> {
+    let path = place(target, content);
+    let mut back = vec![0; block(content).len()];
+    let found = File::open(&path).and_then(|mut file| file.read_exact(&mut back));
+    match found {
+        Ok(()) if back == block(content) => Ok(()),
+        Ok(()) => Err(format!("{} holds something else by now", path.display())),
+        Err(error) => Err(format!("{}: {error}", path.display())),
+    }
+}
+
+fn place(target: &Path, content: Content) -> PathBuf {
+    match content {
+        Content::Files => target.join("hello"),
+        Content::Device => target.to_owned(),
+    }
+}
+
+fn block(content: Content) -> Vec<u8> {
+    let mut block = WORDS.to_vec();
+    if content == Content::Device {
+        block.resize(SECTOR, 0);
+    }
+    block
+}
+
+fn open(path: &Path, content: Content) -> std::io::Result<File> {
+    match content {
+        Content::Files => File::create(path),
+        Content::Device => {
+            // A file that stands where the device should be would take any write.
+            if !fs::metadata(path)?.file_type().is_block_device() {
+                return Err(std::io::Error::other("it is not a block device"));
+            }
+            OpenOptions::new().write(true).open(path)
+        }
+    }
+}
