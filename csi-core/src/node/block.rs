@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use csi_mount::flow::block::{self, StagePlan, VolumeUsage};
-use csi_mount::{BlockDevice, DeviceAccess, ErrorKind, Filesystem, Target};
+use csi_mount::{BlockDevice, DeviceAccess, ErrorKind, Filesystem, LoopDevice, Target};
 
 use super::kernel::{mount_options, usage};
 use super::{
@@ -270,7 +270,7 @@ fn is_beneath(found: Option<csi_mount::DeviceNumber>, device: &Path) -> Result<b
     if found == number {
         return Ok(true);
     }
-    let over = csi_mount::LoopDevice::find(device)?;
+    let over = LoopDevice::find(device)?;
     Ok(over.iter().any(|over| over.number() == found))
 }
 
@@ -278,11 +278,15 @@ fn is_beneath(found: Option<csi_mount::DeviceNumber>, device: &Path) -> Result<b
 impl<D: BlockDevices> NodeExpandVolume for BlockNode<D> {
     async fn expand_volume(&self, request: NodeExpandVolumeRequest) -> Result<u64> {
         let volume_id = request.volume_id;
-        if self.0.device(&volume_id).await?.is_none() {
+        let Some(device) = self.0.device(&volume_id).await? else {
             return Err(Error::VolumeNotFound(volume_id));
-        }
+        };
         self.0.refresh(&volume_id).await?;
         blocking(move || {
+            // Where it is published raw and read-only, a loop device over it is what the workload sees.
+            for over in LoopDevice::find(&device)? {
+                over.refresh_size()?;
+            }
             if !request.volume_path.is_absolute() {
                 return Err(Error::VolumeNotFound(volume_id));
             }

@@ -1,0 +1,268 @@
+//! The driver as a process of its own in an empty root, with nothing but the system's tools and devices mounted in: a
+//! volume's whole life on each filesystem, and raw. Built with `-C target-feature=+crt-static`, the driver itself
+//! needs nothing of that root. Needs root.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use csi_core::mount::testing::private_mount_namespace;
+use csi_core::mount::{Bind, Detach, LoopDevice, Mount, MountAttributes, Target, Unmount, flow};
+use csi_core::proto::v1;
+use tonic::transport::Channel;
+use v1::controller_client::ControllerClient;
+use v1::node_client::NodeClient;
+use v1::volume_capability::{AccessMode, AccessType, BlockVolume, MountVolume, access_mode::Mode};
+
+const MIB: i64 = 1 << 20;
+
+#[test]
+fn ext4() {
+    private_mount_namespace(|| live(Some("ext4")));
+}
+
+#[test]
+fn xfs() {
+    private_mount_namespace(|| live(Some("xfs")));
+}
+
+#[test]
+fn btrfs() {
+    private_mount_namespace(|| live(Some("btrfs")));
+}
+
+#[test]
+fn raw() {
+    private_mount_namespace(|| live(None));
+}
+
+/// A root with the driver in it. At the end the driver is killed and the loop devices of its images are detached.
+///
+/// The root is a tmpfs with the system's directories bound into it, so it is unmounted as a whole and only its empty
+/// mount point is removed: a recursive delete would go through the binds.
+struct Chroot {
+    root: PathBuf,
+    driver: Child,
+}
+
+impl Chroot {
+    fn start() -> Self {
+        let root = tempfile::tempdir().unwrap().keep();
+        Mount::new("tmpfs", "root").at(&Target::new(&root).unwrap()).unwrap();
+        for (what, needed) in [("dev", true), ("proc", true), ("sys", true), ("usr", true), ("etc", true)]
+            .into_iter()
+            .chain(["lib", "lib64", "bin", "sbin"].map(|what| (what, false)))
+        {
+            let source = Path::new("/").join(what);
+            match source.read_link() {
+                Ok(link) => std::os::unix::fs::symlink(link, root.join(what)).unwrap(),
+                Err(_) if !needed && !source.exists() => {}
+                Err(_) => {
+                    let target = Target::new(root.join(what)).unwrap();
+                    target.create_dir().unwrap();
+                    Bind::new(&source).attributes(MountAttributes::RDONLY).recursive().at(&target).unwrap();
+                }
+            }
+        }
+        for own in ["pool", "pods", "staging", "tmp", "run"] {
+            std::fs::create_dir(root.join(own)).unwrap();
+        }
+        std::fs::copy(env!("CARGO_BIN_EXE_block"), root.join("block")).unwrap();
+        let driver = Command::new("chroot")
+            .args([root.as_os_str(), "/block".as_ref()])
+            .env("CSI_ENDPOINT", "unix:///run/csi.sock")
+            .env("BLOCK_POOL", "/pool")
+            .stdin(Stdio::null())
+            .spawn()
+            .unwrap();
+        let mut this = Self { root, driver };
+        let end = Instant::now() + Duration::from_secs(20);
+        while std::os::unix::net::UnixStream::connect(this.path("/run/csi.sock")).is_err() {
+            assert!(this.driver.try_wait().unwrap().is_none(), "the driver ended");
+            assert!(Instant::now() < end, "the driver does not answer");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        this
+    }
+
+    /// A path of the driver's as it is seen from here.
+    fn path(&self, inside: &str) -> PathBuf {
+        self.root.join(inside.trim_start_matches('/'))
+    }
+
+    fn images(&self) -> Vec<PathBuf> {
+        std::fs::read_dir(self.path("/pool")).unwrap().map(|entry| entry.unwrap().path()).collect()
+    }
+}
+
+impl Drop for Chroot {
+    fn drop(&mut self) {
+        drop(self.driver.kill());
+        drop(self.driver.wait());
+        for inside in ["/pods/writer", "/pods/reader", "/staging"] {
+            drop(Target::new(self.path(inside)).and_then(|target| flow::block::unpublish(&target)));
+        }
+        for image in self.images() {
+            drop(LoopDevice::detach_all_of(image));
+        }
+        let whole = Target::new(&self.root).and_then(|root| Unmount::new().detach(Detach::IfBusy).at(&root));
+        assert!(whole.is_ok() || std::thread::panicking(), "{whole:?}");
+        drop(std::fs::remove_dir(&self.root));
+    }
+}
+
+fn live(filesystem: Option<&str>) {
+    let chroot = Chroot::start();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let socket = format!("unix://{}", chroot.path("/run/csi.sock").display());
+        let channel = tonic::transport::Endpoint::from_shared(socket).unwrap().connect_lazy();
+        Orchestrator::new(channel, filesystem).live(&chroot).await;
+    });
+    assert!(chroot.images().is_empty());
+}
+
+struct Orchestrator {
+    controller: ControllerClient<Channel>,
+    node: NodeClient<Channel>,
+    capability: v1::VolumeCapability,
+}
+
+impl Orchestrator {
+    fn new(channel: Channel, filesystem: Option<&str>) -> Self {
+        let access = match filesystem {
+            Some(fs_type) => {
+                AccessType::Mount(MountVolume { fs_type: fs_type.to_owned(), ..Default::default() })
+            }
+            None => AccessType::Block(BlockVolume {}),
+        };
+        Self {
+            controller: ControllerClient::new(channel.clone()),
+            node: NodeClient::new(channel),
+            capability: v1::VolumeCapability {
+                access_mode: Some(AccessMode { mode: Mode::SingleNodeMultiWriter as i32 }),
+                access_type: Some(access),
+            },
+        }
+    }
+
+    async fn live(&mut self, chroot: &Chroot) {
+        let range = |required_bytes| Some(v1::CapacityRange { required_bytes, limit_bytes: 0 });
+        let create = v1::CreateVolumeRequest {
+            name: "vol".into(),
+            capacity_range: range(320 * MIB),
+            volume_capabilities: vec![self.capability.clone()],
+            ..Default::default()
+        };
+        let volume = self.controller.create_volume(create).await.unwrap().into_inner().volume.unwrap();
+        assert_eq!((volume.volume_id.as_str(), volume.capacity_bytes), ("vol", 320 * MIB));
+
+        for _ in 0..2 {
+            self.stage().await;
+            self.publish("writer", false).await;
+            self.publish("reader", true).await;
+        }
+        self.use_it(chroot);
+        let before = self.total().await;
+
+        let expand = v1::ControllerExpandVolumeRequest {
+            volume_id: "vol".into(),
+            capacity_range: range(640 * MIB),
+            ..Default::default()
+        };
+        let expanded = self.controller.controller_expand_volume(expand).await.unwrap().into_inner();
+        assert_eq!((expanded.capacity_bytes, expanded.node_expansion_required), (640 * MIB, true));
+        let grow = v1::NodeExpandVolumeRequest {
+            volume_id: "vol".into(),
+            volume_path: "/pods/writer".into(),
+            ..Default::default()
+        };
+        if let Err(status) = self.node.node_expand_volume(grow).await {
+            // ext4 grows online with CAP_SYS_RESOURCE only; without it, at the next stage.
+            assert_eq!(status.code(), tonic::Code::FailedPrecondition, "{status}");
+            assert!(status.message().contains("CAP_SYS_RESOURCE"), "{status}");
+            self.take_down().await;
+            self.stage().await;
+            self.publish("writer", false).await;
+            self.publish("reader", true).await;
+        }
+        assert!(self.total().await > before * 3 / 2, "it is larger");
+        self.use_it(chroot);
+
+        let delete = || v1::DeleteVolumeRequest { volume_id: "vol".into(), ..Default::default() };
+        let refused = self.controller.delete_volume(delete()).await.unwrap_err();
+        assert_eq!(refused.code(), tonic::Code::FailedPrecondition, "{refused}");
+        self.take_down().await;
+        self.take_down().await;
+        assert_eq!(std::fs::read_dir(chroot.path("/pods")).unwrap().count(), 0);
+        for _ in 0..2 {
+            self.controller.delete_volume(delete()).await.unwrap();
+        }
+    }
+
+    /// Writes and reads what was published, and is refused to write what was published read-only.
+    fn use_it(&self, chroot: &Chroot) {
+        let inside = |target: &str| match self.capability.access_type {
+            Some(AccessType::Block(_)) => chroot.path(target),
+            _ => chroot.path(target).join("file"),
+        };
+        let (writer, reader) = (inside("/pods/writer"), inside("/pods/reader"));
+        let file =
+            std::fs::File::options().write(true).create(writer != chroot.path("/pods/writer")).open(&writer);
+        let mut file = file.unwrap();
+        std::io::Write::write_all(&mut file, b"data of the workload").unwrap();
+        file.sync_all().unwrap();
+        let mut read = [0; 4];
+        std::io::Read::read_exact(&mut std::fs::File::open(&reader).unwrap(), &mut read).unwrap();
+        assert_eq!(&read, b"data");
+        // Linux lets a read-only device be opened for writing, and refuses the write.
+        let opened = std::fs::File::options().write(true).open(&reader);
+        let refused = opened.and_then(|mut file| std::io::Write::write_all(&mut file, &[0; 4096]));
+        refused.expect_err("published read-only");
+    }
+
+    async fn stage(&mut self) {
+        let stage = v1::NodeStageVolumeRequest {
+            volume_id: "vol".into(),
+            staging_target_path: "/staging".into(),
+            volume_capability: Some(self.capability.clone()),
+            ..Default::default()
+        };
+        self.node.node_stage_volume(stage).await.unwrap();
+    }
+
+    async fn publish(&mut self, target: &str, readonly: bool) {
+        let publish = v1::NodePublishVolumeRequest {
+            volume_id: "vol".into(),
+            staging_target_path: "/staging".into(),
+            target_path: format!("/pods/{target}"),
+            volume_capability: Some(self.capability.clone()),
+            readonly,
+            ..Default::default()
+        };
+        self.node.node_publish_volume(publish).await.unwrap();
+    }
+
+    async fn total(&mut self) -> i64 {
+        let stats = v1::NodeGetVolumeStatsRequest {
+            volume_id: "vol".into(),
+            volume_path: "/pods/reader".into(),
+            ..Default::default()
+        };
+        let usage = self.node.node_get_volume_stats(stats).await.unwrap().into_inner().usage;
+        usage[0].total
+    }
+
+    async fn take_down(&mut self) {
+        for target in ["writer", "reader"] {
+            let unpublish = v1::NodeUnpublishVolumeRequest {
+                volume_id: "vol".into(),
+                target_path: format!("/pods/{target}"),
+            };
+            self.node.node_unpublish_volume(unpublish).await.unwrap();
+        }
+        let unstage =
+            v1::NodeUnstageVolumeRequest { volume_id: "vol".into(), staging_target_path: "/staging".into() };
+        self.node.node_unstage_volume(unstage).await.unwrap();
+    }
+}
