@@ -70,10 +70,10 @@ async fn identity(caller: &mut Caller<'_>) -> Outcome<()> {
 
 async fn controller(caller: &mut Caller<'_>) -> Outcome<Vec<ControllerRpc>> {
     let rpcs = |found: &v1::ControllerGetCapabilitiesResponse| {
-        let rpcs = found.capabilities.iter().filter_map(|one| match one.r#type {
-            Some(ControllerType::Rpc(rpc)) => Some(rpc.r#type()),
-            None => None,
-        });
+        let rpcs = found
+            .capabilities
+            .iter()
+            .filter_map(|one| one.r#type.map(|ControllerType::Rpc(rpc)| rpc.r#type()));
         rpcs.collect::<Vec<_>>()
     };
     let found = caller
@@ -91,10 +91,8 @@ async fn controller(caller: &mut Caller<'_>) -> Outcome<Vec<ControllerRpc>> {
 
 async fn node(caller: &mut Caller<'_>) -> Outcome<Vec<NodeRpc>> {
     let rpcs = |found: &v1::NodeGetCapabilitiesResponse| {
-        let rpcs = found.capabilities.iter().filter_map(|one| match one.r#type {
-            Some(NodeType::Rpc(rpc)) => Some(rpc.r#type()),
-            None => None,
-        });
+        let rpcs =
+            found.capabilities.iter().filter_map(|one| one.r#type.map(|NodeType::Rpc(rpc)| rpc.r#type()));
         rpcs.collect::<Vec<_>>()
     };
     let found = caller

@@ -7,6 +7,7 @@ mod args;
 mod call;
 mod cleanup;
 mod driver;
+mod expand;
 mod introductions;
 mod namespace;
 mod report;
@@ -15,6 +16,7 @@ mod scenario;
 mod signals;
 mod target;
 mod tools;
+mod wanted;
 
 use std::process::ExitCode;
 

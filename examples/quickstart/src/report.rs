@@ -88,6 +88,12 @@ impl Report {
         print(&self.style.paint(Colour::Heading, text));
     }
 
+    /// The title of some of these steps.
+    pub(crate) fn part(&self, text: &str) {
+        print("");
+        print(&format!("  {}", self.style.paint(Colour::Heading, text)));
+    }
+
     /// A step that went well.
     pub(crate) fn ok(&mut self, name: &str, text: &str, timing: Timing) {
         self.steps += 1;
@@ -110,6 +116,11 @@ impl Report {
     /// A line that belongs to the one before.
     pub(crate) fn detail(&self, text: &str) {
         print(&format!("        {}", self.style.paint(Colour::Faint, text)));
+    }
+
+    /// A command for people to run.
+    pub(crate) fn command(&self, text: &str) {
+        print(&format!("  {text}"));
     }
 
     /// The last line of a run in which all went well.

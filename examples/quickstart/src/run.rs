@@ -11,10 +11,11 @@ use crate::driver::{self, Driver};
 use crate::introductions::meet;
 use crate::namespace::Footing;
 use crate::report::{Report, Timing};
-use crate::scenario::{self, Wanted};
+use crate::scenario;
 use crate::signals::{Caught, Signals};
 use crate::target::Content;
 use crate::tools;
+use crate::wanted::Wanted;
 
 const MIB: i64 = 1 << 20;
 const OK: u8 = 0;
@@ -100,8 +101,10 @@ pub(crate) async fn run(plan: &Plan) -> Result<u8, String> {
             Err(failure) => End::Failed(failure),
         },
     };
-    if let End::Failed(failure) = &end {
-        tell_failure(&mut report, failure, driver.as_mut());
+    match &end {
+        End::Well => {}
+        End::Failed(failure) => tell_failure(&mut report, failure, driver.as_mut()),
+        End::Caught(caught) => report.left_out(caught.name, "stops here"),
     }
     // The steps that ended well have stopped theirs.
     let stopped = match &mut driver {
@@ -239,13 +242,13 @@ fn keep(plan: &Plan, place: &Path, report: &Report) -> Result<String, String> {
     if plan.footing == Footing::Root {
         let mounts = cleanup::mounts_below(place).map_err(|error| error.to_string())?;
         for mount in mounts.iter().rev() {
-            report.detail(&format!("umount {}", quoted(&mount.mount_point)));
+            report.command(&format!("umount {}", quoted(&mount.mount_point)));
         }
         for device in cleanup::loop_devices(place)? {
-            report.detail(&format!("losetup -d {}", device.path().display()));
+            report.command(&format!("losetup -d {}", device.path().display()));
         }
     }
-    report.detail(&format!("rm -r {}", quoted(place)));
+    report.command(&format!("rm -r {}", quoted(place)));
     let what = match plan.footing {
         Footing::Root => "kept",
         Footing::User { .. } => "kept, but for the mounts, which go with their namespace",

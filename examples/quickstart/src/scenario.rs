@@ -6,60 +6,31 @@ use std::path::{Path, PathBuf};
 use csi_proto::v1;
 use csi_proto::v1::controller_client::ControllerClient;
 use csi_proto::v1::node_client::NodeClient;
-use tonic::Code;
-use v1::volume_capability::access_mode::Mode;
-use v1::volume_capability::{AccessMode, AccessType, BlockVolume, MountVolume};
 
 use crate::args::Keep;
 use crate::call::{Caller, Failure, Outcome};
 use crate::introductions::Offers;
 use crate::report::size;
 use crate::target::{self, Content};
-
-/// The volume that an orchestrator wants.
-#[derive(Debug)]
-pub(crate) struct Wanted {
-    pub(crate) name: &'static str,
-    pub(crate) content: Content,
-    /// The filesystem's name; empty where it is the driver's choice.
-    pub(crate) fs_type: &'static str,
-    /// Its size in bytes at first.
-    pub(crate) size: i64,
-    /// Its size in bytes later.
-    pub(crate) grown: i64,
-}
-
-impl Wanted {
-    fn capability(&self) -> v1::VolumeCapability {
-        // Two targets on one node, as two pods have them.
-        let mode = AccessMode { mode: Mode::SingleNodeMultiWriter.into() };
-        let access = match self.content {
-            Content::Device => AccessType::Block(BlockVolume {}),
-            Content::Files => {
-                AccessType::Mount(MountVolume { fs_type: self.fs_type.to_owned(), ..Default::default() })
-            }
-        };
-        v1::VolumeCapability { access_mode: Some(mode), access_type: Some(access) }
-    }
-}
+use crate::wanted::Wanted;
 
 /// Whether a target takes writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Access {
+pub(crate) enum Access {
     ReadWrite,
     ReadOnly,
 }
 
 /// A volume that exists, and the one who looks after it.
-struct Life<'c, 'r> {
-    caller: &'c mut Caller<'r>,
-    offers: Offers,
-    wanted: &'c Wanted,
-    id: String,
+pub(crate) struct Life<'c, 'r> {
+    pub(crate) caller: &'c mut Caller<'r>,
+    pub(crate) offers: Offers,
+    pub(crate) wanted: &'c Wanted,
+    pub(crate) id: String,
     context: std::collections::BTreeMap<String, String>,
-    staging: PathBuf,
+    pub(crate) staging: PathBuf,
     /// One that takes writes, and one that does not.
-    targets: [(PathBuf, Access); 2],
+    pub(crate) targets: [(PathBuf, Access); 2],
 }
 
 /// Creates a volume, uses it, makes it larger, and takes it away, with its paths in `folder`.
@@ -70,6 +41,7 @@ pub(crate) async fn play(
     folder: &Path,
     keep: Keep,
 ) -> Outcome<()> {
+    caller.report.part(&wanted.title());
     let volume = create(caller, wanted).await?;
     let folder = folder.join(wanted.name);
     let staging = folder.join("staging");
@@ -144,7 +116,7 @@ impl Life<'_, '_> {
             .map(drop)
     }
 
-    async fn stage(&mut self) -> Outcome<()> {
+    pub(crate) async fn stage(&mut self) -> Outcome<()> {
         if !self.offers.stages {
             return Ok(());
         }
@@ -173,7 +145,7 @@ impl Life<'_, '_> {
             .map(drop)
     }
 
-    async fn publish(&mut self) -> Outcome<()> {
+    pub(crate) async fn publish(&mut self) -> Outcome<()> {
         for (path, access) in &self.targets {
             let request = v1::NodePublishVolumeRequest {
                 volume_id: self.id.clone(),
@@ -226,89 +198,7 @@ impl Life<'_, '_> {
             .map(drop)
     }
 
-    async fn expand(&mut self) -> Outcome<()> {
-        if !self.offers.expands {
-            self.caller.report.left_out("ControllerExpandVolume", "this driver's volumes have no size");
-            return Ok(());
-        }
-        let request = v1::ControllerExpandVolumeRequest {
-            volume_id: self.id.clone(),
-            capacity_range: Some(v1::CapacityRange { required_bytes: self.wanted.grown, limit_bytes: 0 }),
-            volume_capability: Some(self.wanted.capability()),
-            ..Default::default()
-        };
-        let wanted = self.wanted.grown;
-        let answer = self
-            .caller
-            .step(
-                "ControllerExpandVolume",
-                &request,
-                async |channel, request| {
-                    ControllerClient::new(channel).controller_expand_volume(request).await
-                },
-                |answer| match answer.capacity_bytes {
-                    bytes if bytes < wanted => Err(format!("{bytes} bytes are too few")),
-                    bytes => Ok(size(bytes.unsigned_abs())),
-                },
-            )
-            .await?;
-        if answer.node_expansion_required && self.offers.node_expands {
-            self.expand_on_the_node().await?;
-        }
-        Ok(())
-    }
-
-    /// Lets the node grow the filesystem, or the next stage where this node can't while it is mounted.
-    async fn expand_on_the_node(&mut self) -> Outcome<()> {
-        let (path, content) = (self.targets[0].0.clone(), self.wanted.content);
-        let before =
-            target::size(&path, content).map_err(|error| Failure::new("  size at the target", error))?;
-        let request = v1::NodeExpandVolumeRequest {
-            volume_id: self.id.clone(),
-            volume_path: text(&path),
-            staging_target_path: text(&self.staging),
-            capacity_range: Some(v1::CapacityRange { required_bytes: self.wanted.grown, limit_bytes: 0 }),
-            volume_capability: Some(self.wanted.capability()),
-            ..Default::default()
-        };
-        let grown = self
-            .caller
-            .step(
-                "NodeExpandVolume",
-                &request,
-                async |channel, request| NodeClient::new(channel).node_expand_volume(request).await,
-                |answer| Ok(size(answer.capacity_bytes.unsigned_abs())),
-            )
-            .await;
-        match grown {
-            Ok(_) => {}
-            Err(refused) if self.may_refuse_to_grow(&refused) => {
-                let why = "ext4 grows while mounted only with CAP_SYS_RESOURCE, which is missing here: it grows when \
-                           it is staged next";
-                self.caller.report.left_out("NodeExpandVolume", why);
-                self.unpublish().await?;
-                self.unstage().await?;
-                self.stage().await?;
-                self.publish().await?;
-            }
-            Err(failure) => return Err(failure),
-        }
-        self.caller.look("  size at the target", || {
-            target::still_there(&path, content)?;
-            match target::size(&path, content)? {
-                after if after > before => Ok(format!("{}, was {}", size(after), size(before))),
-                _ => Err(format!("it is {} still", size(before))),
-            }
-        })
-    }
-
-    fn may_refuse_to_grow(&self, refused: &Failure) -> bool {
-        refused.code == Some(Code::FailedPrecondition)
-            && self.wanted.fs_type == "ext4"
-            && !has_cap_sys_resource()
-    }
-
-    async fn unpublish(&mut self) -> Outcome<()> {
+    pub(crate) async fn unpublish(&mut self) -> Outcome<()> {
         for (path, _) in &self.targets {
             let request =
                 v1::NodeUnpublishVolumeRequest { volume_id: self.id.clone(), target_path: text(path) };
@@ -327,7 +217,7 @@ impl Life<'_, '_> {
         Ok(())
     }
 
-    async fn unstage(&mut self) -> Outcome<()> {
+    pub(crate) async fn unstage(&mut self) -> Outcome<()> {
         if !self.offers.stages {
             return Ok(());
         }
@@ -393,20 +283,11 @@ fn usage(answer: &v1::NodeGetVolumeStatsResponse) -> Result<String, String> {
     }
 }
 
-/// Whether this process, and so the driver that it starts, has the capability; see proc_pid_status(5).
-fn has_cap_sys_resource() -> bool {
-    const CAP_SYS_RESOURCE: u32 = 24;
-    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
-    let effective = effective.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
-    effective.is_some_and(|mask| mask & (1 << CAP_SYS_RESOURCE) != 0)
-}
-
 fn name(path: &Path) -> String {
     path.file_name().unwrap_or_default().display().to_string()
 }
 
 /// The path for the wire. It is UTF-8, for the place is.
-fn text(path: &Path) -> String {
+pub(crate) fn text(path: &Path) -> String {
     path.display().to_string()
 }

@@ -6,6 +6,7 @@ use std::os::unix::fs::FileTypeExt as _;
 use std::path::{Path, PathBuf};
 
 use csi_mount::{MountAttributes, MountEntry, mounts};
+use nix::errno::Errno;
 
 /// What is written through a target, and read back.
 const WORDS: &[u8] = b"A volume is where data stays.\n";
@@ -94,9 +95,14 @@ pub(crate) fn refused_write(target: &Path, content: Content) -> Result<String, S
     });
     match wrote {
         Ok(()) => Err(format!("a write through {} went well, and it is read-only", target.display())),
-        Err(error) if is_refusal(error.kind(), content) => Ok(error.to_string()),
+        Err(error) if is_refusal(error.kind(), content) => Ok(words_of(&error)),
         Err(error) => Err(format!("a write through {} failed otherwise: {error}", target.display())),
     }
+}
+
+/// What the system calls the error, without its number.
+fn words_of(error: &std::io::Error) -> String {
+    error.raw_os_error().map_or_else(|| error.to_string(), |number| Errno::from_raw(number).desc().to_owned())
 }
 
 /// A read-only device says that it is not permitted, a read-only filesystem that it is one.

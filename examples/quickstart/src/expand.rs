@@ -1,0 +1,106 @@
+//! A volume that is made larger while it is used.
+
+use std::fs;
+
+use csi_proto::v1;
+use csi_proto::v1::controller_client::ControllerClient;
+use csi_proto::v1::node_client::NodeClient;
+use tonic::Code;
+
+use crate::call::{Failure, Outcome};
+use crate::report::size;
+use crate::scenario::{Life, text};
+use crate::target;
+
+impl Life<'_, '_> {
+    pub(crate) async fn expand(&mut self) -> Outcome<()> {
+        if !self.offers.expands {
+            self.caller.report.left_out("ControllerExpandVolume", "this driver's volumes have no size");
+            return Ok(());
+        }
+        let request = v1::ControllerExpandVolumeRequest {
+            volume_id: self.id.clone(),
+            capacity_range: Some(v1::CapacityRange { required_bytes: self.wanted.grown, limit_bytes: 0 }),
+            volume_capability: Some(self.wanted.capability()),
+            ..Default::default()
+        };
+        let wanted = self.wanted.grown;
+        let answer = self
+            .caller
+            .step(
+                "ControllerExpandVolume",
+                &request,
+                async |channel, request| {
+                    ControllerClient::new(channel).controller_expand_volume(request).await
+                },
+                |answer| match answer.capacity_bytes {
+                    bytes if bytes < wanted => Err(format!("{bytes} bytes are too few")),
+                    bytes => Ok(size(bytes.unsigned_abs())),
+                },
+            )
+            .await?;
+        if answer.node_expansion_required && self.offers.node_expands {
+            self.expand_on_the_node().await?;
+        }
+        Ok(())
+    }
+
+    /// Lets the node grow the filesystem, or the next stage where this node can't while it is mounted.
+    async fn expand_on_the_node(&mut self) -> Outcome<()> {
+        let (path, content) = (self.targets[0].0.clone(), self.wanted.content);
+        let before =
+            target::size(&path, content).map_err(|error| Failure::new("  size at the target", error))?;
+        let request = v1::NodeExpandVolumeRequest {
+            volume_id: self.id.clone(),
+            volume_path: text(&path),
+            staging_target_path: text(&self.staging),
+            capacity_range: Some(v1::CapacityRange { required_bytes: self.wanted.grown, limit_bytes: 0 }),
+            volume_capability: Some(self.wanted.capability()),
+            ..Default::default()
+        };
+        let grown = self
+            .caller
+            .step(
+                "NodeExpandVolume",
+                &request,
+                async |channel, request| NodeClient::new(channel).node_expand_volume(request).await,
+                |answer| Ok(size(answer.capacity_bytes.unsigned_abs())),
+            )
+            .await;
+        match grown {
+            Ok(_) => {}
+            Err(refused) if self.may_refuse_to_grow(&refused) => {
+                let why = "ext4 grows while mounted only with CAP_SYS_RESOURCE, which is missing here: it grows when \
+                           it is staged next";
+                self.caller.report.left_out("NodeExpandVolume", why);
+                self.unpublish().await?;
+                self.unstage().await?;
+                self.stage().await?;
+                self.publish().await?;
+            }
+            Err(failure) => return Err(failure),
+        }
+        self.caller.look("  size at the target", || {
+            target::still_there(&path, content)?;
+            match target::size(&path, content)? {
+                after if after > before => Ok(format!("{}, was {}", size(after), size(before))),
+                _ => Err(format!("it is {} still", size(before))),
+            }
+        })
+    }
+
+    fn may_refuse_to_grow(&self, refused: &Failure) -> bool {
+        refused.code == Some(Code::FailedPrecondition)
+            && self.wanted.fs_type == "ext4"
+            && !has_cap_sys_resource()
+    }
+}
+
+/// Whether this process, and so the driver that it starts, has the capability; see proc_pid_status(5).
+fn has_cap_sys_resource() -> bool {
+    const CAP_SYS_RESOURCE: u32 = 24;
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    let effective = effective.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    effective.is_some_and(|mask| mask & (1 << CAP_SYS_RESOURCE) != 0)
+}
