@@ -42,7 +42,7 @@ pub use group_controller::{
 };
 pub use identity::{Identity, Readiness};
 #[cfg(all(feature = "mount", target_os = "linux"))]
-pub use node::{Attachment, BlockDevices, BlockNode, Directories, DirectoryNode};
+pub use node::{Attachment, BlockDevices, BlockNode, Directories, DirectoryNode, remove_tree};
 pub use node::{
     GetStorageHealth, GetVolumeStats, Node, NodeExpandVolume, NodeExpandVolumeRequest,
     NodeGetStorageHealthRequest, NodeGetVolumeHealth, NodeGetVolumeHealthRequest, NodeGetVolumeStatsRequest,

@@ -74,6 +74,7 @@ mod mount;
 mod mountinfo;
 mod options;
 mod probe;
+mod remove_tree;
 mod root;
 mod scratch;
 mod state;

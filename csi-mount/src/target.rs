@@ -221,6 +221,11 @@ impl Target {
         Ok(seen)
     }
 
+    /// The last component of the path.
+    pub(crate) fn name(&self) -> &std::ffi::OsStr {
+        &self.name
+    }
+
     /// The directory that it is in.
     pub(crate) fn parent(&self, operation: &'static str) -> Result<BorrowedFd<'_>> {
         self.parent.as_ref().map(AsFd::as_fd).ok_or_else(|| {

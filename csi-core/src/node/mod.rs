@@ -14,6 +14,8 @@ mod info;
 #[cfg(all(feature = "mount", target_os = "linux"))]
 mod kernel;
 mod publish;
+#[cfg(all(feature = "mount", target_os = "linux"))]
+mod remove_tree;
 mod service;
 mod stage;
 mod stats;
@@ -29,6 +31,8 @@ pub use health::{
 pub use info::NodeInfo;
 pub(crate) use info::{NodeGetCapabilitiesRequest, NodeGetInfoRequest};
 pub use publish::{Node, NodePublishVolumeRequest, NodeUnpublishVolumeRequest};
+#[cfg(all(feature = "mount", target_os = "linux"))]
+pub use remove_tree::remove_tree;
 pub use service::NodeService;
 pub(crate) use service::NodeTable;
 pub use stage::{NodeStageVolumeRequest, NodeUnstageVolumeRequest, StageUnstageVolume};

@@ -30,7 +30,7 @@ impl CreateDeleteVolume for Dirs {
         Ok(Volume::new(id, 0))
     }
     async fn delete_volume(&self, request: DeleteVolumeRequest) -> Result<()> {
-        Ok(tokio::fs::remove_dir_all(self.directory(&request.volume_id).await?).await?)
+        remove_tree(self.directory(&request.volume_id).await?).await
     }
 }
 

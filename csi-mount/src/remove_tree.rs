@@ -1,0 +1,114 @@
+//! Deleting a directory with all that is in it, and nothing that is not.
+
+use std::ffi::{CStr, OsStr};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags};
+use rustix::io::Errno;
+
+use crate::{Error, ErrorKind, MountId, Removed, Result, Target, lookup, mounts};
+
+const REMOVE: &str = "remove the tree";
+/// How often a directory is emptied again that others go on filling.
+const ROUNDS: usize = 16;
+
+impl Target {
+    /// Removes the directory and everything in it, on its own mount only.
+    ///
+    /// What is mounted below it, a published volume or a bind of the host's own directories, is never entered:
+    /// while there is any, nothing is removed at all, and a mount that appears meanwhile stops the removal where
+    /// it is. Symbolic links are removed and not followed, also while others swap them in. A retry goes on where
+    /// an interrupted removal ended.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Busy`] with the places where something is mounted; [`ErrorKind::InvalidInput`] when it is not
+    /// a directory; and those of `unlinkat(2)`.
+    pub fn remove_tree(&self) -> Result<Removed> {
+        let Some(facts) = self.facts(REMOVE)? else { return Ok(Removed::WasAbsent) };
+        if facts.is_mount_root {
+            return Err(Error::new(ErrorKind::Busy, REMOVE, "something is mounted on it").at(self.path()));
+        }
+        if facts.file_type != FileType::Directory {
+            return Err(Error::new(ErrorKind::InvalidInput, REMOVE, "it is not a directory").at(self.path()));
+        }
+        let parent = self.parent(REMOVE)?;
+        refuse_mounts_below(&real_path(parent, self.name(), self.path())?)?;
+        match remove(parent, self.name(), facts.mount, self.path()) {
+            Err(error) if error.raw_os_error() == Some(Errno::NOENT.raw_os_error()) => Ok(Removed::WasAbsent),
+            removed => removed.map(|()| Removed::Removed),
+        }
+    }
+}
+
+/// The path by which the mount table knows the directory, whatever links led to it.
+fn real_path(parent: impl AsFd, name: &OsStr, path: &Path) -> Result<PathBuf> {
+    let fd = lookup::open_at(parent, name).map_err(|error| Error::os(REMOVE, path, error))?;
+    lookup::path_of(&fd).read_link().map_err(|error| Error::os(REMOVE, path, error))
+}
+
+fn refuse_mounts_below(path: &Path) -> Result<()> {
+    let below: Vec<String> = mounts()?
+        .into_iter()
+        .filter(|entry| entry.mount_point.starts_with(path))
+        .map(|entry| entry.mount_point.display().to_string())
+        .collect();
+    if below.is_empty() {
+        return Ok(());
+    }
+    let reason = format!("there are mounts in it, at {}", below.join(", "));
+    Err(Error::new(ErrorKind::Busy, REMOVE, reason).at(path).mend("unmount them first; nothing was removed"))
+}
+
+/// Removes one directory of `parent`, which is to be on this mount, and what is in it.
+fn remove(parent: impl AsFd, name: &OsStr, mount: MountId, path: &Path) -> Result<()> {
+    let parent = parent.as_fd();
+    let failed = |error: Errno| Error::os(REMOVE, path, error);
+    for _ in 0..ROUNDS {
+        empty(&open_on(parent, name, mount, path)?, mount, path)?;
+        match rustix::fs::unlinkat(parent, name, AtFlags::REMOVEDIR) {
+            Err(Errno::NOTEMPTY | Errno::EXIST) => {}
+            removed => return removed.map_err(failed),
+        }
+    }
+    Err(failed(Errno::NOTEMPTY).because("it is filled again while it is emptied"))
+}
+
+/// Opens a directory for reading, once it is known to be on this mount: reading another's could hang.
+fn open_on(parent: impl AsFd, name: &OsStr, mount: MountId, path: &Path) -> Result<OwnedFd> {
+    let elsewhere = || Err(Error::new(ErrorKind::Busy, REMOVE, "something is mounted on it").at(path));
+    let on_mount = |facts: lookup::Facts| !facts.is_mount_root && facts.mount == mount;
+    let seen = lookup::facts_at(&parent, name).map_err(|error| Error::os(REMOVE, path, error))?;
+    if !on_mount(seen) {
+        return elsewhere();
+    }
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let fd = rustix::fs::openat(&parent, name, flags, Mode::empty())
+        .map_err(|error| Error::os(REMOVE, path, error))?;
+    // What was opened may not be what was looked at.
+    let opened = lookup::facts(&fd).map_err(|error| Error::os(REMOVE, path, error))?;
+    if on_mount(opened) { Ok(fd) } else { elsewhere() }
+}
+
+fn empty(directory: &OwnedFd, mount: MountId, path: &Path) -> Result<()> {
+    let failed = |error: Errno| Error::os(REMOVE, path, error);
+    for entry in Dir::read_from(directory).map_err(failed)? {
+        let entry = entry.map_err(failed)?;
+        let name = name_of(entry.file_name());
+        if name == "." || name == ".." {
+            continue;
+        }
+        let below = path.join(name);
+        match rustix::fs::unlinkat(directory, name, AtFlags::empty()) {
+            Ok(()) | Err(Errno::NOENT) => {}
+            Err(Errno::ISDIR) => remove(directory, name, mount, &below)?,
+            Err(error) => return Err(Error::os(REMOVE, below, error)),
+        }
+    }
+    Ok(())
+}
+
+fn name_of(name: &CStr) -> &OsStr {
+    OsStr::from_bytes(name.to_bytes())
+}

@@ -1,0 +1,109 @@
+//! Deleting a directory never leaves its own mount.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+
+use csi_mount::testing::private_mount_namespace;
+use csi_mount::{Bind, ErrorKind, Mount, MountAttributes, Removed, Target, unmount};
+
+/// Runs the closure with a tmpfs that goes with the namespace. Only its empty mount point is removed afterwards.
+fn on_tmpfs(run: impl FnOnce(&Path) + Send) {
+    let place = tempfile::tempdir().unwrap().keep();
+    private_mount_namespace(|| {
+        Mount::new("tmpfs", "test").at(&Target::new(&place).unwrap()).unwrap();
+        run(&place);
+    });
+    fs::remove_dir(&place).unwrap();
+}
+
+fn tree(at: &Path) {
+    fs::create_dir_all(at.join("a/b/c")).unwrap();
+    for file in ["one", "a/two", "a/b/c/three"] {
+        fs::write(at.join(file), "data").unwrap();
+    }
+}
+
+#[test]
+fn everything_in_it_goes_and_links_are_not_followed() {
+    on_tmpfs(|place| {
+        let (volume, other) = (place.join("volume"), place.join("other"));
+        tree(&volume);
+        tree(&other);
+        symlink(&other, volume.join("a/link")).unwrap();
+        let target = Target::new(&volume).unwrap();
+        assert_eq!(target.remove_tree().unwrap(), Removed::Removed);
+        assert!(!volume.exists());
+        assert_eq!(fs::read(other.join("a/b/c/three")).unwrap(), b"data");
+        assert_eq!(target.remove_tree().unwrap(), Removed::WasAbsent);
+    });
+}
+
+#[test]
+fn nothing_goes_while_anything_is_mounted_below() {
+    on_tmpfs(|place| {
+        let (volume, other, alias) = (place.join("volume"), place.join("other"), place.join("alias"));
+        tree(&volume);
+        tree(&other);
+        symlink(place, &alias).unwrap();
+        let inner = Target::new(volume.join("a/b")).unwrap();
+        Bind::new(&other).attributes(MountAttributes::empty()).at(&inner).unwrap();
+        // Also by a path that the mount table does not know.
+        for path in [volume.clone(), alias.join("volume")] {
+            let error = Target::new(&path).unwrap().remove_tree().unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Busy);
+            assert!(error.to_string().contains("volume/a/b"), "{error}");
+        }
+        for kept in [volume.join("one"), volume.join("a/two"), other.join("one"), other.join("a/two")] {
+            assert_eq!(fs::read(&kept).unwrap(), b"data", "{}", kept.display());
+        }
+        unmount(&inner).unwrap();
+        Target::new(&volume).unwrap().remove_tree().unwrap();
+        assert!(other.join("one").exists());
+    });
+}
+
+#[test]
+fn a_mount_a_file_and_a_link_are_refused() {
+    on_tmpfs(|place| {
+        let mounted = Target::new(place.join("mounted")).unwrap();
+        mounted.create_dir().unwrap();
+        Mount::new("tmpfs", "inner").at(&mounted).unwrap();
+        assert_eq!(mounted.remove_tree().unwrap_err().kind(), ErrorKind::Busy);
+        fs::write(place.join("file"), "data").unwrap();
+        fs::create_dir(place.join("directory")).unwrap();
+        symlink(place.join("directory"), place.join("link")).unwrap();
+        for name in ["file", "link"] {
+            let error = Target::new(place.join(name)).unwrap().remove_tree().unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidInput, "{name}: {error}");
+        }
+        assert!(place.join("directory").exists());
+    });
+}
+
+#[test]
+fn a_mount_that_comes_and_goes_meanwhile_is_never_entered() {
+    on_tmpfs(|place| {
+        let (volume, other) = (place.join("volume"), place.join("other"));
+        tree(&volume);
+        tree(&other);
+        let stop = std::sync::atomic::AtomicBool::new(false);
+        let inner = Target::new(volume.join("a")).unwrap();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                    if Bind::new(&other).at(&inner).is_ok() {
+                        drop(unmount(&inner));
+                    }
+                    drop(fs::create_dir_all(volume.join("a/b")));
+                }
+            });
+            for _ in 0..300 {
+                drop(Target::new(&volume).unwrap().remove_tree());
+                assert!(other.join("one").exists() && other.join("a/b/c/three").exists());
+                drop(fs::create_dir_all(volume.join("a/b/c")));
+            }
+            stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        });
+    });
+}
