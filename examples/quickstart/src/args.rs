@@ -36,7 +36,8 @@ ordinary user, `dirs` runs in a user and mount namespace of its own.
 Whatever happens, nothing is left: no mount, loop device, file or process. Ctrl-C stops
 it at any time, and it cleans up.
 
-The driver takes TMPDIR for its files, and NO_COLOR or a pipe turns the colours off.
+TMPDIR says where the temporary directory is made. NO_COLOR turns the colours off, and
+so does output that is no terminal.
 
 exit status: 0  all is well
              1  a step failed

@@ -18,6 +18,7 @@ mod target;
 mod tools;
 mod wanted;
 
+use std::io::Write as _;
 use std::process::ExitCode;
 
 use args::Command;
@@ -29,7 +30,8 @@ fn main() -> ExitCode {
     let run = match args::parse(std::env::args_os().skip(1)) {
         Ok(Command::Driver(role)) => return driver::main(&role),
         Ok(Command::Help) => {
-            print!("{}", args::HELP);
+            // Whoever asked may be gone: `quickstart --help | head -1`.
+            let _ = std::io::stdout().write_all(args::HELP.as_bytes());
             return ExitCode::SUCCESS;
         }
         Ok(Command::Run(run)) => run,

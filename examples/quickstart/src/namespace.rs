@@ -14,7 +14,7 @@ pub(crate) enum Footing {
     Root,
     /// Mounts in a user namespace of its own, and no loop devices.
     User {
-        /// Why it is not root.
+        /// Why there are no loop devices, and the mend.
         reason: &'static str,
     },
 }
@@ -28,7 +28,9 @@ pub(crate) enum Footing {
 pub(crate) fn enter(keep: Keep) -> Result<Footing, String> {
     if !geteuid().is_root() {
         enter_user_namespace()?;
-        return Ok(Footing::User { reason: "only root can attach loop devices" });
+        return Ok(Footing::User {
+            reason: "only root can attach loop devices; run it as root for this one too",
+        });
     }
     if keep == Keep::Everything {
         return Ok(Footing::Root);
@@ -40,7 +42,7 @@ pub(crate) fn enter(keep: Keep) -> Result<Footing, String> {
         }
         Err(Errno::EPERM) => {
             enter_user_namespace()?;
-            Ok(Footing::User { reason: "this root has no CAP_SYS_ADMIN to attach loop devices with" })
+            Ok(Footing::User { reason: "this root has no CAP_SYS_ADMIN, and so can attach no loop devices" })
         }
         Err(error) => Err(format!("can't make a mount namespace: {error}")),
     }

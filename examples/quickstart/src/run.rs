@@ -1,6 +1,6 @@
 //! A whole run: the drivers, one after the other, and what becomes of them however it ends.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use csi_mount::Filesystem;
 
@@ -29,7 +29,7 @@ pub(crate) struct Plan {
     keep: Keep,
     footing: Footing,
     /// What is left out, and why.
-    left_out: Option<String>,
+    left_out: Option<&'static str>,
 }
 
 impl Plan {
@@ -43,10 +43,10 @@ impl Plan {
         let mut left_out = None;
         if let Footing::User { reason } = footing {
             if run.only == Some(Example::Block) {
-                return Err(format!("the block driver can't run here: {reason}; run it as root"));
+                return Err(format!("the block driver can't run here: {reason}"));
             }
             if examples.contains(&Example::Block) {
-                left_out = Some(format!("{reason}; as root it runs too"));
+                left_out = Some(reason);
                 examples.retain(|example| *example != Example::Block);
             }
         }
@@ -106,26 +106,36 @@ pub(crate) async fn run(plan: &Plan) -> Result<u8, String> {
         End::Failed(failure) => tell_failure(&mut report, failure, driver.as_mut()),
         End::Caught(caught) => report.left_out(caught.name, "stops here"),
     }
-    // The steps that ended well have stopped theirs.
-    let stopped = match &mut driver {
-        Some(driver) => driver.stop().await,
+    // Steps that ended well have stopped their driver. One that died has been told of.
+    let stopped = match driver.as_mut() {
         None => Ok(()),
+        Some(driver) => stop(driver).await,
     };
     let left = match plan.keep {
         Keep::Nothing => clean_up(&place),
         Keep::Everything => keep(plan, &place, &report),
     };
-    let (well, left) = match left {
-        Ok(left) => (true, left),
-        Err(left) => (false, left),
-    };
+    Ok(conclude(&report, &end, stopped, left))
+}
+
+async fn stop(driver: &mut Driver) -> Result<(), String> {
+    if driver.ended().is_some() {
+        return Ok(());
+    }
+    driver.stop().await.map_err(|reason| format!("the driver, process {}: {reason}", driver.id))
+}
+
+/// Prints how it ended, and answers with the exit status.
+fn conclude(report: &Report, end: &End, stopped: Result<(), String>, left: Result<String, String>) -> u8 {
+    let is_clean = stopped.is_ok() && left.is_ok();
+    let (Ok(left) | Err(left)) = left;
     let status = match end {
-        End::Well if well => {
+        End::Well if is_clean => {
             report.all_well(&left);
-            return Ok(OK);
+            OK
         }
         End::Well => {
-            report.ended("all steps went well, but not the cleaning up", &left);
+            report.ended("the steps went well, but not the cleaning up", &left);
             FAILED
         }
         End::Failed(failure) => {
@@ -134,15 +144,13 @@ pub(crate) async fn run(plan: &Plan) -> Result<u8, String> {
         }
         End::Caught(caught) => {
             report.ended(&format!("stopped by {}", caught.name), &left);
-            if well && stopped.is_ok() { caught.status() } else { FAILED }
+            if is_clean { caught.status() } else { FAILED }
         }
     };
-    if let Err(reason) = stopped
-        && let Some(driver) = &driver
-    {
-        report.detail(&format!("the driver, process {}: {reason}", driver.id));
+    if let Err(reason) = stopped {
+        report.detail(&reason);
     }
-    Ok(status)
+    status
 }
 
 async fn play_all(
@@ -156,7 +164,7 @@ async fn play_all(
         let folder = driver::folder(place, *example);
         play(plan, *example, place, &folder, driver, report).await?;
     }
-    if let Some(why) = &plan.left_out {
+    if let Some(why) = plan.left_out {
         report.heading("block: image files on loop devices");
         report.left_out("left out", why);
     }
@@ -164,12 +172,10 @@ async fn play_all(
 }
 
 fn title(example: Example, plan: &Plan) -> String {
-    let namespace = match plan.footing {
-        _ if plan.keep == Keep::Everything && plan.footing == Footing::Root => {
-            "as root, in the machine's own mounts"
-        }
-        Footing::Root => "as root, in a private mount namespace",
-        Footing::User { .. } => "in a user and mount namespace of its own",
+    let namespace = match (&plan.footing, plan.keep) {
+        (Footing::Root, Keep::Nothing) => "as root, in a private mount namespace",
+        (Footing::Root, Keep::Everything) => "as root, among the machine's own mounts",
+        (Footing::User { .. }, _) => "in a user and mount namespace of its own",
     };
     match example {
         Example::Block => format!("block: image files on loop devices, {} ({namespace})", plan.filesystem),
@@ -253,6 +259,5 @@ fn keep(plan: &Plan, place: &Path, report: &Report) -> Result<String, String> {
         Footing::Root => "kept",
         Footing::User { .. } => "kept, but for the mounts, which go with their namespace",
     };
-    let place: PathBuf = place.into();
     Ok(format!("{} is {what}", place.display()))
 }

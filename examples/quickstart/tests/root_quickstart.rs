@@ -41,7 +41,7 @@ fn ctrl_c_at_any_time_leaves_nothing() {
         let place = Place::of_root();
         let mut running = place.start(&[]);
         running.until(marker, count);
-        running.signal(Signal::SIGINT);
+        running.ctrl_c();
         let (status, text) = running.finish();
         assert_eq!(status, Some(130), "after {marker} {count}:\n{text}");
         assert!(text.contains("Ctrl-C"), "{text}");
@@ -86,6 +86,20 @@ fn a_quickstart_that_is_killed_is_cleaned_up_after_by_its_driver() {
         assert_eq!(running.finish().0, None);
         place.until_clean();
     }
+}
+
+#[test]
+fn a_missing_tool_is_named_with_its_package() {
+    let place = Place::of_root();
+    let (mut command, program) = (Command::new("unshare"), place.command(&[]));
+    // In a mount namespace of its own there is nothing that can be run where the program is.
+    let script = "mount --bind /dev/null \"$(command -v mkfs.xfs)\" && exec \"$0\" --fs xfs";
+    command.args(["--mount", "sh", "-c", script]).arg(program.get_program()).env("TMPDIR", place.path());
+    let output = command.output().unwrap();
+    let text = text(&output);
+    assert_eq!(output.status.code(), Some(2), "{text}");
+    assert!(text.contains("mkfs.xfs") && text.contains("xfsprogs"), "{text}");
+    place.assert_clean(&text);
 }
 
 #[test]

@@ -2,7 +2,6 @@
 
 mod support;
 
-use nix::sys::signal::Signal;
 use support::{Place, text};
 
 #[test]
@@ -24,7 +23,7 @@ fn ctrl_c_leaves_nothing() {
         let place = Place::of_a_user();
         let mut running = place.start(&[]);
         running.until(marker, count);
-        running.signal(Signal::SIGINT);
+        running.ctrl_c();
         let (status, text) = running.finish();
         assert_eq!(status, Some(130), "{text}");
         place.assert_clean(&text);

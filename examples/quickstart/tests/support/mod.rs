@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use nix::sys::signal::{Signal, kill};
+use nix::sys::signal::{Signal, kill, killpg};
 use nix::unistd::{Pid, geteuid};
 
 /// An ordinary user's number.
@@ -46,7 +46,7 @@ impl Place {
     /// The quickstart, with its temporary files here.
     pub(crate) fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(self.program.path());
-        command.args(arguments).env("TMPDIR", self.path()).stdin(Stdio::null());
+        command.args(arguments).env("TMPDIR", self.path()).stdin(Stdio::null()).process_group(0);
         if geteuid().as_raw() != self.user {
             command.uid(self.user).gid(self.user);
         }
@@ -172,8 +172,18 @@ impl Running {
         Pid::from_raw(after.split_whitespace().next().unwrap().parse().unwrap())
     }
 
+    /// Signals the process, and no other.
     pub(crate) fn signal(&self, signal: Signal) {
-        kill(Pid::from_raw(self.child.id().try_into().unwrap()), signal).unwrap();
+        kill(self.id(), signal).unwrap();
+    }
+
+    /// What a terminal does: SIGINT to the whole group of processes.
+    pub(crate) fn ctrl_c(&self) {
+        killpg(self.id(), Signal::SIGINT).unwrap();
+    }
+
+    fn id(&self) -> Pid {
+        Pid::from_raw(self.child.id().try_into().unwrap())
     }
 
     /// Waits for its end; its exit status, and all that it printed.
