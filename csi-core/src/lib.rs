@@ -1,4 +1,62 @@
-//! To come.
+//! Write a CSI driver: one trait a capability, and the server around them.
+//!
+//! A driver says what is particular to its storage. Everything else is here: the services, capabilities that are
+//! advertised because they are registered, requests that are checked before the driver sees them, one operation on a
+//! volume at a time, status codes, the socket, and a clean end.
+//!
+//! ```no_run
+//! use csi_core::*;
+//! use std::{path::PathBuf, sync::Arc};
+//!
+//! /// A volume is a directory below this one.
+//! struct Dirs(PathBuf);
+//!
+//! #[async_trait]
+//! impl Directories for Dirs {
+//!     async fn directory(&self, id: &VolumeId) -> Result<PathBuf> {
+//!         Ok(self.0.join(id.as_file_name()?))
+//!     }
+//! }
+//!
+//! #[tokio::main]
+//! async fn main() -> std::process::ExitCode {
+//!     let node = DirectoryNode::service(Arc::new(Dirs("/srv/volumes".into())));
+//!     Plugin::new("dirs.csi.example.org", env!("CARGO_PKG_VERSION")).node(node).run().await
+//! }
+//! ```
+//!
+//! | to | there is |
+//! |---|---|
+//! | make volumes | [`Controller`], [`CreateDeleteVolume`], and a trait for each other capability of the controller |
+//! | bring them to workloads | [`Node`], [`StageUnstageVolume`], and a trait for each other capability of the node |
+//! | have all of the node's part for block devices | [`BlockNode`], for a driver's [`BlockDevices`] |
+//! | have all of it for directories | [`DirectoryNode`], for a driver's [`Directories`] |
+//! | tell how the plugin is | [`Identity`] |
+//! | register what there is | [`ControllerService`], [`NodeService`] |
+//! | serve it | [`Plugin`], on an [`Endpoint`], in a [`Mode`] |
+//! | fail | [`Error`]: conditions in, status codes out |
+//! | do what blocks | [`blocking()`], and [`mount`] for mounts, devices and filesystems |
+//!
+//! Requests and answers have the spec's names and fields ([`CreateVolumeRequest`], [`Volume`]). A field's type says
+//! what the spec asks of it, and [`raw()`](CreateVolumeRequest::raw) gives the wire's form back; a driver's own tests
+//! make one with `CreateVolumeRequest::try_from(proto::v1::CreateVolumeRequest { .. })`.
+//!
+//! # What holds for every call
+//!
+//! - A request that breaks the spec never reaches the driver: its caller gets INVALID_ARGUMENT and the field's name.
+//! - An operation runs to its end once it has begun, whether its caller waits or not. The same request again joins
+//!   it; another one that touches the same thing gets ABORTED.
+//! - A panic is INTERNAL for its caller and harmless for everybody else.
+//! - No log line, error or `Debug` shows a secret.
+//! - An answer that breaks the spec is INTERNAL, and says which rule it breaks.
+//!
+//! # Features
+//!
+//! | feature | default | gives |
+//! |---|---|---|
+//! | `mount` | yes | on Linux: [`mount`], [`BlockNode`], [`DirectoryNode`], and the requests' own ways to the kernel |
+//!
+//! Log lines and spans are [`tracing`](https://docs.rs/tracing)'s: a driver chooses its subscriber.
 #![forbid(unsafe_code)]
 #![cfg(unix)]
 
@@ -57,3 +115,8 @@ pub use snapshot_metadata::{
     SnapshotMetadata,
 };
 pub use types::*;
+
+/// The README's driver, compiled.
+#[cfg(all(doctest, feature = "mount", target_os = "linux"))]
+#[doc = include_str!("../../README.md")]
+struct Readme;
