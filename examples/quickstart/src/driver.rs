@@ -1,6 +1,7 @@
 //! The driver's process: what it does, and how it is started and stopped.
 
 use std::fs::File;
+use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{ExitCode, ExitStatus, Stdio};
 use std::time::Duration;
@@ -77,6 +78,15 @@ pub(crate) struct Driver {
     /// The socket's URL.
     pub(crate) endpoint: String,
     socket: PathBuf,
+    phase: Phase,
+}
+
+/// How far a driver has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    /// It may not listen to signals yet.
+    Starting,
+    Serving,
 }
 
 impl Driver {
@@ -103,7 +113,7 @@ impl Driver {
             .process_group(0)
             .spawn()?;
         let id = child.id().unwrap_or_default();
-        Ok(Self { child, log, id, endpoint, socket })
+        Ok(Self { child, log, id, endpoint, socket, phase: Phase::Starting })
     }
 
     /// Waits until the driver answers on its socket.
@@ -115,7 +125,10 @@ impl Driver {
         let endpoint = Endpoint::from_shared(self.endpoint.clone()).map_err(|error| error.to_string())?;
         loop {
             let error = match endpoint.connect().await {
-                Ok(channel) => return Ok(channel),
+                Ok(channel) => {
+                    self.phase = Phase::Serving;
+                    return Ok(channel);
+                }
                 Err(error) => error,
             };
             if let Some(end) = self.ended() {
@@ -152,7 +165,9 @@ impl Driver {
                 return Err(format!("it did not stop within {STOP:?} of SIGTERM {how}"));
             }
         };
-        if !status.success() {
+        // Before it listens to signals it dies of them, ours or that of the terminal.
+        let killed_at_start = self.phase == Phase::Starting && status.signal().is_some();
+        if !status.success() && !killed_at_start {
             return Err(format!("it ended with {status}"));
         }
         if self.socket.exists() {

@@ -98,7 +98,8 @@ pub(crate) async fn run(plan: &Plan) -> Result<u8, String> {
         caught = signals.next() => End::Caught(caught),
         outcome = play_all(plan, &place, &mut driver, &mut report) => match outcome {
             Ok(()) => End::Well,
-            Err(failure) => End::Failed(failure),
+            // The signal may be what it failed of: a process just made is still in our group when Ctrl-C comes.
+            Err(failure) => signals.pending().await.map_or(End::Failed(failure), End::Caught),
         },
     };
     match &end {

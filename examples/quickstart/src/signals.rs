@@ -1,6 +1,10 @@
 //! The signals that end a run before its time.
 
+use std::time::Duration;
+
 use tokio::signal::unix::{Signal, SignalKind, signal};
+
+const MOMENT: Duration = Duration::from_millis(50);
 
 /// SIGINT, SIGTERM and SIGHUP, taken instead of dying of them.
 pub(crate) struct Signals {
@@ -35,6 +39,11 @@ impl Signals {
             terminate: take(SignalKind::terminate())?,
             hangup: take(SignalKind::hangup())?,
         })
+    }
+
+    /// The signal that has come, or comes in this moment.
+    pub(crate) async fn pending(&mut self) -> Option<Caught> {
+        tokio::time::timeout(MOMENT, self.next()).await.ok()
     }
 
     /// Waits for a signal.

@@ -27,6 +27,7 @@ fn every_filesystem_twice_and_nothing_is_left() {
 fn ctrl_c_at_any_time_leaves_nothing() {
     // What it waits for, how often that comes, and so during what the signal arrives.
     for (marker, count) in [
+        ("image files on loop devices", 1),
         ("start the driver", 1),
         ("ValidateVolumeCapabilities", 1),
         ("NodeStageVolume", 1),

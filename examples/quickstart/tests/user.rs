@@ -19,7 +19,9 @@ fn an_ordinary_user_runs_dirs_and_learns_why_block_is_left_out() {
 
 #[test]
 fn ctrl_c_leaves_nothing() {
-    for (marker, count) in [("start the driver", 1), ("NodePublishVolume", 1), ("NodePublishVolume", 2)] {
+    for (marker, count) in
+        [("directories", 1), ("start the driver", 1), ("NodePublishVolume", 1), ("NodePublishVolume", 2)]
+    {
         let place = Place::of_a_user();
         let mut running = place.start(&[]);
         running.until(marker, count);
