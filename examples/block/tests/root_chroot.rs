@@ -2,6 +2,7 @@
 //! volume's whole life on each filesystem, and raw. Built with `-C target-feature=+crt-static`, the driver itself
 //! needs nothing of that root. Needs root.
 
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -67,7 +68,10 @@ impl Chroot {
         for own in ["pool", "pods", "staging", "tmp", "run"] {
             std::fs::create_dir(root.join(own)).unwrap();
         }
-        std::fs::copy(env!("CARGO_BIN_EXE_block"), root.join("block")).unwrap();
+        // Bound and not copied: a copy that another thread's child still has open for writing does not run.
+        let program = Target::new(root.join("block")).unwrap();
+        program.create_file().unwrap();
+        Bind::new(Path::new(env!("CARGO_BIN_EXE_block"))).at(&program).unwrap();
         let driver = Command::new("chroot")
             .args([root.as_os_str(), "/block".as_ref()])
             .env("CSI_ENDPOINT", "unix:///run/csi.sock")
@@ -212,13 +216,23 @@ impl Orchestrator {
         let mut file = file.unwrap();
         std::io::Write::write_all(&mut file, b"data of the workload").unwrap();
         file.sync_all().unwrap();
-        let mut read = [0; 4];
-        std::io::Read::read_exact(&mut std::fs::File::open(&reader).unwrap(), &mut read).unwrap();
-        assert_eq!(&read, b"data");
+        assert_eq!(&self.read(&reader)[..4], b"data");
         // Linux lets a read-only device be opened for writing, and refuses the write.
         let opened = std::fs::File::options().write(true).open(&reader);
         let refused = opened.and_then(|mut file| std::io::Write::write_all(&mut file, &[0; 4096]));
         refused.expect_err("published read-only");
+    }
+
+    /// A raw device is read past its cache: published read-only it is a device of its own, which may have cached an
+    /// older state.
+    fn read(&self, path: &Path) -> Vec<u8> {
+        let raw = matches!(self.capability.access_type, Some(AccessType::Block(_)));
+        let (flags, unit) = if raw { (nix::libc::O_DIRECT, 4096) } else { (0, 1) };
+        let mut memory = vec![0; 2 * 4096];
+        let start = memory.as_ptr().align_offset(unit);
+        let mut file = std::fs::File::options().read(true).custom_flags(flags).open(path).unwrap();
+        let length = std::io::Read::read(&mut file, &mut memory[start..start + 4096]).unwrap();
+        memory[start..start + length].to_vec()
     }
 
     async fn stage(&mut self) {

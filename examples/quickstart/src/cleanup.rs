@@ -56,10 +56,8 @@ pub(crate) fn sweep(place: &Path) -> Result<Swept, String> {
     for file in backing_files(place).map_err(|error| left(&error))? {
         loop_devices += detach_all(&file).map_err(|error| left(&error))?;
     }
-    match fs::remove_dir_all(place) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(left(&error)),
-        _ => Ok(Swept { mounts, loop_devices }),
-    }
+    Target::new(place).and_then(|place| place.remove_tree()).map_err(|error| left(&error))?;
+    Ok(Swept { mounts, loop_devices })
 }
 
 /// What is mounted below the place, the newest last.

@@ -2,7 +2,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Read as _, Seek as _, SeekFrom, Write as _};
-use std::os::unix::fs::FileTypeExt as _;
+use std::os::unix::fs::{FileTypeExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 use csi_mount::{MountAttributes, MountEntry, mounts};
@@ -74,9 +74,7 @@ pub(crate) fn write_and_read(write: &Path, read: &Path, content: Content) -> Res
         file.sync_all()
     });
     wrote.map_err(|error| failed(&to, error))?;
-    let mut back = vec![0; block(content).len()];
-    let found = File::open(&from).and_then(|mut file| file.read_exact(&mut back));
-    found.map_err(|error| failed(&from, error))?;
+    let back = read_back(&from, content).map_err(|error| failed(&from, error))?;
     if back != block(content) {
         return Err(format!("{} does not hold what was written", from.display()));
     }
@@ -116,11 +114,9 @@ fn is_refusal(kind: ErrorKind, content: Content) -> bool {
 /// Sees that what was written is still there.
 pub(crate) fn still_there(target: &Path, content: Content) -> Result<(), String> {
     let path = place(target, content);
-    let mut back = vec![0; block(content).len()];
-    let found = File::open(&path).and_then(|mut file| file.read_exact(&mut back));
-    match found {
-        Ok(()) if back == block(content) => Ok(()),
-        Ok(()) => Err(format!("{} holds something else by now", path.display())),
+    match read_back(&path, content) {
+        Ok(back) if back == block(content) => Ok(()),
+        Ok(_) => Err(format!("{} holds something else by now", path.display())),
         Err(error) => Err(format!("{}: {error}", path.display())),
     }
 }
@@ -138,6 +134,22 @@ fn block(content: Content) -> Vec<u8> {
         block.resize(SECTOR, 0);
     }
     block
+}
+
+/// Reads what was written. A raw device is read past its cache: published read-only it is a device of its own, which
+/// may have cached an older state, for a program that looks at every new device say.
+fn read_back(path: &Path, content: Content) -> std::io::Result<Vec<u8>> {
+    let length = block(content).len();
+    let (flags, unit) = match content {
+        Content::Files => (0, 1),
+        Content::Device => (nix::libc::O_DIRECT, SECTOR),
+    };
+    // Past the cache the kernel reads into whole sectors of memory only.
+    let mut memory = vec![0; length + unit];
+    let start = memory.as_ptr().align_offset(unit);
+    let mut file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
+    file.read_exact(&mut memory[start..start + length])?;
+    Ok(memory[start..start + length].to_vec())
 }
 
 fn open(path: &Path, content: Content) -> std::io::Result<File> {

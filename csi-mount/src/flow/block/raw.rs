@@ -14,7 +14,8 @@ const PUBLISH: &str = "publish device at";
 ///
 /// A read-only bind does not stop writes to a device, so for [`ReadOnly`](DeviceAccess::ReadOnly) the node is that of a
 /// read-only loop device over it, which refuses them whoever opens it; other targets of the device stay writable. A
-/// device that refuses writes itself is bound as it is.
+/// device that refuses writes itself is bound as it is. The loop device has a cache of its own: beside a writer, a
+/// reader sees again what it once read, unless it reads with `O_DIRECT`.
 ///
 /// # Errors
 ///
