@@ -43,6 +43,9 @@ pub enum Error {
     InUse(String),
     /// The volume is attached to another node and can't be attached to two.
     PublishedElsewhere(NodeId),
+    /// The state of what is asked about does not allow it: a device that holds other data or takes no writes, volumes
+    /// that can't be cut together, changes that are not tracked. It was left as it is.
+    NotPossible(String),
     /// The volume was not staged at the path that the call names.
     NotStaged(String),
     /// A limit is reached: volumes on a node, space in a pool, snapshots of a volume.
@@ -57,7 +60,7 @@ pub enum Error {
     InvalidToken,
     /// Something that the volume needs does not answer at the moment. Asking again may help.
     Unavailable(String),
-    /// What the driver depends on is missing or not healthy: for Probe.
+    /// What the driver depends on is missing or not healthy: a restart is what Probe asks for by it.
     Unhealthy(String),
     /// The credentials are not valid.
     Unauthenticated(String),
@@ -84,6 +87,16 @@ impl Error {
     pub fn internal(source: impl Into<Source>) -> Self {
         let source = source.into();
         Self::Internal { message: source.to_string(), source: Some(source) }
+    }
+
+    /// An internal error in these words for the caller; the source is for the log alone.
+    ///
+    /// ```
+    /// let error = csi_core::Error::internal_because("the pool does not answer", std::io::Error::other("10.0.0.7: no route"));
+    /// assert_eq!(error.to_string(), "the pool does not answer");
+    /// ```
+    pub fn internal_because(message: impl Into<String>, source: impl Into<Source>) -> Self {
+        Self::Internal { message: message.into(), source: Some(source.into()) }
     }
 
     /// An internal error in these words.
@@ -117,10 +130,15 @@ impl Error {
                 | Rpc::NodePublishVolume => Code::AlreadyExists,
                 _ => Code::FailedPrecondition,
             },
+            // The resizer takes no other code for "this change can't be had, don't try again".
+            Self::OutOfRange(_) if rpc == Rpc::ControllerModifyVolume => Code::InvalidArgument,
             Self::OutOfRange(_) => Code::OutOfRange,
-            Self::InUse(_) | Self::PublishedElsewhere(_) | Self::NotStaged(_) | Self::Unhealthy(_) => {
+            Self::InUse(_) | Self::NotPossible(_) | Self::PublishedElsewhere(_) | Self::NotStaged(_) => {
                 Code::FailedPrecondition
             }
+            // Elsewhere that code is final; what is missing may come back.
+            Self::Unhealthy(_) if rpc == Rpc::Probe => Code::FailedPrecondition,
+            Self::Unhealthy(_) => Code::Unavailable,
             Self::LimitReached(_) | Self::TopologyUnsatisfied(_) => Code::ResourceExhausted,
             // A stage or publish beyond the volume's capabilities is a matter of the volume's state; elsewhere
             // the request itself asks for what there is not.
@@ -163,6 +181,7 @@ impl fmt::Display for Error {
             Self::Incompatible(text)
             | Self::OutOfRange(text)
             | Self::InUse(text)
+            | Self::NotPossible(text)
             | Self::NotStaged(text)
             | Self::LimitReached(text)
             | Self::TopologyUnsatisfied(text)
@@ -199,6 +218,7 @@ impl From<std::io::Error> for Error {
     }
 }
 
+/// Each kind keeps its meaning; docs/error-mapping.md has the table.
 #[cfg(all(feature = "mount", target_os = "linux"))]
 impl From<csi_mount::Error> for Error {
     fn from(error: csi_mount::Error) -> Self {
@@ -207,10 +227,14 @@ impl From<csi_mount::Error> for Error {
         match error.kind() {
             ErrorKind::InvalidInput | ErrorKind::Unsupported => Self::Unsupported(text),
             ErrorKind::AlreadyMounted => Self::Incompatible(text),
-            ErrorKind::Busy | ErrorKind::NotBlank | ErrorKind::ReadOnly => Self::InUse(text),
+            ErrorKind::Busy => Self::InUse(text),
+            ErrorKind::NotBlank | ErrorKind::ReadOnly | ErrorKind::Damaged => Self::NotPossible(text),
             ErrorKind::OutOfRange => Self::OutOfRange(text),
             ErrorKind::NoSpace => Self::LimitReached(text),
-            ErrorKind::Unresponsive => Self::Unavailable(text),
+            // Devices come and go, and servers come back: asking again may help.
+            ErrorKind::NotFound | ErrorKind::Unresponsive | ErrorKind::WrongDevice => Self::Unavailable(text),
+            ErrorKind::MissingTool => Self::Unhealthy(text),
+            // Not PERMISSION_DENIED, which is about the caller's credentials.
             _ => Self::internal(error),
         }
     }

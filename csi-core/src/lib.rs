@@ -83,6 +83,7 @@ pub use csi_mount as mount;
 pub use csi_proto as proto;
 
 pub use blocking::blocking;
+pub use capabilities::{ControllerCapability, NodeCapability};
 pub use controller::{
     Capacity, Controller, ControllerExpandVolumeRequest, ControllerGetVolumeHealthRequest,
     ControllerGetVolumeRequest, ControllerListVolumeHealthRequest, ControllerModifyVolumeRequest,
@@ -102,10 +103,10 @@ pub use identity::{Identity, Readiness};
 #[cfg(all(feature = "mount", target_os = "linux"))]
 pub use node::{Attachment, BlockDevices, BlockNode, Directories, DirectoryNode, remove_tree};
 pub use node::{
-    GetStorageHealth, GetVolumeStats, Node, NodeExpandVolume, NodeExpandVolumeRequest,
+    AtTarget, GetStorageHealth, GetVolumeStats, Node, NodeExpandVolume, NodeExpandVolumeRequest,
     NodeGetStorageHealthRequest, NodeGetVolumeHealth, NodeGetVolumeHealthRequest, NodeGetVolumeStatsRequest,
     NodeInfo, NodePublishVolumeRequest, NodeService, NodeStageVolumeRequest, NodeUnpublishVolumeRequest,
-    NodeUnstageVolumeRequest, StageUnstageVolume,
+    NodeUnstageVolumeRequest, PublishedTargets, SingleNodeWriter, StageUnstageVolume,
 };
 pub use plugin::{Mode, Plugin};
 pub use rpc::{Rpc, Service};

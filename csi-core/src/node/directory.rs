@@ -8,7 +8,7 @@ use async_trait::async_trait;
 
 use super::{
     GetVolumeStats, Node, NodeGetVolumeStatsRequest, NodeInfo, NodePublishVolumeRequest, NodeService,
-    NodeUnpublishVolumeRequest,
+    NodeUnpublishVolumeRequest, PublishedTargets, targets::MountTable,
 };
 use crate::{Error, Result, VolumeId, VolumeStats, blocking};
 
@@ -69,6 +69,12 @@ impl<D: Directories> Node for DirectoryNode<D> {
 
     async fn publish_volume(&self, request: NodePublishVolumeRequest) -> Result<()> {
         request.bind(self.existing(&request.volume_id).await?).await
+    }
+
+    async fn published(&self, request: &NodePublishVolumeRequest) -> Result<PublishedTargets> {
+        let source = self.existing(&request.volume_id).await?;
+        let target = request.target_path.clone();
+        blocking(move || Ok(MountTable::read()?.of_directory(&source, &target))).await
     }
 
     async fn unpublish_volume(&self, request: NodeUnpublishVolumeRequest) -> Result<()> {
