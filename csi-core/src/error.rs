@@ -1,5 +1,8 @@
 //! What can go wrong, by the spec's names for it, and the code that each RPC gives it.
 
+#[cfg(all(feature = "mount", target_os = "linux"))]
+mod mount;
+
 use std::fmt;
 
 use tonic::Code;
@@ -218,56 +221,5 @@ impl From<std::io::Error> for Error {
     }
 }
 
-/// Each kind keeps its meaning; docs/error-mapping.md has the table.
-#[cfg(all(feature = "mount", target_os = "linux"))]
-impl From<csi_mount::Error> for Error {
-    fn from(error: csi_mount::Error) -> Self {
-        use csi_mount::ErrorKind;
-        let text = error.to_string();
-        match error.kind() {
-            ErrorKind::InvalidInput | ErrorKind::Unsupported => Self::Unsupported(text),
-            ErrorKind::AlreadyMounted => Self::Incompatible(text),
-            ErrorKind::Busy => Self::InUse(text),
-            ErrorKind::NotBlank | ErrorKind::ReadOnly | ErrorKind::Damaged => Self::NotPossible(text),
-            ErrorKind::OutOfRange => Self::OutOfRange(text),
-            ErrorKind::NoSpace => Self::LimitReached(text),
-            // Devices come and go, and servers come back: asking again may help.
-            ErrorKind::NotFound | ErrorKind::Unresponsive | ErrorKind::WrongDevice => Self::Unavailable(text),
-            ErrorKind::MissingTool => Self::Unhealthy(text),
-            // Not PERMISSION_DENIED, which is about the caller's credentials.
-            _ => Self::internal(error),
-        }
-    }
-}
-
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_status_always_has_a_message_and_never_details() {
-        for rpc in Rpc::ALL {
-            let status = Error::InUse(String::new()).status(*rpc);
-            assert!(!status.message().is_empty());
-            assert!(status.details().is_empty());
-        }
-    }
-
-    #[test]
-    fn existing_and_different_is_a_conflict_where_something_is_made() {
-        let different = Error::Incompatible("size".into());
-        assert_eq!(different.code(Rpc::CreateVolume), Code::AlreadyExists);
-        assert_eq!(different.code(Rpc::NodePublishVolume), Code::AlreadyExists);
-        assert_eq!(different.code(Rpc::ControllerExpandVolume), Code::FailedPrecondition);
-    }
-
-    #[test]
-    fn the_cause_is_for_the_log() {
-        let error = Error::from(std::io::Error::other("disk on fire"));
-        assert_eq!(error.code(Rpc::DeleteVolume), Code::Internal);
-        assert_eq!(error.to_string(), "disk on fire");
-        assert!(std::error::Error::source(&error).is_some());
-        let full = Error::from(std::io::Error::from(std::io::ErrorKind::StorageFull));
-        assert_eq!(full.code(Rpc::CreateVolume), Code::ResourceExhausted);
-    }
-}
+mod tests;

@@ -2,6 +2,7 @@
 #![allow(dead_code, unreachable_pub, reason = "a module of each test file, which uses its part")]
 
 pub mod client;
+pub mod log;
 pub mod samples;
 pub mod walk;
 
@@ -62,7 +63,8 @@ impl PublishUnpublishVolume for Whole {
 #[async_trait]
 impl ListVolumes for Whole {
     async fn list_volumes(&self, _: ListVolumesRequest) -> Result<Page<VolumeListing>> {
-        let listing = VolumeListing { volume: volume(&any(VolumeId::new)), published_node_ids: vec![any(NodeId::new)] };
+        let listing =
+            VolumeListing { volume: volume(&any(VolumeId::new)), published_node_ids: vec![any(NodeId::new)] };
         Ok(Page { entries: vec![listing], next_token: None })
     }
 }
@@ -161,7 +163,10 @@ impl GroupController for Whole {
         Ok(())
     }
 
-    async fn volume_group_snapshot(&self, request: GetVolumeGroupSnapshotRequest) -> Result<VolumeGroupSnapshot> {
+    async fn volume_group_snapshot(
+        &self,
+        request: GetVolumeGroupSnapshotRequest,
+    ) -> Result<VolumeGroupSnapshot> {
         let snapshots = request.snapshot_ids.iter().map(|id| snapshot(id, &any(VolumeId::new))).collect();
         Ok(VolumeGroupSnapshot::new(request.group_snapshot_id, snapshots, SystemTime::UNIX_EPOCH))
     }

@@ -31,7 +31,10 @@ fn mount() -> v1::VolumeCapability {
         mount_flags: vec!["noatime".to_owned(), format!("password={CANARY}"), format!("{CANARY} {CANARY}")],
         volume_mount_group: "1000".to_owned(),
     };
-    v1::VolumeCapability { access_mode: Some(AccessMode { mode: 7 }), access_type: Some(AccessType::Mount(mount)) }
+    v1::VolumeCapability {
+        access_mode: Some(AccessMode { mode: 7 }),
+        access_type: Some(AccessType::Mount(mount)),
+    }
 }
 
 fn block() -> v1::VolumeCapability {
@@ -73,7 +76,10 @@ pub fn samples() -> Vec<(Rpc, Vec<u8>)> {
         (Rpc::Probe, vec![]),
         (Rpc::CreateVolume, create(mount(), snapshot, requisite.clone()).encode_to_vec()),
         (Rpc::CreateVolume, create(block(), clone, preferred).encode_to_vec()),
-        (Rpc::DeleteVolume, v1::DeleteVolumeRequest { volume_id: volume_id(), secrets: secrets() }.encode_to_vec()),
+        (
+            Rpc::DeleteVolume,
+            v1::DeleteVolumeRequest { volume_id: volume_id(), secrets: secrets() }.encode_to_vec(),
+        ),
         (
             Rpc::ControllerPublishVolume,
             v1::ControllerPublishVolumeRequest {
@@ -88,8 +94,12 @@ pub fn samples() -> Vec<(Rpc, Vec<u8>)> {
         ),
         (
             Rpc::ControllerUnpublishVolume,
-            v1::ControllerUnpublishVolumeRequest { volume_id: volume_id(), node_id: "n".into(), secrets: secrets() }
-                .encode_to_vec(),
+            v1::ControllerUnpublishVolumeRequest {
+                volume_id: volume_id(),
+                node_id: "n".into(),
+                secrets: secrets(),
+            }
+            .encode_to_vec(),
         ),
         (
             Rpc::ValidateVolumeCapabilities,
@@ -103,15 +113,23 @@ pub fn samples() -> Vec<(Rpc, Vec<u8>)> {
             }
             .encode_to_vec(),
         ),
-        (Rpc::ListVolumes, v1::ListVolumesRequest { max_entries: 2, starting_token: "t".into() }.encode_to_vec()),
+        (
+            Rpc::ListVolumes,
+            v1::ListVolumesRequest { max_entries: 2, starting_token: "t".into() }.encode_to_vec(),
+        ),
         (
             Rpc::ControllerListVolumeHealth,
-            v1::ControllerListVolumeHealthRequest { max_entries: 2, starting_token: "t".into(), secrets: secrets() }
-                .encode_to_vec(),
+            v1::ControllerListVolumeHealthRequest {
+                max_entries: 2,
+                starting_token: "t".into(),
+                secrets: secrets(),
+            }
+            .encode_to_vec(),
         ),
         (
             Rpc::ControllerGetVolumeHealth,
-            v1::ControllerGetVolumeHealthRequest { volume_id: volume_id(), secrets: secrets() }.encode_to_vec(),
+            v1::ControllerGetVolumeHealthRequest { volume_id: volume_id(), secrets: secrets() }
+                .encode_to_vec(),
         ),
         (
             Rpc::GetCapacity,
@@ -134,7 +152,10 @@ pub fn samples() -> Vec<(Rpc, Vec<u8>)> {
             }
             .encode_to_vec(),
         ),
-        (Rpc::DeleteSnapshot, v1::DeleteSnapshotRequest { snapshot_id: "s".into(), secrets: secrets() }.encode_to_vec()),
+        (
+            Rpc::DeleteSnapshot,
+            v1::DeleteSnapshotRequest { snapshot_id: "s".into(), secrets: secrets() }.encode_to_vec(),
+        ),
         (
             Rpc::ListSnapshots,
             v1::ListSnapshotsRequest {
@@ -146,7 +167,10 @@ pub fn samples() -> Vec<(Rpc, Vec<u8>)> {
             }
             .encode_to_vec(),
         ),
-        (Rpc::GetSnapshot, v1::GetSnapshotRequest { snapshot_id: "s".into(), secrets: secrets() }.encode_to_vec()),
+        (
+            Rpc::GetSnapshot,
+            v1::GetSnapshotRequest { snapshot_id: "s".into(), secrets: secrets() }.encode_to_vec(),
+        ),
         (
             Rpc::ControllerExpandVolume,
             v1::ControllerExpandVolumeRequest {
@@ -250,7 +274,8 @@ pub fn samples() -> Vec<(Rpc, Vec<u8>)> {
         ),
         (
             Rpc::NodeUnpublishVolume,
-            v1::NodeUnpublishVolumeRequest { volume_id: volume_id(), target_path: "/target".into() }.encode_to_vec(),
+            v1::NodeUnpublishVolumeRequest { volume_id: volume_id(), target_path: "/target".into() }
+                .encode_to_vec(),
         ),
         (
             Rpc::NodeGetVolumeStats,

@@ -1,8 +1,10 @@
 //! Every valid request, changed in one field at a time, as the descriptor lists the fields; and what is due to it.
 
 use csi_core::Rpc;
-use prost_reflect::{DescriptorPool, DynamicMessage, FieldDescriptor, Kind, MapKey, MessageDescriptor, ReflectMessage, Value};
 use prost::Message;
+use prost_reflect::{
+    DescriptorPool, DynamicMessage, FieldDescriptor, Kind, MapKey, MessageDescriptor, ReflectMessage, Value,
+};
 use tonic::Code;
 
 use super::samples::samples;
@@ -48,7 +50,8 @@ const REQUIRED: &str = "
 ";
 
 /// Names, in which control characters are banned.
-const NAMES: &str = "CreateVolumeRequest.name CreateSnapshotRequest.name CreateVolumeGroupSnapshotRequest.name";
+const NAMES: &str =
+    "CreateVolumeRequest.name CreateSnapshotRequest.name CreateVolumeGroupSnapshotRequest.name";
 
 /// Fields that hold a path: no size limit, and absolute but for `volume_path`, which is merely not found.
 const PATHS: &str = "staging_target_path target_path volume_publish_path volume_path";
@@ -75,7 +78,9 @@ fn due_without(field: &FieldDescriptor, parent: &str, path: &str) -> Result<(), 
         "VolumeCapability.access_mode" => invalid(format!("{path}.mode")),
         "VolumeCapability.mount" | "VolumeCapability.block" => invalid(format!("{parent}.access_type")),
         // The only one of a choice, or of two that can't both be missing.
-        "VolumeContentSource.snapshot" | "VolumeContentSource.volume" | "TopologyRequirement.requisite"
+        "VolumeContentSource.snapshot"
+        | "VolumeContentSource.volume"
+        | "TopologyRequirement.requisite"
         | "TopologyRequirement.preferred" => invalid(parent),
         _ => Ok(()),
     }
@@ -137,7 +142,11 @@ fn strings(field: &FieldDescriptor, path: &str) -> Vec<(&'static str, Value, Due
 /// Other values of a field, and what is due to each.
 fn changes(field: &FieldDescriptor, value: &Value, path: &str) -> Vec<(&'static str, Value, Due)> {
     if field.is_map() {
-        let map = |more| Value::Map(four_kib(more).map(|(key, value)| (MapKey::String(key), Value::String(value))).collect());
+        let map = |more| {
+            Value::Map(
+                four_kib(more).map(|(key, value)| (MapKey::String(key), Value::String(value))).collect(),
+            )
+        };
         return vec![("4 KiB", map(0), Ok(())), ("4 KiB and a byte", map(1), invalid(path))];
     }
     if field.name() == "mount_flags" {
@@ -172,8 +181,12 @@ fn changes(field: &FieldDescriptor, value: &Value, path: &str) -> Vec<(&'static 
     }
     match field.kind() {
         Kind::String => strings(field, path),
-        Kind::Int32 => vec![("negative", Value::I32(-1), invalid(path)), ("largest", Value::I32(i32::MAX), Ok(()))],
-        Kind::Int64 => vec![("negative", Value::I64(-1), invalid(path)), ("least", Value::I64(i64::MIN), invalid(path))],
+        Kind::Int32 => {
+            vec![("negative", Value::I32(-1), invalid(path)), ("largest", Value::I32(i32::MAX), Ok(()))]
+        }
+        Kind::Int64 => {
+            vec![("negative", Value::I64(-1), invalid(path)), ("least", Value::I64(i64::MIN), invalid(path))]
+        }
         Kind::Enum(_) => vec![
             ("unknown", Value::EnumNumber(0), invalid(path)),
             ("of a newer spec", Value::EnumNumber(99), invalid(path)),
@@ -195,12 +208,17 @@ fn walk(rpc: Rpc, message: &DynamicMessage, parent: &str, put: Put<'_>, cases: &
     let fields: Vec<FieldDescriptor> =
         message.descriptor().fields().filter(|field| message.has_field(field)).collect();
     for field in fields {
-        let path = if parent.is_empty() { field.name().to_owned() } else { format!("{parent}.{}", field.name()) };
+        let path =
+            if parent.is_empty() { field.name().to_owned() } else { format!("{parent}.{}", field.name()) };
         let mut add = |what: &str, request: Vec<u8>, due| {
             cases.push(Case { rpc, change: format!("{path} {what}"), request, due });
         };
         let left_out = field.clone();
-        add("left out", put(Box::new(move |message| message.clear_field(&left_out))), due_without(&field, parent, &path));
+        add(
+            "left out",
+            put(Box::new(move |message| message.clear_field(&left_out))),
+            due_without(&field, parent, &path),
+        );
         let value = message.get_field(&field).into_owned();
         for (what, other, due) in changes(&field, &value, &path) {
             let field = field.clone();
