@@ -85,7 +85,7 @@ pub struct Capacity {
 
 request! {
     /// Room for what, where. Callers send a StorageClass's parameters as they are, so unknown keys are no mistake
-    /// here: look up what you know with [`Parameters::get`].
+    /// here: read what you know with [`Parameters::parse_known`].
     GetCapacityRequest {
         /// How the volumes will be used; empty is any way.
         volume_capabilities: Vec<VolumeCapability>,

@@ -42,15 +42,15 @@ impl MountTable {
 
     /// The targets of what is mounted at the staging path.
     pub(super) fn of_staged(&self, staging: &Path, target: &Path, fs_type: Option<&str>) -> PublishedTargets {
-        let Some(staged) = self.at(staging) else { return PublishedTargets::default() };
-        if let (Some(asked), Some(found)) = (fs_type, self.at(target)) {
+        if let Some(found) = self.at(target) {
             if is_node(found) {
                 return other("a raw device is published there, and a filesystem is asked for");
             }
-            if asked != found.fs_type {
+            if let Some(asked) = fs_type.filter(|asked| *asked != found.fs_type) {
                 return other(&format!("{} is mounted there, and {asked} is asked for", found.fs_type));
             }
         }
+        let Some(staged) = self.at(staging) else { return PublishedTargets::default() };
         let is_volume = |entry: &MountEntry| entry.device == staged.device && entry.root == staged.root;
         self.targets(target, &[staging], is_volume)
     }
