@@ -110,7 +110,8 @@ impl Ranges {
 mod tests {
     use super::*;
 
-    type Listed = Result<Vec<Vec<(i64, i64)>>, String>;
+    /// A kind of ranges, ranges of it, and the rule that they break.
+    type Broken = (BlockMetadataType, &'static [(u64, u64)], &'static str);
 
     /// The messages that come of these ranges, or how the stream ends.
     async fn messages(
@@ -149,8 +150,8 @@ mod tests {
     #[tokio::test]
     async fn max_results_and_starting_offset_are_kept() {
         let all = [(0, 10), (10, 10), (30, 5), (90, 10)];
-        let listed: Listed = Ok(vec![vec![(0, 10), (10, 10)], vec![(30, 5), (90, 10)]]);
-        assert_eq!(messages(VariableLength, &all, 0, 2).await, (listed.unwrap(), None));
+        let due = vec![vec![(0, 10), (10, 10)], vec![(30, 5), (90, 10)]];
+        assert_eq!(messages(VariableLength, &all, 0, 2).await, (due, None));
         let (sent, error) = messages(VariableLength, &all, 0, 0).await;
         assert_eq!((sent.len(), sent[0].len(), error), (1, 4, None));
         // A range that the offset lies in is sent whole; one that ends at it is not.
@@ -163,7 +164,7 @@ mod tests {
 
     #[tokio::test]
     async fn what_breaks_the_order_ends_the_stream_after_what_was_right() {
-        let cases: [(BlockMetadataType, &[(u64, u64)], &str); 8] = [
+        let cases: [Broken; 8] = [
             (VariableLength, &[(10, 10), (5, 5)], "starts before the end"),
             (VariableLength, &[(10, 10), (19, 5)], "starts before the end"),
             (VariableLength, &[(10, 10), (10, 10)], "starts before the end"),
