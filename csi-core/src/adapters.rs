@@ -1,24 +1,18 @@
 //! The five services of the wire, as a table: each RPC with its request, the capability that it needs, and the
-//! method that serves it. [`CallPath::call`] does the rest, for all of them alike.
+//! method that serves it. [`CallPath`] does the rest, for all of them alike.
 
 use std::sync::Arc;
 
 use csi_proto::v1;
 use tonic::{Request, Response, Status};
 
-use crate::call::{Call, CallPath};
-use crate::controller::{
-    ControllerExpandVolumeRequest, ControllerGetCapabilitiesRequest, ControllerPublishVolumeRequest,
-    ControllerTable, ControllerUnpublishVolumeRequest, CreateVolumeRequest, DeleteVolumeRequest,
-    ValidateVolumeCapabilitiesRequest, check_supported,
-};
+use crate::call::{Call, CallPath, Sent, StreamCall};
+use crate::controller::*;
+use crate::group_controller::*;
 use crate::identity::{GetPluginCapabilitiesRequest, GetPluginInfoRequest, Identity, ProbeRequest};
-use crate::node::{
-    NodeExpandVolumeRequest, NodeGetCapabilitiesRequest, NodeGetInfoRequest, NodeGetVolumeStatsRequest,
-    NodePublishVolumeRequest, NodeStageVolumeRequest, NodeTable, NodeUnpublishVolumeRequest,
-    NodeUnstageVolumeRequest,
-};
+use crate::node::*;
 use crate::plugin::Mode;
+use crate::snapshot_metadata::*;
 use crate::{Error, Result, Rpc, Service};
 
 /// A plugin as it is served.
@@ -28,6 +22,8 @@ pub(crate) struct Core {
     pub(crate) identity: Arc<dyn Identity>,
     pub(crate) controller: Option<ControllerTable>,
     pub(crate) node: Option<NodeTable>,
+    pub(crate) group_controller: Option<Arc<dyn GroupController>>,
+    pub(crate) snapshot_metadata: Option<Arc<dyn SnapshotMetadata>>,
     pub(crate) mode: Mode,
 }
 
@@ -49,6 +45,14 @@ impl Core {
         self.table(Service::Controller, &self.controller)
     }
 
+    fn group_controller(&self) -> Result<&Arc<dyn GroupController>> {
+        self.table(Service::GroupController, &self.group_controller)
+    }
+
+    fn snapshot_metadata(&self) -> Result<&Arc<dyn SnapshotMetadata>> {
+        self.table(Service::SnapshotMetadata, &self.snapshot_metadata)
+    }
+
     fn node(&self) -> Result<&NodeTable> {
         self.table(Service::Node, &self.node)
     }
@@ -62,61 +66,52 @@ fn not_offered(rpc: Rpc) -> Error {
 #[derive(Clone)]
 pub(crate) struct Adapter(pub(crate) Arc<Core>);
 
-/// `method: Request -> Reply = the service's table, the driver's part in it => what that does with the request`.
-/// What stands under `declared` has a trait and types, and is served by nothing yet.
+/// `method: Request -> Reply = its part of the service's table => what that does with the request`.
 macro_rules! serve {
-    ($server:path;
-        $(unary { $($method:ident: $request:ident -> $reply:ident =
-            $table:ident, $part:expr => |$driver:pat_param, $arg:pat_param| $body:expr;)* })?
-        $(declared { $($rpc:ident $declared:ident: $wire:ident -> $answer:ident;)* })?
-        $(streams { $($stream_rpc:ident $stream:ident $stream_type:ident: $stream_wire:ident -> $item:ident;)* })?
+    ($server:path, $table:ident: $table_type:ty;
+        $($method:ident: $request:ident -> $reply:ident = $part:expr => |$driver:pat_param, $arg:pat_param| $body:expr;)*
+        $(@streams
+        $($stream:ident $stream_type:ident: $asked:ident = |$source:pat_param, $ask:pat_param| $open:expr;)*)?
     ) => {
         #[tonic::async_trait]
         impl $server for Adapter {
-            $($(async fn $method(&self, request: Request<v1::$request>) -> Result<Response<v1::$reply>, Status> {
+            $(async fn $method(&self, request: Request<v1::$request>) -> Result<Response<v1::$reply>, Status> {
                 let part = self.0.$table().and_then(|table| {
-                    #[allow(clippy::redundant_closure_call, reason = "the table's rows are closures")]
-                    ($part)(table).ok_or_else(|| not_offered(<$request as Call>::RPC))
+                    let part: fn(&$table_type) -> Option<_> = $part;
+                    part(table).ok_or_else(|| not_offered(<$request as Call>::RPC))
                 });
                 let handler = part.map(|$driver| move |$arg: $request| async move { $body });
                 self.0.path.call::<$request, _>(request, handler).await
-            })*)?
-            $($(async fn $declared(&self, _: Request<v1::$wire>) -> Result<Response<v1::$answer>, Status> {
-                Err(not_offered(Rpc::$rpc).status(Rpc::$rpc))
-            })*)?
+            })*
             $($(
-            type $stream_type = tokio_stream::Empty<Result<v1::$item, Status>>;
+            type $stream_type = Sent<<$asked as StreamCall>::Item>;
 
-            async fn $stream(
-                &self,
-                _: Request<v1::$stream_wire>,
-            ) -> Result<Response<Self::$stream_type>, Status> {
-                Err(not_offered(Rpc::$stream_rpc).status(Rpc::$stream_rpc))
+            async fn $stream(&self, request: Request<v1::$asked>) -> Result<Response<Self::$stream_type>, Status> {
+                let part = self.0.$table().cloned();
+                let handler = part.map(|$source| move |$ask: $asked| async move { $open });
+                self.0.path.stream::<$asked, _>(request, handler).await
             })*)?
         }
     };
 }
 
-serve!(v1::identity_server::Identity;
-    unary {
+serve!(v1::identity_server::Identity, identity: Core;
     get_plugin_info: GetPluginInfoRequest -> GetPluginInfoResponse =
-        identity, |core: &Core| Some(core.info.clone()) => |info, _| Ok(info);
+        |core| Some(core.info.clone()) => |info, _| Ok(info);
     get_plugin_capabilities: GetPluginCapabilitiesRequest -> GetPluginCapabilitiesResponse =
-        identity, |_| Some(()) => |(), _| Ok(());
+        |_| Some(()) => |(), _| Ok(());
     probe: ProbeRequest -> ProbeResponse =
-        identity, |core: &Core| Some(core.identity.clone()) => |identity, _| identity.probe().await;
-    }
+        |core| Some(core.identity.clone()) => |identity, _| identity.probe().await;
 );
 
-serve!(v1::controller_server::Controller;
-    unary {
+serve!(v1::controller_server::Controller, controller: ControllerTable;
     create_volume: CreateVolumeRequest -> CreateVolumeResponse =
-        controller, |table: &ControllerTable| table.create_delete_volume.clone() => |driver, request| {
+        |table| table.create_delete_volume.clone() => |driver, request| {
             check_supported(&*driver, &request.volume_capabilities)?;
             driver.create_volume(request).await
         };
     delete_volume: DeleteVolumeRequest -> DeleteVolumeResponse =
-        controller, |table: &ControllerTable| table.create_delete_volume.clone() => |driver, request| {
+        |table| table.create_delete_volume.clone() => |driver, request| {
             // Not there is deleted already; a driver need not say so again.
             match driver.lookup(&request.volume_id).await? {
                 Some(_) => driver.delete_volume(request).await,
@@ -124,86 +119,82 @@ serve!(v1::controller_server::Controller;
             }
         };
     controller_publish_volume: ControllerPublishVolumeRequest -> ControllerPublishVolumeResponse =
-        controller, |table: &ControllerTable| table.publish_unpublish_volume.clone() => |driver, request|
-            driver.publish_volume(request).await;
+        |table| table.publish_unpublish_volume.clone() => |driver, request| driver.publish_volume(request).await;
     controller_unpublish_volume: ControllerUnpublishVolumeRequest -> ControllerUnpublishVolumeResponse =
-        controller, |table: &ControllerTable| table.publish_unpublish_volume.clone() => |driver, request|
-            driver.unpublish_volume(request).await;
+        |table| table.publish_unpublish_volume.clone() => |driver, request| driver.unpublish_volume(request).await;
     validate_volume_capabilities: ValidateVolumeCapabilitiesRequest -> ValidateVolumeCapabilitiesResponse =
-        controller, |table: &ControllerTable| Some(table.controller.clone()) => |driver, request|
-            request.answer(&*driver).await;
+        |table| Some((table.controller.clone(), table.offered.clone())) => |(driver, offered), request|
+            request.answer(&*driver, &offered).await;
+    list_volumes: ListVolumesRequest -> ListVolumesResponse =
+        |table| table.list_volumes.clone().map(|driver| (driver, table.conditions.clone()))
+            => |(driver, conditions), request| conditions.of_page(driver.list_volumes(request).await?).await;
+    controller_list_volume_health: ControllerListVolumeHealthRequest -> ControllerListVolumeHealthResponse =
+        |table| table.list_volume_health.clone() => |driver, request| driver.list_volume_health(request).await;
+    controller_get_volume_health: ControllerGetVolumeHealthRequest -> ControllerGetVolumeHealthResponse =
+        |table| table.volume_health.clone() => |driver, request| driver.volume_health(request).await;
+    get_capacity: GetCapacityRequest -> GetCapacityResponse =
+        |table| table.capacity.clone() => |driver, request| driver.capacity(request).await;
     controller_get_capabilities: ControllerGetCapabilitiesRequest -> ControllerGetCapabilitiesResponse =
-        controller, |_| Some(()) => |(), _| Ok(());
+        |_| Some(()) => |(), _| Ok(());
+    create_snapshot: CreateSnapshotRequest -> CreateSnapshotResponse =
+        |table| table.create_delete_snapshot.clone() => |driver, request| driver.create_snapshot(request).await;
+    delete_snapshot: DeleteSnapshotRequest -> DeleteSnapshotResponse =
+        |table| table.create_delete_snapshot.clone() => |driver, request| driver.delete_snapshot(request).await;
+    list_snapshots: ListSnapshotsRequest -> ListSnapshotsResponse =
+        |table| table.list_snapshots.clone() => |driver, request| driver.list_snapshots(request).await;
+    get_snapshot: GetSnapshotRequest -> GetSnapshotResponse =
+        |table| table.snapshot.clone() => |driver, request| driver.get_snapshot(request).await;
     controller_expand_volume: ControllerExpandVolumeRequest -> ControllerExpandVolumeResponse =
-        controller, |table: &ControllerTable| table.expand_volume.clone() => |driver, request|
-            driver.expand_volume(request).await;
-    }
-    declared {
-        ListVolumes list_volumes: ListVolumesRequest -> ListVolumesResponse;
-        ControllerListVolumeHealth controller_list_volume_health:
-            ControllerListVolumeHealthRequest -> ControllerListVolumeHealthResponse;
-        ControllerGetVolumeHealth controller_get_volume_health:
-            ControllerGetVolumeHealthRequest -> ControllerGetVolumeHealthResponse;
-        GetCapacity get_capacity: GetCapacityRequest -> GetCapacityResponse;
-        CreateSnapshot create_snapshot: CreateSnapshotRequest -> CreateSnapshotResponse;
-        DeleteSnapshot delete_snapshot: DeleteSnapshotRequest -> DeleteSnapshotResponse;
-        ListSnapshots list_snapshots: ListSnapshotsRequest -> ListSnapshotsResponse;
-        GetSnapshot get_snapshot: GetSnapshotRequest -> GetSnapshotResponse;
-        ControllerGetVolume controller_get_volume: ControllerGetVolumeRequest -> ControllerGetVolumeResponse;
-        ControllerModifyVolume controller_modify_volume:
-            ControllerModifyVolumeRequest -> ControllerModifyVolumeResponse;
-    }
+        |table| table.expand_volume.clone() => |driver, request| driver.expand_volume(request).await;
+    controller_get_volume: ControllerGetVolumeRequest -> ControllerGetVolumeResponse =
+        |table| table.volume.clone().map(|driver| (driver, table.conditions.clone()))
+            => |(driver, conditions), request| conditions.of_volume(driver.get_volume(request).await?).await;
+    controller_modify_volume: ControllerModifyVolumeRequest -> ControllerModifyVolumeResponse =
+        |table| table.modify_volume.clone() => |driver, request| driver.modify_volume(request).await;
 );
 
-serve!(v1::group_controller_server::GroupController;
-    declared {
-        GroupControllerGetCapabilities group_controller_get_capabilities:
-            GroupControllerGetCapabilitiesRequest -> GroupControllerGetCapabilitiesResponse;
-        CreateVolumeGroupSnapshot create_volume_group_snapshot:
-            CreateVolumeGroupSnapshotRequest -> CreateVolumeGroupSnapshotResponse;
-        DeleteVolumeGroupSnapshot delete_volume_group_snapshot:
-            DeleteVolumeGroupSnapshotRequest -> DeleteVolumeGroupSnapshotResponse;
-        GetVolumeGroupSnapshot get_volume_group_snapshot:
-            GetVolumeGroupSnapshotRequest -> GetVolumeGroupSnapshotResponse;
-    }
+serve!(v1::group_controller_server::GroupController, group_controller: Arc<dyn GroupController>;
+    group_controller_get_capabilities:
+        GroupControllerGetCapabilitiesRequest -> GroupControllerGetCapabilitiesResponse =
+        |_| Some(()) => |(), _| Ok(());
+    create_volume_group_snapshot: CreateVolumeGroupSnapshotRequest -> CreateVolumeGroupSnapshotResponse =
+        |driver| Some(driver.clone()) => |driver, request| driver.create_volume_group_snapshot(request).await;
+    delete_volume_group_snapshot: DeleteVolumeGroupSnapshotRequest -> DeleteVolumeGroupSnapshotResponse =
+        |driver| Some(driver.clone()) => |driver, request| driver.delete_volume_group_snapshot(request).await;
+    get_volume_group_snapshot: GetVolumeGroupSnapshotRequest -> GetVolumeGroupSnapshotResponse =
+        |driver| Some(driver.clone()) => |driver, request| driver.volume_group_snapshot(request).await;
 );
 
-serve!(v1::snapshot_metadata_server::SnapshotMetadata;
-    streams {
-        GetMetadataAllocated get_metadata_allocated GetMetadataAllocatedStream:
-            GetMetadataAllocatedRequest -> GetMetadataAllocatedResponse;
-        GetMetadataDelta get_metadata_delta GetMetadataDeltaStream:
-            GetMetadataDeltaRequest -> GetMetadataDeltaResponse;
-    }
+serve!(v1::snapshot_metadata_server::SnapshotMetadata, snapshot_metadata: Arc<dyn SnapshotMetadata>;
+    @streams
+    get_metadata_allocated GetMetadataAllocatedStream:
+        GetMetadataAllocatedRequest =
+        |driver, request| driver.metadata_allocated(request).await;
+    get_metadata_delta GetMetadataDeltaStream: GetMetadataDeltaRequest =
+        |driver, request| driver.metadata_delta(request).await;
 );
 
-serve!(v1::node_server::Node;
-    unary {
+serve!(v1::node_server::Node, node: NodeTable;
     node_stage_volume: NodeStageVolumeRequest -> NodeStageVolumeResponse =
-        node, |table: &NodeTable| table.stage_unstage_volume.clone() => |driver, request|
-            driver.stage_volume(request).await;
+        |table| table.stage_unstage_volume.clone() => |driver, request| driver.stage_volume(request).await;
     node_unstage_volume: NodeUnstageVolumeRequest -> NodeUnstageVolumeResponse =
-        node, |table: &NodeTable| table.stage_unstage_volume.clone() => |driver, request|
-            driver.unstage_volume(request).await;
+        |table| table.stage_unstage_volume.clone() => |driver, request| driver.unstage_volume(request).await;
     node_publish_volume: NodePublishVolumeRequest -> NodePublishVolumeResponse =
-        node, |table: &NodeTable| Some(table.node.clone()) => |driver, request|
-            driver.publish_volume(request).await;
+        |table| Some((table.node.clone(), table.rule())) => |(driver, rule), request|
+            request.answer(&*driver, rule).await;
     node_unpublish_volume: NodeUnpublishVolumeRequest -> NodeUnpublishVolumeResponse =
-        node, |table: &NodeTable| Some(table.node.clone()) => |driver, request|
-            driver.unpublish_volume(request).await;
+        |table| Some(table.node.clone()) => |driver, request| driver.unpublish_volume(request).await;
     node_get_volume_stats: NodeGetVolumeStatsRequest -> NodeGetVolumeStatsResponse =
-        node, |table: &NodeTable| table.volume_stats.clone() => |driver, request|
-            driver.volume_stats(request).await;
+        |table| table.volume_stats.clone().map(|driver| (driver, table.condition.clone()))
+            => |(driver, health), request| request.answer(&*driver, health).await;
+    node_get_volume_health: NodeGetVolumeHealthRequest -> NodeGetVolumeHealthResponse =
+        |table| table.volume_health.clone() => |driver, request| driver.volume_health(request).await;
+    node_get_storage_health: NodeGetStorageHealthRequest -> NodeGetStorageHealthResponse =
+        |table| table.storage_health.clone() => |driver, request| driver.storage_health(request).await;
     node_expand_volume: NodeExpandVolumeRequest -> NodeExpandVolumeResponse =
-        node, |table: &NodeTable| table.expand_volume.clone() => |driver, request|
-            driver.expand_volume(request).await;
+        |table| table.expand_volume.clone() => |driver, request| driver.expand_volume(request).await;
     node_get_capabilities: NodeGetCapabilitiesRequest -> NodeGetCapabilitiesResponse =
-        node, |_| Some(()) => |(), _| Ok(());
+        |_| Some(()) => |(), _| Ok(());
     node_get_info: NodeGetInfoRequest -> NodeGetInfoResponse =
-        node, |table: &NodeTable| Some(table.node.clone()) => |driver, _| driver.info().await;
-    }
-    declared {
-        NodeGetVolumeHealth node_get_volume_health: NodeGetVolumeHealthRequest -> NodeGetVolumeHealthResponse;
-        NodeGetStorageHealth node_get_storage_health: NodeGetStorageHealthRequest -> NodeGetStorageHealthResponse;
-    }
+        |table| Some(table.node.clone()) => |driver, _| driver.info().await;
 );

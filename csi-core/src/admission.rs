@@ -21,8 +21,14 @@ pub(crate) enum Key {
     Volume(String),
     /// A volume and the node that it is attached to; an empty node stands for all of them.
     Attachment(String, String),
+    /// A snapshot by the name that it is to get.
+    SnapshotName(String),
     /// A snapshot.
     Snapshot(String),
+    /// A group snapshot by the name that it is to get.
+    GroupSnapshotName(String),
+    /// A group snapshot.
+    GroupSnapshot(String),
     /// A volume as this node sees it.
     NodeVolume(String),
     /// A path on this node that a volume is published at.
@@ -35,7 +41,10 @@ impl Key {
             Self::VolumeName(name) => format!("volume name {name}"),
             Self::Volume(id) | Self::NodeVolume(id) => format!("volume {id}"),
             Self::Attachment(id, node) => format!("volume {id} on node {node}"),
+            Self::SnapshotName(name) => format!("snapshot name {name}"),
             Self::Snapshot(id) => format!("snapshot {id}"),
+            Self::GroupSnapshotName(name) => format!("group snapshot name {name}"),
+            Self::GroupSnapshot(id) => format!("group snapshot {id}"),
             Self::Target(path) => format!("target {path}"),
         }
     }

@@ -1,5 +1,7 @@
 //! The one path that every unary RPC takes: gate, parse, admission, the driver's method, the check of its answer.
 
+mod stream;
+
 use std::future::Future;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -15,6 +17,8 @@ use crate::admission::{Admission, Admitted, Claim, Operation};
 use crate::capabilities::Offer;
 use crate::request::Request;
 use crate::{Error, Result, Rpc};
+
+pub(crate) use stream::{Sent, StreamCall};
 
 /// An RPC's row: its types, what it claims, and what is particular to its answer.
 pub(crate) trait Call: Request<Wire: Wire> + Send + 'static {

@@ -1,5 +1,8 @@
 //! What can go wrong, by the spec's names for it, and the code that each RPC gives it.
 
+#[cfg(all(feature = "mount", target_os = "linux"))]
+mod mount;
+
 use std::fmt;
 
 use tonic::Code;
@@ -43,6 +46,9 @@ pub enum Error {
     InUse(String),
     /// The volume is attached to another node and can't be attached to two.
     PublishedElsewhere(NodeId),
+    /// The state of what is asked about does not allow it: a device that holds other data or takes no writes, volumes
+    /// that can't be cut together, changes that are not tracked. It was left as it is.
+    NotPossible(String),
     /// The volume was not staged at the path that the call names.
     NotStaged(String),
     /// A limit is reached: volumes on a node, space in a pool, snapshots of a volume.
@@ -57,7 +63,7 @@ pub enum Error {
     InvalidToken,
     /// Something that the volume needs does not answer at the moment. Asking again may help.
     Unavailable(String),
-    /// What the driver depends on is missing or not healthy: for Probe.
+    /// What the driver depends on is missing or not healthy: a restart is what Probe asks for by it.
     Unhealthy(String),
     /// The credentials are not valid.
     Unauthenticated(String),
@@ -84,6 +90,16 @@ impl Error {
     pub fn internal(source: impl Into<Source>) -> Self {
         let source = source.into();
         Self::Internal { message: source.to_string(), source: Some(source) }
+    }
+
+    /// An internal error in these words for the caller; the source is for the log alone.
+    ///
+    /// ```
+    /// let error = csi_core::Error::internal_because("the pool does not answer", std::io::Error::other("10.0.0.7: no route"));
+    /// assert_eq!(error.to_string(), "the pool does not answer");
+    /// ```
+    pub fn internal_because(message: impl Into<String>, source: impl Into<Source>) -> Self {
+        Self::Internal { message: message.into(), source: Some(source.into()) }
     }
 
     /// An internal error in these words.
@@ -117,10 +133,15 @@ impl Error {
                 | Rpc::NodePublishVolume => Code::AlreadyExists,
                 _ => Code::FailedPrecondition,
             },
+            // The resizer takes no other code for "this change can't be had, don't try again".
+            Self::OutOfRange(_) if rpc == Rpc::ControllerModifyVolume => Code::InvalidArgument,
             Self::OutOfRange(_) => Code::OutOfRange,
-            Self::InUse(_) | Self::PublishedElsewhere(_) | Self::NotStaged(_) | Self::Unhealthy(_) => {
+            Self::InUse(_) | Self::NotPossible(_) | Self::PublishedElsewhere(_) | Self::NotStaged(_) => {
                 Code::FailedPrecondition
             }
+            // Elsewhere that code is final; what is missing may come back.
+            Self::Unhealthy(_) if rpc == Rpc::Probe => Code::FailedPrecondition,
+            Self::Unhealthy(_) => Code::Unavailable,
             Self::LimitReached(_) | Self::TopologyUnsatisfied(_) => Code::ResourceExhausted,
             // A stage or publish beyond the volume's capabilities is a matter of the volume's state; elsewhere
             // the request itself asks for what there is not.
@@ -163,6 +184,7 @@ impl fmt::Display for Error {
             Self::Incompatible(text)
             | Self::OutOfRange(text)
             | Self::InUse(text)
+            | Self::NotPossible(text)
             | Self::NotStaged(text)
             | Self::LimitReached(text)
             | Self::TopologyUnsatisfied(text)
@@ -199,51 +221,5 @@ impl From<std::io::Error> for Error {
     }
 }
 
-#[cfg(all(feature = "mount", target_os = "linux"))]
-impl From<csi_mount::Error> for Error {
-    fn from(error: csi_mount::Error) -> Self {
-        use csi_mount::ErrorKind;
-        let text = error.to_string();
-        match error.kind() {
-            ErrorKind::InvalidInput | ErrorKind::Unsupported => Self::Unsupported(text),
-            ErrorKind::AlreadyMounted => Self::Incompatible(text),
-            ErrorKind::Busy | ErrorKind::NotBlank | ErrorKind::ReadOnly => Self::InUse(text),
-            ErrorKind::OutOfRange => Self::OutOfRange(text),
-            ErrorKind::NoSpace => Self::LimitReached(text),
-            ErrorKind::Unresponsive => Self::Unavailable(text),
-            _ => Self::internal(error),
-        }
-    }
-}
-
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_status_always_has_a_message_and_never_details() {
-        for rpc in Rpc::ALL {
-            let status = Error::InUse(String::new()).status(*rpc);
-            assert!(!status.message().is_empty());
-            assert!(status.details().is_empty());
-        }
-    }
-
-    #[test]
-    fn existing_and_different_is_a_conflict_where_something_is_made() {
-        let different = Error::Incompatible("size".into());
-        assert_eq!(different.code(Rpc::CreateVolume), Code::AlreadyExists);
-        assert_eq!(different.code(Rpc::NodePublishVolume), Code::AlreadyExists);
-        assert_eq!(different.code(Rpc::ControllerExpandVolume), Code::FailedPrecondition);
-    }
-
-    #[test]
-    fn the_cause_is_for_the_log() {
-        let error = Error::from(std::io::Error::other("disk on fire"));
-        assert_eq!(error.code(Rpc::DeleteVolume), Code::Internal);
-        assert_eq!(error.to_string(), "disk on fire");
-        assert!(std::error::Error::source(&error).is_some());
-        let full = Error::from(std::io::Error::from(std::io::ErrorKind::StorageFull));
-        assert_eq!(full.code(Rpc::CreateVolume), Code::ResourceExhausted);
-    }
-}
+mod tests;

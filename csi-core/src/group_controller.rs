@@ -1,11 +1,17 @@
 //! The GroupController service: snapshots of several volumes at one moment.
 
-use async_trait::async_trait;
+use std::collections::BTreeSet;
 
-use crate::request::request;
+use async_trait::async_trait;
+use csi_proto::v1;
+
+use crate::admission::{Claim, Key};
+use crate::call::Call;
+use crate::capabilities::Offer;
+use crate::request::{question, request};
 use crate::{
-    GroupSnapshotId, GroupSnapshotName, Parameters, Result, Secrets, SnapshotId, VolumeGroupSnapshot,
-    VolumeId,
+    Error, GroupSnapshotId, GroupSnapshotName, Parameters, Result, Rpc, Secrets, SnapshotId,
+    VolumeGroupSnapshot, VolumeId,
 };
 
 /// CREATE_DELETE_GET_VOLUME_GROUP_SNAPSHOT, the service's one capability. Spec: "GroupController Service RPC".
@@ -76,5 +82,102 @@ request! {
         snapshot_ids: Vec<SnapshotId>,
         /// Credentials.
         secrets: Secrets,
+    }
+}
+
+/// A snapshot of each volume that was asked for, and of no other.
+fn check_sources(group: &VolumeGroupSnapshot, asked: &[String]) -> Result<()> {
+    let have: BTreeSet<&str> = group.snapshots.iter().map(|one| one.source_volume_id.as_str()).collect();
+    match have == asked.iter().map(String::as_str).collect() {
+        true => Ok(()),
+        false => Err(Error::Incompatible(
+            "source_volume_ids: a group snapshot of this name exists and was cut from other volumes"
+                .to_owned(),
+        )),
+    }
+}
+
+impl Call for CreateVolumeGroupSnapshotRequest {
+    const RPC: Rpc = Rpc::CreateVolumeGroupSnapshot;
+    type Answer = VolumeGroupSnapshot;
+    type Reply = v1::CreateVolumeGroupSnapshotResponse;
+
+    fn subject(&self) -> &str {
+        self.name.as_str()
+    }
+
+    fn claims(&self) -> Vec<Claim> {
+        let sources: BTreeSet<&str> = self.source_volume_ids.iter().map(VolumeId::as_str).collect();
+        let sources = sources.into_iter().map(|id| Claim::shared(Key::Volume(id.to_owned())));
+        let name = Claim::alone(Key::GroupSnapshotName(self.name.as_str().to_owned()));
+        std::iter::once(name).chain(sources).collect()
+    }
+
+    fn reply(group: VolumeGroupSnapshot, request: &Self::Wire, offer: &Offer) -> Result<Self::Reply> {
+        check_sources(&group, &request.source_volume_ids)?;
+        Ok(v1::CreateVolumeGroupSnapshotResponse { group_snapshot: Some(group.answer(offer)?) })
+    }
+}
+
+impl Call for DeleteVolumeGroupSnapshotRequest {
+    const RPC: Rpc = Rpc::DeleteVolumeGroupSnapshot;
+    type Answer = ();
+    type Reply = v1::DeleteVolumeGroupSnapshotResponse;
+
+    fn subject(&self) -> &str {
+        self.group_snapshot_id.as_str()
+    }
+
+    fn claims(&self) -> Vec<Claim> {
+        let members: BTreeSet<&str> = self.snapshot_ids.iter().map(SnapshotId::as_str).collect();
+        let members = members.into_iter().map(|id| Claim::alone(Key::Snapshot(id.to_owned())));
+        let group = Claim::alone(Key::GroupSnapshot(self.group_snapshot_id.as_str().to_owned()));
+        std::iter::once(group).chain(members).collect()
+    }
+
+    fn settle(error: Error) -> Result<()> {
+        match error {
+            Error::GroupSnapshotNotFound(_) => Ok(()),
+            other => Err(other),
+        }
+    }
+
+    fn reply((): (), _: &Self::Wire, _: &Offer) -> Result<Self::Reply> {
+        Ok(v1::DeleteVolumeGroupSnapshotResponse {})
+    }
+}
+
+impl Call for GetVolumeGroupSnapshotRequest {
+    const RPC: Rpc = Rpc::GetVolumeGroupSnapshot;
+    type Answer = VolumeGroupSnapshot;
+    type Reply = v1::GetVolumeGroupSnapshotResponse;
+
+    fn subject(&self) -> &str {
+        self.group_snapshot_id.as_str()
+    }
+
+    fn reply(group: VolumeGroupSnapshot, request: &Self::Wire, offer: &Offer) -> Result<Self::Reply> {
+        if group.group_snapshot_id.as_str() != request.group_snapshot_id {
+            let other = group.group_snapshot_id;
+            return Err(Error::broken(format!(
+                "group_snapshot.group_snapshot_id is {other}, not the one asked about"
+            )));
+        }
+        Ok(v1::GetVolumeGroupSnapshotResponse { group_snapshot: Some(group.answer(offer)?) })
+    }
+}
+
+question!(GroupControllerGetCapabilitiesRequest);
+
+impl Call for GroupControllerGetCapabilitiesRequest {
+    const RPC: Rpc = Rpc::GroupControllerGetCapabilities;
+    type Answer = ();
+    type Reply = v1::GroupControllerGetCapabilitiesResponse;
+
+    fn reply((): (), _: &Self::Wire, _: &Offer) -> Result<Self::Reply> {
+        use v1::group_controller_service_capability::{Rpc, Type, rpc};
+        let r#type = rpc::Type::CreateDeleteGetVolumeGroupSnapshot as i32;
+        let capability = v1::GroupControllerServiceCapability { r#type: Some(Type::Rpc(Rpc { r#type })) };
+        Ok(v1::GroupControllerGetCapabilitiesResponse { capabilities: vec![capability] })
     }
 }

@@ -8,7 +8,9 @@ use csi_proto::v1;
 use crate::call::Call;
 use crate::capabilities::Offer;
 use crate::request::question;
-use crate::{Result, Rpc};
+use crate::types::id::{STRING_MAX, check_size};
+use crate::types::wire::check_map;
+use crate::{Error, Result, Rpc};
 
 /// How the plugin is, as Probe tells it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,6 +57,8 @@ impl Call for GetPluginInfoRequest {
     type Reply = v1::GetPluginInfoResponse;
 
     fn reply(answer: Self::Answer, _: &Self::Wire, _: &Offer) -> Result<Self::Reply> {
+        check_size("vendor_version", &answer.vendor_version, STRING_MAX).map_err(Error::broken)?;
+        check_map("manifest", &answer.manifest).map_err(Error::broken)?;
         Ok(answer)
     }
 }

@@ -31,6 +31,8 @@
 //! | bring them to workloads | [`Node`], [`StageUnstageVolume`], and a trait for each other capability of the node |
 //! | have all of the node's part for block devices | [`BlockNode`], for a driver's [`BlockDevices`] |
 //! | have all of it for directories | [`DirectoryNode`], for a driver's [`Directories`] |
+//! | cut snapshots of many volumes at one moment | [`GroupController`] |
+//! | tell which blocks of a snapshot hold data, or changed | [`SnapshotMetadata`] |
 //! | tell how the plugin is | [`Identity`] |
 //! | register what there is | [`ControllerService`], [`NodeService`] |
 //! | serve it | [`Plugin`], on an [`Endpoint`], in a [`Mode`] |
@@ -69,6 +71,7 @@ mod controller;
 mod error;
 mod group_controller;
 mod identity;
+mod needs_trait;
 mod node;
 mod plugin;
 mod request;
@@ -83,6 +86,7 @@ pub use csi_mount as mount;
 pub use csi_proto as proto;
 
 pub use blocking::blocking;
+pub use capabilities::{ControllerCapability, NodeCapability};
 pub use controller::{
     Capacity, Controller, ControllerExpandVolumeRequest, ControllerGetVolumeHealthRequest,
     ControllerGetVolumeRequest, ControllerListVolumeHealthRequest, ControllerModifyVolumeRequest,
@@ -99,14 +103,14 @@ pub use group_controller::{
     GroupController,
 };
 pub use identity::{Identity, Readiness};
-#[cfg(all(feature = "mount", target_os = "linux"))]
-pub use node::{Attachment, BlockDevices, BlockNode, Directories, DirectoryNode, remove_tree};
 pub use node::{
-    GetStorageHealth, GetVolumeStats, Node, NodeExpandVolume, NodeExpandVolumeRequest,
+    AtTarget, GetStorageHealth, GetVolumeStats, Node, NodeExpandVolume, NodeExpandVolumeRequest,
     NodeGetStorageHealthRequest, NodeGetVolumeHealth, NodeGetVolumeHealthRequest, NodeGetVolumeStatsRequest,
     NodeInfo, NodePublishVolumeRequest, NodeService, NodeStageVolumeRequest, NodeUnpublishVolumeRequest,
-    NodeUnstageVolumeRequest, StageUnstageVolume,
+    NodeUnstageVolumeRequest, PublishedTargets, SingleNodeWriter, StageUnstageVolume,
 };
+#[cfg(all(feature = "mount", target_os = "linux"))]
+pub use node::{Attachment, BlockDevices, BlockNode, Directories, DirectoryNode, remove_tree};
 pub use plugin::{Mode, Plugin};
 pub use rpc::{Rpc, Service};
 pub use server::{Endpoint, ServeError};

@@ -1,5 +1,7 @@
 //! A whole plugin: its name, its services, and which of them this instance serves.
 
+mod services;
+
 use std::fmt;
 use std::process::ExitCode;
 use std::str::FromStr;
@@ -11,11 +13,13 @@ use csi_proto::v1;
 use crate::Service;
 use crate::adapters::{Adapter, Core};
 use crate::call::CallPath;
-use crate::capabilities::Offer;
+use crate::capabilities::Declared;
 use crate::controller::{Controller, ControllerService, ControllerTable};
+use crate::group_controller::GroupController;
 use crate::identity::{AlwaysReady, Identity};
 use crate::node::{Node, NodeService, NodeTable};
 use crate::server::{self, Endpoint, ServeError};
+use crate::snapshot_metadata::SnapshotMetadata;
 
 /// Which services an instance serves. Its plugin capabilities are those of the whole plugin all the same, as the
 /// spec wants it.
@@ -85,7 +89,9 @@ pub struct Plugin {
     identity: Arc<dyn Identity>,
     controller: Option<ControllerTable>,
     node: Option<NodeTable>,
-    topology: bool,
+    group_controller: Option<Arc<dyn GroupController>>,
+    snapshot_metadata: Option<Arc<dyn SnapshotMetadata>>,
+    declared: Declared,
     mode: Mode,
     pub(crate) socket_mode: u32,
     pub(crate) grace: Duration,
@@ -101,7 +107,9 @@ impl Plugin {
             identity: Arc::new(AlwaysReady),
             controller: None,
             node: None,
-            topology: false,
+            group_controller: None,
+            snapshot_metadata: None,
+            declared: Declared::default(),
             mode: Mode::All,
             socket_mode: 0o660,
             grace: Duration::from_secs(30),
@@ -126,14 +134,6 @@ impl Plugin {
     #[must_use]
     pub fn node<D: Node>(mut self, service: NodeService<D>) -> Self {
         self.node = Some(service.into_table());
-        self
-    }
-
-    /// Declares VOLUME_ACCESSIBILITY_CONSTRAINTS: not every volume can be used from every node. Then
-    /// [`NodeInfo`](crate::NodeInfo) says where a node is, and [`Volume`](crate::Volume) from where it is usable.
-    #[must_use]
-    pub fn volume_accessibility_constraints(mut self) -> Self {
-        self.topology = true;
         self
     }
 
@@ -203,23 +203,13 @@ impl Plugin {
     }
 
     /// The plugin as it is served, once it makes sense.
-    pub(crate) fn build(self) -> Result<Adapter, ServeError> {
+    pub(crate) fn build(mut self) -> Result<Adapter, ServeError> {
         check_name(&self.name).map_err(ServeError::Plugin)?;
         if self.vendor_version.is_empty() {
             let text = "the vendor version is empty: pass env!(\"CARGO_PKG_VERSION\") to Plugin::new";
             return Err(ServeError::Plugin(text.to_owned()));
         }
-        for (mode, has) in [(Mode::Controller, self.controller.is_some()), (Mode::Node, self.node.is_some())]
-        {
-            if self.mode == mode && !has {
-                let text = format!(
-                    "mode {mode} is asked for, but the plugin has no {mode} service: choose another mode"
-                );
-                return Err(ServeError::Plugin(text));
-            }
-        }
-        let offer = Offer::new(self.controller.as_ref(), self.node.as_ref(), self.topology)
-            .map_err(ServeError::Plugin)?;
+        let offer = self.offer().map_err(ServeError::Plugin)?;
         let info = v1::GetPluginInfoResponse {
             name: self.name,
             vendor_version: self.vendor_version,
@@ -231,6 +221,8 @@ impl Plugin {
             identity: self.identity,
             controller: self.controller,
             node: self.node,
+            group_controller: self.group_controller,
+            snapshot_metadata: self.snapshot_metadata,
             mode: self.mode,
         })))
     }

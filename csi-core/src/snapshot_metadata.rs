@@ -1,14 +1,19 @@
 //! The SnapshotMetadata service: which blocks of a snapshot hold data, or changed since another. Alpha.
 
+mod ranges;
+
 use std::fmt;
 use std::num::NonZeroU32;
 use std::pin::Pin;
 
 use async_trait::async_trait;
+use csi_proto::v1;
 use tokio_stream::Stream;
 
+use crate::call::StreamCall;
 use crate::request::request;
-use crate::{Result, Secrets, SnapshotId};
+use crate::{Result, Rpc, Secrets, SnapshotId};
+use ranges::Ranges;
 
 /// SNAPSHOT_METADATA_SERVICE. Spec: "Snapshot Metadata Service RPCs".
 #[async_trait]
@@ -17,14 +22,16 @@ pub trait SnapshotMetadata: Send + Sync + 'static {
     ///
     /// # Errors
     /// [`Error::SnapshotNotFound`](crate::Error::SnapshotNotFound) (NOT_FOUND);
-    /// [`Error::OutOfRange`](crate::Error::OutOfRange) for an offset past the end.
+    /// [`Error::LimitReached`](crate::Error::LimitReached) (RESOURCE_EXHAUSTED) when too many streams are open. An
+    /// offset past the volume's end is refused by the framework (OUT_OF_RANGE).
     async fn metadata_allocated(&self, request: GetMetadataAllocatedRequest) -> Result<BlockMetadata>;
 
     /// The ranges of the target snapshot that differ from the base.
     ///
     /// # Errors
     /// As [`metadata_allocated`](Self::metadata_allocated), and
-    /// [`Error::InUse`](crate::Error::InUse) (FAILED_PRECONDITION) when changes are not tracked.
+    /// [`Error::NotPossible`](crate::Error::NotPossible) (FAILED_PRECONDITION) when changes are not tracked;
+    /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) when the snapshots are not of one volume.
     async fn metadata_delta(&self, request: GetMetadataDeltaRequest) -> Result<BlockMetadata>;
 }
 
@@ -52,7 +59,9 @@ pub struct BlockMetadata {
     pub block_metadata_type: BlockMetadataType,
     /// The size of the volume that the snapshot was cut from.
     pub volume_capacity_bytes: u64,
-    /// The ranges, from the first that ends after `starting_offset` on.
+    /// The ranges, from the first that ends after `starting_offset` on. Earlier ones are left out by the framework,
+    /// which also cuts the stream into messages; a range out of order, or of another length than a fixed one, ends it
+    /// as INTERNAL.
     pub ranges: Pin<Box<dyn Stream<Item = Result<BlockRange>> + Send>>,
 }
 
@@ -92,5 +101,49 @@ request! {
         max_results: Option<NonZeroU32>,
         /// Credentials.
         secrets: Secrets,
+    }
+}
+
+impl StreamCall for GetMetadataAllocatedRequest {
+    const RPC: Rpc = Rpc::GetMetadataAllocated;
+    type Answer = BlockMetadata;
+    type Messages = Ranges;
+    type Item = v1::GetMetadataAllocatedResponse;
+
+    fn subject(&self) -> &str {
+        self.snapshot_id.as_str()
+    }
+
+    fn open(answer: BlockMetadata, request: &Self::Wire) -> Result<Ranges> {
+        Ranges::new(answer, request.starting_offset, request.max_results)
+    }
+
+    async fn next(ranges: &mut Ranges) -> Result<Option<Self::Item>> {
+        let (block_metadata_type, volume_capacity_bytes) = ranges.facts();
+        let message =
+            |block_metadata| Self::Item { block_metadata_type, volume_capacity_bytes, block_metadata };
+        Ok(ranges.next().await?.map(message))
+    }
+}
+
+impl StreamCall for GetMetadataDeltaRequest {
+    const RPC: Rpc = Rpc::GetMetadataDelta;
+    type Answer = BlockMetadata;
+    type Messages = Ranges;
+    type Item = v1::GetMetadataDeltaResponse;
+
+    fn subject(&self) -> &str {
+        self.target_snapshot_id.as_str()
+    }
+
+    fn open(answer: BlockMetadata, request: &Self::Wire) -> Result<Ranges> {
+        Ranges::new(answer, request.starting_offset, request.max_results)
+    }
+
+    async fn next(ranges: &mut Ranges) -> Result<Option<Self::Item>> {
+        let (block_metadata_type, volume_capacity_bytes) = ranges.facts();
+        let message =
+            |block_metadata| Self::Item { block_metadata_type, volume_capacity_bytes, block_metadata };
+        Ok(ranges.next().await?.map(message))
     }
 }

@@ -179,12 +179,3 @@ async fn long_paths_are_not_capped() {
     let long = format!("/{}", "deep/".repeat(60));
     served.node().node_publish_volume(publish("v", &long)).await.expect("a path of 300 bytes is fine");
 }
-
-#[tokio::test]
-async fn an_inline_volume_needs_no_staging_path() {
-    let served = Served::start(plugin(Default::default())).await;
-    let mut request = publish("v", "/target");
-    request.staging_target_path.clear();
-    request.volume_context.insert("csi.storage.k8s.io/ephemeral".into(), "true".into());
-    served.node().node_publish_volume(request).await.expect("inline volumes are never staged");
-}

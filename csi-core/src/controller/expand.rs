@@ -55,6 +55,11 @@ impl Call for ControllerExpandVolumeRequest {
         self.volume_id.as_str()
     }
 
+    fn permitted(&self, offer: &Offer) -> Result<()> {
+        let capability = self.volume_capability.as_ref();
+        capability.map_or(Ok(()), |capability| offer.check_controller_use("volume_capability", capability))
+    }
+
     fn claims(&self) -> Vec<Claim> {
         vec![Claim::alone(Key::Volume(self.volume_id.as_str().to_owned()))]
     }
@@ -64,6 +69,12 @@ impl Call for ControllerExpandVolumeRequest {
         let capacity_bytes = signed("capacity_bytes", answer.capacity_bytes)?;
         if capacity_bytes < required {
             return Err(Error::broken(format!("capacity_bytes {capacity_bytes} is less than was required")));
+        }
+        let limit = request.capacity_range.as_ref().map_or(0, |range| range.limit_bytes);
+        if limit != 0 && capacity_bytes > limit {
+            return Err(Error::OutOfRange(format!(
+                "capacity_range.limit_bytes: the volume has {capacity_bytes} bytes by now, more than {limit}"
+            )));
         }
         Ok(v1::ControllerExpandVolumeResponse {
             capacity_bytes,

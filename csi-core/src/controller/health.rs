@@ -4,9 +4,13 @@ use std::num::NonZeroU32;
 
 use async_trait::async_trait;
 
+use csi_proto::v1;
+
 use super::{Controller, Page};
+use crate::call::Call;
+use crate::capabilities::Offer;
 use crate::request::request;
-use crate::{Result, Secrets, Token, VolumeHealth, VolumeId};
+use crate::{Error, Result, Rpc, Secrets, Token, VolumeHealth, VolumeId};
 
 /// One volume's health. Spec: "ControllerGetVolumeHealth".
 #[async_trait]
@@ -50,5 +54,35 @@ request! {
         starting_token: Option<Token>,
         /// Credentials.
         secrets: Secrets,
+    }
+}
+
+impl Call for ControllerGetVolumeHealthRequest {
+    const RPC: Rpc = Rpc::ControllerGetVolumeHealth;
+    type Answer = VolumeHealth;
+    type Reply = v1::ControllerGetVolumeHealthResponse;
+
+    fn subject(&self) -> &str {
+        self.volume_id.as_str()
+    }
+
+    fn reply(health: VolumeHealth, request: &Self::Wire, _: &Offer) -> Result<Self::Reply> {
+        let volume_health = Some(health.answer_for(&request.volume_id)?);
+        Ok(v1::ControllerGetVolumeHealthResponse { volume_health })
+    }
+}
+
+impl Call for ControllerListVolumeHealthRequest {
+    const RPC: Rpc = Rpc::ControllerListVolumeHealth;
+    type Answer = Page<VolumeHealth>;
+    type Reply = v1::ControllerListVolumeHealthResponse;
+
+    fn reply(page: Page<VolumeHealth>, request: &Self::Wire, _: &Offer) -> Result<Self::Reply> {
+        let entry = |health: VolumeHealth| match health.entries.is_empty() {
+            true => Err(Error::broken(format!("entries: nothing is wrong with volume {}", health.volume_id))),
+            false => health.answer(),
+        };
+        let (entries, next_token) = page.answer(request.max_entries, &request.starting_token, entry)?;
+        Ok(v1::ControllerListVolumeHealthResponse { entries, next_token })
     }
 }

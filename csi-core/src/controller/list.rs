@@ -4,18 +4,15 @@ use std::num::NonZeroU32;
 
 use async_trait::async_trait;
 
-use super::Controller;
-use crate::request::request;
-use crate::{NodeId, Parameters, Result, Token, Topology, Volume, VolumeCapability, VolumeId};
+use csi_proto::v1;
 
-/// A page of a listing, and where the next one starts.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Page<T> {
-    /// At most as many as the caller asked for.
-    pub entries: Vec<T>,
-    /// Where to go on; `None` after the last page.
-    pub next_token: Option<Token>,
-}
+use super::condition::Listed;
+use super::{Controller, Page};
+use crate::call::Call;
+use crate::capabilities::{Offer, PluginService};
+use crate::request::request;
+use crate::types::volume::signed;
+use crate::{Error, NodeId, Parameters, Result, Rpc, Token, Topology, Volume, VolumeCapability, VolumeId};
 
 /// A volume in a listing.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -88,7 +85,7 @@ pub struct Capacity {
 
 request! {
     /// Room for what, where. Callers send a StorageClass's parameters as they are, so unknown keys are no mistake
-    /// here: look up what you know with [`Parameters::get`].
+    /// here: read what you know with [`Parameters::parse_known`].
     GetCapacityRequest {
         /// How the volumes will be used; empty is any way.
         volume_capabilities: Vec<VolumeCapability>,
@@ -96,5 +93,77 @@ request! {
         parameters: Parameters,
         /// The place; `None` is everywhere.
         accessible_topology: Option<Topology>,
+    }
+}
+
+impl Call for ListVolumesRequest {
+    const RPC: Rpc = Rpc::ListVolumes;
+    type Answer = Page<Listed>;
+    type Reply = v1::ListVolumesResponse;
+
+    #[allow(deprecated, reason = "the condition is answered for callers of spec v1.12.0")]
+    fn reply(page: Page<Listed>, request: &Self::Wire, offer: &Offer) -> Result<Self::Reply> {
+        use v1::list_volumes_response::{Entry, VolumeStatus};
+        let entry = |Listed { volume: VolumeListing { volume, published_node_ids }, condition }| {
+            let status = VolumeStatus {
+                published_node_ids: published_node_ids.into_iter().map(Into::into).collect(),
+                volume_condition: condition,
+            };
+            Ok(Entry { volume: Some(volume.answer(offer)?), status: Some(status) })
+        };
+        let (entries, next_token) = page.answer(request.max_entries, &request.starting_token, entry)?;
+        Ok(v1::ListVolumesResponse { entries, next_token })
+    }
+}
+
+impl Call for ControllerGetVolumeRequest {
+    const RPC: Rpc = Rpc::ControllerGetVolume;
+    type Answer = Listed;
+    type Reply = v1::ControllerGetVolumeResponse;
+
+    fn subject(&self) -> &str {
+        self.volume_id.as_str()
+    }
+
+    #[allow(deprecated, reason = "the condition is answered for callers of spec v1.12.0")]
+    fn reply(answer: Listed, request: &Self::Wire, offer: &Offer) -> Result<Self::Reply> {
+        let VolumeListing { volume, published_node_ids } = answer.volume;
+        if volume.volume_id.as_str() != request.volume_id {
+            let other = volume.volume_id;
+            return Err(Error::broken(format!("volume.volume_id is {other}, not the volume asked about")));
+        }
+        let status = v1::controller_get_volume_response::VolumeStatus {
+            published_node_ids: published_node_ids.into_iter().map(Into::into).collect(),
+            volume_condition: answer.condition,
+        };
+        Ok(v1::ControllerGetVolumeResponse { volume: Some(volume.answer(offer)?), status: Some(status) })
+    }
+}
+
+impl Call for GetCapacityRequest {
+    const RPC: Rpc = Rpc::GetCapacity;
+    type Answer = Capacity;
+    type Reply = v1::GetCapacityResponse;
+
+    fn permitted(&self, offer: &Offer) -> Result<()> {
+        for (at, capability) in self.volume_capabilities.iter().enumerate() {
+            offer.check_controller_use(&format!("volume_capabilities[{at}]"), capability)?;
+        }
+        if self.accessible_topology.is_some()
+            && !offer.has_service(PluginService::VolumeAccessibilityConstraints)
+        {
+            let reason = "must be left out: the plugin has no VOLUME_ACCESSIBILITY_CONSTRAINTS";
+            return Err(Error::invalid("accessible_topology", reason));
+        }
+        Ok(())
+    }
+
+    fn reply(answer: Capacity, _: &Self::Wire, _: &Offer) -> Result<Self::Reply> {
+        let optional = |field: &str, bytes: Option<u64>| bytes.map(|bytes| signed(field, bytes)).transpose();
+        Ok(v1::GetCapacityResponse {
+            available_capacity: signed("available_capacity", answer.available_capacity)?,
+            maximum_volume_size: optional("maximum_volume_size", answer.maximum_volume_size)?,
+            minimum_volume_size: optional("minimum_volume_size", answer.minimum_volume_size)?,
+        })
     }
 }

@@ -3,14 +3,18 @@
 //! [`Controller`] is what every controller has; each optional capability is a trait of its own, named as the spec
 //! names it, and registered with [`ControllerService`].
 
+mod condition;
 mod expand;
 mod health;
 mod list;
 mod modify;
+mod page;
 mod publish;
 mod service;
 mod snapshot;
 mod volume;
+
+use std::collections::BTreeSet;
 
 use async_trait::async_trait;
 use csi_proto::v1;
@@ -21,9 +25,10 @@ pub use health::{
 };
 pub use list::{
     Capacity, ControllerGetVolumeRequest, GetCapacity, GetCapacityRequest, GetVolume, ListVolumes,
-    ListVolumesRequest, Page, VolumeListing,
+    ListVolumesRequest, VolumeListing,
 };
 pub use modify::{ControllerModifyVolumeRequest, ModifyVolume};
+pub use page::Page;
 pub use publish::{
     ControllerPublishVolumeRequest, ControllerUnpublishVolumeRequest, PublishUnpublishVolume, Published,
 };
@@ -37,8 +42,9 @@ pub(crate) use volume::check_supported;
 pub use volume::{CreateDeleteVolume, CreateVolumeRequest, DeleteVolumeRequest};
 
 use crate::call::Call;
-use crate::capabilities::Offer;
+use crate::capabilities::{ControllerCapability, Offer};
 use crate::request::{question, request};
+use crate::types::health::shortened;
 use crate::{
     Error, Parameters, Result, Rpc, Secrets, Volume, VolumeCapabilities, VolumeCapability, VolumeContext,
     VolumeId,
@@ -92,7 +98,13 @@ pub(crate) enum Validated {
 
 impl ValidateVolumeCapabilitiesRequest {
     /// The framework's own method for this RPC.
-    pub(crate) async fn answer(self, controller: &dyn Controller) -> Result<Validated> {
+    ///
+    /// `offered` are the controller's capabilities.
+    pub(crate) async fn answer(
+        self,
+        controller: &dyn Controller,
+        offered: &BTreeSet<ControllerCapability>,
+    ) -> Result<Validated> {
         let Some(volume) = controller.lookup(&self.volume_id).await? else {
             return Err(Error::VolumeNotFound(self.volume_id));
         };
@@ -103,6 +115,15 @@ impl ValidateVolumeCapabilitiesRequest {
             .find(|(key, value)| context.get(*key).is_some_and(|given| given != *value));
         if let Some((key, _)) = differs {
             return Ok(Validated::Refused(format!("volume_context[{key}]: is not the volume's")));
+        }
+        if !offered.contains(&ControllerCapability::SingleNodeMultiWriter)
+            && let Some(capability) = self
+                .volume_capabilities
+                .iter()
+                .find(|capability| capability.access_mode.needs_single_node_multi_writer())
+        {
+            let mode = capability.access_mode;
+            return Ok(Validated::Refused(format!("{mode} is not supported: no SINGLE_NODE_MULTI_WRITER")));
         }
         Ok(match check_supported(controller, &self.volume_capabilities) {
             Ok(()) => Validated::Confirmed,
@@ -133,7 +154,7 @@ impl Call for ValidateVolumeCapabilitiesRequest {
                 message: String::new(),
             },
             Validated::Refused(message) => {
-                v1::ValidateVolumeCapabilitiesResponse { confirmed: None, message }
+                v1::ValidateVolumeCapabilitiesResponse { confirmed: None, message: shortened(message) }
             }
         })
     }

@@ -2,9 +2,14 @@
 
 use async_trait::async_trait;
 
+use csi_proto::v1;
+
 use super::Controller;
+use crate::admission::{Claim, Key};
+use crate::call::Call;
+use crate::capabilities::Offer;
 use crate::request::request;
-use crate::{MutableParameters, Result, Secrets, VolumeId};
+use crate::{MutableParameters, Result, Rpc, Secrets, VolumeId};
 
 /// Changing parameters of volumes that exist. Spec: "ControllerModifyVolume".
 #[async_trait]
@@ -27,5 +32,23 @@ request! {
         secrets: Secrets,
         /// What to change; at least one.
         mutable_parameters: MutableParameters,
+    }
+}
+
+impl Call for ControllerModifyVolumeRequest {
+    const RPC: Rpc = Rpc::ControllerModifyVolume;
+    type Answer = ();
+    type Reply = v1::ControllerModifyVolumeResponse;
+
+    fn subject(&self) -> &str {
+        self.volume_id.as_str()
+    }
+
+    fn claims(&self) -> Vec<Claim> {
+        vec![Claim::alone(Key::Volume(self.volume_id.as_str().to_owned()))]
+    }
+
+    fn reply((): (), _: &Self::Wire, _: &Offer) -> Result<Self::Reply> {
+        Ok(v1::ControllerModifyVolumeResponse {})
     }
 }

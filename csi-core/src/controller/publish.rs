@@ -81,6 +81,7 @@ impl Call for ControllerPublishVolumeRequest {
     }
 
     fn permitted(&self, offer: &Offer) -> Result<()> {
+        offer.check_controller_use("volume_capability", &self.volume_capability)?;
         if self.readonly && !offer.has_controller(Capability::PublishReadonly) {
             return Err(Error::invalid("readonly", "must be false: the driver has no PUBLISH_READONLY"));
         }

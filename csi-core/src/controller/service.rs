@@ -4,10 +4,12 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 
-use csi_proto::v1;
-
-use super::{Controller, CreateDeleteVolume, ExpandVolume, PublishUnpublishVolume};
-use v1::controller_service_capability::rpc::Type as Capability;
+use super::condition::Conditions;
+use super::{
+    Controller, CreateDeleteSnapshot, CreateDeleteVolume, ExpandVolume, GetCapacity, GetSnapshot, GetVolume,
+    GetVolumeHealth, ListSnapshots, ListVolumeHealth, ListVolumes, ModifyVolume, PublishUnpublishVolume,
+};
+use crate::capabilities::ControllerCapability as Capability;
 
 /// When a volume can be made larger.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,16 +25,84 @@ pub(crate) struct ControllerTable {
     pub(crate) controller: Arc<dyn Controller>,
     pub(crate) create_delete_volume: Option<Arc<dyn CreateDeleteVolume>>,
     pub(crate) publish_unpublish_volume: Option<Arc<dyn PublishUnpublishVolume>>,
+    pub(crate) list_volumes: Option<Arc<dyn ListVolumes>>,
+    pub(crate) capacity: Option<Arc<dyn GetCapacity>>,
+    pub(crate) create_delete_snapshot: Option<Arc<dyn CreateDeleteSnapshot>>,
+    pub(crate) list_snapshots: Option<Arc<dyn ListSnapshots>>,
+    pub(crate) snapshot: Option<Arc<dyn GetSnapshot>>,
     pub(crate) expand_volume: Option<Arc<dyn ExpandVolume>>,
+    pub(crate) volume: Option<Arc<dyn GetVolume>>,
+    pub(crate) modify_volume: Option<Arc<dyn ModifyVolume>>,
+    pub(crate) volume_health: Option<Arc<dyn GetVolumeHealth>>,
+    pub(crate) list_volume_health: Option<Arc<dyn ListVolumeHealth>>,
+    pub(crate) conditions: Conditions,
     pub(crate) expansion: Option<Expansion>,
     pub(crate) offered: BTreeSet<Capability>,
+}
+
+impl ControllerTable {
+    fn new(controller: Arc<dyn Controller>) -> Self {
+        Self {
+            controller,
+            create_delete_volume: None,
+            publish_unpublish_volume: None,
+            list_volumes: None,
+            capacity: None,
+            create_delete_snapshot: None,
+            list_snapshots: None,
+            snapshot: None,
+            expand_volume: None,
+            volume: None,
+            modify_volume: None,
+            volume_health: None,
+            list_volume_health: None,
+            conditions: Conditions::default(),
+            expansion: None,
+            offered: BTreeSet::new(),
+        }
+    }
+
+    /// Whether volumes' health can be told where callers of spec v1.12.0 look for it.
+    pub(crate) fn tells_condition(&self) -> bool {
+        self.volume_health.is_some() && (self.list_volumes.is_some() || self.volume.is_some())
+    }
+
+    /// Answers callers of spec v1.12.0, if the driver tells health.
+    #[allow(deprecated, reason = "the capability is that of v1.12.0")]
+    pub(crate) fn serve_volume_condition(&mut self) {
+        if self.tells_condition() {
+            self.conditions =
+                Conditions { get: self.volume_health.clone(), list: self.list_volume_health.clone() };
+            self.offered.insert(Capability::VolumeCondition);
+        }
+    }
+
+    /// No longer serves what this capability stands for.
+    fn withdraw(&mut self, capability: Capability) {
+        self.offered.remove(&capability);
+        match capability {
+            Capability::CreateDeleteVolume => self.create_delete_volume = None,
+            Capability::PublishUnpublishVolume => self.publish_unpublish_volume = None,
+            Capability::ListVolumes => self.list_volumes = None,
+            Capability::GetCapacity => self.capacity = None,
+            Capability::CreateDeleteSnapshot => self.create_delete_snapshot = None,
+            Capability::ListSnapshots => self.list_snapshots = None,
+            Capability::GetSnapshot => self.snapshot = None,
+            Capability::ExpandVolume => (self.expand_volume, self.expansion) = (None, None),
+            Capability::GetVolume => self.volume = None,
+            Capability::ModifyVolume => self.modify_volume = None,
+            Capability::GetVolumeHealth => self.volume_health = None,
+            Capability::ListVolumeHealth => self.list_volume_health = None,
+            _ => {}
+        }
+    }
 }
 
 /// A driver as a Controller service, with the capabilities that are registered.
 ///
 /// Each method takes a driver that has the trait of the same name; without it, it does not compile:
 ///
-/// ```compile_fail
+/// ```compile_fail,E0277
 /// # use csi_core::*;
 /// struct Nothing;
 /// #[async_trait]
@@ -53,14 +123,7 @@ pub struct ControllerService<D> {
 impl<D: Controller> ControllerService<D> {
     /// The driver as a controller that offers nothing but ValidateVolumeCapabilities yet.
     pub fn new(driver: Arc<D>) -> Self {
-        let table = ControllerTable {
-            controller: Arc::clone(&driver) as _,
-            create_delete_volume: None,
-            publish_unpublish_volume: None,
-            expand_volume: None,
-            expansion: None,
-            offered: BTreeSet::new(),
-        };
+        let table = ControllerTable::new(Arc::clone(&driver) as _);
         Self { driver, table }
     }
 
@@ -118,11 +181,128 @@ impl<D: Controller> ControllerService<D> {
         self.offer(Capability::ExpandVolume)
     }
 
+    /// Offers LIST_VOLUMES.
+    #[must_use]
+    pub fn list_volumes(mut self) -> Self
+    where
+        D: ListVolumes,
+    {
+        self.table.list_volumes = Some(Arc::clone(&self.driver) as _);
+        self.offer(Capability::ListVolumes)
+    }
+
+    /// Declares LIST_VOLUMES_PUBLISHED_NODES: listings say to which nodes a volume is attached. The attacher repairs
+    /// what differs from its own view, so what is listed has to be right.
+    #[must_use]
+    pub fn list_volumes_published_nodes(self) -> Self
+    where
+        D: ListVolumes,
+    {
+        self.offer(Capability::ListVolumesPublishedNodes)
+    }
+
+    /// Offers GET_CAPACITY.
+    #[must_use]
+    pub fn get_capacity(mut self) -> Self
+    where
+        D: GetCapacity,
+    {
+        self.table.capacity = Some(Arc::clone(&self.driver) as _);
+        self.offer(Capability::GetCapacity)
+    }
+
+    /// Offers CREATE_DELETE_SNAPSHOT. Then `create_volume` accepts a snapshot as its source.
+    #[must_use]
+    pub fn create_delete_snapshot(mut self) -> Self
+    where
+        D: CreateDeleteSnapshot,
+    {
+        self.table.create_delete_snapshot = Some(Arc::clone(&self.driver) as _);
+        self.offer(Capability::CreateDeleteSnapshot)
+    }
+
+    /// Offers LIST_SNAPSHOTS. Without it, the snapshotter takes every snapshot for ready.
+    #[must_use]
+    pub fn list_snapshots(mut self) -> Self
+    where
+        D: ListSnapshots,
+    {
+        self.table.list_snapshots = Some(Arc::clone(&self.driver) as _);
+        self.offer(Capability::ListSnapshots)
+    }
+
+    /// Offers GET_SNAPSHOT. Alpha.
+    #[must_use]
+    pub fn get_snapshot(mut self) -> Self
+    where
+        D: GetSnapshot,
+    {
+        self.table.snapshot = Some(Arc::clone(&self.driver) as _);
+        self.offer(Capability::GetSnapshot)
+    }
+
+    /// Offers GET_VOLUME. Alpha.
+    #[must_use]
+    pub fn get_volume(mut self) -> Self
+    where
+        D: GetVolume,
+    {
+        self.table.volume = Some(Arc::clone(&self.driver) as _);
+        self.offer(Capability::GetVolume)
+    }
+
+    /// Offers MODIFY_VOLUME. Then `create_volume` accepts mutable parameters.
+    #[must_use]
+    pub fn modify_volume(mut self) -> Self
+    where
+        D: ModifyVolume,
+    {
+        self.table.modify_volume = Some(Arc::clone(&self.driver) as _);
+        self.offer(Capability::ModifyVolume)
+    }
+
+    /// Offers GET_VOLUME_HEALTH. Alpha, new in spec v1.13.0; for older callers see
+    /// [`Plugin::serve_volume_condition`](crate::Plugin::serve_volume_condition).
+    #[must_use]
+    pub fn get_volume_health(mut self) -> Self
+    where
+        D: GetVolumeHealth,
+    {
+        self.table.volume_health = Some(Arc::clone(&self.driver) as _);
+        self.offer(Capability::GetVolumeHealth)
+    }
+
+    /// Offers LIST_VOLUME_HEALTH, and GET_VOLUME_HEALTH, which it implies. Alpha, new in spec v1.13.0.
+    #[must_use]
+    pub fn list_volume_health(mut self) -> Self
+    where
+        D: ListVolumeHealth,
+    {
+        self.table.list_volume_health = Some(Arc::clone(&self.driver) as _);
+        self.offer(Capability::ListVolumeHealth).get_volume_health()
+    }
+
     /// Declares SINGLE_NODE_MULTI_WRITER: the driver tells that access mode, and SINGLE_NODE_SINGLE_WRITER, from
     /// SINGLE_NODE_WRITER. Declare it for the node too.
     #[must_use]
     pub fn single_node_multi_writer(self) -> Self {
         self.offer(Capability::SingleNodeMultiWriter)
+    }
+
+    /// Takes a capability back: its number is not advertised and its RPCs are not served. For callers and test suites
+    /// that reject a number they do not know, and for a backend that turns out not to have it.
+    ///
+    /// ```
+    /// # use csi_core::*;
+    /// # fn configured<D: GetVolumeHealth>(service: ControllerService<D>, callers_are_old: bool) -> ControllerService<D> {
+    /// let service = service.get_volume_health();
+    /// if callers_are_old { service.without(ControllerCapability::GetVolumeHealth) } else { service }
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn without(mut self, capability: Capability) -> Self {
+        self.table.withdraw(capability);
+        self
     }
 
     pub(crate) fn into_table(self) -> ControllerTable {

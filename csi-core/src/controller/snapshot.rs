@@ -4,10 +4,16 @@ use std::num::NonZeroU32;
 
 use async_trait::async_trait;
 
+use csi_proto::v1;
+
 use super::{Controller, Page};
+use crate::admission::{Claim, Key};
+use crate::call::Call;
+use crate::capabilities::{Offer, PluginService};
 use crate::request::request;
 use crate::{
-    Parameters, Result, Secrets, Snapshot, SnapshotId, SnapshotName, Token, TopologyRequirement, VolumeId,
+    Error, Parameters, Result, Rpc, Secrets, Snapshot, SnapshotId, SnapshotName, Token, TopologyRequirement,
+    VolumeId,
 };
 
 /// Cutting snapshots and deleting them. A driver that does can also make a volume from one. Spec:
@@ -101,5 +107,125 @@ request! {
         snapshot_id: SnapshotId,
         /// Credentials.
         secrets: Secrets,
+    }
+}
+
+impl Call for CreateSnapshotRequest {
+    const RPC: Rpc = Rpc::CreateSnapshot;
+    type Answer = Snapshot;
+    type Reply = v1::CreateSnapshotResponse;
+
+    fn subject(&self) -> &str {
+        self.name.as_str()
+    }
+
+    fn permitted(&self, offer: &Offer) -> Result<()> {
+        if self.accessibility_requirements.is_some()
+            && !offer.has_service(PluginService::SnapshotAccessibilityConstraints)
+        {
+            let reason = "must be left out: the plugin has no SNAPSHOT_ACCESSIBILITY_CONSTRAINTS";
+            return Err(Error::invalid("accessibility_requirements", reason));
+        }
+        Ok(())
+    }
+
+    fn claims(&self) -> Vec<Claim> {
+        vec![
+            Claim::alone(Key::SnapshotName(self.name.as_str().to_owned())),
+            Claim::shared(Key::Volume(self.source_volume_id.as_str().to_owned())),
+        ]
+    }
+
+    fn reply(snapshot: Snapshot, request: &Self::Wire, offer: &Offer) -> Result<Self::Reply> {
+        if snapshot.source_volume_id.as_str() != request.source_volume_id {
+            let other = snapshot.source_volume_id;
+            let text = format!("source_volume_id: a snapshot of this name exists and was cut from {other}");
+            return Err(Error::Incompatible(text));
+        }
+        let requirements = TopologyRequirement::asked(request.accessibility_requirements.as_ref())?;
+        if !requirements.is_met_by(&snapshot.accessible_topology) {
+            let text =
+                "accessibility_requirements: a snapshot of this name exists and is not usable from there";
+            return Err(Error::Incompatible(text.to_owned()));
+        }
+        Ok(v1::CreateSnapshotResponse { snapshot: Some(snapshot.answer(offer)?) })
+    }
+}
+
+impl Call for DeleteSnapshotRequest {
+    const RPC: Rpc = Rpc::DeleteSnapshot;
+    type Answer = ();
+    type Reply = v1::DeleteSnapshotResponse;
+
+    fn subject(&self) -> &str {
+        self.snapshot_id.as_str()
+    }
+
+    fn claims(&self) -> Vec<Claim> {
+        vec![Claim::alone(Key::Snapshot(self.snapshot_id.as_str().to_owned()))]
+    }
+
+    fn settle(error: Error) -> Result<()> {
+        match error {
+            Error::SnapshotNotFound(_) => Ok(()),
+            other => Err(other),
+        }
+    }
+
+    fn reply((): (), _: &Self::Wire, _: &Offer) -> Result<Self::Reply> {
+        Ok(v1::DeleteSnapshotResponse {})
+    }
+}
+
+impl Call for ListSnapshotsRequest {
+    const RPC: Rpc = Rpc::ListSnapshots;
+    type Answer = Page<Snapshot>;
+    type Reply = v1::ListSnapshotsResponse;
+
+    /// A filter by something that does not exist is passed by nothing.
+    fn settle(error: Error) -> Result<Page<Snapshot>> {
+        match error {
+            Error::SnapshotNotFound(_) | Error::VolumeNotFound(_) => {
+                Ok(Page { entries: Vec::new(), next_token: None })
+            }
+            other => Err(other),
+        }
+    }
+
+    fn reply(page: Page<Snapshot>, request: &Self::Wire, offer: &Offer) -> Result<Self::Reply> {
+        let passes = |filter: &str, value: &str| filter.is_empty() || filter == value;
+        let entry = |snapshot: Snapshot| {
+            if !passes(&request.snapshot_id, snapshot.snapshot_id.as_str())
+                || !passes(&request.source_volume_id, snapshot.source_volume_id.as_str())
+            {
+                let id = snapshot.snapshot_id;
+                return Err(Error::broken(format!(
+                    "entries: snapshot {id} does not pass the filter of the request"
+                )));
+            }
+            Ok(v1::list_snapshots_response::Entry { snapshot: Some(snapshot.answer(offer)?) })
+        };
+        let (entries, next_token) = page.answer(request.max_entries, &request.starting_token, entry)?;
+        Ok(v1::ListSnapshotsResponse { entries, next_token })
+    }
+}
+
+impl Call for GetSnapshotRequest {
+    const RPC: Rpc = Rpc::GetSnapshot;
+    type Answer = Snapshot;
+    type Reply = v1::GetSnapshotResponse;
+
+    fn subject(&self) -> &str {
+        self.snapshot_id.as_str()
+    }
+
+    fn reply(snapshot: Snapshot, request: &Self::Wire, offer: &Offer) -> Result<Self::Reply> {
+        if snapshot.snapshot_id.as_str() != request.snapshot_id {
+            let other = snapshot.snapshot_id;
+            return Err(Error::broken(format!(
+                "snapshot.snapshot_id is {other}, not the snapshot asked about"
+            )));
+        }
+        Ok(v1::GetSnapshotResponse { snapshot: Some(snapshot.answer(offer)?) })
     }
 }

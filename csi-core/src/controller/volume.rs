@@ -6,14 +6,13 @@ use csi_proto::v1;
 use super::Controller;
 use crate::admission::{Claim, Key};
 use crate::call::Call;
-use crate::capabilities::Offer;
+use crate::capabilities::{Offer, PluginService};
 use crate::request::request;
 use crate::{
     CapacityRange, ContentSource, Error, Parameters, Result, Rpc, Secrets, TopologyRequirement, Volume,
     VolumeCapabilities, VolumeCapability, VolumeId, VolumeName,
 };
 use v1::controller_service_capability::rpc::Type as Capability;
-use v1::plugin_capability::service::Type as PluginService;
 
 /// Making and deleting volumes. Spec: "CreateVolume", "DeleteVolume".
 #[async_trait]
@@ -98,6 +97,11 @@ impl Call for CreateVolumeRequest {
     }
 
     fn permitted(&self, offer: &Offer) -> Result<()> {
+        for (at, capability) in self.volume_capabilities.iter().enumerate() {
+            offer.check_controller_use(&format!("volume_capabilities[{at}]"), capability)?;
+        }
+        let cuts = offer.has_controller(Capability::CreateDeleteSnapshot)
+            || offer.has_service(PluginService::GroupControllerService);
         match &self.volume_content_source {
             Some(ContentSource::Volume(_)) if !offer.has_controller(Capability::CloneVolume) => {
                 return Err(Error::invalid(
@@ -105,7 +109,7 @@ impl Call for CreateVolumeRequest {
                     "is not possible: no CLONE_VOLUME",
                 ));
             }
-            Some(ContentSource::Snapshot(_)) if !offer.has_controller(Capability::CreateDeleteSnapshot) => {
+            Some(ContentSource::Snapshot(_)) if !cuts => {
                 let reason = "is not possible: no CREATE_DELETE_SNAPSHOT";
                 return Err(Error::invalid("volume_content_source.snapshot", reason));
             }
@@ -149,11 +153,11 @@ impl Call for CreateVolumeRequest {
                 volume.capacity_bytes
             )));
         }
-        if !volume.accessible_topology.is_empty()
-            && !offer.has_service(PluginService::VolumeAccessibilityConstraints)
-        {
-            return Err(Error::broken(
-                "volume.accessible_topology is set, but VOLUME_ACCESSIBILITY_CONSTRAINTS is not offered",
+        let requirements = TopologyRequirement::asked(request.accessibility_requirements.as_ref())?;
+        if !requirements.is_met_by(&volume.accessible_topology) {
+            return Err(Error::Incompatible(
+                "accessibility_requirements: a volume of this name exists and is not usable from there"
+                    .to_owned(),
             ));
         }
         let asked = request
@@ -167,7 +171,7 @@ impl Call for CreateVolumeRequest {
             let text = "volume_content_source: a volume of this name exists with another source";
             return Err(Error::Incompatible(text.to_owned()));
         }
-        Ok(v1::CreateVolumeResponse { volume: Some(volume.answer()?) })
+        Ok(v1::CreateVolumeResponse { volume: Some(volume.answer(offer)?) })
     }
 }
 

@@ -12,7 +12,7 @@ use super::kernel::{mount_options, usage};
 use super::{
     GetVolumeStats, Node, NodeExpandVolume, NodeExpandVolumeRequest, NodeGetVolumeStatsRequest, NodeInfo,
     NodePublishVolumeRequest, NodeService, NodeStageVolumeRequest, NodeUnpublishVolumeRequest,
-    NodeUnstageVolumeRequest, StageUnstageVolume,
+    NodeUnstageVolumeRequest, PublishedTargets, StageUnstageVolume, targets::MountTable,
 };
 use crate::{
     Error, PublishContext, Result, Secrets, VolumeCapability, VolumeContext, VolumeId, VolumeStats, blocking,
@@ -211,6 +211,23 @@ impl<D: BlockDevices> Node for BlockNode<D> {
                 })?;
             block::publish(&staging, &Target::new(&request.target_path)?, attributes)?;
             Ok(())
+        })
+        .await
+    }
+
+    async fn published(&self, request: &NodePublishVolumeRequest) -> Result<PublishedTargets> {
+        let Some(device) = self.0.device(&request.volume_id).await? else {
+            return Ok(PublishedTargets::default());
+        };
+        let (target, staging) = (request.target_path.clone(), request.staging_target_path.clone());
+        let capability = request.volume_capability.clone();
+        blocking(move || {
+            let table = MountTable::read()?;
+            match staging {
+                _ if capability.is_block() => table.of_device(&device, &target),
+                Some(staging) => Ok(table.of_staged(&staging, &target, capability.fs_type())),
+                None => Ok(PublishedTargets::default()),
+            }
         })
         .await
     }

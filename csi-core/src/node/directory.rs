@@ -1,14 +1,14 @@
 //! A whole node plugin for volumes that are directories: the driver says which one a volume is, and the rest is
 //! done here.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use async_trait::async_trait;
 
 use super::{
     GetVolumeStats, Node, NodeGetVolumeStatsRequest, NodeInfo, NodePublishVolumeRequest, NodeService,
-    NodeUnpublishVolumeRequest,
+    NodeUnpublishVolumeRequest, PublishedTargets, targets::MountTable,
 };
 use crate::{Error, Result, VolumeId, VolumeStats, blocking};
 
@@ -71,6 +71,12 @@ impl<D: Directories> Node for DirectoryNode<D> {
         request.bind(self.existing(&request.volume_id).await?).await
     }
 
+    async fn published(&self, request: &NodePublishVolumeRequest) -> Result<PublishedTargets> {
+        let source = self.existing(&request.volume_id).await?;
+        let target = request.target_path.clone();
+        blocking(move || Ok(MountTable::read()?.of_directory(&source, &target))).await
+    }
+
     async fn unpublish_volume(&self, request: NodeUnpublishVolumeRequest) -> Result<()> {
         request.unmount().await
     }
@@ -79,7 +85,19 @@ impl<D: Directories> Node for DirectoryNode<D> {
 #[async_trait]
 impl<D: Directories> GetVolumeStats for DirectoryNode<D> {
     async fn volume_stats(&self, request: NodeGetVolumeStatsRequest) -> Result<VolumeStats> {
-        self.existing(&request.volume_id).await?;
-        request.statfs().await
+        let source = self.existing(&request.volume_id).await?;
+        // The filesystem has just answered this, so looking at the path does not hang.
+        let stats = request.statfs().await?;
+        blocking(move || match is_same_file(&source, &request.volume_path)? {
+            true => Ok(stats),
+            false => Err(Error::VolumeNotFound(request.volume_id)),
+        })
+        .await
     }
+}
+
+fn is_same_file(one: &Path, other: &Path) -> Result<bool> {
+    use std::os::unix::fs::MetadataExt;
+    let (one, other) = (one.metadata()?, other.metadata()?);
+    Ok((one.dev(), one.ino()) == (other.dev(), other.ino()))
 }

@@ -51,6 +51,11 @@ impl Call for NodeExpandVolumeRequest {
         self.volume_id.as_str()
     }
 
+    fn permitted(&self, offer: &Offer) -> Result<()> {
+        let capability = self.volume_capability.as_ref();
+        capability.map_or(Ok(()), |capability| offer.check_node_use("volume_capability", capability))
+    }
+
     fn claims(&self) -> Vec<Claim> {
         vec![Claim::alone(Key::NodeVolume(self.volume_id.as_str().to_owned()))]
     }

@@ -2,9 +2,14 @@
 
 use async_trait::async_trait;
 
+use csi_proto::v1;
+
 use super::Node;
+use crate::call::Call;
+use crate::capabilities::Offer;
 use crate::request::request;
-use crate::{AbsolutePath, Result, Secrets, StorageHealthEntry, VolumeHealth, VolumeId};
+use crate::types::health::storage_health;
+use crate::{AbsolutePath, Result, Rpc, Secrets, StorageHealthEntry, VolumeHealth, VolumeId};
 
 /// One volume's health on this node. Spec: "NodeGetVolumeHealth".
 #[async_trait]
@@ -43,5 +48,30 @@ request! {
     NodeGetStorageHealthRequest {
         /// Credentials.
         secrets: Secrets,
+    }
+}
+
+impl Call for NodeGetVolumeHealthRequest {
+    const RPC: Rpc = Rpc::NodeGetVolumeHealth;
+    type Answer = VolumeHealth;
+    type Reply = v1::NodeGetVolumeHealthResponse;
+
+    fn subject(&self) -> &str {
+        self.volume_id.as_str()
+    }
+
+    fn reply(health: VolumeHealth, request: &Self::Wire, _: &Offer) -> Result<Self::Reply> {
+        let volume_health = Some(health.answer_for(&request.volume_id)?);
+        Ok(v1::NodeGetVolumeHealthResponse { volume_health })
+    }
+}
+
+impl Call for NodeGetStorageHealthRequest {
+    const RPC: Rpc = Rpc::NodeGetStorageHealth;
+    type Answer = Vec<StorageHealthEntry>;
+    type Reply = v1::NodeGetStorageHealthResponse;
+
+    fn reply(entries: Vec<StorageHealthEntry>, _: &Self::Wire, _: &Offer) -> Result<Self::Reply> {
+        Ok(v1::NodeGetStorageHealthResponse { backend_health: storage_health(entries)? })
     }
 }

@@ -3,11 +3,10 @@
 use csi_proto::v1;
 
 use crate::call::Call;
-use crate::capabilities::Offer;
+use crate::capabilities::{Offer, PluginService};
 use crate::request::question;
 use crate::types::volume::signed;
 use crate::{Error, NodeId, Result, Rpc, Topology};
-use v1::plugin_capability::service::Type as PluginService;
 
 /// Which node this is, where it is, and how many volumes it takes.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -64,12 +63,9 @@ impl Call for NodeGetInfoRequest {
 
     fn reply(info: NodeInfo, _: &Self::Wire, offer: &Offer) -> Result<Self::Reply> {
         if let Some(topology) = &info.accessible_topology {
-            topology.check().map_err(|reason| Error::broken(format!("accessible_topology: {reason}")))?;
-            if !offer.has_service(PluginService::VolumeAccessibilityConstraints) {
-                return Err(Error::broken(
-                    "accessible_topology is set, but VOLUME_ACCESSIBILITY_CONSTRAINTS is not offered",
-                ));
-            }
+            let place = std::slice::from_ref(topology);
+            let needs = PluginService::VolumeAccessibilityConstraints;
+            offer.check_places("accessible_topology", place, needs)?;
         }
         let most = info.max_volumes_per_node.unwrap_or(0);
         Ok(v1::NodeGetInfoResponse {

@@ -13,12 +13,15 @@ mod health;
 mod info;
 #[cfg(all(feature = "mount", target_os = "linux"))]
 mod kernel;
+mod matrix;
 mod publish;
 #[cfg(all(feature = "mount", target_os = "linux"))]
 mod remove_tree;
 mod service;
 mod stage;
 mod stats;
+#[cfg(all(feature = "mount", target_os = "linux"))]
+mod targets;
 
 #[cfg(all(feature = "mount", target_os = "linux"))]
 pub use block::{Attachment, BlockDevices, BlockNode};
@@ -30,6 +33,7 @@ pub use health::{
 };
 pub use info::NodeInfo;
 pub(crate) use info::{NodeGetCapabilitiesRequest, NodeGetInfoRequest};
+pub use matrix::{AtTarget, PublishedTargets, SingleNodeWriter};
 pub use publish::{Node, NodePublishVolumeRequest, NodeUnpublishVolumeRequest};
 #[cfg(all(feature = "mount", target_os = "linux"))]
 pub use remove_tree::remove_tree;

@@ -3,15 +3,14 @@
 use async_trait::async_trait;
 use csi_proto::v1;
 
-use super::NodeInfo;
+use super::{NodeInfo, PublishedTargets};
 use crate::admission::{Claim, Key};
 use crate::call::Call;
-use crate::capabilities::Offer;
+use crate::capabilities::{NodeCapability as Capability, Offer};
 use crate::request::request;
 use crate::{
     AbsolutePath, Error, PublishContext, Result, Rpc, Secrets, VolumeCapability, VolumeContext, VolumeId,
 };
-use v1::node_service_capability::rpc::Type as Capability;
 
 /// What every node plugin has. Spec: "Node Service RPC".
 #[async_trait]
@@ -30,8 +29,20 @@ pub trait Node: Send + Sync + 'static {
     ///
     /// # Errors
     /// [`Error::VolumeNotFound`] (NOT_FOUND); [`Error::Incompatible`] (ALREADY_EXISTS) when it is there otherwise
-    /// than asked; [`Error::InUse`] (FAILED_PRECONDITION) when its mode does not allow another target.
+    /// than asked; [`Error::Unsupported`] (FAILED_PRECONDITION) beyond the volume's capabilities.
     async fn publish_volume(&self, request: NodePublishVolumeRequest) -> Result<()>;
+
+    /// Where the volume of this request is published already, on this node. The framework asks before
+    /// [`publish_volume`](Self::publish_volume) and refuses what the spec does: a target where something else is, and a
+    /// second target of a volume whose mode allows one ([`PublishedTargets::check`]).
+    ///
+    /// A driver that does not say leaves the modes' difference to its `publish_volume`.
+    ///
+    /// # Errors
+    /// Whatever keeps the driver from knowing.
+    async fn published(&self, _request: &NodePublishVolumeRequest) -> Result<PublishedTargets> {
+        Ok(PublishedTargets::default())
+    }
 
     /// Takes the volume away from the target path and deletes the path. One that is not there is `Ok`.
     ///
@@ -89,6 +100,7 @@ impl Call for NodePublishVolumeRequest {
     }
 
     fn permitted(&self, offer: &Offer) -> Result<()> {
+        offer.check_node_use("volume_capability", &self.volume_capability)?;
         let staged = self.staging_target_path.is_some();
         if offer.has_node(Capability::StageUnstageVolume) && !staged && !self.volume_context.is_ephemeral() {
             let text = "staging_target_path: is required, for the driver offers STAGE_UNSTAGE_VOLUME";

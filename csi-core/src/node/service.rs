@@ -4,10 +4,11 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 
-use csi_proto::v1;
-
-use super::{GetVolumeStats, Node, NodeExpandVolume, StageUnstageVolume};
-use v1::node_service_capability::rpc::Type as Capability;
+use super::{
+    GetStorageHealth, GetVolumeStats, Node, NodeExpandVolume, NodeGetVolumeHealth, SingleNodeWriter,
+    StageUnstageVolume,
+};
+use crate::capabilities::NodeCapability as Capability;
 
 /// What serves each RPC of the Node service, if anything does.
 pub(crate) struct NodeTable {
@@ -15,13 +16,55 @@ pub(crate) struct NodeTable {
     pub(crate) stage_unstage_volume: Option<Arc<dyn StageUnstageVolume>>,
     pub(crate) volume_stats: Option<Arc<dyn GetVolumeStats>>,
     pub(crate) expand_volume: Option<Arc<dyn NodeExpandVolume>>,
+    pub(crate) volume_health: Option<Arc<dyn NodeGetVolumeHealth>>,
+    pub(crate) storage_health: Option<Arc<dyn GetStorageHealth>>,
+    /// What tells a volume's health to callers of spec v1.12.0, where they are served.
+    pub(crate) condition: Option<Arc<dyn NodeGetVolumeHealth>>,
     pub(crate) offered: BTreeSet<Capability>,
+}
+
+impl NodeTable {
+    /// Whether volumes' health can be told where callers of spec v1.12.0 look for it.
+    pub(crate) fn tells_condition(&self) -> bool {
+        self.volume_health.is_some() && self.volume_stats.is_some()
+    }
+
+    /// Answers callers of spec v1.12.0, if the driver tells health.
+    #[allow(deprecated, reason = "the capability is that of v1.12.0")]
+    pub(crate) fn serve_volume_condition(&mut self) {
+        if self.tells_condition() {
+            self.condition = self.volume_health.clone();
+            self.offered.insert(Capability::VolumeCondition);
+        }
+    }
+
+    /// What SINGLE_NODE_WRITER means to the callers of this plugin.
+    pub(crate) fn rule(&self) -> SingleNodeWriter {
+        match self.offered.contains(&Capability::SingleNodeMultiWriter) {
+            true => SingleNodeWriter::OneTarget,
+            false => SingleNodeWriter::ManyTargets,
+        }
+    }
+
+    /// No longer serves what this capability stands for.
+    fn withdraw(&mut self, capability: Capability) {
+        self.offered.remove(&capability);
+        match capability {
+            Capability::StageUnstageVolume => self.stage_unstage_volume = None,
+            Capability::GetVolumeStats => self.volume_stats = None,
+            Capability::ExpandVolume => self.expand_volume = None,
+            Capability::GetVolumeHealth => self.volume_health = None,
+            Capability::GetStorageHealth => self.storage_health = None,
+            _ => {}
+        }
+    }
 }
 
 /// A driver as a Node service, with the capabilities that are registered.
 ///
-/// Each method takes a driver that has the trait of the same name; without it, it does not compile. A capability
-/// that depends on the backend is registered when the backend has it.
+/// Each method takes a driver that has the trait of the same name; without it, it does not compile.
+///
+/// A capability that depends on the backend is registered when the backend has it.
 pub struct NodeService<D> {
     driver: Arc<D>,
     table: NodeTable,
@@ -35,6 +78,9 @@ impl<D: Node> NodeService<D> {
             stage_unstage_volume: None,
             volume_stats: None,
             expand_volume: None,
+            volume_health: None,
+            storage_health: None,
+            condition: None,
             offered: BTreeSet::new(),
         };
         Self { driver, table }
@@ -75,8 +121,32 @@ impl<D: Node> NodeService<D> {
         self.offer(Capability::ExpandVolume)
     }
 
+    /// Offers GET_VOLUME_HEALTH on the node. Alpha, new in spec v1.13.0; for older callers see
+    /// [`Plugin::serve_volume_condition`](crate::Plugin::serve_volume_condition).
+    #[must_use]
+    pub fn get_volume_health(mut self) -> Self
+    where
+        D: NodeGetVolumeHealth,
+    {
+        self.table.volume_health = Some(Arc::clone(&self.driver) as _);
+        self.offer(Capability::GetVolumeHealth)
+    }
+
+    /// Offers GET_STORAGE_HEALTH. Alpha, new in spec v1.13.0.
+    #[must_use]
+    pub fn get_storage_health(mut self) -> Self
+    where
+        D: GetStorageHealth,
+    {
+        self.table.storage_health = Some(Arc::clone(&self.driver) as _);
+        self.offer(Capability::GetStorageHealth)
+    }
+
     /// Declares SINGLE_NODE_MULTI_WRITER: the driver tells that access mode, and SINGLE_NODE_SINGLE_WRITER, from
     /// SINGLE_NODE_WRITER. Declare it for the controller too.
+    ///
+    /// With it, a volume of mode SINGLE_NODE_WRITER is published at one target of a node only, as the spec has it;
+    /// see [`Node::published`].
     #[must_use]
     pub fn single_node_multi_writer(self) -> Self {
         self.offer(Capability::SingleNodeMultiWriter)
@@ -87,6 +157,14 @@ impl<D: Node> NodeService<D> {
     #[must_use]
     pub fn volume_mount_group(self) -> Self {
         self.offer(Capability::VolumeMountGroup)
+    }
+
+    /// Takes a capability back: its number is not advertised and its RPCs are not served. For callers and test suites
+    /// that reject a number they do not know, and for a backend that turns out not to have it.
+    #[must_use]
+    pub fn without(mut self, capability: Capability) -> Self {
+        self.table.withdraw(capability);
+        self
     }
 
     pub(crate) fn into_table(self) -> NodeTable {

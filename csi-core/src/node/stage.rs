@@ -71,6 +71,10 @@ impl Call for NodeStageVolumeRequest {
         self.volume_id.as_str()
     }
 
+    fn permitted(&self, offer: &Offer) -> Result<()> {
+        offer.check_node_use("volume_capability", &self.volume_capability)
+    }
+
     fn claims(&self) -> Vec<Claim> {
         volume_claim(&self.volume_id)
     }

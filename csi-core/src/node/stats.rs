@@ -1,12 +1,15 @@
 //! GET_VOLUME_STATS.
 
+use std::sync::Arc;
+
 use async_trait::async_trait;
 use csi_proto::v1;
 
-use super::Node;
+use super::{Node, NodeGetVolumeHealth, NodeGetVolumeHealthRequest};
 use crate::call::Call;
 use crate::capabilities::Offer;
 use crate::request::request;
+use crate::types::health::condition;
 use crate::{AbsolutePath, Error, Result, Rpc, VolumeId, VolumePath, VolumeStats};
 
 /// How full a volume is. Spec: "NodeGetVolumeStats".
@@ -32,24 +35,52 @@ request! {
     }
 }
 
+/// How full a volume is, and its condition where callers of spec v1.12.0 are served.
+#[allow(deprecated, reason = "the condition is that of v1.12.0")]
+pub(crate) struct StatsAndCondition {
+    stats: VolumeStats,
+    condition: Option<v1::VolumeCondition>,
+}
+
+impl NodeGetVolumeStatsRequest {
+    /// Asks the driver how full the volume is, and `health` how it is.
+    pub(crate) async fn answer(
+        self,
+        driver: &dyn GetVolumeStats,
+        health: Option<Arc<dyn NodeGetVolumeHealth>>,
+    ) -> Result<StatsAndCondition> {
+        let wire = v1::NodeGetVolumeHealthRequest {
+            volume_id: self.volume_id.to_string(),
+            volume_publish_path: self.raw.volume_path.clone(),
+            staging_target_path: self.raw.staging_target_path.clone(),
+        };
+        let stats = driver.volume_stats(self).await?;
+        let condition = match health {
+            Some(health) => condition(match NodeGetVolumeHealthRequest::try_from(wire) {
+                Ok(request) => health.volume_health(request).await,
+                Err(error) => Err(error),
+            }),
+            None => None,
+        };
+        Ok(StatsAndCondition { stats, condition })
+    }
+}
+
 impl Call for NodeGetVolumeStatsRequest {
     const RPC: Rpc = Rpc::NodeGetVolumeStats;
-    type Answer = VolumeStats;
+    type Answer = StatsAndCondition;
     type Reply = v1::NodeGetVolumeStatsResponse;
 
     fn subject(&self) -> &str {
         self.volume_id.as_str()
     }
 
-    #[allow(
-        deprecated,
-        reason = "the field is answered for callers of spec v1.12.0, once a driver tells its health"
-    )]
-    fn reply(answer: VolumeStats, _: &Self::Wire, _: &Offer) -> Result<Self::Reply> {
-        let usage = answer.answer()?;
+    #[allow(deprecated, reason = "the condition is answered for callers of spec v1.12.0")]
+    fn reply(answer: StatsAndCondition, _: &Self::Wire, _: &Offer) -> Result<Self::Reply> {
+        let usage = answer.stats.answer()?;
         if usage.is_empty() {
             return Err(Error::broken("usage: neither bytes nor inodes are told"));
         }
-        Ok(v1::NodeGetVolumeStatsResponse { usage, volume_condition: None })
+        Ok(v1::NodeGetVolumeStatsResponse { usage, volume_condition: answer.condition })
     }
 }

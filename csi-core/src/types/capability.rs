@@ -51,6 +51,11 @@ impl AccessMode {
         matches!(self, Self::SingleNodeReaderOnly | Self::MultiNodeReaderOnly)
     }
 
+    /// Whether it is one of the two modes that come with SINGLE_NODE_MULTI_WRITER.
+    pub(crate) fn needs_single_node_multi_writer(self) -> bool {
+        matches!(self, Self::SingleNodeSingleWriter | Self::SingleNodeMultiWriter)
+    }
+
     fn mode(self) -> Mode {
         match self {
             Self::SingleNodeWriter => Mode::SingleNodeWriter,
@@ -141,6 +146,14 @@ impl VolumeCapability {
     pub fn fs_type(&self) -> Option<&str> {
         match &self.access {
             Access::Mount { fs_type, .. } => fs_type.as_deref(),
+            Access::Block => None,
+        }
+    }
+
+    /// The group that is to own the volume's files, if the caller named one.
+    pub fn volume_mount_group(&self) -> Option<&str> {
+        match &self.access {
+            Access::Mount { volume_mount_group, .. } => volume_mount_group.as_deref(),
             Access::Block => None,
         }
     }

@@ -1,6 +1,12 @@
 //! Health of volumes and backends, in the form of spec v1.13.0.
 
+use std::collections::BTreeSet;
+
+use csi_proto::v1;
+
+use super::id::STRING_MAX;
 use super::{VolumeCapability, VolumeId};
+use crate::{Error, Result};
 
 /// How badly a volume is off.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -21,7 +27,7 @@ pub struct VolumeHealthEntry {
     pub status: VolumeHealthStatus,
     /// One CamelCase word for programs, `PoolFull` say; unique together with the status.
     pub reason: String,
-    /// For people.
+    /// For people; what is over 128 bytes is cut off.
     pub message: String,
 }
 
@@ -51,8 +57,159 @@ pub struct StorageHealthEntry {
     pub status: StorageHealthStatus,
     /// One CamelCase word for programs, unique together with the status and the capability.
     pub reason: String,
-    /// For people.
+    /// For people; what is over 128 bytes is cut off.
     pub message: String,
     /// The kind of volumes that it concerns; `None` for all.
     pub capability: Option<VolumeCapability>,
+}
+
+impl VolumeHealthStatus {
+    fn wire(self) -> i32 {
+        (match self {
+            Self::Degraded => v1::VolumeHealthErrorType::Degraded,
+            Self::Inaccessible => v1::VolumeHealthErrorType::Inaccessible,
+            Self::DataLoss => v1::VolumeHealthErrorType::DataLoss,
+        }) as i32
+    }
+}
+
+impl StorageHealthStatus {
+    fn wire(self) -> i32 {
+        (match self {
+            Self::Degraded => v1::StorageHealthErrorType::StorageDegraded,
+            Self::Unreachable => v1::StorageHealthErrorType::StorageUnreachable,
+        }) as i32
+    }
+}
+
+impl VolumeHealth {
+    /// The wire's form, once it keeps the spec's rules.
+    pub(crate) fn answer(self) -> Result<v1::VolumeHealth> {
+        let mut seen = BTreeSet::new();
+        let mut entry = |entry: VolumeHealthEntry| {
+            check_reason("health_statuses.reason", &entry.reason)?;
+            let status = entry.status.wire();
+            if !seen.insert((status, entry.reason.clone())) {
+                let VolumeHealthEntry { status, reason, .. } = entry;
+                return Err(Error::broken(format!(
+                    "health_statuses: {status:?} and {reason} are there twice"
+                )));
+            }
+            let message = shortened(entry.message);
+            Ok(v1::volume_health::VolumeHealthEntry { status, reason: entry.reason, message })
+        };
+        let health_statuses = self.entries.into_iter().map(&mut entry).collect::<Result<_>>()?;
+        Ok(v1::VolumeHealth { volume_id: self.volume_id.into(), health_statuses })
+    }
+
+    /// The same, for a question about this volume.
+    pub(crate) fn answer_for(self, volume_id: &str) -> Result<v1::VolumeHealth> {
+        if self.volume_id.as_str() != volume_id {
+            let other = self.volume_id;
+            return Err(Error::broken(format!(
+                "volume_health.volume_id is {other}, not the volume asked about"
+            )));
+        }
+        self.answer()
+    }
+
+    /// The same in the form of spec v1.12.0: whether anything is wrong, and what.
+    #[allow(deprecated, reason = "this is the form of v1.12.0")]
+    pub(crate) fn condition(&self) -> v1::VolumeCondition {
+        let told: Vec<String> =
+            self.entries.iter().map(|entry| format!("{}: {}", entry.reason, entry.message)).collect();
+        let message = if told.is_empty() { "nothing is wrong".to_owned() } else { told.join("; ") };
+        v1::VolumeCondition { abnormal: !self.entries.is_empty(), message: shortened(message) }
+    }
+}
+
+/// What a volume's health is in the form of spec v1.12.0. `None` for a volume that is gone meanwhile; a health that
+/// can't be told is nothing to call well.
+#[allow(deprecated, reason = "this is the form of v1.12.0")]
+pub(crate) fn condition(health: Result<VolumeHealth>) -> Option<v1::VolumeCondition> {
+    match health {
+        Ok(health) => Some(health.condition()),
+        Err(Error::VolumeNotFound(_)) => None,
+        Err(error) => {
+            tracing::warn!("a volume's health can't be told: {error}");
+            let message = shortened(format!("its health can't be told: {error}"));
+            Some(v1::VolumeCondition { abnormal: true, message })
+        }
+    }
+}
+
+/// The wire's form of the backends' health, once it keeps the spec's rules.
+pub(crate) fn storage_health(
+    entries: Vec<StorageHealthEntry>,
+) -> Result<Vec<v1::node_get_storage_health_response::StorageBackendHealth>> {
+    let mut seen: Vec<(StorageHealthStatus, String, Option<VolumeCapability>)> = Vec::new();
+    let mut entry = |entry: StorageHealthEntry| {
+        check_reason("backend_health.reason", &entry.reason)?;
+        let key = (entry.status, entry.reason.clone(), entry.capability.clone());
+        if seen.contains(&key) {
+            let (status, reason, _) = key;
+            let text =
+                format!("backend_health: {status:?} and {reason} are there twice for one volume_capability");
+            return Err(Error::broken(text));
+        }
+        seen.push(key);
+        Ok(v1::node_get_storage_health_response::StorageBackendHealth {
+            status: entry.status.wire(),
+            reason: entry.reason,
+            message: shortened(entry.message),
+            volume_capability: entry.capability.as_ref().map(Into::into),
+        })
+    };
+    entries.into_iter().map(&mut entry).collect()
+}
+
+/// One CamelCase word.
+fn check_reason(field: &str, reason: &str) -> Result<()> {
+    let is_word = reason.starts_with(|c: char| c.is_ascii_uppercase())
+        && reason.chars().all(|c| c.is_ascii_alphanumeric())
+        && reason.len() <= STRING_MAX;
+    match is_word {
+        true => Ok(()),
+        false => {
+            Err(Error::broken(format!("{field} {reason:?} is not one CamelCase word of at most 128 bytes")))
+        }
+    }
+}
+
+/// Words for people, cut to what a field of the spec holds.
+pub(crate) fn shortened(mut text: String) -> String {
+    if text.len() > STRING_MAX {
+        const END: &str = "…";
+        let mut length = STRING_MAX - END.len();
+        while !text.is_char_boundary(length) {
+            length -= 1;
+        }
+        text.truncate(length);
+        text.push_str(END);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_for_people_are_cut_between_characters() {
+        assert_eq!(shortened("x".repeat(128)), "x".repeat(128));
+        assert_eq!(shortened("x".repeat(129)), "x".repeat(125) + "…");
+        let cut = shortened("é".repeat(100));
+        assert_eq!(cut, "é".repeat(62) + "…");
+        assert!(cut.len() <= 128);
+    }
+
+    #[test]
+    fn a_reason_is_one_camel_case_word() {
+        for good in ["PoolFull", "A", "Raid5Degraded"] {
+            assert!(check_reason("reason", good).is_ok(), "{good}");
+        }
+        for bad in ["", "poolFull", "Pool Full", "Pool-Full", "Pool_Full", &"A".repeat(129)] {
+            assert!(check_reason("reason", bad).is_err(), "{bad}");
+        }
+    }
 }

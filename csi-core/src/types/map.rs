@@ -5,7 +5,7 @@ use std::fmt;
 use csi_proto::redact;
 use serde::de::DeserializeOwned;
 
-use super::values;
+use super::values::{self, UnknownKeys};
 use super::wire::Map;
 use crate::{Error, Result};
 
@@ -42,7 +42,16 @@ macro_rules! lookups {
             /// # Errors
             /// [`Error::InvalidArgument`] naming the key: missing, of the wrong kind, or, for a struct, unknown.
             pub fn parse<T: DeserializeOwned>(&self) -> Result<T> {
-                values::from_map(&self.field, &self.values)
+                values::from_map(&self.field, &self.values, UnknownKeys::Refused)
+            }
+
+            /// As [`parse`](Self::parse), with keys that the struct does not have passed over: for maps that are not
+            /// the driver's alone, such as those of GetCapacity.
+            ///
+            /// # Errors
+            /// [`Error::InvalidArgument`] naming the key: missing, or of the wrong kind.
+            pub fn parse_known<T: DeserializeOwned>(&self) -> Result<T> {
+                values::from_map(&self.field, &self.values, UnknownKeys::Ignored)
             }
         }
     };
@@ -118,6 +127,12 @@ impl VolumeContext {
         let (kubernetes, mut values) = split(wire);
         values.remove("storage.kubernetes.io/csiProvisionerIdentity");
         Ok(Self { field: field.to_owned(), values, kubernetes })
+    }
+
+    /// Whether both are what CreateVolume said of one volume. What the orchestrator added does not count: the pod, its
+    /// tokens, and who provisioned the volume differ from publish to publish.
+    pub fn is_of_same_volume(&self, other: &Self) -> bool {
+        self.values == other.values
     }
 
     /// What the orchestrator says of the pod, by key without its prefix: `pod.name`, `pod.namespace`, `pod.uid`,

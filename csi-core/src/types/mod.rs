@@ -2,8 +2,8 @@
 
 mod capability;
 mod capacity;
-mod health;
-mod id;
+pub(crate) mod health;
+pub(crate) mod id;
 mod map;
 mod path;
 mod snapshot;

@@ -2,7 +2,13 @@
 
 use std::time::SystemTime;
 
+use csi_proto::v1;
+use prost_types::Timestamp;
+
+use super::volume::signed;
 use super::{GroupSnapshotId, SnapshotId, Topology, VolumeId};
+use crate::capabilities::{Offer, PluginService};
+use crate::{Error, Result};
 
 /// A snapshot that exists.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -61,5 +67,67 @@ impl VolumeGroupSnapshot {
         creation_time: SystemTime,
     ) -> Self {
         Self { group_snapshot_id, snapshots, creation_time, ready_to_use: true }
+    }
+}
+
+impl Snapshot {
+    /// The wire's form, once it keeps the spec's rules.
+    pub(crate) fn answer(self, offer: &Offer) -> Result<v1::Snapshot> {
+        offer.check_places(
+            "snapshot.accessible_topology",
+            &self.accessible_topology,
+            PluginService::SnapshotAccessibilityConstraints,
+        )?;
+        Ok(v1::Snapshot {
+            size_bytes: signed("snapshot.size_bytes", self.size_bytes)?,
+            snapshot_id: self.snapshot_id.into(),
+            source_volume_id: self.source_volume_id.into(),
+            creation_time: Some(timestamp("snapshot.creation_time", self.creation_time)?),
+            ready_to_use: self.ready_to_use,
+            group_snapshot_id: self.group_snapshot_id.map_or_else(String::new, Into::into),
+            accessible_topology: self.accessible_topology.into_iter().map(Into::into).collect(),
+        })
+    }
+}
+
+impl VolumeGroupSnapshot {
+    /// The wire's form, once it keeps the spec's rules. Members are marked with the group's id.
+    pub(crate) fn answer(mut self, offer: &Offer) -> Result<v1::VolumeGroupSnapshot> {
+        if self.snapshots.is_empty() {
+            return Err(Error::broken("group_snapshot.snapshots is empty"));
+        }
+        if self.ready_to_use && self.snapshots.iter().any(|snapshot| !snapshot.ready_to_use) {
+            return Err(Error::broken(
+                "group_snapshot.ready_to_use is set, but a snapshot of it is not ready",
+            ));
+        }
+        for snapshot in &mut self.snapshots {
+            let group = snapshot.group_snapshot_id.get_or_insert_with(|| self.group_snapshot_id.clone());
+            if *group != self.group_snapshot_id {
+                return Err(Error::broken(format!(
+                    "group_snapshot.snapshots: {} says that it belongs to group {group}",
+                    snapshot.snapshot_id
+                )));
+            }
+        }
+        Ok(v1::VolumeGroupSnapshot {
+            group_snapshot_id: self.group_snapshot_id.into(),
+            snapshots: self.snapshots.into_iter().map(|one| one.answer(offer)).collect::<Result<_>>()?,
+            creation_time: Some(timestamp("group_snapshot.creation_time", self.creation_time)?),
+            ready_to_use: self.ready_to_use,
+        })
+    }
+}
+
+/// A moment as the wire has it: from the year 1 to the year 9999.
+fn timestamp(field: &str, time: SystemTime) -> Result<Timestamp> {
+    const FIRST: i64 = -62_135_596_800;
+    const LAST: i64 = 253_402_300_799;
+    let timestamp = Timestamp::from(time);
+    match timestamp.seconds {
+        FIRST..=LAST => Ok(timestamp),
+        seconds => {
+            Err(Error::broken(format!("{field} is {seconds} s from 1970, not in the years 1 to 9999")))
+        }
     }
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use csi_proto::v1;
 
+use super::wire::check_map;
 use crate::{Error, Result};
 
 /// A place: topology keys and their values, all of which hold (`region=R1, zone=Z2`).
@@ -34,20 +35,26 @@ impl Topology {
     }
 
     pub(crate) fn read(field: &str, wire: &v1::Topology) -> Result<Self> {
+        let field_of_map = format!("{field}.segments");
+        check_map(&field_of_map, &wire.segments)?;
         let topology = Self(wire.segments.clone());
-        topology.check().map_err(|reason| Error::invalid(format!("{field}.segments"), reason))?;
+        topology.check().map_err(|reason| Error::invalid(field_of_map, reason))?;
         Ok(topology)
     }
 
-    /// The spec's rules for keys and values: parts of at most 63, keys unique without regard to case.
+    /// The spec's rules for keys and values: a prefix that is a domain name, a name and a value of at most 63, keys
+    /// unique without regard to case.
     pub(crate) fn check(&self) -> Result<(), String> {
         let mut seen = std::collections::BTreeSet::new();
         for (key, value) in &self.0 {
-            let parts = key.split('/').count();
-            if parts > 2 || key.split('/').any(|part| !is_label(part, "-_.")) {
+            let (prefix, name) = split(key);
+            if !is_label(name, "-_.") || name.contains('/') {
                 return Err(format!(
-                    "key {key:?} is not [prefix/]name with parts of 1 to 63 of A-Z a-z 0-9 - _ ."
+                    "key {key:?} is not [prefix/]name with a name of 1 to 63 of A-Z a-z 0-9 - _ ."
                 ));
+            }
+            if prefix.is_some_and(|prefix| !is_prefix(prefix)) {
+                return Err(format!("key {key:?} has a prefix that is not 1 to 63 of a-z 0-9 - ."));
             }
             if !is_label(value, "-_.") {
                 return Err(format!("value {value:?} of key {key} is not 1 to 63 of A-Z a-z 0-9 - _ ."));
@@ -58,6 +65,28 @@ impl Topology {
         }
         Ok(())
     }
+
+    /// The prefixes of its keys.
+    pub(crate) fn prefixes(&self) -> impl Iterator<Item = &str> {
+        self.0.keys().filter_map(|key| split(key).0)
+    }
+
+    /// Whether some place can be in both: no key has one value here and another there.
+    pub(crate) fn meets(&self, other: &Self) -> bool {
+        self.0.iter().all(|(key, value)| other.0.get(key).is_none_or(|theirs| theirs == value))
+    }
+}
+
+/// A key's prefix, if it has one, and its name.
+fn split(key: &str) -> (Option<&str>, &str) {
+    key.split_once('/').map_or((None, key), |(prefix, name)| (Some(prefix), name))
+}
+
+/// A domain name of at most 63 lower-case characters, each of its labels alphanumeric at both ends.
+fn is_prefix(prefix: &str) -> bool {
+    is_label(prefix, "-.")
+        && !prefix.contains(|c: char| c.is_ascii_uppercase())
+        && prefix.split('.').all(|label| is_label(label, "-"))
 }
 
 /// 1 to 63 letters, digits and `between`, alphanumeric at both ends.
@@ -106,5 +135,75 @@ impl TopologyRequirement {
             }
             _ => Ok(this),
         }
+    }
+}
+
+impl TopologyRequirement {
+    /// What a request asks for; nothing, where it does not say.
+    pub(crate) fn asked(wire: Option<&v1::TopologyRequirement>) -> Result<Self> {
+        wire.map_or_else(|| Ok(Self::default()), |wire| Self::read("accessibility_requirements", wire))
+    }
+
+    /// Whether a volume that is usable from these places keeps the requirement. From nowhere in particular is from
+    /// everywhere.
+    pub(crate) fn is_met_by(&self, places: &[Topology]) -> bool {
+        let mut pairs =
+            self.requisite.iter().flat_map(|asked| places.iter().map(move |place| (asked, place)));
+        self.requisite.is_empty() || places.is_empty() || pairs.any(|(asked, place)| asked.meets(place))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_and_values_keep_the_spec_s_rules() {
+        let long = "x".repeat(63);
+        let too_long = "x".repeat(64);
+        let good =
+            [("zone", "z1"), ("Zone_1.a-b", "A_b.c-d"), ("topology.example.org/zone", "z"), (&long, &long)];
+        for (key, value) in good {
+            assert_eq!(Topology::new(key, value).check(), Ok(()), "{key}={value}");
+        }
+        let bad = [
+            ("", "z"),
+            ("zone", ""),
+            ("a/b/c", "z"),
+            ("/zone", "z"),
+            ("p/", "z"),
+            ("Example.org/zone", "z"),
+            ("ex_ample/zone", "z"),
+            ("a..b/zone", "z"),
+            ("a.-b/zone", "z"),
+            ("-zone", "z"),
+            ("zone.", "z"),
+            ("zone", "-z"),
+            ("zone", "z z"),
+            (&too_long, "z"),
+            ("zone", &too_long),
+            ("zöne", "z"),
+        ];
+        for (key, value) in bad {
+            assert!(Topology::new(key, value).check().is_err(), "{key}={value}");
+        }
+        assert!(
+            Topology::new("zone", "a").and("Zone", "a").check().unwrap_err().contains("twice but for case")
+        );
+    }
+
+    #[test]
+    fn a_requirement_is_met_where_no_key_contradicts_it() {
+        let zone = |zone: &str| Topology::new("region", "r1").and("zone", zone);
+        let asked = TopologyRequirement { requisite: vec![zone("a"), zone("b")], preferred: vec![] };
+        assert!(asked.is_met_by(&[zone("b")]));
+        assert!(
+            asked.is_met_by(&[Topology::new("region", "r1")]),
+            "the whole region is more than was asked for"
+        );
+        assert!(asked.is_met_by(&[]), "usable from everywhere");
+        assert!(!asked.is_met_by(&[zone("c")]));
+        assert!(!asked.is_met_by(&[Topology::new("region", "r2")]));
+        assert!(TopologyRequirement::default().is_met_by(&[zone("c")]));
     }
 }

@@ -7,9 +7,16 @@ use serde::de::{self, DeserializeOwned, Deserializer, IntoDeserializer, Visitor,
 use super::wire::Map;
 use crate::{Error, Result};
 
+/// What becomes of keys that a driver's struct does not have.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum UnknownKeys {
+    Refused,
+    Ignored,
+}
+
 /// The map as a `T`; `field` is the map's name, for the error.
-pub(crate) fn from_map<T: DeserializeOwned>(field: &str, map: &Map) -> Result<T> {
-    T::deserialize(Values(map)).map_err(|Failure { key, reason }| {
+pub(crate) fn from_map<T: DeserializeOwned>(field: &str, map: &Map, unknown: UnknownKeys) -> Result<T> {
+    T::deserialize(Values(map, unknown)).map_err(|Failure { key, reason }| {
         let field = key.map_or_else(|| field.to_owned(), |key| format!("{field}[{key}]"));
         Error::invalid(field, reason)
     })
@@ -40,7 +47,7 @@ impl de::Error for Failure {
     }
 }
 
-struct Values<'a>(&'a Map);
+struct Values<'a>(&'a Map, UnknownKeys);
 
 impl<'a> Values<'a> {
     fn entries(&self) -> MapDeserializer<'a, impl Iterator<Item = (&'a str, Value<'a>)>, Failure> {
@@ -63,11 +70,11 @@ impl<'de> Deserializer<'de> for Values<'de> {
         visitor: V,
     ) -> Result<V::Value, Failure> {
         match self.0.keys().find(|key| !fields.contains(&key.as_str())) {
-            Some(key) => Err(Failure {
+            Some(key) if self.1 == UnknownKeys::Refused => Err(Failure {
                 key: Some(key.clone()),
                 reason: format!("is not a parameter of this driver; it knows: {}", fields.join(", ")),
             }),
-            None => visitor.visit_map(self.entries()),
+            _ => visitor.visit_map(self.entries()),
         }
     }
 
@@ -183,7 +190,7 @@ mod tests {
 
     fn parse(pairs: &[(&str, &str)]) -> Result<Params> {
         let map = pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
-        from_map("parameters", &map)
+        from_map("parameters", &map, UnknownKeys::Refused)
     }
 
     #[test]

@@ -7,6 +7,7 @@ use v1::volume_content_source as wire_source;
 
 use super::wire::check_map;
 use super::{SnapshotId, Topology, VolumeId};
+use crate::capabilities::{Offer, PluginService};
 use crate::{Error, Result};
 
 /// What a new volume's content is copied from.
@@ -105,13 +106,13 @@ impl Volume {
     }
 
     /// The wire's form, once it keeps the spec's rules.
-    pub(crate) fn answer(self) -> Result<v1::Volume> {
+    pub(crate) fn answer(self, offer: &Offer) -> Result<v1::Volume> {
         check_map("volume.volume_context", &self.volume_context).map_err(Error::broken)?;
-        for topology in &self.accessible_topology {
-            topology
-                .check()
-                .map_err(|reason| Error::broken(format!("volume.accessible_topology: {reason}")))?;
-        }
+        offer.check_places(
+            "volume.accessible_topology",
+            &self.accessible_topology,
+            PluginService::VolumeAccessibilityConstraints,
+        )?;
         Ok(v1::Volume {
             capacity_bytes: signed("volume.capacity_bytes", self.capacity_bytes)?,
             volume_id: self.volume_id.into(),

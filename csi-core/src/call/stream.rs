@@ -1,0 +1,92 @@
+//! The path of a call that is answered with a stream: the same gate, reading, log and errors; then message after
+//! message, until the driver's end, an error, or the caller's going away.
+
+use std::future::Future;
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::Status;
+use tracing::Instrument;
+
+use super::{CallPath, Caught, Wire, refused};
+use crate::request::Request;
+use crate::{Result, Rpc};
+
+/// A streaming RPC's row: its types, and the rules for its messages. It touches nothing, so nothing excludes it.
+pub(crate) trait StreamCall: Request<Wire: Wire> + Send + 'static {
+    const RPC: Rpc;
+    /// What the driver answers.
+    type Answer: Send + 'static;
+    /// The driver's answer as it is read, message by message.
+    type Messages: Send + 'static;
+    /// A message on the wire.
+    type Item: Send + 'static;
+
+    /// The id that the call is about, for the log.
+    fn subject(&self) -> &str;
+
+    /// Begins to read the driver's answer, once it keeps the spec's rules for this request.
+    fn open(answer: Self::Answer, request: &Self::Wire) -> Result<Self::Messages>;
+
+    /// The next message, `None` after the last one. An error is the last thing that is asked for.
+    fn next(messages: &mut Self::Messages) -> impl Future<Output = Result<Option<Self::Item>>> + Send;
+}
+
+/// The messages on their way to the caller.
+pub(crate) type Sent<T> = ReceiverStream<Result<T, Status>>;
+
+impl CallPath {
+    /// Takes one call through the path. An error before the first message is the answer; a later one ends the stream.
+    pub(crate) async fn stream<C, F>(
+        &self,
+        request: tonic::Request<C::Wire>,
+        handler: Result<impl FnOnce(C) -> F + Send + 'static>,
+    ) -> Result<tonic::Response<Sent<C::Item>>, Status>
+    where
+        C: StreamCall,
+        F: Future<Output = Result<C::Answer>> + Send,
+    {
+        let wire = Arc::new(request.into_inner());
+        let id = self.next_request.fetch_add(1, Ordering::Relaxed);
+        let span =
+            tracing::info_span!("csi", rpc = C::RPC.name(), request = id, subject = tracing::field::Empty);
+        let open = async {
+            tracing::debug!(request = ?wire, "called");
+            let handler = handler?;
+            let request = C::read(&wire)?;
+            tracing::Span::current().record("subject", request.subject());
+            C::open(handler(request).await?, &wire)
+        };
+        let opened = Caught(AssertUnwindSafe(Box::pin(open))).instrument(span.clone()).await;
+        let messages = opened.map_err(|error| span.in_scope(|| refused(&error, C::RPC)))?;
+        let (sender, receiver) = mpsc::channel(1);
+        tokio::spawn(send::<C>(messages, sender).instrument(span));
+        Ok(tonic::Response::new(ReceiverStream::new(receiver)))
+    }
+}
+
+/// Sends the messages as fast as the caller takes them, and stops when it is gone.
+async fn send<C: StreamCall>(mut messages: C::Messages, sender: mpsc::Sender<Result<C::Item, Status>>) {
+    loop {
+        let next = Caught(AssertUnwindSafe(Box::pin(C::next(&mut messages))));
+        let next = tokio::select! {
+            next = next => next,
+            () = sender.closed() => return tracing::debug!("the caller left before the end"),
+        };
+        let sent = match next {
+            Ok(None) => return,
+            Ok(Some(item)) => sender.send(Ok(item)).await,
+            Err(error) => {
+                // Nobody is left to tell when this fails.
+                let _ = sender.send(Err(refused(&error, C::RPC))).await;
+                return;
+            }
+        };
+        if sent.is_err() {
+            return;
+        }
+    }
+}

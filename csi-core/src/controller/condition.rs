@@ -1,0 +1,89 @@
+//! Volumes' health as callers of spec v1.12.0 read it: VOLUME_CONDITION, a field of ListVolumes and
+//! ControllerGetVolume. The driver tells health in the form of v1.13.0 alone.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use csi_proto::v1;
+
+use super::{
+    ControllerGetVolumeHealthRequest, ControllerListVolumeHealthRequest, GetVolumeHealth, ListVolumeHealth,
+    Page, VolumeListing,
+};
+use crate::types::health::condition;
+use crate::{Error, Result, VolumeId};
+
+/// A volume in a listing, and its condition where older callers are served.
+#[allow(deprecated, reason = "the form of v1.12.0 is what this is for")]
+pub(crate) struct Listed {
+    pub(crate) volume: VolumeListing,
+    pub(crate) condition: Option<v1::VolumeCondition>,
+}
+
+/// Where volumes' conditions come from. The default tells none: no older caller is served.
+#[derive(Clone, Default)]
+pub(crate) struct Conditions {
+    pub(crate) get: Option<Arc<dyn GetVolumeHealth>>,
+    pub(crate) list: Option<Arc<dyn ListVolumeHealth>>,
+}
+
+impl Conditions {
+    /// The volume with its condition.
+    pub(crate) async fn of_volume(&self, volume: VolumeListing) -> Result<Listed> {
+        let Some(driver) = &self.get else { return Ok(Listed { volume, condition: None }) };
+        let wire = v1::ControllerGetVolumeHealthRequest {
+            volume_id: volume.volume.volume_id.to_string(),
+            ..Default::default()
+        };
+        let health = driver.volume_health(ControllerGetVolumeHealthRequest::try_from(wire)?).await;
+        Ok(Listed { condition: condition(health), volume })
+    }
+
+    /// The page with its volumes' conditions. Where the driver lists the volumes that are not well, that list is
+    /// read instead of asking for each volume.
+    pub(crate) async fn of_page(&self, page: Page<VolumeListing>) -> Result<Page<Listed>> {
+        let mut entries = Vec::with_capacity(page.entries.len());
+        match &self.list {
+            Some(driver) if !page.entries.is_empty() => {
+                let mut unwell = unwell(&**driver).await?;
+                for volume in page.entries {
+                    let condition = unwell.remove(&volume.volume.volume_id);
+                    entries.push(Listed { condition: Some(condition.unwrap_or_else(well)), volume });
+                }
+            }
+            _ => {
+                for volume in page.entries {
+                    entries.push(self.of_volume(volume).await?);
+                }
+            }
+        }
+        Ok(Page { entries, next_token: page.next_token })
+    }
+}
+
+#[allow(deprecated, reason = "the form of v1.12.0 is what this is for")]
+type Unwell = BTreeMap<VolumeId, v1::VolumeCondition>;
+
+/// The conditions of all volumes that something is wrong with.
+async fn unwell(driver: &dyn ListVolumeHealth) -> Result<Unwell> {
+    let mut found = Unwell::new();
+    let mut starting_token = String::new();
+    loop {
+        let wire = v1::ControllerListVolumeHealthRequest { starting_token, ..Default::default() };
+        let asked = wire.starting_token.clone();
+        let page = driver.list_volume_health(ControllerListVolumeHealthRequest::try_from(wire)?).await?;
+        found.extend(page.entries.into_iter().map(|health| (health.volume_id.clone(), health.condition())));
+        match page.next_token {
+            None => return Ok(found),
+            Some(next) if next.as_str() == asked => {
+                return Err(Error::broken("next_token is the starting_token: the listing would never end"));
+            }
+            Some(next) => starting_token = next.into(),
+        }
+    }
+}
+
+#[allow(deprecated, reason = "the form of v1.12.0 is what this is for")]
+fn well() -> v1::VolumeCondition {
+    v1::VolumeCondition { abnormal: false, message: "nothing is wrong".to_owned() }
+}

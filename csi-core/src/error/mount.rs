@@ -1,0 +1,25 @@
+//! What goes wrong with mounts, as conditions of the spec.
+
+use csi_mount::ErrorKind;
+
+use super::Error;
+
+/// Each kind keeps its meaning; docs/error-mapping.md has the table.
+impl From<csi_mount::Error> for Error {
+    fn from(error: csi_mount::Error) -> Self {
+        let text = error.to_string();
+        match error.kind() {
+            ErrorKind::InvalidInput | ErrorKind::Unsupported => Self::Unsupported(text),
+            ErrorKind::AlreadyMounted => Self::Incompatible(text),
+            ErrorKind::Busy => Self::InUse(text),
+            ErrorKind::NotBlank | ErrorKind::ReadOnly | ErrorKind::Damaged => Self::NotPossible(text),
+            ErrorKind::OutOfRange => Self::OutOfRange(text),
+            ErrorKind::NoSpace => Self::LimitReached(text),
+            // Devices come and go, and servers come back: asking again may help.
+            ErrorKind::NotFound | ErrorKind::Unresponsive | ErrorKind::WrongDevice => Self::Unavailable(text),
+            ErrorKind::MissingTool => Self::Unhealthy(text),
+            // Not PERMISSION_DENIED, which is about the caller's credentials.
+            _ => Self::internal(error),
+        }
+    }
+}

@@ -1,0 +1,200 @@
+//! Where on this node a volume is published, by the kernel's own table of mounts: no memory that a restart loses.
+//!
+//! A mount can be seen at several paths, for what is mounted below a shared mount appears below its copies too. So two
+//! targets are the same when they are one place of one filesystem, whatever path leads there.
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+
+use csi_mount::{BlockDevice, DeviceNumber, LoopDevice, MountEntry, flow::block};
+
+use super::{AtTarget, PublishedTargets};
+use crate::Result;
+
+/// A file or directory of a filesystem.
+#[derive(Debug, PartialEq, Eq)]
+struct Place {
+    device: DeviceNumber,
+    path: PathBuf,
+}
+
+/// The mounts of this namespace, at one moment.
+pub(super) struct MountTable(Vec<MountEntry>);
+
+impl MountTable {
+    pub(super) fn read() -> Result<Self> {
+        Ok(Self(csi_mount::mounts()?))
+    }
+
+    /// What is mounted at a path, topmost.
+    pub(super) fn at(&self, path: &Path) -> Option<&MountEntry> {
+        let path = resolved(path);
+        self.0.iter().rev().find(|entry| entry.mount_point == path)
+    }
+
+    /// The targets of the directory `source`.
+    pub(super) fn of_directory(&self, source: &Path, target: &Path) -> PublishedTargets {
+        let source = source.canonicalize().unwrap_or_else(|_| source.to_owned());
+        let Some(volume) = self.place(&source) else { return PublishedTargets::default() };
+        let is_volume = |entry: &MountEntry| entry.device == volume.device && entry.root == volume.path;
+        self.targets(target, &[&source], is_volume)
+    }
+
+    /// The targets of what is mounted at the staging path.
+    pub(super) fn of_staged(&self, staging: &Path, target: &Path, fs_type: Option<&str>) -> PublishedTargets {
+        if let Some(found) = self.at(target) {
+            if is_node(found) {
+                return other("a raw device is published there, and a filesystem is asked for");
+            }
+            if let Some(asked) = fs_type.filter(|asked| *asked != found.fs_type) {
+                return other(&format!("{} is mounted there, and {asked} is asked for", found.fs_type));
+            }
+        }
+        let Some(staged) = self.at(staging) else { return PublishedTargets::default() };
+        let is_volume = |entry: &MountEntry| entry.device == staged.device && entry.root == staged.root;
+        self.targets(target, &[staging], is_volume)
+    }
+
+    /// The targets of a raw device: its node, or that of a read-only loop device over it, bound to a file.
+    pub(super) fn of_device(&self, device: &Path, target: &Path) -> Result<PublishedTargets> {
+        if self.at(target).is_some_and(|found| !is_node(found)) {
+            return Ok(other("a filesystem is mounted there, and a raw device is asked for"));
+        }
+        let mut numbers = vec![BlockDevice::open(device)?.number()];
+        numbers.extend(LoopDevice::find(device)?.iter().map(LoopDevice::number));
+        let is_volume = |entry: &MountEntry| {
+            is_node(entry) && block::device_of(&entry.mount_point).is_ok_and(|found| numbers.contains(&found))
+        };
+        Ok(self.targets(target, &[], is_volume))
+    }
+
+    /// All mounts of the volume, but for those at `target` and at these paths, which are its source.
+    fn targets(
+        &self,
+        target: &Path,
+        sources: &[&Path],
+        is_volume: impl Fn(&MountEntry) -> bool,
+    ) -> PublishedTargets {
+        if self.at(target).is_some() {
+            return PublishedTargets { at_target: AtTarget::Same, elsewhere: Vec::new() };
+        }
+        let own: Vec<Option<Place>> =
+            sources.iter().chain([&target]).map(|path| self.mount_place(&resolved(path))).collect();
+        let mut elsewhere = Vec::new();
+        for entry in self.0.iter().filter(|entry| is_volume(entry)) {
+            if !own.contains(&self.mount_place(&entry.mount_point)) {
+                elsewhere.push(entry.mount_point.clone());
+            }
+        }
+        PublishedTargets { at_target: AtTarget::Nothing, elsewhere }
+    }
+
+    /// The place that a path leads to, through the mounts as they are.
+    fn place(&self, path: &Path) -> Option<Place> {
+        let on_the_way = self.0.iter().filter(|entry| path.starts_with(&entry.mount_point));
+        // Of several at one point the later one is on top.
+        let deepest = on_the_way.max_by_key(|entry| entry.mount_point.components().count())?;
+        let below = path.strip_prefix(&deepest.mount_point).ok()?;
+        Some(Place { device: deepest.device, path: joined(&deepest.root, below) })
+    }
+
+    /// The place that something mounted at a path covers.
+    fn mount_place(&self, path: &Path) -> Option<Place> {
+        let (parent, name) = (path.parent()?, path.file_name()?);
+        let Place { device, path } = self.place(parent)?;
+        Some(Place { device, path: path.join(name) })
+    }
+}
+
+fn other(difference: &str) -> PublishedTargets {
+    PublishedTargets { at_target: AtTarget::Other(difference.to_owned()), elsewhere: Vec::new() }
+}
+
+/// Whether a device's node is mounted, and not a filesystem: one file out of /dev.
+fn is_node(entry: &MountEntry) -> bool {
+    ["devtmpfs", "tmpfs"].contains(&entry.fs_type.as_str()) && entry.root != Path::new("/")
+}
+
+/// The path without symbolic links on the way; the last component is left as it is, for it may not answer.
+fn resolved(path: &Path) -> PathBuf {
+    let parent = path.parent().and_then(|parent| parent.canonicalize().ok());
+    let name = path.file_name().map(OsStr::to_owned);
+    parent.zip(name).map_or_else(|| path.to_owned(), |(parent, name)| parent.join(name))
+}
+
+fn joined(root: &Path, below: &Path) -> PathBuf {
+    if below.as_os_str().is_empty() { root.to_owned() } else { root.join(below) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn table(lines: &str) -> MountTable {
+        MountTable(csi_mount::parse_mountinfo(lines.as_bytes()).unwrap())
+    }
+
+    const HOST: &str = "\
+20 1 8:1 / / rw shared:1 - ext4 /dev/sda1 rw
+21 20 0:5 / /dev rw shared:2 - devtmpfs udev rw
+30 20 8:1 /var/lib/kubelet /host/kubelet rw shared:1 - ext4 /dev/sda1 rw
+40 20 8:16 / /var/lib/kubelet/staging rw shared:9 - ext4 /dev/sdb rw
+41 30 8:16 / /host/kubelet/staging rw shared:9 - ext4 /dev/sdb rw
+";
+
+    #[test]
+    fn a_copy_by_propagation_is_the_same_target() {
+        let published = format!(
+            "{HOST}42 20 8:16 / /var/lib/kubelet/one rw shared:9 - ext4 /dev/sdb rw\n\
+             43 30 8:16 / /host/kubelet/one rw shared:9 - ext4 /dev/sdb rw\n"
+        );
+        let (none, one) = (table(HOST), table(&published));
+        let of = |table: &MountTable, target: &str| {
+            table.of_staged(Path::new("/var/lib/kubelet/staging"), Path::new(target), None)
+        };
+        assert_eq!(of(&none, "/var/lib/kubelet/one"), PublishedTargets::default(), "staging is no target");
+        assert_eq!(of(&one, "/var/lib/kubelet/one").at_target, AtTarget::Same);
+        assert_eq!(of(&one, "/var/lib/kubelet/two").elsewhere.len(), 2, "both paths of the one target");
+        let copy_only = table(
+            &published.replace("42 20 8:16 / /var/lib/kubelet/one", "42 20 8:16 / /var/lib/kubelet/xne"),
+        );
+        assert_eq!(
+            of(&copy_only, "/var/lib/kubelet/one").elsewhere,
+            [Path::new("/var/lib/kubelet/xne")],
+            "the copy of the target itself is no other target"
+        );
+    }
+
+    #[test]
+    fn a_directory_is_told_from_its_neighbours_and_its_own_source() {
+        let bound = table(
+            "20 1 8:1 / / rw - ext4 /dev/sda1 rw\n\
+             31 20 8:1 /no-such/a /pods/1 rw - ext4 /dev/sda1 rw\n\
+             32 20 8:1 /no-such/a/sub /pods/2 rw - ext4 /dev/sda1 rw\n\
+             33 20 8:2 /no-such/a /pods/3 rw - ext4 /dev/sda2 rw\n",
+        );
+        let found = bound.of_directory(Path::new("/no-such/a"), Path::new("/pods/9"));
+        assert_eq!(found.elsewhere, [Path::new("/pods/1")]);
+        assert_eq!(
+            bound.of_directory(Path::new("/no-such/b"), Path::new("/pods/9")),
+            PublishedTargets::default()
+        );
+        let own_mount = table(
+            "20 1 8:1 / / rw - ext4 /dev/sda1 rw\n\
+             31 20 8:2 / /no-such rw - ext4 /dev/sda2 rw\n",
+        );
+        let found = own_mount.of_directory(Path::new("/no-such"), Path::new("/pods/9"));
+        assert_eq!(found, PublishedTargets::default(), "the source's own mount is no target");
+    }
+
+    #[test]
+    fn a_filesystem_of_another_type_differs() {
+        let staged = table(&format!("{HOST}42 20 8:16 / /var/lib/kubelet/one rw - ext4 /dev/sdb rw\n"));
+        let of = |fs_type| {
+            let staging = Path::new("/var/lib/kubelet/staging");
+            staged.of_staged(staging, Path::new("/var/lib/kubelet/one"), Some(fs_type)).at_target
+        };
+        assert_eq!(of("ext4"), AtTarget::Same);
+        assert!(matches!(of("xfs"), AtTarget::Other(_)));
+    }
+}

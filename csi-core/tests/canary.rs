@@ -1,0 +1,32 @@
+//! A secret in every field that may hold one, through every RPC and every malformed request, with everything logged: it
+//! is found nowhere.
+
+mod common;
+mod whole;
+
+use common::Served;
+use whole::samples::CANARY;
+
+#[tokio::test]
+async fn a_secret_is_in_no_log_and_no_status() {
+    let log = whole::log::Log::start();
+    let served = Served::start(whole::plugin()).await;
+    let (mut statuses, mut logged) = (0, 0);
+    for case in whole::walk::cases() {
+        let answer = whole::client::call(&served.channel, case.rpc, case.request).await;
+        if let Err(status) = answer {
+            assert!(!format!("{status:?}").contains(CANARY), "{}: {}: {status:?}", case.rpc, case.change);
+            statuses += 1;
+        }
+        let text = log.take();
+        if let Some(line) = text.lines().find(|line| line.contains(CANARY)) {
+            panic!("{}: {}: {line}", case.rpc, case.change);
+        }
+        logged += text.lines().count();
+        if case.change == "as it is" && case.rpc == csi_core::Rpc::NodeStageVolume {
+            assert!(text.contains("password") && text.contains("***"), "requests are logged: {text}");
+        }
+    }
+    println!("{logged} lines of log and {statuses} statuses without the secret");
+    assert!(statuses > 400 && logged > 10_000);
+}

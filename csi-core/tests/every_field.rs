@@ -1,0 +1,43 @@
+//! Every RPC with a valid request, then with each field of it left out, empty, too large by a byte, out of its range, or
+//! of a wrong kind: the code, and the field that the message names.
+
+mod common;
+mod whole;
+
+use common::Served;
+use csi_core::Rpc;
+use tonic::Code;
+use whole::walk::cases;
+
+#[tokio::test]
+async fn each_field_of_each_rpc_is_checked_and_named() {
+    let served = Served::start(whole::plugin()).await;
+    let cases = cases();
+    for rpc in Rpc::ALL {
+        assert!(cases.iter().any(|case| case.rpc == *rpc), "no request for {rpc}");
+    }
+    let mut wrong = Vec::new();
+    for case in &cases {
+        let answer = whole::client::call(&served.channel, case.rpc, case.request.clone()).await;
+        let (due, what) = (&case.due, format!("{}: {}", case.rpc, case.change));
+        match (&answer, due) {
+            (Ok(_), Ok(())) => {}
+            (Err(status), Err((Code::Internal, field))) if status.code() == Code::Internal => {
+                // Refused by the codec, before the path of a call.
+                if !status.message().contains(&format!("Request.{field}")) {
+                    wrong.push(format!("{what}: {status} does not name {field}"));
+                }
+            }
+            (Err(status), Err((code, field))) => {
+                let named = status.message().split(':').next().unwrap();
+                if status.code() != *code || named != field || !status.details().is_empty() {
+                    wrong.push(format!("{what}: {code:?} {field} is due, not {status}"));
+                }
+            }
+            _ => wrong.push(format!("{what}: {due:?} is due, not {answer:?}")),
+        }
+    }
+    let refused = cases.iter().filter(|case| case.due.is_err()).count();
+    println!("{} requests of {} RPCs, {refused} of them to be refused", cases.len(), Rpc::ALL.len());
+    assert!(wrong.is_empty(), "{} of {} are wrong:\n{}", wrong.len(), cases.len(), wrong.join("\n"));
+}

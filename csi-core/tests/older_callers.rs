@@ -1,0 +1,190 @@
+//! VOLUME_CONDITION, as callers of spec v1.12.0 read it, told by what a driver says in the form of v1.13.0.
+#![allow(deprecated, reason = "the older form is what is tested")]
+
+mod common;
+mod whole;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use common::Served;
+use csi_core::*;
+use csi_proto::v1;
+use whole::{unwell, volume};
+
+/// Volumes a to d: b is not well, c is gone by the time its health is asked for, of d nobody knows.
+#[derive(Default)]
+struct Ward {
+    asked: AtomicU32,
+}
+
+fn id(text: &str) -> VolumeId {
+    VolumeId::new(text).unwrap()
+}
+
+impl Ward {
+    fn health(&self, volume_id: VolumeId) -> Result<VolumeHealth> {
+        self.asked.fetch_add(1, Ordering::SeqCst);
+        match volume_id.as_str() {
+            "b" => Ok(unwell(volume_id)),
+            "c" => Err(Error::VolumeNotFound(volume_id)),
+            "d" => Err(Error::Unavailable("the pool does not answer".to_owned())),
+            _ => Ok(VolumeHealth { volume_id, entries: vec![] }),
+        }
+    }
+}
+
+#[async_trait]
+impl Controller for Ward {
+    async fn lookup(&self, volume_id: &VolumeId) -> Result<Option<Volume>> {
+        Ok(Some(volume(volume_id)))
+    }
+
+    fn supports(&self, _: &VolumeCapability) -> bool {
+        true
+    }
+}
+
+#[async_trait]
+impl ListVolumes for Ward {
+    async fn list_volumes(&self, _: ListVolumesRequest) -> Result<Page<VolumeListing>> {
+        let entries = ["a", "b", "c", "d"]
+            .map(|name| VolumeListing { volume: volume(&id(name)), published_node_ids: vec![] })
+            .into();
+        Ok(Page { entries, next_token: None })
+    }
+}
+
+#[async_trait]
+impl GetVolume for Ward {
+    async fn get_volume(&self, request: ControllerGetVolumeRequest) -> Result<VolumeListing> {
+        Ok(VolumeListing { volume: volume(&request.volume_id), published_node_ids: vec![] })
+    }
+}
+
+#[async_trait]
+impl GetVolumeHealth for Ward {
+    async fn volume_health(&self, request: ControllerGetVolumeHealthRequest) -> Result<VolumeHealth> {
+        self.health(request.volume_id)
+    }
+}
+
+#[async_trait]
+impl ListVolumeHealth for Ward {
+    /// Two pages, the first of them of a volume that is in no listing.
+    async fn list_volume_health(
+        &self,
+        request: ControllerListVolumeHealthRequest,
+    ) -> Result<Page<VolumeHealth>> {
+        Ok(match request.starting_token {
+            None => Page { entries: vec![unwell(id("z"))], next_token: Some(Token::new("more")?) },
+            Some(_) => Page { entries: vec![unwell(id("b"))], next_token: None },
+        })
+    }
+}
+
+#[async_trait]
+impl Node for Ward {
+    async fn info(&self) -> Result<NodeInfo> {
+        NodeInfo::new("n")
+    }
+
+    async fn publish_volume(&self, _: NodePublishVolumeRequest) -> Result<()> {
+        Ok(())
+    }
+
+    async fn unpublish_volume(&self, _: NodeUnpublishVolumeRequest) -> Result<()> {
+        Ok(())
+    }
+}
+
+#[async_trait]
+impl GetVolumeStats for Ward {
+    async fn volume_stats(&self, _: NodeGetVolumeStatsRequest) -> Result<VolumeStats> {
+        Ok(VolumeStats::of_device(5))
+    }
+}
+
+#[async_trait]
+impl NodeGetVolumeHealth for Ward {
+    async fn volume_health(&self, request: NodeGetVolumeHealthRequest) -> Result<VolumeHealth> {
+        assert_eq!(request.volume_publish_path.as_ref().map(ToString::to_string).as_deref(), Some("/target"));
+        self.health(request.volume_id)
+    }
+}
+
+fn plugin(ward: &Arc<Ward>, lists_health: bool) -> Plugin {
+    let controller = ControllerService::new(ward.clone()).list_volumes().get_volume().get_volume_health();
+    let node = NodeService::new(ward.clone()).get_volume_stats().get_volume_health();
+    Plugin::new("ward.csi.example.org", "1")
+        .controller(if lists_health { controller.list_volume_health() } else { controller })
+        .node(node)
+}
+
+async fn listed(served: &Served) -> Vec<Option<v1::VolumeCondition>> {
+    let answer = served.controller().list_volumes(v1::ListVolumesRequest::default()).await.unwrap();
+    answer.into_inner().entries.into_iter().map(|entry| entry.status.unwrap().volume_condition).collect()
+}
+
+async fn of_stats(served: &Served, volume_id: &str) -> Option<v1::VolumeCondition> {
+    let request = v1::NodeGetVolumeStatsRequest {
+        volume_id: volume_id.into(),
+        volume_path: "/target".into(),
+        ..Default::default()
+    };
+    let answer = served.node().node_get_volume_stats(request).await.unwrap().into_inner();
+    assert_eq!(answer.usage.len(), 1, "usage is told whatever the condition is");
+    answer.volume_condition
+}
+
+fn well() -> Option<v1::VolumeCondition> {
+    Some(v1::VolumeCondition { abnormal: false, message: "nothing is wrong".into() })
+}
+
+fn slow() -> Option<v1::VolumeCondition> {
+    Some(v1::VolumeCondition { abnormal: true, message: "DiskSlow: a disk is slow".into() })
+}
+
+#[tokio::test]
+async fn health_is_told_as_a_condition_where_older_callers_are_served() {
+    let ward = Arc::new(Ward::default());
+    let served = Served::start(plugin(&ward, false).serve_volume_condition()).await;
+    let unknown = Some(v1::VolumeCondition {
+        abnormal: true,
+        message: "its health can't be told: the pool does not answer".into(),
+    });
+    assert_eq!(listed(&served).await, [well(), slow(), None, unknown.clone()]);
+    let request = v1::ControllerGetVolumeRequest { volume_id: "b".into() };
+    let answer = served.controller().controller_get_volume(request).await.unwrap().into_inner();
+    assert_eq!(answer.status.unwrap().volume_condition, slow());
+    assert_eq!(of_stats(&served, "a").await, well());
+    assert_eq!(of_stats(&served, "b").await, slow());
+    assert_eq!(of_stats(&served, "d").await, unknown);
+
+    let request = v1::ControllerGetCapabilitiesRequest {};
+    let told = served.controller().controller_get_capabilities(request).await.unwrap().into_inner();
+    assert!(format!("{told:?}").contains("VolumeCondition"), "{told:?}");
+    let told =
+        served.node().node_get_capabilities(v1::NodeGetCapabilitiesRequest {}).await.unwrap().into_inner();
+    assert!(format!("{told:?}").contains("VolumeCondition"), "{told:?}");
+}
+
+#[tokio::test]
+async fn one_listing_of_what_is_not_well_serves_a_whole_page() {
+    let ward = Arc::new(Ward::default());
+    let served = Served::start(plugin(&ward, true).serve_volume_condition()).await;
+    assert_eq!(listed(&served).await, [well(), slow(), well(), well()]);
+    assert_eq!(ward.asked.load(Ordering::SeqCst), 0, "no volume was asked about by itself");
+}
+
+#[tokio::test]
+async fn nothing_of_it_where_they_are_not_served() {
+    let ward = Arc::new(Ward::default());
+    let served = Served::start(plugin(&ward, false)).await;
+    assert_eq!(listed(&served).await, [None, None, None, None]);
+    assert_eq!(of_stats(&served, "b").await, None);
+    assert_eq!(ward.asked.load(Ordering::SeqCst), 0);
+    let request = v1::ControllerGetCapabilitiesRequest {};
+    let told = served.controller().controller_get_capabilities(request).await.unwrap().into_inner();
+    assert!(!format!("{told:?}").contains("VolumeCondition"), "{told:?}");
+}

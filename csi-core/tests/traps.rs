@@ -1,0 +1,217 @@
+//! Where the text of the spec and its callers differ: what the callers need.
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
+
+use common::*;
+use csi_core::*;
+use csi_proto::{redact::TOKENS_KEY, v1};
+use tonic::Code;
+
+fn map(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
+    pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
+}
+
+#[cfg(all(feature = "mount", target_os = "linux"))]
+#[tokio::test]
+async fn trap_1_stats_of_a_relative_or_unknown_path_are_not_found() {
+    struct One(PathBuf);
+
+    #[async_trait]
+    impl Directories for One {
+        async fn directory(&self, _: &VolumeId) -> Result<PathBuf> {
+            Ok(self.0.clone())
+        }
+    }
+
+    let directory = tempfile::tempdir().unwrap();
+    let node = DirectoryNode::service(Arc::new(One(directory.path().to_owned())));
+    let served = Served::start(Plugin::new("one.csi.example.org", "1").node(node)).await;
+    for path in ["here", "./here", "/no/such/path", "/"] {
+        let request = v1::NodeGetVolumeStatsRequest {
+            volume_id: "v".into(),
+            volume_path: path.into(),
+            ..Default::default()
+        };
+        // The root directory is mounted, but no volume is published there.
+        let answer = served.node().node_get_volume_stats(request).await;
+        let status = answer.expect_err(path);
+        assert_eq!(status.code(), Code::NotFound, "{path}: {status}");
+    }
+}
+
+#[tokio::test]
+async fn trap_2_an_inline_volume_has_no_staging_path() {
+    let served = Served::start(plugin(Arc::default())).await;
+    let mut request = publish("v", "/target");
+    request.staging_target_path.clear();
+    let status = served.node().node_publish_volume(request.clone()).await.unwrap_err();
+    assert_eq!(status.code(), Code::FailedPrecondition, "{status}");
+    request.volume_context.insert("csi.storage.k8s.io/ephemeral".into(), "false".into());
+    assert!(served.node().node_publish_volume(request.clone()).await.is_err());
+    request.volume_context.insert("csi.storage.k8s.io/ephemeral".into(), "true".into());
+    served.node().node_publish_volume(request).await.expect("inline volumes are never staged");
+}
+
+#[test]
+fn trap_3_capacity_is_asked_with_a_storage_class_s_raw_parameters() {
+    #[derive(serde::Deserialize)]
+    struct Params {
+        pool: String,
+    }
+    let raw = map(&[
+        ("pool", "fast"),
+        ("csi.storage.k8s.io/fstype", "xfs"),
+        ("csi.storage.k8s.io/provisioner-secret-name", "s"),
+        ("fstype", "xfs"),
+    ]);
+    let request = v1::GetCapacityRequest { parameters: raw.clone(), ..Default::default() };
+    let request = GetCapacityRequest::try_from(request).expect("no capabilities are no mistake");
+    assert_eq!(request.parameters.parse_known::<Params>().unwrap().pool, "fast");
+    assert_eq!(request.parameters.kubernetes("fstype"), Some("xfs"));
+
+    let created = |parameters| {
+        let request =
+            CreateVolumeRequest::try_from(v1::CreateVolumeRequest { parameters, ..create("v") }).unwrap();
+        request.parameters.parse::<Params>().map(|params| params.pool).map_err(|error| error.to_string())
+    };
+    assert_eq!(created(map(&[("pool", "fast"), ("csi.storage.k8s.io/pvc/name", "p")])).unwrap(), "fast");
+    assert!(created(raw).unwrap_err().starts_with("parameters[fstype]: is not a parameter of this driver"));
+}
+
+#[tokio::test]
+async fn trap_4_what_the_caller_adds_to_a_context_is_not_the_volume_s() {
+    let context = |added: &[(&str, &str)]| {
+        let mut wire = map(added);
+        wire.insert("made".into(), "here".into());
+        let request = v1::NodePublishVolumeRequest { volume_context: wire, ..publish("v", "/target") };
+        NodePublishVolumeRequest::try_from(request).unwrap().volume_context
+    };
+    let bare = context(&[]);
+    for added in [
+        ("storage.kubernetes.io/csiProvisionerIdentity", "1-8081-x"),
+        ("csi.storage.k8s.io/pod.name", "web-0"),
+        ("csi.storage.k8s.io/pod.uid", "u"),
+        ("csi.storage.k8s.io/serviceAccount.name", "default"),
+        ("csi.storage.k8s.io/ephemeral", "false"),
+        (TOKENS_KEY, "{}"),
+    ] {
+        let other = context(&[added]);
+        assert!(bare.is_of_same_volume(&other), "{added:?}");
+        assert_eq!(other.iter().collect::<Vec<_>>(), [("made", "here")], "{added:?}");
+    }
+    assert!(!bare.is_of_same_volume(&context(&[("pool", "other")])));
+
+    // Nor does it make a volume another one to ValidateVolumeCapabilities.
+    let served = Served::start(plugin(Arc::default())).await;
+    served.controller().create_volume(create("v")).await.unwrap();
+    let validate = |volume_context| v1::ValidateVolumeCapabilitiesRequest {
+        volume_id: "v".into(),
+        volume_context,
+        volume_capabilities: vec![mount_capability(1)],
+        ..Default::default()
+    };
+    let added = map(&[
+        ("made", "here"),
+        ("storage.kubernetes.io/csiProvisionerIdentity", "x"),
+        ("csi.storage.k8s.io/pod.uid", "u"),
+    ]);
+    let answer =
+        served.controller().validate_volume_capabilities(validate(added)).await.unwrap().into_inner();
+    assert!(answer.confirmed.is_some(), "{answer:?}");
+    let other = served.controller().validate_volume_capabilities(validate(map(&[("made", "there")]))).await;
+    assert!(other.unwrap().into_inner().confirmed.is_none());
+}
+
+#[test]
+fn trap_5_a_mount_flag_with_commas_is_one_flag() {
+    let context = r#"context="system_u:object_r:container_file_t:s0:c1,c2""#;
+    let mut request = stage("v");
+    if let Some(v1::volume_capability::AccessType::Mount(mount)) =
+        &mut request.volume_capability.as_mut().unwrap().access_type
+    {
+        mount.mount_flags = vec!["noatime".into(), context.into()];
+    }
+    let request = NodeStageVolumeRequest::try_from(request).unwrap();
+    let flags: Vec<&str> = request.volume_capability.mount_flags().collect();
+    assert_eq!(flags, ["noatime", context]);
+    #[cfg(all(feature = "mount", target_os = "linux"))]
+    {
+        let options = csi_core::mount::MountOptions::parse(flags).unwrap();
+        let [option] = options.filesystem() else { panic!("{options:?}") };
+        assert_eq!(
+            (option.key(), option.value()),
+            ("context", Some("system_u:object_r:container_file_t:s0:c1,c2"))
+        );
+    }
+    let wire = v1::VolumeCapability::from(&request.volume_capability);
+    assert!(wire == request.raw().volume_capability.clone().unwrap(), "and it goes back as it came");
+}
+
+/// Keeps the token of each publish.
+#[derive(Default)]
+struct Tokens(Mutex<Vec<String>>);
+
+#[async_trait]
+impl Node for Tokens {
+    async fn info(&self) -> Result<NodeInfo> {
+        NodeInfo::new("n")
+    }
+
+    async fn publish_volume(&self, request: NodePublishVolumeRequest) -> Result<()> {
+        let token = request.volume_context.pod("serviceAccount.tokens").unwrap_or_default().to_owned();
+        self.0.lock().unwrap().push(token);
+        Ok(())
+    }
+
+    async fn unpublish_volume(&self, _: NodeUnpublishVolumeRequest) -> Result<()> {
+        Ok(())
+    }
+
+    /// As a driver that finds its volume at the target says.
+    async fn published(&self, _: &NodePublishVolumeRequest) -> Result<PublishedTargets> {
+        let at_target = if self.0.lock().unwrap().is_empty() { AtTarget::Nothing } else { AtTarget::Same };
+        Ok(PublishedTargets { at_target, elsewhere: vec![] })
+    }
+}
+
+#[tokio::test]
+async fn trap_6_a_republish_of_a_live_target_reaches_the_driver_with_its_fresh_token() {
+    let tokens = Arc::new(Tokens::default());
+    let node = NodeService::new(tokens.clone());
+    let served = Served::start(Plugin::new("tokens.csi.example.org", "1").node(node)).await;
+    for token in ["one", "two", "three"] {
+        let mut request = publish("v", "/target");
+        request.staging_target_path.clear();
+        request.volume_context.insert("csi.storage.k8s.io/ephemeral".into(), "true".into());
+        request.volume_context.insert(TOKENS_KEY.into(), token.into());
+        served.node().node_publish_volume(request).await.unwrap();
+    }
+    assert_eq!(*tokens.0.lock().unwrap(), ["one", "two", "three"]);
+}
+
+#[tokio::test]
+async fn a_republish_while_the_first_runs_joins_it_whatever_its_token() {
+    let memory = Memory::gated();
+    let served = Served::start(plugin(memory.clone())).await;
+    let with_token = |token: &str| {
+        let mut request = publish("v", "/target");
+        request.volume_context.insert(TOKENS_KEY.into(), token.into());
+        let mut node = served.node();
+        tokio::spawn(async move { node.node_publish_volume(request).await })
+    };
+    let first = with_token("one");
+    memory.until_begun(1).await;
+    let second = with_token("two");
+    // Were it another request, it would be refused at once.
+    tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+    assert!(!second.is_finished());
+    memory.gate.as_ref().unwrap().add_permits(2);
+    first.await.unwrap().unwrap();
+    second.await.unwrap().unwrap();
+    assert_eq!(memory.begun.load(Ordering::SeqCst), 1);
+}
