@@ -68,6 +68,7 @@ mod capabilities;
 mod controller;
 mod error;
 mod group_controller;
+mod helpers;
 mod identity;
 mod node;
 mod plugin;
@@ -97,6 +98,10 @@ pub use error::{Error, Result};
 pub use group_controller::{
     CreateVolumeGroupSnapshotRequest, DeleteVolumeGroupSnapshotRequest, GetVolumeGroupSnapshotRequest,
     GroupController,
+};
+pub use helpers::{
+    AttachLimit, ClaimNames, CreateRecord, IdCodec, IdFields, Pager, Place, PodInfo, Quantity, Reservation,
+    ServiceAccountToken, ServiceAccountTokens, round_up,
 };
 pub use identity::{Identity, Readiness};
 #[cfg(all(feature = "mount", target_os = "linux"))]
