@@ -280,6 +280,27 @@ mod tests {
         assert!(bytes < 256 << 10, "the empty table keeps {bytes} bytes");
     }
 
+    /// A call that took a lock of all calls, or any shard's but its own, would not come back.
+    #[test]
+    fn a_call_takes_the_locks_of_its_own_keys_only() {
+        let admission = Arc::new(Admission::default());
+        let keys: Vec<Key> = (0..1000).map(|id| key(&id.to_string())).collect();
+        let busy = admission.shard_of(&keys[0]);
+        let others = keys.into_iter().filter(|key| admission.shard_of(key) != busy).collect::<Vec<_>>();
+        assert!(others.len() > 900);
+        let _locked = admission.shard(busy);
+        let (done, told) = std::sync::mpsc::channel();
+        let table = Arc::clone(&admission);
+        std::thread::spawn(move || {
+            for key in others {
+                let permit = admit(&table, Rpc::NodeStageVolume, vec![Claim::alone(key)], 1);
+                drop(permit.unwrap());
+            }
+            done.send(()).unwrap();
+        });
+        told.recv_timeout(std::time::Duration::from_secs(10)).expect("nobody waits for the busy shard");
+    }
+
     #[tokio::test]
     async fn idle_is_when_the_last_permit_is_gone() {
         let admission = Arc::new(Admission::default());
