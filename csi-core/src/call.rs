@@ -65,6 +65,8 @@ fn same_request<W: Wire>(one: &W, other: &W) -> bool {
 }
 
 type Outcome<R> = Option<Result<R, Status>>;
+/// Where an operation's outcome will be.
+type Awaited<R> = watch::Receiver<Outcome<R>>;
 
 /// What all calls share.
 pub(crate) struct CallPath {
@@ -127,8 +129,8 @@ impl CallPath {
         &self,
         request: &C,
         wire: &Arc<C::Wire>,
-        outcome: &watch::Receiver<Outcome<C::Reply>>,
-    ) -> Result<Option<Admitted<watch::Receiver<Outcome<C::Reply>>>>, Status> {
+        outcome: &Awaited<C::Reply>,
+    ) -> Result<Option<Admitted<Awaited<C::Reply>>>, Status> {
         let claims = request.claims();
         if claims.is_empty() {
             return Ok(None);
@@ -183,11 +185,11 @@ impl CallPath {
 /// What a running operation leaves for those who come to join it.
 struct Flight<W, R> {
     wire: Arc<W>,
-    outcome: watch::Receiver<Outcome<R>>,
+    outcome: Awaited<R>,
 }
 
 /// Waits for an operation's outcome. Dropping this, as a deadline does, leaves the operation running.
-async fn wait<R: Clone>(mut outcome: watch::Receiver<Outcome<R>>) -> Result<R, Status> {
+async fn wait<R: Clone>(mut outcome: Awaited<R>) -> Result<R, Status> {
     match outcome.wait_for(Option::is_some).await {
         Ok(outcome) => {
             (*outcome).clone().unwrap_or_else(|| Err(Status::internal("the operation has no outcome")))

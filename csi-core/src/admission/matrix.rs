@@ -65,9 +65,9 @@ impl Names<'_> {
 }
 
 /// A claim of a request that is read from its wire form, as a call's is.
-fn read<C: Call>(wire: C::Wire) -> Vec<Claim>
+fn read<C>(wire: C::Wire) -> Vec<Claim>
 where
-    C: TryFrom<C::Wire, Error = Error>,
+    C: Call + TryFrom<C::Wire, Error = Error>,
 {
     C::try_from(wire).expect("a valid request").claims()
 }

@@ -30,7 +30,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 fn strongest(claims: &[(u8, bool)]) -> Vec<(u8, bool)> {
     (0..5)
         .filter(|key| claims.iter().any(|(claimed, _)| claimed == key))
-        .map(|key| (key, claims.iter().any(|claim| *claim == (key, true))))
+        .map(|key| (key, claims.contains(&(key, true))))
         .collect()
 }
 

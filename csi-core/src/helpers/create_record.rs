@@ -212,7 +212,7 @@ mod tests {
             ("parameters[pool]:", |wire| drop(wire.parameters.insert("pool".into(), "q".into()))),
             ("parameters[pool]:", |wire| drop(wire.parameters.remove("pool"))),
             ("mutable_parameters[iops]:", |wire| {
-                drop(wire.mutable_parameters.insert("iops".into(), "3".into()))
+                drop(wire.mutable_parameters.insert("iops".into(), "3".into()));
             }),
             ("volume_content_source:", |wire| {
                 use v1::volume_content_source::{Type, VolumeSource};

@@ -288,7 +288,7 @@ mod tests {
         #[test]
         fn a_rounded_size_is_the_least_multiple(bytes in 0..1_u64 << 62, granularity in 1..1_u64 << 40) {
             let size = round_up(bytes, granularity).unwrap();
-            prop_assert!(size % granularity == 0 && size >= bytes && size - bytes < granularity);
+            prop_assert!(size.is_multiple_of(granularity) && size >= bytes && size - bytes < granularity);
         }
     }
 }
