@@ -6,14 +6,13 @@ use std::future::Future;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
 use csi_proto::redact::ClearSecrets;
 use tokio::sync::watch;
 use tonic::Status;
 use tracing::Instrument;
 
-use crate::admission::{Admission, Admitted, Claim, Operation};
+use crate::admission::{Admission, Admitted, Claim};
 use crate::capabilities::Offer;
 use crate::request::Request;
 use crate::{Error, Result, Rpc};
@@ -70,6 +69,8 @@ fn same_request<W: Wire>(one: &W, other: &W) -> bool {
 }
 
 type Outcome<R> = Option<Result<R, Status>>;
+/// Where an operation's outcome will be.
+type Awaited<R> = watch::Receiver<Outcome<R>>;
 
 /// What all calls share.
 pub(crate) struct CallPath {
@@ -85,9 +86,7 @@ impl CallPath {
 
     /// Done when no operation is running.
     pub(crate) async fn idle(&self) {
-        while self.admission.len() > 0 {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
+        self.admission.idle().await;
     }
 
     /// Takes one call through the path. `handler` runs the driver's method, or says that it is not offered.
@@ -129,6 +128,28 @@ impl CallPath {
         Ok((request, handler))
     }
 
+    /// Whether this request may run, or which outcome it is to wait for. `None` for a mere question.
+    fn admit<C: Call>(
+        &self,
+        request: &C,
+        wire: &Arc<C::Wire>,
+        outcome: &Awaited<C::Reply>,
+    ) -> Result<Option<Admitted<Awaited<C::Reply>>>, Status> {
+        let claims = request.claims();
+        if claims.is_empty() {
+            return Ok(None);
+        }
+        let flight = Flight { wire: Arc::clone(wire), outcome: outcome.clone() };
+        // A wire type belongs to one RPC, so only the same RPC's flights are of this type.
+        self.admission
+            .admit(C::RPC, claims, Box::new(flight), |running| {
+                let running = running.downcast_ref::<Flight<C::Wire, C::Reply>>()?;
+                same_request::<C::Wire>(&running.wire, wire).then(|| running.outcome.clone())
+            })
+            .map(Some)
+            .map_err(|error| refused(&error, C::RPC))
+    }
+
     async fn run<C, F>(
         &self,
         request: C,
@@ -140,28 +161,12 @@ impl CallPath {
         F: Future<Output = Result<C::Answer>> + Send,
     {
         let (sender, receiver) = watch::channel::<Outcome<C::Reply>>(None);
-        let claims = request.claims();
-        let permit = if claims.is_empty() {
-            None
-        } else {
-            let operation = Operation {
-                rpc: C::RPC,
-                identity: Box::new(Arc::clone(&wire)),
-                outcome: Box::new(receiver.clone()),
-            };
-            let same = |running: &Operation| {
-                let theirs = running.identity.downcast_ref::<Arc<C::Wire>>();
-                theirs.is_some_and(|theirs| same_request::<C::Wire>(theirs, &wire))
-            };
-            match self.admission.admit(claims, operation, same).map_err(|error| refused(&error, C::RPC))? {
-                Admitted::Run(permit) => Some(permit),
-                Admitted::Join(running) => {
-                    tracing::debug!("joins the same request, which is running");
-                    return match running.outcome.downcast_ref::<watch::Receiver<Outcome<C::Reply>>>() {
-                        Some(outcome) => wait(outcome.clone()).await,
-                        None => Err(Status::internal("an operation of another RPC was joined")),
-                    };
-                }
+        let permit = match self.admit(&request, &wire, &receiver)? {
+            None => None,
+            Some(Admitted::Run(permit)) => Some(permit),
+            Some(Admitted::Join(outcome)) => {
+                tracing::debug!("joins the same request, which is running");
+                return wait(outcome).await;
             }
         };
         let offer = Arc::clone(&self.offer);
@@ -181,8 +186,14 @@ impl CallPath {
     }
 }
 
+/// What a running operation leaves for those who come to join it.
+struct Flight<W, R> {
+    wire: Arc<W>,
+    outcome: Awaited<R>,
+}
+
 /// Waits for an operation's outcome. Dropping this, as a deadline does, leaves the operation running.
-async fn wait<R: Clone>(mut outcome: watch::Receiver<Outcome<R>>) -> Result<R, Status> {
+async fn wait<R: Clone>(mut outcome: Awaited<R>) -> Result<R, Status> {
     match outcome.wait_for(Option::is_some).await {
         Ok(outcome) => {
             (*outcome).clone().unwrap_or_else(|| Err(Status::internal("the operation has no outcome")))

@@ -70,6 +70,7 @@ mod capabilities;
 mod controller;
 mod error;
 mod group_controller;
+mod helpers;
 mod identity;
 mod needs_trait;
 mod node;
@@ -101,6 +102,10 @@ pub use error::{Error, Result};
 pub use group_controller::{
     CreateVolumeGroupSnapshotRequest, DeleteVolumeGroupSnapshotRequest, GetVolumeGroupSnapshotRequest,
     GroupController,
+};
+pub use helpers::{
+    AttachLimit, ClaimNames, CreateRecord, IdCodec, IdFields, Pager, Place, PodInfo, Quantity, Reservation,
+    ServiceAccountToken, ServiceAccountTokens, round_up,
 };
 pub use identity::{Identity, Readiness};
 pub use node::{

@@ -90,6 +90,28 @@ async fn a_panic_is_internal_and_frees_the_volume() {
 }
 
 #[tokio::test]
+async fn who_joined_an_operation_that_panics_is_told_so() {
+    let memory = Memory::gated();
+    let served = Served::start(plugin(memory.clone())).await;
+    let calls: Vec<_> = (0..2)
+        .map(|_| {
+            let mut controller = served.controller();
+            tokio::spawn(async move { controller.create_volume(create("panic")).await })
+        })
+        .collect();
+    memory.until_begun(1).await;
+    // A question on each connection after the two calls: they have been admitted when it is answered.
+    let probe = v1::ProbeRequest {};
+    served.identity().probe(probe).await.unwrap();
+    memory.gate.as_ref().unwrap().add_permits(1);
+    for call in calls {
+        let status = call.await.unwrap().unwrap_err();
+        assert_eq!(status.code(), Code::Internal, "{status}");
+    }
+    assert_eq!(memory.begun.load(Ordering::SeqCst), 1, "the second one joined");
+}
+
+#[tokio::test]
 async fn stopping_lets_operations_finish_and_removes_the_socket() {
     let memory = Memory::gated();
     let mut served = Served::start(plugin(memory.clone())).await;

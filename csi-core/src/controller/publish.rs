@@ -71,6 +71,19 @@ request! {
     }
 }
 
+/// One node's attachment runs beside another's; `None`, which is all of them, beside none.
+fn attachment_claims(volume_id: &VolumeId, node_id: Option<&NodeId>) -> Vec<Claim> {
+    let volume = volume_id.to_string();
+    let shared = Claim::shared(Key::Volume(volume.clone()));
+    match node_id {
+        Some(node) => {
+            let attachment = Key::Attachment(volume.clone(), node.to_string());
+            vec![shared, Claim::shared(Key::Attachments(volume)), Claim::alone(attachment)]
+        }
+        None => vec![shared, Claim::alone(Key::Attachments(volume))],
+    }
+}
+
 impl Call for ControllerPublishVolumeRequest {
     const RPC: Rpc = Rpc::ControllerPublishVolume;
     type Answer = Published;
@@ -89,9 +102,7 @@ impl Call for ControllerPublishVolumeRequest {
     }
 
     fn claims(&self) -> Vec<Claim> {
-        let volume = self.volume_id.as_str().to_owned();
-        let attachment = Key::Attachment(volume.clone(), self.node_id.as_str().to_owned());
-        vec![Claim::shared(Key::Volume(volume)), Claim::alone(attachment)]
+        attachment_claims(&self.volume_id, Some(&self.node_id))
     }
 
     fn reply(answer: Published, _: &Self::Wire, _: &Offer) -> Result<Self::Reply> {
@@ -110,14 +121,7 @@ impl Call for ControllerUnpublishVolumeRequest {
     }
 
     fn claims(&self) -> Vec<Claim> {
-        let volume = self.volume_id.as_str().to_owned();
-        match &self.node_id {
-            Some(node) => {
-                let attachment = Key::Attachment(volume.clone(), node.as_str().to_owned());
-                vec![Claim::shared(Key::Volume(volume)), Claim::alone(attachment)]
-            }
-            None => vec![Claim::alone(Key::Volume(volume))],
-        }
+        attachment_claims(&self.volume_id, self.node_id.as_ref())
     }
 
     fn reply((): (), _: &Self::Wire, _: &Offer) -> Result<Self::Reply> {

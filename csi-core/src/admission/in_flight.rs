@@ -1,0 +1,64 @@
+//! How many operations run, and word when none does.
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use tokio::sync::Notify;
+
+/// Counts without a lock: whoever waits says so first, and only then does the last one out ring the bell.
+#[derive(Default)]
+pub(super) struct InFlight {
+    running: AtomicUsize,
+    awaited: AtomicBool,
+    none_left: Notify,
+}
+
+impl InFlight {
+    pub(super) fn enter(&self) {
+        self.running.fetch_add(1, Ordering::SeqCst);
+    }
+
+    pub(super) fn leave(&self) {
+        // Both sides write first and then read the other's word, in one order for all (SeqCst): either the waiter
+        // sees the count at zero, or this sees that there is a waiter.
+        if self.running.fetch_sub(1, Ordering::SeqCst) == 1 && self.awaited.load(Ordering::SeqCst) {
+            self.none_left.notify_waiters();
+        }
+    }
+
+    pub(super) async fn none(&self) {
+        self.awaited.store(true, Ordering::SeqCst);
+        loop {
+            let mut told = std::pin::pin!(self.none_left.notified());
+            told.as_mut().enable();
+            if self.running.load(Ordering::SeqCst) == 0 {
+                return;
+            }
+            told.await;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn the_last_one_out_wakes_who_waits() {
+        for _ in 0..500 {
+            let count = Arc::new(InFlight::default());
+            count.enter();
+            let waiter = tokio::spawn({
+                let count = Arc::clone(&count);
+                async move { count.none().await }
+            });
+            let leaver = tokio::spawn({
+                let count = Arc::clone(&count);
+                async move { count.leave() }
+            });
+            leaver.await.unwrap();
+            let patience = std::time::Duration::from_secs(10);
+            tokio::time::timeout(patience, waiter).await.expect("it is told").unwrap();
+        }
+    }
+}

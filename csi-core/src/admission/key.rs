@@ -1,0 +1,95 @@
+//! What an operation can touch, and how.
+
+use std::fmt;
+
+/// What an operation touches.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[allow(dead_code, reason = "the keys of services that nothing serves yet are known already")]
+pub(crate) enum Key {
+    /// A volume by the name that it is to get.
+    VolumeName(String),
+    /// A volume as the controller sees it.
+    Volume(String),
+    /// Where a volume is attached: shared by who attaches or detaches it on one node, alone for who does on all.
+    Attachments(String),
+    /// A volume and the node that it is attached to.
+    Attachment(String, String),
+    /// A snapshot by the name that it is to get.
+    SnapshotName(String),
+    /// A snapshot.
+    Snapshot(String),
+    /// A group snapshot by the name that it is to get.
+    GroupSnapshotName(String),
+    /// A group snapshot.
+    GroupSnapshot(String),
+    /// A volume as this node sees it.
+    NodeVolume(String),
+    /// A path on this node that a volume is published at.
+    Target(String),
+}
+
+impl Key {
+    /// The kind of key, as `docs/admission.md` names it.
+    #[cfg(test)]
+    pub(super) fn kind(&self) -> &'static str {
+        match self {
+            Self::VolumeName(_) => "VolumeName",
+            Self::Volume(_) => "Volume",
+            Self::Attachments(_) => "Attachments",
+            Self::Attachment(..) => "Attachment",
+            Self::SnapshotName(_) => "SnapshotName",
+            Self::Snapshot(_) => "Snapshot",
+            Self::GroupSnapshotName(_) => "GroupSnapshotName",
+            Self::GroupSnapshot(_) => "GroupSnapshot",
+            Self::NodeVolume(_) => "NodeVolume",
+            Self::Target(_) => "Target",
+        }
+    }
+}
+
+/// For the caller who is told to wait.
+impl fmt::Display for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::VolumeName(name) => write!(f, "volume name {name}"),
+            Self::Volume(id) | Self::NodeVolume(id) => write!(f, "volume {id}"),
+            Self::Attachments(id) => write!(f, "attachments of volume {id}"),
+            Self::Attachment(id, node) => write!(f, "volume {id} on node {node}"),
+            Self::SnapshotName(name) => write!(f, "snapshot name {name}"),
+            Self::Snapshot(id) => write!(f, "snapshot {id}"),
+            Self::GroupSnapshotName(name) => write!(f, "group snapshot name {name}"),
+            Self::GroupSnapshot(id) => write!(f, "group snapshot {id}"),
+            Self::Target(path) => write!(f, "target {path}"),
+        }
+    }
+}
+
+/// One thing that an operation touches, and whether others may touch it meanwhile.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Claim {
+    pub(super) key: Key,
+    pub(super) exclusive: bool,
+}
+
+impl Claim {
+    /// Nobody else may touch it.
+    pub(crate) fn alone(key: Key) -> Self {
+        Self { key, exclusive: true }
+    }
+
+    /// Others may touch it, as long as nobody wants it alone.
+    pub(crate) fn shared(key: Key) -> Self {
+        Self { key, exclusive: false }
+    }
+}
+
+/// One claim a key, the stronger where there were two: a group may name a volume twice.
+pub(super) fn distinct(mut claims: Vec<Claim>) -> Vec<Claim> {
+    claims.sort_by(|one, other| one.key.cmp(&other.key));
+    claims.dedup_by(|later, kept| {
+        let twice = later.key == kept.key;
+        kept.exclusive |= twice && later.exclusive;
+        twice
+    });
+    claims
+}

@@ -1,0 +1,275 @@
+//! The tables of `docs/admission.md` against the code: what each RPC claims, and every pair of RPCs about the same
+//! thing and about different ones.
+
+use std::any::Any;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Debug;
+use std::sync::Arc;
+
+use csi_proto::v1;
+use v1::volume_content_source::{SnapshotSource, Type as SourceType, VolumeSource};
+
+use super::{Admission, Admitted, Claim, Key};
+use crate::call::Call;
+use crate::{
+    ControllerExpandVolumeRequest, ControllerPublishVolumeRequest, ControllerUnpublishVolumeRequest,
+    CreateVolumeRequest, DeleteVolumeRequest, Error, NodeExpandVolumeRequest, NodePublishVolumeRequest,
+    NodeStageVolumeRequest, NodeUnpublishVolumeRequest, NodeUnstageVolumeRequest, Rpc,
+};
+
+const DOCUMENT: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/admission.md"));
+
+/// What requests can be about. Two requests are made that share some of it, and nothing else.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+enum Thing {
+    VolumeName,
+    Volume,
+    Node,
+    SnapshotName,
+    Snapshot,
+    GroupName,
+    Group,
+    Target,
+}
+
+/// A cell's letter, and what two requests of that pair have in common for it.
+const LETTERS: [(char, &[Thing]); 8] = [
+    ('M', &[Thing::VolumeName]),
+    ('v', &[Thing::Volume]),
+    ('n', &[Thing::Volume, Thing::Node]),
+    ('S', &[Thing::SnapshotName]),
+    ('s', &[Thing::Snapshot]),
+    ('G', &[Thing::GroupName]),
+    ('g', &[Thing::Group]),
+    ('t', &[Thing::Target]),
+];
+
+/// The text for a thing in one of two requests.
+struct Names<'a> {
+    request: &'static str,
+    common: &'a [Thing],
+}
+
+impl Names<'_> {
+    fn of(&self, thing: Thing) -> String {
+        let whose = if self.common.contains(&thing) { "both" } else { self.request };
+        match thing {
+            Thing::Target => format!("/{whose}/target"),
+            _ => format!("{whose}-{thing:?}"),
+        }
+    }
+
+    fn volume(&self) -> String {
+        self.of(Thing::Volume)
+    }
+}
+
+/// A claim of a request that is read from its wire form, as a call's is.
+fn read<C>(wire: C::Wire) -> Vec<Claim>
+where
+    C: Call + TryFrom<C::Wire, Error = Error>,
+{
+    C::try_from(wire).expect("a valid request").claims()
+}
+
+fn capability() -> v1::VolumeCapability {
+    use v1::volume_capability::{AccessMode, AccessType, BlockVolume};
+    v1::VolumeCapability {
+        access_mode: Some(AccessMode { mode: 1 }),
+        access_type: Some(AccessType::Block(BlockVolume {})),
+    }
+}
+
+fn create_volume(names: &Names<'_>, source: Option<SourceType>) -> Vec<Claim> {
+    read::<CreateVolumeRequest>(v1::CreateVolumeRequest {
+        name: names.of(Thing::VolumeName),
+        volume_capabilities: vec![capability()],
+        volume_content_source: source.map(|source| v1::VolumeContentSource { r#type: Some(source) }),
+        ..Default::default()
+    })
+}
+
+type Row = (&'static str, fn(&Names<'_>) -> Vec<Claim>);
+
+/// Every RPC that changes something, by its name in the document, with its claims.
+const ROWS: [Row; 18] = [
+    ("CreateVolume", |names| create_volume(names, None)),
+    ("CreateVolume from a volume", |names| {
+        create_volume(names, Some(SourceType::Volume(VolumeSource { volume_id: names.volume() })))
+    }),
+    ("CreateVolume from a snapshot", |names| {
+        let snapshot_id = names.of(Thing::Snapshot);
+        create_volume(names, Some(SourceType::Snapshot(SnapshotSource { snapshot_id })))
+    }),
+    ("DeleteVolume", |names| {
+        read::<DeleteVolumeRequest>(v1::DeleteVolumeRequest {
+            volume_id: names.volume(),
+            ..Default::default()
+        })
+    }),
+    ("ControllerPublishVolume", |names| {
+        read::<ControllerPublishVolumeRequest>(v1::ControllerPublishVolumeRequest {
+            volume_id: names.volume(),
+            node_id: names.of(Thing::Node),
+            volume_capability: Some(capability()),
+            ..Default::default()
+        })
+    }),
+    ("ControllerUnpublishVolume", |names| {
+        read::<ControllerUnpublishVolumeRequest>(v1::ControllerUnpublishVolumeRequest {
+            volume_id: names.volume(),
+            node_id: names.of(Thing::Node),
+            ..Default::default()
+        })
+    }),
+    ("ControllerUnpublishVolume of all nodes", |names| {
+        read::<ControllerUnpublishVolumeRequest>(v1::ControllerUnpublishVolumeRequest {
+            volume_id: names.volume(),
+            ..Default::default()
+        })
+    }),
+    ("ControllerExpandVolume", |names| {
+        read::<ControllerExpandVolumeRequest>(v1::ControllerExpandVolumeRequest {
+            volume_id: names.volume(),
+            capacity_range: Some(v1::CapacityRange { required_bytes: 1, limit_bytes: 0 }),
+            ..Default::default()
+        })
+    }),
+    ("ControllerModifyVolume", |names| vec![Claim::alone(Key::Volume(names.volume()))]),
+    ("CreateSnapshot", |names| {
+        vec![
+            Claim::alone(Key::SnapshotName(names.of(Thing::SnapshotName))),
+            Claim::shared(Key::Volume(names.volume())),
+        ]
+    }),
+    ("DeleteSnapshot", |names| vec![Claim::alone(Key::Snapshot(names.of(Thing::Snapshot)))]),
+    ("CreateVolumeGroupSnapshot", |names| {
+        vec![
+            Claim::alone(Key::GroupSnapshotName(names.of(Thing::GroupName))),
+            Claim::shared(Key::Volume(names.volume())),
+        ]
+    }),
+    ("DeleteVolumeGroupSnapshot", |names| {
+        vec![
+            Claim::alone(Key::GroupSnapshot(names.of(Thing::Group))),
+            Claim::alone(Key::Snapshot(names.of(Thing::Snapshot))),
+        ]
+    }),
+    ("NodeStageVolume", |names| {
+        read::<NodeStageVolumeRequest>(v1::NodeStageVolumeRequest {
+            volume_id: names.volume(),
+            staging_target_path: "/staging".to_owned(),
+            volume_capability: Some(capability()),
+            ..Default::default()
+        })
+    }),
+    ("NodeUnstageVolume", |names| {
+        read::<NodeUnstageVolumeRequest>(v1::NodeUnstageVolumeRequest {
+            volume_id: names.volume(),
+            staging_target_path: "/staging".to_owned(),
+        })
+    }),
+    ("NodePublishVolume", |names| {
+        read::<NodePublishVolumeRequest>(v1::NodePublishVolumeRequest {
+            volume_id: names.volume(),
+            target_path: names.of(Thing::Target),
+            volume_capability: Some(capability()),
+            ..Default::default()
+        })
+    }),
+    ("NodeUnpublishVolume", |names| {
+        read::<NodeUnpublishVolumeRequest>(v1::NodeUnpublishVolumeRequest {
+            volume_id: names.volume(),
+            target_path: names.of(Thing::Target),
+        })
+    }),
+    ("NodeExpandVolume", |names| {
+        read::<NodeExpandVolumeRequest>(v1::NodeExpandVolumeRequest {
+            volume_id: names.volume(),
+            volume_path: "/volume".to_owned(),
+            ..Default::default()
+        })
+    }),
+];
+
+/// Whether a request is refused while another, not the same, runs.
+fn excludes(running: Vec<Claim>, coming: Vec<Claim>) -> bool {
+    let admission = Arc::new(Admission::default());
+    let join = |_: &(dyn Any + Send + Sync)| None::<()>;
+    let admit = |claims| admission.admit(Rpc::CreateVolume, claims, Box::new(()), join);
+    let _running = admit(running).expect("the first one runs");
+    match admit(coming) {
+        Ok(Admitted::Run(_)) => false,
+        Ok(Admitted::Join(())) => panic!("nothing is to be joined"),
+        Err(error) => {
+            assert!(matches!(error, Error::Pending(_)), "{error}");
+            true
+        }
+    }
+}
+
+/// The rows of the first table below a heading: the cells of each, the header and its rule left out.
+fn table_below(heading: &str) -> Vec<Vec<String>> {
+    DOCUMENT
+        .lines()
+        .skip_while(|line| line.trim_start_matches('#').trim() != heading)
+        .skip_while(|line| !line.starts_with('|'))
+        .take_while(|line| line.starts_with('|'))
+        .skip(2)
+        .map(|line| line.trim_matches('|').split('|').map(|cell| cell.trim().to_owned()).collect())
+        .collect()
+}
+
+fn same<T: PartialEq + Debug>(due: &T, have: &T, what: &str) {
+    assert_eq!(due, have, "docs/admission.md (left) and the code (right) differ: {what}");
+}
+
+#[test]
+fn claims_are_those_of_the_document() {
+    let document: BTreeMap<String, Vec<BTreeSet<String>>> = table_below("What each RPC claims")
+        .into_iter()
+        .map(|cells| {
+            let kinds = |cell: &String| {
+                cell.split(',').map(|kind| kind.trim().to_owned()).filter(|kind| !kind.is_empty()).collect()
+            };
+            (cells[0].clone(), cells[1..].iter().map(kinds).collect())
+        })
+        .collect();
+    same(&document.len(), &ROWS.len(), "number of rows");
+    for (name, claims) in ROWS {
+        let claims = claims(&Names { request: "one", common: &[] });
+        let kinds = |alone: bool| {
+            let of_this_kind = claims.iter().filter(|claim| claim.exclusive == alone);
+            of_this_kind.map(|claim| claim.key.kind().to_owned()).collect::<BTreeSet<_>>()
+        };
+        let row = document.get(name).unwrap_or_else(|| panic!("docs/admission.md claims nothing for {name}"));
+        same(row, &vec![kinds(true), kinds(false)], name);
+    }
+}
+
+#[test]
+fn every_pair_excludes_as_in_the_document() {
+    let document = table_below("Who excludes whom");
+    same(&document.len(), &ROWS.len(), "number of rows");
+    let mut pairs = 0;
+    for (row, (name, claims)) in document.iter().zip(ROWS) {
+        same(&row[0].split_once(' ').map_or("", |(_, name)| name), &name, "order of rows");
+        same(&(row.len() - 1), &ROWS.len(), "number of columns");
+        for (cell, (other_name, other_claims)) in row[1..].iter().zip(ROWS) {
+            let one = |common| claims(&Names { request: "one", common });
+            let other = |common| other_claims(&Names { request: "other", common });
+            assert!(!excludes(one(&[]), other(&[])), "{name} and {other_name} have nothing in common");
+            let mut have = String::new();
+            for (letter, common) in LETTERS {
+                let on_volume = have.contains('v') && letter == 'n';
+                if excludes(one(common), other(common)) && !on_volume {
+                    have.push(letter);
+                }
+                pairs += 1;
+            }
+            let have = if have.is_empty() { "·".to_owned() } else { have };
+            same(cell, &have, &format!("{name} and {other_name}"));
+        }
+    }
+    println!("{pairs} pairs about the same thing, {} about different ones", ROWS.len() * ROWS.len());
+}

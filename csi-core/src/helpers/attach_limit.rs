@@ -1,0 +1,242 @@
+//! How many volumes a node takes, counted.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::{Error, NodeId, Result, VolumeId};
+
+/// Counts the volumes attached to each node, and those that are being attached, against the nodes' limits.
+///
+/// The count is in memory: [`rebuild`](Self::rebuild) it from the storage system at start-up and whenever the two
+/// may have parted. Clones count together.
+///
+/// ```
+/// use csi_core::{AttachLimit, Error, NodeId, VolumeId};
+///
+/// let limit = AttachLimit::new(1);
+/// let (node, volume) = (NodeId::new("node-1")?, VolumeId::new("vol-1")?);
+///
+/// let place = limit.reserve(&node, &volume)?;
+/// // … attach it; when that fails, `?` drops the reservation …
+/// place.keep();
+///
+/// let another = limit.reserve(&node, &VolumeId::new("vol-2")?);
+/// assert!(matches!(another, Err(Error::LimitReached(_))));
+/// assert!(limit.reserve(&node, &volume).is_ok(), "it is there already");
+/// limit.release(&node, &volume);
+/// # Ok::<(), csi_core::Error>(())
+/// ```
+#[derive(Debug, Clone)]
+pub struct AttachLimit {
+    nodes: Arc<Mutex<Nodes>>,
+}
+
+#[derive(Debug)]
+struct Nodes {
+    default_limit: usize,
+    limits: HashMap<NodeId, usize>,
+    attached: HashMap<NodeId, HashMap<VolumeId, Place>>,
+}
+
+/// What is known of a volume on a node. One that is neither attached nor reserved is not in the table.
+#[derive(Debug, Default)]
+struct Place {
+    attached: bool,
+    reservations: usize,
+}
+
+impl AttachLimit {
+    /// Counts up to `most` volumes a node.
+    pub fn new(most: usize) -> Self {
+        let nodes = Nodes { default_limit: most, limits: HashMap::new(), attached: HashMap::new() };
+        Self { nodes: Arc::new(Mutex::new(nodes)) }
+    }
+
+    /// Sets another limit for one node. What is attached beyond it stays.
+    pub fn set_node_limit(&self, node_id: NodeId, most: usize) {
+        self.nodes().limits.insert(node_id, most);
+    }
+
+    /// Forgets what is attached, and knows this instead. Reservations stay.
+    pub fn rebuild(&self, attached: impl IntoIterator<Item = (NodeId, VolumeId)>) {
+        let mut nodes = self.nodes();
+        nodes.attached.values_mut().flat_map(HashMap::values_mut).for_each(|place| place.attached = false);
+        for (node_id, volume_id) in attached {
+            nodes.attached.entry(node_id).or_default().entry(volume_id).or_default().attached = true;
+        }
+        nodes.attached.retain(|_, volumes| {
+            volumes.retain(|_, place| place.attached || place.reservations > 0);
+            !volumes.is_empty()
+        });
+    }
+
+    /// Takes a place on the node for this volume, until the reservation is dropped or [kept](Reservation::keep). A
+    /// volume that is there already, or is being attached, takes no second place.
+    ///
+    /// # Errors
+    /// [`Error::LimitReached`] (RESOURCE_EXHAUSTED) when the node is full.
+    pub fn reserve(&self, node_id: &NodeId, volume_id: &VolumeId) -> Result<Reservation> {
+        let mut nodes = self.nodes();
+        let most = *nodes.limits.get(node_id).unwrap_or(&nodes.default_limit);
+        let taken = nodes.attached.get(node_id);
+        let count = taken.map_or(0, HashMap::len);
+        if count >= most && !taken.is_some_and(|volumes| volumes.contains_key(volume_id)) {
+            return Err(Error::LimitReached(format!("node {node_id} has {count} volumes, and takes {most}")));
+        }
+        let volumes = nodes.attached.entry(node_id.clone()).or_default();
+        volumes.entry(volume_id.clone()).or_default().reservations += 1;
+        let (node_id, volume_id) = (node_id.clone(), volume_id.clone());
+        Ok(Reservation { limit: self.clone(), node_id, volume_id })
+    }
+
+    /// The volume is detached: its place is free. One that is not known to be there is none's.
+    pub fn release(&self, node_id: &NodeId, volume_id: &VolumeId) {
+        self.nodes().change(node_id, volume_id, |place| place.attached = false);
+    }
+
+    /// How many places of the node are taken, those reserved among them.
+    pub fn taken(&self, node_id: &NodeId) -> usize {
+        self.nodes().attached.get(node_id).map_or(0, HashMap::len)
+    }
+
+    /// The table is right after every statement that changes it, so a panic elsewhere does not spoil it.
+    fn nodes(&self) -> MutexGuard<'_, Nodes> {
+        self.nodes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Nodes {
+    /// Changes a place, and takes out what is empty then.
+    fn change(&mut self, node_id: &NodeId, volume_id: &VolumeId, change: impl FnOnce(&mut Place)) {
+        let Some(volumes) = self.attached.get_mut(node_id) else { return };
+        let Some(place) = volumes.get_mut(volume_id) else { return };
+        change(place);
+        if !place.attached && place.reservations == 0 {
+            volumes.remove(volume_id);
+        }
+        if volumes.is_empty() {
+            self.attached.remove(node_id);
+        }
+    }
+}
+
+/// A place on a node, held while a volume is attached to it. Dropping it gives the place back, unless the volume is
+/// there for another reason.
+#[derive(Debug)]
+#[must_use = "dropping it gives the place back"]
+pub struct Reservation {
+    limit: AttachLimit,
+    node_id: NodeId,
+    volume_id: VolumeId,
+}
+
+impl Reservation {
+    /// The volume is attached: it keeps its place until it is [released](AttachLimit::release).
+    pub fn keep(self) {
+        self.limit.nodes().change(&self.node_id, &self.volume_id, |place| place.attached = true);
+    }
+}
+
+impl Drop for Reservation {
+    fn drop(&mut self) {
+        self.limit.nodes().change(&self.node_id, &self.volume_id, |place| place.reservations -= 1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeMap;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    fn node(at: usize) -> NodeId {
+        NodeId::new(format!("node-{at}")).unwrap()
+    }
+
+    fn volume(at: usize) -> VolumeId {
+        VolumeId::new(format!("vol-{at}")).unwrap()
+    }
+
+    #[test]
+    fn one_node_can_take_more_than_the_others() {
+        let limit = AttachLimit::new(0);
+        limit.set_node_limit(node(1), 1);
+        assert!(limit.reserve(&node(0), &volume(0)).is_err());
+        limit.reserve(&node(1), &volume(0)).unwrap().keep();
+        let error = limit.reserve(&node(1), &volume(1)).unwrap_err();
+        assert_eq!(error.to_string(), "node node-1 has 1 volumes, and takes 1");
+    }
+
+    #[test]
+    fn a_rebuild_leaves_what_is_under_way_alone() {
+        let limit = AttachLimit::new(2);
+        limit.reserve(&node(0), &volume(0)).unwrap().keep();
+        let under_way = limit.reserve(&node(0), &volume(1)).unwrap();
+        limit.rebuild([(node(1), volume(5))]);
+        assert_eq!((limit.taken(&node(0)), limit.taken(&node(1))), (1, 1));
+        under_way.keep();
+        assert_eq!(limit.taken(&node(0)), 1);
+    }
+
+    #[test]
+    fn threads_never_take_more_than_there_is() {
+        let (limit, most) = (AttachLimit::new(3), AtomicUsize::new(0));
+        std::thread::scope(|scope| {
+            for thread in 0..8 {
+                let (limit, most) = (limit.clone(), &most);
+                scope.spawn(move || {
+                    for round in 0..2_000 {
+                        let volume = volume(thread * 2 + round % 2);
+                        let Ok(place) = limit.reserve(&node(0), &volume) else { continue };
+                        most.fetch_max(limit.taken(&node(0)), Ordering::Relaxed);
+                        if round % 3 == 0 {
+                            place.keep();
+                            limit.release(&node(0), &volume);
+                        }
+                    }
+                });
+            }
+        });
+        assert!((1..=3).contains(&most.into_inner()));
+        assert_eq!(limit.taken(&node(0)), 0);
+        assert!(limit.nodes().attached.is_empty());
+    }
+
+    #[derive(Debug, Clone)]
+    enum Step {
+        Attach(usize),
+        Fail(usize),
+        Detach(usize),
+    }
+
+    proptest! {
+        #[test]
+        fn it_counts_as_a_set_would(steps in prop::collection::vec(
+            prop_oneof![(0_usize..6).prop_map(Step::Attach), (0_usize..6).prop_map(Step::Fail), (0_usize..6).prop_map(Step::Detach)],
+            0..60,
+        )) {
+            let limit = AttachLimit::new(3);
+            let mut model: BTreeMap<usize, ()> = BTreeMap::new();
+            for step in steps {
+                let fits = |at: usize| model.len() < 3 || model.contains_key(&at);
+                match step {
+                    Step::Attach(at) => {
+                        let place = limit.reserve(&node(0), &volume(at));
+                        prop_assert_eq!(place.is_ok(), fits(at));
+                        if let Ok(place) = place {
+                            place.keep();
+                            model.insert(at, ());
+                        }
+                    }
+                    Step::Fail(at) => prop_assert_eq!(limit.reserve(&node(0), &volume(at)).map(drop).is_ok(), fits(at)),
+                    Step::Detach(at) => {
+                        limit.release(&node(0), &volume(at));
+                        model.remove(&at);
+                    }
+                }
+                prop_assert_eq!(limit.taken(&node(0)), model.len());
+            }
+        }
+    }
+}

@@ -1,0 +1,251 @@
+//! Whether a CreateVolume that comes again asks for the volume that is there.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::{Deserialize, Serialize};
+
+use super::place::usable_from;
+use crate::{ContentSource, CreateVolumeRequest, Error, MutableParameters, Result, Topology, Volume};
+
+/// What a volume was created as, for a driver to keep beside the volume (it serialises with serde) and to compare a
+/// repeated CreateVolume with.
+///
+/// It holds no secrets and no mount flags, which may be such.
+///
+/// ```
+/// # use csi_core::*;
+/// # struct Stored { volume: Volume, record: CreateRecord }
+/// # fn create(request: &CreateVolumeRequest, found: Option<Stored>) -> Result<Volume> {
+/// if let Some(stored) = found {
+///     stored.record.check(request)?; // ALREADY_EXISTS, naming the field, when it differs
+///     return Ok(stored.volume);
+/// }
+/// let volume = Volume::new(VolumeId::from_name(&request.name)?, request.capacity_range.choose(1 << 30, 1 << 20)?);
+/// let record = CreateRecord::new(request, &volume);
+/// # drop(record);
+/// # Ok(volume) }
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CreateRecord {
+    capacity_bytes: u64,
+    /// Access and mode, `mount (xfs), SINGLE_NODE_WRITER` say.
+    capabilities: BTreeSet<String>,
+    /// Those that can be changed later have won over the others.
+    parameters: BTreeMap<String, String>,
+    source: Option<Source>,
+    accessible_topology: Vec<BTreeMap<String, String>>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Source {
+    Snapshot(String),
+    Volume(String),
+}
+
+impl Source {
+    fn of(request: &CreateVolumeRequest) -> Option<Self> {
+        request.volume_content_source.as_ref().map(|source| match source {
+            ContentSource::Snapshot(id) => Self::Snapshot(id.to_string()),
+            ContentSource::Volume(id) => Self::Volume(id.to_string()),
+        })
+    }
+}
+
+impl CreateRecord {
+    /// The record of this volume, which was made for this request.
+    pub fn new(request: &CreateVolumeRequest, volume: &Volume) -> Self {
+        let segments = |topology: &Topology| owned(topology.iter());
+        Self {
+            capacity_bytes: volume.capacity_bytes,
+            capabilities: capabilities(request),
+            parameters: parameters(request),
+            source: Source::of(request),
+            accessible_topology: volume.accessible_topology.iter().map(segments).collect(),
+        }
+    }
+
+    /// The volume has grown to this size.
+    pub fn expanded(&mut self, capacity_bytes: u64) {
+        self.capacity_bytes = capacity_bytes;
+    }
+
+    /// Parameters of the volume were changed.
+    pub fn modified(&mut self, mutable_parameters: &MutableParameters) {
+        self.parameters.extend(owned(mutable_parameters.iter()));
+    }
+
+    /// Whether the request asks for what is there: a size that fits, the same ways of use, the same parameters once
+    /// the mutable ones have won over the others, the same source, and a place from which the volume is usable.
+    ///
+    /// # Errors
+    /// [`Error::Incompatible`] (ALREADY_EXISTS) naming the field that differs.
+    pub fn check(&self, request: &CreateVolumeRequest) -> Result<()> {
+        let size = self.capacity_bytes;
+        if size != 0 && !request.capacity_range.contains(size) {
+            return Err(differs("capacity_range", &format!("it has {size} bytes")));
+        }
+        if capabilities(request) != self.capabilities {
+            let mine: Vec<&str> = self.capabilities.iter().map(String::as_str).collect();
+            return Err(differs("volume_capabilities", &format!("it was made for {}", mine.join("; "))));
+        }
+        self.check_parameters(request)?;
+        if Source::of(request) != self.source {
+            return Err(differs("volume_content_source", "it was made from another source, or from none"));
+        }
+        let Some(required) = &request.accessibility_requirements else { return Ok(()) };
+        let places: Vec<Topology> = self.accessible_topology.iter().map(topology).collect();
+        let usable = |wanted| places.iter().any(|place| usable_from(place, wanted));
+        if places.is_empty() || required.requisite.is_empty() || required.requisite.iter().any(usable) {
+            return Ok(());
+        }
+        Err(differs("accessibility_requirements", "it is usable from none of these"))
+    }
+
+    fn check_parameters(&self, request: &CreateVolumeRequest) -> Result<()> {
+        let asked = parameters(request);
+        let keys: BTreeSet<&String> = asked.keys().chain(self.parameters.keys()).collect();
+        match keys.into_iter().find(|key| asked.get(*key) != self.parameters.get(*key)) {
+            Some(key) => {
+                let map = if request.mutable_parameters.get(key).is_some() {
+                    "mutable_parameters"
+                } else {
+                    "parameters"
+                };
+                Err(differs(&format!("{map}[{key}]"), "it has another value, or none"))
+            }
+            None => Ok(()),
+        }
+    }
+}
+
+fn differs(field: &str, how: &str) -> Error {
+    Error::Incompatible(format!("{field}: a volume of this name exists and differs: {how}"))
+}
+
+fn owned<'a>(pairs: impl Iterator<Item = (&'a str, &'a str)>) -> BTreeMap<String, String> {
+    pairs.map(|(key, value)| (key.to_owned(), value.to_owned())).collect()
+}
+
+fn parameters(request: &CreateVolumeRequest) -> BTreeMap<String, String> {
+    owned(request.parameters.iter().chain(request.mutable_parameters.iter()))
+}
+
+fn capabilities(request: &CreateVolumeRequest) -> BTreeSet<String> {
+    request.volume_capabilities.iter().map(ToString::to_string).collect()
+}
+
+fn topology(segments: &BTreeMap<String, String>) -> Topology {
+    segments.iter().fold(Topology::default(), |place, (key, value)| place.and(key, value))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::VolumeId;
+    use csi_proto::v1;
+    use v1::volume_capability::{AccessMode, AccessType, MountVolume};
+
+    fn wire() -> v1::CreateVolumeRequest {
+        let mount =
+            MountVolume { fs_type: "xfs".into(), mount_flags: vec!["canary".into()], ..Default::default() };
+        let capability = |mode| v1::VolumeCapability {
+            access_mode: Some(AccessMode { mode }),
+            access_type: Some(AccessType::Mount(mount.clone())),
+        };
+        v1::CreateVolumeRequest {
+            name: "n".into(),
+            capacity_range: Some(v1::CapacityRange { required_bytes: 10, limit_bytes: 20 }),
+            volume_capabilities: vec![capability(1), capability(5)],
+            parameters: [("pool", "p"), ("iops", "1")].map(|(k, v)| (k.to_owned(), v.to_owned())).into(),
+            mutable_parameters: [("iops".to_owned(), "2".to_owned())].into(),
+            secrets: [("key".to_owned(), "canary".to_owned())].into(),
+            accessibility_requirements: Some(v1::TopologyRequirement {
+                requisite: vec![Topology::new("zone", "z1").into(), Topology::new("zone", "z2").into()],
+                preferred: vec![],
+            }),
+            ..Default::default()
+        }
+    }
+
+    fn record() -> CreateRecord {
+        let volume =
+            Volume::new(VolumeId::new("v").unwrap(), 16).accessible_from(Topology::new("zone", "z1"));
+        CreateRecord::new(&wire().try_into().unwrap(), &volume)
+    }
+
+    fn check(change: impl FnOnce(&mut v1::CreateVolumeRequest)) -> Result<()> {
+        let mut wire = wire();
+        change(&mut wire);
+        record().check(&wire.try_into().unwrap())
+    }
+
+    #[test]
+    fn the_same_and_what_comes_to_the_same_is_compatible() {
+        check(|_| {}).unwrap();
+        check(|wire| wire.capacity_range = None).unwrap();
+        check(|wire| wire.volume_capabilities.reverse()).unwrap();
+        check(|wire| drop(wire.parameters.insert("iops".into(), "9".into()))).unwrap();
+        check(|wire| wire.secrets.clear()).unwrap();
+        check(|wire| wire.accessibility_requirements = None).unwrap();
+        let claim = ("csi.storage.k8s.io/pvc/name".to_owned(), "claim".to_owned());
+        check(|wire| wire.parameters.extend([claim])).unwrap();
+        check(|wire| {
+            wire.mutable_parameters.clear();
+            wire.parameters.insert("iops".into(), "2".into());
+        })
+        .unwrap();
+    }
+
+    #[test]
+    fn what_differs_is_named() {
+        type Change = fn(&mut v1::CreateVolumeRequest);
+        let cases: [(&str, Change); 9] = [
+            ("capacity_range:", |wire| wire.capacity_range.as_mut().unwrap().required_bytes = 17),
+            ("capacity_range:", |wire| {
+                wire.capacity_range = Some(v1::CapacityRange { required_bytes: 0, limit_bytes: 15 });
+            }),
+            ("volume_capabilities:", |wire| drop(wire.volume_capabilities.pop())),
+            ("volume_capabilities:", |wire| {
+                wire.volume_capabilities[0].access_type = Some(AccessType::Mount(MountVolume::default()));
+            }),
+            ("parameters[pool]:", |wire| drop(wire.parameters.insert("pool".into(), "q".into()))),
+            ("parameters[pool]:", |wire| drop(wire.parameters.remove("pool"))),
+            ("mutable_parameters[iops]:", |wire| {
+                drop(wire.mutable_parameters.insert("iops".into(), "3".into()));
+            }),
+            ("volume_content_source:", |wire| {
+                use v1::volume_content_source::{Type, VolumeSource};
+                let source = Type::Volume(VolumeSource { volume_id: "other".into() });
+                wire.volume_content_source = Some(v1::VolumeContentSource { r#type: Some(source) });
+            }),
+            ("accessibility_requirements:", |wire| {
+                let places = &mut wire.accessibility_requirements.as_mut().unwrap().requisite;
+                *places = vec![Topology::new("zone", "z2").into()];
+            }),
+        ];
+        for (field, change) in cases {
+            let error = check(change).expect_err(field);
+            assert!(
+                matches!(&error, Error::Incompatible(text) if text.starts_with(field)),
+                "{field}: {error}"
+            );
+        }
+    }
+
+    #[test]
+    fn it_follows_the_volume_and_is_kept_as_json_without_secrets() {
+        let mut record = record();
+        record.expanded(18);
+        let changed = MutableParameters::read("", &[("iops".to_owned(), "3".to_owned())].into()).unwrap();
+        record.modified(&changed);
+        let json = serde_json::to_string(&record).unwrap();
+        assert!(!json.contains("canary"), "{json}");
+        assert_eq!(serde_json::from_str::<CreateRecord>(&json).unwrap(), record);
+        let mut again = wire();
+        again.capacity_range.as_mut().unwrap().required_bytes = 18;
+        assert!(record.check(&again.clone().try_into().unwrap()).is_err());
+        again.mutable_parameters.insert("iops".into(), "3".into());
+        record.check(&again.try_into().unwrap()).unwrap();
+    }
+}

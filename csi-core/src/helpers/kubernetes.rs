@@ -1,0 +1,256 @@
+//! What Kubernetes says beside the spec's own fields: the claim, the pod, and its service account's tokens.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::time::SystemTime;
+
+use serde::Deserialize;
+
+use crate::{Error, Parameters, Result, Secrets, VolumeContext};
+
+/// The claim that a volume is made for, where the provisioner was told to say so (`--extra-create-metadata`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct ClaimNames<'a> {
+    /// The PersistentVolumeClaim's name.
+    pub claim: Option<&'a str>,
+    /// And its namespace.
+    pub namespace: Option<&'a str>,
+    /// The PersistentVolume's name.
+    pub volume: Option<&'a str>,
+}
+
+impl<'a> ClaimNames<'a> {
+    /// The names in CreateVolume's parameters.
+    pub fn of(parameters: &'a Parameters) -> Self {
+        Self {
+            claim: parameters.kubernetes("pvc/name"),
+            namespace: parameters.kubernetes("pvc/namespace"),
+            volume: parameters.kubernetes("pv/name"),
+        }
+    }
+}
+
+/// The pod that a volume is published for, where the CSIDriver object asks for it (`podInfoOnMount`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PodInfo<'a> {
+    /// The pod's name.
+    pub name: &'a str,
+    /// Its namespace.
+    pub namespace: &'a str,
+    /// Its unique id.
+    pub uid: &'a str,
+    /// The name of its service account.
+    pub service_account: &'a str,
+}
+
+impl<'a> PodInfo<'a> {
+    /// The pod in NodePublishVolume's volume context.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] naming the key that is missing, with the mend: the CSIDriver object does not have
+    /// `podInfoOnMount: true`, say.
+    pub fn of(context: &'a VolumeContext) -> Result<Self> {
+        let part = |key: &str| {
+            context.pod(key).ok_or_else(|| {
+                let field = format!("volume_context[csi.storage.k8s.io/{key}]");
+                Error::invalid(field, "is missing: set podInfoOnMount: true in the CSIDriver object")
+            })
+        };
+        Ok(Self {
+            name: part("pod.name")?,
+            namespace: part("pod.namespace")?,
+            uid: part("pod.uid")?,
+            service_account: part("serviceAccount.name")?,
+        })
+    }
+}
+
+/// The key of the tokens, in both maps.
+const TOKENS: &str = "csi.storage.k8s.io/serviceAccount.tokens";
+
+/// The pod's service-account tokens by audience, where the CSIDriver object asks for them (`tokenRequests`).
+///
+/// Never printed: `Debug` shows audiences and expiries only.
+///
+/// ```
+/// # use csi_core::*;
+/// # fn publish(request: &NodePublishVolumeRequest) -> Result<()> {
+/// let tokens = ServiceAccountTokens::of(&request.secrets, &request.volume_context)?;
+/// if let Some(token) = tokens.for_audience("vault") {
+///     let bearer = token.reveal();
+/// #   let _ = bearer;
+/// }
+/// # Ok(()) }
+/// ```
+#[derive(Debug, Clone, Default)]
+pub struct ServiceAccountTokens(BTreeMap<String, ServiceAccountToken>);
+
+impl ServiceAccountTokens {
+    /// The tokens in NodePublishVolume's secrets, where newer kubelets put them when they are asked to, or else in
+    /// its volume context. None at all when there are none in either.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] naming the key, and nothing of what is in it, when they can't be read.
+    pub fn of(secrets: &Secrets, context: &VolumeContext) -> Result<Self> {
+        let places =
+            [("secrets", secrets.get(TOKENS)), ("volume_context", context.pod("serviceAccount.tokens"))];
+        let Some((map, json)) = places.into_iter().find_map(|(map, json)| json.map(|json| (map, json)))
+        else {
+            return Ok(Self::default());
+        };
+        // The parser's own words may quote what it read, so it is only said where it stopped.
+        let tokens = serde_json::from_str::<BTreeMap<String, Wire>>(json).map_err(|error| {
+            let place = format!("line {}, column {}", error.line(), error.column());
+            Error::invalid(
+                format!("{map}[{TOKENS}]"),
+                format!(
+                    "is not JSON of audiences with token and expirationTimestamp: it goes wrong at {place}"
+                ),
+            )
+        })?;
+        let tokens = tokens.into_iter().map(|(audience, wire)| {
+            let expires = expiry(&wire.expires).ok_or_else(|| {
+                Error::invalid(format!("{map}[{TOKENS}]"), "has an expirationTimestamp that is not RFC 3339")
+            })?;
+            Ok((audience, ServiceAccountToken { token: wire.token, expires }))
+        });
+        tokens.collect::<Result<_>>().map(Self)
+    }
+
+    /// The token for this audience; the empty one is the API server's own.
+    pub fn for_audience(&self, audience: &str) -> Option<&ServiceAccountToken> {
+        self.0.get(audience)
+    }
+
+    /// The audiences and their tokens, in the order of the audiences.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &ServiceAccountToken)> {
+        self.0.iter().map(|(audience, token)| (audience.as_str(), token))
+    }
+}
+
+#[derive(Deserialize)]
+struct Wire {
+    token: String,
+    #[serde(rename = "expirationTimestamp")]
+    expires: String,
+}
+
+/// `2026-11-20T23:34:00Z` as a time.
+fn expiry(text: &str) -> Option<SystemTime> {
+    SystemTime::try_from(text.parse::<prost_types::Timestamp>().ok()?).ok()
+}
+
+/// A service account's token for one audience. Never printed.
+#[derive(Clone)]
+pub struct ServiceAccountToken {
+    token: String,
+    expires: SystemTime,
+}
+
+impl ServiceAccountToken {
+    /// The token itself. Keep it out of logs, errors and arguments of programs.
+    pub fn reveal(&self) -> &str {
+        &self.token
+    }
+
+    /// When it ends. The kubelet publishes again, with a new one, before that (`requiresRepublish`).
+    pub fn expires(&self) -> SystemTime {
+        self.expires
+    }
+}
+
+impl fmt::Debug for ServiceAccountToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ServiceAccountToken").field("expires", &self.expires).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::time::Duration;
+
+    fn map(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
+        pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
+    }
+
+    fn tokens(secrets: &[(&str, &str)], context: &[(&str, &str)]) -> Result<ServiceAccountTokens> {
+        let secrets = Secrets::read("secrets", &map(secrets)).unwrap();
+        ServiceAccountTokens::of(&secrets, &VolumeContext::read("volume_context", &map(context)).unwrap())
+    }
+
+    fn json(token: &str) -> String {
+        format!(
+            r#"{{"vault":{{"token":"{token}","expirationTimestamp":"1970-01-02T00:00:01Z"}},"":{{"token":"t","expirationTimestamp":"2026-11-20T23:34:00Z"}}}}"#
+        )
+    }
+
+    #[test]
+    fn tokens_come_from_the_secrets_first() {
+        let (secret, context) = (json("new"), json("old"));
+        let found = |secrets: &[_], context: &[_]| {
+            let tokens = tokens(secrets, context).unwrap();
+            tokens.for_audience("vault").map(|token| token.reveal().to_owned())
+        };
+        let (secret, context) = ((TOKENS, secret.as_str()), (TOKENS, context.as_str()));
+        assert_eq!(found(&[secret], &[context]).as_deref(), Some("new"));
+        assert_eq!(found(&[("other", "x")], &[context]).as_deref(), Some("old"));
+        assert_eq!(found(&[], &[]), None);
+    }
+
+    #[test]
+    fn tokens_expire_and_never_print() {
+        let found = tokens(&[], &[(TOKENS, &json("canary"))]).unwrap();
+        let day = Duration::from_secs(86_401);
+        assert_eq!(found.for_audience("vault").unwrap().expires(), SystemTime::UNIX_EPOCH + day);
+        let printed = format!("{found:?} {:#?}", found.for_audience("vault"));
+        assert!(printed.contains("vault") && !printed.contains("canary"), "{printed}");
+        assert_eq!(found.iter().count(), 2);
+    }
+
+    #[test]
+    fn an_error_names_the_key_and_nothing_in_it() {
+        let time = json("canary").replace("1970-01-02T00:00:01Z", "canary");
+        for bad in ["canary", r#"{"canary":"canary"}"#, r#"{"a":{"token":"canary"}}"#, r#"["canary"]"#, &time]
+        {
+            let error = tokens(&[(TOKENS, bad)], &[]).unwrap_err().to_string();
+            assert!(error.starts_with("secrets[csi.storage.k8s.io/serviceAccount.tokens]: "), "{error}");
+            assert!(!error.contains("canary"), "{error}");
+        }
+    }
+
+    #[test]
+    fn the_claim_and_the_pod() {
+        let prefixed = |key: &str| format!("csi.storage.k8s.io/{key}");
+        let parameters: BTreeMap<_, _> = [("pvc/name", "c"), ("pvc/namespace", "n"), ("pv/name", "v")]
+            .map(|(k, v)| (prefixed(k), v.to_owned()))
+            .into();
+        let parameters = Parameters::read("parameters", &parameters).unwrap();
+        let due = ClaimNames { claim: Some("c"), namespace: Some("n"), volume: Some("v") };
+        assert_eq!(ClaimNames::of(&parameters), due);
+
+        let pod = [("pod.name", "p"), ("pod.namespace", "n"), ("pod.uid", "u"), ("serviceAccount.name", "s")];
+        let mut context: BTreeMap<_, _> = pod.map(|(k, v)| (prefixed(k), v.to_owned())).into();
+        let read = |context: &_| VolumeContext::read("volume_context", context).unwrap();
+        let due = PodInfo { name: "p", namespace: "n", uid: "u", service_account: "s" };
+        assert_eq!(PodInfo::of(&read(&context)).unwrap(), due);
+        context.remove("csi.storage.k8s.io/pod.uid");
+        let error = PodInfo::of(&read(&context)).unwrap_err().to_string();
+        assert!(
+            error.starts_with("volume_context[csi.storage.k8s.io/pod.uid]: is missing: set podInfo"),
+            "{error}"
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_makes_it_panic_or_is_quoted(text in "[\\[{\"]{0,3}canary\\PC{0,20}") {
+            if let Err(error) = tokens(&[], &[(TOKENS, &text)]) {
+                prop_assert!(!error.to_string().contains("canary"));
+            }
+        }
+    }
+}

@@ -1,0 +1,183 @@
+//! Where to put a volume: the driver's places against what the caller requires.
+
+use crate::{Error, Result, Topology, TopologyRequirement};
+
+/// Somewhere a volume can be put: a pool, a zone, a node.
+///
+/// ```
+/// use csi_core::{Place, Topology, TopologyRequirement};
+///
+/// let zone = |name| Topology::new("example.org/zone", name);
+/// let pools = [
+///     Place::new(zone("z1"), "pool-a").available_bytes(1 << 40),
+///     Place::new(zone("z2"), "pool-b").available_bytes(1 << 20),
+///     Place::new(zone("z3"), "pool-c"),
+/// ];
+/// let required = TopologyRequirement {
+///     requisite: vec![zone("z1"), zone("z2"), zone("z3")],
+///     preferred: vec![zone("z3")],
+/// };
+/// let found = Place::candidates(&pools, Some(&required), 1 << 30)?;
+/// let pools: Vec<_> = found.into_iter().map(|place| place.value).collect();
+/// assert_eq!(pools, ["pool-c", "pool-a"], "preferred first; pool-b is too small");
+/// # Ok::<(), csi_core::Error>(())
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Place<T> {
+    /// From where a volume that is put there can be used. Empty is from everywhere.
+    pub topology: Topology,
+    /// The room there, in bytes, where the driver knows it.
+    pub available_bytes: Option<u64>,
+    /// What the place is to the driver.
+    pub value: T,
+}
+
+impl<T> Place<T> {
+    /// A place with room for any volume.
+    pub fn new(topology: Topology, value: T) -> Self {
+        Self { topology, available_bytes: None, value }
+    }
+
+    /// The same place, with so much room.
+    #[must_use]
+    pub fn available_bytes(mut self, bytes: u64) -> Self {
+        self.available_bytes = Some(bytes);
+        self
+    }
+
+    /// The places where a volume of `bytes` may be put, the best first: those that are preferred, in the caller's
+    /// order, then the others that are allowed, in its order too; among equals, in the driver's own order, so sort
+    /// `places` by what the driver likes best. Take the first, or try one after another.
+    ///
+    /// With no requirement, or with preferences only, every place is allowed. Spec: "TopologyRequirement".
+    ///
+    /// # Errors
+    /// [`Error::TopologyUnsatisfied`] when no place is where it is required, [`Error::LimitReached`] when those
+    /// that are have too little room: RESOURCE_EXHAUSTED both, upon which the caller may choose another node.
+    pub fn candidates<'a>(
+        places: &'a [Self],
+        requirement: Option<&TopologyRequirement>,
+        bytes: u64,
+    ) -> Result<Vec<&'a Self>> {
+        let allowed = match requirement {
+            None => places.iter().collect(),
+            Some(requirement) => in_order(places, requirement),
+        };
+        if allowed.is_empty() {
+            return Err(Error::TopologyUnsatisfied(format!(
+                "accessibility_requirements: none of the driver's {} places is usable from where the volume has to be",
+                places.len()
+            )));
+        }
+        let (room, count) =
+            (|place: &&Self| place.available_bytes.is_none_or(|room| room >= bytes), allowed.len());
+        let fitting: Vec<_> = allowed.into_iter().filter(room).collect();
+        if fitting.is_empty() {
+            return Err(Error::LimitReached(format!(
+                "none of the {count} places that are usable from where the volume has to be has {bytes} bytes left"
+            )));
+        }
+        Ok(fitting)
+    }
+}
+
+fn in_order<'a, T>(places: &'a [Place<T>], requirement: &TopologyRequirement) -> Vec<&'a Place<T>> {
+    let everywhere = [Topology::default()];
+    let allowed = if requirement.requisite.is_empty() { &everywhere[..] } else { &requirement.requisite };
+    let mut taken = vec![false; places.len()];
+    let mut ordered = Vec::with_capacity(places.len());
+    for wanted in requirement.preferred.iter().chain(allowed) {
+        for (place, taken) in places.iter().zip(&mut taken) {
+            if !*taken && usable_from(&place.topology, wanted) {
+                *taken = true;
+                ordered.push(place);
+            }
+        }
+    }
+    ordered
+}
+
+/// Whether a volume at `place` can be used from `wanted`, or from a part of it: no key says otherwise, and, unless
+/// one of them is everywhere, some key says so.
+pub(super) fn usable_from(place: &Topology, wanted: &Topology) -> bool {
+    let mut common =
+        place.iter().filter_map(|(key, value)| wanted.get(key).map(|wanted| wanted == value)).peekable();
+    let speak_of_the_same = common.peek().is_some();
+    let everywhere = place.iter().next().is_none() || wanted.iter().next().is_none();
+    (speak_of_the_same || everywhere) && common.all(|equal| equal)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn zone(zone: u8) -> Topology {
+        Topology::new("region", "r1").and("zone", format!("z{zone}"))
+    }
+
+    fn names<'a>(found: &[&Place<&'a str>]) -> Vec<&'a str> {
+        found.iter().map(|place| place.value).collect()
+    }
+
+    #[test]
+    fn a_region_serves_its_zones_and_no_other_region() {
+        let places = [
+            Place::new(Topology::new("region", "r2"), "far"),
+            Place::new(Topology::new("region", "r1"), "near"),
+            Place::new(zone(2).and("rack", "7"), "rack"),
+            Place::new(Topology::new("host", "h1"), "unrelated"),
+            Place::new(Topology::default(), "everywhere"),
+        ];
+        let required = TopologyRequirement { requisite: vec![zone(2)], preferred: vec![] };
+        let found = Place::candidates(&places, Some(&required), 0).unwrap();
+        assert_eq!(names(&found), ["near", "rack", "everywhere"]);
+    }
+
+    #[test]
+    fn preferences_alone_exclude_nobody() {
+        let places = [Place::new(zone(1), "one"), Place::new(zone(2), "two"), Place::new(zone(3), "three")];
+        let required = TopologyRequirement { requisite: vec![], preferred: vec![zone(3), zone(2)] };
+        assert_eq!(names(&Place::candidates(&places, Some(&required), 0).unwrap()), ["three", "two", "one"]);
+        assert_eq!(names(&Place::candidates(&places, None, 0).unwrap()), ["one", "two", "three"]);
+    }
+
+    #[test]
+    fn the_error_tells_a_wrong_place_from_a_full_one() {
+        let places = [Place::new(zone(1), ()).available_bytes(9)];
+        let required = |at| TopologyRequirement { requisite: vec![zone(at)], preferred: vec![] };
+        assert!(matches!(
+            Place::candidates(&places, Some(&required(2)), 0),
+            Err(Error::TopologyUnsatisfied(_))
+        ));
+        assert!(matches!(Place::candidates(&places, Some(&required(1)), 10), Err(Error::LimitReached(_))));
+        assert!(Place::candidates(&places, Some(&required(1)), 9).is_ok());
+        assert!(matches!(Place::<()>::candidates(&[], None, 0), Err(Error::TopologyUnsatisfied(_))));
+    }
+
+    proptest! {
+        #[test]
+        fn the_best_preference_that_has_a_place_is_first(
+            zones in prop::collection::vec(0_u8..6, 0..8),
+            requisite in prop::collection::vec(0_u8..6, 1..6),
+            preferred in prop::sample::subsequence((0_u8..6).collect::<Vec<_>>(), 0..6),
+        ) {
+            let preferred: Vec<u8> = preferred.into_iter().filter(|zone| requisite.contains(zone)).collect();
+            let places: Vec<_> = zones.iter().map(|at| Place::new(zone(*at), *at)).collect();
+            let required = TopologyRequirement {
+                requisite: requisite.iter().copied().map(zone).collect(),
+                preferred: preferred.iter().copied().map(zone).collect(),
+            };
+            let due = preferred.iter().chain(&requisite).find(|at| zones.contains(at));
+            match Place::candidates(&places, Some(&required), 0) {
+                Ok(found) => {
+                    prop_assert_eq!(Some(&found[0].value), due);
+                    prop_assert!(found.iter().all(|place| requisite.contains(&place.value)));
+                    prop_assert_eq!(found.len(), zones.iter().filter(|at| requisite.contains(at)).count());
+                }
+                Err(_) => prop_assert_eq!(due, None),
+            }
+        }
+    }
+}

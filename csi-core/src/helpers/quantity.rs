@@ -1,0 +1,294 @@
+//! Kubernetes quantities: sizes as people write them.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Deserializer, de};
+
+use crate::{Error, Result};
+
+/// The suffixes and what they multiply by, the larger first of each kind.
+const BINARY: [(&str, u64); 6] =
+    [("Ei", 1 << 60), ("Pi", 1 << 50), ("Ti", 1 << 40), ("Gi", 1 << 30), ("Mi", 1 << 20), ("Ki", 1 << 10)];
+const DECIMAL: [(&str, u64); 6] = [
+    ("E", 1_000_000_000_000_000_000),
+    ("P", 1_000_000_000_000_000),
+    ("T", 1_000_000_000_000),
+    ("G", 1_000_000_000),
+    ("M", 1_000_000),
+    ("k", 1_000),
+];
+
+/// A number of bytes, read and written as Kubernetes writes quantities: `1Gi`, `500M`, `1.5Ti`, `12e6`, `4096`.
+///
+/// What is not a whole number of bytes is rounded up, as Kubernetes does. Written, it is the shortest exact form
+/// with a binary suffix, or plain digits. As a field of a driver's parameters it is read from either:
+///
+/// ```
+/// use csi_core::Quantity;
+/// assert_eq!("1.5Gi".parse::<Quantity>()?.bytes(), 1_610_612_736);
+/// assert_eq!("500M".parse::<Quantity>()?.bytes(), 500_000_000);
+/// assert_eq!(Quantity::new(3 << 30).to_string(), "3Gi");
+///
+/// #[derive(serde::Deserialize)]
+/// struct Params {
+///     reserve: Quantity,
+/// }
+/// # Ok::<(), csi_core::Error>(())
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
+pub struct Quantity(u64);
+
+impl Quantity {
+    /// So many bytes.
+    pub const fn new(bytes: u64) -> Self {
+        Self(bytes)
+    }
+
+    /// How many bytes.
+    pub const fn bytes(self) -> u64 {
+        self.0
+    }
+
+    /// The next multiple of `granularity` bytes; see [`round_up`].
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`] when that is more than can be counted.
+    pub fn round_up(self, granularity: u64) -> Result<Self> {
+        round_up(self.0, granularity).map(Self)
+    }
+}
+
+/// The next multiple of `granularity` that is not less than `bytes`; a granularity of 0 is taken for 1.
+///
+/// [`CapacityRange::choose`](crate::CapacityRange::choose) does this within the caller's limits.
+///
+/// # Errors
+/// [`Error::OutOfRange`] when that is more than the wire's 63 bits hold.
+///
+/// ```
+/// assert_eq!(csi_core::round_up(5_000, 4096)?, 8192);
+/// # Ok::<(), csi_core::Error>(())
+/// ```
+pub fn round_up(bytes: u64, granularity: u64) -> Result<u64> {
+    bytes
+        .checked_next_multiple_of(granularity.max(1))
+        .filter(|size| i64::try_from(*size).is_ok())
+        .ok_or_else(|| Error::OutOfRange(format!("{bytes} bytes, rounded up to {granularity}, are too many")))
+}
+
+/// # Errors
+/// [`Error::InvalidArgument`] for text that is no quantity, is negative or is over 63 bits.
+impl FromStr for Quantity {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        read(text).map(Self).map_err(|reason| Error::invalid("quantity", format!("{text:?} {reason}")))
+    }
+}
+
+/// Reads `[+]digits[.digits][suffix]`, where the suffix may be an exponent of ten.
+fn read(text: &str) -> Result<u64, &'static str> {
+    const SHAPE: &str = "is not a size like 1Gi, 500M, 1.5Ti or 4096";
+    const LARGE: &str = "is more than 63 bits of bytes";
+    let unsigned = text.strip_prefix('+').unwrap_or(text);
+    let end = unsigned.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(unsigned.len());
+    let (number, suffix) = unsigned.split_at(end);
+    let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
+    if (whole.is_empty() && fraction.is_empty()) || fraction.contains('.') {
+        return Err(if text.starts_with('-') { "is negative" } else { SHAPE });
+    }
+    let fraction = fraction.trim_end_matches('0');
+    let digits = format!("{whole}{fraction}");
+    let digits = digits.trim_start_matches('0');
+    if digits.is_empty() {
+        return multiplier(suffix).map(|_| 0).ok_or(SHAPE);
+    }
+    // 38 digits fit 128 bits, and more than that is no size of anything.
+    let digits: u128 = digits.parse().map_err(|_| LARGE)?;
+    let (factor, exponent) = multiplier(suffix).ok_or(SHAPE)?;
+    let scale = exponent - i32::try_from(fraction.len()).map_err(|_| LARGE)?;
+    let product = digits.checked_mul(u128::from(factor)).ok_or(LARGE)?;
+    let power = |exponent: u32| 10_u128.checked_pow(exponent);
+    let bytes = match u32::try_from(scale) {
+        Ok(scale) => power(scale).and_then(|power| product.checked_mul(power)).ok_or(LARGE)?,
+        // A divisor that does not fit is larger than any product that does, so a byte is what is left.
+        Err(_) => power(scale.unsigned_abs()).map_or(1, |power| product.div_ceil(power)),
+    };
+    i64::try_from(bytes).map(i64::unsigned_abs).map_err(|_| LARGE)
+}
+
+/// What a suffix multiplies by: a factor and a power of ten.
+fn multiplier(suffix: &str) -> Option<(u64, i32)> {
+    match suffix {
+        "" => Some((1, 0)),
+        "n" => Some((1, -9)),
+        "u" => Some((1, -6)),
+        "m" => Some((1, -3)),
+        _ => BINARY
+            .iter()
+            .chain(&DECIMAL)
+            .find(|(name, _)| *name == suffix)
+            .map(|(_, factor)| (*factor, 0))
+            .or_else(|| {
+                let exponent: i32 = suffix.strip_prefix(['e', 'E'])?.parse().ok()?;
+                (-100..=100).contains(&exponent).then_some((1, exponent))
+            }),
+    }
+}
+
+impl fmt::Display for Quantity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let unit = BINARY.iter().find(|(_, factor)| self.0 != 0 && self.0.is_multiple_of(*factor));
+        match unit {
+            Some((suffix, factor)) => write!(f, "{}{suffix}", self.0 / factor),
+            None => write!(f, "{}", self.0),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Quantity {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_str(Text)
+    }
+}
+
+/// Reads a parameter's text. The text stays out of the message, as with every other parameter.
+struct Text;
+
+impl de::Visitor<'_> for Text {
+    type Value = Quantity;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a size like 1Gi")
+    }
+
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<Quantity, E> {
+        read(text).map(Quantity).map_err(E::custom)
+    }
+}
+
+impl From<Quantity> for u64 {
+    fn from(quantity: Quantity) -> u64 {
+        quantity.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn reads_what_kubernetes_writes() {
+        for (text, bytes) in [
+            ("0", 0),
+            ("0Ei", 0),
+            ("1", 1),
+            ("+1", 1),
+            ("1k", 1000),
+            ("1Ki", 1024),
+            ("1Gi", 1 << 30),
+            ("500M", 500_000_000),
+            ("1.5Ti", 3 << 39),
+            (".5Ki", 512),
+            ("5.Ki", 5120),
+            ("1e3", 1000),
+            ("12E6", 12_000_000),
+            ("1E", 1_000_000_000_000_000_000),
+            ("1.5e1", 15),
+            ("100m", 1),
+            ("1500m", 2),
+            ("0.1", 1),
+            ("1n", 1),
+            ("1e-100", 1),
+            ("7Ei", 7 << 60),
+            ("9223372036854775807", i64::MAX.unsigned_abs()),
+            ("000000000000000000000000000000000000000000000001", 1),
+            ("1.000000000000000000000000000000000000000000000000", 1),
+        ] {
+            assert_eq!(text.parse::<Quantity>().unwrap().bytes(), bytes, "{text}");
+        }
+    }
+
+    #[test]
+    fn refuses_what_is_no_size() {
+        for text in [
+            "",
+            " ",
+            "Gi",
+            "1 Gi",
+            "1gi",
+            "1GiB",
+            "1KI",
+            "1K",
+            "-1",
+            "-1Gi",
+            "1.2.3",
+            "1e",
+            "1e1.5",
+            "0x10",
+            "8Ei",
+            "9223372036854775808",
+            "1e100",
+            "1e101",
+            "1e99999999999",
+            ".",
+            "+",
+            "++1",
+            "１",
+        ] {
+            let error = text.parse::<Quantity>().unwrap_err();
+            assert!(matches!(error, Error::InvalidArgument { .. }), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn is_written_short_and_exact() {
+        for (bytes, text) in [
+            (0, "0"),
+            (1, "1"),
+            (1000, "1000"),
+            (1024, "1Ki"),
+            (1536, "1536"),
+            (3 << 30, "3Gi"),
+            (1 << 60, "1Ei"),
+        ] {
+            assert_eq!(Quantity::new(bytes).to_string(), text);
+        }
+    }
+
+    #[test]
+    fn rounds_up_or_says_that_it_cannot() {
+        assert_eq!(round_up(0, 4096).unwrap(), 0);
+        assert_eq!(round_up(1, 0).unwrap(), 1);
+        assert!(round_up(u64::MAX, 4096).is_err());
+        assert!(round_up(i64::MAX.unsigned_abs(), 2).is_err());
+        assert_eq!(Quantity::new(1).round_up(1 << 30).unwrap().to_string(), "1Gi");
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_written_reads_the_same(bytes in 0..=i64::MAX.unsigned_abs()) {
+            prop_assert_eq!(Quantity::new(bytes).to_string().parse::<Quantity>().unwrap().bytes(), bytes);
+        }
+
+        #[test]
+        fn a_fraction_is_rounded_up_and_never_down(whole in 0..1_000_000_u64, thousandths in 0..1000_u64) {
+            let have = format!("{whole}.{thousandths:03}Mi").parse::<Quantity>().unwrap().bytes();
+            let thousand_times = (u128::from(whole) * 1000 + u128::from(thousandths)) * (1 << 20);
+            prop_assert_eq!(u128::from(have), thousand_times.div_ceil(1000));
+        }
+
+        #[test]
+        fn no_text_makes_it_panic(text in "\\PC{0,24}") {
+            let _ = text.parse::<Quantity>();
+        }
+
+        #[test]
+        fn a_rounded_size_is_the_least_multiple(bytes in 0..1_u64 << 62, granularity in 1..1_u64 << 40) {
+            let size = round_up(bytes, granularity).unwrap();
+            prop_assert!(size.is_multiple_of(granularity) && size >= bytes && size - bytes < granularity);
+        }
+    }
+}
