@@ -180,8 +180,8 @@ serve!(v1::node_server::Node, node: NodeTable;
     node_unstage_volume: NodeUnstageVolumeRequest -> NodeUnstageVolumeResponse =
         |table| table.stage_unstage_volume.clone() => |driver, request| driver.unstage_volume(request).await;
     node_publish_volume: NodePublishVolumeRequest -> NodePublishVolumeResponse =
-        |table| Some((table.node.clone(), table.rule())) => |(driver, rule), request|
-            request.answer(&*driver, rule).await;
+        |table| Some((table.node.clone(), table.rule(), table.one_at_a_time.clone()))
+            => |(driver, rule, one_at_a_time), request| request.answer(&*driver, rule, &one_at_a_time).await;
     node_unpublish_volume: NodeUnpublishVolumeRequest -> NodeUnpublishVolumeResponse =
         |table| Some(table.node.clone()) => |driver, request| driver.unpublish_volume(request).await;
     node_get_volume_stats: NodeGetVolumeStatsRequest -> NodeGetVolumeStatsResponse =

@@ -5,10 +5,12 @@
 //! | `MULTI_NODE_*`, `SINGLE_NODE_MULTI_WRITER` | OK | ALREADY_EXISTS | OK |
 //! | all others | OK | ALREADY_EXISTS | FAILED_PRECONDITION |
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::{Node, NodePublishVolumeRequest};
-use crate::{AccessMode, Error, Result};
+use crate::{AccessMode, Error, Result, VolumeId};
 
 /// Where on this node a volume is published already, when it is to be published (again).
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -93,11 +95,55 @@ impl PublishedTargets {
     }
 }
 
+/// The volumes that are being published in a mode which allows one target.
+///
+/// Publishes of a volume to two targets run beside each other, and both could find that it is published nowhere. Where
+/// that decides, one of them has to come after the other.
+#[derive(Debug, Default)]
+pub(crate) struct OneAtATime(Mutex<BTreeSet<VolumeId>>);
+
+impl OneAtATime {
+    fn enter(&self, volume_id: &VolumeId) -> Result<Entered<'_>> {
+        match self.volumes().insert(volume_id.clone()) {
+            true => Ok(Entered { volumes: self, volume_id: volume_id.clone() }),
+            false => Err(Error::Pending(format!(
+                "volume {volume_id}: is being published at another target, and its mode allows one; try again"
+            ))),
+        }
+    }
+
+    /// The set is right after every statement that changes it, so a panic elsewhere does not spoil it.
+    fn volumes(&self) -> MutexGuard<'_, BTreeSet<VolumeId>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The right to publish. Dropping it, at the end or in a panic, lets the next one in.
+struct Entered<'a> {
+    volumes: &'a OneAtATime,
+    volume_id: VolumeId,
+}
+
+impl Drop for Entered<'_> {
+    fn drop(&mut self) {
+        self.volumes.volumes().remove(&self.volume_id);
+    }
+}
+
 impl NodePublishVolumeRequest {
     /// Publishes the volume, unless what is published already forbids it.
-    pub(crate) async fn answer(self, driver: &dyn Node, single_node_writer: SingleNodeWriter) -> Result<()> {
-        let found = driver.published(&self).await?;
-        found.check(self.volume_capability.access_mode, single_node_writer)?;
+    pub(crate) async fn answer(
+        self,
+        driver: &dyn Node,
+        single_node_writer: SingleNodeWriter,
+        one_at_a_time: &OneAtATime,
+    ) -> Result<()> {
+        let mode = self.volume_capability.access_mode;
+        let _entered = match mode.allows_many_targets(single_node_writer) {
+            true => None,
+            false => Some(one_at_a_time.enter(&self.volume_id)?),
+        };
+        driver.published(&self).await?.check(mode, single_node_writer)?;
         driver.publish_volume(self).await
     }
 }

@@ -33,6 +33,7 @@ pub use health::{
 };
 pub use info::NodeInfo;
 pub(crate) use info::{NodeGetCapabilitiesRequest, NodeGetInfoRequest};
+pub(crate) use matrix::OneAtATime;
 pub use matrix::{AtTarget, PublishedTargets, SingleNodeWriter};
 pub use publish::{Node, NodePublishVolumeRequest, NodeUnpublishVolumeRequest};
 #[cfg(all(feature = "mount", target_os = "linux"))]

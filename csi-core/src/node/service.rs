@@ -5,8 +5,8 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::{
-    GetStorageHealth, GetVolumeStats, Node, NodeExpandVolume, NodeGetVolumeHealth, SingleNodeWriter,
-    StageUnstageVolume,
+    GetStorageHealth, GetVolumeStats, Node, NodeExpandVolume, NodeGetVolumeHealth, OneAtATime,
+    SingleNodeWriter, StageUnstageVolume,
 };
 use crate::capabilities::NodeCapability as Capability;
 
@@ -20,6 +20,7 @@ pub(crate) struct NodeTable {
     pub(crate) storage_health: Option<Arc<dyn GetStorageHealth>>,
     /// What tells a volume's health to callers of spec v1.12.0, where they are served.
     pub(crate) condition: Option<Arc<dyn NodeGetVolumeHealth>>,
+    pub(crate) one_at_a_time: Arc<OneAtATime>,
     pub(crate) offered: BTreeSet<Capability>,
 }
 
@@ -81,6 +82,7 @@ impl<D: Node> NodeService<D> {
             volume_health: None,
             storage_health: None,
             condition: None,
+            one_at_a_time: Arc::default(),
             offered: BTreeSet::new(),
         };
         Self { driver, table }
