@@ -32,7 +32,7 @@
 //! | say how | [`MountOptions`], [`MountAttributes`] |
 //! | mount and unmount | [`Mount`], [`Bind`], [`Unmount`] |
 //! | know what is mounted | [`mount_state`], [`Target::mounted`], [`mounts`] |
-//! | know how full it is | [`stats`] |
+//! | know how full it is, and whether it works | [`stats()`], [`health()`] |
 //! | have a block device | [`BlockDevice`], [`LoopDevice`] |
 //! | know what is on it | [`Probe`] |
 //! | put a filesystem on it | [`Format`], with a [`BlankProof`] |
@@ -67,10 +67,13 @@ mod filesystem;
 pub mod flow;
 mod format;
 mod grow;
+mod health;
+mod in_flight;
 mod legacy_mount;
 mod lookup;
 mod loop_device;
 mod mount;
+mod mount_users;
 mod mountinfo;
 mod options;
 mod probe;
@@ -84,6 +87,7 @@ mod target;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 mod tool;
+mod turn;
 mod unmount;
 
 pub use attributes::MountAttributes;
@@ -95,8 +99,10 @@ pub use error::{Error, ErrorKind, Result};
 pub use filesystem::Filesystem;
 pub use format::{FORMAT_TIME_LIMIT, Format};
 pub use grow::{Grown, grow_mounted, grow_unmounted};
+pub use health::{MountHealth, health, health_within};
 pub use loop_device::{LoopCache, LoopDevice, LoopLifetime, LoopOptions};
 pub use mount::Mount;
+pub use mount_users::{MountUser, mount_users};
 pub use mountinfo::{MountEntry, SuperOptions, mounts, parse_mountinfo};
 pub use options::{FsOption, MountOptions};
 pub use probe::{BlankProof, Probe, Progress, Signature};
