@@ -38,6 +38,7 @@
 //! | put a filesystem on it | [`Format`], with a [`BlankProof`] |
 //! | repair and grow it | [`check`], [`grow_mounted`], [`grow_unmounted`] |
 //! | do all of it for a volume | [`flow`] |
+//! | test what a driver does with mounts | [`MountOps`], `testing::Model` |
 //!
 //! # What holds everywhere
 //!
@@ -51,7 +52,7 @@
 //!
 //! | feature | default | gives |
 //! |---|---|---|
-//! | `testing` | no | the module `testing`: mount namespaces for the tests of a driver |
+//! | `testing` | no | the module `testing`: mount namespaces, and a model of the kernel, for the tests of a driver |
 #![cfg(target_os = "linux")]
 
 mod attach;
@@ -75,6 +76,7 @@ mod loop_device;
 mod mount;
 mod mount_users;
 mod mountinfo;
+mod ops;
 mod options;
 mod probe;
 mod remove_tree;
@@ -104,6 +106,7 @@ pub use loop_device::{LoopCache, LoopDevice, LoopLifetime, LoopOptions};
 pub use mount::Mount;
 pub use mount_users::{MountUser, mount_users};
 pub use mountinfo::{MountEntry, SuperOptions, mounts, parse_mountinfo};
+pub use ops::{Kernel, MountOps};
 pub use options::{FsOption, MountOptions};
 pub use probe::{BlankProof, Probe, Progress, Signature};
 pub use root::Root;

@@ -172,12 +172,13 @@ fn an_attacker_who_swaps_components_gains_nothing() {
             let root = Root::open(&pods).unwrap();
             let (is_done, mut tries, mut went_well) = (AtomicBool::new(false), 0_u64, 0_u64);
             let swaps: Vec<u64> = std::thread::scope(|scope| {
-                let attackers = [("", "uid"), ("uid", "volume"), ("uid/volume", "target")].map(|(path, name)| {
-                    // Opened before anything is swapped, so that the attack itself stays in the root.
-                    let directory: OwnedFd = File::open(pods.join(path)).unwrap().into();
-                    let is_done = &is_done;
-                    move || attack(&directory, name, is_done)
-                });
+                let attackers =
+                    [("", "uid"), ("uid", "volume"), ("uid/volume", "target")].map(|(path, name)| {
+                        // Opened before anything is swapped, so that the attack itself stays in the root.
+                        let directory: OwnedFd = File::open(pods.join(path)).unwrap().into();
+                        let is_done = &is_done;
+                        move || attack(&directory, name, is_done)
+                    });
                 let attackers = attackers.map(|attack| scope.spawn(attack));
                 let end = Instant::now() + Duration::from_secs(seconds.into());
                 without_features(kernel, || {
