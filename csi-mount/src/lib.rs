@@ -38,6 +38,7 @@
 //! | put a filesystem on it | [`Format`], with a [`BlankProof`] |
 //! | repair and grow it | [`check`], [`grow_mounted`], [`grow_unmounted`] |
 //! | do all of it for a volume | [`flow`] |
+//! | know whether the node is fit | [`self_check()`] |
 //! | test what a driver does with mounts | [`MountOps`], `testing::Model` |
 //!
 //! # What holds everywhere
@@ -82,6 +83,7 @@ mod probe;
 mod remove_tree;
 mod root;
 mod scratch;
+mod self_check;
 mod state;
 mod stats;
 mod sys;
@@ -110,6 +112,7 @@ pub use ops::{Kernel, MountOps};
 pub use options::{FsOption, MountOptions};
 pub use probe::{BlankProof, Probe, Progress, Signature};
 pub use root::Root;
+pub use self_check::{Finding, SelfCheck, Verdict, self_check};
 pub use state::{MountId, MountPoint, MountState, mount_state};
 pub use stats::{STATS_TIMEOUT, Stats, Usage, stats, stats_within};
 pub use target::{Created, Removed, Target};

@@ -138,6 +138,23 @@ pub(crate) fn open_below(
         .unwrap_or_else(|| open_in_child(Some(directory), path, flags, resolve))
 }
 
+/// Whether the kernel has a feature that only the answer of a call tells.
+pub(crate) fn has(feature: Feature) -> bool {
+    let root = Path::new("/");
+    match feature {
+        Feature::CachedLookup => {
+            let flags = OFlags::PATH | OFlags::CLOEXEC;
+            let opened = rustix::fs::openat2(CWD, root, flags, Mode::empty(), ResolveFlags::CACHED);
+            !matches!(opened, Err(Errno::INVAL | Errno::NOSYS))
+        }
+        Feature::StatxMount => {
+            let found = rustix::fs::statx(CWD, root, AtFlags::NO_AUTOMOUNT, StatxFlags::MNT_ID);
+            found.is_ok_and(|found| found.stx_mask & StatxFlags::MNT_ID.bits() != 0)
+        }
+        _ => features::has(feature),
+    }
+}
+
 /// The answer of the kernel's memory, which asks no filesystem; none where that does not suffice.
 fn open_cached(
     directory: BorrowedFd<'_>,
