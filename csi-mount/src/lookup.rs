@@ -44,25 +44,20 @@ impl Facts {
     }
 }
 
-/// The file that a descriptor is open on.
-pub(crate) fn facts(fd: impl AsFd) -> io::Result<Facts> {
-    facts_at(fd, OsStr::new(""))
-}
-
 /// The file of that name in a directory, or what is mounted over it; a symbolic link is not followed.
 pub(crate) fn facts_at(directory: impl AsFd, name: &OsStr) -> io::Result<Facts> {
-    let directory = directory.as_fd();
-    if !name.is_empty() {
-        let fd = open_at(directory, name)?;
-        let mut facts = facts(&fd)?;
-        facts.is_mount_root |= facts.mount != self::facts(directory)?.mount;
-        return Ok(facts);
-    }
+    let mut found = facts(open_at(&directory, name)?)?;
+    found.is_mount_root |= found.mount != facts(directory)?.mount;
+    Ok(found)
+}
+
+/// The file that a descriptor is open on.
+pub(crate) fn facts(fd: impl AsFd) -> io::Result<Facts> {
+    let fd = fd.as_fd();
     let flags =
         AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT | AtFlags::STATX_DONT_SYNC | AtFlags::EMPTY_PATH;
-    let statx = match rustix::fs::statx(directory, c"", flags, StatxFlags::BASIC_STATS | StatxFlags::MNT_ID) {
-        Err(_) => return facts_of_broken(directory),
-        Ok(statx) => statx,
+    let Ok(statx) = rustix::fs::statx(fd, c"", flags, StatxFlags::BASIC_STATS | StatxFlags::MNT_ID) else {
+        return facts_of_broken(fd);
     };
     let knows_mounts = statx.stx_attributes_mask.contains(StatxAttributes::MOUNT_ROOT)
         && statx.stx_mask & StatxFlags::MNT_ID.bits() != 0;
@@ -70,7 +65,7 @@ pub(crate) fn facts_at(directory: impl AsFd, name: &OsStr) -> io::Result<Facts> 
         (MountId(statx.stx_mnt_id), statx.stx_attributes.contains(StatxAttributes::MOUNT_ROOT))
     } else {
         // Of a descriptor alone it is not known whether it is a mount's root, and it counts as none.
-        (fdinfo_mount(directory)?, false)
+        (fdinfo_mount(fd)?, false)
     };
     Ok(facts_from(&statx, mount, is_mount_root))
 }

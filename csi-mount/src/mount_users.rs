@@ -1,5 +1,6 @@
 //! Who uses a mount, so that an error can name them.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,7 +9,7 @@ use std::time::{Duration, Instant};
 use rustix::fs::{AtFlags, CWD, StatxFlags};
 
 use crate::target::Seen;
-use crate::{DeviceNumber, MountId, MountState, Result, Target, mountinfo};
+use crate::{DeviceNumber, MountEntry, MountId, MountState, Result, Target, mountinfo, parse_mountinfo};
 
 /// How long the processes are gone through: some of many are better than a late answer.
 const SCAN_LIMIT: Duration = Duration::from_secs(1);
@@ -50,7 +51,7 @@ impl fmt::Display for MountUser {
 ///
 /// Only processes of this process's pid namespace are seen, so a driver in a container needs `hostPID` to see
 /// those of pods. A file that is mapped into memory and closed is not noticed: to look there can hang. Nothing is
-/// asked of the filesystem. Linux 5.8; before that only what is not a process is found.
+/// asked of the filesystem. Linux 5.8; before that no process is found, only the rest.
 ///
 /// # Errors
 /// As [`Target::state`] and [`mounts`](crate::mounts).
@@ -61,11 +62,13 @@ pub fn mount_users(target: &Target) -> Result<Vec<MountUser>> {
     let mut users: Vec<_> = mounts_below(&seen)?.into_iter().map(MountUser::Mount).collect();
     users.extend(loop_devices(target.path()));
     users.extend(swap_files(target.path()));
-    let place = Place { mount: seen.facts.mount, device: seen.facts.device };
+    let (mount, device) = (seen.facts.mount, seen.facts.device);
+    let root = mountinfo::mount_by_id(mount)?.map(|entry| entry.root).unwrap_or_default();
+    let place = Place { mount, device, root };
     // This process's own look at it is none of its users.
     drop(seen);
     users.truncate(NAMED);
-    processes(place, NAMED - users.len(), &mut users);
+    processes(&place, NAMED - users.len(), &mut users);
     Ok(users)
 }
 
@@ -75,18 +78,20 @@ pub(crate) fn mounts_below(seen: &Seen) -> Result<Vec<PathBuf>> {
     Ok(mounts.map(|entry| entry.mount_point).collect())
 }
 
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 struct Place {
     mount: MountId,
     device: DeviceNumber,
+    /// What of the filesystem is mounted.
+    root: PathBuf,
 }
 
-/// Adds the processes on that very mount, or, when there are none, those on another mount of its filesystem:
+/// Adds the processes on that very mount, or, when there are none, those on another mount of the same directory:
 /// copies of it in other namespaces make it busy, too.
-fn processes(place: Place, most: usize, users: &mut Vec<MountUser>) {
+fn processes(place: &Place, most: usize, users: &mut Vec<MountUser>) {
     let deadline = Instant::now() + SCAN_LIMIT;
     let Ok(all) = fs::read_dir("/proc") else { return };
-    let (mut on_mount, mut on_device) = (Vec::new(), Vec::new());
+    let (mut on_mount, mut on_copy) = (Vec::new(), Vec::new());
     for entry in all.flatten() {
         if Instant::now() > deadline || on_mount.len() >= most {
             break;
@@ -97,35 +102,44 @@ fn processes(place: Place, most: usize, users: &mut Vec<MountUser>) {
         let name = || fs::read_to_string(process.join("comm")).unwrap_or_default().trim_end().to_owned();
         match nearest(place, &process) {
             Some(Distance::Mount) => on_mount.push(MountUser::Process { id, name: name() }),
-            Some(Distance::Device) => on_device.push(MountUser::Process { id, name: name() }),
+            Some(Distance::Copy) => on_copy.push(MountUser::Process { id, name: name() }),
             None => {}
         }
     }
-    users.extend(if on_mount.is_empty() { on_device } else { on_mount }.into_iter().take(most));
+    users.extend(if on_mount.is_empty() { on_copy } else { on_mount }.into_iter().take(most));
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Distance {
     Mount,
-    Device,
+    Copy,
 }
 
 /// How near a process's files come to the place.
-fn nearest(place: Place, process: &Path) -> Option<Distance> {
+fn nearest(place: &Place, process: &Path) -> Option<Distance> {
     let files = fs::read_dir(process.join("fd")).into_iter().flatten().flatten().map(|file| file.path());
     let others = ["cwd", "root", "exe"].map(|name| process.join(name));
-    others.into_iter().chain(files).filter_map(|link| distance(place, &link)).min()
-}
-
-fn distance(place: Place, link: &Path) -> Option<Distance> {
-    let flags = AtFlags::NO_AUTOMOUNT | AtFlags::STATX_DONT_SYNC;
-    let found = rustix::fs::statx(CWD, link, flags, StatxFlags::MNT_ID).ok()?;
-    let knows_mount = found.stx_mask & StatxFlags::MNT_ID.bits() != 0;
-    if knows_mount && MountId(found.stx_mnt_id) == place.mount {
+    let mounts = others.into_iter().chain(files).filter_map(|link| mount_on_device(place, &link));
+    let mounts: BTreeSet<MountId> = mounts.collect();
+    if mounts.contains(&place.mount) {
         return Some(Distance::Mount);
     }
+    if mounts.is_empty() {
+        return None;
+    }
+    // The whole of a filesystem may be in use by everybody: what counts is the directory that is mounted.
+    let table = parse_mountinfo(&fs::read(process.join("mountinfo")).ok()?).ok()?;
+    let is_copy = |entry: &MountEntry| mounts.contains(&entry.id) && entry.root == place.root;
+    table.iter().any(is_copy).then_some(Distance::Copy)
+}
+
+/// The mount that a file of a process was opened on, if it is one of the same filesystem.
+fn mount_on_device(place: &Place, link: &Path) -> Option<MountId> {
+    let flags = AtFlags::NO_AUTOMOUNT | AtFlags::STATX_DONT_SYNC;
+    let found = rustix::fs::statx(CWD, link, flags, StatxFlags::MNT_ID).ok()?;
     let device = DeviceNumber { major: found.stx_dev_major, minor: found.stx_dev_minor };
-    (device == place.device).then_some(Distance::Device)
+    let knows_mount = found.stx_mask & StatxFlags::MNT_ID.bits() != 0;
+    (knows_mount && device == place.device).then_some(MountId(found.stx_mnt_id))
 }
 
 fn loop_devices(mount_point: &Path) -> Vec<MountUser> {

@@ -21,7 +21,7 @@ fn many_rounds_leave_nothing_behind() {
             target.create_dir().unwrap();
             let bind = Bind::new(&source).attributes(MountAttributes::RDONLY | MountAttributes::NOSUID);
             assert_eq!(bind.at(&target).unwrap(), Outcome::Mounted);
-            if number % 100 == 0 {
+            if number.is_multiple_of(100) {
                 assert_eq!(health(target.path()).unwrap(), MountHealth::Healthy);
                 stats(target.path()).unwrap();
             }

@@ -10,10 +10,10 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use csi_mount::testing::{Feature, without_features};
+use csi_mount::testing::{Feature, PeerNamespace, without_features};
 use csi_mount::{
-    Detach, ErrorKind, LoopDevice, LoopOptions, Mount, MountHealth, MountOptions, MountUser, Target, Unmount,
-    Unmounted, health, mount_users, unmount,
+    Bind, Detach, ErrorKind, LoopDevice, LoopOptions, Mount, MountHealth, MountOptions, MountUser, Target,
+    Unmount, Unmounted, health, mount_users, unmount,
 };
 use devices::Image;
 use fuse_support::{answer_init, fuse};
@@ -140,6 +140,26 @@ fn who_uses_a_mount_is_named() {
         assert_eq!(error.kind(), ErrorKind::Busy);
         let wanted = format!("process {} (sleep); end what uses it", sleeper.0.id());
         assert!(error.to_string().ends_with(&wanted), "{error}");
+        drop(sleeper);
+        unmount(&target).unwrap();
+    });
+}
+
+#[test]
+fn who_uses_its_copy_in_another_namespace_is_named() {
+    sandbox(|sandbox| {
+        let source = mount_support::source(sandbox, "source");
+        let target = target(sandbox, "target");
+        let peer = PeerNamespace::new();
+        Bind::new(&source).at(&target).unwrap();
+        // The sandbox itself is of the same filesystem, and says nothing about the target.
+        let _elsewhere = Sleeper::at(sandbox);
+        let path = target.path().to_owned();
+        let sleeper = peer.run(move || Sleeper::at(&path));
+        let error = unmount(&target).unwrap_err();
+        let wanted = format!("Device or resource busy: process {} (", sleeper.0.id());
+        assert!(error.to_string().contains(&wanted), "{error}");
+        assert_eq!(mount_users(&target).unwrap().len(), 1);
         drop(sleeper);
         unmount(&target).unwrap();
     });

@@ -274,9 +274,9 @@ fn a_crash_between_any_two_steps_is_made_good() {
         points += 1;
         reboots += u32::from(is_rebooted);
         if is_rebooted {
-            model.reboot()
+            model.reboot();
         } else {
-            model.restart()
+            model.restart();
         }
         publish(&model).unwrap();
         assert_eq!(layers(&model, Path::new("/base/target")), [RO], "crash after {crash}");
