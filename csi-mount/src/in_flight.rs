@@ -177,6 +177,7 @@ mod tests {
     }
 
     #[test]
+    #[expect(clippy::zombie_processes, reason = "that the lane reaps it is what is tested")]
     fn while_one_is_stuck_the_next_is_refused_at_once_and_later_served() {
         let mut program = std::process::Command::new("sleep").arg("300").spawn().unwrap();
         let turn = take(3, Duration::ZERO).unwrap();

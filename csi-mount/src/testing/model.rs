@@ -23,14 +23,13 @@ const FILESYSTEMS: [&str; 9] = ["ext4", "xfs", "btrfs", "ext3", "vfat", "tmpfs",
 ///
 /// ```
 /// use csi_mount::testing::Model;
-/// use csi_mount::{Detach, MountAttributes, MountHealth, MountOps, MountState};
+/// use csi_mount::{Detach, MountHealth, MountOps, MountOptions, MountState};
 /// # fn main() -> csi_mount::Result<()> {
 /// let model = Model::new();
-/// model.make_dirs("/srv/volume");
 /// let host = model.peer();
 /// let target = "/pod".as_ref();
 /// model.create_dir(target)?;
-/// model.bind("/srv/volume".as_ref(), MountAttributes::RDONLY, target)?;
+/// model.mount("nfs4", "server:/volume".as_ref(), &MountOptions::new(), target)?;
 /// assert!(matches!(host.state(target)?, MountState::Mounted(_)));
 ///
 /// model.silence(target);
