@@ -19,7 +19,7 @@ use crate::details::Details;
 use crate::lookup;
 use crate::scratch::Scratch;
 use crate::target::Seen;
-use crate::{Error, ErrorKind, MountAttributes, Result, Target};
+use crate::{Error, ErrorKind, MountAttributes, Result, Target, turn};
 
 /// How often a target is tried again whose mounts come and go.
 const ATTEMPTS: u32 = 5;
@@ -46,6 +46,7 @@ pub(crate) fn mount_once(
     mount: impl Fn(Seen) -> Result<Attached>,
 ) -> Result<Outcome> {
     for _ in 0..ATTEMPTS {
+        let turn = turn::at(target);
         let seen = target.look(operation)?;
         if seen.facts.is_mount_root {
             // No details: it was unmounted since, so look again.
@@ -53,7 +54,10 @@ pub(crate) fn mount_once(
                 accept(&seen, details)?;
                 return Ok(Outcome::AlreadyMounted);
             }
-        } else if mount(seen)? == Attached::Ours {
+            continue;
+        }
+        drop(turn);
+        if mount(seen)? == Attached::Ours {
             return Ok(Outcome::Mounted);
         }
     }
@@ -103,6 +107,9 @@ pub(crate) fn attach(
     seen: &Seen,
     attributes: MountAttributes,
 ) -> Result<Attached> {
+    // Dropped after the mount's descriptor, which keeps it busy.
+    let _turn = turn::at(target);
+    let mount = mount;
     let _lock = lock(seen);
     if target.look(operation)?.facts.is_mount_root {
         return Ok(Attached::Lost);

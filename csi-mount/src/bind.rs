@@ -58,7 +58,7 @@ const BIND: &str = "bind to";
 
 impl<'a> Bind<'a> {
     /// A bind of the file or directory at an absolute path. Symbolic links in it are followed: it is the driver's
-    /// own. A source below the root of a dead network filesystem can block in its resolution.
+    /// own. Where a filesystem on the way does not answer, it is given up after five seconds.
     pub fn new(source: &'a (impl AsRef<Path> + ?Sized)) -> Self {
         Self { source: source.as_ref(), attributes: MountAttributes::empty(), depth: Depth::Single }
     }
@@ -88,6 +88,7 @@ impl<'a> Bind<'a> {
     /// - [`ErrorKind::InvalidInput`]: a path can never work, one is inside the other, one is a directory and the
     ///   other is not, or the target is a symbolic link.
     /// - [`ErrorKind::PermissionDenied`]: CAP_SYS_ADMIN is missing.
+    /// - [`ErrorKind::Unresponsive`]: a filesystem on the way to the source does not answer.
     /// - [`ErrorKind::Unsupported`]: this kernel lacks an attribute.
     pub fn at(self, target: &Target) -> Result<Outcome> {
         let path = lookup::absolute("bind", self.source)?;

@@ -21,10 +21,54 @@ pub(crate) struct Details {
     pub(crate) parent: MountId,
     pub(crate) device: DeviceNumber,
     pub(crate) attributes: MountAttributes,
+    /// The filesystem as a whole: because it was mounted so, or because of an error since.
     pub(crate) is_super_read_only: bool,
+    /// An error made it refuse everything.
+    pub(crate) is_shut_down: bool,
     pub(crate) fs_type: String,
     pub(crate) source: OsString,
 }
+
+/// Filesystems that the kernel answers for by itself.
+const LOCAL: [&str; 33] = [
+    "bcachefs",
+    "binfmt_misc",
+    "bpf",
+    "btrfs",
+    "cgroup",
+    "cgroup2",
+    "configfs",
+    "debugfs",
+    "devpts",
+    "devtmpfs",
+    "erofs",
+    "exfat",
+    "ext2",
+    "ext3",
+    "ext4",
+    "f2fs",
+    "hugetlbfs",
+    "iso9660",
+    "mqueue",
+    "nsfs",
+    "ntfs3",
+    "overlay",
+    "proc",
+    "ramfs",
+    "rootfs",
+    "securityfs",
+    "squashfs",
+    "sysfs",
+    "tmpfs",
+    "tracefs",
+    "vfat",
+    "xfs",
+    "zfs",
+];
+
+/// ext4's words for what an error made of it: since Linux 6.15 it does not turn the superblock read-only.
+const EMERGENCY_READ_ONLY: &str = "emergency_ro";
+const SHUT_DOWN: &str = "shutdown";
 
 /// `STATX_MNT_ID_UNIQUE`: the id that statmount takes, never given twice.
 const MNT_ID_UNIQUE: u32 = 0x4000;
@@ -34,7 +78,8 @@ impl Details {
     pub(crate) fn of(fd: impl AsFd, operation: &'static str, path: &Path) -> Result<Option<Self>> {
         let os = |error: io::Error| Error::os(operation, path, error);
         if features::has(Feature::Statmount)
-            && let Some(id) = unique_id(fd.as_fd()).map_err(os)?
+            // A filesystem that shut down refuses even this (XFS); the table of mounts does not.
+            && let Ok(Some(id)) = unique_id(fd.as_fd())
         {
             match mount_api::statmount(id) {
                 Ok(Some(found)) => return Ok(Some(found.into())),
@@ -48,6 +93,13 @@ impl Details {
         }
         let id = lookup::facts(fd).map_err(os)?.mount;
         Ok(mountinfo::mount_by_id(id)?.map(Self::from))
+    }
+
+    /// Whether a daemon or server that can be gone is behind the filesystem: whether asking it can hang.
+    ///
+    /// All that is not known to be local is taken for remote.
+    pub(crate) fn is_remote(&self) -> bool {
+        !LOCAL.contains(&self.fs_type.as_str())
     }
 
     /// Whether the mounted filesystem lives on this block device.
@@ -101,7 +153,8 @@ impl From<StatMount> for Details {
             parent: MountId(found.parent),
             device: DeviceNumber { major: found.device.0, minor: found.device.1 },
             attributes: MountAttributes::from_bits_truncate(found.attributes),
-            is_super_read_only: found.is_super_read_only,
+            is_super_read_only: found.is_super_read_only || found.options.has_flag(EMERGENCY_READ_ONLY),
+            is_shut_down: found.options.has_flag(SHUT_DOWN),
             fs_type,
             source: OsString::from_vec(found.source),
         }
@@ -114,7 +167,10 @@ impl From<MountEntry> for Details {
             parent: entry.parent,
             device: entry.device,
             attributes: entry.attributes,
-            is_super_read_only: entry.super_options.has_flag("ro"),
+            is_super_read_only: ["ro", EMERGENCY_READ_ONLY]
+                .iter()
+                .any(|flag| entry.super_options.has_flag(flag)),
+            is_shut_down: entry.super_options.has_flag(SHUT_DOWN),
             fs_type: entry.fs_type,
             source: entry.source,
         }

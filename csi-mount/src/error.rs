@@ -161,6 +161,8 @@ fn plain(error: &io::Error) -> String {
 fn kind_of(error: &io::Error) -> ErrorKind {
     use nix::libc;
     match error.raw_os_error() {
+        // Of a helper process that waited for a filesystem.
+        None if error.kind() == io::ErrorKind::TimedOut => ErrorKind::Unresponsive,
         Some(libc::ENOENT | libc::ENODEV | libc::ENXIO) => ErrorKind::NotFound,
         Some(libc::EBUSY) => ErrorKind::Busy,
         Some(libc::EROFS) => ErrorKind::ReadOnly,

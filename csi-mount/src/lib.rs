@@ -32,12 +32,14 @@
 //! | say how | [`MountOptions`], [`MountAttributes`] |
 //! | mount and unmount | [`Mount`], [`Bind`], [`Unmount`] |
 //! | know what is mounted | [`mount_state`], [`Target::mounted`], [`mounts`] |
-//! | know how full it is | [`stats`] |
+//! | know how full it is, and whether it works | [`stats()`], [`health()`] |
 //! | have a block device | [`BlockDevice`], [`LoopDevice`] |
 //! | know what is on it | [`Probe`] |
 //! | put a filesystem on it | [`Format`], with a [`BlankProof`] |
 //! | repair and grow it | [`check`], [`grow_mounted`], [`grow_unmounted`] |
 //! | do all of it for a volume | [`flow`] |
+//! | know whether the node is fit | [`self_check()`] |
+//! | test what a driver does with mounts | [`MountOps`], `testing::Model` |
 //!
 //! # What holds everywhere
 //!
@@ -51,7 +53,7 @@
 //!
 //! | feature | default | gives |
 //! |---|---|---|
-//! | `testing` | no | the module `testing`: mount namespaces for the tests of a driver |
+//! | `testing` | no | the module `testing`: mount namespaces, and a model of the kernel, for the tests of a driver |
 #![cfg(target_os = "linux")]
 
 mod attach;
@@ -67,16 +69,21 @@ mod filesystem;
 pub mod flow;
 mod format;
 mod grow;
+mod health;
+mod in_flight;
 mod legacy_mount;
 mod lookup;
 mod loop_device;
 mod mount;
+mod mount_users;
 mod mountinfo;
+mod ops;
 mod options;
 mod probe;
 mod remove_tree;
 mod root;
 mod scratch;
+mod self_check;
 mod state;
 mod stats;
 mod sys;
@@ -84,6 +91,7 @@ mod target;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 mod tool;
+mod turn;
 mod unmount;
 
 pub use attributes::MountAttributes;
@@ -95,12 +103,16 @@ pub use error::{Error, ErrorKind, Result};
 pub use filesystem::Filesystem;
 pub use format::{FORMAT_TIME_LIMIT, Format};
 pub use grow::{Grown, grow_mounted, grow_unmounted};
+pub use health::{MountHealth, health, health_within};
 pub use loop_device::{LoopCache, LoopDevice, LoopLifetime, LoopOptions};
 pub use mount::Mount;
+pub use mount_users::{MountUser, mount_users};
 pub use mountinfo::{MountEntry, SuperOptions, mounts, parse_mountinfo};
+pub use ops::{Kernel, MountOps};
 pub use options::{FsOption, MountOptions};
 pub use probe::{BlankProof, Probe, Progress, Signature};
 pub use root::Root;
+pub use self_check::{Finding, SelfCheck, Verdict, self_check};
 pub use state::{MountId, MountPoint, MountState, mount_state};
 pub use stats::{STATS_TIMEOUT, Stats, Usage, stats, stats_within};
 pub use target::{Created, Removed, Target};

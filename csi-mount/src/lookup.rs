@@ -6,11 +6,14 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 
-use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, Statx, StatxAttributes, StatxFlags};
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, Statx, StatxAttributes, StatxFlags};
 use rustix::io::Errno;
 
+use crate::details::Details;
+use crate::in_flight;
+use crate::sys::child::Open;
 use crate::sys::features::{self, Feature};
-use crate::{DeviceNumber, Error, ErrorKind, MountId, Result};
+use crate::{DeviceNumber, Error, ErrorKind, MountId, Result, mountinfo};
 
 /// The longest path the kernel takes, without its final NUL (`PATH_MAX`).
 const LONGEST_PATH: usize = 4095;
@@ -35,30 +38,34 @@ impl Facts {
     /// Whether both are one file, or two nodes of one device.
     pub(crate) fn is_same_file(&self, other: &Self) -> bool {
         let is_node = matches!(self.file_type, FileType::BlockDevice | FileType::CharacterDevice);
-        (self.device, self.inode) == (other.device, other.inode)
+        let is_known = self.file_type != FileType::Unknown;
+        is_known && (self.device, self.inode) == (other.device, other.inode)
             || is_node && self.file_type == other.file_type && self.node == other.node
     }
 }
 
-/// The file that a descriptor is open on.
-pub(crate) fn facts(fd: impl AsFd) -> io::Result<Facts> {
-    facts_at(fd, OsStr::new(""))
-}
-
 /// The file of that name in a directory, or what is mounted over it; a symbolic link is not followed.
 pub(crate) fn facts_at(directory: impl AsFd, name: &OsStr) -> io::Result<Facts> {
-    let directory = directory.as_fd();
-    let flags = AtFlags::SYMLINK_NOFOLLOW
-        | AtFlags::NO_AUTOMOUNT
-        | AtFlags::STATX_DONT_SYNC
-        | if name.is_empty() { AtFlags::EMPTY_PATH } else { AtFlags::empty() };
-    let statx = rustix::fs::statx(directory, name, flags, StatxFlags::BASIC_STATS | StatxFlags::MNT_ID)?;
+    let mut found = facts(open_at(&directory, name)?)?;
+    found.is_mount_root |= found.mount != facts(directory)?.mount;
+    Ok(found)
+}
+
+/// The file that a descriptor is open on.
+pub(crate) fn facts(fd: impl AsFd) -> io::Result<Facts> {
+    let fd = fd.as_fd();
+    let flags =
+        AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT | AtFlags::STATX_DONT_SYNC | AtFlags::EMPTY_PATH;
+    let Ok(statx) = rustix::fs::statx(fd, c"", flags, StatxFlags::BASIC_STATS | StatxFlags::MNT_ID) else {
+        return facts_of_broken(fd);
+    };
     let knows_mounts = statx.stx_attributes_mask.contains(StatxAttributes::MOUNT_ROOT)
         && statx.stx_mask & StatxFlags::MNT_ID.bits() != 0;
     let (mount, is_mount_root) = if knows_mounts && features::has(Feature::StatxMount) {
         (MountId(statx.stx_mnt_id), statx.stx_attributes.contains(StatxAttributes::MOUNT_ROOT))
     } else {
-        mount_by_fdinfo(directory, name)?
+        // Of a descriptor alone it is not known whether it is a mount's root, and it counts as none.
+        (fdinfo_mount(fd)?, false)
     };
     Ok(facts_from(&statx, mount, is_mount_root))
 }
@@ -75,32 +82,111 @@ fn facts_from(statx: &Statx, mount: MountId, is_mount_root: bool) -> Facts {
     }
 }
 
-/// Before Linux 5.8: a file is a mount's root when its mount is not that of its directory, and fdinfo tells.
-/// Of a descriptor alone the directory is not known, and it counts as none; see `Target::look`.
-fn mount_by_fdinfo(directory: BorrowedFd<'_>, name: &OsStr) -> io::Result<(MountId, bool)> {
-    let parent = fdinfo_mount(directory)?;
-    if name.is_empty() {
-        return Ok((parent, false));
-    }
-    let mount = fdinfo_mount(open_at(directory, name)?.as_fd())?;
-    Ok((mount, mount != parent))
+/// A filesystem that shut down may refuse to tell anything (XFS), and still has to be unmounted.
+fn facts_of_broken(fd: BorrowedFd<'_>) -> io::Result<Facts> {
+    let mount = fdinfo_mount(fd)?;
+    let entry = mountinfo::mount_by_id(mount).map_err(io::Error::other)?;
+    let device = entry.map_or(DeviceNumber { major: 0, minor: 0 }, |entry| entry.device);
+    let (file_type, inode, node) = (FileType::Unknown, 0, DeviceNumber { major: 0, minor: 0 });
+    Ok(Facts { file_type, device, inode, node, size: 0, mount, is_mount_root: false })
 }
 
+/// From /proc: for what statx does not tell, before Linux 5.8.
 fn fdinfo_mount(fd: BorrowedFd<'_>) -> io::Result<MountId> {
     let text = std::fs::read_to_string(format!("/proc/thread-self/fdinfo/{}", fd.as_raw_fd()))?;
     let id = text.lines().find_map(|line| line.strip_prefix("mnt_id:")?.trim().parse().ok());
     id.map(MountId).ok_or_else(|| io::Error::other("fdinfo has no mnt_id"))
 }
 
-/// Opens a place, not its contents: no filesystem is asked, and the last component is not followed.
+/// Opens a place, not its contents; the last component is not followed.
 pub(crate) fn open_at(directory: impl AsFd, name: &OsStr) -> io::Result<OwnedFd> {
+    let directory = directory.as_fd();
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    Ok(rustix::fs::openat(directory, name, flags, Mode::empty())?)
+    let resolve = ResolveFlags::empty();
+    match open_cached(directory, name.as_ref(), flags, resolve) {
+        Some(opened) => opened,
+        None if is_remote(directory) => open_in_child(Some(directory), name.as_ref(), flags, resolve),
+        None => Ok(rustix::fs::openat(directory, name, flags, Mode::empty())?),
+    }
 }
 
-/// Opens a place by an absolute path, following symbolic links.
+/// Opens a place by an absolute path, following symbolic links. On the way a filesystem may have to be asked
+/// that does not answer, which then is the error (`TimedOut`).
 pub(crate) fn open_path(path: &Path, extra: OFlags) -> io::Result<OwnedFd> {
-    Ok(rustix::fs::openat(CWD, path, OFlags::PATH | OFlags::CLOEXEC | extra, Mode::empty())?)
+    let flags = OFlags::PATH | OFlags::CLOEXEC | extra;
+    // What procfs shows depends on who asks, and there is nothing in it to wait for.
+    if path.starts_with("/proc") || path.starts_with("/dev/fd") {
+        return Ok(rustix::fs::openat(CWD, path, flags, Mode::empty())?);
+    }
+    open_cached(CWD, path, flags, ResolveFlags::empty())
+        .unwrap_or_else(|| open_in_child(None, path, flags, ResolveFlags::empty()))
+}
+
+/// Opens a place below a directory as `openat2(2)` does. Linux 5.6.
+pub(crate) fn open_below(
+    directory: BorrowedFd<'_>,
+    path: &Path,
+    flags: OFlags,
+    resolve: ResolveFlags,
+) -> io::Result<OwnedFd> {
+    open_cached(directory, path, flags, resolve)
+        .unwrap_or_else(|| open_in_child(Some(directory), path, flags, resolve))
+}
+
+/// Whether the kernel has a feature that only the answer of a call tells.
+pub(crate) fn has(feature: Feature) -> bool {
+    let root = Path::new("/");
+    match feature {
+        Feature::CachedLookup => {
+            let flags = OFlags::PATH | OFlags::CLOEXEC;
+            let opened = rustix::fs::openat2(CWD, root, flags, Mode::empty(), ResolveFlags::CACHED);
+            !matches!(opened, Err(Errno::INVAL | Errno::NOSYS))
+        }
+        Feature::StatxMount => {
+            let found = rustix::fs::statx(CWD, root, AtFlags::NO_AUTOMOUNT, StatxFlags::MNT_ID);
+            found.is_ok_and(|found| found.stx_mask & StatxFlags::MNT_ID.bits() != 0)
+        }
+        _ => features::has(feature),
+    }
+}
+
+/// The answer of the kernel's memory, which asks no filesystem; none where that does not suffice.
+fn open_cached(
+    directory: BorrowedFd<'_>,
+    path: &Path,
+    flags: OFlags,
+    resolve: ResolveFlags,
+) -> Option<io::Result<OwnedFd>> {
+    if !features::has(Feature::Openat2) || !features::has(Feature::CachedLookup) {
+        return None;
+    }
+    match rustix::fs::openat2(directory, path, flags, Mode::empty(), resolve | ResolveFlags::CACHED) {
+        // EINVAL: the flag is of Linux 5.12.
+        Err(Errno::AGAIN | Errno::INVAL) => None,
+        opened => Some(opened.map_err(Into::into)),
+    }
+}
+
+fn open_in_child(
+    directory: Option<BorrowedFd<'_>>,
+    path: &Path,
+    flags: OFlags,
+    resolve: ResolveFlags,
+) -> io::Result<OwnedFd> {
+    let path = in_flight::c_string(path)?;
+    let flags = flags.bits().cast_signed();
+    in_flight::open(Open { directory, path: &path, flags, resolve: resolve.bits() })
+}
+
+/// Whether to ask the filesystem of this directory could hang.
+fn is_remote(directory: BorrowedFd<'_>) -> bool {
+    let Ok(facts) = facts(directory) else { return true };
+    // Without a quick way to know its type: a filesystem on a block device is no remote one.
+    if !features::has(Feature::Statmount) && facts.device.major != 0 {
+        return false;
+    }
+    let details = Details::of(directory, "look at a filesystem", Path::new(""));
+    details.ok().flatten().is_none_or(|details| details.is_remote())
 }
 
 /// The path by which a system call that takes no descriptor reaches the file of one. Needs /proc.

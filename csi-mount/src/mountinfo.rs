@@ -59,6 +59,10 @@ impl MountEntry {
 pub struct SuperOptions(Vec<u8>);
 
 impl SuperOptions {
+    pub(crate) fn new(bytes: Vec<u8>) -> Self {
+        Self(bytes)
+    }
+
     /// Whether there is such a flag: `ro`, `nouuid`.
     pub fn has_flag(&self, flag: &str) -> bool {
         self.0.split(|byte| *byte == b',').any(|option| option == flag.as_bytes())

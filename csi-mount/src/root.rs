@@ -79,13 +79,7 @@ impl Root {
         if features::has(Feature::Openat2) {
             let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
             let relative = if relative.as_os_str().is_empty() { Path::new(".") } else { relative };
-            loop {
-                // EAGAIN: something was renamed during the walk, and the kernel can't vouch for it.
-                match rustix::fs::openat2(&self.directory, relative, flags, Mode::empty(), resolve) {
-                    Err(rustix::io::Errno::AGAIN) => {}
-                    opened => return Ok(opened?),
-                }
-            }
+            return lookup::open_below(self.directory.as_fd(), relative, flags, resolve);
         }
         let mut directory = self.directory.try_clone()?;
         for name in relative.components() {

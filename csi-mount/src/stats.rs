@@ -1,14 +1,16 @@
 //! How full a filesystem is, asked in a way that can't hang the asker.
 
-use std::ffi::CString;
 use std::io;
-use std::os::unix::ffi::OsStrExt;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::time::Duration;
 
+use rustix::fs::OFlags;
+
+use crate::in_flight::{self, Subject};
 use crate::lookup;
-use crate::sys::child::{self, Answer, Question};
-use crate::{Error, ErrorKind, Result};
+use crate::sys::child::{Answer, Question};
+use crate::{Error, Result};
 
 /// How long [`stats`] waits for a filesystem.
 pub const STATS_TIMEOUT: Duration = Duration::from_secs(5);
@@ -36,7 +38,8 @@ pub struct Stats {
 /// How full the filesystem at an absolute path is; waits [`STATS_TIMEOUT`] at most.
 ///
 /// `statfs(2)` on a filesystem whose daemon or server is dead does not return and can't always be interrupted,
-/// so a child process makes the call, and is killed when the time is over.
+/// so a child process makes the call, and is killed when the time is over. Of one mount one is asked at a time:
+/// a second caller waits for its turn, and gets the error at once while an earlier child can't be ended.
 ///
 /// ```
 /// # fn main() -> csi_mount::Result<()> {
@@ -47,8 +50,9 @@ pub struct Stats {
 /// ```
 ///
 /// # Errors
-/// [`ErrorKind::Unresponsive`] when there is no answer in time or the filesystem's daemon is gone;
-/// [`ErrorKind::NotFound`]; [`ErrorKind::InvalidInput`] for a path that can never work.
+/// [`Unresponsive`](crate::ErrorKind::Unresponsive) when there is no answer in time or the filesystem's daemon is gone;
+/// [`NotFound`](crate::ErrorKind::NotFound); [`InvalidInput`](crate::ErrorKind::InvalidInput) for a path that can
+/// never work.
 #[doc(alias = "statfs")]
 pub fn stats(path: impl AsRef<Path>) -> Result<Stats> {
     stats_within(path, STATS_TIMEOUT)
@@ -61,21 +65,28 @@ pub fn stats(path: impl AsRef<Path>) -> Result<Stats> {
 pub fn stats_within(path: impl AsRef<Path>, limit: Duration) -> Result<Stats> {
     let operation = "ask for the usage of";
     let path = lookup::absolute(operation, path.as_ref())?;
-    let name = CString::new(path.as_os_str().as_bytes());
-    let name = name.map_err(|_| Error::new(ErrorKind::InvalidInput, operation, "the path holds a NUL"))?;
-    let answer = child::ask(Question::Statfs(&name), limit).map_err(|error| {
-        if error.kind() == io::ErrorKind::TimedOut {
-            let reason = format!("the filesystem did not answer within {limit:?}");
-            return Error::new(ErrorKind::Unresponsive, operation, reason)
-                .at(&path)
-                .mend("see whether its daemon or server is alive");
-        }
-        Error::os(operation, &path, error)
-    })?;
+    let open = lookup::open_path(&path, OFlags::empty());
+    let fd = open.map_err(|error| Error::os(operation, &path, error))?;
+    let answer = ask(Question::Usage(fd.as_fd()), operation, &path, &fd, limit)?;
     match answer.error {
         0 => Ok(Stats::from(answer)),
         number => Err(Error::os(operation, &path, io::Error::from_raw_os_error(number as i32))),
     }
+}
+
+/// Asks the filesystem that a descriptor is open on.
+pub(crate) fn ask(
+    question: Question<'_>,
+    operation: &'static str,
+    path: &Path,
+    fd: &OwnedFd,
+    limit: Duration,
+) -> Result<Answer> {
+    let mount = lookup::facts(fd).map_err(|error| Error::os(operation, path, error))?.mount;
+    let asked = in_flight::ask(Subject::Usage(mount), question, limit);
+    asked.map(|(answer, _)| answer).map_err(|unanswered| {
+        Error::os(operation, path, unanswered).mend("see whether its daemon or server is alive")
+    })
 }
 
 impl From<Answer> for Stats {

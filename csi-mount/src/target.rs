@@ -66,7 +66,8 @@ impl Target {
     ///
     /// # Errors
     /// [`ErrorKind::InvalidInput`] for a path that is empty, relative, `/`, too long, or holds `..` or a NUL, and
-    /// when an ancestor is no directory; [`ErrorKind::PermissionDenied`] when one can't be searched.
+    /// when an ancestor is no directory; [`ErrorKind::PermissionDenied`] when one can't be searched;
+    /// [`ErrorKind::Unresponsive`] when the filesystem of one does not answer within five seconds.
     pub fn new(path: impl AsRef<Path>) -> Result<Self> {
         let path = lookup::absolute(OPEN, path.as_ref())?;
         Self::below(path, |parent| lookup::open_path(parent, OFlags::DIRECTORY))

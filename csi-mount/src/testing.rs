@@ -1,4 +1,5 @@
-//! Mount namespaces for tests: whatever a test mounts is gone when its thread ends.
+//! Mount namespaces for tests: whatever a test mounts is gone when its thread ends. And [`Model`], which needs
+//! no kernel at all.
 //!
 //! Only with the `testing` feature. Mount namespaces belong to threads, so the tests of one process can each
 //! have their own. Inside, use `/proc/thread-self` where you would write `/proc/self`.
@@ -11,7 +12,11 @@ use std::thread::{self, JoinHandle};
 use nix::sched::{CloneFlags, unshare};
 use rustix::mount::{MountPropagationFlags, mount_change};
 
+mod model;
+mod table;
+
 pub use crate::sys::features::Feature;
+pub use model::Model;
 
 /// Runs the closure on a thread of its own, in a mount namespace of its own, and gives back what it returns.
 ///

@@ -11,6 +11,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
 
+use crate::in_flight;
 use crate::sys::die_with_parent;
 use crate::{Error, ErrorKind, Result};
 
@@ -164,7 +165,10 @@ impl Running {
         self.reaped = true;
         match self.has_ended(REAP) {
             Ok(true) => self.child.wait().ok(),
-            _ => None,
+            _ => {
+                in_flight::leave(self.child.id().cast_signed());
+                None
+            }
         }
     }
 }

@@ -1,26 +1,24 @@
 //! Unmounting: every layer, by a path that can't lead elsewhere, and looked at afterwards.
 
-use std::ffi::CString;
-use std::io;
-use std::os::unix::ffi::OsStrExt;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use nix::libc;
 use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
 
 use crate::details::Details;
-use crate::lookup;
-use crate::mountinfo;
-use crate::stats::{STATS_TIMEOUT, stats_within};
-use crate::sys::child::{self, Question};
-use crate::{Error, ErrorKind, MountState, Result, Target};
+use crate::health;
+use crate::in_flight::{self, Subject, Unanswered};
+use crate::mount_users;
+use crate::stats::STATS_TIMEOUT;
+use crate::sys::child::Question;
+use crate::{Error, ErrorKind, MountState, Result, Target, turn};
 
 const UNMOUNT: &str = "unmount";
 
 /// How long a busy mount is tried again: a program that was just started holds the parent's files for a moment.
 const PATIENCE: Duration = Duration::from_millis(300);
+
 /// What an unmount found and did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unmounted {
@@ -99,20 +97,26 @@ impl Unmount {
     /// Mounts below the target are not touched: they make it busy. The directory stays; see
     /// [`Target::remove`].
     ///
+    /// A filesystem with a server or daemon behind it is unmounted by a child process, as that can hang, too. One
+    /// that is off the tree of mounts and can't finish counts as [`Detached`](Unmounted::Detached).
+    ///
     /// # Errors
-    /// [`ErrorKind::Busy`] when it is in use, naming a mount below it if that is why;
-    /// [`ErrorKind::PermissionDenied`] without CAP_SYS_ADMIN. Layers above the failing one stay unmounted.
+    /// [`ErrorKind::Busy`] when it is in use, naming who uses it as far as can be seen (see
+    /// [`mount_users`](crate::mount_users)); [`ErrorKind::Unresponsive`] when the filesystem keeps the unmount
+    /// waiting and is not to be detached; [`ErrorKind::PermissionDenied`] without CAP_SYS_ADMIN. Layers above
+    /// the failing one stay unmounted.
     pub fn at(self, target: &Target) -> Result<Unmounted> {
         let mut layers = 0;
         let mut is_detached = false;
         while let MountState::Mounted(_) = target.state()? {
-            match unmount_busy(target, UnmountFlags::empty())? {
+            let attempt = match self.patiently(target)? {
+                Attempt::Busy | Attempt::Silent => self.escalate(target)?,
+                attempt => attempt,
+            };
+            match attempt {
                 Attempt::Done => layers += 1,
-                Attempt::Nothing => {}
-                Attempt::Busy => match self.escalate(target)? {
-                    Unmounted::Detached => is_detached = true,
-                    _ => layers += 1,
-                },
+                Attempt::Lingering => is_detached = true,
+                Attempt::Nothing | Attempt::Busy | Attempt::Silent => {}
             }
         }
         Ok(match layers {
@@ -122,25 +126,84 @@ impl Unmount {
         })
     }
 
-    /// What is done about a busy mount: nothing, or only what cannot lose the data of a living filesystem.
-    fn escalate(self, target: &Target) -> Result<Unmounted> {
+    /// What is done about a mount that does not go: nothing, or only what cannot lose the data of a living
+    /// filesystem.
+    fn escalate(self, target: &Target) -> Result<Attempt> {
         match self.detach {
-            Detach::Never => return Err(busy(target)),
+            Detach::Never => return Err(stays(target, self.timeout)),
             Detach::IfBusy => {}
             Detach::IfUnresponsive => {
-                if !is_unresponsive(target, self.timeout)? {
-                    return Err(busy(target));
+                let Some((health, details)) = health::look(target, self.timeout)? else {
+                    return Ok(Attempt::Nothing);
+                };
+                if !health.has_lost_its_server(&details) {
+                    return Err(stays(target, self.timeout));
                 }
-                force(target, self.timeout)?;
-                // What waited for the filesystem has an error now, and lets go of it.
-                if unmount_busy(target, UnmountFlags::empty())? != Attempt::Busy {
-                    return Ok(Unmounted::Unmounted { layers: 1 });
+                tracing::warn!(target = %target.path().display(), %health, "unmount by force");
+                if details.is_remote() {
+                    // Others don't know force. What comes of it is looked at next: it makes the filesystem give up
+                    // its requests, so that what waited for it has an error now, and lets go of it.
+                    self.once(target, UnmountFlags::FORCE)?;
+                    match self.patiently(target)? {
+                        Attempt::Busy | Attempt::Silent => {}
+                        // It went with the force or now.
+                        Attempt::Done | Attempt::Nothing => return Ok(Attempt::Done),
+                        Attempt::Lingering => return Ok(Attempt::Lingering),
+                    }
                 }
             }
         }
-        match unmount_once(target, UnmountFlags::DETACH)? {
-            Attempt::Busy => Err(busy(target)),
-            Attempt::Done | Attempt::Nothing => Ok(Unmounted::Detached),
+        match self.once(target, UnmountFlags::DETACH)? {
+            Attempt::Busy | Attempt::Silent => Err(stays(target, self.timeout)),
+            Attempt::Done | Attempt::Lingering | Attempt::Nothing => Ok(Attempt::Lingering),
+        }
+    }
+
+    /// Tries again for a while when it is busy, unless with something that does not go away by waiting.
+    fn patiently(self, target: &Target) -> Result<Attempt> {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let attempt = self.once(target, UnmountFlags::empty())?;
+            if attempt != Attempt::Busy || Instant::now() > deadline || has_mounts_below(target)? {
+                return Ok(attempt);
+            }
+            sleep(Duration::from_millis(10));
+        }
+    }
+
+    fn once(self, target: &Target, flags: UnmountFlags) -> Result<Attempt> {
+        let turn = turn::at(target);
+        // Open, it would be busy.
+        let (mount, is_remote) = {
+            let seen = match target.look(UNMOUNT) {
+                // Nothing is there, or a symbolic link since.
+                Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::InvalidInput) => {
+                    return Ok(Attempt::Nothing);
+                }
+                seen => seen?,
+            };
+            let details = Details::of(&seen.fd, UNMOUNT, target.path())?;
+            (seen.facts.mount, details.is_some_and(|details| details.is_remote()))
+        };
+        let flags = flags | UnmountFlags::NOFOLLOW;
+        if !is_remote {
+            let path = target.kernel_path(UNMOUNT)?;
+            return outcome(target, rustix::mount::unmount(&path, flags));
+        }
+        drop(turn);
+        let name =
+            in_flight::c_string(target.name().as_ref()).map_err(|error| target.error(UNMOUNT, error))?;
+        let question = Question::Unmount(target.parent(UNMOUNT)?, &name, flags.bits().cast_signed());
+        match in_flight::ask(Subject::Unmount(mount), question, self.timeout) {
+            Ok((answer, _)) if answer.error == 0 => outcome(target, Ok(())),
+            Ok((answer, _)) => outcome(target, Err(Errno::from_raw_os_error(answer.error as i32))),
+            Err(Unanswered::Failed(error)) => Err(target.error(UNMOUNT, error)),
+            Err(Unanswered::Late(_) | Unanswered::Stuck) => {
+                let top = target.state()?.mount_point();
+                // Off the tree at once; what is left to do waits for the server.
+                let is_gone = top.is_none_or(|top| top.id != mount);
+                Ok(if is_gone { Attempt::Lingering } else { Attempt::Silent })
+            }
         }
     }
 }
@@ -168,14 +231,17 @@ pub fn unmount(target: &Target) -> Result<Unmounted> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Attempt {
     Done,
+    /// Out of sight, and not finished.
+    Lingering,
     /// Somebody else unmounted it first.
     Nothing,
     Busy,
+    /// The call did not return, and it is mounted still.
+    Silent,
 }
 
-fn unmount_once(target: &Target, flags: UnmountFlags) -> Result<Attempt> {
-    let path = target.kernel_path(UNMOUNT)?;
-    match rustix::mount::unmount(&path, flags | UnmountFlags::NOFOLLOW) {
+fn outcome(target: &Target, result: rustix::io::Result<()>) -> Result<Attempt> {
+    match result {
         Ok(()) => Ok(Attempt::Done),
         Err(Errno::INVAL | Errno::NOENT) => match target.state()? {
             // A mount that the kernel refuses to take off: one locked by a more privileged namespace.
@@ -191,74 +257,30 @@ fn unmount_once(target: &Target, flags: UnmountFlags) -> Result<Attempt> {
     }
 }
 
-fn unmount_busy(target: &Target, flags: UnmountFlags) -> Result<Attempt> {
-    let deadline = Instant::now() + PATIENCE;
-    loop {
-        let attempt = unmount_once(target, flags)?;
-        // A mount below does not go away by waiting.
-        if attempt != Attempt::Busy || Instant::now() > deadline || mounts_below(target)?.is_some() {
-            return Ok(attempt);
-        }
-        sleep(Duration::from_millis(10));
+fn has_mounts_below(target: &Target) -> Result<bool> {
+    match target.look(UNMOUNT) {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
+        seen => Ok(!mount_users::mounts_below(&seen?)?.is_empty()),
     }
 }
 
-fn busy(target: &Target) -> Error {
+/// Why a mount is still there: because its filesystem keeps silent, or because of those who use it.
+fn stays(target: &Target, timeout: Duration) -> Error {
     let error = target.error(UNMOUNT, Errno::BUSY);
-    match mounts_below(target) {
-        Ok(Some(below)) => error.because(format_args!("{below} is mounted below it")),
-        _ => error.mend("end the processes that use it"),
-    }
-}
-
-/// The path of a mount that is mounted on this one.
-fn mounts_below(target: &Target) -> Result<Option<String>> {
-    let MountState::Mounted(top) = target.state()? else { return Ok(None) };
-    let below = mountinfo::mounts()?.into_iter().find(|entry| entry.parent == top.id);
-    Ok(below.map(|entry| entry.mount_point.display().to_string()))
-}
-
-/// Whether the filesystem proves dead: no answer in time, or the kernel's word that its daemon is gone.
-fn is_unresponsive(target: &Target, timeout: Duration) -> Result<bool> {
-    match stats_within(target.path(), timeout) {
-        Ok(_) => Ok(false),
-        Err(error) if error.kind() == ErrorKind::Unresponsive => Ok(true),
-        Err(error) => Err(error),
-    }
-}
-
-/// Makes a filesystem with a network or a daemon behind it give up its requests. Others don't know force.
-fn force(target: &Target, timeout: Duration) -> Result<()> {
-    let seen = target.look(UNMOUNT)?;
-    let fs_type = Details::of(&seen.fd, UNMOUNT, target.path())?.map(|details| details.fs_type);
-    // Open, it would be busy.
-    drop(seen);
-    if !fs_type.is_some_and(|fs_type| has_peer(&fs_type)) {
-        return Ok(());
-    }
-    // The child closes its parent's descriptors, so it goes by where the parent directory is now.
-    let os = |error: io::Error| target.error(UNMOUNT, error);
-    let parent = std::fs::read_link(lookup::path_of(target.parent(UNMOUNT)?)).map_err(os)?;
-    let path = parent.join(target.path().file_name().unwrap_or_default());
-    let path = CString::new(path.as_os_str().as_bytes()).map_err(|error| os(error.into()))?;
-    match child::ask(Question::Unmount(&path, libc::MNT_FORCE | libc::UMOUNT_NOFOLLOW), timeout) {
-        // Whether it is unmounted, or busy still, is looked at by the caller.
-        Ok(_) => Ok(()),
-        Err(error) if error.kind() == io::ErrorKind::TimedOut => {
-            tracing::warn!(target = %target.path().display(), "a forced unmount did not return");
-            Ok(())
+    let found = health::look(target, timeout).ok().flatten();
+    let health = found.filter(|(health, details)| health.has_lost_its_server(details));
+    let users = mount_users::mount_users(target).unwrap_or_default();
+    let users: Vec<_> = users.iter().map(ToString::to_string).collect();
+    let error = match (health, users.is_empty()) {
+        (Some((health, _)), _) => {
+            return error.because(health).mend("have it detached when it does not answer");
         }
-        Err(error) => Err(os(error)),
-    }
-}
-
-/// Whether a filesystem depends on a server or a daemon that can be gone.
-fn has_peer(fs_type: &str) -> bool {
-    let base = fs_type.split('.').next().unwrap_or(fs_type);
-    matches!(
-        base,
-        "nfs" | "nfs4" | "cifs" | "smb3" | "ceph" | "9p" | "fuse" | "fuseblk" | "virtiofs" | "afs" | "lustre"
-    )
+        (None, true) => {
+            return error.mend("look on the host for processes that use it, none is seen from here");
+        }
+        (None, false) => error.because(format_args!("{}", users.join(", "))),
+    };
+    error.mend("end what uses it")
 }
 
 #[cfg(test)]
@@ -277,7 +299,7 @@ mod tests {
             rustix::mount::mount("volume", mounted.path(), "tmpfs", MountFlags::empty(), c"").unwrap();
             let link = Target::new(directory.path().join("link")).unwrap();
             std::os::unix::fs::symlink(mounted.path(), link.path()).unwrap();
-            assert_eq!(unmount_once(&link, UnmountFlags::empty()).unwrap(), Attempt::Nothing);
+            assert_eq!(Unmount::new().once(&link, UnmountFlags::empty()).unwrap(), Attempt::Nothing);
             assert!(matches!(mounted.state().unwrap(), MountState::Mounted(_)));
         });
     }

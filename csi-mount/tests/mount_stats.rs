@@ -1,50 +1,18 @@
 //! Usage is what statfs says, and a filesystem that never answers costs bounded time.
 
+mod fuse_support;
 mod mount_support;
 
-use std::fs::File;
-use std::io::{Read, Write};
-use std::os::fd::AsRawFd;
+use std::io::Read;
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use csi_mount::{
-    Detach, ErrorKind, Mount, MountOptions, MountState, Target, Unmount, Unmounted, mount_state, stats,
-    stats_within, unmount,
+    Detach, ErrorKind, Mount, MountOptions, MountState, Unmount, Unmounted, mount_state, stats, stats_within,
+    unmount,
 };
+use fuse_support::{answer_init, bounded, fuse};
 use mount_support::{sandbox, target};
-
-/// A FUSE filesystem whose daemon is this test, and does as much of its work as the test says.
-fn fuse(target: &Target) -> File {
-    let device = File::options().read(true).write(true).open("/dev/fuse").expect("open /dev/fuse as root");
-    let options = MountOptions::parse(["rootmode=40000", "user_id=0", "group_id=0"]).unwrap();
-    let options = options.with_option("fd", &device.as_raw_fd().to_string()).unwrap();
-    Mount::new("fuse", "silent").options(&options).at(target).unwrap();
-    device
-}
-
-/// Answers the first request, FUSE_INIT, so that the next ones are sent.
-fn answer_init(mut device: &File) {
-    let mut request = [0; 8192];
-    let length = device.read(&mut request).unwrap();
-    assert!(length >= 40 && request[4..8] == 26_u32.to_ne_bytes(), "the first request is FUSE_INIT");
-    let mut answer = [0_u8; 16 + 64];
-    let length = answer.len() as u32;
-    answer[..4].copy_from_slice(&length.to_ne_bytes());
-    answer[8..16].copy_from_slice(&request[8..16]);
-    answer[16..20].copy_from_slice(&7_u32.to_ne_bytes());
-    answer[20..24].copy_from_slice(&31_u32.to_ne_bytes());
-    answer[36..40].copy_from_slice(&4096_u32.to_ne_bytes());
-    device.write_all(&answer).unwrap();
-}
-
-/// No child of this process is left that ran longer than it should have.
-fn bounded<T>(limit: Duration, run: impl FnOnce() -> T) -> T {
-    let start = Instant::now();
-    let result = run();
-    assert!(start.elapsed() < limit, "took {:?}", start.elapsed());
-    result
-}
 
 #[test]
 fn usage_is_what_statfs_says() {

@@ -1,10 +1,9 @@
 //! One system call that may never return, made by a child process that can be given up.
 
 use std::ffi::{CStr, c_int};
-use std::io::{self, Read};
+use std::io::{self, IoSliceMut};
 use std::mem::{MaybeUninit, size_of};
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::sync::{Mutex, PoisonError};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
@@ -13,28 +12,50 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigSet, SigmaskHow, Signal, kill, pthread_sigmask};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketFlags, SocketType, recvmsg,
+    socketpair,
+};
+
+use super::features::OPENAT2;
+use super::pass_descriptor;
 
 /// How long a killed child may take to go. One whose request a dead daemon holds goes only with the daemon.
 const REAPING: Duration = Duration::from_millis(100);
 
-/// Children that were killed and did not go yet; the next call collects those that have.
-static LEFT: Mutex<Vec<Pid>> = Mutex::new(Vec::new());
-
-/// What the child asks of a path.
+/// What the child asks of the kernel, and so of a filesystem.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Question<'a> {
-    /// `statfs(2)`.
-    Statfs(&'a CStr),
-    /// `umount2(2)` with these flags; the answer's numbers mean nothing.
-    Unmount(&'a CStr, c_int),
+    /// `openat2(2)` with `O_PATH`; the reply has the descriptor.
+    Open(Open<'a>),
+    /// `fstatfs(2)`.
+    Usage(BorrowedFd<'a>),
+    /// `fstatfs(2)`, and a `statx(2)` that has to ask the server.
+    Health(BorrowedFd<'a>),
+    /// `umount2(2)` of this name in the directory, with these flags.
+    Unmount(BorrowedFd<'a>, &'a CStr, c_int),
 }
 
-/// The numbers of `struct statfs` that count; zeros for other questions.
+/// A place to open.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Open<'a> {
+    /// None where the path is absolute.
+    pub(crate) directory: Option<BorrowedFd<'a>>,
+    pub(crate) path: &'a CStr,
+    /// `O_…`
+    pub(crate) flags: c_int,
+    /// `RESOLVE_…`; with any, `openat2` is used.
+    pub(crate) resolve: u64,
+}
+
+/// What the child found; zeros for what was not asked.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Answer {
-    /// The error number, or 0.
+    /// The error number of the call (of `fstatfs`), or 0.
     pub(crate) error: u64,
+    /// The error number of the `statx`, or 0.
+    pub(crate) stat_error: u64,
     /// Bytes in a block of the counts below.
     pub(crate) block_size: u64,
     pub(crate) blocks: u64,
@@ -46,83 +67,215 @@ pub(crate) struct Answer {
 
 const ANSWER: usize = size_of::<Answer>();
 
-/// Asks in a child process. `TimedOut` when it does not answer in time; the child is then killed.
-pub(crate) fn ask(question: Question<'_>, limit: Duration) -> io::Result<Answer> {
-    collect_left();
-    let (read, write) = nix::unistd::pipe2(nix::fcntl::OFlag::O_CLOEXEC)?;
-    let child = spawn(question, &write)?;
-    drop(write);
-    let answer = wait_for_answer(read, limit);
-    if answer.is_err() {
-        // Gone already if it ended without an answer.
-        let _ = kill(child, Signal::SIGKILL);
-    }
-    reap(child);
-    answer
+/// A child on its errand.
+#[derive(Debug)]
+pub(crate) struct Child {
+    pid: Pid,
+    socket: OwnedFd,
 }
 
-fn spawn(question: Question<'_>, write: &OwnedFd) -> io::Result<Pid> {
-    // A handler of the parent must not run in the child, where it would act on the parent's behalf.
-    let mut before = SigSet::empty();
-    pthread_sigmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::all()), Some(&mut before))?;
-    // SAFETY: the child runs only `in_child`, which makes raw system calls on memory that existed before the
-    // fork, takes no lock, allocates nothing, and never returns.
-    let forked = match unsafe { libc::fork() } {
-        0 => in_child(question, write.as_raw_fd()),
-        pid => Errno::result(pid),
-    };
-    pthread_sigmask(SigmaskHow::SIG_SETMASK, Some(&before), None)?;
-    Ok(Pid::from_raw(forked?))
+/// A killed child that does not go, because the kernel waits for a filesystem in its name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Stuck(Pid);
+
+impl Stuck {
+    /// A program that was killed elsewhere and does not go either.
+    pub(crate) fn new(pid: Pid) -> Self {
+        Self(pid)
+    }
+
+    /// Whether it went after all. It is no zombie then, either.
+    pub(crate) fn is_gone(self) -> bool {
+        // ECHILD: the program reaps all its children itself.
+        !matches!(waitpid(self.0, Some(WaitPidFlag::WNOHANG)), Ok(WaitStatus::StillAlive) | Err(Errno::EINTR))
+    }
+}
+
+impl Child {
+    /// Starts the child, in a process group of its own.
+    pub(crate) fn start(question: Question<'_>) -> io::Result<Self> {
+        let kind = SocketType::SEQPACKET;
+        let (socket, theirs) = socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None)?;
+        let parent = nix::unistd::getpid();
+        // A handler of the parent must not run in the child, where it would act on the parent's behalf.
+        let mut before = SigSet::empty();
+        pthread_sigmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::all()), Some(&mut before))?;
+        // SAFETY: the child runs only `in_child`, which makes raw system calls on memory that existed before
+        // the fork, takes no lock, allocates nothing, and never returns.
+        let forked = match unsafe { libc::fork() } {
+            0 => in_child(question, theirs.as_raw_fd(), parent.as_raw()),
+            pid => Errno::result(pid),
+        };
+        pthread_sigmask(SigmaskHow::SIG_SETMASK, Some(&before), None)?;
+        Ok(Self { pid: Pid::from_raw(forked?), socket })
+    }
+
+    /// Waits for the answer; `TimedOut` when there is none in time.
+    pub(crate) fn answer(&self, deadline: Instant) -> io::Result<(Answer, Option<OwnedFd>)> {
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            // Rounded up, so that the last round does not spin.
+            let timeout = PollTimeout::try_from(left + Duration::from_millis(1)).unwrap_or(PollTimeout::MAX);
+            let mut fds = [PollFd::new(self.socket.as_fd(), PollFlags::POLLIN)];
+            match poll(&mut fds, timeout) {
+                Ok(0) if left.is_zero() => return Err(io::ErrorKind::TimedOut.into()),
+                Ok(0) | Err(Errno::EINTR) => {}
+                Ok(_) => return self.receive(),
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    fn receive(&self) -> io::Result<(Answer, Option<OwnedFd>)> {
+        let mut bytes = [0; ANSWER];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+        let flags = RecvFlags::CMSG_CLOEXEC;
+        let length = recvmsg(&self.socket, &mut [IoSliceMut::new(&mut bytes)], &mut ancillary, flags)?.bytes;
+        if length != ANSWER {
+            return Err(io::Error::other("the helper process ended without an answer"));
+        }
+        let fd = ancillary.drain().find_map(|message| match message {
+            RecvAncillaryMessage::ScmRights(mut fds) => fds.next(),
+            _ => None,
+        });
+        let mut numbers = bytes.chunks_exact(8).map(|chunk| {
+            let mut number = [0; 8];
+            number.copy_from_slice(chunk);
+            u64::from_ne_bytes(number)
+        });
+        let mut next = || numbers.next().unwrap_or_default();
+        let answer = Answer {
+            error: next(),
+            stat_error: next(),
+            block_size: next(),
+            blocks: next(),
+            blocks_free: next(),
+            blocks_available: next(),
+            inodes: next(),
+            inodes_free: next(),
+        };
+        Ok((answer, fd))
+    }
+
+    /// Kills the child, and waits a little for it to go.
+    pub(crate) fn end(self) -> Result<(), Stuck> {
+        // Gone already if it has answered.
+        let _ = kill(self.pid, Signal::SIGKILL);
+        let stuck = Stuck(self.pid);
+        let deadline = Instant::now() + REAPING;
+        let mut pause = Duration::from_micros(20);
+        while !stuck.is_gone() {
+            if Instant::now() > deadline {
+                tracing::warn!(child = %self.pid, "a killed child is stuck in the kernel");
+                return Err(stuck);
+            }
+            std::thread::sleep(pause);
+            pause = (pause * 2).min(Duration::from_millis(5));
+        }
+        Ok(())
+    }
 }
 
 /// Only raw system calls: another thread may have held any lock when the process was forked.
-fn in_child(question: Question<'_>, write: c_int) -> ! {
+fn in_child(question: Question<'_>, socket: c_int, parent: libc::pid_t) -> ! {
+    let needed = match question {
+        Question::Open(Open { directory, .. }) => directory.map(|fd| fd.as_raw_fd()),
+        Question::Usage(fd) | Question::Health(fd) | Question::Unmount(fd, ..) => Some(fd.as_raw_fd()),
+    };
     // SAFETY: plain integers. The parent's descriptors must not live on in a child that may be stuck.
     unsafe {
         libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
-        close_all_but(write);
-    }
-    let answer = match question {
-        Question::Statfs(path) => statfs(path),
-        Question::Unmount(path, flags) => {
-            // SAFETY: the path is a C string that the parent keeps.
-            let result = unsafe { libc::umount2(path.as_ptr(), flags) };
-            Answer { error: error_of(result), ..Answer::default() }
+        // The parent may have died before the signal was asked for.
+        if libc::getppid() != parent {
+            libc::_exit(1);
         }
+        libc::setpgid(0, 0);
+        close_all_but(socket, needed.unwrap_or(socket));
+    }
+    let (answer, fd) = match question {
+        Question::Open(place) => match open(place) {
+            Ok(fd) => (Answer::default(), Some(fd)),
+            Err(number) => (Answer { error: number, ..Answer::default() }, None),
+        },
+        Question::Usage(fd) => (usage(fd), None),
+        Question::Health(fd) => (Answer { stat_error: stat(fd), ..usage(fd) }, None),
+        Question::Unmount(directory, name, flags) => (unmount(directory, name, flags), None),
     };
+    let bytes: *const Answer = &raw const answer;
     // SAFETY: `answer` is live and ANSWER bytes long, without padding; _exit runs nothing of the parent's.
     unsafe {
-        libc::write(write, (&raw const answer).cast(), ANSWER);
+        match fd {
+            Some(fd) => pass_descriptor::send(socket, bytes.cast(), ANSWER, fd),
+            None => libc::send(socket, bytes.cast(), ANSWER, libc::MSG_NOSIGNAL),
+        };
         libc::_exit(0)
     }
 }
 
 /// # Safety
-/// For a process that uses no descriptor but this one afterwards.
-unsafe fn close_all_but(keep: c_int) {
+/// For a process that uses no descriptor but these two afterwards.
+unsafe fn close_all_but(one: c_int, other: c_int) {
     const CLOSE_RANGE: libc::c_long = 436;
+    let (low, high) = (one.min(other), one.max(other));
     // SAFETY: as the caller promises; the arguments are integers.
     unsafe {
-        let below = if keep == 0 { 0 } else { libc::syscall(CLOSE_RANGE, 0, keep - 1, 0) };
-        if below != 0 || libc::syscall(CLOSE_RANGE, keep + 1, libc::c_uint::MAX, 0) != 0 {
+        let close = |from: c_int, to: libc::c_uint| {
+            from.cast_unsigned() > to || libc::syscall(CLOSE_RANGE, from, to, 0) == 0
+        };
+        let below = low == 0 || close(0, low.cast_unsigned() - 1);
+        let between = high == low || close(low + 1, high.cast_unsigned() - 1);
+        if !(below && between && close(high + 1, libc::c_uint::MAX)) {
             // Before Linux 5.9: as many as a process usually has.
-            for fd in (0..1024).filter(|fd| *fd != keep) {
+            for fd in (0..1024).filter(|fd| *fd != low && *fd != high) {
                 libc::close(fd);
             }
         }
     }
 }
 
-fn statfs(path: &CStr) -> Answer {
+/// `struct open_how`.
+#[repr(C)]
+struct OpenHow {
+    flags: u64,
+    mode: u64,
+    resolve: u64,
+}
+
+fn open(place: Open<'_>) -> Result<c_int, u64> {
+    let directory = place.directory.map_or(libc::AT_FDCWD, |fd| fd.as_raw_fd());
+    let flags = place.flags | libc::O_PATH | libc::O_CLOEXEC;
+    loop {
+        let how = OpenHow { flags: flags as u64, mode: 0, resolve: place.resolve };
+        // SAFETY: the path is a C string that the parent keeps, `how` a live struct of the size that is passed.
+        let fd = unsafe {
+            if place.resolve == 0 {
+                libc::openat(directory, place.path.as_ptr(), flags)
+            } else {
+                let (how, size) = (&raw const how, size_of::<OpenHow>());
+                libc::syscall(OPENAT2, directory, place.path.as_ptr(), how, size) as c_int
+            }
+        };
+        match Errno::last_raw() {
+            _ if fd >= 0 => return Ok(fd),
+            // Something was renamed during the walk, and the kernel can't vouch for it.
+            libc::EAGAIN => {}
+            number => return Err(number as u64),
+        }
+    }
+}
+
+fn usage(fd: BorrowedFd<'_>) -> Answer {
     let mut found = MaybeUninit::<libc::statfs64>::zeroed();
-    // SAFETY: the path is a C string that the parent keeps, and the buffer is live and of the call's type.
-    let error = error_of(unsafe { libc::statfs64(path.as_ptr(), found.as_mut_ptr()) });
+    // SAFETY: the buffer is live and of the call's type.
+    let error = error_of(unsafe { libc::fstatfs64(fd.as_raw_fd(), found.as_mut_ptr()) });
     // SAFETY: all zeros is a value of this struct of integers, and the kernel wrote another over it.
     let found = unsafe { found.assume_init() };
     // The counts are in fragments where the filesystem has such.
     let block_size = if found.f_frsize > 0 { found.f_frsize } else { found.f_bsize };
     Answer {
         error,
+        stat_error: 0,
         block_size: block_size as u64,
         blocks: found.f_blocks,
         blocks_free: found.f_bfree,
@@ -132,64 +285,30 @@ fn statfs(path: &CStr) -> Answer {
     }
 }
 
+/// The error number of a look at the file that its server has to answer.
+fn stat(fd: BorrowedFd<'_>) -> u64 {
+    /// `STATX_BASIC_STATS`
+    const BASIC_STATS: libc::c_uint = 0x7ff;
+    let flags = libc::AT_EMPTY_PATH | libc::AT_STATX_FORCE_SYNC | libc::AT_NO_AUTOMOUNT;
+    let (fd, path) = (fd.as_raw_fd(), c"".as_ptr());
+    // As large as `struct statx`; nobody reads it.
+    let mut found = [0_u64; 32];
+    // SAFETY: the path is a C string, the buffer live and as large as what the kernel writes.
+    let result = unsafe { libc::syscall(libc::SYS_statx, fd, path, flags, BASIC_STATS, found.as_mut_ptr()) };
+    error_of(result as c_int)
+}
+
+fn unmount(directory: BorrowedFd<'_>, name: &CStr, flags: c_int) -> Answer {
+    // SAFETY: the name is a C string that the parent keeps. The child's own directory is its to change.
+    let error = unsafe {
+        match error_of(libc::fchdir(directory.as_raw_fd())) {
+            0 => error_of(libc::umount2(name.as_ptr(), flags)),
+            error => error,
+        }
+    };
+    Answer { error, ..Answer::default() }
+}
+
 fn error_of(result: c_int) -> u64 {
     if result == 0 { 0 } else { Errno::last_raw() as u64 }
-}
-
-fn wait_for_answer(read: OwnedFd, limit: Duration) -> io::Result<Answer> {
-    let deadline = Instant::now() + limit;
-    loop {
-        let left = deadline.saturating_duration_since(Instant::now());
-        // Rounded up, so that the last round does not spin.
-        let timeout = PollTimeout::try_from(left + Duration::from_millis(1)).unwrap_or(PollTimeout::MAX);
-        let mut fds = [PollFd::new(read.as_fd(), PollFlags::POLLIN)];
-        match poll(&mut fds, timeout) {
-            Ok(0) if left.is_zero() => return Err(io::ErrorKind::TimedOut.into()),
-            Ok(0) | Err(Errno::EINTR) => {}
-            Ok(_) => break,
-            Err(error) => return Err(error.into()),
-        }
-    }
-    let mut bytes = [0; ANSWER];
-    // A pipe's short writes are whole: the answer is there, or the child died without one.
-    std::fs::File::from(read).read_exact(&mut bytes)?;
-    let mut numbers = bytes.chunks_exact(8).map(|chunk| {
-        let mut number = [0; 8];
-        number.copy_from_slice(chunk);
-        u64::from_ne_bytes(number)
-    });
-    let mut next = || numbers.next().unwrap_or_default();
-    Ok(Answer {
-        error: next(),
-        block_size: next(),
-        blocks: next(),
-        blocks_free: next(),
-        blocks_available: next(),
-        inodes: next(),
-        inodes_free: next(),
-    })
-}
-
-/// Waits a little for a child that is ending, and leaves it to the next call if it can't.
-fn reap(child: Pid) {
-    let deadline = Instant::now() + REAPING;
-    let mut pause = Duration::from_micros(20);
-    while !is_gone(child) {
-        if Instant::now() > deadline {
-            tracing::warn!(%child, "a killed child is stuck in the kernel");
-            LEFT.lock().unwrap_or_else(PoisonError::into_inner).push(child);
-            return;
-        }
-        std::thread::sleep(pause);
-        pause = (pause * 2).min(Duration::from_millis(5));
-    }
-}
-
-fn collect_left() {
-    LEFT.lock().unwrap_or_else(PoisonError::into_inner).retain(|child| !is_gone(*child));
-}
-
-fn is_gone(child: Pid) -> bool {
-    // ECHILD: the program reaps all its children itself.
-    !matches!(waitpid(child, Some(WaitPidFlag::WNOHANG)), Ok(WaitStatus::StillAlive) | Err(Errno::EINTR))
 }

@@ -17,6 +17,9 @@ use nix::libc;
 pub enum Feature {
     /// `openat2(2)`, Linux 5.6. Instead: component by component.
     Openat2,
+    /// `openat2(2)` that answers from memory alone (`RESOLVE_CACHED`), Linux 5.12. Instead: a child process
+    /// resolves whatever may lead into a filesystem that does not answer.
+    CachedLookup,
     /// `statx(2)` that tells mount roots and ids, Linux 5.8. Instead: fdinfo.
     StatxMount,
     /// `fsopen(2)`, `fsmount(2)`, `move_mount(2)`, Linux 5.2. Instead: `mount(2)`, whose errors say less.
@@ -36,7 +39,7 @@ pub enum Feature {
 pub(super) const MOUNT_SETATTR: c_long = 442;
 pub(super) const STATMOUNT: c_long = 457;
 const MOVE_MOUNT: c_long = 429;
-const OPENAT2: c_long = 437;
+pub(super) const OPENAT2: c_long = 437;
 
 thread_local! {
     /// A bit for each feature that this thread does without.
@@ -55,7 +58,9 @@ pub(crate) fn has(feature: Feature) -> bool {
         Feature::MountSetattr => (2, MOUNT_SETATTR),
         Feature::Statmount => (3, STATMOUNT),
         // The answer of each call says it.
-        Feature::StatxMount | Feature::LoopConfigure | Feature::DirectRead => return true,
+        Feature::StatxMount | Feature::CachedLookup | Feature::LoopConfigure | Feature::DirectRead => {
+            return true;
+        }
     };
     *CALLS[slot].get_or_init(|| exists(number))
 }

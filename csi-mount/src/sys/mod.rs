@@ -7,5 +7,6 @@ pub(crate) mod mount_api;
 
 mod die_with_parent;
 pub(crate) mod ioctl;
+mod pass_descriptor;
 
 pub(crate) use die_with_parent::die_with_parent;

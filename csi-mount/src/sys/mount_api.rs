@@ -9,8 +9,8 @@ use nix::errno::Errno;
 use nix::libc;
 
 use super::features::{MOUNT_SETATTR, STATMOUNT};
-use crate::MountAttributes;
 use crate::attributes::ATIME_MODE;
+use crate::{MountAttributes, SuperOptions};
 
 /// How far below a mount a change reaches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -87,12 +87,13 @@ struct StatMountHead {
 const HEAD: usize = 512;
 const _: () = assert!(size_of::<StatMountHead>() == HEAD, "the strings start at byte 512");
 
-/// The strings asked for are at most a path each, and a name.
-const BUFFER: usize = HEAD + 3 * 4096;
+/// The strings asked for are at most a path each, a name, and a page of options or two.
+const BUFFER: usize = HEAD + 5 * 4096;
 
 const SB_BASIC: u64 = 0x1;
 const MNT_BASIC: u64 = 0x2;
 const FS_TYPE: u64 = 0x20;
+const MNT_OPTS: u64 = 0x80;
 const FS_SUBTYPE: u64 = 0x100;
 const SB_SOURCE: u64 = 0x200;
 
@@ -109,11 +110,13 @@ pub(crate) struct StatMount {
     pub(crate) fs_type: Vec<u8>,
     pub(crate) fs_subtype: Option<Vec<u8>>,
     pub(crate) source: Vec<u8>,
+    /// The filesystem's options, which may hold secrets.
+    pub(crate) options: SuperOptions,
 }
 
 /// Asks about the mount of that unique id. None when the kernel can't tell all of it (before Linux 6.13).
 pub(crate) fn statmount(unique_id: u64) -> io::Result<Option<StatMount>> {
-    let needed = SB_BASIC | MNT_BASIC | FS_TYPE | SB_SOURCE;
+    let needed = SB_BASIC | MNT_BASIC | FS_TYPE | MNT_OPTS | SB_SOURCE;
     let request = MountIdRequest {
         size: size_of::<MountIdRequest>() as u32,
         spare: 0,
@@ -145,5 +148,6 @@ pub(crate) fn statmount(unique_id: u64) -> io::Result<Option<StatMount>> {
         fs_type: string(head.fs_type),
         fs_subtype: (head.mask & FS_SUBTYPE != 0).then(|| string(head.fs_subtype)),
         source: string(head.source),
+        options: SuperOptions::new(string(head.options)),
     }))
 }

@@ -1,0 +1,158 @@
+//! Whether a mounted filesystem still works, asked in a way that can't hang the asker.
+
+use std::fmt;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+use std::time::Duration;
+
+use nix::libc;
+
+use crate::details::Details;
+use crate::stats::{self, STATS_TIMEOUT};
+use crate::sys::child::Question;
+use crate::{Error, ErrorKind, MountAttributes, MountState, Result, Target};
+
+const OPERATION: &str = "look after the mount at";
+
+/// How a mount is, from what the kernel and the filesystem answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum MountHealth {
+    /// Nothing is mounted there.
+    NotMounted,
+    /// The filesystem answers.
+    Healthy,
+    /// The filesystem refuses writes, though the mount allows them: an error of the device made it read-only.
+    ///
+    /// A mount that is itself read-only is healthy, since nobody asked to write through it.
+    ReadOnly,
+    /// The filesystem did not answer in time: its daemon or server hangs, or the way to it is cut.
+    Unresponsive,
+    /// The kernel says that the filesystem will not work again, with this error number: `ENOTCONN` of a daemon
+    /// that is gone, `ESTALE` or `EHOSTDOWN` of a server, `EIO` of a filesystem that shut down.
+    Dead(i32),
+}
+
+impl MountHealth {
+    /// Whether reading and, where the mount allows it, writing can be expected to work.
+    pub fn is_healthy(self) -> bool {
+        self == Self::Healthy
+    }
+
+    /// Whether there is proof that a daemon or server is not there for the mount.
+    pub(crate) fn has_lost_its_server(self, details: &Details) -> bool {
+        match self {
+            Self::Unresponsive => true,
+            // A block device's filesystem that shut down still has a device, which is to be let go of in order.
+            Self::Dead(_) => details.is_remote(),
+            Self::NotMounted | Self::Healthy | Self::ReadOnly => false,
+        }
+    }
+}
+
+/// In words, for a message: `the filesystem does not answer`.
+impl fmt::Display for MountHealth {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotMounted => f.write_str("nothing is mounted"),
+            Self::Healthy => f.write_str("the filesystem answers"),
+            Self::ReadOnly => f.write_str("the filesystem turned read-only, as after an error of its device"),
+            Self::Unresponsive => f.write_str("the filesystem does not answer"),
+            Self::Dead(number) => {
+                write!(f, "the filesystem is dead: {}", io::Error::from_raw_os_error(*number))
+            }
+        }
+    }
+}
+
+/// How the mount at an absolute path is; waits [`STATS_TIMEOUT`] at most for the filesystem.
+///
+/// The cost does not grow with the number of mounts (`statmount(2)`; before Linux 6.13 the mount table is read)
+/// nor with what is in the filesystem. A child process asks the filesystem, as for [`stats`](crate::stats()).
+/// The last component of the path is not followed when it is a symbolic link.
+///
+/// ```
+/// # fn main() -> csi_mount::Result<()> {
+/// use csi_mount::{MountHealth, health};
+///
+/// assert_eq!(health("/proc")?, MountHealth::Healthy);
+/// assert_eq!(health("/no/such/path")?, MountHealth::NotMounted);
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Errors
+/// [`ErrorKind::InvalidInput`] for a path that can never work; [`ErrorKind::PermissionDenied`] when an ancestor
+/// can't be searched; [`ErrorKind::Unresponsive`] when it is an ancestor's filesystem that does not answer. A
+/// mount that is not well is no error.
+pub fn health(path: impl AsRef<Path>) -> Result<MountHealth> {
+    health_within(path, STATS_TIMEOUT)
+}
+
+/// As [`health`], with another limit of time.
+///
+/// # Errors
+/// As [`health`].
+pub fn health_within(path: impl AsRef<Path>, limit: Duration) -> Result<MountHealth> {
+    Ok(look(&Target::new(path)?, limit)?.map_or(MountHealth::NotMounted, |(health, _)| health))
+}
+
+/// The health of what is mounted at the target, and what it is. None when nothing is.
+pub(crate) fn look(target: &Target, limit: Duration) -> Result<Option<(MountHealth, Details)>> {
+    if !matches!(target.state()?, MountState::Mounted(_)) {
+        return Ok(None);
+    }
+    let seen = match target.look(OPERATION) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        seen => seen?,
+    };
+    // None: unmounted since.
+    let Some(details) = Details::of(&seen.fd, OPERATION, target.path())? else { return Ok(None) };
+    if !seen.facts.is_mount_root {
+        return Ok(None);
+    }
+    let health = of(&seen.fd, &details, target.path(), limit)?;
+    Ok(Some((health, details)))
+}
+
+fn of(fd: &OwnedFd, details: &Details, path: &Path, limit: Duration) -> Result<MountHealth> {
+    if details.is_shut_down {
+        return Ok(MountHealth::Dead(libc::EIO));
+    }
+    let answer = match stats::ask(Question::Health(fd.as_fd()), OPERATION, path, fd, limit) {
+        Err(error) if error.kind() == ErrorKind::Unresponsive => return Ok(MountHealth::Unresponsive),
+        answer => answer?,
+    };
+    let error = [answer.error, answer.stat_error].into_iter().find(|number| *number != 0);
+    match error.map(|number| number as i32) {
+        Some(number) if is_deadly(number) => Ok(MountHealth::Dead(number)),
+        Some(number) => Err(Error::os(OPERATION, path, io::Error::from_raw_os_error(number))),
+        None if details.is_super_read_only && !details.attributes.contains(MountAttributes::RDONLY) => {
+            Ok(MountHealth::ReadOnly)
+        }
+        None => Ok(MountHealth::Healthy),
+    }
+}
+
+/// Whether a filesystem that gives this error has lost what it lives on.
+fn is_deadly(number: i32) -> bool {
+    matches!(
+        number,
+        libc::EIO
+            | libc::ENODEV
+            | libc::ENXIO
+            | libc::ENOTCONN
+            | libc::ESTALE
+            | libc::EHOSTDOWN
+            | libc::EHOSTUNREACH
+            | libc::ENETUNREACH
+            | libc::ENETDOWN
+            | libc::ECONNREFUSED
+            | libc::ECONNRESET
+            | libc::ECONNABORTED
+            | libc::ETIMEDOUT
+            | libc::ESHUTDOWN
+            | libc::EREMOTEIO
+    )
+}

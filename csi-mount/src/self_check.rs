@@ -1,0 +1,274 @@
+//! Whether a node has what this crate needs, looked at once when a driver starts.
+
+use std::fmt;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::OFlags;
+
+use crate::sys::features::{self, Feature};
+use crate::tool::Tool;
+use crate::{Error, ErrorKind, Filesystem, MountEntry, Result, lookup, mountinfo};
+
+/// How much of a problem a [`Finding`] is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Verdict {
+    /// All is as it should be.
+    Fine,
+    /// It works, with something slower, less clear, or refused when it is asked for.
+    Degraded,
+    /// Volumes can't be served.
+    Broken,
+}
+
+/// One thing that was looked at.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Finding {
+    /// What was looked at: `propagation of /var/lib/kubelet`, `CAP_SYS_ADMIN`.
+    pub subject: String,
+    /// How it is.
+    pub verdict: Verdict,
+    /// What was found, and what to do about it. Empty when it is fine.
+    pub detail: String,
+}
+
+/// What a look at the node found; printed, a line for each thing that is not fine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SelfCheck {
+    findings: Vec<Finding>,
+}
+
+impl SelfCheck {
+    /// Everything that was looked at.
+    pub fn findings(&self) -> &[Finding] {
+        &self.findings
+    }
+
+    /// The worst of it.
+    pub fn verdict(&self) -> Verdict {
+        self.findings.iter().map(|finding| finding.verdict).max().unwrap_or(Verdict::Fine)
+    }
+
+    /// The same as a result, for a driver that does not start on a node where it can't work.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unsupported`] with all that is [`Broken`](Verdict::Broken).
+    pub fn into_result(self) -> Result<Self> {
+        let broken = self.findings.iter().filter(|finding| finding.verdict == Verdict::Broken);
+        let broken: Vec<_> = broken.map(ToString::to_string).collect();
+        if broken.is_empty() {
+            return Ok(self);
+        }
+        Err(Error::new(ErrorKind::Unsupported, "serve volumes on this node", broken.join("; ")))
+    }
+}
+
+impl fmt::Display for SelfCheck {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let count = self.findings.len();
+        let mut bad = self.findings.iter().filter(|finding| finding.verdict != Verdict::Fine).peekable();
+        if bad.peek().is_none() {
+            return write!(f, "self-check: {count} of {count} fine");
+        }
+        write!(f, "self-check:")?;
+        bad.try_for_each(|finding| write!(f, "\n  {finding}"))
+    }
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { subject, verdict, detail } = self;
+        let word = match verdict {
+            Verdict::Fine => return write!(f, "{subject}: fine"),
+            Verdict::Degraded => "degraded",
+            Verdict::Broken => "broken",
+        };
+        write!(f, "{subject}: {word}: {detail}")
+    }
+}
+
+/// Looks at the node: how mounts below the kubelet's directory are passed on, the capabilities of the process, the
+/// system calls of the kernel, and the programs of these filesystems. Nothing is changed.
+///
+/// ```no_run
+/// use csi_mount::{Filesystem, self_check};
+///
+/// # fn main() -> csi_mount::Result<()> {
+/// let report = self_check("/var/lib/kubelet", &[Filesystem::Ext4, Filesystem::Xfs]);
+/// println!("{report}");
+/// report.into_result()?;
+/// # Ok(())
+/// # }
+/// ```
+pub fn self_check(kubelet_root: impl AsRef<Path>, filesystems: &[Filesystem]) -> SelfCheck {
+    let mut findings = vec![propagation(kubelet_root.as_ref())];
+    findings.extend(capabilities());
+    findings.extend(kernel());
+    findings.extend(["/proc", "/sys", "/dev"].map(pseudo_filesystem));
+    findings.extend(filesystems.iter().flat_map(|filesystem| tools(*filesystem)));
+    SelfCheck { findings }
+}
+
+fn finding(subject: impl Into<String>, verdict: Verdict, detail: impl Into<String>) -> Finding {
+    Finding { subject: subject.into(), verdict, detail: detail.into() }
+}
+
+/// A mount that is made below a directory is seen by the host and the pods only if the directory's mount is shared.
+fn propagation(root: &Path) -> Finding {
+    let subject = format!("propagation of {}", root.display());
+    let mount = match mount_of(root) {
+        Ok(mount) => mount,
+        Err(error) => return finding(subject, Verdict::Broken, error.to_string()),
+    };
+    let at = |mount_point: &PathBuf| mount_point.display().to_string();
+    match (mount.peer_group, mount.master) {
+        (Some(_), _) => finding(subject, Verdict::Fine, ""),
+        (None, Some(_)) => {
+            let detail = format!(
+                "the mount at {} only receives, so pods would see empty directories; \
+                 set mountPropagation: Bidirectional on the volume mount of the container",
+                at(&mount.mount_point)
+            );
+            finding(subject, Verdict::Broken, detail)
+        }
+        (None, None) => {
+            let detail = format!(
+                "the mount at {} is private, so pods would see empty directories; set mountPropagation: \
+                 Bidirectional on the volume mount of the container, and see that the host shares its mounts \
+                 (mount --make-rshared /)",
+                at(&mount.mount_point)
+            );
+            finding(subject, Verdict::Broken, detail)
+        }
+    }
+}
+
+fn mount_of(path: &Path) -> Result<MountEntry> {
+    let operation = "look at";
+    let path = lookup::absolute(operation, path)?;
+    let look = || lookup::facts(lookup::open_path(&path, OFlags::DIRECTORY)?);
+    let facts = look().map_err(|error| Error::os(operation, &path, error))?;
+    mountinfo::mount_by_id(facts.mount)?
+        .ok_or_else(|| Error::new(ErrorKind::NotFound, operation, "its mount is not in the table").at(path))
+}
+
+/// Each capability by its number, and what is not possible without it.
+const CAPABILITIES: [(u32, &str, Verdict, &str); 4] = [
+    (21, "CAP_SYS_ADMIN", Verdict::Broken, "nothing can be mounted; run the container privileged"),
+    (1, "CAP_DAC_OVERRIDE", Verdict::Degraded, "directories of other users can't be entered"),
+    (24, "CAP_SYS_RESOURCE", Verdict::Degraded, "ext4 can't be grown while it is mounted"),
+    (19, "CAP_SYS_PTRACE", Verdict::Degraded, "who keeps a mount busy is not always seen"),
+];
+
+fn capabilities() -> Vec<Finding> {
+    let status = fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
+    let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    let effective = effective.and_then(|bits| u64::from_str_radix(bits.trim(), 16).ok()).unwrap_or(0);
+    let judged = CAPABILITIES.iter().map(|(number, name, verdict, without)| {
+        if effective & (1 << number) == 0 {
+            finding(*name, *verdict, *without)
+        } else {
+            finding(*name, Verdict::Fine, "")
+        }
+    });
+    judged.collect()
+}
+
+/// Each system call with an older way, and what is lost with that.
+const KERNEL: [(Feature, &str, &str); 6] = [
+    (Feature::FsContext, "fsopen and move_mount (Linux 5.2)", "errors of mounts say less"),
+    (Feature::Openat2, "openat2 (Linux 5.6)", "paths below a root are walked step by step"),
+    (Feature::StatxMount, "statx of mounts (Linux 5.8)", "a look for a mount reads /proc"),
+    (Feature::CachedLookup, "openat2 with RESOLVE_CACHED (Linux 5.12)", "each bind starts a helper process"),
+    (Feature::MountSetattr, "mount_setattr (Linux 5.12)", "a read-only bind of a tree of mounts is refused"),
+    (Feature::Statmount, "statmount (Linux 6.8)", "details of a mount are read from the table of all mounts"),
+];
+
+fn kernel() -> Vec<Finding> {
+    let judged = KERNEL.iter().map(|(feature, name, without)| {
+        if features::has(*feature) && lookup::has(*feature) {
+            finding(*name, Verdict::Fine, "")
+        } else {
+            finding(*name, Verdict::Degraded, format!("this kernel does not have it: {without}"))
+        }
+    });
+    judged.collect()
+}
+
+/// What it takes to look at mounts and devices at all.
+fn pseudo_filesystem(path: &'static str) -> Finding {
+    let probe = match path {
+        "/proc" => "/proc/thread-self/mountinfo",
+        "/sys" => "/sys/dev/block",
+        _ => "/dev/null",
+    };
+    match fs::metadata(probe) {
+        Ok(_) => finding(path, Verdict::Fine, ""),
+        Err(error) => {
+            finding(path, Verdict::Broken, format!("{probe}: {error}; mount it into the container"))
+        }
+    }
+}
+
+fn tools(filesystem: Filesystem) -> Vec<Finding> {
+    let programs: &[&str] = match filesystem {
+        Filesystem::Ext4 => &["mkfs.ext4", "e2fsck", "resize2fs"],
+        Filesystem::Xfs => &["mkfs.xfs", "xfs_repair"],
+        Filesystem::Btrfs => &["mkfs.btrfs", "btrfs"],
+    };
+    let found = programs.iter().map(|program| {
+        let subject = format!("{program} for {filesystem}");
+        match (Tool { program, package: filesystem.package() }).find() {
+            Ok(_) => finding(subject, Verdict::Fine, ""),
+            Err(error) => finding(subject, Verdict::Broken, error.to_string()),
+        }
+    });
+    found.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
+
+    use super::*;
+    use crate::testing::{private_mount_namespace, share, without_features};
+
+    #[test]
+    fn the_kubelets_directory_has_to_be_shared() {
+        let directory = tempfile::tempdir().unwrap();
+        private_mount_namespace(|| {
+            let path = directory.path();
+            mount("kubelet", path, "tmpfs", MountFlags::empty(), c"").unwrap();
+            let look = || propagation(path);
+            assert_eq!(look().verdict, Verdict::Broken);
+            assert!(look().detail.contains("is private"), "{}", look());
+            share(path);
+            assert_eq!(look(), finding(format!("propagation of {}", path.display()), Verdict::Fine, ""));
+            let below = path.join("pods");
+            std::fs::create_dir(&below).unwrap();
+            assert_eq!(propagation(&below).verdict, Verdict::Fine, "what counts is the mount that it is on");
+            // As in a container with HostToContainer.
+            private_mount_namespace(|| {
+                assert!(look().detail.contains("only receives"), "{}", look());
+            });
+            mount_change(path, MountPropagationFlags::PRIVATE).unwrap();
+            let report = self_check(path, &[Filesystem::Xfs]);
+            assert_eq!(report.verdict(), Verdict::Broken);
+            assert!(report.to_string().contains("Bidirectional"), "{report}");
+            let error = report.into_result().unwrap_err();
+            assert!(error.to_string().contains("Bidirectional"), "{error}");
+        });
+        assert!(propagation(Path::new("/no/such/root")).detail.contains("No such file"));
+    }
+
+    #[test]
+    fn an_old_kernel_is_told_by_what_is_lost() {
+        without_features(&[Feature::MountSetattr], || {
+            let findings = kernel();
+            let bad: Vec<_> = findings.iter().filter(|found| found.verdict != Verdict::Fine).collect();
+            assert_eq!(bad.len(), 1, "{bad:?}");
+            assert!(bad[0].to_string().contains("a read-only bind of a tree"), "{}", bad[0]);
+        });
+    }
+}

@@ -1,0 +1,436 @@
+//! A kernel in memory, that also does what a kernel does only on a bad day.
+
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use nix::libc;
+
+use super::table::{Condition, Mounted, Place, Table, device};
+use crate::{
+    Created, Detach, Error, ErrorKind, MountAttributes, MountEntry, MountHealth, MountId, MountOps,
+    MountOptions, MountPoint, MountState, Outcome, Removed, Result, Stats, Unmounted, Usage, lookup,
+};
+
+/// Types of filesystems that the model has.
+const FILESYSTEMS: [&str; 9] = ["ext4", "xfs", "btrfs", "ext3", "vfat", "tmpfs", "nfs4", "cifs", "fuse"];
+
+/// A model of the kernel's mounts: directories, filesystems, mount tables with propagation and stacking.
+///
+/// It behaves as [`Kernel`](crate::Kernel) does, and on top of it a test says what goes wrong. A clone is the same
+/// model. There are no files in it, only directories; block devices are any sources below `/dev`.
+///
+/// ```
+/// use csi_mount::testing::Model;
+/// use csi_mount::{Detach, MountHealth, MountOps, MountOptions, MountState};
+/// # fn main() -> csi_mount::Result<()> {
+/// let model = Model::new();
+/// let host = model.peer();
+/// let target = "/pod".as_ref();
+/// model.create_dir(target)?;
+/// model.mount("nfs4", "server:/volume".as_ref(), &MountOptions::new(), target)?;
+/// assert!(matches!(host.state(target)?, MountState::Mounted(_)));
+///
+/// model.silence(target);
+/// assert_eq!(model.health(target)?, MountHealth::Unresponsive);
+/// model.unmount(target, Detach::Never)?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct Model {
+    world: Arc<Mutex<World>>,
+    namespace: usize,
+}
+
+#[derive(Debug)]
+struct World {
+    table: Table,
+    /// Steps that were taken, and after which of them the process stops.
+    steps: u64,
+    crash_after: Option<u64>,
+    is_crashed: bool,
+    next_failure: Option<ErrorKind>,
+}
+
+impl fmt::Debug for Model {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Model").field("namespace", &self.namespace).field("world", &*self.world()).finish()
+    }
+}
+
+impl Default for Model {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Model {
+    /// A machine with nothing but a root directory, which is a shared mount.
+    pub fn new() -> Self {
+        let world =
+            World { table: Table::new(), steps: 0, crash_after: None, is_crashed: false, next_failure: None };
+        Self { world: Arc::new(Mutex::new(world)), namespace: 0 }
+    }
+
+    fn world(&self) -> MutexGuard<'_, World> {
+        self.world.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The same machine from a second mount namespace, which receives the mounts of this one.
+    #[must_use]
+    pub fn peer(&self) -> Self {
+        let namespace = self.world().table.copy_namespace(self.namespace);
+        Self { world: self.world.clone(), namespace }
+    }
+
+    /// Makes a directory with all that it is in.
+    pub fn make_dirs(&self, path: impl AsRef<Path>) {
+        let mut world = self.world();
+        let ancestors: Vec<_> = path.as_ref().ancestors().map(Path::to_owned).collect();
+        for ancestor in ancestors.iter().rev() {
+            let Place { mount, inner, .. } = world.table.place(self.namespace, ancestor);
+            world.table.filesystems[mount.filesystem].directories.insert(inner);
+        }
+    }
+
+    /// Somebody who does not look mounts a tmpfs over whatever is there.
+    pub fn stack(&self, path: impl AsRef<Path>) {
+        let mut world = self.world();
+        let place = world.table.place(self.namespace, path.as_ref());
+        let filesystem = world.table.add_filesystem("tmpfs", Path::new("layer"), false);
+        let attributes = MountAttributes::empty();
+        world.table.attach(&place, path.as_ref(), filesystem, Path::new(""), attributes);
+    }
+
+    /// Somebody opens a file there: the mount is busy until it is [released](Self::release).
+    pub fn hold(&self, path: impl AsRef<Path>) {
+        let mut world = self.world();
+        let id = world.table.place(self.namespace, path.as_ref()).mount.id;
+        world.table.held.insert(id);
+    }
+
+    /// Nobody has a file open on any mount any more.
+    pub fn release(&self) {
+        self.world().table.held.clear();
+    }
+
+    /// The filesystem there stops answering.
+    pub fn silence(&self, path: impl AsRef<Path>) {
+        self.set(path.as_ref(), Condition::Silent);
+    }
+
+    /// The daemon of the filesystem there ends.
+    pub fn kill_daemon(&self, path: impl AsRef<Path>) {
+        self.set(path.as_ref(), Condition::Dead);
+    }
+
+    /// The filesystem there meets an error of its device, and takes no more writes.
+    pub fn turn_read_only(&self, path: impl AsRef<Path>) {
+        self.set(path.as_ref(), Condition::TurnedReadOnly);
+    }
+
+    fn set(&self, path: &Path, condition: Condition) {
+        let mut world = self.world();
+        let filesystem = world.table.place(self.namespace, path).mount.filesystem;
+        world.table.filesystems[filesystem].condition = condition;
+    }
+
+    /// The next call that changes something fails with this kind of error, and changes nothing.
+    pub fn fail_next(&self, kind: ErrorKind) {
+        self.world().next_failure = Some(kind);
+    }
+
+    /// How many steps were taken: each call that changes something has one before the change and one after it.
+    pub fn steps(&self) -> u64 {
+        self.world().steps
+    }
+
+    /// The process is killed after so many more steps: then every call fails until it is [restarted](Self::restart).
+    pub fn crash_after(&self, steps: u64) {
+        let mut world = self.world();
+        world.crash_after = Some(world.steps + steps);
+    }
+
+    /// The process runs again. The machine is as it was.
+    pub fn restart(&self) {
+        let mut world = self.world();
+        (world.is_crashed, world.crash_after) = (false, None);
+    }
+
+    /// The machine starts anew: directories are there, mounts are not.
+    pub fn reboot(&self) {
+        self.restart();
+        let mut world = self.world();
+        world.table.mounts.retain(|mount| mount.parent == 0);
+        world.table.held.clear();
+    }
+}
+
+impl World {
+    /// A point at which the process may be killed.
+    fn step(&mut self) -> Result<()> {
+        self.is_crashed |= self.crash_after.is_some_and(|last| self.steps >= last);
+        if self.is_crashed {
+            return Err(Error::new(ErrorKind::Io, "run", "the process was killed"));
+        }
+        self.steps += 1;
+        Ok(())
+    }
+
+    fn begin(&mut self, operation: &'static str, path: &Path) -> Result<()> {
+        self.step()?;
+        match self.next_failure.take() {
+            Some(kind) => Err(Error::new(kind, operation, "the test wants it to fail").at(path)),
+            None => Ok(()),
+        }
+    }
+
+    /// The place of a path, with every filesystem on the way asked.
+    fn walk(&self, namespace: usize, operation: &'static str, path: &Path) -> Result<(PathBuf, Place)> {
+        let path = lookup::absolute(operation, path)?;
+        let place = self.table.place(namespace, &path);
+        let condition = self.table.filesystems[place.mount.filesystem].condition;
+        match condition {
+            Condition::Silent if !place.is_mount_root => Err(silent(operation, &path)),
+            Condition::Dead if !place.is_mount_root => Err(dead(operation, &path)),
+            _ => Ok((path, place)),
+        }
+    }
+
+    fn condition(&self, mount: &Mounted) -> Condition {
+        self.table.filesystems[mount.filesystem].condition
+    }
+
+    /// One layer less. `Ok(false)`: it was detached.
+    fn take_off(&mut self, mount: &Mounted, path: &Path, detach: Detach) -> Result<bool> {
+        let copies = self.table.copies(mount);
+        let below = self.table.below(mount.id).map(|below| below.mount_point.clone());
+        let is_held = copies.iter().any(|id| self.table.held.contains(id));
+        let is_busy = below.is_some() || is_held;
+        let is_lost = matches!(self.condition(mount), Condition::Silent | Condition::Dead);
+        let may_detach = match detach {
+            Detach::Never => false,
+            Detach::IfUnresponsive => is_lost,
+            Detach::IfBusy => true,
+        };
+        if is_busy && !may_detach {
+            let reason = below.map_or("a file on it is open".into(), |below| {
+                format!("{} is mounted below it", below.display())
+            });
+            return Err(Error::new(ErrorKind::Busy, "unmount", reason).at(path));
+        }
+        let mut gone = copies;
+        // With all that is mounted below.
+        while let Some(id) = self
+            .table
+            .mounts
+            .iter()
+            .find(|mount| gone.contains(&mount.parent) && !gone.contains(&mount.id))
+            .map(|mount| mount.id)
+        {
+            gone.push(id);
+        }
+        self.table.mounts.retain(|mount| !gone.contains(&mount.id));
+        Ok(!is_busy)
+    }
+
+    /// The end of mounting, the same for every kind: at most one mount, and that the one asked for.
+    fn mount_once(
+        &mut self,
+        operation: &'static str,
+        (path, place): (&Path, &Place),
+        (filesystem, root): (usize, &Path),
+        attributes: MountAttributes,
+    ) -> Result<Outcome> {
+        if place.is_mount_root && path.parent().is_some() {
+            let found = &place.mount;
+            if (found.filesystem, &*found.root, found.attributes) == (filesystem, root, attributes) {
+                return Ok(Outcome::AlreadyMounted);
+            }
+            let reason = format!("something else, or with other attributes than {attributes}, is mounted");
+            return Err(Error::new(ErrorKind::AlreadyMounted, operation, reason).at(path));
+        }
+        if !self.table.exists(place) {
+            return Err(absent(operation, path));
+        }
+        self.table.attach(place, path, filesystem, root, attributes);
+        self.step()?;
+        Ok(Outcome::Mounted)
+    }
+}
+
+fn absent(operation: &'static str, path: &Path) -> Error {
+    Error::os(operation, path, io::Error::from_raw_os_error(libc::ENOENT))
+}
+
+fn silent(operation: &'static str, path: &Path) -> Error {
+    Error::new(ErrorKind::Unresponsive, operation, "the filesystem did not answer").at(path)
+}
+
+fn dead(operation: &'static str, path: &Path) -> Error {
+    Error::os(operation, path, io::Error::from_raw_os_error(libc::ENOTCONN))
+}
+
+impl MountOps for Model {
+    fn create_dir(&self, target: &Path) -> Result<Created> {
+        let operation = "make directory";
+        let mut world = self.world();
+        world.begin(operation, target)?;
+        let (path, place) = world.walk(self.namespace, operation, target)?;
+        if world.table.exists(&place) {
+            return Ok(Created::Existed);
+        }
+        let parent = world.table.place(self.namespace, path.parent().unwrap_or(&path));
+        if !world.table.exists(&parent) {
+            return Err(absent(operation, &path));
+        }
+        world.table.filesystems[place.mount.filesystem].directories.insert(place.inner);
+        world.step()?;
+        Ok(Created::Created)
+    }
+
+    fn remove(&self, target: &Path) -> Result<Removed> {
+        let operation = "remove";
+        let mut world = self.world();
+        world.begin(operation, target)?;
+        let (path, place) = world.walk(self.namespace, operation, target)?;
+        let busy = |reason| Err(Error::new(ErrorKind::Busy, operation, reason).at(&path));
+        if place.is_mount_root {
+            return busy("something is mounted on it");
+        }
+        if !world.table.exists(&place) {
+            return Ok(Removed::WasAbsent);
+        }
+        let directories = &mut world.table.filesystems[place.mount.filesystem].directories;
+        if directories.iter().any(|other| *other != place.inner && other.starts_with(&place.inner)) {
+            return busy("the directory is not empty");
+        }
+        directories.remove(&place.inner);
+        world.step()?;
+        Ok(Removed::Removed)
+    }
+
+    fn mount(&self, fs_type: &str, source: &Path, options: &MountOptions, target: &Path) -> Result<Outcome> {
+        let operation = "mount at";
+        let mut world = self.world();
+        world.begin(operation, target)?;
+        let (path, place) = world.walk(self.namespace, operation, target)?;
+        if !FILESYSTEMS.contains(&fs_type) {
+            let reason = format!("the kernel has no filesystem {fs_type:?}");
+            return Err(Error::new(ErrorKind::Unsupported, operation, reason).at(path));
+        }
+        let is_same = |index: usize, table: &Table| {
+            (&*table.filesystems[index].fs_type, &*table.filesystems[index].source) == (fs_type, source)
+        };
+        let on_target = place.is_mount_root && is_same(place.mount.filesystem, &world.table);
+        // One device is one filesystem, however often it is mounted.
+        let known = (0..world.table.filesystems.len())
+            .find(|index| source.starts_with("/dev") && is_same(*index, &world.table));
+        if on_target && world.condition(&place.mount) == Condition::TurnedReadOnly && !options.is_read_only()
+        {
+            return Err(
+                Error::new(ErrorKind::ReadOnly, operation, "the filesystem turned read-only").at(path)
+            );
+        }
+        let filesystem = match known {
+            _ if on_target => place.mount.filesystem,
+            Some(filesystem) => filesystem,
+            None => world.table.add_filesystem(fs_type, source, options.is_read_only()),
+        };
+        world.mount_once(operation, (&path, &place), (filesystem, Path::new("")), options.attributes())
+    }
+
+    fn bind(&self, source: &Path, attributes: MountAttributes, target: &Path) -> Result<Outcome> {
+        let mut world = self.world();
+        world.begin("bind", source)?;
+        let (source, from) = world.walk(self.namespace, "bind", source)?;
+        if !world.table.exists(&from) {
+            return Err(absent("bind", &source));
+        }
+        let operation = "bind to";
+        let (path, onto) = world.walk(self.namespace, operation, target)?;
+        let attributes = from.mount.attributes.and(attributes);
+        let is_one_filesystem = from.mount.filesystem == onto.mount.filesystem;
+        if is_one_filesystem && !onto.is_mount_root && world.table.exists(&onto) {
+            let relation = match (onto.inner.starts_with(&from.inner), from.inner.starts_with(&onto.inner)) {
+                (true, _) => Some("it is inside"),
+                (_, true) => Some("it holds"),
+                _ => None,
+            };
+            if let Some(relation) = relation {
+                let reason = format!("{relation} the source {}", source.display());
+                return Err(Error::new(ErrorKind::InvalidInput, operation, reason).at(path));
+            }
+        }
+        world.mount_once(operation, (&path, &onto), (from.mount.filesystem, &from.inner), attributes)
+    }
+
+    fn unmount(&self, target: &Path, detach: Detach) -> Result<Unmounted> {
+        let mut world = self.world();
+        let (mut layers, mut is_detached) = (0, false);
+        loop {
+            let (path, place) = world.walk(self.namespace, "unmount", target)?;
+            if !place.is_mount_root {
+                break;
+            }
+            world.begin("unmount", &path)?;
+            is_detached |= !world.take_off(&place.mount, &path, detach)?;
+            layers += 1;
+            world.step()?;
+        }
+        Ok(match layers {
+            _ if is_detached => Unmounted::Detached,
+            0 => Unmounted::NotMounted,
+            layers => Unmounted::Unmounted { layers },
+        })
+    }
+
+    fn state(&self, path: &Path) -> Result<MountState> {
+        let world = self.world();
+        let (_, place) = world.walk(self.namespace, "look for a mount at", path)?;
+        let id = MountId(place.mount.id);
+        Ok(match (place.is_mount_root, world.table.exists(&place)) {
+            (true, _) => MountState::Mounted(MountPoint { id, device: device(place.mount.filesystem) }),
+            (false, true) => MountState::NotMounted,
+            (false, false) => MountState::Absent,
+        })
+    }
+
+    fn health(&self, path: &Path) -> Result<MountHealth> {
+        let world = self.world();
+        let (_, place) = world.walk(self.namespace, "look after the mount at", path)?;
+        let is_writable = !place.mount.attributes.contains(MountAttributes::RDONLY);
+        Ok(match world.condition(&place.mount) {
+            _ if !place.is_mount_root => MountHealth::NotMounted,
+            Condition::Silent => MountHealth::Unresponsive,
+            Condition::Dead => MountHealth::Dead(libc::ENOTCONN),
+            Condition::TurnedReadOnly if is_writable => MountHealth::ReadOnly,
+            Condition::TurnedReadOnly | Condition::Well => MountHealth::Healthy,
+        })
+    }
+
+    fn stats(&self, path: &Path) -> Result<Stats> {
+        let operation = "ask for the usage of";
+        let world = self.world();
+        let (path, place) = world.walk(self.namespace, operation, path)?;
+        if !world.table.exists(&place) {
+            return Err(absent(operation, &path));
+        }
+        match world.condition(&place.mount) {
+            Condition::Silent => Err(silent(operation, &path)),
+            Condition::Dead => Err(dead(operation, &path)),
+            Condition::Well | Condition::TurnedReadOnly => {
+                let bytes = Usage { total: 1 << 30, used: 1 << 20, available: (1 << 30) - (1 << 20) };
+                Ok(Stats { bytes, inodes: Some(Usage { total: 1000, used: 1, available: 999 }) })
+            }
+        }
+    }
+
+    fn mounts(&self) -> Result<Vec<MountEntry>> {
+        let world = self.world();
+        let own = world.table.mounts.iter().filter(|mount| mount.namespace == self.namespace);
+        Ok(own.map(|mount| world.table.entry(mount)).collect())
+    }
+}

@@ -1,0 +1,43 @@
+//! Nothing grows, however often a volume is published and unpublished.
+
+mod measure;
+mod mount_support;
+
+use std::time::Instant;
+
+use csi_mount::{
+    Bind, MountAttributes, MountHealth, Outcome, Removed, Target, Unmounted, health, stats, unmount,
+};
+use measure::{measure, rounds};
+use mount_support::{sandbox, source};
+
+#[test]
+fn many_rounds_leave_nothing_behind() {
+    let rounds = rounds(2000);
+    sandbox(|sandbox| {
+        let source = source(sandbox, "source");
+        let round = |number: u32| {
+            let target = Target::new(sandbox.join("target")).unwrap();
+            target.create_dir().unwrap();
+            let bind = Bind::new(&source).attributes(MountAttributes::RDONLY | MountAttributes::NOSUID);
+            assert_eq!(bind.at(&target).unwrap(), Outcome::Mounted);
+            if number.is_multiple_of(100) {
+                assert_eq!(health(target.path()).unwrap(), MountHealth::Healthy);
+                stats(target.path()).unwrap();
+            }
+            assert_eq!(unmount(&target).unwrap(), Unmounted::Unmounted { layers: 1 });
+            assert_eq!(target.remove().unwrap(), Removed::Removed);
+        };
+        // What is set up once is set up now.
+        (0..rounds / 10).for_each(round);
+        let (before, start) = (measure(), Instant::now());
+        (0..rounds).for_each(round);
+        let after = measure();
+        println!("{rounds} rounds in {:?}: before {before}; after {after}", start.elapsed());
+        let counted = |measure: measure::Measure| {
+            (measure.descriptors, measure.threads, measure.children, measure.mounts)
+        };
+        assert_eq!(counted(after), counted(before));
+        assert!(after.memory < before.memory + 1024, "the memory grew");
+    });
+}

@@ -1,0 +1,70 @@
+//! FUSE filesystems whose daemon is the test, and does as much of its work as the test says.
+#![allow(dead_code, reason = "each test file uses a part")]
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::fd::AsRawFd;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use csi_mount::{Mount, MountOptions, Target};
+
+/// A FUSE filesystem whose daemon did nothing yet.
+pub(crate) fn fuse(target: &Target) -> File {
+    let device = File::options().read(true).write(true).open("/dev/fuse").expect("open /dev/fuse as root");
+    let options = MountOptions::parse(["rootmode=40000", "user_id=0", "group_id=0"]).unwrap();
+    let options = options.with_option("fd", &device.as_raw_fd().to_string()).unwrap();
+    Mount::new("fuse", "silent").options(&options).at(target).unwrap();
+    device
+}
+
+/// Answers the first request, FUSE_INIT, so that the next ones are sent.
+pub(crate) fn answer_init(mut device: &File) {
+    let mut request = [0; 8192];
+    let length = device.read(&mut request).unwrap();
+    assert!(length >= 40 && request[4..8] == 26_u32.to_ne_bytes(), "the first request is FUSE_INIT");
+    let mut answer = [0_u8; 16 + 64];
+    let length = answer.len() as u32;
+    answer[..4].copy_from_slice(&length.to_ne_bytes());
+    answer[8..16].copy_from_slice(&request[8..16]);
+    answer[16..20].copy_from_slice(&7_u32.to_ne_bytes());
+    answer[20..24].copy_from_slice(&31_u32.to_ne_bytes());
+    answer[36..40].copy_from_slice(&4096_u32.to_ne_bytes());
+    device.write_all(&answer).unwrap();
+}
+
+/// A daemon that takes every request and answers none: who waits for it can't even be killed.
+pub(crate) struct SilentDaemon {
+    thread: JoinHandle<usize>,
+}
+
+impl SilentDaemon {
+    pub(crate) fn mount(target: &Target) -> Self {
+        let mut device = fuse(target);
+        answer_init(&device);
+        let thread = std::thread::spawn(move || {
+            let mut taken = 0;
+            // The end comes with the filesystem's: ENODEV.
+            let mut request = [0; 8192];
+            while device.read(&mut request).is_ok() {
+                // That somebody who waits is to be killed (FUSE_INTERRUPT) is told, too.
+                taken += usize::from(request[4..8] != 36_u32.to_ne_bytes());
+            }
+            taken
+        });
+        Self { thread }
+    }
+
+    /// How many requests it took, once it is unmounted.
+    pub(crate) fn taken(self) -> usize {
+        self.thread.join().unwrap()
+    }
+}
+
+/// Runs something that has to end in time.
+pub(crate) fn bounded<T>(limit: Duration, run: impl FnOnce() -> T) -> T {
+    let start = Instant::now();
+    let result = run();
+    assert!(start.elapsed() < limit, "took {:?}", start.elapsed());
+    result
+}

@@ -1,0 +1,195 @@
+//! A filesystem whose daemon does not answer costs bounded time, one helper process and no thread.
+
+mod fuse_support;
+mod measure;
+mod mount_support;
+
+use std::fs::File;
+use std::path::Path;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use csi_mount::testing::{Feature, without_features};
+use csi_mount::{
+    Bind, Detach, ErrorKind, MountHealth, MountState, Outcome, Root, Target, Unmount, Unmounted, health,
+    health_within, mount_state, stats_within, unmount,
+};
+use fuse_support::{SilentDaemon, answer_init, bounded, fuse};
+use measure::{measure, rounds};
+use mount_support::{sandbox, target};
+
+/// A test counts the children of the process, so they run one after the other.
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+const MOMENT: Duration = Duration::from_millis(100);
+const SECOND: Duration = Duration::from_secs(1);
+const BOUND: Duration = Duration::from_secs(10);
+
+fn forced() -> Unmount {
+    Unmount::new().detach(Detach::IfUnresponsive).timeout(MOMENT)
+}
+
+#[test]
+fn each_call_returns_with_the_right_outcome() {
+    let _alone = alone();
+    sandbox(|sandbox| {
+        let (staging, publish) = (target(sandbox, "staging"), target(sandbox, "publish"));
+        let daemon = SilentDaemon::mount(&staging);
+        let state = |target: &Target| bounded(SECOND, || mount_state(target.path())).unwrap();
+        assert!(matches!(state(&staging), MountState::Mounted(_)));
+        let bound = || bounded(SECOND, || Bind::new(staging.path()).at(&publish)).unwrap();
+        assert_eq!(bound(), Outcome::Mounted, "a bind of its root asks nothing of it");
+        assert_eq!(bound(), Outcome::AlreadyMounted);
+
+        for target in [&staging, &publish] {
+            let found = bounded(BOUND, || health_within(target.path(), MOMENT)).unwrap();
+            assert_eq!(found, MountHealth::Unresponsive);
+            let error = bounded(BOUND, || stats_within(target.path(), MOMENT)).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Unresponsive, "{error}");
+        }
+        // An earlier child is stuck, so nobody waits again.
+        let error = bounded(SECOND, || stats_within(publish.path(), BOUND)).unwrap_err();
+        assert!(error.to_string().contains("an earlier call still waits"), "{error}");
+
+        // The helper is held by the mount that it asked, which makes it busy.
+        let error = bounded(BOUND, || unmount(&staging)).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Busy);
+        assert!(error.to_string().contains("does not answer; have it detached"), "{error}");
+        let unpublished = bounded(BOUND, || forced().at(&publish)).unwrap();
+        assert_eq!(unpublished, Unmounted::Unmounted { layers: 1 });
+        assert_eq!(state(&publish), MountState::NotMounted);
+        // The force has ended the connection: it is dead now, and no longer silent.
+        let found = bounded(BOUND, || health(staging.path())).unwrap();
+        assert_eq!(found, MountHealth::Dead(nix::libc::ENOTCONN));
+        let unstaged = bounded(BOUND, || forced().at(&staging)).unwrap();
+        assert_eq!(unstaged, Unmounted::Unmounted { layers: 1 });
+        assert!(daemon.taken() >= 2);
+    });
+}
+
+#[test]
+fn a_way_through_it_is_given_up() {
+    let _alone = alone();
+    std::thread::scope(|scope| {
+        for kernel in [&[][..], &[Feature::CachedLookup]] {
+            scope.spawn(|| sandbox(|sandbox| ways_through(sandbox, kernel)));
+        }
+    });
+    settle(0);
+}
+
+fn ways_through(sandbox: &Path, kernel: &[Feature]) {
+    let (staging, publish) = (target(sandbox, "staging"), target(sandbox, "publish"));
+    let daemon = SilentDaemon::mount(&staging);
+    let below = staging.path().join("volume");
+    let root = Root::open(staging.path()).unwrap();
+    let given_up = |limit, call: &dyn Fn() -> csi_mount::Result<()>| {
+        let error = without_features(kernel, || bounded(limit, call)).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unresponsive, "without {kernel:?}: {error}");
+    };
+    let bind = || Bind::new(&below).at(&publish).map(drop);
+    std::thread::scope(|scope| {
+        scope.spawn(|| given_up(BOUND, &bind));
+        scope.spawn(|| given_up(BOUND, &|| mount_state(staging.path().join("other")).map(drop)));
+        scope.spawn(|| given_up(BOUND, &|| root.target("directory/target").map(drop)));
+    });
+    assert_eq!(publish.state().unwrap(), MountState::NotMounted);
+    // The child that went this way is stuck, so the next one knows at once.
+    given_up(SECOND, &bind);
+    given_up(SECOND, &|| Target::new(below.join("target")).map(drop));
+    drop(root);
+    bounded(BOUND, || forced().at(&staging)).unwrap();
+    assert!(daemon.taken() >= 1);
+}
+
+/// Waits for helpers to go that are free to go.
+fn settle(children: usize) {
+    let end = Instant::now() + BOUND;
+    loop {
+        // Any question collects those that went.
+        csi_mount::stats("/").unwrap();
+        if measure::children() <= children {
+            return;
+        }
+        assert!(Instant::now() < end, "{} children are left", measure::children());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn a_thousand_calls_leave_one_helper_process_and_no_thread() {
+    let _alone = alone();
+    sandbox(|sandbox| {
+        let (staging, publish) = (target(sandbox, "staging"), target(sandbox, "publish"));
+        let daemon = SilentDaemon::mount(&staging);
+        settle(0);
+        let before = measure();
+        let calls = rounds(1000);
+        let start = Instant::now();
+        let mut slowest = Duration::ZERO;
+        for call in 0..calls {
+            let start = Instant::now();
+            match call % 6 {
+                0 => assert!(stats_within(staging.path(), MOMENT).is_err()),
+                1 => assert_eq!(health_within(staging.path(), MOMENT).unwrap(), MountHealth::Unresponsive),
+                2 => assert!(mount_state(staging.path()).unwrap().mount_point().is_some()),
+                3 => assert!(matches!(Bind::new(staging.path()).at(&publish), Ok(Outcome::Mounted))),
+                4 => assert_eq!(unmount(&publish).unwrap(), Unmounted::Unmounted { layers: 1 }),
+                _ => assert!(staging.state().unwrap().mount_point().is_some()),
+            }
+            slowest = slowest.max(start.elapsed());
+        }
+        let took = start.elapsed();
+        let after = measure();
+        println!("{calls} calls in {took:?}, the slowest {slowest:?}: before {before}; after {after}");
+        assert!(slowest < BOUND);
+        assert_eq!(after.children, 1, "one helper waits for the daemon");
+        assert!((after.descriptors, after.threads) <= (before.descriptors, before.threads));
+        assert_eq!(bounded(BOUND, || forced().at(&staging)).unwrap(), Unmounted::Unmounted { layers: 1 });
+        println!("the daemon took {} requests", daemon.taken());
+        settle(0);
+    });
+}
+
+#[test]
+fn many_at_once_wait_no_longer_than_one() {
+    let _alone = alone();
+    sandbox(|sandbox| {
+        let staging = target(sandbox, "staging");
+        let daemon = SilentDaemon::mount(&staging);
+        let start = Instant::now();
+        std::thread::scope(|scope| {
+            for _ in 0..64 {
+                scope.spawn(|| {
+                    let error = stats_within(staging.path(), 5 * MOMENT).unwrap_err();
+                    assert_eq!(error.kind(), ErrorKind::Unresponsive);
+                });
+            }
+        });
+        assert!(start.elapsed() < BOUND, "{:?}", start.elapsed());
+        assert_eq!(measure::children(), 1);
+        forced().at(&staging).unwrap();
+        assert_eq!(daemon.taken(), 1, "one was asked for all");
+        settle(0);
+    });
+}
+
+#[test]
+fn a_daemon_that_never_starts_leaves_no_helper_at_all() {
+    let _alone = alone();
+    sandbox(|sandbox| {
+        let target = target(sandbox, "target");
+        let device: File = fuse(&target);
+        settle(0);
+        for _ in 0..5 {
+            let error = stats_within(target.path(), MOMENT).unwrap_err();
+            assert!(error.to_string().contains("within 100ms"), "{error}");
+        }
+        assert_eq!(measure::children(), 0, "who waits for a request that was not taken can be killed");
+        answer_init(&device);
+        unmount(&target).unwrap();
+    });
+}

@@ -1,0 +1,186 @@
+//! The health of a mount is what happened to it, and a busy mount names who uses it.
+
+mod devices;
+mod fuse_support;
+mod mount_support;
+
+use std::fs;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use csi_mount::testing::{Feature, PeerNamespace, without_features};
+use csi_mount::{
+    Bind, Detach, ErrorKind, LoopDevice, LoopOptions, Mount, MountHealth, MountOptions, MountUser, Target,
+    Unmount, Unmounted, health, mount_users, unmount,
+};
+use devices::Image;
+use fuse_support::{answer_init, fuse};
+use mount_support::{sandbox, target};
+use nix::libc;
+
+const KERNELS: [&[Feature]; 2] = [&[], &[Feature::Statmount, Feature::Openat2]];
+
+fn run(program: &str, arguments: &[&str]) {
+    let status = Command::new(program).args(arguments).stdin(Stdio::null()).stdout(Stdio::null()).status();
+    assert!(status.unwrap_or_else(|error| panic!("{program}: {error}")).success());
+}
+
+/// A filesystem on an image, mounted with these options.
+fn mounted(filesystem: &str, options: &[&str], target: &Target) -> Image {
+    let image = Image::new(if filesystem == "xfs" { 300 } else { 64 });
+    run(&format!("mkfs.{filesystem}"), &["-q", image.path().to_str().unwrap()]);
+    let options = MountOptions::parse(options).unwrap();
+    Mount::new(filesystem, image.path()).options(&options).at(target).unwrap();
+    image
+}
+
+#[test]
+fn a_mount_that_works_is_healthy() {
+    for kernel in KERNELS {
+        sandbox(|sandbox| {
+            let target = target(sandbox, "target");
+            without_features(kernel, || {
+                assert_eq!(health(target.path()).unwrap(), MountHealth::NotMounted);
+                assert_eq!(health(sandbox.join("absent")).unwrap(), MountHealth::NotMounted);
+                assert_eq!(health("relative").unwrap_err().kind(), ErrorKind::InvalidInput);
+                for options in [&[][..], &["ro"]] {
+                    let options = MountOptions::parse(options).unwrap();
+                    Mount::new("tmpfs", "volume").options(&options).at(&target).unwrap();
+                    assert_eq!(health(target.path()).unwrap(), MountHealth::Healthy, "{options:?}");
+                    unmount(&target).unwrap();
+                }
+            });
+        });
+    }
+}
+
+#[test]
+fn an_ext4_that_met_an_error_is_read_only() {
+    for kernel in KERNELS {
+        sandbox(|sandbox| {
+            let target = target(sandbox, "target");
+            let image = mounted("ext4", &["errors=remount-ro"], &target);
+            assert_eq!(health(target.path()).unwrap(), MountHealth::Healthy);
+            let name = image.path().file_name().unwrap().to_str().unwrap();
+            fs::write(format!("/sys/fs/ext4/{name}/trigger_fs_error"), "1").unwrap();
+            without_features(kernel, || {
+                assert_eq!(health(target.path()).unwrap(), MountHealth::ReadOnly, "without {kernel:?}");
+                // Nor does it count as the mount that was asked for.
+                let error = Mount::new("ext4", image.path()).at(&target).unwrap_err();
+                assert_eq!(error.kind(), ErrorKind::ReadOnly, "{error}");
+            });
+            unmount(&target).unwrap();
+        });
+    }
+}
+
+#[test]
+fn an_xfs_that_shut_down_is_dead_and_never_detached_for_it() {
+    sandbox(|sandbox| {
+        let target = target(sandbox, "target");
+        let _image = mounted("xfs", &[], &target);
+        let open = fs::File::open(target.path()).unwrap();
+        run("xfs_io", &["-x", "-c", "shutdown", target.path().to_str().unwrap()]);
+        let found = health(target.path()).unwrap();
+        assert_eq!(found, MountHealth::Dead(libc::EIO));
+        assert!(found.to_string().contains("the filesystem is dead: Input/output error"), "{found}");
+        let error = Unmount::new().detach(Detach::IfUnresponsive).at(&target).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Busy, "its device would not be free: {error}");
+        drop(open);
+        assert_eq!(unmount(&target).unwrap(), Unmounted::Unmounted { layers: 1 });
+    });
+}
+
+#[test]
+fn a_mount_whose_daemon_is_gone_is_dead() {
+    sandbox(|sandbox| {
+        let target = target(sandbox, "target");
+        let device = fuse(&target);
+        answer_init(&device);
+        drop(device);
+        assert_eq!(health(target.path()).unwrap(), MountHealth::Dead(libc::ENOTCONN));
+        unmount(&target).unwrap();
+    });
+}
+
+/// A process with its working directory there.
+struct Sleeper(Child);
+
+impl Sleeper {
+    fn at(directory: &Path) -> Self {
+        let mut command = Command::new("sleep");
+        command.arg("300").current_dir(directory).process_group(0);
+        Self(command.spawn().unwrap())
+    }
+}
+
+impl Drop for Sleeper {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn who_uses_a_mount_is_named() {
+    sandbox(|sandbox| {
+        let target = target(sandbox, "target");
+        Mount::new("tmpfs", "volume").at(&target).unwrap();
+        assert_eq!(mount_users(&target).unwrap(), []);
+        let sleeper = Sleeper::at(target.path());
+        let end = Instant::now() + Duration::from_secs(10);
+        let is_sleeper =
+            |user: &MountUser| *user == MountUser::Process { id: sleeper.0.id(), name: "sleep".into() };
+        while !mount_users(&target).unwrap().iter().all(is_sleeper) {
+            assert!(Instant::now() < end, "it never becomes what it is");
+        }
+        let error = unmount(&target).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Busy);
+        let wanted = format!("process {} (sleep); end what uses it", sleeper.0.id());
+        assert!(error.to_string().ends_with(&wanted), "{error}");
+        drop(sleeper);
+        unmount(&target).unwrap();
+    });
+}
+
+#[test]
+fn who_uses_its_copy_in_another_namespace_is_named() {
+    sandbox(|sandbox| {
+        let source = mount_support::source(sandbox, "source");
+        let target = target(sandbox, "target");
+        let peer = PeerNamespace::new();
+        Bind::new(&source).at(&target).unwrap();
+        // The sandbox itself is of the same filesystem, and says nothing about the target.
+        let _elsewhere = Sleeper::at(sandbox);
+        let path = target.path().to_owned();
+        let sleeper = peer.run(move || Sleeper::at(&path));
+        let error = unmount(&target).unwrap_err();
+        let wanted = format!("Device or resource busy: process {} (", sleeper.0.id());
+        assert!(error.to_string().contains(&wanted), "{error}");
+        assert_eq!(mount_users(&target).unwrap().len(), 1);
+        drop(sleeper);
+        unmount(&target).unwrap();
+    });
+}
+
+#[test]
+fn a_loop_device_and_a_mount_below_are_named() {
+    sandbox(|sandbox| {
+        let outer = target(sandbox, "target");
+        Mount::new("tmpfs", "volume").at(&outer).unwrap();
+        let file = outer.path().join("image");
+        fs::File::create(&file).unwrap().set_len(1 << 20).unwrap();
+        let device = LoopDevice::attach(&file, &LoopOptions::new()).unwrap();
+        let inner = target(outer.path(), "inner");
+        Mount::new("tmpfs", "inner").at(&inner).unwrap();
+        let users = mount_users(&outer).unwrap();
+        assert!(users.contains(&MountUser::Mount(inner.path().to_owned())), "{users:?}");
+        assert!(users.contains(&MountUser::LoopDevice(device.path().to_owned())), "{users:?}");
+        let error = unmount(&outer).unwrap_err();
+        assert!(error.to_string().contains(&format!("loop device {}", device.path().display())), "{error}");
+        device.detach().unwrap();
+        unmount(&inner).unwrap();
+    });
+}

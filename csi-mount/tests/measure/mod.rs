@@ -1,0 +1,55 @@
+//! What this process has of the machine: to see that it does not grow.
+#![allow(dead_code, reason = "each test file uses a part")]
+
+use std::fmt;
+use std::fs;
+
+/// How many rounds a test runs: few by default, as many as `CSI_TEST_ROUNDS` says for the full run.
+pub(crate) fn rounds(few: u32) -> u32 {
+    match std::env::var("CSI_TEST_ROUNDS") {
+        Ok(rounds) => rounds.parse().expect("CSI_TEST_ROUNDS is a number"),
+        Err(_) => few,
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Measure {
+    pub(crate) descriptors: usize,
+    pub(crate) threads: usize,
+    /// Children of this process, zombies too.
+    pub(crate) children: usize,
+    /// Mounts of this thread's namespace.
+    pub(crate) mounts: usize,
+    /// Memory in use, in KiB.
+    pub(crate) memory: usize,
+}
+
+impl fmt::Display for Measure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { descriptors, threads, children, mounts, memory } = self;
+        write!(f, "{descriptors} fds, {threads} threads, {children} children, {mounts} mounts, {memory} KiB")
+    }
+}
+
+pub(crate) fn measure() -> Measure {
+    let count = |directory| fs::read_dir(directory).unwrap().count();
+    let memory = fs::read_to_string("/proc/self/status").unwrap();
+    let memory = memory.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    Measure {
+        descriptors: count("/proc/self/fd"),
+        threads: count("/proc/self/task"),
+        children: children(),
+        mounts: fs::read_to_string("/proc/thread-self/mountinfo").unwrap().lines().count(),
+        memory: memory.trim().trim_end_matches(" kB").parse().unwrap(),
+    }
+}
+
+pub(crate) fn children() -> usize {
+    let own = std::process::id().to_string();
+    let stats = fs::read_dir("/proc").unwrap().flatten();
+    let stats = stats.filter_map(|entry| fs::read_to_string(entry.path().join("stat")).ok());
+    // After the name in brackets: the state, and the parent.
+    let is_own =
+        |stat: &String| stat.rsplit(") ").next().and_then(|rest| rest.split(' ').nth(1)) == Some(&own);
+    stats.filter(is_own).count()
+}

@@ -1,0 +1,101 @@
+//! At no moment, in no namespace, is a target seen without its attributes.
+
+mod measure;
+mod mount_support;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use csi_mount::testing::{Feature, PeerNamespace, without_features};
+use csi_mount::{Bind, MountAttributes, unmount};
+use mount_support::{sandbox, source, target};
+use rustix::fs::{StatVfsMountFlags, statvfs};
+
+const KERNELS: [&[Feature]; 3] = [
+    &[],
+    &[Feature::MountSetattr, Feature::Statmount],
+    &[Feature::MountSetattr, Feature::FsContext, Feature::Statmount],
+];
+
+/// What a watcher saw so far, and when it is to stop.
+#[derive(Debug, Default)]
+struct Watch {
+    seen: AtomicU64,
+    bare: AtomicU64,
+    is_done: AtomicBool,
+}
+
+impl Watch {
+    /// The file is there through the bind alone, and one call tells of the mount that led to it.
+    fn poll(&self, file: &PathBuf) {
+        let wanted = StatVfsMountFlags::RDONLY
+            | StatVfsMountFlags::NOSUID
+            | StatVfsMountFlags::NODEV
+            | StatVfsMountFlags::NOEXEC;
+        while !self.is_done.load(Ordering::Relaxed) {
+            let Ok(found) = statvfs(file) else { continue };
+            let counter = if found.f_flag.contains(wanted) { &self.seen } else { &self.bare };
+            counter.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    fn seen(&self) -> u64 {
+        self.seen.load(Ordering::Relaxed) + self.bare.load(Ordering::Relaxed)
+    }
+}
+
+/// Ends watchers when dropped.
+struct Stop<'a>([&'a Watch; 2]);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.iter().for_each(|watch| watch.is_done.store(true, Ordering::Relaxed));
+    }
+}
+
+#[test]
+fn no_poll_ever_sees_the_target_bare() {
+    let rounds = measure::rounds(100);
+    for kernel in KERNELS {
+        sandbox(|sandbox| {
+            let (source, target) = (source(sandbox, "source"), target(sandbox, "target"));
+            let peer = PeerNamespace::new();
+            let (there, here) = (Arc::new(Watch::default()), Watch::default());
+            let file = target.path().join("file");
+            let watcher = peer.start({
+                let (there, file) = (there.clone(), file.clone());
+                move || there.poll(&file)
+            });
+            std::thread::scope(|scope| {
+                scope.spawn(|| here.poll(&file));
+                // However it ends, the watchers end.
+                let _stop = Stop([&there, &here]);
+                for _ in 0..rounds {
+                    let before = there.seen();
+                    let attributes = MountAttributes::RDONLY
+                        | MountAttributes::NOSUID
+                        | MountAttributes::NODEV
+                        | MountAttributes::NOEXEC;
+                    let bind = Bind::new(&source).attributes(attributes);
+                    without_features(kernel, || bind.at(&target)).unwrap();
+                    let deadline = Instant::now() + Duration::from_secs(10);
+                    while there.seen() == before {
+                        assert!(Instant::now() < deadline, "the peer never met the mount");
+                        std::thread::yield_now();
+                    }
+                    unmount(&target).unwrap();
+                }
+            });
+            watcher();
+            let counts = [&there, &here]
+                .map(|watch| (watch.seen.load(Ordering::Relaxed), watch.bare.load(Ordering::Relaxed)));
+            println!(
+                "{rounds} publishes without {kernel:?}: (seen, bare) there {:?}, here {:?}",
+                counts[0], counts[1]
+            );
+            assert_eq!((counts[0].1, counts[1].1), (0, 0));
+        });
+    }
+}

@@ -1,0 +1,199 @@
+//! Many at one target never stack and never take away what is another's; nobody leads us out of a root.
+
+mod measure;
+mod mount_support;
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use csi_mount::testing::{Feature, without_features};
+use csi_mount::{Bind, ErrorKind, Mount, MountAttributes, Outcome, Root, Target, Unmounted, mounts, unmount};
+use mount_support::{sandbox, source, target};
+use rustix::fs::{RenameFlags, renameat_with};
+
+const THREADS: usize = 64;
+
+/// How often each thing happened.
+#[derive(Debug, Default)]
+struct Tally {
+    mounted: AtomicU64,
+    found: AtomicU64,
+    unmounted: AtomicU64,
+    busy: AtomicU64,
+}
+
+impl Tally {
+    fn publish(&self, source: &Path, target: &Target) {
+        let bind = Bind::new(source).attributes(MountAttributes::RDONLY);
+        match bind.at(target) {
+            Ok(Outcome::Mounted) => self.mounted.fetch_add(1, Ordering::Relaxed),
+            Ok(Outcome::AlreadyMounted) => self.found.fetch_add(1, Ordering::Relaxed),
+            Err(error) if error.kind() == ErrorKind::Busy => self.busy.fetch_add(1, Ordering::Relaxed),
+            Err(error) => panic!("publish: {error}"),
+        };
+    }
+
+    fn unpublish(&self, target: &Target) {
+        match unmount(target) {
+            Ok(Unmounted::Unmounted { layers }) => {
+                self.unmounted.fetch_add(layers.into(), Ordering::Relaxed);
+            }
+            Ok(_) => {}
+            Err(error) if error.kind() == ErrorKind::Busy => {
+                self.busy.fetch_add(1, Ordering::Relaxed);
+            }
+            Err(error) => panic!("unpublish: {error}"),
+        }
+    }
+}
+
+#[test]
+fn many_publish_and_unpublish_one_target() {
+    let rounds = measure::rounds(1600) / THREADS as u32;
+    sandbox(|sandbox| {
+        let (source, shared) = (source(sandbox, "source"), target(sandbox, "target"));
+        // Each thread's own, which nobody else has any business with.
+        let own: Vec<_> = (0..THREADS).map(|index| target(sandbox, &format!("own{index}"))).collect();
+        own.iter().for_each(|own| assert_eq!(Bind::new(&source).at(own).unwrap(), Outcome::Mounted));
+        let ids = || own.iter().map(|own| own.state().unwrap().mount_point().unwrap().id).collect::<Vec<_>>();
+        let before = (ids(), mounts().unwrap().len());
+        let (tally, is_done, start) = (Tally::default(), AtomicBool::new(false), Instant::now());
+        let (mut polls, mut most) = (0_u64, 0);
+        std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..THREADS)
+                .map(|_| {
+                    scope.spawn(|| {
+                        for _ in 0..rounds {
+                            tally.publish(&source, &shared);
+                            tally.unpublish(&shared);
+                        }
+                    })
+                })
+                .collect();
+            let watcher = scope.spawn(|| {
+                let (mut polls, mut most) = (0_u64, 0);
+                while !is_done.load(Ordering::Relaxed) {
+                    // A table that changes during every read says nothing.
+                    if let Ok(mounts) = mounts() {
+                        polls += 1;
+                        most = most
+                            .max(mounts.iter().filter(|entry| entry.mount_point == shared.path()).count());
+                    }
+                }
+                (polls, most)
+            });
+            threads.into_iter().for_each(|thread| thread.join().unwrap());
+            is_done.store(true, Ordering::Relaxed);
+            (polls, most) = watcher.join().unwrap();
+        });
+        println!(
+            "{THREADS} threads, {rounds} rounds each in {:?}: {tally:?}; at most {most} in {polls} polls",
+            start.elapsed()
+        );
+        assert!(most <= 1, "stacked");
+        unmount(&shared).unwrap();
+        assert_eq!((ids(), mounts().unwrap().len()), before, "another's mount is gone");
+        assert_eq!(fs::read_to_string(source.join("file")).unwrap(), "source");
+    });
+}
+
+/// Everything below a directory, and every mount that is not the attacked root's.
+fn outside(directory: &Path, root: &Path) -> (BTreeMap<PathBuf, Option<Vec<u8>>>, Vec<String>) {
+    let mut files = BTreeMap::new();
+    let mut left = vec![directory.to_owned()];
+    while let Some(directory) = left.pop() {
+        for entry in fs::read_dir(directory).unwrap().flatten() {
+            let is_directory = entry.file_type().unwrap().is_dir();
+            files.insert(entry.path(), if is_directory { None } else { fs::read(entry.path()).ok() });
+            left.extend(is_directory.then(|| entry.path()));
+        }
+    }
+    let others = mounts().unwrap().into_iter().filter(|entry| !entry.mount_point.starts_with(root));
+    (files, others.map(|entry| format!("{entry:?}")).collect())
+}
+
+/// Swaps a name in a directory with its link for as long as it may, and leaves it right for a moment at times.
+fn attack(directory: &OwnedFd, name: &str, is_done: &AtomicBool) -> u64 {
+    let link = format!("{name}-link");
+    let mut swaps = 0;
+    while !is_done.load(Ordering::Relaxed) {
+        // A directory that something is mounted on is not renamed.
+        swaps += u64::from(renameat_with(directory, name, directory, &link, RenameFlags::EXCHANGE).is_ok());
+        if swaps % 4 == 0 {
+            std::thread::sleep(Duration::from_micros(swaps % 300));
+        }
+    }
+    swaps
+}
+
+/// One try at a target that may be anywhere at this moment; true when all of it went well.
+fn publish_and_unpublish(root: &Root, source: &Path) -> bool {
+    let path = Path::new("uid/volume/target");
+    let publish = || -> csi_mount::Result<()> {
+        let target = root.target(path)?;
+        target.create_dir()?;
+        Bind::new(source).attributes(MountAttributes::RDONLY).at(&target)?;
+        Ok(())
+    };
+    let published = publish().is_ok();
+    let unpublish = || -> csi_mount::Result<()> {
+        let target = root.target(path)?;
+        unmount(&target)?;
+        target.remove()?;
+        Ok(())
+    };
+    unpublish().is_ok() && published
+}
+
+#[test]
+fn an_attacker_who_swaps_components_gains_nothing() {
+    let seconds = measure::rounds(2);
+    for kernel in [&[][..], &[Feature::Openat2, Feature::StatxMount]] {
+        sandbox(|sandbox| {
+            let source = source(sandbox, "source");
+            let (pods, victim) = (sandbox.join("pods"), sandbox.join("victim"));
+            for directory in ["pods/uid/volume", "victim/volume", "victim/volume/target"] {
+                fs::create_dir_all(sandbox.join(directory)).unwrap();
+            }
+            let mounted = target(&victim, "mounted");
+            Mount::new("tmpfs", "victim").at(&mounted).unwrap();
+            fs::write(victim.join("volume/file"), "data").unwrap();
+            symlink("../victim", pods.join("uid-link")).unwrap();
+            symlink("../../victim/volume", pods.join("uid/volume-link")).unwrap();
+            symlink("../../../victim/mounted", pods.join("uid/volume/target-link")).unwrap();
+            fs::create_dir(pods.join("uid/volume/target")).unwrap();
+            let before = outside(&victim, &pods);
+
+            let root = Root::open(&pods).unwrap();
+            let (is_done, mut tries, mut went_well) = (AtomicBool::new(false), 0_u64, 0_u64);
+            let swaps: Vec<u64> = std::thread::scope(|scope| {
+                let attackers =
+                    [("", "uid"), ("uid", "volume"), ("uid/volume", "target")].map(|(path, name)| {
+                        // Opened before anything is swapped, so that the attack itself stays in the root.
+                        let directory: OwnedFd = File::open(pods.join(path)).unwrap().into();
+                        let is_done = &is_done;
+                        move || attack(&directory, name, is_done)
+                    });
+                let attackers = attackers.map(|attack| scope.spawn(attack));
+                let end = Instant::now() + Duration::from_secs(seconds.into());
+                without_features(kernel, || {
+                    while Instant::now() < end {
+                        tries += 1;
+                        went_well += u64::from(publish_and_unpublish(&root, &source));
+                    }
+                });
+                is_done.store(true, Ordering::Relaxed);
+                attackers.into_iter().map(|attacker| attacker.join().unwrap()).collect()
+            });
+            println!("{seconds} s without {kernel:?}: {swaps:?} swaps, {tries} tries, {went_well} went well");
+            assert_eq!(outside(&victim, &pods), before);
+            assert_eq!(fs::read_to_string(source.join("file")).unwrap(), "source");
+            assert!(went_well > 0 && tries > went_well && swaps.iter().all(|swaps| *swaps > 0));
+        });
+    }
+}

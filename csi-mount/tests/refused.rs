@@ -1,0 +1,142 @@
+//! What can not work is refused with a clear error, and nothing is changed by the attempt.
+
+mod devices;
+mod mount_support;
+
+use std::collections::BTreeSet;
+use std::ffi::OsStr;
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use csi_mount::{
+    Bind, DeviceAccess, Error, ErrorKind, LoopOptions, Mount, MountOptions, MountState, Outcome, Removed,
+    Target, Unmounted, health, mount_state, mounts, stats, unmount,
+};
+use devices::Image;
+use mount_support::{sandbox, source, target};
+
+/// The mounts and all files of the sandbox.
+fn world(sandbox: &Path) -> (Vec<String>, BTreeSet<PathBuf>) {
+    let (mut files, mut left) = (BTreeSet::new(), vec![sandbox.to_owned()]);
+    while let Some(directory) = left.pop() {
+        for entry in fs::read_dir(directory).unwrap().flatten() {
+            left.extend(entry.file_type().unwrap().is_dir().then(|| entry.path()));
+            files.insert(entry.path());
+        }
+    }
+    (mounts().unwrap().iter().map(|entry| format!("{entry:?}")).collect(), files)
+}
+
+/// Runs what has to be refused so, with these words, and change nothing.
+#[track_caller]
+fn refused<T: std::fmt::Debug>(
+    sandbox: &Path,
+    kind: ErrorKind,
+    words: &str,
+    run: impl FnOnce() -> Result<T, Error>,
+) {
+    let before = world(sandbox);
+    let error = run().unwrap_err();
+    assert_eq!(error.kind(), kind, "{error}");
+    assert!(error.to_string().contains(words), "{error:?} does not say {words:?}");
+    assert_eq!(world(sandbox), before, "{error}");
+}
+
+#[test]
+fn paths_that_can_never_work() {
+    sandbox(|sandbox| {
+        let directory = target(sandbox, "target");
+        let source = source(sandbox, "source");
+        let long_path = format!("/{}", "long/".repeat(1000));
+        let long_name = sandbox.join("n".repeat(256));
+        for (path, words) in [
+            (Path::new(""), "the path is empty"),
+            (Path::new("relative/target"), "not absolute"),
+            (Path::new(&long_path), "longer than 4095 bytes"),
+            (&long_name, "longer than 255 bytes"),
+            (Path::new("/a\0b"), "NUL"),
+            (&sandbox.join("target/../target"), "\"..\""),
+        ] {
+            let refused = |run: &dyn Fn() -> Result<(), Error>| {
+                refused(sandbox, ErrorKind::InvalidInput, words, run);
+            };
+            refused(&|| Target::new(path).map(drop));
+            refused(&|| Bind::new(path).at(&directory).map(drop));
+            refused(&|| mount_state(path).map(drop));
+            refused(&|| stats(path).map(drop));
+            refused(&|| health(path).map(drop));
+        }
+        let inside = target(&source, "inside");
+        refused(sandbox, ErrorKind::InvalidInput, "it is inside the source", || {
+            Bind::new(&source).at(&inside)
+        });
+        refused(sandbox, ErrorKind::InvalidInput, "it holds the source", || {
+            Bind::new(inside.path()).at(&Target::new(&source).unwrap())
+        });
+    });
+}
+
+#[test]
+fn paths_that_are_no_text_work() {
+    sandbox(|sandbox| {
+        let name = |bytes: &[u8]| sandbox.join(OsStr::from_bytes(bytes));
+        let source = name(b"so\xffurce\n");
+        fs::create_dir(&source).unwrap();
+        fs::write(source.join("file"), "data").unwrap();
+        let target = Target::new(name(b"\xc3\x28 tar\tget\\040")).unwrap();
+        target.create_dir().unwrap();
+        assert_eq!(Bind::new(&source).at(&target).unwrap(), Outcome::Mounted);
+        assert_eq!(Bind::new(&source).at(&target).unwrap(), Outcome::AlreadyMounted);
+        assert!(matches!(mount_state(target.path()).unwrap(), MountState::Mounted(_)));
+        assert_eq!(target.mounted().unwrap().unwrap().mount_point, target.path());
+        assert_eq!(fs::read_to_string(target.path().join("file")).unwrap(), "data");
+        stats(target.path()).unwrap();
+        assert!(health(target.path()).unwrap().is_healthy());
+        assert_eq!(unmount(&target).unwrap(), Unmounted::Unmounted { layers: 1 });
+        assert_eq!(target.remove().unwrap(), Removed::Removed);
+    });
+}
+
+#[test]
+fn options_and_filesystems_that_are_none() {
+    sandbox(|sandbox| {
+        let target = target(sandbox, "target");
+        for option in ["a\0b", "key=val\0ue", ""] {
+            refused(sandbox, ErrorKind::InvalidInput, "option", || MountOptions::parse([option]));
+        }
+        refused(sandbox, ErrorKind::InvalidInput, "NUL", || Mount::new("tm\0pfs", "volume").at(&target));
+        refused(sandbox, ErrorKind::InvalidInput, "NUL", || Mount::new("tmpfs", "vol\0ume").at(&target));
+        refused(sandbox, ErrorKind::Unsupported, "the kernel has no filesystem \"nonefs\"", || {
+            Mount::new("nonefs", "volume").at(&target)
+        });
+        let options = MountOptions::parse(["no_such_option=hunter2"]).unwrap();
+        refused(sandbox, ErrorKind::InvalidInput, "no_such_option", || {
+            Mount::new("tmpfs", "volume").options(&options).at(&target)
+        });
+        let error = Mount::new("tmpfs", "volume").options(&options).at(&target).unwrap_err();
+        assert!(!format!("{error} {error:?}").contains("hunter2"), "the value of an option is told");
+    });
+}
+
+#[test]
+fn a_read_only_device_is_not_mounted_to_be_written() {
+    sandbox(|sandbox| {
+        let target = target(sandbox, "target");
+        let image = Image::new(64);
+        let status = Command::new("mkfs.ext4").arg("-q").arg(image.path()).stdin(Stdio::null()).status();
+        assert!(status.expect("mkfs.ext4").success());
+        let device =
+            csi_mount::LoopDevice::attach(image.file(), &LoopOptions::new().access(DeviceAccess::ReadOnly))
+                .unwrap();
+        refused(sandbox, ErrorKind::ReadOnly, "is read-only; ask for a read-only mount", || {
+            Mount::new("ext4", device.path()).at(&target)
+        });
+        let options = MountOptions::new().read_only();
+        let mount = Mount::new("ext4", device.path()).options(&options);
+        assert_eq!(mount.at(&target).unwrap(), Outcome::Mounted);
+        unmount(&target).unwrap();
+        device.detach().unwrap();
+    });
+}
