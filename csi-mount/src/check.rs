@@ -43,6 +43,20 @@ pub enum CheckReport {
 /// - [`MissingTool`](ErrorKind::MissingTool), [`ToolFailed`](ErrorKind::ToolFailed),
 ///   [`Unresponsive`](ErrorKind::Unresponsive).
 pub fn check(device: &BlockDevice, filesystem: Filesystem, policy: CheckPolicy) -> Result<CheckReport> {
+    check_within(device, filesystem, policy, CHECK_TIME_LIMIT)
+}
+
+/// As [`check`], but killed after `limit`.
+///
+/// # Errors
+///
+/// As [`check`].
+pub fn check_within(
+    device: &BlockDevice,
+    filesystem: Filesystem,
+    policy: CheckPolicy,
+    limit: Duration,
+) -> Result<CheckReport> {
     let (program, arguments): (_, &[&str]) = match (filesystem, policy) {
         (Filesystem::Ext4, CheckPolicy::ReportOnly) => ("e2fsck", &["-f", "-n"]),
         (Filesystem::Ext4, CheckPolicy::Preen) => ("e2fsck", &["-f", "-p"]),
@@ -58,7 +72,7 @@ pub fn check(device: &BlockDevice, filesystem: Filesystem, policy: CheckPolicy) 
     let tool = Tool { program, package: filesystem.package() };
     let mut line = arguments.to_vec();
     line.push(utf8(device.path(), CHECK)?);
-    let output = tool.run(&line, CHECK_TIME_LIMIT).map_err(|error| error.at(device.path()))?;
+    let output = tool.run(&line, limit).map_err(|error| error.at(device.path()))?;
     match verdict(filesystem, output.status.code()) {
         Verdict::Clean => Ok(CheckReport::Clean),
         Verdict::Repaired => Ok(CheckReport::Repaired),

@@ -178,7 +178,7 @@ impl BlockDevice {
         self.same(&File::from(file))
     }
 
-    fn same(&self, other: &File) -> Result<()> {
+    pub(crate) fn same(&self, other: &File) -> Result<()> {
         let metadata = other.metadata().map_err(|error| Error::os(OPEN, &self.path, error))?;
         let number = DeviceNumber::from_dev_t(metadata.rdev());
         let sequence = ioctl::disk_sequence(other.as_fd()).ok();

@@ -1,14 +1,18 @@
 //! What a block device holds, and the proof that it holds nothing.
 
+mod interrupted;
 mod superblock;
 mod table;
 mod windows;
 
 use std::fmt;
 use std::io;
+use std::ops::Range;
 
+pub use self::interrupted::InterruptedFormat;
 use self::table::{BootSector, Category};
-use self::windows::{Unread, Windows};
+pub(crate) use self::windows::Unread;
+use self::windows::Windows;
 use crate::{BlockDevice, Error, ErrorKind, Filesystem};
 
 /// What was found on a device: see [`BlockDevice::probe`].
@@ -18,7 +22,7 @@ use crate::{BlockDevice, Error, ErrorKind, Filesystem};
 #[non_exhaustive]
 #[must_use]
 pub enum Probe<'d> {
-    /// Nothing: every byte read is zero, and all of them were read. Only this lets the device be formatted.
+    /// Nothing: every byte read is zero, and all of them were read. This lets the device be formatted.
     Blank(BlankProof<'d>),
     /// One filesystem.
     Filesystem(Signature),
@@ -35,6 +39,8 @@ pub enum Probe<'d> {
         /// What it may be, if it has the form of a spare superblock.
         looks_like: Option<&'static str>,
     },
+    /// What is left of a format that this crate began on the blank device, killed before its end; it may be begun anew.
+    Interrupted(InterruptedFormat<'d>),
     /// A part could not be read, so nothing is known.
     Unreadable {
         /// Where the read failed.
@@ -44,7 +50,7 @@ pub enum Probe<'d> {
     },
 }
 
-/// The proof that a device was blank, which [`Format::run`](crate::Format::run) uses up.
+/// The proof that a device was blank, but for what an interrupted format left, which [`Format::run`](crate::Format::run) uses up.
 ///
 /// It is tied to the open device, can't be copied, and nothing but [`BlockDevice::probe`] makes one:
 ///
@@ -92,6 +98,8 @@ pub struct Signature {
     pub progress: Progress,
     /// By how many bytes a device must be larger for the filesystem to use any of it.
     pub(crate) least_growth: u64,
+    /// Whether the filesystem says that it found itself damaged.
+    pub(crate) has_errors: bool,
 }
 
 /// Whether a filesystem says that it was made to the end.
@@ -106,7 +114,16 @@ pub enum Progress {
 impl Signature {
     fn new(name: &'static str, offset: u64) -> Self {
         let progress = Progress::Finished;
-        Self { name, offset, uuid: None, label: None, size: None, progress, least_growth: 1 }
+        Self {
+            name,
+            offset,
+            uuid: None,
+            label: None,
+            size: None,
+            progress,
+            least_growth: 1,
+            has_errors: false,
+        }
     }
 
     /// The filesystem it is, if it is one that this crate makes and mounts, made to the end.
@@ -142,6 +159,9 @@ impl BlockDevice {
     /// name the device's content; it is [`Blank`](Probe::Blank) only if all was read and all was zero. Data that
     /// lies between the windows and nowhere else is not seen.
     ///
+    /// Data that nothing knows is [`Interrupted`](Probe::Interrupted) if a record of [`Format::run`](crate::Format::run)
+    /// and the device's start agree that it is what a killed `mkfs` left.
+    ///
     /// It doesn't use libblkid, whose "nothing found" also stands for a device that can't be read.
     pub fn probe(&self) -> Probe<'_> {
         match look(self) {
@@ -154,14 +174,27 @@ impl BlockDevice {
 fn look(device: &BlockDevice) -> Result<Probe<'_>, Unread> {
     let ends = Windows::ends(device)?;
     if let Some(found) = recognise(&ends) {
-        return Ok(found);
+        return interrupted::judge(device, &ends, found);
     }
     let between = Windows::between(device)?;
     if let Some(offset) = between.first_nonzero() {
         let looks_like = table::spare_superblock(&between, offset);
-        return Ok(Probe::UnknownData { offset, looks_like });
+        return interrupted::judge(device, &ends, Probe::UnknownData { offset, looks_like });
     }
     Ok(Probe::Blank(BlankProof { device }))
+}
+
+/// The blocks at these places, read past the page cache; the first place that can't be read otherwise.
+pub(crate) fn blocks(
+    device: &BlockDevice,
+    places: impl Iterator<Item = u64>,
+) -> Result<Vec<(u64, Vec<u8>)>, Unread> {
+    Windows::blocks(device, places)
+}
+
+/// The parts of a device whose content names it.
+pub(crate) fn ends(size: u64) -> [Range<u64>; 2] {
+    windows::ends(size)
 }
 
 /// What is at the ends of the device; none if they are zero.
@@ -256,6 +289,9 @@ impl fmt::Display for Probe<'_> {
             Self::UnknownData { offset, looks_like: None } => write!(f, "unknown data at byte {offset}"),
             Self::UnknownData { offset, looks_like: Some(form) } => {
                 write!(f, "data at byte {offset} that looks like {form}")
+            }
+            Self::Interrupted(format) => {
+                write!(f, "an interrupted format as {}, which may be begun anew", format.filesystem)
             }
             Self::Unreadable { offset, error } => {
                 write!(f, "something that can't be read at byte {offset} ({error})")

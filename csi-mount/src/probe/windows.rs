@@ -8,6 +8,7 @@ use rustix::fs::OFlags;
 use rustix::io::Errno;
 
 use crate::BlockDevice;
+use crate::intent;
 use crate::sys::ioctl;
 
 const MIB: u64 = 1 << 20;
@@ -29,17 +30,25 @@ pub(super) struct Windows {
 
 /// A part that could not be read.
 #[derive(Debug)]
-pub(super) struct Unread {
-    pub(super) offset: u64,
-    pub(super) error: io::Error,
+pub(crate) struct Unread {
+    pub(crate) offset: u64,
+    pub(crate) error: io::Error,
 }
 
 impl Windows {
     /// The first and the last 4 MiB.
     pub(super) fn ends(device: &BlockDevice) -> Result<Self, Unread> {
         let size = block_size(device)?;
-        let tail = size.saturating_sub(END).max(END.min(size));
-        Self::read(device, size, &[0..END.min(size), aligned_down(tail)..size])
+        Self::read(device, size, &ends(size))
+    }
+
+    /// Single blocks, each with its place.
+    pub(super) fn blocks(
+        device: &BlockDevice,
+        places: impl Iterator<Item = u64>,
+    ) -> Result<Vec<(u64, Vec<u8>)>, Unread> {
+        let ranges: Vec<Range<u64>> = places.map(|place| place..place + intent::BLOCK as u64).collect();
+        Ok(Self::read(device, block_size(device)?, &ranges)?.parts)
     }
 
     /// The windows between the ends.
@@ -90,6 +99,12 @@ impl Windows {
     }
 }
 
+/// The first and the last 4 MiB.
+pub(super) fn ends(size: u64) -> [Range<u64>; 2] {
+    let tail = size.saturating_sub(END).max(END.min(size));
+    [0..END.min(size), aligned_down(tail)..size]
+}
+
 /// Where filesystems keep spare superblocks, and places spread evenly over the device.
 fn places_between(size: u64) -> Vec<Range<u64>> {
     // Backup superblocks of ext2/3/4 are in groups 1 and the powers of 3, 5 and 7; a group has 8 blocks a byte.
@@ -112,6 +127,9 @@ fn places_between(size: u64) -> Vec<Range<u64>> {
         .filter(|start| between.contains(start))
         .map(|start| start..(start + FAR).min(size))
         .collect();
+    // A format's record is put nowhere but on zeros.
+    let records = intent::places(size).map(|place| place..place + intent::BLOCK as u64);
+    ranges.extend(records.filter(|record| between.contains(&record.start)));
     ranges.sort_by_key(|range| range.start);
     ranges.dedup();
     ranges
