@@ -42,12 +42,14 @@
 
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::os::fd::AsFd as _;
 use std::os::unix::fs::FileExt as _;
 
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
+use crate::own_descriptors::with_own_descriptors;
 use crate::sys::ioctl;
 use crate::{BlockDevice, Error, ErrorKind, Filesystem, Result};
 
@@ -126,10 +128,14 @@ pub(crate) fn random_uuid(device: &BlockDevice) -> Result<Uuid> {
 }
 
 /// Writes every copy. What lies between them in `rubble` becomes zero first, while the old copies still stand for it.
-pub(crate) fn begin(device: &BlockDevice, intent: Intent, rubble: &[std::ops::Range<u64>]) -> Result<()> {
+pub(crate) fn begin(device: &BlockDevice, intent: Intent, rubble: &[Range<u64>]) -> Result<()> {
+    with_own_descriptors(|| write_all(device, intent, rubble))
+}
+
+fn write_all(device: &BlockDevice, intent: Intent, rubble: &[Range<u64>]) -> Result<()> {
     let failed = |error: io::Error| Error::os(MARK, device.path(), error);
     let size = device.size()?;
-    let file = open_exclusively(device, MARK)?;
+    let file = open_exclusively(device)?;
     for range in rubble {
         clear_around_places(&file, range, size).map_err(failed)?;
     }
@@ -142,7 +148,7 @@ pub(crate) fn begin(device: &BlockDevice, intent: Intent, rubble: &[std::ops::Ra
     file.sync_data().map_err(failed)
 }
 
-fn clear_around_places(file: &File, range: &std::ops::Range<u64>, size: u64) -> io::Result<()> {
+fn clear_around_places(file: &File, range: &Range<u64>, size: u64) -> io::Result<()> {
     let zeros = vec![0; 1 << 20];
     let mut at = range.start;
     while at < range.end {
@@ -163,8 +169,12 @@ pub(crate) fn erase(device: &BlockDevice) -> Result<usize> {
     if found(device)?.is_empty() {
         return Ok(0);
     }
+    with_own_descriptors(|| clear_all(device))
+}
+
+fn clear_all(device: &BlockDevice) -> Result<usize> {
     let failed = |error: io::Error| Error::os(MARK, device.path(), error);
-    let file = open_exclusively(device, MARK)?;
+    let file = open_exclusively(device)?;
     let mut erased = 0;
     // Looked at again, now that nobody else writes.
     for (place, _) in found(device)? {
@@ -188,7 +198,7 @@ pub(crate) fn found(device: &BlockDevice) -> Result<Vec<(u64, Intent)>> {
         })
 }
 
-fn open_exclusively(device: &BlockDevice, operation: &'static str) -> Result<File> {
+fn open_exclusively(device: &BlockDevice) -> Result<File> {
     let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::EXCL;
     let end = std::time::Instant::now() + std::time::Duration::from_secs(2);
     loop {
@@ -202,7 +212,7 @@ fn open_exclusively(device: &BlockDevice, operation: &'static str) -> Result<Fil
             Err(Errno::BUSY) if std::time::Instant::now() < end => {
                 std::thread::sleep(std::time::Duration::from_millis(10));
             }
-            Err(error) => return Err(Error::os(operation, device.path(), error)),
+            Err(error) => return Err(Error::os(MARK, device.path(), error)),
         }
     }
 }

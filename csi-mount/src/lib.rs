@@ -78,6 +78,7 @@ mod mkfs_line;
 mod mount;
 mod mountinfo;
 mod options;
+mod own_descriptors;
 mod probe;
 mod remove_tree;
 mod root;

@@ -66,6 +66,24 @@ impl Image {
         self.loop_device().refresh_size().unwrap();
     }
 
+    /// How many blocks of 4 KiB begin with these bytes; holes in the file are skipped.
+    pub(crate) fn blocks_that_start_with(&self, bytes: &[u8]) -> usize {
+        use rustix::fs::{SeekFrom, seek};
+        let file = File::open(self.file()).unwrap();
+        let (mut count, mut at) = (0, 0);
+        let mut block = vec![0; 4096];
+        while let Ok(data) = seek(&file, SeekFrom::Data(at)) {
+            let end = seek(&file, SeekFrom::Hole(data)).unwrap();
+            at = data - data % 4096;
+            while at < end {
+                let length = file.read_at(&mut block, at).unwrap();
+                count += usize::from(block[..length].starts_with(bytes));
+                at += 4096;
+            }
+        }
+        count
+    }
+
     /// A number that changes with any byte of the image.
     pub(crate) fn content(&self) -> u64 {
         use std::hash::{DefaultHasher, Hasher as _};
