@@ -155,8 +155,8 @@ impl BlockDevice {
     /// Looks at what the device holds.
     ///
     /// The first and last 4 MiB are read, past the page cache. If they are all zero, so are windows where
-    /// filesystems keep spare superblocks, and 64 more spread over the device. A signature found is enough to
-    /// name the device's content; it is [`Blank`](Probe::Blank) only if all was read and all was zero. Data that
+    /// filesystems keep spare superblocks, and 256 more spread over the device; a device of up to 128 MiB is read in
+    /// full. A signature found is enough to name the device's content; it is [`Blank`](Probe::Blank) only if all was read and all was zero. Data that
     /// lies between the windows and nowhere else is not seen.
     ///
     /// Data that nothing knows is [`Interrupted`](Probe::Interrupted) if a record of [`Format::run`](crate::Format::run)
@@ -176,9 +176,10 @@ fn look(device: &BlockDevice) -> Result<Probe<'_>, Unread> {
     if let Some(found) = recognise(&ends) {
         return interrupted::judge(device, &ends, found);
     }
-    let between = Windows::between(device)?;
-    if let Some(offset) = between.first_nonzero() {
-        let looks_like = table::spare_superblock(&between, offset);
+    let data = Windows::between(device)?;
+    if let Some(window) = data {
+        let offset = window.first_nonzero().unwrap_or(0);
+        let looks_like = table::spare_superblock(&window, offset);
         return interrupted::judge(device, &ends, Probe::UnknownData { offset, looks_like });
     }
     Ok(Probe::Blank(BlankProof { device }))
@@ -201,6 +202,10 @@ pub(crate) fn ends(size: u64) -> [Range<u64>; 2] {
 fn recognise<'d>(ends: &Windows) -> Option<Probe<'d>> {
     let offset = ends.first_nonzero()?;
     let mut found = signatures(ends);
+    // What is in a member of such a volume is the volume's, and may look like a filesystem of its own.
+    if found.iter().any(|(_, signature)| IS_MEMBER.contains(&signature.name)) {
+        found.retain(|(_, signature)| IS_MEMBER.contains(&signature.name));
+    }
     Some(match (found.len(), found.pop()) {
         (1, Some((Category::Filesystem, only))) => Probe::Filesystem(only),
         (1, Some((Category::PartitionTable, only))) => Probe::PartitionTable(only),
@@ -212,6 +217,17 @@ fn recognise<'d>(ends: &Windows) -> Option<Probe<'d>> {
         (_, None) => Probe::UnknownData { offset, looks_like: None },
     })
 }
+
+/// Members of volumes of several disks, that count before what they contain: as libblkid decides.
+const IS_MEMBER: [&str; 7] = [
+    "linux_raid_member",
+    "isw_raid_member",
+    "ddf_raid_member",
+    "hpt37x_raid_member",
+    "LVM2_member",
+    "bcache",
+    "drbd",
+];
 
 fn signatures(ends: &Windows) -> Vec<(Category, Signature)> {
     let known = [superblock::ext(ends), superblock::xfs(ends), superblock::btrfs(ends)];
@@ -230,6 +246,9 @@ fn signatures(ends: &Windows) -> Vec<(Category, Signature)> {
         if found.iter().all(|(_, known)| known.name != name) {
             found.push((category, Signature::new(name, offset)));
         }
+    }
+    if let (true, Some((magic, offset))) = (found.is_empty(), table::short(ends)) {
+        found.push((magic.category, Signature::new(magic.name, offset)));
     }
     // A spare table at the end is only a remnant when there is something else, and GPT has a boot record of its own.
     if let (true, Some(offset)) = (found.is_empty(), table::gpt_backup(ends)) {

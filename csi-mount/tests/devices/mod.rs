@@ -66,42 +66,42 @@ impl Image {
         self.loop_device().refresh_size().unwrap();
     }
 
-    /// How many blocks of 4 KiB begin with these bytes; holes in the file are skipped.
+    /// How many blocks of 4 KiB begin with these bytes.
     pub(crate) fn blocks_that_start_with(&self, bytes: &[u8]) -> usize {
+        self.blocks().filter(|(_, block)| block.starts_with(bytes)).count()
+    }
+
+    /// The blocks of the image, of 4 KiB each, with their places; holes in the file are skipped.
+    fn blocks(&self) -> impl Iterator<Item = (u64, Vec<u8>)> {
         use rustix::fs::{SeekFrom, seek};
         let file = File::open(self.file()).unwrap();
-        let (mut count, mut at) = (0, 0);
-        let mut block = vec![0; 4096];
-        while let Ok(data) = seek(&file, SeekFrom::Data(at)) {
-            let end = seek(&file, SeekFrom::Hole(data)).unwrap();
-            at = data - data % 4096;
-            while at < end {
-                let length = file.read_at(&mut block, at).unwrap();
-                count += usize::from(block[..length].starts_with(bytes));
-                at += 4096;
+        let mut data = 0..0;
+        std::iter::from_fn(move || {
+            if data.is_empty() {
+                let start = seek(&file, SeekFrom::Data(data.end)).ok()?;
+                data = start - start % 4096..seek(&file, SeekFrom::Hole(start)).unwrap();
             }
-        }
-        count
+            let mut block = vec![0; 4096];
+            let length = file.read_at(&mut block, data.start).unwrap();
+            block.truncate(length);
+            let place = data.start;
+            data.start = (place + 4096).min(data.end);
+            Some((place, block))
+        })
+    }
+
+    /// Whether every byte of the image is zero.
+    pub(crate) fn is_zero(&self) -> bool {
+        self.blocks().all(|(_, block)| block.iter().all(|byte| *byte == 0))
     }
 
     /// A number that changes with any byte of the image.
     pub(crate) fn content(&self) -> u64 {
         use std::hash::{DefaultHasher, Hasher as _};
-        use std::io::Read as _;
-        let zeros = vec![0; 1 << 20];
         let mut hasher = DefaultHasher::new();
-        let mut file = File::open(self.file()).unwrap();
-        for index in 0.. {
-            let mut block = Vec::new();
-            if file.by_ref().take(1 << 20).read_to_end(&mut block).unwrap() == 0 {
-                hasher.write_u64(index);
-                break;
-            }
-            // Most of an image is zero, and skipping that is what makes this fast.
-            if block != zeros[..block.len()] {
-                hasher.write_u64(index);
-                hasher.write(&block);
-            }
+        for (place, block) in self.blocks().filter(|(_, block)| block.iter().any(|byte| *byte != 0)) {
+            hasher.write_u64(place);
+            hasher.write(&block);
         }
         hasher.finish()
     }
