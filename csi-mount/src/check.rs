@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use crate::tool::Tool;
-use crate::{BlockDevice, DeviceUse, Error, ErrorKind, Filesystem, Result};
+use crate::{BlockDevice, DeviceUse, Error, ErrorKind, Filesystem, Result, mounts};
 
 /// How long a check may take: 6 hours, as a large damaged filesystem needs time and half a repair helps nobody.
 pub const CHECK_TIME_LIMIT: Duration = Duration::from_secs(6 * 3600);
@@ -88,10 +88,22 @@ pub(crate) fn refuse_in_use(device: &BlockDevice, operation: &'static str) -> Re
     match device.in_use()? {
         DeviceUse::Free => Ok(()),
         DeviceUse::InUse => {
-            Err(Error::new(ErrorKind::Busy, operation, "the device is mounted or otherwise in use")
-                .at(device.path())
-                .mend("unmount it in every namespace"))
+            let error = Error::new(ErrorKind::Busy, operation, used_by(device)).at(device.path());
+            Err(error.mend("unmount it in every namespace"))
         }
+    }
+}
+
+/// Who uses a device, as far as it can be seen from here.
+fn used_by(device: &BlockDevice) -> String {
+    let here = mounts().unwrap_or_default().into_iter();
+    let here = here.filter(|entry| entry.device == device.number());
+    let here: Vec<String> = here.map(|entry| entry.mount_point.display().to_string()).collect();
+    let holders = device.holders().unwrap_or_default();
+    match (here.as_slice(), holders.as_slice()) {
+        ([], []) => "the device is in use: in another mount namespace, or opened exclusively".to_owned(),
+        ([], _) => format!("the device is in use by {}", holders.join(", ")),
+        _ => format!("the device is mounted at {}", here.join(", ")),
     }
 }
 

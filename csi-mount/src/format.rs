@@ -3,13 +3,14 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use crate::check::refuse_in_use;
 use crate::format_watch::{FormatPlace, Watcher};
 use crate::intent::{self, Intent};
 use crate::mkfs_line::MkfsLine;
 use crate::probe;
 use crate::{
-    BlankProof, BlockDevice, DeviceUse, Error, ErrorKind, Filesystem, FormatLimit, FormatStep, MkfsProfile,
-    Probe, Result,
+    BlankProof, BlockDevice, Error, ErrorKind, Filesystem, FormatLimit, FormatStep, MkfsProfile, Probe,
+    Result,
 };
 
 /// How long `mkfs` may take unless told otherwise: 1 hour.
@@ -153,9 +154,7 @@ impl Format {
             );
         }
         self.check_size(device)?;
-        if device.in_use()? == DeviceUse::InUse {
-            return Err(Error::new(ErrorKind::Busy, FORMAT, "the device is in use").at(device.path()));
-        }
+        refuse_in_use(device, FORMAT)?;
         match device.probe() {
             Probe::Blank(_) => Ok(Vec::new()),
             Probe::Interrupted(_) => Ok(probe::ends(device.size()?).to_vec()),

@@ -114,7 +114,8 @@ struct Feature {
     bit: u32,
     /// The first kernel that knows it.
     kernel: KernelVersion,
-    /// The argument that leaves it off, and the first version of `mkfs` that has the argument.
+    /// The argument that leaves it off where `mkfs` may switch it on by itself, and the first version of it that knows
+    /// the argument.
     off: Option<(&'static str, KernelVersion)>,
 }
 
@@ -147,15 +148,15 @@ const FEATURES: &[Feature] = &[
     feature(Xfs, "nrext64", Incompatible, 0x20, v(5, 19), Some(("-inrext64=0", v(5, 19)))),
     feature(Xfs, "exchange", Incompatible, 0x40, v(6, 10), Some(("-iexchange=0", v(6, 10)))),
     feature(Xfs, "parent", Incompatible, 0x80, v(6, 10), Some(("-nparent=0", v(6, 10)))),
-    feature(Xfs, "metadir", Incompatible, 0x100, v(6, 13), Some(("-mmetadir=0", v(6, 13)))),
+    feature(Xfs, "metadir", Incompatible, 0x100, v(6, 13), None),
     feature(Xfs, "zoned", Incompatible, 0x200, v(6, 15), None),
     feature(Btrfs, "metadata_uuid", Incompatible, 0x400, v(5, 0), None),
     feature(Btrfs, "raid1c34", Incompatible, 0x800, v(5, 5), None),
     feature(Btrfs, "zoned", Incompatible, 0x1000, v(5, 12), None),
     feature(Btrfs, "verity", ReadOnly, 0x4, v(5, 15), None),
-    feature(Btrfs, "block-group-tree", ReadOnly, 0x8, v(6, 1), Some(("-O^block-group-tree", v(6, 1)))),
+    feature(Btrfs, "block-group-tree", ReadOnly, 0x8, v(6, 1), Some(("-O^block-group-tree", v(6, 7)))),
     feature(Btrfs, "raid-stripe-tree", Incompatible, 0x4000, v(6, 7), None),
-    feature(Btrfs, "squota", Incompatible, 0x1_0000, v(6, 7), Some(("-O^squota", v(6, 7)))),
+    feature(Btrfs, "squota", Incompatible, 0x1_0000, v(6, 7), None),
 ];
 
 /// The arguments that leave off what `target` does not know; `mkfs` is asked for its version only where there are any.
@@ -180,32 +181,34 @@ pub(crate) fn unknown_to(
     filesystem: Filesystem,
     kernel: KernelVersion,
 ) -> Option<String> {
-    let (block, at, big_endian) = match filesystem {
-        Filesystem::Ext4 => (0, 1024 + 0x5c, false),
-        Filesystem::Xfs => (0, 208, true),
-        Filesystem::Btrfs => (64 * 1024, 0xac, false),
-    };
-    let found = blocks(device, std::iter::once(block)).ok()?;
-    let bytes = &found.first()?.1;
-    let width = if filesystem == Filesystem::Btrfs { 8 } else { 4 };
-    let word = |index: usize| {
-        let bytes = bytes.get(at + index * width..)?.first_chunk::<4>()?;
-        Some(if big_endian { u32::from_be_bytes(*bytes) } else { u32::from_le_bytes(*bytes) })
-    };
-    // ext4 has the incompatible ones in the middle.
-    let (read_only, incompatible) =
-        if filesystem == Filesystem::Ext4 { (word(2)?, word(1)?) } else { (word(1)?, word(2)?) };
-    let too_new = FEATURES.iter().filter(|row| row.filesystem == filesystem && row.kernel > kernel);
-    let names: Vec<String> = too_new
-        .filter(|row| match row.word {
-            Compatible => false,
-            ReadOnly => read_only & row.bit != 0,
-            Incompatible => incompatible & row.bit != 0,
-        })
-        .map(|row| format!("{} (Linux {})", row.name, row.kernel))
-        .collect();
+    let place = if filesystem == Btrfs { 64 * 1024 } else { 0 };
+    let found = blocks(device, std::iter::once(place)).ok()?;
+    let names = too_new(&found.first()?.1, filesystem, kernel);
     (!names.is_empty())
         .then(|| format!("the filesystem has {}, and the kernel is {kernel}", names.join(", ")))
+}
+
+/// The features in a superblock's block that keep this kernel from mounting it.
+fn too_new(block: &[u8], filesystem: Filesystem, kernel: KernelVersion) -> Vec<String> {
+    // Where the read-only compatible and the incompatible features are; big-endian in XFS only.
+    let (read_only, incompatible) = match filesystem {
+        Ext4 => (1024 + 0x64, 1024 + 0x60),
+        Xfs => (212, 216),
+        Btrfs => (0xb4, 0xbc),
+    };
+    let word = |at: usize| {
+        let bytes = block.get(at..).and_then(|bytes| bytes.first_chunk::<4>()).copied().unwrap_or_default();
+        if filesystem == Xfs { u32::from_be_bytes(bytes) } else { u32::from_le_bytes(bytes) }
+    };
+    let newer = FEATURES.iter().filter(|row| row.filesystem == filesystem && row.kernel > kernel);
+    newer
+        .filter(|row| match row.word {
+            Compatible => false,
+            ReadOnly => word(read_only) & row.bit != 0,
+            Incompatible => word(incompatible) & row.bit != 0,
+        })
+        .map(|row| format!("{} (Linux {})", row.name, row.kernel))
+        .collect()
 }
 
 /// The first `number.number` in a text: "mke2fs 1.47.0 (5-Feb-2023)", "6.18.44-generic".
@@ -243,6 +246,29 @@ mod tests {
         assert_eq!(off(Ext4, v(4, 18), v(1, 47)), ["^orphan_file"]);
         let not_asked = || panic!("nothing depends on the version of mkfs");
         assert!(left_off(Xfs, v(6, 18), not_asked).unwrap().is_empty());
+    }
+
+    #[test]
+    fn a_feature_that_is_too_new_is_named() {
+        let block = |at: usize, bytes: [u8; 4]| {
+            let mut block = vec![0; 4096];
+            block[at..at + 4].copy_from_slice(&bytes);
+            block
+        };
+        for (filesystem, block, kernel, expected) in [
+            (
+                Xfs,
+                block(216, 0x28u32.to_be_bytes()),
+                v(5, 4),
+                &["bigtime (Linux 5.10)", "nrext64 (Linux 5.19)"][..],
+            ),
+            (Xfs, block(216, 0x28u32.to_be_bytes()), v(5, 19), &[]),
+            (Ext4, block(1024 + 0x60, 0x2_0000u32.to_le_bytes()), v(4, 18), &["casefold (Linux 5.2)"]),
+            (Ext4, block(1024 + 0x5c, 0x1000u32.to_le_bytes()), v(4, 18), &[]),
+            (Btrfs, block(0xb4, 8u32.to_le_bytes()), v(5, 15), &["block-group-tree (Linux 6.1)"]),
+        ] {
+            assert_eq!(too_new(&block, filesystem, kernel), expected, "{filesystem} {kernel}");
+        }
     }
 
     #[test]

@@ -153,9 +153,12 @@ const MORE_TOOLS: &[Tool] = &[
 const DEVICE_TOOLS: &[Tool] =
     &[("lvm2", 16, "pvcreate -q -y --devices @ @"), ("bcache", 16, "make-bcache -B @")];
 
+/// A magic number and its place.
+type Number = (i64, &'static [u8]);
+
 /// Magic numbers alone, for what no tool here makes: a name, the size in MiB, and each number with its place, counted
 /// from the end if negative.
-const WRITTEN: &[(&str, u64, &[(i64, &[u8])])] = &[
+const WRITTEN: &[(&str, u64, &[Number])] = &[
     ("md 1.1 by hand", 16, &[(0, b"\xfc\x4e\x2b\xa9\x01\0\0\0")]),
     ("md 1.2 by hand", 16, &[(4096, b"\xfc\x4e\x2b\xa9\x01\0\0\0")]),
     (

@@ -61,6 +61,13 @@ impl Image {
         device.sync_all().unwrap();
     }
 
+    /// Reads through the device.
+    pub(crate) fn read(&self, offset: u64, length: usize) -> Vec<u8> {
+        let mut bytes = vec![0; length];
+        File::open(self.path()).unwrap().read_exact_at(&mut bytes, offset).unwrap();
+        bytes
+    }
+
     pub(crate) fn grow_to(&self, mebibytes: u64) {
         OpenOptions::new().write(true).open(self.file()).unwrap().set_len(mebibytes * MIB).unwrap();
         self.loop_device().refresh_size().unwrap();

@@ -10,7 +10,8 @@ use crate::intent;
 use crate::kernel_features::unknown_to;
 use crate::{
     BlockDevice, CheckPolicy, DeviceNumber, Error, ErrorKind, Filesystem, Grown, KernelVersion, Mount,
-    MountState, Outcome, Probe, Result, Signature, Target, grow_mounted, grow_unmounted, unmount,
+    MountEntry, MountState, Outcome, Probe, Result, Signature, Target, grow_mounted, grow_unmounted, mounts,
+    unmount,
 };
 
 const STAGE: &str = "stage";
@@ -56,7 +57,9 @@ pub fn stage(device: impl AsRef<Path>, staging: &Target, plan: &StagePlan) -> Re
     let device = plan.expected.wait_at(device, plan.wait)?;
     let mut content = Content::Kept;
     let mut grown = None;
-    if !matches!(staging.state()?, MountState::Mounted(_)) {
+    if matches!(staging.state()?, MountState::Mounted(_)) {
+        refuse_broken(staging, plan)?;
+    } else {
         (content, grown) = prepare(&device, plan)?;
         staging.create_dir()?;
     }
@@ -75,6 +78,22 @@ pub fn stage(device: impl AsRef<Path>, staging: &Target, plan: &StagePlan) -> Re
             Err(error)
         }
     }
+}
+
+/// A filesystem that the kernel made read-only, or shut down, after an error is no longer what was asked for.
+fn refuse_broken(staging: &Target, plan: &StagePlan) -> Result<()> {
+    let here = |entry: &MountEntry| entry.mount_point == staging.path();
+    let Some(entry) = mounts()?.into_iter().rev().find(here) else { return Ok(()) };
+    let says = |flag| entry.super_options.has_flag(flag);
+    // Older kernels make the superblock read-only, which is seen when it is compared with the request.
+    let is_broken = says("shutdown") || (plan.writes() && says("emergency_ro"));
+    if !is_broken {
+        return Ok(());
+    }
+    let reason = "the kernel stopped writing to the filesystem after an error";
+    Err(Error::new(ErrorKind::ReadOnly, STAGE, reason)
+        .at(staging.path())
+        .mend("unstage it and stage it again: it is checked then"))
 }
 
 /// Makes sure that the device holds the filesystem, as large as the device where that is done unmounted.
