@@ -34,8 +34,9 @@
 //! | know what is mounted | [`mount_state`], [`Target::mounted`], [`mounts`] |
 //! | know how full it is | [`stats`] |
 //! | have a block device | [`BlockDevice`], [`LoopDevice`] |
+//! | wait for the right one | [`ExpectedDevice`] |
 //! | know what is on it | [`Probe`] |
-//! | put a filesystem on it | [`Format`], with a [`BlankProof`] |
+//! | put a filesystem on it | [`Format`], with a [`BlankProof`]; [`MkfsProfile`], [`FormatLimit`] |
 //! | repair and grow it | [`check`], [`grow_mounted`], [`grow_unmounted`] |
 //! | do all of it for a volume | [`flow`] |
 //!

@@ -1,12 +1,12 @@
 //! The command line of `mkfs`: this crate's choices first, then the caller's, and nothing that names another device.
 
 use std::ffi::OsString;
+use std::time::Duration;
 
 use crate::intent::Uuid;
 use crate::kernel_features::{self, first_version};
 use crate::tool::Tool;
 use crate::{BlockDevice, Error, ErrorKind, Filesystem, KernelVersion, MkfsProfile, Result};
-use std::time::Duration;
 
 const FORMAT: &str = "format";
 /// How long a program may take to print its version.

@@ -82,7 +82,7 @@ impl Job<'_> {
         ptrace::seize(thread, options).unwrap();
         ptrace::interrupt(thread).unwrap();
         child.stdin.as_mut().unwrap().write_all(b"\n").unwrap();
-        let end = trace(process, call);
+        let end = trace(process, thread, call);
         // Reaped above, which this value does not know.
         drop(child.stdin.take());
         if let End::Finished = end {
@@ -94,8 +94,8 @@ impl Job<'_> {
     }
 }
 
-/// Follows the process and its children until all are gone.
-fn trace(process: Pid, call: u64) -> End {
+/// Follows the thread that does the job, and its children, until all are gone.
+fn trace(process: Pid, thread: Pid, call: u64) -> End {
     // Whether each is inside a system call.
     let mut inside: HashMap<Pid, bool> = HashMap::new();
     let (mut count, mut end) = (0, End::Finished);
@@ -110,7 +110,10 @@ fn trace(process: Pid, call: u64) -> End {
                 *is_inside = !*is_inside;
                 count += u64::from(*is_inside);
                 if *is_inside && count == call && !is_killed {
-                    // What it started has to die of itself.
+                    // What it started dies exactly here too, and otherwise of itself.
+                    if pid != thread {
+                        kill(pid, Signal::SIGKILL).unwrap();
+                    }
                     kill(process, Signal::SIGKILL).unwrap();
                     end = End::Killed;
                 }

@@ -2,7 +2,7 @@
 //!
 //! | step | filesystem volume | raw block volume |
 //! |---|---|---|
-//! | stage | [`stage`]: probe, format if blank, grow, mount | |
+//! | stage | [`stage`]: wait, probe, format if blank, check, grow, mount | |
 //! | publish | [`publish`]: bind the staged filesystem | [`publish_device`]: bind the device's node |
 //! | expand | [`expand`] | [`expand`] |
 //! | stats | [`usage`] | [`usage`] |

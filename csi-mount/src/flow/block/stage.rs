@@ -41,9 +41,12 @@ pub enum Content {
 
 /// Mounts the filesystem of a device at the staging directory, making the filesystem if the device is blank.
 ///
-/// What is there is kept: the device is formatted only if it is [`Blank`](Probe::Blank), and mounted only if it holds
-/// the filesystem of the plan. A filesystem smaller than its device grows: ext4 before it is mounted, XFS and btrfs
-/// after. The XFS clone of a mounted filesystem is mounted with `nouuid`. When it fails, what it mounted is unmounted.
+/// The device is waited for ([`StagePlan::wait_for_device`], [`StagePlan::expect`]). What is there is kept: it is formatted
+/// only if it is [`Blank`](Probe::Blank), or holds no more than an interrupted format of ours
+/// ([`Interrupted`](Probe::Interrupted)), and mounted only if it holds the filesystem of the plan. An ext4 with errors is
+/// checked before ([`StagePlan::check`]). A filesystem smaller than its device grows: ext4 before it is mounted, XFS and
+/// btrfs after. The XFS clone of a mounted filesystem is mounted with `nouuid`. When it fails, what it mounted is
+/// unmounted.
 ///
 /// # Errors
 ///
@@ -51,7 +54,10 @@ pub enum Content {
 /// - [`Unreadable`](ErrorKind::Unreadable): it can't be read. In neither case was it written to.
 /// - [`AlreadyMounted`](ErrorKind::AlreadyMounted): another device is mounted there, or with other options.
 /// - [`ReadOnly`](ErrorKind::ReadOnly): the device refuses writes and the plan wants them, or it is blank and the plan
-///   allows none.
+///   allows none; or it is mounted there, and the kernel stopped writing to it after an error.
+/// - [`WrongDevice`](ErrorKind::WrongDevice): another disk than the expected one is at the path.
+/// - [`Damaged`](ErrorKind::Damaged): the check found what it can't mend.
+/// - [`Unsupported`](ErrorKind::Unsupported): the filesystem has a feature that this kernel does not know.
 /// - Those of [`BlockDevice::open`], [`Format::run`], [`grow_unmounted`], [`grow_mounted`] and [`Mount::at`].
 pub fn stage(device: impl AsRef<Path>, staging: &Target, plan: &StagePlan) -> Result<Staged> {
     let device = plan.expected.wait_at(device, plan.wait)?;
