@@ -58,7 +58,8 @@ pub enum Content {
 /// - [`WrongDevice`](ErrorKind::WrongDevice): another disk than the expected one is at the path.
 /// - [`Damaged`](ErrorKind::Damaged): the check found what it can't mend.
 /// - [`Unsupported`](ErrorKind::Unsupported): the filesystem has a feature that this kernel does not know.
-/// - Those of [`BlockDevice::open`], [`Format::run`], [`grow_unmounted`], [`grow_mounted`] and [`Mount::at`].
+/// - Those of [`BlockDevice::open`], [`Format::run`](crate::Format::run), [`grow_unmounted`],
+///   [`grow_mounted`] and [`Mount::at`].
 pub fn stage(device: impl AsRef<Path>, staging: &Target, plan: &StagePlan) -> Result<Staged> {
     let device = plan.expected.wait_at(device, plan.wait)?;
     let mut content = Content::Kept;
