@@ -119,9 +119,9 @@ fn whatever_a_device_holds_is_kept() {
             let is_careful = match (ours, oracle) {
                 (Verdict::Named(_) | Verdict::Several, Verdict::Nothing) => true,
                 (Verdict::Named(ours), Verdict::Named(other)) => {
-                    ["gpt", "linux_raid_member"].contains(&ours.as_str())
-                        && ["dos", "PMBR"].contains(&other.as_str())
+                    ["gpt", "linux_raid_member"].contains(&ours.as_str()) && is_boot_record(other)
                 }
+                (Verdict::Several, Verdict::Named(other)) => is_boot_record(other),
                 _ => false,
             };
             assert!(is_careful, "{ours:?}, blkid {oracle:?}: {names:?}");
@@ -129,6 +129,10 @@ fn whatever_a_device_holds_is_kept() {
             assert_eq!(as_made, None, "as its tool made it: {ours:?}, blkid {oracle:?}");
         }
     });
+}
+
+fn is_boot_record(name: &str) -> bool {
+    ["dos", "PMBR"].contains(&name)
 }
 
 /// Zeros but for one byte in the first or the last MiB.
