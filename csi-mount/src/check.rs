@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use crate::tool::Tool;
-use crate::{BlockDevice, DeviceUse, Error, ErrorKind, Filesystem, Result};
+use crate::{BlockDevice, DeviceUse, Error, ErrorKind, Filesystem, Result, mounts};
 
 /// How long a check may take: 6 hours, as a large damaged filesystem needs time and half a repair helps nobody.
 pub const CHECK_TIME_LIMIT: Duration = Duration::from_secs(6 * 3600);
@@ -43,6 +43,20 @@ pub enum CheckReport {
 /// - [`MissingTool`](ErrorKind::MissingTool), [`ToolFailed`](ErrorKind::ToolFailed),
 ///   [`Unresponsive`](ErrorKind::Unresponsive).
 pub fn check(device: &BlockDevice, filesystem: Filesystem, policy: CheckPolicy) -> Result<CheckReport> {
+    check_within(device, filesystem, policy, CHECK_TIME_LIMIT)
+}
+
+/// As [`check`], but killed after `limit`.
+///
+/// # Errors
+///
+/// As [`check`].
+pub fn check_within(
+    device: &BlockDevice,
+    filesystem: Filesystem,
+    policy: CheckPolicy,
+    limit: Duration,
+) -> Result<CheckReport> {
     let (program, arguments): (_, &[&str]) = match (filesystem, policy) {
         (Filesystem::Ext4, CheckPolicy::ReportOnly) => ("e2fsck", &["-f", "-n"]),
         (Filesystem::Ext4, CheckPolicy::Preen) => ("e2fsck", &["-f", "-p"]),
@@ -58,7 +72,7 @@ pub fn check(device: &BlockDevice, filesystem: Filesystem, policy: CheckPolicy) 
     let tool = Tool { program, package: filesystem.package() };
     let mut line = arguments.to_vec();
     line.push(utf8(device.path(), CHECK)?);
-    let output = tool.run(&line, CHECK_TIME_LIMIT).map_err(|error| error.at(device.path()))?;
+    let output = tool.run(&line, limit).map_err(|error| error.at(device.path()))?;
     match verdict(filesystem, output.status.code()) {
         Verdict::Clean => Ok(CheckReport::Clean),
         Verdict::Repaired => Ok(CheckReport::Repaired),
@@ -74,10 +88,22 @@ pub(crate) fn refuse_in_use(device: &BlockDevice, operation: &'static str) -> Re
     match device.in_use()? {
         DeviceUse::Free => Ok(()),
         DeviceUse::InUse => {
-            Err(Error::new(ErrorKind::Busy, operation, "the device is mounted or otherwise in use")
-                .at(device.path())
-                .mend("unmount it in every namespace"))
+            let error = Error::new(ErrorKind::Busy, operation, used_by(device)).at(device.path());
+            Err(error.mend("unmount it in every namespace"))
         }
+    }
+}
+
+/// Who uses a device, as far as it can be seen from here.
+fn used_by(device: &BlockDevice) -> String {
+    let here = mounts().unwrap_or_default().into_iter();
+    let here = here.filter(|entry| entry.device == device.number());
+    let here: Vec<String> = here.map(|entry| entry.mount_point.display().to_string()).collect();
+    let holders = device.holders().unwrap_or_default();
+    match (here.as_slice(), holders.as_slice()) {
+        ([], []) => "the device is in use: in another mount namespace, or opened exclusively".to_owned(),
+        ([], _) => format!("the device is in use by {}", holders.join(", ")),
+        _ => format!("the device is mounted at {}", here.join(", ")),
     }
 }
 

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 
+use crate::own_descriptors::with_own_descriptors;
 use crate::sys::features::{self, Feature};
 use crate::sys::ioctl;
 use crate::{DeviceNumber, Error, ErrorKind, Result};
@@ -156,11 +157,11 @@ impl BlockDevice {
     /// As [`verify`](Self::verify).
     pub fn in_use(&self) -> Result<DeviceUse> {
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::EXCL;
-        match rustix::fs::open(&self.path, flags, Mode::empty()) {
+        with_own_descriptors(|| match rustix::fs::open(&self.path, flags, Mode::empty()) {
             Ok(file) => self.same(&File::from(file)).map(|()| DeviceUse::Free),
             Err(Errno::BUSY) => Ok(DeviceUse::InUse),
             Err(error) => Err(Error::os("open exclusively", &self.path, error)),
-        }
+        })
     }
 
     /// Checks that the path still leads to this device.
@@ -178,7 +179,7 @@ impl BlockDevice {
         self.same(&File::from(file))
     }
 
-    fn same(&self, other: &File) -> Result<()> {
+    pub(crate) fn same(&self, other: &File) -> Result<()> {
         let metadata = other.metadata().map_err(|error| Error::os(OPEN, &self.path, error))?;
         let number = DeviceNumber::from_dev_t(metadata.rdev());
         let sequence = ioctl::disk_sequence(other.as_fd()).ok();

@@ -34,8 +34,9 @@
 //! | know what is mounted | [`mount_state`], [`Target::mounted`], [`mounts`] |
 //! | know how full it is, and whether it works | [`stats()`], [`health()`] |
 //! | have a block device | [`BlockDevice`], [`LoopDevice`] |
+//! | wait for the right one | [`ExpectedDevice`] |
 //! | know what is on it | [`Probe`] |
-//! | put a filesystem on it | [`Format`], with a [`BlankProof`] |
+//! | put a filesystem on it | [`Format`], with a [`BlankProof`]; [`MkfsProfile`], [`FormatLimit`] |
 //! | repair and grow it | [`check`], [`grow_mounted`], [`grow_unmounted`] |
 //! | do all of it for a volume | [`flow`] |
 //! | know whether the node is fit | [`self_check()`] |
@@ -63,22 +64,28 @@ mod check;
 mod details;
 mod device;
 mod device_number;
+mod device_wait;
 mod diagnose;
 mod error;
 mod filesystem;
 pub mod flow;
 mod format;
+mod format_watch;
 mod grow;
 mod health;
 mod in_flight;
+mod intent;
+mod kernel_features;
 mod legacy_mount;
 mod lookup;
 mod loop_device;
+mod mkfs_line;
 mod mount;
 mod mount_users;
 mod mountinfo;
 mod ops;
 mod options;
+mod own_descriptors;
 mod probe;
 mod remove_tree;
 mod root;
@@ -87,6 +94,7 @@ mod self_check;
 mod state;
 mod stats;
 mod sys;
+mod sysfs;
 mod target;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
@@ -96,24 +104,28 @@ mod unmount;
 
 pub use attributes::MountAttributes;
 pub use bind::{Bind, Outcome};
-pub use check::{CHECK_TIME_LIMIT, CheckPolicy, CheckReport, check};
+pub use check::{CHECK_TIME_LIMIT, CheckPolicy, CheckReport, check, check_within};
 pub use device::{BlockDevice, DeviceAccess, DeviceUse};
 pub use device_number::DeviceNumber;
+pub use device_wait::ExpectedDevice;
 pub use error::{Error, ErrorKind, Result};
 pub use filesystem::Filesystem;
 pub use format::{FORMAT_TIME_LIMIT, Format};
+pub use format_watch::{FormatLimit, FormatStep};
 pub use grow::{Grown, grow_mounted, grow_unmounted};
 pub use health::{MountHealth, health, health_within};
+pub use kernel_features::{KernelVersion, MkfsProfile};
 pub use loop_device::{LoopCache, LoopDevice, LoopLifetime, LoopOptions};
 pub use mount::Mount;
 pub use mount_users::{MountUser, mount_users};
 pub use mountinfo::{MountEntry, SuperOptions, mounts, parse_mountinfo};
 pub use ops::{Kernel, MountOps};
 pub use options::{FsOption, MountOptions};
-pub use probe::{BlankProof, Probe, Progress, Signature};
+pub use probe::{BlankProof, InterruptedFormat, Probe, Progress, Signature};
 pub use root::Root;
 pub use self_check::{Finding, SelfCheck, Verdict, self_check};
 pub use state::{MountId, MountPoint, MountState, mount_state};
 pub use stats::{STATS_TIMEOUT, Stats, Usage, stats, stats_within};
+pub use sysfs::{DeviceIdentity, Rescan};
 pub use target::{Created, Removed, Target};
 pub use unmount::{Detach, Unmount, Unmounted, unmount};

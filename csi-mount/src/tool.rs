@@ -57,6 +57,16 @@ impl Tool {
     ///
     /// It has no input, the C locale, none of our environment, and dies with us.
     pub(crate) fn run<S: AsRef<OsStr>>(self, arguments: &[S], limit: Duration) -> Result<Output> {
+        self.run_watched(arguments, limit, |_| ())
+    }
+
+    /// As [`run`](Self::run), telling once a second how long it has been running.
+    pub(crate) fn run_watched<S: AsRef<OsStr>>(
+        self,
+        arguments: &[S],
+        limit: Duration,
+        watcher: impl FnMut(Duration),
+    ) -> Result<Output> {
         let (reader, writer) = io::pipe().map_err(|error| self.failed_to_run(error))?;
         let second = writer.try_clone().map_err(|error| self.failed_to_run(error))?;
         let mut command = Command::new(self.find()?);
@@ -75,7 +85,7 @@ impl Tool {
         let child = command.spawn().map_err(|error| self.failed_to_run(error))?;
         // Ours are the only other writing ends; the pipe ends when the program does.
         drop(command);
-        Running { tool: self, child, reaped: false }.finish(reader, Instant::now() + limit)
+        Running { tool: self, child, reaped: false }.finish(reader, limit, watcher)
     }
 
     /// The error of a program that ended badly: its exit and the last lines that it printed.
@@ -99,13 +109,25 @@ struct Running {
 }
 
 impl Running {
-    fn finish(mut self, mut pipe: PipeReader, end: Instant) -> Result<Output> {
+    fn finish(
+        mut self,
+        mut pipe: PipeReader,
+        limit: Duration,
+        mut watcher: impl FnMut(Duration),
+    ) -> Result<Output> {
+        let start = Instant::now();
+        let end = start + limit;
+        let mut told = 0;
         let mut kept = Vec::new();
         // Something that the program started may hold the pipe for longer, so its end is asked for too.
         loop {
             let open = self.read_some(&mut pipe, &mut kept)?;
             if self.has_ended(if open { Duration::ZERO } else { left(end) })? {
                 break;
+            }
+            if start.elapsed().as_secs() > told {
+                told = start.elapsed().as_secs();
+                watcher(Duration::from_secs(told));
             }
             if left(end).is_zero() {
                 let reason = match self.kill() {

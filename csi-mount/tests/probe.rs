@@ -50,6 +50,16 @@ fn one_byte_anywhere_at_the_ends_is_data() {
 }
 
 #[test]
+fn a_small_device_is_read_in_full() {
+    for place in [5 * MIB + 77_777, 63 * MIB + 4095, 100 * MIB + 123_456] {
+        let image = Image::new(128);
+        image.write(place, b"x");
+        let text = found(&image);
+        assert!(text.contains(&format!("unknown data at byte {place}")), "{place}: {text}");
+    }
+}
+
+#[test]
 fn data_in_the_middle_is_seen_where_spare_superblocks_are() {
     let image = Image::new(512);
     run("mkfs.ext4", &["-q", "-F", image.path().to_str().unwrap()]);

@@ -16,12 +16,15 @@ use rustix::io::Errno;
 
 use self::node::Node;
 pub use self::options::{LoopCache, LoopLifetime, LoopOptions};
+use crate::own_descriptors::with_own_descriptors;
 use crate::sys::ioctl::{self, LoopInfo};
 use crate::{DeviceAccess, DeviceNumber, Error, ErrorKind, Result};
 
 const DETACH: &str = "detach loop device";
 /// How long a node may take to appear, a lock to be free, and a detached device to go.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// How long an exclusive user may take to let go before a device counts as in use.
+const FREE_SOON: Duration = Duration::from_millis(500);
 const TICK: Duration = Duration::from_millis(5);
 
 /// An attached loop device.
@@ -171,15 +174,21 @@ impl LoopDevice {
         Error::new(ErrorKind::NotFound, operation, "it was detached").at(&self.path)
     }
 
+    /// Waits a moment for the device to be free: a process that another thread has just forked holds what it inherited
+    /// until it executes its program.
     fn refuse_in_use(&self) -> Result<()> {
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::EXCL;
-        match rustix::fs::open(&self.path, flags, Mode::empty()) {
-            Ok(_) => Ok(()),
-            Err(Errno::BUSY) => {
-                let reason = "it is mounted or otherwise in use";
-                Err(Error::new(ErrorKind::Busy, DETACH, reason).at(&self.path))
+        let end = Instant::now() + FREE_SOON;
+        loop {
+            match with_own_descriptors(|| rustix::fs::open(&self.path, flags, Mode::empty()).map(drop)) {
+                Ok(()) => return Ok(()),
+                Err(Errno::BUSY) if Instant::now() < end => std::thread::sleep(TICK),
+                Err(Errno::BUSY) => {
+                    let reason = "it is mounted or otherwise in use";
+                    return Err(Error::new(ErrorKind::Busy, DETACH, reason).at(&self.path));
+                }
+                Err(error) => return Err(Error::os(DETACH, &self.path, error)),
             }
-            Err(error) => Err(Error::os(DETACH, &self.path, error)),
         }
     }
 }

@@ -1,14 +1,20 @@
 //! What a block device holds, and the proof that it holds nothing.
 
+mod interrupted;
+mod signature;
 mod superblock;
 mod table;
 mod windows;
 
 use std::fmt;
 use std::io;
+use std::ops::Range;
 
+pub use self::interrupted::InterruptedFormat;
+pub use self::signature::{Progress, Signature};
 use self::table::{BootSector, Category};
-use self::windows::{Unread, Windows};
+pub(crate) use self::windows::Unread;
+use self::windows::Windows;
 use crate::{BlockDevice, Error, ErrorKind, Filesystem};
 
 /// What was found on a device: see [`BlockDevice::probe`].
@@ -18,7 +24,7 @@ use crate::{BlockDevice, Error, ErrorKind, Filesystem};
 #[non_exhaustive]
 #[must_use]
 pub enum Probe<'d> {
-    /// Nothing: every byte read is zero, and all of them were read. Only this lets the device be formatted.
+    /// Nothing: every byte read is zero, and all of them were read. This lets the device be formatted.
     Blank(BlankProof<'d>),
     /// One filesystem.
     Filesystem(Signature),
@@ -35,6 +41,8 @@ pub enum Probe<'d> {
         /// What it may be, if it has the form of a spare superblock.
         looks_like: Option<&'static str>,
     },
+    /// What is left of a format that this crate began on the blank device, killed before its end; it may be begun anew.
+    Interrupted(InterruptedFormat<'d>),
     /// A part could not be read, so nothing is known.
     Unreadable {
         /// Where the read failed.
@@ -44,7 +52,7 @@ pub enum Probe<'d> {
     },
 }
 
-/// The proof that a device was blank, which [`Format::run`](crate::Format::run) uses up.
+/// The proof that a device was blank, but for what an interrupted format left, which [`Format::run`](crate::Format::run) uses up.
 ///
 /// It is tied to the open device, can't be copied, and nothing but [`BlockDevice::probe`] makes one:
 ///
@@ -74,73 +82,16 @@ impl<'d> BlankProof<'d> {
     }
 }
 
-/// Something recognised on a device.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Signature {
-    /// Its name, as libblkid has it: `ext4`, `xfs`, `gpt`, `crypto_LUKS`.
-    pub name: &'static str,
-    /// Where it is, in bytes from the start of the device.
-    pub offset: u64,
-    /// A filesystem's UUID, for ext2 to ext4, XFS and btrfs.
-    pub uuid: Option<String>,
-    /// A filesystem's label, for the same.
-    pub label: Option<String>,
-    /// How many bytes of this device the filesystem covers, for the same.
-    pub size: Option<u64>,
-    /// Whether it was made to the end.
-    pub progress: Progress,
-    /// By how many bytes a device must be larger for the filesystem to use any of it.
-    pub(crate) least_growth: u64,
-}
-
-/// Whether a filesystem says that it was made to the end.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Progress {
-    /// Nothing says otherwise.
-    Finished,
-    /// `mkfs` was interrupted and it can't be mounted (XFS's `sb_inprogress`).
-    Unfinished,
-}
-
-impl Signature {
-    fn new(name: &'static str, offset: u64) -> Self {
-        let progress = Progress::Finished;
-        Self { name, offset, uuid: None, label: None, size: None, progress, least_growth: 1 }
-    }
-
-    /// The filesystem it is, if it is one that this crate makes and mounts, made to the end.
-    pub fn filesystem(&self) -> Option<Filesystem> {
-        let finished = self.progress == Progress::Finished;
-        Filesystem::ALL.into_iter().find(|known| finished && known.name() == self.name)
-    }
-
-    /// Whether the filesystem would use more of a device of this many bytes than it does.
-    pub(crate) fn can_grow_to(&self, device_size: u64) -> bool {
-        self.size.is_some_and(|size| device_size.saturating_sub(size) >= self.least_growth)
-    }
-}
-
-impl fmt::Display for Signature {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} at byte {}", self.name, self.offset)?;
-        if let Some(uuid) = &self.uuid {
-            write!(f, " (UUID {uuid})")?;
-        }
-        if self.progress == Progress::Unfinished {
-            f.write_str(", which mkfs did not finish")?;
-        }
-        Ok(())
-    }
-}
-
 impl BlockDevice {
     /// Looks at what the device holds.
     ///
     /// The first and last 4 MiB are read, past the page cache. If they are all zero, so are windows where
-    /// filesystems keep spare superblocks, and 64 more spread over the device. A signature found is enough to
-    /// name the device's content; it is [`Blank`](Probe::Blank) only if all was read and all was zero. Data that
+    /// filesystems keep spare superblocks, and 256 more spread over the device; a device of up to 128 MiB is read in
+    /// full. A signature found is enough to name the device's content; it is [`Blank`](Probe::Blank) only if all was read and all was zero. Data that
     /// lies between the windows and nowhere else is not seen.
+    ///
+    /// Data that nothing knows is [`Interrupted`](Probe::Interrupted) if a record of [`Format::run`](crate::Format::run)
+    /// and the device's start agree that it is what a killed `mkfs` left.
     ///
     /// It doesn't use libblkid, whose "nothing found" also stands for a device that can't be read.
     pub fn probe(&self) -> Probe<'_> {
@@ -154,20 +105,38 @@ impl BlockDevice {
 fn look(device: &BlockDevice) -> Result<Probe<'_>, Unread> {
     let ends = Windows::ends(device)?;
     if let Some(found) = recognise(&ends) {
-        return Ok(found);
+        return interrupted::judge(device, &ends, found);
     }
-    let between = Windows::between(device)?;
-    if let Some(offset) = between.first_nonzero() {
-        let looks_like = table::spare_superblock(&between, offset);
-        return Ok(Probe::UnknownData { offset, looks_like });
+    let data = Windows::between(device)?;
+    if let Some(window) = data {
+        let offset = window.first_nonzero().unwrap_or(0);
+        let looks_like = table::spare_superblock(&window, offset);
+        return interrupted::judge(device, &ends, Probe::UnknownData { offset, looks_like });
     }
     Ok(Probe::Blank(BlankProof { device }))
+}
+
+/// The blocks at these places, read past the page cache; the first place that can't be read otherwise.
+pub(crate) fn blocks(
+    device: &BlockDevice,
+    places: impl Iterator<Item = u64>,
+) -> Result<Vec<(u64, Vec<u8>)>, Unread> {
+    Windows::blocks(device, places)
+}
+
+/// The parts of a device whose content names it.
+pub(crate) fn ends(size: u64) -> [Range<u64>; 2] {
+    windows::ends(size)
 }
 
 /// What is at the ends of the device; none if they are zero.
 fn recognise<'d>(ends: &Windows) -> Option<Probe<'d>> {
     let offset = ends.first_nonzero()?;
     let mut found = signatures(ends);
+    // What is in a member of such a volume is the volume's, and may look like a filesystem of its own.
+    if found.iter().any(|(_, signature)| IS_MEMBER.contains(&signature.name)) {
+        found.retain(|(_, signature)| IS_MEMBER.contains(&signature.name));
+    }
     Some(match (found.len(), found.pop()) {
         (1, Some((Category::Filesystem, only))) => Probe::Filesystem(only),
         (1, Some((Category::PartitionTable, only))) => Probe::PartitionTable(only),
@@ -179,6 +148,17 @@ fn recognise<'d>(ends: &Windows) -> Option<Probe<'d>> {
         (_, None) => Probe::UnknownData { offset, looks_like: None },
     })
 }
+
+/// Members of volumes of several disks, that count before what they contain: as libblkid decides.
+const IS_MEMBER: [&str; 7] = [
+    "linux_raid_member",
+    "isw_raid_member",
+    "ddf_raid_member",
+    "hpt37x_raid_member",
+    "LVM2_member",
+    "bcache",
+    "drbd",
+];
 
 fn signatures(ends: &Windows) -> Vec<(Category, Signature)> {
     let known = [superblock::ext(ends), superblock::xfs(ends), superblock::btrfs(ends)];
@@ -197,6 +177,9 @@ fn signatures(ends: &Windows) -> Vec<(Category, Signature)> {
         if found.iter().all(|(_, known)| known.name != name) {
             found.push((category, Signature::new(name, offset)));
         }
+    }
+    if let (true, Some((magic, offset))) = (found.is_empty(), table::short(ends)) {
+        found.push((magic.category, Signature::new(magic.name, offset)));
     }
     // A spare table at the end is only a remnant when there is something else, and GPT has a boot record of its own.
     if let (true, Some(offset)) = (found.is_empty(), table::gpt_backup(ends)) {
@@ -256,6 +239,9 @@ impl fmt::Display for Probe<'_> {
             Self::UnknownData { offset, looks_like: None } => write!(f, "unknown data at byte {offset}"),
             Self::UnknownData { offset, looks_like: Some(form) } => {
                 write!(f, "data at byte {offset} that looks like {form}")
+            }
+            Self::Interrupted(format) => {
+                write!(f, "an interrupted format as {}, which may be begun anew", format.filesystem)
             }
             Self::Unreadable { offset, error } => {
                 write!(f, "something that can't be read at byte {offset} ({error})")

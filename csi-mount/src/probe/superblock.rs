@@ -33,6 +33,8 @@ pub(super) fn ext(windows: &Windows) -> Option<Signature> {
     signature.uuid = block.uuid(104);
     signature.label = block.text(120, 16);
     signature.size = Some(blocks.saturating_mul(block_size));
+    // EXT2_ERROR_FS
+    signature.has_errors = block.le16(58) & 2 != 0;
     signature.least_growth = ext_least_growth(&block, blocks).saturating_mul(block_size);
     Some(signature)
 }

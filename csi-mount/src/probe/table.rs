@@ -35,7 +35,7 @@ const MAGICS: &[Magic] = &[
     magic("ntfs", Filesystem, 3, b"NTFS    "),
     magic("ReFS", Filesystem, 3, b"ReFS\0\0\0\0"),
     magic("iso9660", Filesystem, 32 * KIB + 1, b"CD001"),
-    magic("udf", Filesystem, 32 * KIB + 1, b"BEA01"),
+    magic("iso9660", Filesystem, 32 * KIB + 9, b"CDROM"),
     magic("squashfs", Filesystem, 0, b"hsqs"),
     magic("squashfs", Filesystem, 0, b"sqsh"),
     magic("cramfs", Filesystem, 0, &[0x45, 0x3d, 0xcd, 0x28]),
@@ -45,7 +45,10 @@ const MAGICS: &[Magic] = &[
     magic("hfsplus", Filesystem, KIB, b"H+\0\x04"),
     magic("hfsplus", Filesystem, KIB, b"HX\0\x05"),
     magic("jfs", Filesystem, 32 * KIB, b"JFS1"),
-    magic("reiserfs", Filesystem, 64 * KIB + 52, b"ReIsEr"),
+    magic("reiserfs", Filesystem, 8 * KIB + 52, b"ReIsErFs"),
+    magic("reiserfs", Filesystem, 64 * KIB + 52, b"ReIsErFs"),
+    magic("reiserfs", Filesystem, 64 * KIB + 52, b"ReIsEr2Fs"),
+    magic("reiserfs", Filesystem, 64 * KIB + 52, b"ReIsEr3Fs"),
     magic("reiser4", Filesystem, 64 * KIB, b"ReIsEr4"),
     magic("gfs2", Filesystem, 64 * KIB, &[0x01, 0x16, 0x19, 0x70]),
     magic("ocfs2", Filesystem, KIB, b"OCFSV2"),
@@ -53,7 +56,20 @@ const MAGICS: &[Magic] = &[
     magic("ocfs2", Filesystem, 4 * KIB, b"OCFSV2"),
     magic("ocfs2", Filesystem, 8 * KIB, b"OCFSV2"),
     magic("ufs", Filesystem, 64 * KIB + 1372, &[0x19, 0x01, 0x54, 0x19]),
+    magic("ufs", Filesystem, 8 * KIB + 1372, &[0x54, 0x19, 0x01, 0x00]),
+    magic("ufs", Filesystem, 64 * KIB + 1372, &[0x54, 0x19, 0x01, 0x00]),
     magic("apfs", Filesystem, 32, b"NXSB"),
+    magic("bfs", Filesystem, 0, &[0xce, 0xfa, 0xad, 0x1b]),
+    magic("befs", Filesystem, 32, b"1SFB"),
+    magic("befs", Filesystem, 512 + 32, b"1SFB"),
+    magic("vxfs", Filesystem, KIB, &[0xf5, 0xfc, 0x01, 0xa5]),
+    magic("vxfs", Filesystem, 8 * KIB, &[0xa5, 0x01, 0xfc, 0xf5]),
+    magic("hpfs", Filesystem, 8 * KIB, &[0x49, 0xe8, 0x95, 0xf9]),
+    magic("nss", Filesystem, 4 * KIB, b"SPB5"),
+    magic("zonefs", Filesystem, 0, b"SFOZ"),
+    magic("cramfs", Filesystem, 0, &[0x28, 0xcd, 0x3d, 0x45]),
+    magic("ubifs", Filesystem, 0, &[0x31, 0x18, 0x10, 0x06]),
+    magic("exfs", Filesystem, 0, b"EXFS"),
     magic("VMFS", Filesystem, 2048 * KIB, &[0x5e, 0xf1, 0xab, 0x2f]),
     magic("bcachefs", Filesystem, 4 * KIB + 24, b"\xc6\x85\x73\xf6\x66\xce\x90\xa9"),
     magic("bcache", Container, 4 * KIB + 24, b"\xc6\x85\x73\xf6\x4e\x1a\x45\xca"),
@@ -81,7 +97,20 @@ const MAGICS: &[Magic] = &[
     magic("swap", Container, 16 * KIB - 10, b"SWAPSPACE2"),
     magic("swap", Container, 64 * KIB - 10, b"SWAPSPACE2"),
     magic("swap", Container, 4 * KIB - 10, b"SWAP-SPACE"),
+    magic("swap", Container, 8 * KIB - 10, b"SWAP-SPACE"),
+    magic("swap", Container, 64 * KIB - 10, b"SWAP-SPACE"),
+    magic("swap", Container, 32 * KIB - 10, b"SWAPSPACE2"),
     magic("swsuspend", Container, 4 * KIB - 10, b"S1SUSPEND"),
+    magic("swsuspend", Container, 4 * KIB - 10, b"S2SUSPEND"),
+    magic("swsuspend", Container, 4 * KIB - 10, b"ULSUSPEND"),
+    magic("swsuspend", Container, 4 * KIB - 10, b"LINHIB0001"),
+    magic("swsuspend", Container, 0, &[0xed, 0xc3, 0x02, 0xe9, 0x98, 0x56, 0xe5, 0x0c]),
+    magic("ubi", Container, 0, b"UBI#"),
+    magic("drbdmanage_control_volume", Container, 0, b"$DRBDmgr=q"),
+    magic("drbdproxy_datalog", Container, 16, b"DRBDdlh*"),
+    magic("hpt37x_raid_member", Container, 4608 + 32, &[0xf0, 0x16, 0x78, 0x5a]),
+    magic("hpt37x_raid_member", Container, 4608 + 32, &[0xfd, 0x16, 0x78, 0x5a]),
+    magic("cs_fvault2", Container, 88, &[0x43, 0x53, 0x01, 0x00]),
     magic("vdo", Container, 0, b"dmvdo001"),
     magic("stratis", Container, 516, b"!Stra0tis"),
     magic("ceph_bluestore", Container, 0, b"bluestore block device"),
@@ -96,6 +125,22 @@ const MAGICS: &[Magic] = &[
     magic("sgi", PartitionTable, 0, &[0x0b, 0xe5, 0xa9, 0x41]),
 ];
 
+/// Numbers so short that a superblock of something else can have them by chance: they count only if they are all there
+/// is, and nothing is formatted either way.
+const SHORT_MAGICS: &[Magic] = &[
+    magic("nilfs2", Filesystem, KIB + 6, &[0x34, 0x34]),
+    magic("minix", Filesystem, KIB + 16, &[0x7f, 0x13]),
+    magic("minix", Filesystem, KIB + 16, &[0x8f, 0x13]),
+    magic("minix", Filesystem, KIB + 16, &[0x68, 0x24]),
+    magic("minix", Filesystem, KIB + 16, &[0x78, 0x24]),
+    magic("minix", Filesystem, KIB + 24, &[0x5a, 0x4d]),
+    magic("hfs", Filesystem, KIB, b"BD"),
+    magic("lvm1_member", Container, 0, b"HM\x01\0"),
+    magic("lvm1_member", Container, 0, b"HM\x02\0"),
+    magic("sun", PartitionTable, 508, &[0xda, 0xbe]),
+    magic("mac", PartitionTable, 512, b"PM\0\0"),
+];
+
 /// Every magic number that is there, with its place.
 pub(super) fn at_the_start(windows: &Windows) -> impl Iterator<Item = (&'static Magic, u64)> {
     MAGICS
@@ -103,14 +148,42 @@ pub(super) fn at_the_start(windows: &Windows) -> impl Iterator<Item = (&'static 
         .filter(|magic| windows.has(magic.offset, magic.bytes))
         .map(|magic| (magic, magic.offset))
         .chain(zfs(windows))
+        .chain(udf(windows))
+}
+
+/// What may be there if nothing else is.
+pub(super) fn short(windows: &Windows) -> Option<(&'static Magic, u64)> {
+    // The second superblock of NILFS is in the last block.
+    let last = (windows.size & !4095).saturating_sub(4096);
+    SHORT_MAGICS.iter().flat_map(|magic| [(magic, magic.offset), (magic, last + magic.offset % KIB)]).find(
+        |(magic, place)| {
+            (*place == magic.offset || magic.name == "nilfs2") && windows.has(*place, magic.bytes)
+        },
+    )
+}
+
+/// UDF's descriptor is one of a sequence that ISO 9660 begins too, in blocks of 2 or 4 KiB.
+fn udf(windows: &Windows) -> Option<(&'static Magic, u64)> {
+    static UDF: Magic = magic("udf", Filesystem, 0, &[]);
+    [2 * KIB, 4 * KIB]
+        .into_iter()
+        .flat_map(|block| (0..16).map(move |index| 32 * KIB + index * block + 1))
+        .find(|place| windows.has(*place, b"NSR02") || windows.has(*place, b"NSR03"))
+        .map(|place| (&UDF, place))
 }
 
 /// ZFS has a ring of uberblocks in each label; one is enough.
 fn zfs(windows: &Windows) -> Option<(&'static Magic, u64)> {
     static ZFS: Magic = magic("zfs_member", Container, 0, &[]);
-    (0..2u64)
-        .flat_map(|label| (0..128u64).map(move |slot| (label * 256 + 128 + slot) * KIB))
-        .find(|place| windows.has(*place, &[0x0c, 0xb1, 0xba, 0, 0, 0, 0, 0]))
+    // Two labels at the start and two at the end.
+    let end = (windows.size & !(256 * KIB - 1)).saturating_sub(512 * KIB);
+    [0, 256 * KIB, end, end + 256 * KIB]
+        .into_iter()
+        .flat_map(|label| (0..128u64).map(move |slot| label + (128 + slot) * KIB))
+        .find(|place| {
+            windows.has(*place, &[0x0c, 0xb1, 0xba, 0, 0, 0, 0, 0])
+                || windows.has(*place, &[0, 0, 0, 0, 0, 0xba, 0xb1, 0x0c])
+        })
         .map(|place| (&ZFS, place))
 }
 

@@ -8,6 +8,7 @@ use rustix::fs::OFlags;
 use rustix::io::Errno;
 
 use crate::BlockDevice;
+use crate::intent;
 use crate::sys::ioctl;
 
 const MIB: u64 = 1 << 20;
@@ -18,7 +19,9 @@ const ALIGN: u64 = 4096;
 /// The size of a window between the ends.
 const FAR: u64 = 64 * 1024;
 /// How many windows are spread evenly over the device, besides those at well-known places.
-const SPREAD: u64 = 64;
+const SPREAD: u64 = 256;
+/// A device of this size is read in full: one as small as this is as quickly read as formatted.
+const SMALL: u64 = 128 * MIB;
 
 /// Parts of a device, read.
 #[derive(Debug)]
@@ -29,23 +32,38 @@ pub(super) struct Windows {
 
 /// A part that could not be read.
 #[derive(Debug)]
-pub(super) struct Unread {
-    pub(super) offset: u64,
-    pub(super) error: io::Error,
+pub(crate) struct Unread {
+    pub(crate) offset: u64,
+    pub(crate) error: io::Error,
 }
 
 impl Windows {
     /// The first and the last 4 MiB.
     pub(super) fn ends(device: &BlockDevice) -> Result<Self, Unread> {
         let size = block_size(device)?;
-        let tail = size.saturating_sub(END).max(END.min(size));
-        Self::read(device, size, &[0..END.min(size), aligned_down(tail)..size])
+        Self::read(device, size, &ends(size))
     }
 
-    /// The windows between the ends.
-    pub(super) fn between(device: &BlockDevice) -> Result<Self, Unread> {
+    /// Single blocks, each with its place.
+    pub(super) fn blocks(
+        device: &BlockDevice,
+        places: impl Iterator<Item = u64>,
+    ) -> Result<Vec<(u64, Vec<u8>)>, Unread> {
+        let ranges: Vec<Range<u64>> = places.map(|place| place..place + intent::BLOCK as u64).collect();
+        Ok(Self::read(device, block_size(device)?, &ranges)?.parts)
+    }
+
+    /// The first window between the ends that is not all zero; none if all are.
+    pub(super) fn between(device: &BlockDevice) -> Result<Option<Self>, Unread> {
         let size = block_size(device)?;
-        Self::read(device, size, &places_between(size))
+        forget_cache(device).map_err(|error| Unread { offset: 0, error })?;
+        for range in places_between(size) {
+            let window = Self { size, parts: vec![(range.start, read_range(device, &range)?)] };
+            if window.first_nonzero().is_some() {
+                return Ok(Some(window));
+            }
+        }
+        Ok(None)
     }
 
     fn read(device: &BlockDevice, size: u64, ranges: &[Range<u64>]) -> Result<Self, Unread> {
@@ -90,8 +108,19 @@ impl Windows {
     }
 }
 
-/// Where filesystems keep spare superblocks, and places spread evenly over the device.
+/// The first and the last 4 MiB.
+pub(super) fn ends(size: u64) -> [Range<u64>; 2] {
+    let tail = size.saturating_sub(END).max(END.min(size));
+    [0..END.min(size), aligned_down(tail)..size]
+}
+
+/// Where filesystems keep spare superblocks, and places spread evenly over the device; everything on a small one.
 fn places_between(size: u64) -> Vec<Range<u64>> {
+    if size <= SMALL {
+        let between = END..size.saturating_sub(END);
+        let starts = between.clone().step_by(MIB as usize);
+        return starts.map(|start| start..(start + MIB).min(between.end.next_multiple_of(ALIGN))).collect();
+    }
     // Backup superblocks of ext2/3/4 are in groups 1 and the powers of 3, 5 and 7; a group has 8 blocks a byte.
     let ext = [1024u64, 2048, 4096].into_iter().flat_map(|block| {
         let first = u64::from(block == 1024) * block;
@@ -112,6 +141,9 @@ fn places_between(size: u64) -> Vec<Range<u64>> {
         .filter(|start| between.contains(start))
         .map(|start| start..(start + FAR).min(size))
         .collect();
+    // A format's record is put nowhere but on zeros.
+    let records = intent::places(size).map(|place| place..place + intent::BLOCK as u64);
+    ranges.extend(records.filter(|record| between.contains(&record.start)));
     ranges.sort_by_key(|range| range.start);
     ranges.dedup();
     ranges
@@ -182,11 +214,13 @@ mod tests {
         for size in [0, 512, 8 * MIB, 9 * MIB + 512, 300 * MIB, 1 << 40, 1 << 50] {
             for range in places_between(size) {
                 assert!(range.start % ALIGN == 0 && range.start >= END, "{size}: {range:?}");
-                assert!(range.end <= size && range.end - range.start <= FAR, "{size}: {range:?}");
+                assert!(range.end <= size && range.end - range.start <= MIB, "{size}: {range:?}");
             }
         }
         assert!(places_between(1 << 30).iter().any(|range| range.start == 128 * MIB), "ext4's first backup");
-        assert!(places_between(1 << 30).len() > 60);
+        assert!(places_between(1 << 30).len() > 250);
+        let small = places_between(SMALL);
+        assert!(small.windows(2).all(|pair| pair[0].end == pair[1].start), "{small:?}");
     }
 
     #[test]

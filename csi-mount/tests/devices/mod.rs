@@ -61,29 +61,54 @@ impl Image {
         device.sync_all().unwrap();
     }
 
+    /// Reads through the device.
+    pub(crate) fn read(&self, offset: u64, length: usize) -> Vec<u8> {
+        let mut bytes = vec![0; length];
+        File::open(self.path()).unwrap().read_exact_at(&mut bytes, offset).unwrap();
+        bytes
+    }
+
     pub(crate) fn grow_to(&self, mebibytes: u64) {
         OpenOptions::new().write(true).open(self.file()).unwrap().set_len(mebibytes * MIB).unwrap();
         self.loop_device().refresh_size().unwrap();
     }
 
+    /// How many blocks of 4 KiB begin with these bytes.
+    pub(crate) fn blocks_that_start_with(&self, bytes: &[u8]) -> usize {
+        self.blocks().filter(|(_, block)| block.starts_with(bytes)).count()
+    }
+
+    /// The blocks of the image, of 4 KiB each, with their places; holes in the file are skipped.
+    fn blocks(&self) -> impl Iterator<Item = (u64, Vec<u8>)> {
+        use rustix::fs::{SeekFrom, seek};
+        let file = File::open(self.file()).unwrap();
+        let mut data = 0..0;
+        std::iter::from_fn(move || {
+            if data.is_empty() {
+                let start = seek(&file, SeekFrom::Data(data.end)).ok()?;
+                data = start - start % 4096..seek(&file, SeekFrom::Hole(start)).unwrap();
+            }
+            let mut block = vec![0; 4096];
+            let length = file.read_at(&mut block, data.start).unwrap();
+            block.truncate(length);
+            let place = data.start;
+            data.start = (place + 4096).min(data.end);
+            Some((place, block))
+        })
+    }
+
+    /// Whether every byte of the image is zero.
+    pub(crate) fn is_zero(&self) -> bool {
+        self.blocks().all(|(_, block)| block.iter().all(|byte| *byte == 0))
+    }
+
     /// A number that changes with any byte of the image.
     pub(crate) fn content(&self) -> u64 {
         use std::hash::{DefaultHasher, Hasher as _};
-        use std::io::Read as _;
-        let zeros = vec![0; 1 << 20];
         let mut hasher = DefaultHasher::new();
-        let mut file = File::open(self.file()).unwrap();
-        for index in 0.. {
-            let mut block = Vec::new();
-            if file.by_ref().take(1 << 20).read_to_end(&mut block).unwrap() == 0 {
-                hasher.write_u64(index);
-                break;
-            }
-            // Most of an image is zero, and skipping that is what makes this fast.
-            if block != zeros[..block.len()] {
-                hasher.write_u64(index);
-                hasher.write(&block);
-            }
+        for (place, block) in self.blocks().filter(|(_, block)| block.iter().any(|byte| *byte != 0)) {
+            hasher.write_u64(place);
+            hasher.write(&block);
         }
         hasher.finish()
     }

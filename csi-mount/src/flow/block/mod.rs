@@ -2,7 +2,7 @@
 //!
 //! | step | filesystem volume | raw block volume |
 //! |---|---|---|
-//! | stage | [`stage`]: probe, format if blank, grow, mount | |
+//! | stage | [`stage`]: wait, probe, format if blank, check, grow, mount | |
 //! | publish | [`publish`]: bind the staged filesystem | [`publish_device`]: bind the device's node |
 //! | expand | [`expand`] | [`expand`] |
 //! | stats | [`usage`] | [`usage`] |
@@ -30,6 +30,7 @@
 //! ```
 
 mod expand;
+mod plan;
 mod publish;
 mod raw;
 mod stage;
@@ -43,9 +44,10 @@ use crate::lookup::Facts;
 use crate::{BlockDevice, DeviceNumber, Error, ErrorKind, MountState, Result, Target};
 
 pub use expand::expand;
+pub use plan::{StageCheck, StagePlan};
 pub use publish::{publish, unpublish};
 pub use raw::publish_device;
-pub use stage::{Content, StagePlan, Staged, stage};
+pub use stage::{Content, Staged, stage};
 pub use unstage::unstage;
 pub use usage::{VolumeUsage, usage};
 

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use super::publish::take_back;
+use crate::intent;
 use crate::{
     Bind, BlockDevice, DeviceAccess, DeviceNumber, Error, ErrorKind, LoopCache, LoopDevice, LoopOptions,
     Outcome, Result, Target,
@@ -32,6 +33,8 @@ pub fn publish_device(device: impl AsRef<Path>, target: &Target, access: DeviceA
                 .at(target.path())
                 .mend("publish it read-only"));
         }
+        // From now on what is on it is its user's, whatever an interrupted format left.
+        intent::settle(&device)?;
         return bind(&device, target);
     }
     if refuses_writes {

@@ -3,56 +3,18 @@
 use std::path::Path;
 
 use super::device_under;
+use super::plan::{StageCheck, StagePlan};
+use crate::check::check_within;
 use crate::details::Details;
+use crate::intent;
+use crate::kernel_features::unknown_to;
 use crate::{
-    BlockDevice, DeviceNumber, Error, ErrorKind, Filesystem, Format, Grown, Mount, MountOptions, MountState,
-    Outcome, Probe, Result, Signature, Target, grow_mounted, grow_unmounted, unmount,
+    BlockDevice, CheckPolicy, DeviceNumber, Error, ErrorKind, Filesystem, Grown, KernelVersion, Mount,
+    MountEntry, MountState, Outcome, Probe, Result, Signature, Target, grow_mounted, grow_unmounted, mounts,
+    unmount,
 };
 
 const STAGE: &str = "stage";
-
-/// How a device is to be staged.
-#[derive(Debug, Clone)]
-#[must_use]
-pub struct StagePlan {
-    filesystem: Filesystem,
-    options: MountOptions,
-    format: Format,
-}
-
-impl StagePlan {
-    /// This filesystem, read-write with its default options.
-    pub fn new(filesystem: Filesystem) -> Self {
-        Self { filesystem, options: MountOptions::new(), format: Format::new(filesystem) }
-    }
-
-    /// The options to mount with. [`read_only`](MountOptions::read_only) ones also let nothing be formatted or grown.
-    pub fn options(mut self, options: MountOptions) -> Self {
-        self.options = options;
-        self
-    }
-
-    /// The label of a filesystem that is made; see [`Format::label`].
-    pub fn label(mut self, label: impl Into<String>) -> Self {
-        self.format = self.format.label(label);
-        self
-    }
-
-    /// More arguments for `mkfs`; see [`Format::arguments`].
-    pub fn mkfs_arguments<I>(mut self, arguments: I) -> Self
-    where
-        I: IntoIterator,
-        I::Item: Into<String>,
-    {
-        self.format = self.format.arguments(arguments);
-        self
-    }
-
-    /// Whether the device may be written to.
-    fn writes(&self) -> bool {
-        !self.options.is_read_only()
-    }
-}
 
 /// What staging found and did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -79,9 +41,12 @@ pub enum Content {
 
 /// Mounts the filesystem of a device at the staging directory, making the filesystem if the device is blank.
 ///
-/// What is there is kept: the device is formatted only if it is [`Blank`](Probe::Blank), and mounted only if it holds
-/// the filesystem of the plan. A filesystem smaller than its device grows: ext4 before it is mounted, XFS and btrfs
-/// after. The XFS clone of a mounted filesystem is mounted with `nouuid`. When it fails, what it mounted is unmounted.
+/// The device is waited for ([`StagePlan::wait_for_device`], [`StagePlan::expect`]). What is there is kept: it is formatted
+/// only if it is [`Blank`](Probe::Blank), or holds no more than an interrupted format of ours
+/// ([`Interrupted`](Probe::Interrupted)), and mounted only if it holds the filesystem of the plan. An ext4 with errors is
+/// checked before ([`StagePlan::check`]). A filesystem smaller than its device grows: ext4 before it is mounted, XFS and
+/// btrfs after. The XFS clone of a mounted filesystem is mounted with `nouuid`. When it fails, what it mounted is
+/// unmounted.
 ///
 /// # Errors
 ///
@@ -89,13 +54,19 @@ pub enum Content {
 /// - [`Unreadable`](ErrorKind::Unreadable): it can't be read. In neither case was it written to.
 /// - [`AlreadyMounted`](ErrorKind::AlreadyMounted): another device is mounted there, or with other options.
 /// - [`ReadOnly`](ErrorKind::ReadOnly): the device refuses writes and the plan wants them, or it is blank and the plan
-///   allows none.
-/// - Those of [`BlockDevice::open`], [`Format::run`], [`grow_unmounted`], [`grow_mounted`] and [`Mount::at`].
+///   allows none; or it is mounted there, and the kernel stopped writing to it after an error.
+/// - [`WrongDevice`](ErrorKind::WrongDevice): another disk than the expected one is at the path.
+/// - [`Damaged`](ErrorKind::Damaged): the check found what it can't mend.
+/// - [`Unsupported`](ErrorKind::Unsupported): the filesystem has a feature that this kernel does not know.
+/// - Those of [`BlockDevice::open`], [`Format::run`](crate::Format::run), [`grow_unmounted`],
+///   [`grow_mounted`] and [`Mount::at`].
 pub fn stage(device: impl AsRef<Path>, staging: &Target, plan: &StagePlan) -> Result<Staged> {
-    let device = BlockDevice::open(device)?;
+    let device = plan.expected.wait_at(device, plan.wait)?;
     let mut content = Content::Kept;
     let mut grown = None;
-    if !matches!(staging.state()?, MountState::Mounted(_)) {
+    if matches!(staging.state()?, MountState::Mounted(_)) {
+        refuse_broken(staging, plan)?;
+    } else {
         (content, grown) = prepare(&device, plan)?;
         staging.create_dir()?;
     }
@@ -116,6 +87,22 @@ pub fn stage(device: impl AsRef<Path>, staging: &Target, plan: &StagePlan) -> Re
     }
 }
 
+/// A filesystem that the kernel made read-only, or shut down, after an error is no longer what was asked for.
+fn refuse_broken(staging: &Target, plan: &StagePlan) -> Result<()> {
+    let here = |entry: &MountEntry| entry.mount_point == staging.path();
+    let Some(entry) = mounts()?.into_iter().rev().find(here) else { return Ok(()) };
+    let says = |flag| entry.super_options.has_flag(flag);
+    // Older kernels make the superblock read-only, which is seen when it is compared with the request.
+    let is_broken = says("shutdown") || (plan.writes() && says("emergency_ro"));
+    if !is_broken {
+        return Ok(());
+    }
+    let reason = "the kernel stopped writing to the filesystem after an error";
+    Err(Error::new(ErrorKind::ReadOnly, STAGE, reason)
+        .at(staging.path())
+        .mend("unstage it and stage it again: it is checked then"))
+}
+
 /// Makes sure that the device holds the filesystem, as large as the device where that is done unmounted.
 fn prepare(device: &BlockDevice, plan: &StagePlan) -> Result<(Content, Option<Grown>)> {
     let refuses_writes = device.is_read_only()?;
@@ -130,13 +117,22 @@ fn prepare(device: &BlockDevice, plan: &StagePlan) -> Result<(Content, Option<Gr
             plan.format.run(proof)?;
             Ok((Content::Formatted, None))
         }
-        Probe::Blank(_) => {
-            let reason = "the device is blank, and staged read-only it is not formatted";
+        Probe::Interrupted(format) if plan.writes() => {
+            tracing::warn!(device = %device.path().display(), "begin an interrupted format anew");
+            plan.format.run(format.into_proof())?;
+            Ok((Content::Formatted, None))
+        }
+        Probe::Blank(_) | Probe::Interrupted(_) => {
+            let reason = "the device has no filesystem yet, and staged read-only it is not formatted";
             Err(Error::new(ErrorKind::ReadOnly, STAGE, reason)
                 .at(device.path())
                 .mend("stage it read-write once"))
         }
         Probe::Filesystem(found) if found.filesystem() == Some(plan.filesystem) => {
+            if plan.writes() {
+                intent::settle(device)?;
+                check_before(device, plan, &found)?;
+            }
             Ok((Content::Kept, grow_before(device, plan, &found)?))
         }
         other => {
@@ -150,6 +146,29 @@ fn prepare(device: &BlockDevice, plan: &StagePlan) -> Result<(Content, Option<Gr
                 None => refusal,
             })
         }
+    }
+}
+
+/// Mends an ext4 that says it has errors; mounted elsewhere, it is not touched.
+fn check_before(device: &BlockDevice, plan: &StagePlan, found: &Signature) -> Result<()> {
+    let wanted = match plan.check {
+        StageCheck::Never => false,
+        StageCheck::WhenNeeded => found.has_errors,
+        StageCheck::Always => true,
+    };
+    if !wanted || plan.filesystem != Filesystem::Ext4 {
+        return Ok(());
+    }
+    match check_within(device, plan.filesystem, CheckPolicy::Preen, plan.check_limit) {
+        Ok(report) => {
+            tracing::info!(device = %device.path().display(), ?report, "checked");
+            Ok(())
+        }
+        Err(error) if error.kind() == ErrorKind::Busy => {
+            tracing::warn!(%error, "staged without a check");
+            Ok(())
+        }
+        Err(error) => Err(error),
     }
 }
 
@@ -178,9 +197,24 @@ fn mount(device: &BlockDevice, staging: &Target, plan: &StagePlan) -> Result<Out
             if plan.filesystem == Filesystem::Xfs && error.raw_os_error() == Some(nix::libc::EINVAL) =>
         {
             let options = plan.options.clone().with_flag_option("nouuid")?;
-            Mount::new(name, device.path()).options(&options).at(staging).map_err(|_| error)
+            Mount::new(name, device.path())
+                .options(&options)
+                .at(staging)
+                .map_err(|_| explain_features(error, device, plan.filesystem))
         }
-        other => other,
+        other => other.map_err(|error| explain_features(error, device, plan.filesystem)),
+    }
+}
+
+/// `mkfs` may be newer than the kernel, which says no more of it than that it does not mount.
+fn explain_features(error: Error, device: &BlockDevice, filesystem: Filesystem) -> Error {
+    let unknown = KernelVersion::running().ok().and_then(|kernel| unknown_to(device, filesystem, kernel));
+    match unknown {
+        Some(reason) => error
+            .as_kind(ErrorKind::Unsupported)
+            .because(reason)
+            .mend("use it on a newer kernel; volumes to come: a mkfs profile of the oldest kernel"),
+        None => error,
     }
 }
 

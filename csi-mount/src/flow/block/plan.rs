@@ -1,0 +1,116 @@
+//! How a device is to be staged.
+
+use std::time::Duration;
+
+use crate::{
+    CHECK_TIME_LIMIT, ExpectedDevice, Filesystem, Format, FormatLimit, FormatStep, MkfsProfile, MountOptions,
+};
+
+/// How long [`stage`](super::stage) waits for a device unless told otherwise: 10 seconds.
+const WAIT: Duration = Duration::from_secs(10);
+
+/// Whether an ext4 is checked and mended (`e2fsck -p`) before it is mounted; XFS and btrfs mend themselves.
+///
+/// A device that is mounted elsewhere is never checked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum StageCheck {
+    /// If its superblock says that errors were found.
+    #[default]
+    WhenNeeded,
+    /// Each time, which takes long on a large filesystem.
+    Always,
+    /// Not at all.
+    Never,
+}
+
+/// How a device is to be staged.
+#[derive(Debug, Clone)]
+#[must_use]
+pub struct StagePlan {
+    pub(super) filesystem: Filesystem,
+    pub(super) options: MountOptions,
+    pub(super) format: Format,
+    pub(super) expected: ExpectedDevice,
+    pub(super) wait: Duration,
+    pub(super) check: StageCheck,
+    pub(super) check_limit: Duration,
+}
+
+impl StagePlan {
+    /// This filesystem, read-write with its default options.
+    pub fn new(filesystem: Filesystem) -> Self {
+        Self {
+            filesystem,
+            options: MountOptions::new(),
+            format: Format::new(filesystem),
+            expected: ExpectedDevice::new(),
+            wait: WAIT,
+            check: StageCheck::default(),
+            check_limit: CHECK_TIME_LIMIT,
+        }
+    }
+
+    /// The options to mount with. [`read_only`](MountOptions::read_only) ones also let nothing be formatted or grown.
+    pub fn options(mut self, options: MountOptions) -> Self {
+        self.options = options;
+        self
+    }
+
+    /// The label of a filesystem that is made; see [`Format::label`].
+    pub fn label(mut self, label: impl Into<String>) -> Self {
+        self.format = self.format.label(label);
+        self
+    }
+
+    /// More arguments for `mkfs`; see [`Format::arguments`].
+    pub fn mkfs_arguments<I>(mut self, arguments: I) -> Self
+    where
+        I: IntoIterator,
+        I::Item: Into<String>,
+    {
+        self.format = self.format.arguments(arguments);
+        self
+    }
+
+    /// For which kernel a filesystem is made; see [`Format::profile`].
+    pub fn mkfs_profile(mut self, profile: MkfsProfile) -> Self {
+        self.format = self.format.profile(profile);
+        self
+    }
+
+    /// How many formats run at once; see [`Format::at_once`].
+    pub fn formats_at_once(mut self, limit: &FormatLimit) -> Self {
+        self.format = self.format.at_once(limit);
+        self
+    }
+
+    /// Tells of each step of a format; see [`Format::on_step`].
+    pub fn on_format_step(mut self, watcher: impl Fn(FormatStep) + Send + Sync + 'static) -> Self {
+        self.format = self.format.on_step(watcher);
+        self
+    }
+
+    /// Which disk it has to be, by serial number or world-wide name; any at the path if not set.
+    pub fn expect(mut self, expected: ExpectedDevice) -> Self {
+        self.expected = expected;
+        self
+    }
+
+    /// How long to wait for the device to appear; 10 seconds if not set.
+    pub fn wait_for_device(mut self, limit: Duration) -> Self {
+        self.wait = limit;
+        self
+    }
+
+    /// Whether an ext4 is checked before it is mounted, and how long that may take.
+    pub fn check(mut self, check: StageCheck, limit: Duration) -> Self {
+        (self.check, self.check_limit) = (check, limit);
+        self
+    }
+
+    /// Whether the device may be written to.
+    pub(super) fn writes(&self) -> bool {
+        !self.options.is_read_only()
+    }
+}

@@ -1,0 +1,101 @@
+//! Long formats watched, and not too many at once.
+
+use std::fmt;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// A step of a format that is under way, for a progress display or a log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum FormatStep {
+    /// As many formats run as the [`FormatLimit`] lets.
+    Waiting,
+    /// The device is looked at a second time, and marked as being formatted.
+    Preparing,
+    /// `mkfs` runs, for this long by now; told about once a second.
+    Making {
+        /// Since its start.
+        elapsed: Duration,
+    },
+    /// `mkfs` has ended, and what it made is looked at.
+    Verifying,
+}
+
+/// Who is told of each step; it runs on the formatting thread and should return soon.
+#[derive(Clone)]
+pub(crate) struct Watcher(pub(crate) Arc<dyn Fn(FormatStep) + Send + Sync>);
+
+impl fmt::Debug for Watcher {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Watcher")
+    }
+}
+
+/// How many formats may run at once, shared by all that are given a clone of it.
+///
+/// `mkfs` of a large volume writes gigabytes; twenty pods that start together would each slow down the others.
+#[derive(Debug, Clone)]
+pub struct FormatLimit(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    free: Mutex<usize>,
+    freed: Condvar,
+}
+
+impl FormatLimit {
+    /// So many at once; none is taken for one.
+    pub fn new(at_once: usize) -> Self {
+        Self(Arc::new(Shared { free: Mutex::new(at_once.max(1)), freed: Condvar::new() }))
+    }
+
+    /// Waits for a place until `end`; none if there was no place in time.
+    pub(crate) fn enter(&self, end: Instant, mut waiting: impl FnMut()) -> Option<FormatPlace> {
+        let mut free = self.0.free.lock().unwrap_or_else(PoisonError::into_inner);
+        if *free == 0 {
+            waiting();
+        }
+        while *free == 0 {
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return None;
+            }
+            free = self.0.freed.wait_timeout(free, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        *free -= 1;
+        Some(FormatPlace(Arc::clone(&self.0)))
+    }
+}
+
+/// One of the places, given back when dropped.
+#[derive(Debug)]
+pub(crate) struct FormatPlace(Arc<Shared>);
+
+impl Drop for FormatPlace {
+    fn drop(&mut self) {
+        *self.0.free.lock().unwrap_or_else(PoisonError::into_inner) += 1;
+        self.0.freed.notify_one();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_more_than_the_limit_are_in() {
+        let limit = FormatLimit::new(2);
+        let soon = || Instant::now() + Duration::from_millis(20);
+        let first = limit.enter(soon(), || panic!("there is room")).unwrap();
+        let _second = limit.clone().enter(soon(), || panic!("there is room")).unwrap();
+        let mut waited = false;
+        assert!(limit.enter(soon(), || waited = true).is_none());
+        assert!(waited);
+        std::thread::scope(|scope| {
+            let third =
+                scope.spawn(|| limit.enter(Instant::now() + Duration::from_secs(60), || ()).is_some());
+            drop(first);
+            assert!(third.join().unwrap());
+        });
+    }
+}

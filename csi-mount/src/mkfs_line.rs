@@ -1,0 +1,247 @@
+//! The command line of `mkfs`: this crate's choices first, then the caller's, and nothing that names another device.
+
+use std::ffi::OsString;
+use std::time::Duration;
+
+use crate::intent::Uuid;
+use crate::kernel_features::{self, first_version};
+use crate::tool::Tool;
+use crate::{BlockDevice, Error, ErrorKind, Filesystem, KernelVersion, MkfsProfile, Result};
+
+const FORMAT: &str = "format";
+/// How long a program may take to print its version.
+const VERSION_LIMIT: Duration = Duration::from_secs(30);
+
+/// What the caller chose.
+#[derive(Debug, Clone)]
+pub(crate) struct MkfsLine {
+    pub(crate) filesystem: Filesystem,
+    pub(crate) label: Option<String>,
+    pub(crate) arguments: Vec<String>,
+    pub(crate) profile: MkfsProfile,
+}
+
+impl MkfsLine {
+    pub(crate) fn tool(&self) -> Tool {
+        let program = match self.filesystem {
+            Filesystem::Ext4 => "mkfs.ext4",
+            Filesystem::Xfs => "mkfs.xfs",
+            Filesystem::Btrfs => "mkfs.btrfs",
+        };
+        Tool { program, package: self.filesystem.package() }
+    }
+
+    /// Whether the caller's arguments give the filesystem its UUID.
+    pub(crate) fn has_own_uuid(&self) -> bool {
+        self.arguments.iter().any(|argument| match self.filesystem {
+            Filesystem::Xfs => argument.contains("uuid="),
+            Filesystem::Ext4 | Filesystem::Btrfs => {
+                argument.starts_with("-U") || argument.starts_with("--uuid")
+            }
+        })
+    }
+
+    /// The arguments, the device last.
+    pub(crate) fn build(&self, device: &BlockDevice, uuid: Option<Uuid>) -> Result<Vec<OsString>> {
+        let mut line = self.options(uuid).map_err(|error| error.at(device.path()))?;
+        line.push(device.path().into());
+        Ok(line)
+    }
+
+    fn options(&self, uuid: Option<Uuid>) -> Result<Vec<OsString>> {
+        let defaults: &[&str] = match self.filesystem {
+            // -F: a whole disk needs no question, and there is nobody to answer one.
+            Filesystem::Ext4 => &["-q", "-F", "-m0"],
+            Filesystem::Xfs => &["-q", "-K"],
+            Filesystem::Btrfs => &["-q", "-K"],
+        };
+        let mut line: Vec<String> = defaults.iter().map(ToString::to_string).collect();
+        if let Some(label) = &self.label {
+            self.check_label(label)?;
+            line.extend(["-L".to_owned(), label.clone()]);
+        }
+        if let Some(uuid) = uuid {
+            let uuid = hyphenated(uuid);
+            line.push(match self.filesystem {
+                Filesystem::Xfs => format!("-muuid={uuid}"),
+                Filesystem::Ext4 | Filesystem::Btrfs => format!("-U{uuid}"),
+            });
+        }
+        let mut arguments = joined(&self.arguments)?;
+        let left_off = self.left_off()?;
+        if self.filesystem == Filesystem::Ext4 {
+            // mke2fs heeds only the last -E and the last -O, so all go into one; the caller's come last and win.
+            let extended = merged("-E", vec!["nodiscard"], &mut arguments);
+            let features = merged("-O", left_off, &mut arguments);
+            line.extend([extended, features].into_iter().flatten());
+        } else {
+            // Said twice, an option of mkfs.xfs is an error.
+            let name =
+                |argument: &str| argument[2..].trim_start_matches('^').split('=').next().map(str::to_owned);
+            let said = |off: &str| {
+                name(off).is_some_and(|name| arguments.iter().any(|argument| argument.contains(&name)))
+            };
+            let more: Vec<&str> = left_off.into_iter().filter(|off| !said(off)).collect();
+            line.extend(more.into_iter().map(str::to_owned));
+        }
+        line.extend(arguments);
+        Ok(line.into_iter().map(OsString::from).collect())
+    }
+
+    fn left_off(&self) -> Result<Vec<&'static str>> {
+        let target = match self.profile {
+            MkfsProfile::Mkfs => return Ok(Vec::new()),
+            MkfsProfile::Kernel(version) => version,
+            MkfsProfile::Running => KernelVersion::running()?,
+        };
+        kernel_features::left_off(self.filesystem, target, || {
+            let output = self.tool().run(&["-V"], VERSION_LIMIT)?;
+            first_version(&output.text).ok_or_else(|| {
+                let reason = format!("{} -V does not tell its version", self.tool().program);
+                Error::new(ErrorKind::ToolFailed, FORMAT, reason)
+            })
+        })
+    }
+
+    fn check_label(&self, label: &str) -> Result<()> {
+        let longest = match self.filesystem {
+            Filesystem::Ext4 => 16,
+            Filesystem::Xfs => 12,
+            Filesystem::Btrfs => 255,
+        };
+        if label.is_empty() || label.len() > longest || label.contains(char::is_control) {
+            let reason = format!(
+                "the label {label:?} is not 1 to {longest} bytes without control characters, as {} wants it",
+                self.filesystem
+            );
+            return Err(Error::new(ErrorKind::InvalidInput, FORMAT, reason));
+        }
+        Ok(())
+    }
+}
+
+/// All arguments with this letter as one, ours first; none if there are none.
+fn merged(letter: &str, ours: Vec<&str>, arguments: &mut Vec<String>) -> Option<String> {
+    let theirs: Vec<String> = arguments.extract_if(.., |argument| argument.starts_with(letter)).collect();
+    let values: Vec<&str> = ours.into_iter().chain(theirs.iter().map(|argument| &argument[2..])).collect();
+    (!values.is_empty()).then(|| letter.to_owned() + &values.join(","))
+}
+
+fn hyphenated(uuid: Uuid) -> String {
+    let digits = format!("{:032x}", u128::from_be_bytes(uuid));
+    let (a, b, c, d, e) = (&digits[..8], &digits[8..12], &digits[12..16], &digits[16..20], &digits[20..]);
+    format!("{a}-{b}-{c}-{d}-{e}")
+}
+
+/// Joins each option with its value (`-b 4096` to `-b4096`), so that no argument can stand alone and be taken for
+/// a device to format.
+fn joined(arguments: &[String]) -> Result<Vec<String>> {
+    let refuse = |argument: &String, reason: &str| {
+        let reason = format!("the mkfs argument {argument:?} {reason}");
+        Err(Error::new(ErrorKind::InvalidInput, FORMAT, reason))
+    };
+    let mut line: Vec<String> = Vec::new();
+    // Whether the last argument is one letter that may still get a value.
+    let mut open = false;
+    for argument in arguments {
+        if argument.contains(['/', '\0']) || argument.contains("device=") || argument.contains("logdev=") {
+            return refuse(argument, "names a file or another device");
+        }
+        let is_option = argument.starts_with('-') && argument.len() > 1;
+        match line.last_mut() {
+            _ if argument == "--" => return refuse(argument, "ends the options"),
+            _ if is_option => {
+                line.push(argument.clone());
+                open = argument.len() == 2;
+            }
+            Some(option) if open => {
+                option.push_str(argument);
+                open = false;
+            }
+            _ => return refuse(argument, "is neither an option nor the value of one"),
+        }
+    }
+    Ok(line)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn line(filesystem: Filesystem) -> MkfsLine {
+        MkfsLine { filesystem, label: None, arguments: Vec::new(), profile: MkfsProfile::Mkfs }
+    }
+
+    fn options(line: &MkfsLine) -> String {
+        let options = line.options(Some([0x11; 16])).unwrap();
+        options.iter().map(|option| option.to_str().unwrap()).collect::<Vec<_>>().join(" ")
+    }
+
+    #[test]
+    fn our_choices_come_before_the_callers() {
+        let mut ext4 = line(Filesystem::Ext4);
+        ext4.arguments = ["-O", "^64bit", "-Estride=4", "-O", "quota"].map(str::to_owned).to_vec();
+        let uuid = "11111111-1111-1111-1111-111111111111";
+        assert_eq!(options(&ext4), format!("-q -F -m0 -U{uuid} -Enodiscard,stride=4 -O^64bit,quota"));
+        assert_eq!(options(&line(Filesystem::Xfs)), format!("-q -K -muuid={uuid}"));
+        assert_eq!(options(&line(Filesystem::Btrfs)), format!("-q -K -U{uuid}"));
+    }
+
+    #[test]
+    fn a_uuid_of_the_callers_is_seen() {
+        for (filesystem, argument) in
+            [(Filesystem::Ext4, "-U"), (Filesystem::Xfs, "-muuid=x"), (Filesystem::Btrfs, "--uuid=x")]
+        {
+            let mut line = line(filesystem);
+            assert!(!line.has_own_uuid());
+            line.arguments = vec![argument.to_owned(), "random".to_owned()];
+            assert!(line.has_own_uuid(), "{argument}");
+        }
+    }
+
+    fn join(arguments: &[&str]) -> Result<Vec<String>> {
+        joined(&arguments.iter().map(ToString::to_string).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn values_are_joined_to_their_options() {
+        assert_eq!(
+            join(&["-b", "4096", "-Elazy_itable_init=0"]).unwrap(),
+            ["-b4096", "-Elazy_itable_init=0"]
+        );
+        assert_eq!(
+            join(&["-m", "reflink=0", "--nodesize=4096"]).unwrap(),
+            ["-mreflink=0", "--nodesize=4096"]
+        );
+    }
+
+    #[test]
+    fn arguments_that_could_be_a_device_are_refused() {
+        for bad in [
+            &["data"][..],
+            &["/dev/sda"],
+            &["-F", "/dev/sda"],
+            &["-b", "4096", "100"],
+            &["--", "x"],
+            &["-"],
+            &["-J", "device=LABEL=x"],
+            &["-llogdev=x"],
+            &["-b\0"],
+            &[""],
+        ] {
+            assert_eq!(join(bad).unwrap_err().kind(), ErrorKind::InvalidInput, "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn labels_have_the_length_that_the_filesystem_takes() {
+        for (filesystem, longest) in [(Filesystem::Ext4, 16), (Filesystem::Xfs, 12), (Filesystem::Btrfs, 255)]
+        {
+            let format = line(filesystem);
+            assert!(format.check_label(&"x".repeat(longest)).is_ok());
+            for bad in [String::new(), "a\nb".to_owned(), "x".repeat(longest + 1)] {
+                assert_eq!(format.check_label(&bad).unwrap_err().kind(), ErrorKind::InvalidInput);
+            }
+        }
+    }
+}

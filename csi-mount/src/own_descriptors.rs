@@ -1,0 +1,42 @@
+//! Descriptors that no other thread's child process can inherit.
+
+use nix::sched::{CloneFlags, unshare};
+
+/// Runs the closure on a thread with a table of descriptors of its own.
+///
+/// Between fork and exec a child process has every descriptor of its parent, close-on-exec or not. If one of them is a
+/// device that was opened exclusively, the device is busy until then, for `mount` and `mkfs` too, although it was
+/// closed here. What is opened in the closure is in nobody else's table. It must be closed there.
+pub(crate) fn with_own_descriptors<T: Send>(run: impl FnOnce() -> T + Send) -> T {
+    std::thread::scope(|scope| {
+        let thread = scope.spawn(|| {
+            if let Err(error) = unshare(CloneFlags::CLONE_FILES) {
+                // Refused by a filter: rarely, something then finds the device busy for a moment.
+                tracing::debug!(%error, "no table of descriptors of its own");
+            }
+            run()
+        });
+        thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::File;
+    use std::os::fd::AsRawFd as _;
+
+    #[test]
+    fn what_is_opened_is_in_no_other_table() {
+        let name = with_own_descriptors(|| {
+            let directory = tempfile::tempdir().unwrap();
+            let file = File::create(directory.path().join("only here")).unwrap();
+            let number = file.as_raw_fd();
+            let other = std::fs::read_link(format!("/proc/self/fd/{number}"));
+            let own = std::fs::read_link(format!("/proc/thread-self/fd/{number}")).unwrap();
+            assert!(own.ends_with("only here"));
+            other.unwrap_or_default()
+        });
+        assert!(!name.ends_with("only here"), "{}", name.display());
+    }
+}

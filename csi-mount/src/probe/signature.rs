@@ -1,0 +1,76 @@
+//! What a signature tells of what it belongs to.
+
+use std::fmt;
+
+use crate::Filesystem;
+
+/// Something recognised on a device.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Signature {
+    /// Its name, as libblkid has it: `ext4`, `xfs`, `gpt`, `crypto_LUKS`.
+    pub name: &'static str,
+    /// Where it is, in bytes from the start of the device.
+    pub offset: u64,
+    /// A filesystem's UUID, for ext2 to ext4, XFS and btrfs.
+    pub uuid: Option<String>,
+    /// A filesystem's label, for the same.
+    pub label: Option<String>,
+    /// How many bytes of this device the filesystem covers, for the same.
+    pub size: Option<u64>,
+    /// Whether it was made to the end.
+    pub progress: Progress,
+    /// By how many bytes a device must be larger for the filesystem to use any of it.
+    pub(crate) least_growth: u64,
+    /// Whether the filesystem says that it found itself damaged.
+    pub(crate) has_errors: bool,
+}
+
+/// Whether a filesystem says that it was made to the end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Progress {
+    /// Nothing says otherwise.
+    Finished,
+    /// `mkfs` was interrupted and it can't be mounted (XFS's `sb_inprogress`).
+    Unfinished,
+}
+
+impl Signature {
+    pub(super) fn new(name: &'static str, offset: u64) -> Self {
+        let progress = Progress::Finished;
+        Self {
+            name,
+            offset,
+            uuid: None,
+            label: None,
+            size: None,
+            progress,
+            least_growth: 1,
+            has_errors: false,
+        }
+    }
+
+    /// The filesystem it is, if it is one that this crate makes and mounts, made to the end.
+    pub fn filesystem(&self) -> Option<Filesystem> {
+        let finished = self.progress == Progress::Finished;
+        Filesystem::ALL.into_iter().find(|known| finished && known.name() == self.name)
+    }
+
+    /// Whether the filesystem would use more of a device of this many bytes than it does.
+    pub(crate) fn can_grow_to(&self, device_size: u64) -> bool {
+        self.size.is_some_and(|size| device_size.saturating_sub(size) >= self.least_growth)
+    }
+}
+
+impl fmt::Display for Signature {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} at byte {}", self.name, self.offset)?;
+        if let Some(uuid) = &self.uuid {
+            write!(f, " (UUID {uuid})")?;
+        }
+        if self.progress == Progress::Unfinished {
+            f.write_str(", which mkfs did not finish")?;
+        }
+        Ok(())
+    }
+}

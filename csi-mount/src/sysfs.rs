@@ -1,0 +1,281 @@
+//! What the kernel itself says of a disk, below `/sys`: links in `/dev` may be stale, this is not.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use crate::{DeviceNumber, Error, Result};
+
+const ASK: &str = "read what the kernel says of a disk in";
+
+/// Who a disk says that it is: see [`BlockDevice::identity`](crate::BlockDevice::identity).
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct DeviceIdentity {
+    /// The serial number: of virtio (its first 20 bytes), NVMe and SCSI (VPD page 80).
+    pub serial: Option<String>,
+    /// The world-wide name, as the kernel writes it: `naa.…`, `eui.…`, `uuid.…`, or a device mapper's UUID.
+    pub wwn: Option<String>,
+}
+
+impl DeviceIdentity {
+    /// Whether the serial number is this one, or its first 20 bytes, of which virtio keeps no more.
+    pub(crate) fn has_serial(&self, wanted: &str) -> bool {
+        const VIRTIO_KEEPS: usize = 20;
+        self.serial.as_deref().is_some_and(|found| {
+            found == wanted || (found.len() == VIRTIO_KEEPS && wanted.starts_with(found))
+        })
+    }
+
+    /// Whether the world-wide name is this one, whatever it is written with: `wwn-0x5000…`, `naa.5000…`.
+    pub(crate) fn has_wwn(&self, wanted: &str) -> bool {
+        self.wwn.as_deref().is_some_and(|found| bare_wwn(found) == bare_wwn(wanted))
+    }
+}
+
+fn bare_wwn(name: &str) -> String {
+    let mut name = name.trim().to_ascii_lowercase();
+    for prefix in ["wwn-", "naa.", "eui.", "uuid.", "t10.", "0x", "nvme-"] {
+        if let Some(rest) = name.strip_prefix(prefix) {
+            name = rest.to_owned();
+        }
+    }
+    name
+}
+
+/// Whether a disk was asked to look at its size anew: see [`BlockDevice::rescan`](crate::BlockDevice::rescan).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Rescan {
+    /// It was.
+    Asked,
+    /// Its driver tells the kernel of a new size by itself, as virtio does.
+    NotNeeded,
+}
+
+/// The tree of the kernel's objects; tests have one of their own.
+#[derive(Debug)]
+pub(crate) struct Sysfs {
+    root: PathBuf,
+}
+
+impl Sysfs {
+    pub(crate) fn of_the_system() -> Self {
+        Self { root: PathBuf::from("/sys") }
+    }
+
+    fn device(&self, number: DeviceNumber) -> PathBuf {
+        self.root.join(format!("dev/block/{number}"))
+    }
+
+    /// The directory of the whole disk that a partition is on; a disk's own.
+    fn disk(&self, number: DeviceNumber) -> Result<PathBuf> {
+        let device = self.device(number);
+        let directory = fs::canonicalize(&device).map_err(|error| Error::os(ASK, &device, error))?;
+        match directory.parent() {
+            Some(disk) if directory.join("partition").exists() => Ok(disk.to_owned()),
+            _ => Ok(directory),
+        }
+    }
+
+    pub(crate) fn identity(&self, number: DeviceNumber) -> Result<DeviceIdentity> {
+        Ok(identity_in(&self.disk(number)?))
+    }
+
+    /// Every whole disk with what it says that it is.
+    pub(crate) fn disks(&self) -> Result<Vec<(DeviceNumber, DeviceIdentity)>> {
+        let block = self.root.join("block");
+        let failed = |error: io::Error| Error::os("list the disks in", &block, error);
+        let mut disks = Vec::new();
+        for entry in fs::read_dir(&block).map_err(failed)? {
+            let directory = entry.map_err(failed)?.path();
+            // One that goes away meanwhile is left out.
+            if let Some(number) = text(&directory.join("dev")).and_then(|text| parse_number(&text)) {
+                disks.push((number, identity_in(&directory)));
+            }
+        }
+        Ok(disks)
+    }
+
+    /// The names of the devices that are built on this one: LVM, multipath, RAID.
+    pub(crate) fn holders(&self, number: DeviceNumber) -> Result<Vec<String>> {
+        names(&self.device(number).join("holders"))
+    }
+
+    pub(crate) fn rescan(&self, number: DeviceNumber) -> Result<Rescan> {
+        self.rescan_in(&self.disk(number)?)
+    }
+
+    fn rescan_in(&self, disk: &Path) -> Result<Rescan> {
+        // Multipath: each path on its own.
+        let paths = names(&disk.join("slaves")).unwrap_or_default();
+        let mut all = Rescan::NotNeeded;
+        for path in paths {
+            if self.rescan_in(&self.root.join("block").join(path))? == Rescan::Asked {
+                all = Rescan::Asked;
+            }
+        }
+        let device = disk.join("device");
+        let controllers =
+            names(&device).unwrap_or_default().into_iter().filter(|name| name.starts_with("nvme"));
+        let switches = [device.join("rescan"), device.join("rescan_controller")]
+            .into_iter()
+            .chain(controllers.map(|name| device.join(name).join("rescan_controller")));
+        for switch in switches.filter(|switch| switch.exists()) {
+            fs::write(&switch, "1").map_err(|error| Error::os("ask for the size anew by", &switch, error))?;
+            all = Rescan::Asked;
+        }
+        Ok(all)
+    }
+}
+
+fn identity_in(disk: &Path) -> DeviceIdentity {
+    let first = |places: &[&str]| places.iter().find_map(|place| text(&disk.join(place)));
+    DeviceIdentity {
+        serial: first(&["serial", "device/serial"]).or_else(|| scsi_serial(&disk.join("device/vpd_pg80"))),
+        wwn: first(&["wwid", "device/wwid", "dm/uuid"]),
+    }
+}
+
+/// The unit serial number page of SCSI: a header of four bytes, whose last is the length, and the number.
+fn scsi_serial(page: &Path) -> Option<String> {
+    let bytes = fs::read(page).ok()?;
+    let length = usize::from(*bytes.get(3)?);
+    let serial = bytes.get(4..4 + length)?;
+    let serial = String::from_utf8_lossy(serial).trim_matches([' ', '\0']).to_owned();
+    (!serial.is_empty()).then_some(serial)
+}
+
+fn text(path: &Path) -> Option<String> {
+    let text = fs::read_to_string(path).ok()?;
+    let text = text.trim_matches(|letter: char| letter.is_whitespace() || letter == '\0');
+    (!text.is_empty()).then(|| text.to_owned())
+}
+
+fn names(directory: &Path) -> Result<Vec<String>> {
+    let failed = |error: io::Error| Error::os(ASK, directory, error);
+    let mut names: Vec<String> = fs::read_dir(directory)
+        .map_err(failed)?
+        .map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()))
+        .collect::<io::Result<_>>()
+        .map_err(failed)?;
+    names.sort();
+    Ok(names)
+}
+
+fn parse_number(text: &str) -> Option<DeviceNumber> {
+    let (major, minor) = text.split_once(':')?;
+    Some(DeviceNumber { major: major.parse().ok()?, minor: minor.parse().ok()? })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::symlink;
+
+    /// A tree as of a machine with disks that a test machine does not have: SCSI, NVMe, multipath.
+    struct Fake {
+        directory: tempfile::TempDir,
+    }
+
+    impl Fake {
+        fn new() -> Self {
+            let directory = tempfile::tempdir().unwrap();
+            for place in ["block", "dev/block", "devices"] {
+                fs::create_dir_all(directory.path().join(place)).unwrap();
+            }
+            Self { directory }
+        }
+
+        fn sysfs(&self) -> Sysfs {
+            Sysfs { root: self.directory.path().to_owned() }
+        }
+
+        fn disk(&self, name: &str, minor: u32, files: &[(&str, &[u8])]) -> DeviceNumber {
+            let number = DeviceNumber { major: 8, minor };
+            let place = self.directory.path().join("devices").join(name);
+            let dev = number.to_string();
+            for (file, content) in files.iter().chain(&[("dev", dev.as_bytes())]) {
+                let file = place.join(file);
+                fs::create_dir_all(file.parent().unwrap()).unwrap();
+                fs::write(file, content).unwrap();
+            }
+            fs::create_dir_all(place.join("holders")).unwrap();
+            if !name.contains('/') {
+                symlink(&place, self.directory.path().join("block").join(name)).unwrap();
+            }
+            symlink(&place, self.directory.path().join("dev/block").join(number.to_string())).unwrap();
+            number
+        }
+
+        fn read(&self, file: &str) -> String {
+            fs::read_to_string(self.directory.path().join("devices").join(file)).unwrap()
+        }
+    }
+
+    #[test]
+    fn each_kind_of_disk_says_who_it_is() {
+        let fake = Fake::new();
+        let sysfs = fake.sysfs();
+        for (name, minor, files, serial, wwn) in [
+            ("vda", 0, &[("serial", &b"vol-1\n"[..])][..], Some("vol-1"), None),
+            (
+                "nvme0n1",
+                1,
+                &[("device/serial", b"vol0123             \n"), ("wwid", b"nvme.1d0f-766f\n")],
+                Some("vol0123"),
+                Some("nvme.1d0f-766f"),
+            ),
+            (
+                "sda",
+                2,
+                &[
+                    ("device/vpd_pg80", b"\0\x80\0\x06  SCSI"),
+                    ("device/wwid", b"naa.600508b400105e210000900000490000\n"),
+                ],
+                Some("SCSI"),
+                Some("naa.600508b400105e210000900000490000"),
+            ),
+            ("dm-0", 3, &[("dm/uuid", b"mpath-3600508b4\n")], None, Some("mpath-3600508b4")),
+            ("sdb", 4, &[("device/vpd_pg80", b"\0\x80")], None, None),
+        ] {
+            let number = fake.disk(name, minor, files);
+            let found = sysfs.identity(number).unwrap();
+            assert_eq!((found.serial.as_deref(), found.wwn.as_deref()), (serial, wwn), "{name}");
+        }
+        let partition = fake.disk("vda/vda1", 20, &[("partition", b"1\n")]);
+        assert_eq!(sysfs.identity(partition).unwrap().serial.as_deref(), Some("vol-1"), "its disk's");
+        assert_eq!(sysfs.disks().unwrap().len(), 5, "whole disks only");
+    }
+
+    #[test]
+    fn serials_and_names_match_however_they_are_written() {
+        let found = DeviceIdentity {
+            serial: Some("pvc-0123456789abcdef".into()),
+            wwn: Some("naa.5000C500A1B2C3D4".into()),
+        };
+        assert!(found.has_serial("pvc-0123456789abcdef"));
+        assert!(found.has_serial("pvc-0123456789abcdef-of-36-bytes"), "virtio keeps 20 bytes");
+        assert!(!found.has_serial("pvc-0123456789abcdeF") && !found.has_serial("pvc-0"));
+        for name in ["naa.5000c500a1b2c3d4", "wwn-0x5000c500a1b2c3d4", "0x5000C500A1B2C3D4"] {
+            assert!(found.has_wwn(name), "{name}");
+        }
+        assert!(!found.has_wwn("naa.5000c500a1b2c3d5"));
+        assert!(!DeviceIdentity::default().has_serial(""), "a disk without one is nobody's");
+    }
+
+    #[test]
+    fn a_rescan_reaches_scsi_nvme_and_every_path() {
+        let fake = Fake::new();
+        let sysfs = fake.sysfs();
+        let scsi = fake.disk("sda", 0, &[("device/rescan", b"")]);
+        let nvme = fake.disk("nvme0n1", 1, &[("device/nvme0/rescan_controller", b"")]);
+        let virtio = fake.disk("vda", 2, &[("device/vendor", b"0x1af4")]);
+        let multipath = fake.disk("dm-0", 3, &[("slaves/sda/dev", b"8:0")]);
+        assert_eq!(sysfs.rescan(virtio).unwrap(), Rescan::NotNeeded);
+        assert_eq!(sysfs.rescan(nvme).unwrap(), Rescan::Asked);
+        assert_eq!(fake.read("nvme0n1/device/nvme0/rescan_controller"), "1");
+        assert_eq!(sysfs.rescan(multipath).unwrap(), Rescan::Asked);
+        assert_eq!(fake.read("sda/device/rescan"), "1");
+        assert_eq!(sysfs.rescan(scsi).unwrap(), Rescan::Asked);
+    }
+}

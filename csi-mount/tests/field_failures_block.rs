@@ -1,0 +1,322 @@
+//! What users of block volumes met elsewhere and must not meet here, each named after the threads that tell of it.
+//!
+//! Those not here are beside what they belong to: `block_flow.rs` has the staging mount of another device
+//! (sergelogvinov/proxmox-csi-plugin#601), the clone with its origin's UUID (container-storage-interface/spec#482,
+//! topolvm/topolvm#522), mounts in other namespaces (kubernetes-sigs/azuredisk-csi-driver#3761), foreign binds
+//! (openebs/mayastor-control-plane#377, #390) and the larger device (kubernetes/kubernetes#94929); `block_flow_raw.rs`
+//! has the writable read-only device (piraeusdatastore/linstor-csi#88).
+
+mod devices;
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use csi_mount::flow::block::{Content, StageCheck, StagePlan, stage, unstage};
+use csi_mount::testing::private_mount_namespace;
+use csi_mount::{
+    BlockDevice, CheckPolicy, DeviceNumber, ErrorKind, ExpectedDevice, Filesystem, Format, FormatLimit,
+    FormatStep, KernelVersion, MkfsProfile, Mount, MountOptions, MountState, Probe, Rescan, Target, check,
+};
+use devices::{Image, MIB, run};
+use rustix::fs::{FileType, Mode};
+
+fn staging(image: &Image) -> Target {
+    Target::new(image.directory().join("staging")).unwrap()
+}
+
+fn put_node(at: &std::path::Path, number: DeviceNumber) {
+    rustix::fs::mknodat(rustix::fs::CWD, at, FileType::BlockDevice, Mode::RUSR | Mode::WUSR, number.dev_t())
+        .unwrap();
+}
+
+/// kubernetes/kubernetes#142243, #95183, longhorn/longhorn#14042, NetApp/trident#418: the probe failed and mkfs ran.
+#[test]
+fn a_device_that_cannot_be_read_is_not_formatted() {
+    private_mount_namespace(|| {
+        let image = Image::new(32);
+        image.write(20 * MIB, b"somebody's");
+        fs::OpenOptions::new().write(true).open(image.file()).unwrap().set_len(30 * MIB).unwrap();
+        let before = image.content();
+        let error = stage(image.path(), &staging(&image), &StagePlan::new(Filesystem::Ext4)).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unreadable, "{error}");
+        assert_eq!(image.content(), before);
+    });
+}
+
+/// hetznercloud/csi-driver#1346: absent at the probe, there at mkfs.
+#[test]
+fn a_device_that_comes_late_is_waited_for_and_looked_at_first() {
+    private_mount_namespace(|| {
+        let image = Image::new(64);
+        image.write(100, b"somebody's");
+        let link = image.directory().join("by-id");
+        let plan = StagePlan::new(Filesystem::Ext4).wait_for_device(Duration::from_millis(50));
+        let absent = stage(&link, &staging(&image), &plan).unwrap_err();
+        assert_eq!(absent.kind(), ErrorKind::NotFound, "{absent}");
+        let before = image.content();
+        let plan = plan.wait_for_device(Duration::from_secs(60));
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| {
+                private_mount_namespace(|| stage(&link, &staging(&image), &plan).unwrap_err().kind())
+            });
+            symlink(image.path(), &link).unwrap();
+            assert_eq!(waiting.join().unwrap(), ErrorKind::NotBlank);
+        });
+        assert_eq!(image.content(), before);
+    });
+}
+
+/// kubernetes/kubernetes#43378: a partitioned disk was taken for an empty one.
+#[test]
+fn a_partition_table_is_not_an_empty_disk() {
+    private_mount_namespace(|| {
+        let image = Image::new(64);
+        image.write(510, &[0x55, 0xaa]);
+        let before = image.content();
+        let error = stage(image.path(), &staging(&image), &StagePlan::new(Filesystem::Ext4)).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::NotBlank);
+        assert!(error.to_string().contains("partition table"), "{error}");
+        assert_eq!(image.content(), before);
+    });
+}
+
+/// kubernetes-sigs/aws-ebs-csi-driver#1224, hetznercloud/csi-driver#1455: a stale link led to another disk.
+#[test]
+fn a_stale_link_is_no_proof_of_which_disk_it_is() {
+    private_mount_namespace(|| {
+        let (image, other) = (Image::new(64), Image::new(64));
+        let link = image.directory().join("virtio-pvc-1");
+        symlink(other.path(), &link).unwrap();
+        let number = image.loop_device().number();
+        let short = Duration::from_millis(30);
+        for expected in [ExpectedDevice::new().serial("pvc-1"), ExpectedDevice::new().number(number)] {
+            let plan = StagePlan::new(Filesystem::Ext4).expect(expected).wait_for_device(short);
+            let error = stage(&link, &staging(&image), &plan).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::WrongDevice, "{error}");
+            assert!(matches!(other.open().probe(), Probe::Blank(_)), "the wrong disk was formatted");
+        }
+        let found = ExpectedDevice::new().number(number).wait(short).unwrap();
+        assert_eq!((found.number(), found.path()), (number, image.path()), "sysfs knows it");
+        let small = ExpectedDevice::new().number(number).least_size(65 * MIB).wait(short).unwrap_err();
+        assert_eq!(small.kind(), ErrorKind::OutOfRange, "{small}");
+        assert_eq!(ExpectedDevice::new().wait(short).unwrap_err().kind(), ErrorKind::InvalidInput);
+        let absent = ExpectedDevice::new().serial("no disk has this").wait(short).unwrap_err();
+        assert_eq!(absent.kind(), ErrorKind::NotFound, "{absent}");
+        assert_eq!(found.rescan().unwrap(), Rescan::NotNeeded, "a loop device follows its file");
+        assert!(found.holders().unwrap().is_empty());
+    });
+}
+
+/// cocoonstack/sandbox#78: the kernel knew the disk before its node was there.
+#[test]
+fn a_node_of_another_number_is_not_the_disk() {
+    let (image, other) = (Image::new(8), Image::new(8));
+    let node = image.directory().join("node");
+    put_node(&node, other.loop_device().number());
+    let expected = ExpectedDevice::new().number(image.loop_device().number());
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| expected.wait_at(&node, Duration::from_secs(60)).unwrap());
+        // Swapped at once, as udev does; it looks again until it is right.
+        let right = image.directory().join("right");
+        put_node(&right, image.loop_device().number());
+        fs::rename(&right, &node).unwrap();
+        assert_eq!(waiting.join().unwrap().number(), image.loop_device().number());
+    });
+}
+
+/// kubernetes-sigs/aws-ebs-csi-driver#2110, openebs/zfs-localpv#759: mkfs.xfs was newer than the kernel.
+#[test]
+fn a_profile_leaves_off_what_an_older_kernel_does_not_know() {
+    let words = |profile: MkfsProfile| {
+        let image = Image::new(300);
+        let device = image.open();
+        let Probe::Blank(proof) = device.probe() else { panic!("not blank") };
+        Format::new(Filesystem::Xfs).profile(profile).run(proof).unwrap();
+        let version = run("xfs_db", &["-r", "-c", "version", image.path().to_str().unwrap()]);
+        ["BIGTIME", "INOBTCNT", "NREXT64"].map(|name| version.contains(name))
+    };
+    let old = MkfsProfile::Kernel(KernelVersion { major: 5, minor: 4 });
+    assert_eq!(words(old), [false; 3]);
+    assert!(words(MkfsProfile::Mkfs)[0], "this mkfs.xfs switches it on by itself");
+    for (filesystem, kernel) in [(Filesystem::Ext4, "linux-4.18"), (Filesystem::Btrfs, "linux-4.18")] {
+        let image = Image::new(128);
+        let device = image.open();
+        let Probe::Blank(proof) = device.probe() else { panic!("not blank") };
+        Format::new(filesystem).profile(kernel.parse().unwrap()).run(proof).unwrap();
+    }
+}
+
+/// Microsoft local-csi-driver#458, piraeusdatastore/linstor-csi#385: fsck ran out of bounds, and on a mounted device.
+#[test]
+fn a_filesystem_with_errors_is_mended_before_it_is_mounted_and_never_while() {
+    private_mount_namespace(|| {
+        let image = Image::new(64);
+        let plan = StagePlan::new(Filesystem::Ext4).mkfs_arguments(["-O", "^metadata_csum,^64bit"]);
+        stage(image.path(), &staging(&image), &plan).unwrap();
+        fs::write(staging(&image).path().join("file"), "kept").unwrap();
+        let busy = check(&image.open(), Filesystem::Ext4, CheckPolicy::Preen).unwrap_err();
+        assert_eq!(busy.kind(), ErrorKind::Busy);
+        unstage(&staging(&image), None).unwrap();
+
+        // The superblock's state: errors were found.
+        let has_errors = || image.read(1024 + 58, 2)[0] & 2 != 0;
+        let damage = || image.write(1024 + 58, &[2, 0]);
+        damage();
+        let never = plan.clone().check(StageCheck::Never, Duration::from_secs(60));
+        stage(image.path(), &staging(&image), &never).unwrap();
+        unstage(&staging(&image), None).unwrap();
+        assert!(has_errors());
+        stage(image.path(), &staging(&image), &plan).unwrap();
+        assert_eq!(fs::read_to_string(staging(&image).path().join("file")).unwrap(), "kept");
+        unstage(&staging(&image), None).unwrap();
+        assert!(!has_errors(), "it was not mended");
+
+        damage();
+        let late = plan.check(StageCheck::WhenNeeded, Duration::ZERO);
+        let error = stage(image.path(), &staging(&image), &late).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unresponsive, "{error}");
+        assert_eq!(staging(&image).state().unwrap(), MountState::NotMounted);
+    });
+}
+
+/// ydb-platform/nbs#2936: ext4 had gone read-only, and the next pod got it.
+#[test]
+fn a_filesystem_that_went_read_only_is_not_staged_for_writing() {
+    private_mount_namespace(|| {
+        let image = Image::new(64);
+        let options = MountOptions::parse(["errors=remount-ro"]).unwrap();
+        let plan = StagePlan::new(Filesystem::Ext4).options(options);
+        stage(image.path(), &staging(&image), &plan).unwrap();
+        let name = image.path().file_name().unwrap().to_str().unwrap();
+        fs::write(format!("/sys/fs/ext4/{name}/trigger_fs_error"), "the test's error").unwrap();
+        assert!(fs::write(staging(&image).path().join("file"), "x").is_err());
+        let error = stage(image.path(), &staging(&image), &plan).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::ReadOnly, "{error}");
+        unstage(&staging(&image), None).unwrap();
+        // Staged anew it is mended, and takes writes.
+        stage(image.path(), &staging(&image), &plan).unwrap();
+        fs::write(staging(&image).path().join("file"), "x").unwrap();
+        unstage(&staging(&image), None).unwrap();
+    });
+}
+
+/// longhorn/longhorn#9908: mkfs of a large volume takes longer than a call, many of them slow each other down.
+#[test]
+fn formats_take_turns_and_tell_their_steps() {
+    let images: Vec<Image> = (0..3).map(|_| Image::new(64)).collect();
+    let limit = FormatLimit::new(1);
+    let steps = Arc::new(Mutex::new(Vec::new()));
+    std::thread::scope(|scope| {
+        for (index, image) in images.iter().enumerate() {
+            let (limit, steps) = (limit.clone(), Arc::clone(&steps));
+            scope.spawn(move || {
+                let device = image.open();
+                let Probe::Blank(proof) = device.probe() else { panic!("not blank") };
+                let watcher = move |step| steps.lock().unwrap().push((index, step));
+                Format::new(Filesystem::Ext4).at_once(&limit).on_step(watcher).run(proof).unwrap();
+            });
+        }
+    });
+    let mut steps = steps.lock().unwrap().clone();
+    steps.retain(|(_, step)| matches!(step, FormatStep::Preparing | FormatStep::Verifying));
+    assert_eq!(steps.len(), 6);
+    for turn in steps.chunks(2) {
+        assert!(turn[0].0 == turn[1].0 && turn[0].1 == FormatStep::Preparing, "two at once: {steps:?}");
+    }
+}
+
+/// A format that was interrupted is begun anew by whoever stages next; what is published raw in between is not.
+#[test]
+fn an_interrupted_format_is_begun_anew_but_not_over_what_came_after_it() {
+    private_mount_namespace(|| {
+        let interrupt = |image: &Image| {
+            let device = image.open();
+            let Probe::Blank(proof) = device.probe() else { panic!("not blank") };
+            let failing = Format::new(Filesystem::Ext4).arguments(["-O", "no-such-feature"]);
+            assert_eq!(failing.run(proof).unwrap_err().kind(), ErrorKind::ToolFailed);
+            let Probe::Interrupted(format) = device.probe() else { panic!("{}", device.probe()) };
+            assert_eq!(format.filesystem(), Filesystem::Ext4);
+        };
+        let plan = StagePlan::new(Filesystem::Xfs);
+
+        // Another node, another filesystem, a device that grew: it is begun anew.
+        let image = Image::new(200);
+        interrupt(&image);
+        image.grow_to(320);
+        let read_only = plan.clone().options(MountOptions::new().read_only());
+        assert_eq!(
+            stage(image.path(), &staging(&image), &read_only).unwrap_err().kind(),
+            ErrorKind::ReadOnly
+        );
+        assert_eq!(stage(image.path(), &staging(&image), &plan).unwrap().content, Content::Formatted);
+        unstage(&staging(&image), None).unwrap();
+        assert_eq!(image.blocks_that_start_with(b"\x89csi-mount mkfs\n"), 0);
+
+        // Somebody wrote to its start: it is kept.
+        let image = Image::new(320);
+        interrupt(&image);
+        image.write(0, b"somebody's");
+        let before = image.content();
+        assert_eq!(stage(image.path(), &staging(&image), &plan).unwrap_err().kind(), ErrorKind::NotBlank);
+        assert_eq!(image.content(), before);
+
+        // Somebody's pod had it as a raw device, and wrote where nothing looks like a format.
+        let image = Image::new(320);
+        interrupt(&image);
+        let raw = Target::new(image.directory().join("raw")).unwrap();
+        csi_mount::flow::block::publish_device(image.path(), &raw, csi_mount::DeviceAccess::ReadWrite)
+            .unwrap();
+        assert_eq!(image.blocks_that_start_with(b"\x89csi-mount mkfs\n"), 0);
+        image.write(3 * MIB, b"somebody's");
+        csi_mount::flow::block::unpublish(&raw).unwrap();
+        assert_eq!(stage(image.path(), &staging(&image), &plan).unwrap_err().kind(), ErrorKind::NotBlank);
+
+        // A copy of a whole disk, records and all, inside another disk.
+        let image = Image::new(320);
+        interrupt(&image);
+        let outer = Image::new(400);
+        outer.write(MIB, &fs::read(image.file()).unwrap());
+        assert_eq!(stage(outer.path(), &staging(&outer), &plan).unwrap_err().kind(), ErrorKind::NotBlank);
+    });
+}
+
+/// Mounted after the proof was made.
+#[test]
+fn a_device_mounted_elsewhere_is_neither_formatted_nor_checked() {
+    private_mount_namespace(|| {
+        let image = Image::new(64);
+        let device = BlockDevice::open(image.path()).unwrap();
+        let Probe::Blank(proof) = device.probe() else { panic!("not blank") };
+        stage(image.path(), &staging(&image), &StagePlan::new(Filesystem::Ext4)).unwrap();
+        let error = Format::new(Filesystem::Ext4).run(proof).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Busy, "{error}");
+        assert!(error.to_string().contains(staging(&image).path().to_str().unwrap()), "{error}");
+        unstage(&staging(&image), None).unwrap();
+    });
+}
+
+/// A node without the filesystem's tools: named with their package, and the device stays as it was.
+#[test]
+fn a_missing_mkfs_is_named_before_anything_is_written() {
+    private_mount_namespace(|| {
+        let image = Image::new(320);
+        for directory in ["/usr/sbin", "/sbin", "/usr/local/sbin", "/usr/bin"] {
+            if fs::symlink_metadata(directory).is_ok_and(|place| place.is_dir()) {
+                Mount::new("tmpfs", "no tools").at(&Target::new(directory).unwrap()).unwrap();
+            }
+        }
+        for (filesystem, package) in [
+            (Filesystem::Ext4, "e2fsprogs"),
+            (Filesystem::Xfs, "xfsprogs"),
+            (Filesystem::Btrfs, "btrfs-progs"),
+        ] {
+            let error = stage(image.path(), &staging(&image), &StagePlan::new(filesystem)).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::MissingTool, "{error}");
+            let text = error.to_string();
+            assert!(text.contains(&format!("mkfs.{filesystem}")) && text.contains(package), "{text}");
+            assert!(matches!(image.open().probe(), Probe::Blank(_)));
+        }
+    });
+}

@@ -1,0 +1,132 @@
+//! Runs a part of a test in a process of its own, and kills that process before any one of its system calls.
+
+use std::collections::HashMap;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::process::{Child, ChildStderr, Command, Stdio};
+
+use nix::sys::ptrace::{self, Options};
+use nix::sys::signal::{Signal, kill};
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::unistd::Pid;
+
+const JOB: &str = "CSI_MOUNT_CRASH_JOB";
+const READY: &str = "ready for the job";
+
+/// What the process is to do, if this is one that was started by [`Job`]; ends it afterwards.
+pub(crate) fn do_job(jobs: impl FnOnce(&[&str]) -> csi_mount::Result<()>) {
+    let Some(job) = std::env::var_os(JOB) else { return };
+    let job = job.into_string().unwrap();
+    eprintln!("{READY} {}", rustix::thread::gettid().as_raw_nonzero());
+    // The tracer is there when this returns.
+    std::io::stdin().lock().read_line(&mut String::new()).unwrap();
+    let failed = jobs(&job.split('\n').collect::<Vec<_>>()).map_err(|error| eprintln!("{error}")).is_err();
+    std::process::exit(i32::from(failed));
+}
+
+/// A job for a new process of this test program.
+pub(crate) struct Job<'a> {
+    /// The name of the test that calls [`do_job`].
+    pub(crate) test: &'a str,
+    pub(crate) words: &'a [&'a str],
+}
+
+/// How a traced job ended.
+pub(crate) enum End {
+    /// Killed before the system call.
+    Killed,
+    /// It came to its end before that.
+    Finished,
+}
+
+impl Job<'_> {
+    /// Starts it, and says which of its threads will do it.
+    fn start(&self) -> (Child, Pid, BufReader<ChildStderr>) {
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", self.test, "--nocapture", "--test-threads=1"])
+            .env(JOB, self.words.join("\n"))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut errors = BufReader::new(child.stderr.take().unwrap());
+        let mut line = String::new();
+        let thread = loop {
+            assert!(errors.read_line(&mut line).unwrap() > 0, "{} does not start its job", self.test);
+            if let Some(thread) = line.trim().strip_prefix(READY) {
+                break Pid::from_raw(thread.trim().parse().unwrap());
+            }
+            line.clear();
+        };
+        (child, thread, errors)
+    }
+
+    /// Runs it to its end, which must be a good one.
+    pub(crate) fn run(&self) {
+        let (mut child, _, mut errors) = self.start();
+        child.stdin.take().unwrap().write_all(b"\n").unwrap();
+        let mut text = String::new();
+        std::io::Read::read_to_string(&mut errors, &mut text).unwrap();
+        assert!(child.wait().unwrap().success(), "{:?}: {text}", self.words);
+    }
+
+    /// Kills it before its system call of this number, counted over it and all that it starts.
+    pub(crate) fn kill_before(&self, call: u64) -> End {
+        let (mut child, thread, mut errors) = self.start();
+        let process = Pid::from_raw(child.id().try_into().unwrap());
+        let options = Options::PTRACE_O_TRACESYSGOOD
+            | Options::PTRACE_O_TRACEFORK
+            | Options::PTRACE_O_TRACEVFORK
+            | Options::PTRACE_O_TRACECLONE
+            | Options::PTRACE_O_EXITKILL;
+        ptrace::seize(thread, options).unwrap();
+        ptrace::interrupt(thread).unwrap();
+        child.stdin.as_mut().unwrap().write_all(b"\n").unwrap();
+        let end = trace(process, thread, call);
+        // Reaped above, which this value does not know.
+        drop(child.stdin.take());
+        if let End::Finished = end {
+            let mut text = String::new();
+            std::io::Read::read_to_string(&mut errors, &mut text).unwrap();
+            assert!(text.is_empty(), "{:?}: {text}", self.words);
+        }
+        end
+    }
+}
+
+/// Follows the thread that does the job, and its children, until all are gone.
+fn trace(process: Pid, thread: Pid, call: u64) -> End {
+    // Whether each is inside a system call.
+    let mut inside: HashMap<Pid, bool> = HashMap::new();
+    let (mut count, mut end) = (0, End::Finished);
+    loop {
+        // Only what this thread traces: other tests have processes too.
+        let flags = WaitPidFlag::__WALL | WaitPidFlag::__WNOTHREAD;
+        let Ok(status) = waitpid(None, Some(flags)) else { return end };
+        let is_killed = matches!(end, End::Killed);
+        match status {
+            WaitStatus::PtraceSyscall(pid) => {
+                let is_inside = inside.entry(pid).or_default();
+                *is_inside = !*is_inside;
+                count += u64::from(*is_inside);
+                if *is_inside && count == call && !is_killed {
+                    // What it started dies exactly here too, and otherwise of itself.
+                    if pid != thread {
+                        kill(pid, Signal::SIGKILL).unwrap();
+                    }
+                    kill(process, Signal::SIGKILL).unwrap();
+                    end = End::Killed;
+                }
+                go_on(pid, None);
+            }
+            WaitStatus::Stopped(pid, signal) => go_on(pid, Some(signal)),
+            WaitStatus::PtraceEvent(pid, ..) => go_on(pid, None),
+            _ => {}
+        }
+    }
+}
+
+fn go_on(pid: Pid, signal: Option<Signal>) {
+    // It may have been killed meanwhile.
+    let _ = ptrace::syscall(pid, signal);
+}
