@@ -1,5 +1,6 @@
 //! Serving a plugin on a unix socket: the endpoint, the socket's file, and the way to stop.
 
+mod authority;
 mod endpoint;
 mod incoming;
 mod socket;
