@@ -65,10 +65,16 @@ mod admission;
 mod blocking;
 mod call;
 mod capabilities;
+#[cfg(feature = "client")]
+pub mod client;
 mod controller;
 mod error;
+#[cfg(feature = "clap")]
+mod flags;
 mod group_controller;
 mod identity;
+#[cfg(feature = "log")]
+mod log;
 mod node;
 mod plugin;
 mod request;
@@ -94,11 +100,15 @@ pub use controller::{
     PublishUnpublishVolume, Published, ValidateVolumeCapabilitiesRequest, VolumeListing,
 };
 pub use error::{Error, Result};
+#[cfg(feature = "clap")]
+pub use flags::DriverArgs;
 pub use group_controller::{
     CreateVolumeGroupSnapshotRequest, DeleteVolumeGroupSnapshotRequest, GetVolumeGroupSnapshotRequest,
     GroupController,
 };
 pub use identity::{Identity, Readiness};
+#[cfg(feature = "log")]
+pub use log::{LogFormat, init_log};
 #[cfg(all(feature = "mount", target_os = "linux"))]
 pub use node::{Attachment, BlockDevices, BlockNode, Directories, DirectoryNode, remove_tree};
 pub use node::{
@@ -109,7 +119,7 @@ pub use node::{
 };
 pub use plugin::{Mode, Plugin};
 pub use rpc::{Rpc, Service};
-pub use server::{Endpoint, ServeError};
+pub use server::{Endpoint, Registration, ServeError};
 pub use snapshot_metadata::{
     BlockMetadata, BlockMetadataType, BlockRange, GetMetadataAllocatedRequest, GetMetadataDeltaRequest,
     SnapshotMetadata,

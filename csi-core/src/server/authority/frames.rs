@@ -8,7 +8,6 @@ use super::Malformed;
 pub(super) const HEAD: usize = 9;
 /// The longest payload that the server allows: the protocol's default, which it does not change.
 pub(super) const PAYLOAD_MOST: usize = 16_384;
-pub(super) const DATA: u8 = 0;
 pub(super) const HEADERS: u8 = 1;
 pub(super) const PUSH_PROMISE: u8 = 5;
 pub(super) const CONTINUATION: u8 = 9;

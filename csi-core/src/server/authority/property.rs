@@ -86,7 +86,7 @@ fn op() -> impl Strategy<Value = Op> {
 fn block() -> impl Strategy<Value = Block> {
     let resize = proptest::option::weighted(0.1, 0_usize..=4096);
     let between = proptest::option::of((
-        prop_oneof![Just(DATA), 2_u8..5, 6_u8..9, 10_u8..20],
+        prop_oneof![Just(0), 2_u8..5, 6_u8..9, 10_u8..20],
         proptest::collection::vec(any::<u8>(), 0..50),
     ));
     let cuts = proptest::collection::vec(any::<usize>(), 0..3);
