@@ -3,13 +3,14 @@
 //! `cargo run --example flags -- --endpoint /tmp/csi.sock --metrics-address :9808 --log-level debug`
 
 use std::collections::BTreeSet;
+use std::process::ExitCode;
 use std::sync::{Arc, Mutex};
 
 use clap::Parser;
 use csi_core::*;
 
 #[derive(Parser)]
-struct Args {
+pub(crate) struct Args {
     /// How many volumes a node takes
     #[arg(long, env = "VOLUMES_PER_NODE", default_value_t = 16)]
     volumes_per_node: u64,
@@ -63,13 +64,16 @@ impl Node for Driver {
 }
 
 #[tokio::main]
-async fn main() -> std::process::ExitCode {
-    let args = Args::parse();
+async fn main() -> ExitCode {
+    run(Args::parse()).await
+}
+
+pub(crate) async fn run(args: Args) -> ExitCode {
     let node = match args.driver.node_info() {
         Ok(node) => node.max_volumes(args.volumes_per_node),
         Err(error) => {
             eprintln!("this node: {error}");
-            return std::process::ExitCode::from(2);
+            return ExitCode::from(2);
         }
     };
     let driver = Arc::new(Driver { node, volumes: Mutex::default() });

@@ -86,13 +86,22 @@ impl Raw {
         timeout(Duration::from_secs(10), self.answer(stream)).await.expect("an answer in ten seconds")
     }
 
+    /// Begins a call, and leaves it at that.
+    pub async fn begin(&mut self, block: &[u8]) {
+        let mut block = block.to_vec();
+        tail(&mut block);
+        self.send(HEADERS, END_HEADERS, self.next, &block).await;
+        self.next += 2;
+    }
+
     async fn answer(&mut self, stream: u32) -> Result<Vec<u8>, String> {
         let mut answer = Vec::new();
         loop {
             let (kind, flags, of, payload) = self.receive().await?;
             match kind {
                 SETTINGS if flags == 0 => self.send(SETTINGS, 1, 0, &[]).await,
-                GOAWAY => return Err(format!("GOAWAY {payload:?}")),
+                // One without an error only says that no more calls are taken.
+                GOAWAY if payload[4..8] != [0; 4] => return Err(format!("GOAWAY {payload:?}")),
                 RST_STREAM if of == stream => return Err(format!("RST_STREAM {payload:?}")),
                 DATA if of == stream => answer.extend_from_slice(&payload),
                 HEADERS => {
