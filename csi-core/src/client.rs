@@ -58,13 +58,15 @@ impl Client {
     pub fn new(endpoint: &Endpoint) -> Self {
         let path = endpoint.path().to_owned();
         // The name stands for a host's; a unix socket has none.
-        let channel = tonic::transport::Endpoint::from_static("http://localhost").connect_with_connector_lazy(
-            tower::service_fn(move |_: Uri| {
+        let channel = tonic::transport::Endpoint::from_static("http://localhost")
+            .connect_with_connector_lazy(tower::service_fn(move |_: Uri| {
                 let path = path.clone();
                 async move { connect(&path).await }
-            }),
-        );
-        Self { transport: InterceptedService::new(channel.clone(), Deadline(Duration::from_secs(120))), channel }
+            }));
+        Self {
+            transport: InterceptedService::new(channel.clone(), Deadline(Duration::from_secs(120))),
+            channel,
+        }
     }
 
     /// The same plugin, called with this deadline for each call. The plugin is told, and the wait ends then; what

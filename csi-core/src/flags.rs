@@ -117,7 +117,8 @@ fn duration(text: &str) -> Result<Duration, String> {
         "m" => Some(60),
         _ => None,
     };
-    let seconds = number.parse::<u64>().ok().zip(factor).and_then(|(number, factor)| number.checked_mul(factor));
+    let seconds =
+        number.parse::<u64>().ok().zip(factor).and_then(|(number, factor)| number.checked_mul(factor));
     seconds.map(Duration::from_secs).ok_or_else(|| "give seconds or minutes: 30s, 2m".to_owned())
 }
 
@@ -171,7 +172,8 @@ mod tests {
         assert_eq!(args.node_info().unwrap().node_id.as_str(), "n1");
         let settings = Plugin::new("a.b", "1").with_args(&args).settings;
         assert_eq!(settings.grace, Duration::from_secs(120));
-        let due = Registration::new("/registration").kubelet_socket_path("/var/lib/kubelet/plugins/x/csi.sock");
+        let due =
+            Registration::new("/registration").kubelet_socket_path("/var/lib/kubelet/plugins/x/csi.sock");
         assert_eq!(settings.registration, Some(due));
     }
 

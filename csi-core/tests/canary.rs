@@ -54,18 +54,15 @@ impl Decoder for Wire {
 }
 
 fn map(entries: &[(&str, &str)]) -> Value {
-    let entry = |(key, value): &(&str, &str)| {
-        (MapKey::String((*key).to_owned()), Value::String((*value).to_owned()))
-    };
+    let entry =
+        |(key, value): &(&str, &str)| (MapKey::String((*key).to_owned()), Value::String((*value).to_owned()));
     Value::Map(entries.iter().map(entry).collect::<HashMap<_, _>>())
 }
 
 /// A request that goes far: every field is set, the canary where a secret may be. Counts the canaries.
 fn fill(descriptor: &MessageDescriptor, canaries: &mut usize) -> DynamicMessage {
     let secret = descriptor.parent_pool().get_extension_by_name("csi.v1.csi_secret").expect("the option");
-    let is_secret = |field: &FieldDescriptor| {
-        *field.options().get_extension(&secret) == Value::Bool(true)
-    };
+    let is_secret = |field: &FieldDescriptor| *field.options().get_extension(&secret) == Value::Bool(true);
     let mut message = DynamicMessage::new(descriptor.clone());
     for field in descriptor.fields() {
         let value = if is_secret(&field) {
@@ -100,7 +97,8 @@ fn fill(descriptor: &MessageDescriptor, canaries: &mut usize) -> DynamicMessage 
         message.clear_field_by_name(field);
     }
     if message.has_field_by_name("access_mode") {
-        let mount = descriptor.get_field_by_name("mount").and_then(|field| field.kind().as_message().cloned());
+        let mount =
+            descriptor.get_field_by_name("mount").and_then(|field| field.kind().as_message().cloned());
         if let Some(mount) = mount {
             message.set_field_by_name("mount", Value::Message(fill(&mount, canaries)));
         }
@@ -138,8 +136,7 @@ async fn call_all(client: &Client) -> (usize, usize, usize) {
 async fn no_log_has_the_canary() {
     for format in ["text", "json"] {
         for level in ["error", "warn", "info", "debug", "trace"] {
-            let mut program =
-                Program::start(&["--log-format", format, "--log-level", level]);
+            let mut program = Program::start(&["--log-format", format, "--log-level", level]);
             let client = program.client().await;
             let (calls, canaries, successes) = call_all(&client).await;
             program.terminate();

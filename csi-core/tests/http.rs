@@ -54,9 +54,12 @@ async fn served_with_http(plugin: Plugin) -> (Served, SocketAddr) {
 async fn health_has_three_values() {
     let patient = Patient::default();
     let (mut served, address) = served_with_http(plugin(Default::default()).identity(patient.clone())).await;
-    for (state, healthy, ready, word) in
-        [(0, 200, 503, "starting"), (1, 200, 200, "ok"), (2, 500, 503, "the array"), (3, 500, 503, "panicked")]
-    {
+    for (state, healthy, ready, word) in [
+        (0, 200, 503, "starting"),
+        (1, 200, 200, "ok"),
+        (2, 500, 503, "the array"),
+        (3, 500, 503, "panicked"),
+    ] {
         patient.0.store(state, Ordering::SeqCst);
         let (status, body) = ask(address, "GET /healthz").await;
         assert_eq!(status, healthy, "{state}: {body}");
@@ -97,8 +100,7 @@ async fn a_prometheus_parser_reads_the_metrics() {
     assert_eq!(status, 200);
     let families = parse(&text);
     let of = |method: &str, code: Option<&str>| {
-        let mut labels =
-            BTreeMap::from([("driver_name", "memory.csi.example.org"), ("method_name", method)]);
+        let mut labels = BTreeMap::from([("driver_name", "memory.csi.example.org"), ("method_name", method)]);
         labels.extend(code.map(|code| ("grpc_status_code", code)));
         labels.into_iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect::<Labels>()
     };
@@ -238,8 +240,7 @@ async fn reflection_lists_the_services() {
         message_request: Some(MessageRequest::ListServices(String::new())),
         ..Default::default()
     };
-    let mut answers =
-        reflection.server_reflection_info(tokio_stream::once(ask)).await.unwrap().into_inner();
+    let mut answers = reflection.server_reflection_info(tokio_stream::once(ask)).await.unwrap().into_inner();
     let Some(MessageResponse::ListServicesResponse(list)) =
         answers.message().await.unwrap().unwrap().message_response
     else {

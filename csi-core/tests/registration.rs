@@ -40,7 +40,6 @@ impl Watcher {
     }
 }
 
-
 struct Node {
     served: Served,
     registry: tempfile::TempDir,

@@ -37,8 +37,7 @@ fn write(out: &mut String, metrics: &Metrics, info: &v1::GetPluginInfoResponse) 
     for (rpc, code, histogram) in metrics.histograms() {
         let method = method(rpc);
         let code = code_name(code);
-        let labels =
-            format!("driver_name=\"{driver}\",grpc_status_code=\"{code}\",method_name=\"{method}\"");
+        let labels = format!("driver_name=\"{driver}\",grpc_status_code=\"{code}\",method_name=\"{method}\"");
         let (counts, sum) = histogram.cumulative();
         for (bound, count) in BOUNDS.iter().zip(counts) {
             writeln!(out, "{name}_bucket{{{labels},le=\"{bound}\"}} {count}")?;

@@ -78,8 +78,7 @@ impl Health for Probed {
         tokio::spawn(async move {
             let mut told = None;
             while !sender.is_closed() {
-                let now =
-                    if known { status(&identity).await } else { ServingStatus::ServiceUnknown };
+                let now = if known { status(&identity).await } else { ServingStatus::ServiceUnknown };
                 if told.replace(now) != Some(now) && sender.send(Ok(answer(now))).await.is_err() {
                     return;
                 }

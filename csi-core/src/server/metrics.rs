@@ -11,7 +11,8 @@ use tonic::{Code, Status};
 use crate::Rpc;
 
 /// The upper bounds of the buckets in seconds: those that dashboards of CSI sidecars and drivers expect.
-pub(crate) const BOUNDS: [f64; 13] = [0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 15.0, 25.0, 50.0, 120.0, 300.0, 600.0];
+pub(crate) const BOUNDS: [f64; 13] =
+    [0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 15.0, 25.0, 50.0, 120.0, 300.0, 600.0];
 /// The status codes of gRPC, from 0 to 16.
 const CODES: usize = 17;
 

@@ -19,13 +19,7 @@ pub(super) fn write(out: &mut String) -> fmt::Result {
     sample(out, "process_max_fds", "gauge", "How many file descriptors may be open.", open_files_most())
 }
 
-fn sample(
-    out: &mut String,
-    name: &str,
-    kind: &str,
-    help: &str,
-    value: Option<impl Display>,
-) -> fmt::Result {
+fn sample(out: &mut String, name: &str, kind: &str, help: &str, value: Option<impl Display>) -> fmt::Result {
     let Some(value) = value else { return Ok(()) };
     family(out, name, kind, help)?;
     writeln!(out, "{name} {value}")

@@ -174,10 +174,7 @@ struct Service {
 
 #[tonic::async_trait]
 impl wire::registration_server::Registration for Service {
-    async fn get_info(
-        &self,
-        _: Request<wire::InfoRequest>,
-    ) -> Result<Response<wire::PluginInfo>, Status> {
+    async fn get_info(&self, _: Request<wire::InfoRequest>) -> Result<Response<wire::PluginInfo>, Status> {
         tracing::debug!("the kubelet asks who is there");
         Ok(Response::new(self.info.clone()))
     }

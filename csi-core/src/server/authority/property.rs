@@ -293,7 +293,11 @@ fn rounds() -> u32 {
 
 fn check<S: Strategy>(strategy: &S, test: impl Fn(S::Value)) {
     let config = Config { cases: rounds(), failure_persistence: None, ..Config::default() };
-    TestRunner::new(config).run(strategy, |value| Ok(test(value))).unwrap_or_else(|error| panic!("{error}"));
+    let run = TestRunner::new(config).run(strategy, |value| {
+        test(value);
+        Ok(())
+    });
+    run.unwrap_or_else(|error| panic!("{error}"));
 }
 
 #[test]
