@@ -33,7 +33,7 @@
 //! | have all of it for directories | [`DirectoryNode`], for a driver's [`Directories`] |
 //! | tell how the plugin is | [`Identity`] |
 //! | register what there is | [`ControllerService`], [`NodeService`] |
-//! | serve it | [`Plugin`], on an [`Endpoint`], in a [`Mode`] |
+//! | serve it | [`Plugin`], on an [`Endpoint`], in a [`Mode`], with a [`Registration`] at the kubelet |
 //! | fail | [`Error`]: conditions in, status codes out |
 //! | do what blocks | [`blocking()`], and [`mount`] for mounts, devices and filesystems |
 //!
@@ -55,6 +55,14 @@
 //! | feature | default | gives |
 //! |---|---|---|
 //! | `mount` | yes | on Linux: [`mount`], [`BlockNode`], [`DirectoryNode`], and the requests' own ways to the kernel |
+//! | `clap` | | `DriverArgs`: flags and environment for all that follows, for `Plugin::run_with` |
+//! | `http` | | `Plugin::http`: `/healthz`, `/readyz` and `/metrics` |
+//! | `log` | | `init_log`: the log on standard error, as text or JSON |
+//! | `grpc-health` | | gRPC's health service on the same socket, answered by the plugin's probe |
+//! | `grpc-reflection` | | gRPC's reflection there, for tools such as grpcurl |
+//! | `client` | | `client::Client`, which waits for a plugin and calls it with deadlines |
+//!
+//! Registration with the kubelet needs no feature: [`Plugin::register`].
 //!
 //! Log lines and spans are [`tracing`](https://docs.rs/tracing)'s: a driver chooses its subscriber.
 #![forbid(unsafe_code)]
