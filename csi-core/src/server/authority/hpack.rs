@@ -318,3 +318,67 @@ pub(super) fn write_integer(out: &mut Vec<u8>, kind: u8, prefix: u8, value: usiz
     }
     out.push(rest as u8);
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::property::STATIC_NAMES;
+    use super::*;
+
+    /// A block that puts a field of this name and size into the table.
+    fn inserting(name: usize, size: usize) -> Vec<u8> {
+        let mut block = Vec::new();
+        write_integer(&mut block, WITH_INDEXING, 6, name);
+        let length = size - OVERHEAD - STATIC_NAMES[name - 1].len();
+        write_integer(&mut block, 0, 7, length);
+        block.extend(std::iter::repeat_n(b'x', length));
+        block
+    }
+
+    fn refers(table: &mut Table, index: u8) -> bool {
+        table.repair(&[INDEXED | index]).is_ok()
+    }
+
+    #[test]
+    fn the_table_evicts_to_the_byte() {
+        for name in 1..=STATIC_ENTRIES {
+            let mut table = Table::new();
+            for _ in 0..3 {
+                table.repair(&inserting(name, TABLE_MOST / 2)).unwrap();
+            }
+            assert!(refers(&mut table, 63) && !refers(&mut table, 64), "{name}: room for two");
+            table.repair(&inserting(name, TABLE_MOST / 2 + 1)).unwrap();
+            assert!(refers(&mut table, 62) && !refers(&mut table, 63), "{name}: and no byte more");
+            table.repair(&inserting(name, TABLE_MOST + 1)).unwrap();
+            assert!(!refers(&mut table, 62), "{name}: what is too large empties it");
+        }
+    }
+
+    #[test]
+    fn a_smaller_table_evicts_at_once() {
+        let mut table = Table::new();
+        for _ in 0..4 {
+            table.repair(&inserting(2, 100)).unwrap();
+        }
+        let mut block = Vec::new();
+        write_integer(&mut block, SIZE_UPDATE, 5, 299);
+        table.repair(&block).unwrap();
+        assert!(refers(&mut table, 63) && !refers(&mut table, 64));
+        block.clear();
+        write_integer(&mut block, SIZE_UPDATE, 5, TABLE_MOST + 1);
+        assert_eq!(table.repair(&block), Err(Malformed));
+    }
+
+    #[test]
+    fn an_authority_keeps_its_length_and_what_can_be_read_of_it() {
+        let mut table = Table::new();
+        let mut block = vec![0x41, 12];
+        block.extend_from_slice(b"%2Frun/c_1.s");
+        let mut due = vec![0x41, 12];
+        due.extend_from_slice(b"-2Frun-c-1.s");
+        assert_eq!(table.repair(&block), Ok(Some(due)));
+        assert_eq!(table.repair(&[0x80 | 62]), Ok(None));
+        assert!(table.in_step());
+        assert_eq!(table.repair(&[0x41, 0, 0x80 | 63]), Ok(Some(vec![0x80 | 62])));
+        assert!(!table.in_step());
+    }
+}

@@ -348,7 +348,7 @@ fn whatever_comes_does_not_panic() {
 }
 
 #[rustfmt::skip]
-const STATIC_NAMES: [&str; 61] = [
+pub(super) const STATIC_NAMES: [&str; 61] = [
     ":authority", ":method", ":method", ":path", ":path", ":scheme", ":scheme", ":status", ":status", ":status",
     ":status", ":status", ":status", ":status", "accept-charset", "accept-encoding", "accept-language",
     "accept-ranges", "accept", "access-control-allow-origin", "age", "allow", "authorization", "cache-control",
