@@ -18,13 +18,15 @@
 //! | `repair` | which bytes pass and which are replaced |
 //! | `frames` | frames, and the header block that lies in one or more of them |
 //! | `hpack` | the fields of a header block, and the caller's dynamic table |
-//! | `huffman` | strings |
+//! | `reader` | the integers and strings that fields are made of |
+//! | `huffman` | the code of strings |
 
 mod frames;
 mod hpack;
 mod huffman;
 #[cfg(test)]
 mod property;
+mod reader;
 mod repair;
 mod stream;
 

@@ -13,7 +13,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, ReadBuf};
 use tonic::codegen::http::uri::Authority;
 
 use super::frames::*;
-use super::hpack::write_integer;
+use super::reader::write_integer;
 use super::{Repaired, huffman};
 
 type Header = (Vec<u8>, Vec<u8>);
