@@ -15,6 +15,7 @@ use tracing::Instrument;
 use crate::admission::{Admission, Admitted, Claim};
 use crate::capabilities::Offer;
 use crate::request::Request;
+use crate::server::Metrics;
 use crate::{Error, Result, Rpc};
 
 pub(crate) use stream::{Sent, StreamCall};
@@ -77,11 +78,12 @@ pub(crate) struct CallPath {
     admission: Arc<Admission>,
     offer: Arc<Offer>,
     next_request: AtomicU64,
+    pub(crate) metrics: Arc<Metrics>,
 }
 
 impl CallPath {
     pub(crate) fn new(offer: Arc<Offer>) -> Self {
-        Self { admission: Arc::default(), offer, next_request: AtomicU64::new(1) }
+        Self { admission: Arc::default(), offer, next_request: AtomicU64::new(1), metrics: Arc::default() }
     }
 
     /// Done when no operation is running.
@@ -99,6 +101,7 @@ impl CallPath {
         C: Call,
         F: Future<Output = Result<C::Answer>> + Send,
     {
+        let measured = self.metrics.begin(C::RPC);
         let wire = Arc::new(request.into_inner());
         let id = self.next_request.fetch_add(1, Ordering::Relaxed);
         let span =
@@ -114,6 +117,7 @@ impl CallPath {
                 self.run(request, wire, handler).instrument(span).await
             }
         };
+        measured.end(&outcome);
         outcome.map(tonic::Response::new)
     }
 

@@ -35,7 +35,7 @@
 //! | tell which blocks of a snapshot hold data, or changed | [`SnapshotMetadata`] |
 //! | tell how the plugin is | [`Identity`] |
 //! | register what there is | [`ControllerService`], [`NodeService`] |
-//! | serve it | [`Plugin`], on an [`Endpoint`], in a [`Mode`] |
+//! | serve it | [`Plugin`], on an [`Endpoint`], in a [`Mode`], with a [`Registration`] at the kubelet |
 //! | fail | [`Error`]: conditions in, status codes out |
 //! | do what blocks | [`blocking()`], and [`mount`] for mounts, devices and filesystems |
 //!
@@ -57,6 +57,14 @@
 //! | feature | default | gives |
 //! |---|---|---|
 //! | `mount` | yes | on Linux: [`mount`], [`BlockNode`], [`DirectoryNode`], and the requests' own ways to the kernel |
+//! | `clap` | | `DriverArgs`: flags and environment for all that follows, for `Plugin::run_with` |
+//! | `http` | | `Plugin::http`: `/healthz`, `/readyz` and `/metrics` |
+//! | `log` | | `init_log`: the log on standard error, as text or JSON |
+//! | `grpc-health` | | gRPC's health service on the same socket, answered by the plugin's probe |
+//! | `grpc-reflection` | | gRPC's reflection there, for tools such as grpcurl |
+//! | `client` | | `client::Client`, which waits for a plugin and calls it with deadlines |
+//!
+//! Registration with the kubelet needs no feature: [`Plugin::register`].
 //!
 //! Log lines and spans are [`tracing`](https://docs.rs/tracing)'s: a driver chooses its subscriber.
 #![forbid(unsafe_code)]
@@ -67,11 +75,17 @@ mod admission;
 mod blocking;
 mod call;
 mod capabilities;
+#[cfg(feature = "client")]
+pub mod client;
 mod controller;
 mod error;
+#[cfg(feature = "clap")]
+mod flags;
 mod group_controller;
 mod helpers;
 mod identity;
+#[cfg(feature = "log")]
+mod log;
 mod needs_trait;
 mod node;
 mod plugin;
@@ -99,6 +113,8 @@ pub use controller::{
     PublishUnpublishVolume, Published, ValidateVolumeCapabilitiesRequest, VolumeListing,
 };
 pub use error::{Error, Result};
+#[cfg(feature = "clap")]
+pub use flags::DriverArgs;
 pub use group_controller::{
     CreateVolumeGroupSnapshotRequest, DeleteVolumeGroupSnapshotRequest, GetVolumeGroupSnapshotRequest,
     GroupController,
@@ -108,6 +124,8 @@ pub use helpers::{
     ServiceAccountToken, ServiceAccountTokens, round_up,
 };
 pub use identity::{Identity, Readiness};
+#[cfg(feature = "log")]
+pub use log::{LogFormat, init_log};
 pub use node::{
     AtTarget, GetStorageHealth, GetVolumeStats, Node, NodeExpandVolume, NodeExpandVolumeRequest,
     NodeGetStorageHealthRequest, NodeGetVolumeHealth, NodeGetVolumeHealthRequest, NodeGetVolumeStatsRequest,
@@ -118,7 +136,7 @@ pub use node::{
 pub use node::{Attachment, BlockDevices, BlockNode, Directories, DirectoryNode, remove_tree};
 pub use plugin::{Mode, Plugin};
 pub use rpc::{Rpc, Service};
-pub use server::{Endpoint, ServeError};
+pub use server::{Endpoint, Registration, ServeError};
 pub use snapshot_metadata::{
     BlockMetadata, BlockMetadataType, BlockRange, GetMetadataAllocatedRequest, GetMetadataDeltaRequest,
     SnapshotMetadata,

@@ -18,7 +18,7 @@ use crate::controller::{Controller, ControllerService, ControllerTable};
 use crate::group_controller::GroupController;
 use crate::identity::{AlwaysReady, Identity};
 use crate::node::{Node, NodeService, NodeTable};
-use crate::server::{self, Endpoint, ServeError};
+use crate::server::{self, Endpoint, Registration, ServeError, Settings};
 use crate::snapshot_metadata::SnapshotMetadata;
 
 /// Which services an instance serves. Its plugin capabilities are those of the whole plugin all the same, as the
@@ -93,8 +93,7 @@ pub struct Plugin {
     snapshot_metadata: Option<Arc<dyn SnapshotMetadata>>,
     declared: Declared,
     mode: Mode,
-    pub(crate) socket_mode: u32,
-    pub(crate) grace: Duration,
+    pub(crate) settings: Settings,
 }
 
 impl Plugin {
@@ -111,8 +110,7 @@ impl Plugin {
             snapshot_metadata: None,
             declared: Declared::default(),
             mode: Mode::All,
-            socket_mode: 0o660,
-            grace: Duration::from_secs(30),
+            settings: Settings::default(),
         }
     }
 
@@ -147,14 +145,32 @@ impl Plugin {
     /// Permissions of the socket, 0660 unless said otherwise. Whoever can write to it commands the driver.
     #[must_use]
     pub fn socket_mode(mut self, mode: u32) -> Self {
-        self.socket_mode = mode & 0o777;
+        self.settings.socket_mode = mode & 0o777;
         self
     }
 
     /// How long running operations may go on after a signal to stop: 30 seconds unless said otherwise.
     #[must_use]
     pub fn grace(mut self, grace: Duration) -> Self {
-        self.grace = grace;
+        self.settings.grace = grace;
+        self
+    }
+
+    /// Registers the plugin with the kubelet of this node, without a node-driver-registrar beside it.
+    #[must_use]
+    pub fn register(mut self, registration: Registration) -> Self {
+        self.settings.registration = Some(registration);
+        self
+    }
+
+    /// Answers HTTP at this address, without a livenessprobe beside it: `/healthz` is 200 while the plugin's
+    /// [`probe`](crate::Identity::probe) does not fail, `/readyz` while it says
+    /// [`Readiness::Ready`](crate::Readiness::Ready), and `/metrics` is for Prometheus, with
+    /// `csi_plugin_operations_seconds` by method and status code.
+    #[cfg(feature = "http")]
+    #[must_use]
+    pub fn http(mut self, address: std::net::SocketAddr) -> Self {
+        self.settings.http_address = Some(address);
         self
     }
 
@@ -193,13 +209,27 @@ impl Plugin {
     /// the exit status: 0 after a signal, 2 when it could not start, 1 when serving failed.
     pub async fn run(self) -> ExitCode {
         let name = self.name.clone();
-        match self.serve_from_env().await {
-            Ok(()) => ExitCode::SUCCESS,
-            Err(error) => {
-                eprintln!("{name}: {error}");
-                ExitCode::from(if error.is_start_up() { 2 } else { 1 })
-            }
-        }
+        exit_code(&name, self.serve_from_env().await)
+    }
+
+    /// A driver's whole `main` by its flags: sets up the log, then does as [`run`](Self::run), on the endpoint and
+    /// with all else that `args` say.
+    #[cfg(feature = "clap")]
+    pub async fn run_with(self, args: &crate::DriverArgs) -> ExitCode {
+        let name = self.name.clone();
+        let served = async {
+            #[cfg(feature = "log")]
+            crate::init_log(args.log_format, &args.log_level)?;
+            self.with_args(args).serve(&args.endpoint).await
+        };
+        exit_code(&name, served.await)
+    }
+
+    /// The plugin as `args` want it. Their endpoint is for [`serve`](Self::serve).
+    #[cfg(feature = "clap")]
+    #[must_use]
+    pub fn with_args(self, args: &crate::DriverArgs) -> Self {
+        args.apply(self)
     }
 
     /// The plugin as it is served, once it makes sense.
@@ -207,6 +237,11 @@ impl Plugin {
         check_name(&self.name).map_err(ServeError::Plugin)?;
         if self.vendor_version.is_empty() {
             let text = "the vendor version is empty: pass env!(\"CARGO_PKG_VERSION\") to Plugin::new";
+            return Err(ServeError::Plugin(text.to_owned()));
+        }
+        if self.settings.registration.is_some() && (self.mode == Mode::Controller || self.node.is_none()) {
+            let text = "only a plugin that serves its node service registers with the kubelet: leave out the \
+                        registration, or serve the node";
             return Err(ServeError::Plugin(text.to_owned()));
         }
         let offer = self.offer().map_err(ServeError::Plugin)?;
@@ -231,6 +266,17 @@ impl Plugin {
 impl fmt::Debug for Plugin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Plugin").field("name", &self.name).field("mode", &self.mode).finish_non_exhaustive()
+    }
+}
+
+/// Tells the error, if there is one, and which status says so.
+fn exit_code(name: &str, served: Result<(), ServeError>) -> ExitCode {
+    match served {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{name}: {error}");
+            ExitCode::from(if error.is_start_up() { 2 } else { 1 })
+        }
     }
 }
 

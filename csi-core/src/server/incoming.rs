@@ -8,6 +8,8 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::time::{Sleep, sleep};
 use tokio_stream::Stream;
 
+use super::authority::Repaired;
+
 /// How long to leave a failed accept alone: the kernel would report it again at once.
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -23,7 +25,7 @@ impl Incoming {
 }
 
 impl Stream for Incoming {
-    type Item = std::io::Result<UnixStream>;
+    type Item = std::io::Result<Repaired<UnixStream>>;
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         loop {
@@ -32,7 +34,7 @@ impl Stream for Incoming {
                 self.pause = None;
             }
             match ready!(self.listener.poll_accept(context)) {
-                Ok((stream, _)) => return Poll::Ready(Some(Ok(stream))),
+                Ok((stream, _)) => return Poll::Ready(Some(Ok(Repaired::new(stream)))),
                 Err(error) => {
                     tracing::warn!("can't accept a connection: {error}");
                     self.pause = Some(Box::pin(sleep(PAUSE)));

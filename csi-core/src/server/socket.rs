@@ -34,9 +34,26 @@ impl Socket {
     }
 }
 
+/// What is where a socket was made.
+pub(super) enum Place {
+    Ours,
+    Gone,
+    Others,
+}
+
+impl Socket {
+    pub(super) fn place(&self) -> Place {
+        match self.path.symlink_metadata() {
+            Ok(found) if identity(&found) == self.identity => Place::Ours,
+            Ok(_) => Place::Others,
+            Err(_) => Place::Gone,
+        }
+    }
+}
+
 impl Drop for Socket {
     fn drop(&mut self) {
-        let ours = self.path.symlink_metadata().is_ok_and(|found| identity(&found) == self.identity);
+        let ours = matches!(self.place(), Place::Ours);
         if ours && let Err(error) = std::fs::remove_file(&self.path) {
             tracing::warn!(path = %self.path.display(), "can't remove the socket: {error}");
         }

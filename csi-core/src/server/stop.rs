@@ -8,7 +8,9 @@ use tokio::sync::watch;
 use super::ServeError;
 
 /// Counts the requests to stop: one ends the accepting, a second one the patience.
+#[derive(Clone)]
 pub(crate) struct Stop {
+    ask: watch::Sender<u8>,
     asked: watch::Receiver<u8>,
     deadline: Option<tokio::time::Instant>,
 }
@@ -18,7 +20,8 @@ impl Stop {
     pub(crate) fn signals() -> Result<Self, ServeError> {
         let mut terminate = signal(SignalKind::terminate()).map_err(ServeError::Signals)?;
         let mut interrupt = signal(SignalKind::interrupt()).map_err(ServeError::Signals)?;
-        let (sender, asked) = watch::channel(0_u8);
+        let (ask, asked) = watch::channel(0_u8);
+        let sender = ask.clone();
         tokio::spawn(async move {
             while !sender.is_closed() {
                 tokio::select! {
@@ -28,18 +31,25 @@ impl Stop {
                 sender.send_modify(|asked| *asked = asked.saturating_add(1));
             }
         });
-        Ok(Self { asked, deadline: None })
+        Ok(Self { ask, asked, deadline: None })
     }
 
     /// Stops once `stop` is done.
     pub(crate) fn when(stop: impl Future<Output = ()> + Send + 'static) -> Self {
-        let (sender, asked) = watch::channel(0_u8);
+        let (ask, asked) = watch::channel(0_u8);
+        let sender = ask.clone();
         tokio::spawn(async move {
-            stop.await;
-            sender.send_replace(1);
-            sender.closed().await;
+            tokio::select! {
+                () = stop => sender.send_modify(|asked| *asked = asked.saturating_add(1)),
+                () = sender.closed() => {}
+            }
         });
-        Self { asked, deadline: None }
+        Self { ask, asked, deadline: None }
+    }
+
+    /// The server itself has to stop.
+    pub(crate) fn request(&self) {
+        self.ask.send_modify(|asked| *asked = (*asked).max(1));
     }
 
     /// Done when it is time to stop.

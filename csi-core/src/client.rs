@@ -1,0 +1,171 @@
+//! A client of a plugin's socket, for tests and tools.
+//!
+//! ```no_run
+//! # async fn f() -> Result<(), Box<dyn std::error::Error>> {
+//! use csi_core::client::Client;
+//! use csi_core::proto::v1;
+//! use std::time::Duration;
+//!
+//! let client = Client::new(&"unix:///run/csi/csi.sock".parse()?);
+//! client.ready(Duration::from_secs(30)).await?;
+//! let info = client.node().node_get_info(v1::NodeGetInfoRequest {}).await?.into_inner();
+//! println!("{}", info.node_id);
+//! # Ok(()) }
+//! ```
+
+use std::path::Path;
+use std::time::Duration;
+
+use csi_proto::v1;
+use hyper_util::rt::TokioIo;
+use tokio::net::UnixStream;
+use tokio::time::{Instant, sleep, timeout_at};
+use tonic::codegen::http::Uri;
+use tonic::service::Interceptor;
+use tonic::service::interceptor::InterceptedService;
+use tonic::transport::Channel;
+use tonic::{Request, Status};
+use v1::controller_client::ControllerClient;
+use v1::group_controller_client::GroupControllerClient;
+use v1::identity_client::IdentityClient;
+use v1::node_client::NodeClient;
+use v1::snapshot_metadata_client::SnapshotMetadataClient;
+
+use crate::Endpoint;
+
+/// How long to leave a plugin alone that is not ready.
+const PAUSE: Duration = Duration::from_millis(100);
+/// The header that carries a deadline.
+const TIMEOUT: &str = "grpc-timeout";
+
+/// What the clients of the services call through.
+pub type Transport = InterceptedService<Channel, Deadline>;
+
+/// A plugin, by its socket. It connects when it is first called, and again when the connection was lost; clones
+/// share it.
+#[derive(Debug, Clone)]
+pub struct Client {
+    transport: Transport,
+    channel: Channel,
+}
+
+impl Client {
+    /// The plugin that serves here. Its calls have a deadline of two minutes, as the kubelet's have, unless
+    /// [`deadline`](Self::deadline) says otherwise.
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime.
+    pub fn new(endpoint: &Endpoint) -> Self {
+        let path = endpoint.path().to_owned();
+        // The name stands for a host's; a unix socket has none.
+        let channel = tonic::transport::Endpoint::from_static("http://localhost")
+            .connect_with_connector_lazy(tower::service_fn(move |_: Uri| {
+                let path = path.clone();
+                async move { connect(&path).await }
+            }));
+        Self {
+            transport: InterceptedService::new(channel.clone(), Deadline(Duration::from_secs(120))),
+            channel,
+        }
+    }
+
+    /// The same plugin, called with this deadline for each call. The plugin is told, and the wait ends then; what
+    /// the plugin began goes on. A request with a deadline of its own
+    /// ([`set_timeout`](tonic::Request::set_timeout)) keeps that.
+    #[must_use]
+    pub fn deadline(self, deadline: Duration) -> Self {
+        Self { transport: InterceptedService::new(self.channel.clone(), Deadline(deadline)), ..self }
+    }
+
+    /// Done when the plugin's Probe says that it is ready.
+    ///
+    /// # Errors
+    /// [`NotReady`] after this time, or at once when the plugin says that it failed.
+    pub async fn ready(&self, within: Duration) -> Result<(), NotReady> {
+        let end = Instant::now() + within;
+        let mut identity = self.identity();
+        let mut last = "it did not answer".to_owned();
+        loop {
+            match timeout_at(end, identity.probe(v1::ProbeRequest {})).await {
+                Ok(Ok(answer)) if answer.get_ref().ready != Some(false) => return Ok(()),
+                Ok(Ok(_)) => last = "it is still starting".to_owned(),
+                Ok(Err(status)) if status.code() == tonic::Code::FailedPrecondition => {
+                    return Err(NotReady(format!("it is not healthy: {}", status.message())));
+                }
+                Ok(Err(status)) => last = describe(&status),
+                Err(_) => return Err(NotReady(format!("not in {within:?}: {last}"))),
+            }
+            sleep(PAUSE.min(end.saturating_duration_since(Instant::now()))).await;
+            if Instant::now() >= end {
+                return Err(NotReady(format!("not in {within:?}: {last}")));
+            }
+        }
+    }
+
+    /// The Identity service.
+    pub fn identity(&self) -> IdentityClient<Transport> {
+        IdentityClient::new(self.transport.clone())
+    }
+
+    /// The Controller service.
+    pub fn controller(&self) -> ControllerClient<Transport> {
+        ControllerClient::new(self.transport.clone())
+    }
+
+    /// The GroupController service.
+    pub fn group_controller(&self) -> GroupControllerClient<Transport> {
+        GroupControllerClient::new(self.transport.clone())
+    }
+
+    /// The SnapshotMetadata service.
+    pub fn snapshot_metadata(&self) -> SnapshotMetadataClient<Transport> {
+        SnapshotMetadataClient::new(self.transport.clone())
+    }
+
+    /// The Node service.
+    pub fn node(&self) -> NodeClient<Transport> {
+        NodeClient::new(self.transport.clone())
+    }
+
+    /// The connection itself, for other services on the same socket; its calls have no deadline.
+    pub fn channel(&self) -> Channel {
+        self.channel.clone()
+    }
+}
+
+async fn connect(path: &Path) -> std::io::Result<TokioIo<UnixStream>> {
+    UnixStream::connect(path)
+        .await
+        .map(TokioIo::new)
+        .map_err(|error| std::io::Error::new(error.kind(), format!("{}: {error}", path.display())))
+}
+
+/// The status, with why it did not even reach the plugin.
+fn describe(status: &Status) -> String {
+    let mut text = format!("{:?}: {}", status.code(), status.message());
+    let mut next = std::error::Error::source(status);
+    while let Some(cause) = next {
+        text.push_str(": ");
+        text.push_str(&cause.to_string());
+        next = cause.source();
+    }
+    text
+}
+
+/// Gives each call the deadline, unless it has one.
+#[derive(Debug, Clone, Copy)]
+pub struct Deadline(Duration);
+
+impl Interceptor for Deadline {
+    fn call(&mut self, mut request: Request<()>) -> Result<Request<()>, Status> {
+        if request.metadata().get(TIMEOUT).is_none() {
+            request.set_timeout(self.0);
+        }
+        Ok(request)
+    }
+}
+
+/// The plugin did not become ready; the text says why.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("the plugin is not ready: {0}")]
+pub struct NotReady(String);

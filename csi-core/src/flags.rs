@@ -1,0 +1,187 @@
+//! The flags that every driver has, and the environment that stands in for them.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::{Endpoint, Mode, NodeId, NodeInfo, Plugin, Registration, Result};
+
+/// Flags of a driver, to flatten into the vendor's own; [`Plugin::run_with`] does what they say.
+///
+/// Each has a variable of the environment that stands in for it. Only the endpoint's begins with `CSI_`: the spec
+/// keeps that prefix for itself.
+///
+/// ```
+/// use clap::Parser;
+/// use csi_core::{DriverArgs, Mode};
+///
+/// #[derive(Parser)]
+/// struct Args {
+///     /// The pool that volumes are made in.
+///     #[arg(long)]
+///     pool: String,
+///     #[command(flatten)]
+///     driver: DriverArgs,
+/// }
+///
+/// let args = Args::parse_from(["driver", "--pool=fast", "--endpoint=unix:///run/csi/csi.sock", "--mode=node"]);
+/// assert_eq!(args.driver.mode, Mode::Node);
+/// ```
+#[derive(Debug, Clone, clap::Args)]
+#[command(next_help_heading = "Driver")]
+#[non_exhaustive]
+pub struct DriverArgs {
+    /// The unix socket to serve on
+    #[arg(long, env = "CSI_ENDPOINT", value_name = "unix://PATH")]
+    pub endpoint: Endpoint,
+
+    /// Which services this instance serves: all, controller or node
+    #[arg(long, env = "DRIVER_MODE", value_name = "MODE", default_value_t)]
+    pub mode: Mode,
+
+    /// The id of this node [default: the host's name]
+    #[arg(long, env = "NODE_ID", value_name = "ID", value_parser = node_id)]
+    pub node_id: Option<NodeId>,
+
+    /// Where to answer /healthz, /readyz and /metrics: 0.0.0.0:9808, or :9808 for all addresses
+    #[cfg(feature = "http")]
+    #[arg(long, env = "METRICS_ADDRESS", value_name = "ADDRESS", value_parser = address)]
+    pub metrics_address: Option<std::net::SocketAddr>,
+
+    /// The kubelet's plugins_registry directory, to register there; only for an instance that serves the node
+    #[arg(long, env = "REGISTRATION_DIR", value_name = "PATH")]
+    pub registration_dir: Option<PathBuf>,
+
+    /// The endpoint's path on the host, by which the kubelet reaches it [default: the endpoint's own path]
+    #[arg(long, env = "KUBELET_SOCKET_PATH", value_name = "PATH")]
+    pub kubelet_socket_path: Option<PathBuf>,
+
+    /// How the log looks: text or json
+    #[cfg(feature = "log")]
+    #[arg(long, env = "LOG_FORMAT", value_name = "FORMAT", default_value_t)]
+    pub log_format: crate::LogFormat,
+
+    /// What is logged: error, warn, info, debug or trace, or by module: info,csi_core=debug
+    #[cfg(feature = "log")]
+    #[arg(long, env = "RUST_LOG", value_name = "LEVELS", default_value = "info")]
+    pub log_level: String,
+
+    /// How long running operations may go on after SIGTERM: 30s, 2m
+    #[arg(long, env = "GRACE_PERIOD", value_name = "TIME", default_value = "30s", value_parser = duration)]
+    pub grace: Duration,
+}
+
+impl DriverArgs {
+    /// This node: with the id that the flags give it, or else with the host's name.
+    ///
+    /// # Errors
+    /// [`Error::Internal`](crate::Error::Internal) when neither is to be had.
+    pub fn node_info(&self) -> Result<NodeInfo> {
+        match &self.node_id {
+            Some(id) => NodeInfo::new(id.as_str()),
+            None => NodeInfo::of_host(),
+        }
+    }
+
+    pub(crate) fn apply(&self, plugin: Plugin) -> Plugin {
+        let mut plugin = plugin.mode(self.mode).grace(self.grace);
+        if let Some(directory) = &self.registration_dir {
+            let mut registration = Registration::new(directory);
+            if let Some(path) = &self.kubelet_socket_path {
+                registration = registration.kubelet_socket_path(path);
+            }
+            plugin = plugin.register(registration);
+        }
+        #[cfg(feature = "http")]
+        if let Some(address) = self.metrics_address {
+            plugin = plugin.http(address);
+        }
+        plugin
+    }
+}
+
+fn node_id(text: &str) -> Result<NodeId> {
+    NodeId::new(text)
+}
+
+#[cfg(feature = "http")]
+fn address(text: &str) -> Result<std::net::SocketAddr, String> {
+    let all = text.strip_prefix(':').map(|port| format!("[::]:{port}"));
+    all.as_deref().unwrap_or(text).parse().map_err(|_| "give 0.0.0.0:9808 or :9808".to_owned())
+}
+
+fn duration(text: &str) -> Result<Duration, String> {
+    let split = text.find(|character: char| !character.is_ascii_digit()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(split);
+    let factor = match unit {
+        "" | "s" => Some(1),
+        "m" => Some(60),
+        _ => None,
+    };
+    let seconds =
+        number.parse::<u64>().ok().zip(factor).and_then(|(number, factor)| number.checked_mul(factor));
+    seconds.map(Duration::from_secs).ok_or_else(|| "give seconds or minutes: 30s, 2m".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::{Args, Command, FromArgMatches};
+
+    use super::*;
+
+    fn parse(args: &[&str]) -> Result<DriverArgs, clap::Error> {
+        let command = DriverArgs::augment_args(Command::new("driver"));
+        let matches = command.try_get_matches_from(std::iter::once(&"driver").chain(args))?;
+        DriverArgs::from_arg_matches(&matches)
+    }
+
+    #[test]
+    fn variables_leave_the_spec_its_prefix() {
+        let command = DriverArgs::augment_args(Command::new("driver"));
+        command.clone().debug_assert();
+        for arg in command.get_arguments() {
+            let variable = arg.get_env().expect("every flag has a variable").to_str().unwrap();
+            assert_eq!(variable.starts_with("CSI_"), variable == "CSI_ENDPOINT", "{variable}");
+            assert!(arg.get_help().is_some(), "{variable}");
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_is_told_with_the_mend() {
+        for (bad, mend) in [
+            ("--endpoint=tcp://1.2.3.4:5", "unix:///run/csi/csi.sock"),
+            ("--mode=both", "all, controller, node"),
+            ("--grace=soon", "30s, 2m"),
+            ("--node-id=", "node_id"),
+        ] {
+            let error = parse(&["--endpoint=/csi.sock", bad]).unwrap_err().to_string();
+            let error = if bad.contains("endpoint") { parse(&[bad]).unwrap_err().to_string() } else { error };
+            assert!(error.contains(mend), "{bad}: {error}");
+        }
+    }
+
+    #[test]
+    fn all_of_it_reaches_the_plugin() {
+        let args = parse(&[
+            "--endpoint=/csi.sock",
+            "--grace=2m",
+            "--node-id=n1",
+            "--registration-dir=/registration",
+            "--kubelet-socket-path=/var/lib/kubelet/plugins/x/csi.sock",
+        ])
+        .unwrap();
+        assert_eq!(args.node_info().unwrap().node_id.as_str(), "n1");
+        let settings = Plugin::new("a.b", "1").with_args(&args).settings;
+        assert_eq!(settings.grace, Duration::from_secs(120));
+        let due =
+            Registration::new("/registration").kubelet_socket_path("/var/lib/kubelet/plugins/x/csi.sock");
+        assert_eq!(settings.registration, Some(due));
+    }
+
+    #[cfg(feature = "http")]
+    #[test]
+    fn a_bare_port_is_all_addresses() {
+        assert_eq!(address(":9808").unwrap().to_string(), "[::]:9808");
+        assert_eq!(address("127.0.0.1:1").unwrap().to_string(), "127.0.0.1:1");
+        assert!(address("9808").is_err());
+    }
+}

@@ -1,0 +1,166 @@
+//! A connection whose reader gives repaired bytes.
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tonic::transport::server::Connected;
+
+use super::repair::{OutOfStep, Repair, Step};
+
+/// How much is read at once while a header block is incomplete.
+const CHUNK: usize = 4096;
+
+/// A connection, read through the repair. What needs none is read straight into the reader's own buffer; an
+/// incomplete header block is held back, which is at most what the server takes of one.
+#[derive(Debug)]
+pub(in crate::server) struct Repaired<S> {
+    inner: S,
+    repair: Repair,
+    /// The beginning of a header block or of a frame's head.
+    held: Vec<u8>,
+    /// Ready to be read, from `read` on.
+    due: Vec<u8>,
+    read: usize,
+}
+
+impl<S> Repaired<S> {
+    pub(in crate::server) fn new(inner: S) -> Self {
+        Self { inner, repair: Repair::new(), held: Vec::new(), due: Vec::new(), read: 0 }
+    }
+
+    /// How many of the first bytes of `fresh` pass as they are. The others are taken over.
+    fn sift(&mut self, fresh: &[u8]) -> io::Result<usize> {
+        let mut passed = 0;
+        while passed < fresh.len() {
+            match self.repair.step(&fresh[passed..]).map_err(broken)? {
+                Step::Pass(count) => passed += count,
+                Step::Wait => {
+                    self.held.extend_from_slice(&fresh[passed..]);
+                    break;
+                }
+                Step::Replace(count, instead) => {
+                    self.due = instead;
+                    self.held.extend_from_slice(&fresh[passed + count..]);
+                    self.release()?;
+                    break;
+                }
+            }
+        }
+        Ok(passed)
+    }
+
+    /// Makes of what is held whatever can be made of it.
+    fn release(&mut self) -> io::Result<()> {
+        let mut done = 0;
+        while done < self.held.len() {
+            match self.repair.step(&self.held[done..]).map_err(broken)? {
+                Step::Pass(count) => {
+                    self.due.extend_from_slice(&self.held[done..done + count]);
+                    done += count;
+                }
+                Step::Replace(count, instead) => {
+                    self.due.extend_from_slice(&instead);
+                    done += count;
+                }
+                Step::Wait => break,
+            }
+        }
+        self.held.drain(..done);
+        Ok(())
+    }
+
+    /// Hands out of what is due as much as fits.
+    fn hand_out(&mut self, buffer: &mut ReadBuf<'_>) {
+        let count = buffer.remaining().min(self.due.len() - self.read);
+        buffer.put_slice(&self.due[self.read..self.read + count]);
+        self.read += count;
+        if self.read == self.due.len() {
+            // A rare large block does not keep its memory.
+            (self.due, self.read) = (Vec::new(), 0);
+        }
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Repaired<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let this = &mut *self;
+        loop {
+            if !this.due.is_empty() {
+                this.hand_out(buffer);
+                return Poll::Ready(Ok(()));
+            }
+            if this.held.is_empty() {
+                let before = buffer.filled().len();
+                ready!(Pin::new(&mut this.inner).poll_read(context, buffer))?;
+                if buffer.filled().len() == before {
+                    return Poll::Ready(Ok(()));
+                }
+                let passed = this.sift(&buffer.filled()[before..]);
+                // With an error goes an empty buffer.
+                buffer.set_filled(before + passed.as_ref().unwrap_or(&0));
+                if passed? > 0 {
+                    return Poll::Ready(Ok(()));
+                }
+            } else {
+                let mut chunk = [0; CHUNK];
+                let mut chunk = ReadBuf::new(&mut chunk);
+                ready!(Pin::new(&mut this.inner).poll_read(context, &mut chunk))?;
+                if chunk.filled().is_empty() {
+                    // The end came in the middle of a frame.
+                    this.due = std::mem::take(&mut this.held);
+                } else {
+                    this.held.extend_from_slice(chunk.filled());
+                    this.release()?;
+                }
+            }
+        }
+    }
+}
+
+fn broken(_: OutOfStep) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, "a header block can't be read, and the tables are out of step")
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Repaired<S> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.inner).poll_write(context, bytes)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.inner).poll_write_vectored(context, slices)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.inner.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.inner).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.inner).poll_shutdown(context)
+    }
+}
+
+impl<S: Connected> Connected for Repaired<S> {
+    type ConnectInfo = S::ConnectInfo;
+
+    fn connect_info(&self) -> Self::ConnectInfo {
+        self.inner.connect_info()
+    }
+}

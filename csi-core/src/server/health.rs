@@ -1,0 +1,34 @@
+//! How the plugin is, asked outside of the CSI socket's own Probe.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::{Identity, Readiness};
+
+/// A probe that takes longer has failed: who asks does not wait for ever.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Health {
+    Serving,
+    /// Healthy, and not ready yet.
+    Starting,
+    /// Not healthy, and why.
+    Failed(String),
+}
+
+pub(super) async fn ask(identity: &Arc<dyn Identity>) -> Health {
+    let identity = Arc::clone(identity);
+    // On a task of its own, so that a panic in it is one answer and not the end of who asks.
+    let mut probe = tokio::spawn(async move { identity.probe().await });
+    match tokio::time::timeout(PATIENCE, &mut probe).await {
+        Ok(Ok(Ok(Readiness::Ready))) => Health::Serving,
+        Ok(Ok(Ok(Readiness::Starting))) => Health::Starting,
+        Ok(Ok(Err(error))) => Health::Failed(error.to_string()),
+        Ok(Err(_)) => Health::Failed("the probe panicked; the log has the place".to_owned()),
+        Err(_) => {
+            probe.abort();
+            Health::Failed(format!("the probe took more than {PATIENCE:?}"))
+        }
+    }
+}

@@ -1,0 +1,154 @@
+//! What calls leave behind to be counted: how many are under way, and how long those took that ended how.
+//!
+//! A call touches atomics of its own RPC only, and takes no lock.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+use tonic::{Code, Status};
+
+use crate::Rpc;
+
+/// The upper bounds of the buckets in seconds: those that dashboards of CSI sidecars and drivers expect.
+pub(crate) const BOUNDS: [f64; 13] =
+    [0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 15.0, 25.0, 50.0, 120.0, 300.0, 600.0];
+/// The status codes of gRPC, from 0 to 16.
+const CODES: usize = 17;
+
+/// Durations of the calls of one RPC that ended with one code.
+#[derive(Default)]
+pub(crate) struct Histogram {
+    /// Calls per bucket, the last of them without a bound.
+    buckets: [AtomicU64; BOUNDS.len() + 1],
+    nanoseconds: AtomicU64,
+}
+
+impl Histogram {
+    fn record(&self, took: Duration) {
+        let seconds = took.as_secs_f64();
+        let bucket = BOUNDS.iter().position(|bound| seconds <= *bound).unwrap_or(BOUNDS.len());
+        self.buckets[bucket].fetch_add(1, Relaxed);
+        self.nanoseconds.fetch_add(u64::try_from(took.as_nanos()).unwrap_or(u64::MAX), Relaxed);
+    }
+
+    /// How many calls took at most as long as each bound says, and in the end how many there were; and the sum of
+    /// their seconds.
+    #[cfg(any(feature = "http", test))]
+    pub(crate) fn cumulative(&self) -> ([u64; BOUNDS.len() + 1], f64) {
+        let mut sum = 0;
+        let counts = std::array::from_fn(|bucket| {
+            sum += self.buckets[bucket].load(Relaxed);
+            sum
+        });
+        (counts, self.nanoseconds.load(Relaxed) as f64 / 1e9)
+    }
+}
+
+struct Of {
+    in_flight: AtomicU64,
+    /// Made when the first call ends with the code: most never do.
+    by_code: [OnceLock<Box<Histogram>>; CODES],
+}
+
+impl Default for Of {
+    fn default() -> Self {
+        Self { in_flight: AtomicU64::new(0), by_code: [const { OnceLock::new() }; CODES] }
+    }
+}
+
+/// The counters of a plugin.
+pub(crate) struct Metrics {
+    of: Vec<Of>,
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        Self { of: Rpc::ALL.iter().map(|_| Of::default()).collect() }
+    }
+}
+
+impl Metrics {
+    /// A call begins.
+    pub(crate) fn begin(self: &Arc<Self>, rpc: Rpc) -> Measured {
+        self.of[rpc as usize].in_flight.fetch_add(1, Relaxed);
+        Measured { metrics: Arc::clone(self), rpc, since: Instant::now(), code: Code::Cancelled }
+    }
+
+    /// The calls of this RPC that wait for their answer.
+    #[cfg(any(feature = "http", test))]
+    pub(crate) fn in_flight(&self, rpc: Rpc) -> u64 {
+        self.of[rpc as usize].in_flight.load(Relaxed)
+    }
+
+    /// What has been counted so far, by RPC and code.
+    #[cfg(any(feature = "http", test))]
+    pub(crate) fn histograms(&self) -> impl Iterator<Item = (Rpc, Code, &Histogram)> {
+        Rpc::ALL.iter().flat_map(|rpc| {
+            let by_code = self.of[*rpc as usize].by_code.iter().enumerate();
+            by_code.filter_map(|(code, histogram)| {
+                Some((*rpc, Code::from_i32(code as i32), &**histogram.get()?))
+            })
+        })
+    }
+}
+
+/// A call under way. One that is dropped without an end was cancelled by its caller.
+pub(crate) struct Measured {
+    metrics: Arc<Metrics>,
+    rpc: Rpc,
+    since: Instant,
+    code: Code,
+}
+
+impl Measured {
+    /// The call has its answer.
+    pub(crate) fn end<T>(mut self, outcome: &Result<T, Status>) {
+        self.code = outcome.as_ref().err().map_or(Code::Ok, Status::code);
+    }
+}
+
+impl Drop for Measured {
+    fn drop(&mut self) {
+        let of = &self.metrics.of[self.rpc as usize];
+        of.in_flight.fetch_sub(1, Relaxed);
+        of.by_code[self.code as usize].get_or_init(Box::default).record(self.since.elapsed());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn calls_are_counted_by_their_end() {
+        let metrics: Arc<Metrics> = Arc::default();
+        let measured = metrics.begin(Rpc::Probe);
+        assert_eq!(metrics.in_flight(Rpc::Probe), 1);
+        measured.end(&Ok(()));
+        metrics.begin(Rpc::Probe).end::<()>(&Err(Status::aborted("x")));
+        drop(metrics.begin(Rpc::NodeGetInfo));
+        assert_eq!(metrics.in_flight(Rpc::Probe), 0);
+        let seen: Vec<_> = metrics
+            .histograms()
+            .map(|(rpc, code, histogram)| (rpc, code, histogram.cumulative().0[BOUNDS.len()]))
+            .collect();
+        let due = [
+            (Rpc::Probe, Code::Ok, 1),
+            (Rpc::Probe, Code::Aborted, 1),
+            (Rpc::NodeGetInfo, Code::Cancelled, 1),
+        ];
+        assert_eq!(seen, due);
+    }
+
+    #[test]
+    fn a_bound_belongs_to_its_bucket() {
+        let histogram = Histogram::default();
+        for took in [0.1, 0.100_001, 600.0, 601.0] {
+            histogram.record(Duration::from_secs_f64(took));
+        }
+        let (counts, sum) = histogram.cumulative();
+        assert_eq!((counts[0], counts[1], counts[12], counts[13]), (1, 2, 3, 4));
+        assert!((sum - 1201.2).abs() < 0.001, "{sum}");
+    }
+}

@@ -1,0 +1,67 @@
+//! The process itself, by the names that every Prometheus client has for it. Only where the system has `/proc`.
+
+use std::fmt::{self, Display, Write};
+use std::fs::{read_dir, read_to_string};
+
+use super::exposition::family;
+
+/// The unit of times in `/proc/self/stat`: a hundredth of a second on every system that we know of (proc(5)).
+const TICKS_PER_SECOND: f64 = 100.0;
+
+pub(super) fn write(out: &mut String) -> fmt::Result {
+    let times = Times::read();
+    let cpu = times.as_ref().map(|times| times.cpu);
+    sample(out, "process_cpu_seconds_total", "counter", "Processor time, user and system.", cpu)?;
+    let start = times.and_then(|times| Some(times.start + boot()?));
+    sample(out, "process_start_time_seconds", "gauge", "When the process began, since the epoch.", start)?;
+    sample(out, "process_resident_memory_bytes", "gauge", "Memory that is resident.", resident())?;
+    sample(out, "process_open_fds", "gauge", "Open file descriptors.", open_files())?;
+    sample(out, "process_max_fds", "gauge", "How many file descriptors may be open.", open_files_most())
+}
+
+fn sample(out: &mut String, name: &str, kind: &str, help: &str, value: Option<impl Display>) -> fmt::Result {
+    let Some(value) = value else { return Ok(()) };
+    family(out, name, kind, help)?;
+    writeln!(out, "{name} {value}")
+}
+
+struct Times {
+    cpu: f64,
+    /// Since the machine began.
+    start: f64,
+}
+
+impl Times {
+    fn read() -> Option<Self> {
+        let stat = read_to_string("/proc/self/stat").ok()?;
+        // The program's name may hold anything; what follows its last bracket is the third field and the rest.
+        let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
+        let seconds = |number: usize| Some(fields.get(number - 3)?.parse::<f64>().ok()? / TICKS_PER_SECOND);
+        Some(Self { cpu: seconds(14)? + seconds(15)?, start: seconds(22)? })
+    }
+}
+
+fn boot() -> Option<f64> {
+    value_of("/proc/stat", "btime ")?.parse().ok()
+}
+
+fn resident() -> Option<u64> {
+    let kibibytes = value_of("/proc/self/status", "VmRSS:")?;
+    Some(kibibytes.trim_end_matches("kB").trim().parse::<u64>().ok()? * 1024)
+}
+
+fn open_files() -> Option<usize> {
+    // The one that lists them is not counted.
+    Some(read_dir("/proc/self/fd").ok()?.count().saturating_sub(1))
+}
+
+fn open_files_most() -> Option<u64> {
+    value_of("/proc/self/limits", "Max open files")?.split_whitespace().next()?.parse().ok()
+}
+
+/// The rest of the line that begins so.
+fn value_of(file: &str, start: &str) -> Option<String> {
+    let text = read_to_string(file).ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix(start))?;
+    Some(line.trim().to_owned())
+}

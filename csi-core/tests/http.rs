@@ -1,0 +1,253 @@
+//! Health and metrics over HTTP, and gRPC's own health and reflection.
+
+mod common;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+
+use common::*;
+use csi_core::client::Client;
+use csi_core::{Error, Identity, Plugin, Readiness, async_trait};
+use csi_proto::v1;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+/// A plugin whose health a test sets: 0 starting, 1 ready, 2 failed, 3 panics.
+#[derive(Clone, Default)]
+struct Patient(Arc<AtomicU8>);
+
+#[async_trait]
+impl Identity for Patient {
+    async fn probe(&self) -> csi_core::Result<Readiness> {
+        match self.0.load(Ordering::SeqCst) {
+            0 => Ok(Readiness::Starting),
+            1 => Ok(Readiness::Ready),
+            2 => Err(Error::Unhealthy("the array does not answer".into())),
+            _ => panic!("as the test asked"),
+        }
+    }
+}
+
+/// An address that is free, as far as anybody can tell.
+fn free_address() -> SocketAddr {
+    std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
+}
+
+async fn ask(address: SocketAddr, request: &str) -> (u16, String) {
+    let mut stream = TcpStream::connect(address).await.expect("somebody listens");
+    let head = format!("{request} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
+    stream.write_all(head.as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.unwrap();
+    let (head, body) = answer.split_once("\r\n\r\n").expect("a head and a body");
+    (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
+}
+
+async fn served_with_http(plugin: Plugin) -> (Served, SocketAddr) {
+    let address = free_address();
+    (Served::start(plugin.http(address)).await, address)
+}
+
+#[tokio::test]
+async fn health_has_three_values() {
+    let patient = Patient::default();
+    let (mut served, address) = served_with_http(plugin(Default::default()).identity(patient.clone())).await;
+    for (state, healthy, ready, word) in [
+        (0, 200, 503, "starting"),
+        (1, 200, 200, "ok"),
+        (2, 500, 503, "the array"),
+        (3, 500, 503, "panicked"),
+    ] {
+        patient.0.store(state, Ordering::SeqCst);
+        let (status, body) = ask(address, "GET /healthz").await;
+        assert_eq!(status, healthy, "{state}: {body}");
+        assert!(body.contains(word), "{body}");
+        assert_eq!(ask(address, "GET /readyz").await.0, ready, "{state}");
+    }
+    assert_eq!(ask(address, "POST /healthz").await.0, 405);
+    assert_eq!(ask(address, "HEAD /metrics").await, (200, String::new()));
+    assert_eq!(ask(address, "GET /").await.0, 404);
+
+    drop(served.stop.take());
+    served.server.await.unwrap().unwrap();
+    assert!(TcpStream::connect(address).await.is_err(), "nobody listens any more");
+}
+
+#[tokio::test]
+async fn an_address_that_is_taken_is_a_start_up_error() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let endpoint = format!("{}/csi.sock", directory.path().display()).parse().unwrap();
+    let plugin = plugin(Default::default()).http(taken.local_addr().unwrap());
+    let error = plugin.serve_until(&endpoint, std::future::pending()).await.unwrap_err();
+    assert!(error.is_start_up() && error.to_string().contains("in use"), "{error}");
+    assert!(!endpoint.path().exists());
+}
+
+#[tokio::test]
+async fn a_prometheus_parser_reads_the_metrics() {
+    let memory = Memory::gated();
+    let (served, address) = served_with_http(plugin(memory.clone())).await;
+    served.identity().probe(v1::ProbeRequest {}).await.unwrap();
+    served.node().node_stage_volume(v1::NodeStageVolumeRequest::default()).await.unwrap_err();
+    let mut node = served.node();
+    let running = tokio::spawn(async move { node.node_stage_volume(stage("v")).await });
+    memory.until_begun(1).await;
+
+    let (status, text) = ask(address, "GET /metrics").await;
+    assert_eq!(status, 200);
+    let families = parse(&text);
+    let of = |method: &str, code: Option<&str>| {
+        let mut labels = BTreeMap::from([("driver_name", "memory.csi.example.org"), ("method_name", method)]);
+        labels.extend(code.map(|code| ("grpc_status_code", code)));
+        labels.into_iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect::<Labels>()
+    };
+    let seconds = &families["csi_plugin_operations_seconds"];
+    assert_eq!(seconds.kind, "histogram");
+    let count = |method, code| seconds.samples[&("_count".to_owned(), of(method, Some(code)))];
+    assert_eq!(count("/csi.v1.Identity/Probe", "OK"), 1.0);
+    assert_eq!(count("/csi.v1.Node/NodeStageVolume", "InvalidArgument"), 1.0);
+    let mut bounds: Vec<f64> = seconds.samples.keys().filter_map(|(_, labels)| bound(labels)).collect();
+    bounds.sort_by(f64::total_cmp);
+    bounds.dedup();
+    let due = [0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 15.0, 25.0, 50.0, 120.0, 300.0, 600.0, f64::INFINITY];
+    assert_eq!(bounds, due);
+    let in_flight = &families["csi_plugin_operations_in_flight"];
+    assert_eq!(in_flight.samples[&(String::new(), of("/csi.v1.Node/NodeStageVolume", None))], 1.0);
+    assert!(families.contains_key("csi_plugin_info"));
+    if cfg!(target_os = "linux") {
+        for name in ["process_cpu_seconds_total", "process_resident_memory_bytes", "process_open_fds"] {
+            assert!(families.contains_key(name), "{name}");
+        }
+        let started = families["process_start_time_seconds"].samples.values().next().unwrap();
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs_f64();
+        assert!((now - started).abs() < 3600.0, "began {started}, now {now}");
+    }
+
+    memory.gate.as_ref().unwrap().add_permits(1);
+    running.await.unwrap().unwrap();
+    let families = parse(&ask(address, "GET /metrics").await.1);
+    let in_flight = &families["csi_plugin_operations_in_flight"];
+    assert!(in_flight.samples.values().all(|value| *value == 0.0));
+}
+
+type Labels = BTreeMap<String, String>;
+
+#[derive(Default)]
+struct Family {
+    kind: String,
+    /// By what follows the family's name, and the labels.
+    samples: BTreeMap<(String, Labels), f64>,
+}
+
+fn bound(labels: &Labels) -> Option<f64> {
+    labels.get("le").map(|bound| bound.parse().expect("a bound is a number, +Inf too"))
+}
+
+/// Prometheus' text format, strictly: panics at whatever a scraper would refuse.
+fn parse(text: &str) -> BTreeMap<String, Family> {
+    assert!(text.ends_with('\n'));
+    let (mut families, mut helped) = (BTreeMap::<String, Family>::new(), BTreeSet::new());
+    let mut current = String::new();
+    for line in text.lines() {
+        if let Some(help) = line.strip_prefix("# HELP ") {
+            assert!(helped.insert(help.split_once(' ').expect("a help text").0), "{line}");
+        } else if let Some(of_type) = line.strip_prefix("# TYPE ") {
+            let (name, kind) = of_type.split_once(' ').expect("a type");
+            assert!(helped.contains(name) && ["counter", "gauge", "histogram"].contains(&kind), "{line}");
+            let family = Family { kind: kind.to_owned(), ..Family::default() };
+            assert!(families.insert(name.to_owned(), family).is_none(), "{line}");
+            current = name.to_owned();
+        } else {
+            let (series, value) = line.rsplit_once(' ').expect("a value");
+            let (name, labels) = match series.split_once('{') {
+                Some((name, labels)) => (name, parse_labels(labels.strip_suffix('}').expect("a brace"))),
+                None => (series, Labels::new()),
+            };
+            let part = name.strip_prefix(current.as_str()).unwrap_or_else(|| panic!("{line}"));
+            let family = families.get_mut(&current).expect("its type stands above it");
+            assert!(part.is_empty() != (family.kind == "histogram"), "{line}");
+            let sample = value.parse().unwrap_or_else(|_| panic!("{line}"));
+            assert!(family.samples.insert((part.to_owned(), labels), sample).is_none(), "twice: {line}");
+        }
+    }
+    families.values().filter(|family| family.kind == "histogram").for_each(check_histogram);
+    families
+}
+
+fn parse_labels(mut text: &str) -> Labels {
+    let mut labels = Labels::new();
+    while !text.is_empty() {
+        let (name, rest) = text.split_once("=\"").expect("a quoted value");
+        assert!(name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_'), "{name}");
+        let (value, rest) = rest.split_once('"').expect("a closing quote");
+        assert!(!value.contains('\\'), "nothing here needs escaping");
+        assert!(labels.insert(name.to_owned(), value.to_owned()).is_none(), "{name} twice");
+        text = rest.strip_prefix(',').unwrap_or(rest);
+    }
+    labels
+}
+
+fn check_histogram(family: &Family) {
+    let mut series: BTreeMap<Labels, Vec<(f64, f64)>> = BTreeMap::new();
+    for ((part, labels), value) in &family.samples {
+        if part == "_bucket" {
+            let mut others = labels.clone();
+            others.remove("le").expect("a bound");
+            series.entry(others).or_default().push((bound(labels).unwrap(), *value));
+        }
+    }
+    for (labels, mut buckets) in series {
+        buckets.sort_by(|one, other| one.0.total_cmp(&other.0));
+        assert!(buckets.is_sorted_by_key(|(_, count)| *count), "{labels:?}: not cumulative");
+        let (last, count) = buckets.last().unwrap();
+        assert_eq!(*last, f64::INFINITY);
+        assert_eq!(*count, family.samples[&("_count".to_owned(), labels.clone())], "{labels:?}");
+        assert!(family.samples.contains_key(&("_sum".to_owned(), labels)));
+    }
+}
+
+#[tokio::test]
+async fn grpc_health_is_the_plugins_probe() {
+    use tonic_health::pb::HealthCheckRequest;
+    use tonic_health::pb::health_client::HealthClient;
+    let patient = Patient::default();
+    let served = Served::start(plugin(Default::default()).identity(patient.clone())).await;
+    let mut health = HealthClient::new(Client::new(&served.endpoint).channel());
+    let of = |service: &str| HealthCheckRequest { service: service.to_owned() };
+    for (state, due) in [(0, 2), (1, 1), (2, 2), (3, 2)] {
+        patient.0.store(state, Ordering::SeqCst);
+        for service in ["", "csi.v1.Node"] {
+            let status = health.check(of(service)).await.unwrap().into_inner().status;
+            assert_eq!(status, due, "{state} {service}");
+        }
+    }
+    assert_eq!(health.check(of("csi.v1.Other")).await.unwrap_err().code(), tonic::Code::NotFound);
+    let mut watched = health.watch(of("")).await.unwrap().into_inner();
+    assert_eq!(watched.message().await.unwrap().unwrap().status, 2);
+}
+
+#[tokio::test]
+async fn reflection_lists_the_services() {
+    use tonic_reflection::pb::v1::server_reflection_client::ServerReflectionClient;
+    use tonic_reflection::pb::v1::server_reflection_request::MessageRequest;
+    use tonic_reflection::pb::v1::server_reflection_response::MessageResponse;
+    let served = Served::start(plugin(Default::default())).await;
+    let mut reflection = ServerReflectionClient::new(Client::new(&served.endpoint).channel());
+    let ask = tonic_reflection::pb::v1::ServerReflectionRequest {
+        message_request: Some(MessageRequest::ListServices(String::new())),
+        ..Default::default()
+    };
+    let mut answers = reflection.server_reflection_info(tokio_stream::once(ask)).await.unwrap().into_inner();
+    let Some(MessageResponse::ListServicesResponse(list)) =
+        answers.message().await.unwrap().unwrap().message_response
+    else {
+        panic!("not a list");
+    };
+    let names: Vec<&str> = list.service.iter().map(|service| service.name.as_str()).collect();
+    for name in ["Identity", "Controller", "GroupController", "SnapshotMetadata", "Node"] {
+        assert!(names.contains(&format!("csi.v1.{name}").as_str()), "{names:?}");
+    }
+}

@@ -1,0 +1,172 @@
+//! A client that writes its own HTTP/2 frames, to say what other implementations do.
+#![allow(dead_code, unreachable_pub, reason = "a module of each test file, which uses its part")]
+
+use std::path::Path;
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::UnixStream;
+use tokio::time::timeout;
+
+const DATA: u8 = 0;
+const HEADERS: u8 = 1;
+const RST_STREAM: u8 = 3;
+const SETTINGS: u8 = 4;
+const GOAWAY: u8 = 7;
+const CONTINUATION: u8 = 9;
+const END_STREAM: u8 = 1;
+const END_HEADERS: u8 = 4;
+const PADDED: u8 = 8;
+
+pub type Header = (Vec<u8>, Vec<u8>);
+
+/// How a header block travels.
+#[derive(Debug, Clone, Copy)]
+pub enum Travel {
+    Whole,
+    Padded,
+    /// In four frames.
+    Continued,
+}
+
+pub struct Raw {
+    stream: UnixStream,
+    decoder: loona_hpack::Decoder<'static>,
+    next: u32,
+}
+
+impl Raw {
+    pub async fn open(path: &Path) -> Self {
+        let mut stream = UnixStream::connect(path).await.expect("somebody listens");
+        stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").await.unwrap();
+        let mut raw = Self { stream, decoder: loona_hpack::Decoder::new(), next: 1 };
+        raw.send(SETTINGS, 0, 0, &[]).await;
+        raw
+    }
+
+    async fn send(&mut self, kind: u8, flags: u8, stream: u32, payload: &[u8]) {
+        let mut frame = (payload.len() as u32).to_be_bytes()[1..].to_vec();
+        frame.extend_from_slice(&[kind, flags]);
+        frame.extend_from_slice(&stream.to_be_bytes());
+        frame.extend_from_slice(payload);
+        // A server that has closed the connection said why before: the reader finds out.
+        drop(self.stream.write_all(&frame).await);
+    }
+
+    async fn receive(&mut self) -> Result<(u8, u8, u32, Vec<u8>), String> {
+        let mut head = [0; 9];
+        self.stream.read_exact(&mut head).await.map_err(|error| format!("the connection: {error}"))?;
+        let length = u32::from_be_bytes([0, head[0], head[1], head[2]]) as usize;
+        let mut payload = vec![0; length];
+        self.stream.read_exact(&mut payload).await.unwrap();
+        Ok((head[3], head[4], u32::from_be_bytes([head[5], head[6], head[7], head[8]]), payload))
+    }
+
+    /// A unary call with this header block and message: gives the answer's message, and fails with what ended it.
+    pub async fn call(&mut self, block: &[u8], travel: Travel, message: &[u8]) -> Result<Vec<u8>, String> {
+        let stream = self.next;
+        self.next += 2;
+        match travel {
+            Travel::Whole => self.send(HEADERS, END_HEADERS, stream, block).await,
+            Travel::Padded => {
+                let padded = [&[7], block, &[0; 7]].concat();
+                self.send(HEADERS, END_HEADERS | PADDED, stream, &padded).await;
+            }
+            Travel::Continued => {
+                let parts: Vec<_> = block.chunks(block.len().div_ceil(4)).collect();
+                for (nth, part) in parts.iter().enumerate() {
+                    let kind = if nth == 0 { HEADERS } else { CONTINUATION };
+                    let flags = if nth + 1 == parts.len() { END_HEADERS } else { 0 };
+                    self.send(kind, flags, stream, part).await;
+                }
+            }
+        }
+        let data = [&[0], &(message.len() as u32).to_be_bytes()[..], message].concat();
+        self.send(DATA, END_STREAM, stream, &data).await;
+        timeout(Duration::from_secs(10), self.answer(stream)).await.expect("an answer in ten seconds")
+    }
+
+    /// Begins a call, and leaves it at that.
+    pub async fn begin(&mut self, block: &[u8]) {
+        let mut block = block.to_vec();
+        tail(&mut block);
+        self.send(HEADERS, END_HEADERS, self.next, &block).await;
+        self.next += 2;
+    }
+
+    async fn answer(&mut self, stream: u32) -> Result<Vec<u8>, String> {
+        let mut answer = Vec::new();
+        loop {
+            let (kind, flags, of, payload) = self.receive().await?;
+            match kind {
+                SETTINGS if flags == 0 => self.send(SETTINGS, 1, 0, &[]).await,
+                // One without an error only says that no more calls are taken.
+                GOAWAY if payload[4..8] != [0; 4] => return Err(format!("GOAWAY {payload:?}")),
+                RST_STREAM if of == stream => return Err(format!("RST_STREAM {payload:?}")),
+                DATA if of == stream => answer.extend_from_slice(&payload),
+                HEADERS => {
+                    let headers = self.decoder.decode(&payload).expect("good headers");
+                    if of == stream && flags & END_STREAM != 0 {
+                        let status = value(&headers, "grpc-status");
+                        if status != "0" {
+                            return Err(format!("status {status}: {}", value(&headers, "grpc-message")));
+                        }
+                        return Ok(answer.get(5..).unwrap_or_default().to_vec());
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+fn value(headers: &[Header], name: &str) -> String {
+    let found = headers.iter().find(|(found, _)| found == name.as_bytes());
+    found.map(|(_, value)| String::from_utf8_lossy(value).into_owned()).unwrap_or_default()
+}
+
+/// A field that is written out, without Huffman's code, and not put into the table.
+pub fn plain(block: &mut Vec<u8>, name: &str, value: &str) {
+    block.push(0);
+    text(block, name.as_bytes(), false);
+    text(block, value.as_bytes(), false);
+}
+
+/// A string; `coded` says that it is in Huffman's code already.
+pub fn text(block: &mut Vec<u8>, bytes: &[u8], coded: bool) {
+    assert!(bytes.len() < 127);
+    block.push(bytes.len() as u8 | if coded { 0x80 } else { 0 });
+    block.extend_from_slice(bytes);
+}
+
+/// What stands before the authority: method and scheme, and the path.
+pub fn head(path: &str) -> Vec<u8> {
+    let mut block = vec![0x83, 0x86];
+    plain(&mut block, ":path", path);
+    block
+}
+
+/// What stands behind it.
+pub fn tail(block: &mut Vec<u8>) {
+    plain(block, "content-type", "application/grpc");
+    plain(block, "te", "trailers");
+}
+
+/// The header block of GetInfo as the kubelet sends it, of version 1.36.2: the authority is percent-encoded, in
+/// Huffman's code, and put into the table, before five other fields.
+pub fn kubelet_get_info() -> Vec<u8> {
+    let hex = "8386459c62ba2d98d558598c84d83498f52fb4b31909b06931ea63115392a94f41b55458534d6a8b0928b5092d8a8b0f5b\
+               632d054aa2c35d16cc6a91158598c84d9e9516192da6b5cbe474d741573d932d61665d07275f5f8b1d75d0620d263d4c4d65\
+               647a8b9acac8b4c7602bbafaecff40027465864d833505b11f408e9acac8b0c842d6958b510f21aa9b839bd9ab40899acac8\
+               b24d494f6a7f867df7df7436ff";
+    let digits: Vec<u8> = hex.bytes().map(|digit| (digit as char).to_digit(16).unwrap() as u8).collect();
+    digits.chunks(2).map(|pair| pair[0] << 4 | pair[1]).collect()
+}
+
+/// A later call of the kubelet's on the same connection: the authority is the table's.
+pub fn kubelet_again(path: &str) -> Vec<u8> {
+    let mut block = head(path);
+    block.push(0x80 | (62 + 5));
+    tail(&mut block);
+    block
+}
