@@ -60,33 +60,52 @@ impl CallPath {
             tracing::Span::current().record("subject", request.subject());
             C::open(handler(request).await?, &wire)
         };
+        let measured = self.metrics.begin(C::RPC);
         let opened = Caught(AssertUnwindSafe(Box::pin(open))).instrument(span.clone()).await;
-        let messages = opened.map_err(|error| span.in_scope(|| refused(&error, C::RPC)))?;
+        let opened = opened.map_err(|error| span.in_scope(|| refused(&error, C::RPC)));
+        let messages = match opened {
+            Ok(messages) => messages,
+            Err(status) => {
+                let refused = Err(status);
+                measured.end(&refused);
+                return refused;
+            }
+        };
         let (sender, receiver) = mpsc::channel(1);
-        tokio::spawn(send::<C>(messages, sender).instrument(span));
+        let sending = async move {
+            // A caller that leaves is measured as one that cancelled.
+            if let Some(outcome) = send::<C>(messages, sender).await {
+                measured.end(&outcome);
+            }
+        };
+        tokio::spawn(sending.instrument(span));
         Ok(tonic::Response::new(ReceiverStream::new(receiver)))
     }
 }
 
-/// Sends the messages as fast as the caller takes them, and stops when it is gone.
-async fn send<C: StreamCall>(mut messages: C::Messages, sender: mpsc::Sender<Result<C::Item, Status>>) {
+/// Sends the messages as fast as the caller takes them. How it ended; `None` when the caller left before.
+async fn send<C: StreamCall>(
+    mut messages: C::Messages,
+    sender: mpsc::Sender<Result<C::Item, Status>>,
+) -> Option<Result<(), Status>> {
     loop {
         let next = Caught(AssertUnwindSafe(Box::pin(C::next(&mut messages))));
         let next = tokio::select! {
             next = next => next,
-            () = sender.closed() => return tracing::debug!("the caller left before the end"),
-        };
-        let sent = match next {
-            Ok(None) => return,
-            Ok(Some(item)) => sender.send(Ok(item)).await,
-            Err(error) => {
-                // Nobody is left to tell when this fails.
-                let _ = sender.send(Err(refused(&error, C::RPC))).await;
-                return;
+            () = sender.closed() => {
+                tracing::debug!("the caller left before the end");
+                return None;
             }
         };
-        if sent.is_err() {
-            return;
+        match next {
+            Ok(None) => return Some(Ok(())),
+            Ok(Some(item)) => sender.send(Ok(item)).await.ok()?,
+            Err(error) => {
+                let status = refused(&error, C::RPC);
+                // Nobody is left to tell when this fails.
+                let _ = sender.send(Err(status.clone())).await;
+                return Some(Err(status));
+            }
         }
     }
 }
