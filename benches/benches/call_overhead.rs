@@ -1,7 +1,7 @@
 //! What a call costs over the same call to a bare tonic handler, through the same kind of socket.
 //!
-//! `cargo bench -p benches --bench call_overhead` prints criterion's figures, and then the ratio of the medians of
-//! rounds that alternate between the two, so that a busy machine disturbs both alike.
+//! `cargo bench -p benches --bench call_overhead` prints criterion's figures, and then the median ratio of short
+//! rounds that take turns, each compared with its neighbour, so that a busy machine disturbs both alike.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -17,8 +17,8 @@ use v1::node_client::NodeClient;
 
 const CLIENTS: [usize; 2] = [1, 32];
 /// Calls of each client in a round, and rounds of each server, for the ratio.
-const CALLS: usize = 100;
-const ROUNDS: usize = 101;
+const CALLS: usize = 20;
+const ROUNDS: usize = 301;
 
 /// Does nothing, successfully.
 struct Idle;
@@ -194,7 +194,7 @@ fn with_criterion(servers: &Servers) {
 }
 
 fn ratios(servers: &Servers) {
-    println!("medians of {ROUNDS} rounds of {CALLS} calls a client, the servers in turn:");
+    println!("medians of {ROUNDS} pairs of rounds of {CALLS} calls a client:");
     for (name, call) in CALL_KINDS {
         for count in CLIENTS {
             let [bare, full] = ["bare", "full"].map(|server| servers.clients(server, count));
@@ -208,16 +208,21 @@ fn ratios(servers: &Servers) {
                     }
                 }
             }
-            let [bare, full] = times.map(|mut times| {
-                times.sort_unstable();
-                times[times.len() / 2].as_secs_f64() * 1e6 / CALLS as f64
-            });
-            println!(
-                "{name}, {count} clients: bare {bare:.1} µs, full {full:.1} µs, ratio {:.2}",
-                full / bare
-            );
+            let micros =
+                |times: &[Duration]| median(times.iter().map(|time| time.as_secs_f64() * 1e6 / CALLS as f64));
+            let [bare, full] = &times;
+            let ratio =
+                median(bare.iter().zip(full).map(|(bare, full)| full.as_secs_f64() / bare.as_secs_f64()));
+            let (bare, full) = (micros(bare), micros(full));
+            println!("{name}, {count} clients: bare {bare:.1} µs, full {full:.1} µs, ratio {ratio:.2}");
         }
     }
+}
+
+fn median(values: impl Iterator<Item = f64>) -> f64 {
+    let mut values: Vec<f64> = values.collect();
+    values.sort_unstable_by(f64::total_cmp);
+    values[values.len() / 2]
 }
 
 fn main() {
