@@ -4,7 +4,6 @@ use std::fmt;
 
 /// What an operation touches.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-#[allow(dead_code, reason = "the keys of services that nothing serves yet are known already")]
 pub(crate) enum Key {
     /// A volume by the name that it is to get.
     VolumeName(String),

@@ -9,12 +9,14 @@ use std::sync::Arc;
 use csi_proto::v1;
 use v1::volume_content_source::{SnapshotSource, Type as SourceType, VolumeSource};
 
-use super::{Admission, Admitted, Claim, Key};
+use super::{Admission, Admitted, Claim};
 use crate::call::Call;
 use crate::{
-    ControllerExpandVolumeRequest, ControllerPublishVolumeRequest, ControllerUnpublishVolumeRequest,
-    CreateVolumeRequest, DeleteVolumeRequest, Error, NodeExpandVolumeRequest, NodePublishVolumeRequest,
-    NodeStageVolumeRequest, NodeUnpublishVolumeRequest, NodeUnstageVolumeRequest, Rpc,
+    ControllerExpandVolumeRequest, ControllerModifyVolumeRequest, ControllerPublishVolumeRequest,
+    ControllerUnpublishVolumeRequest, CreateSnapshotRequest, CreateVolumeGroupSnapshotRequest,
+    CreateVolumeRequest, DeleteSnapshotRequest, DeleteVolumeGroupSnapshotRequest, DeleteVolumeRequest, Error,
+    NodeExpandVolumeRequest, NodePublishVolumeRequest, NodeStageVolumeRequest, NodeUnpublishVolumeRequest,
+    NodeUnstageVolumeRequest, Rpc,
 };
 
 const DOCUMENT: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/admission.md"));
@@ -135,25 +137,39 @@ const ROWS: [Row; 18] = [
             ..Default::default()
         })
     }),
-    ("ControllerModifyVolume", |names| vec![Claim::alone(Key::Volume(names.volume()))]),
-    ("CreateSnapshot", |names| {
-        vec![
-            Claim::alone(Key::SnapshotName(names.of(Thing::SnapshotName))),
-            Claim::shared(Key::Volume(names.volume())),
-        ]
+    ("ControllerModifyVolume", |names| {
+        read::<ControllerModifyVolumeRequest>(v1::ControllerModifyVolumeRequest {
+            volume_id: names.volume(),
+            mutable_parameters: [("key".to_owned(), "value".to_owned())].into(),
+            ..Default::default()
+        })
     }),
-    ("DeleteSnapshot", |names| vec![Claim::alone(Key::Snapshot(names.of(Thing::Snapshot)))]),
+    ("CreateSnapshot", |names| {
+        read::<CreateSnapshotRequest>(v1::CreateSnapshotRequest {
+            source_volume_id: names.volume(),
+            name: names.of(Thing::SnapshotName),
+            ..Default::default()
+        })
+    }),
+    ("DeleteSnapshot", |names| {
+        read::<DeleteSnapshotRequest>(v1::DeleteSnapshotRequest {
+            snapshot_id: names.of(Thing::Snapshot),
+            ..Default::default()
+        })
+    }),
     ("CreateVolumeGroupSnapshot", |names| {
-        vec![
-            Claim::alone(Key::GroupSnapshotName(names.of(Thing::GroupName))),
-            Claim::shared(Key::Volume(names.volume())),
-        ]
+        read::<CreateVolumeGroupSnapshotRequest>(v1::CreateVolumeGroupSnapshotRequest {
+            name: names.of(Thing::GroupName),
+            source_volume_ids: vec![names.volume()],
+            ..Default::default()
+        })
     }),
     ("DeleteVolumeGroupSnapshot", |names| {
-        vec![
-            Claim::alone(Key::GroupSnapshot(names.of(Thing::Group))),
-            Claim::alone(Key::Snapshot(names.of(Thing::Snapshot))),
-        ]
+        read::<DeleteVolumeGroupSnapshotRequest>(v1::DeleteVolumeGroupSnapshotRequest {
+            group_snapshot_id: names.of(Thing::Group),
+            snapshot_ids: vec![names.of(Thing::Snapshot)],
+            ..Default::default()
+        })
     }),
     ("NodeStageVolume", |names| {
         read::<NodeStageVolumeRequest>(v1::NodeStageVolumeRequest {
