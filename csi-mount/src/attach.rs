@@ -192,7 +192,7 @@ fn verify(
 }
 
 #[cfg(test)]
-mod tests {
+mod needs_root {
     use std::path::Path;
 
     use rustix::fs::FileType;

@@ -178,7 +178,7 @@ impl From<MountEntry> for Details {
 }
 
 #[cfg(test)]
-mod tests {
+mod needs_root {
     use super::*;
     use crate::testing::{private_mount_namespace, without_features};
     use crate::{Mount, MountOptions, Target};

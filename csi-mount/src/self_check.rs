@@ -228,11 +228,11 @@ fn tools(filesystem: Filesystem) -> Vec<Finding> {
 }
 
 #[cfg(test)]
-mod tests {
+mod needs_root {
     use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
 
     use super::*;
-    use crate::testing::{private_mount_namespace, share, without_features};
+    use crate::testing::{private_mount_namespace, share};
 
     #[test]
     fn the_kubelets_directory_has_to_be_shared() {
@@ -261,6 +261,12 @@ mod tests {
         });
         assert!(propagation(Path::new("/no/such/root")).detail.contains("No such file"));
     }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::without_features;
 
     #[test]
     fn an_old_kernel_is_told_by_what_is_lost() {

@@ -284,7 +284,7 @@ fn stays(target: &Target, timeout: Duration) -> Error {
 }
 
 #[cfg(test)]
-mod tests {
+mod needs_root {
     use rustix::mount::MountFlags;
 
     use super::*;
