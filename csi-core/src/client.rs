@@ -34,7 +34,7 @@ use v1::snapshot_metadata_client::SnapshotMetadataClient;
 use crate::Endpoint;
 
 /// How long to leave a plugin alone that is not ready.
-const PAUSE: Duration = Duration::from_millis(100);
+const PAUSE: Duration = Duration::from_millis(10);
 /// The header that carries a deadline.
 const TIMEOUT: &str = "grpc-timeout";
 

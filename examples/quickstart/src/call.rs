@@ -2,13 +2,13 @@
 
 use std::time::{Duration, Instant};
 
-use tonic::transport::Channel;
+use csi_core::client::Client;
 use tonic::{Code, Response, Status};
 
 use crate::report::{Report, Timing};
 
 /// How long an answer may take; a driver that hangs is a step that failed.
-const PATIENCE: Duration = Duration::from_secs(120);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Why a step failed.
 #[derive(Debug)]
@@ -35,13 +35,13 @@ pub(crate) type Outcome<T> = Result<T, Failure>;
 
 /// Makes calls to one driver, and reports them.
 pub(crate) struct Caller<'r> {
-    channel: Channel,
+    client: Client,
     pub(crate) report: &'r mut Report,
 }
 
 impl<'r> Caller<'r> {
-    pub(crate) fn new(channel: Channel, report: &'r mut Report) -> Self {
-        Self { channel, report }
+    pub(crate) fn new(client: Client, report: &'r mut Report) -> Self {
+        Self { client, report }
     }
 
     /// Makes the call twice, sees that the answers are the same, and reports what `text` makes of the answer, which
@@ -50,7 +50,7 @@ impl<'r> Caller<'r> {
         &mut self,
         name: &str,
         request: &Q,
-        call: impl AsyncFn(Channel, Q) -> Result<Response<A>, Status>,
+        call: impl AsyncFn(Client, Q) -> Result<Response<A>, Status>,
         text: impl FnOnce(&A) -> Result<String, String>,
     ) -> Outcome<A> {
         let (first, second, timing) = self.twice(name, request, call).await?;
@@ -67,7 +67,7 @@ impl<'r> Caller<'r> {
         &mut self,
         name: &str,
         request: &Q,
-        call: impl AsyncFn(Channel, Q) -> Result<Response<A>, Status>,
+        call: impl AsyncFn(Client, Q) -> Result<Response<A>, Status>,
         text: impl FnOnce(&A) -> Result<String, String>,
     ) -> Outcome<A> {
         let (_, second, timing) = self.twice(name, request, call).await?;
@@ -80,10 +80,10 @@ impl<'r> Caller<'r> {
         &self,
         name: &str,
         request: &Q,
-        call: impl AsyncFn(Channel, Q) -> Result<Response<A>, Status>,
+        call: impl AsyncFn(Client, Q) -> Result<Response<A>, Status>,
     ) -> Outcome<(A, A, Timing)> {
-        let (first, time) = bounded(name, call(self.channel.clone(), request.clone())).await?;
-        let again = bounded(name, call(self.channel.clone(), request.clone())).await;
+        let (first, time) = bounded(name, call(self.client.clone(), request.clone())).await?;
+        let again = bounded(name, call(self.client.clone(), request.clone())).await;
         let (second, again) = again.map_err(|failure| Failure {
             reason: format!("the second time, with the first gone well: {}", failure.reason),
             ..failure

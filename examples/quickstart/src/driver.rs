@@ -6,21 +6,21 @@ use std::path::{Path, PathBuf};
 use std::process::{ExitCode, ExitStatus, Stdio};
 use std::time::Duration;
 
+use csi_core::client::Client;
 use nix::sys::prctl::set_pdeathsig;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, getpid, getppid};
 use tokio::process::{Child, Command};
-use tokio::time::{Instant, sleep, timeout};
-use tonic::transport::{Channel, Endpoint};
+use tokio::time::timeout;
 
 use crate::args::{Example, Keep, Role};
+use crate::call::PATIENCE;
 use crate::cleanup;
 
 /// How long a driver may take to listen.
 const START: Duration = Duration::from_secs(20);
 /// How long it may take to stop: longer than it gives its running operations.
 const STOP: Duration = Duration::from_secs(40);
-const TICK: Duration = Duration::from_millis(2);
 /// How many lines of a driver's log are shown when a step fails.
 const LOG_LINES: usize = 8;
 
@@ -120,25 +120,18 @@ impl Driver {
     ///
     /// # Errors
     /// When it ends before, or takes too long.
-    pub(crate) async fn connect(&mut self) -> Result<Channel, String> {
-        let end = Instant::now() + START;
-        let endpoint = Endpoint::from_shared(self.endpoint.clone()).map_err(|error| error.to_string())?;
-        loop {
-            let error = match endpoint.connect().await {
-                Ok(channel) => {
-                    self.phase = Phase::Serving;
-                    return Ok(channel);
-                }
-                Err(error) => error,
-            };
-            if let Some(end) = self.ended() {
-                return Err(format!("it ended at its start: {end}"));
+    pub(crate) async fn connect(&mut self) -> Result<Client, String> {
+        let endpoint = self.endpoint.parse().map_err(|error: csi_core::ServeError| error.to_string())?;
+        let client = Client::new(&endpoint).deadline(PATIENCE);
+        tokio::select! {
+            ready = client.ready(START) => ready.map_err(|error| error.to_string())?,
+            ended = self.child.wait() => {
+                let how = ended.map_or_else(|error| error.to_string(), |status| status.to_string());
+                return Err(format!("it ended at its start: {how}"));
             }
-            if Instant::now() > end {
-                return Err(format!("it does not listen within {START:?}: {error}"));
-            }
-            sleep(TICK).await;
         }
+        self.phase = Phase::Serving;
+        Ok(client)
     }
 
     /// How it ended, if it has.

@@ -3,8 +3,6 @@
 use std::fs;
 
 use csi_proto::v1;
-use csi_proto::v1::controller_client::ControllerClient;
-use csi_proto::v1::node_client::NodeClient;
 use tonic::Code;
 
 use crate::call::{Failure, Outcome};
@@ -30,9 +28,7 @@ impl Life<'_, '_> {
             .step(
                 "ControllerExpandVolume",
                 &request,
-                async |channel, request| {
-                    ControllerClient::new(channel).controller_expand_volume(request).await
-                },
+                async |client, request| client.controller().controller_expand_volume(request).await,
                 |answer| match answer.capacity_bytes {
                     bytes if bytes < wanted => Err(format!("{bytes} bytes are too few")),
                     bytes => Ok(size(bytes.unsigned_abs())),
@@ -63,7 +59,7 @@ impl Life<'_, '_> {
             .step(
                 "NodeExpandVolume",
                 &request,
-                async |channel, request| NodeClient::new(channel).node_expand_volume(request).await,
+                async |client, request| client.node().node_expand_volume(request).await,
                 |answer| Ok(size(answer.capacity_bytes.unsigned_abs())),
             )
             .await;

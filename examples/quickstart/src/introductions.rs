@@ -1,9 +1,6 @@
 //! The first calls of an orchestrator: who a driver is, and what it can do.
 
 use csi_proto::v1;
-use csi_proto::v1::controller_client::ControllerClient;
-use csi_proto::v1::identity_client::IdentityClient;
-use csi_proto::v1::node_client::NodeClient;
 use v1::controller_service_capability::{Type as ControllerType, rpc::Type as ControllerRpc};
 use v1::node_service_capability::{Type as NodeType, rpc::Type as NodeRpc};
 use v1::plugin_capability::{Type as PluginType, service, volume_expansion};
@@ -41,7 +38,7 @@ async fn identity(caller: &mut Caller<'_>) -> Outcome<()> {
         .step(
             "GetPluginInfo",
             &v1::GetPluginInfoRequest {},
-            async |channel, request| IdentityClient::new(channel).get_plugin_info(request).await,
+            async |client, request| client.identity().get_plugin_info(request).await,
             |info| Ok(format!("{} {}", info.name, info.vendor_version)),
         )
         .await?;
@@ -49,7 +46,7 @@ async fn identity(caller: &mut Caller<'_>) -> Outcome<()> {
         .step(
             "Probe",
             &v1::ProbeRequest {},
-            async |channel, request| IdentityClient::new(channel).probe(request).await,
+            async |client, request| client.identity().probe(request).await,
             // Ready is what a plugin is that says nothing of it.
             |probed| match probed.ready {
                 Some(false) => Err("it is not ready".to_owned()),
@@ -61,7 +58,7 @@ async fn identity(caller: &mut Caller<'_>) -> Outcome<()> {
         .step(
             "GetPluginCapabilities",
             &v1::GetPluginCapabilitiesRequest {},
-            async |channel, request| IdentityClient::new(channel).get_plugin_capabilities(request).await,
+            async |client, request| client.identity().get_plugin_capabilities(request).await,
             |found| Ok(words(found.capabilities.iter().map(|one| plugin_capability(one.r#type.as_ref())))),
         )
         .await?;
@@ -80,9 +77,7 @@ async fn controller(caller: &mut Caller<'_>) -> Outcome<Vec<ControllerRpc>> {
         .step(
             "ControllerGetCapabilities",
             &v1::ControllerGetCapabilitiesRequest {},
-            async |channel, request| {
-                ControllerClient::new(channel).controller_get_capabilities(request).await
-            },
+            async |client, request| client.controller().controller_get_capabilities(request).await,
             |found| Ok(words(rpcs(found).iter().map(ControllerRpc::as_str_name))),
         )
         .await?;
@@ -99,7 +94,7 @@ async fn node(caller: &mut Caller<'_>) -> Outcome<Vec<NodeRpc>> {
         .step(
             "NodeGetCapabilities",
             &v1::NodeGetCapabilitiesRequest {},
-            async |channel, request| NodeClient::new(channel).node_get_capabilities(request).await,
+            async |client, request| client.node().node_get_capabilities(request).await,
             |found| Ok(words(rpcs(found).iter().map(NodeRpc::as_str_name))),
         )
         .await?;
@@ -107,7 +102,7 @@ async fn node(caller: &mut Caller<'_>) -> Outcome<Vec<NodeRpc>> {
         .step(
             "NodeGetInfo",
             &v1::NodeGetInfoRequest {},
-            async |channel, request| NodeClient::new(channel).node_get_info(request).await,
+            async |client, request| client.node().node_get_info(request).await,
             |info| match info.node_id.as_str() {
                 "" => Err("the node has no id".to_owned()),
                 id => Ok(format!("node {id}")),

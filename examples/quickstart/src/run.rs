@@ -197,11 +197,11 @@ async fn play(
     let failed = |reason: String| Failure::new("start the driver", reason);
     let driver =
         slot.insert(Driver::start(example, place, plan.keep).map_err(|error| failed(error.to_string()))?);
-    let channel = driver.connect().await.map_err(failed)?;
+    let client = driver.connect().await.map_err(failed)?;
     let timing = Timing { first: start.elapsed(), again: None };
     report.ok("  start the driver", &format!("process {}", driver.id), timing);
 
-    let mut caller = Caller::new(channel, report);
+    let mut caller = Caller::new(client, report);
     let offers = meet(&mut caller).await?;
     for wanted in plan.volumes(example) {
         scenario::play(&mut caller, offers, &wanted, folder, plan.keep).await?;

@@ -4,8 +4,6 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use csi_proto::v1;
-use csi_proto::v1::controller_client::ControllerClient;
-use csi_proto::v1::node_client::NodeClient;
 
 use crate::args::Keep;
 use crate::call::{Caller, Failure, Outcome};
@@ -77,7 +75,7 @@ async fn create(caller: &mut Caller<'_>, wanted: &Wanted) -> Outcome<v1::Volume>
         .step(
             "CreateVolume",
             &request,
-            async |channel, request| ControllerClient::new(channel).create_volume(request).await,
+            async |client, request| client.controller().create_volume(request).await,
             |answer| {
                 let volume = answer.volume.as_ref().ok_or("the answer has no volume")?;
                 // A size of 0 is one that the driver does not keep.
@@ -104,9 +102,7 @@ impl Life<'_, '_> {
             .step(
                 "ValidateVolumeCapabilities",
                 &request,
-                async |channel, request| {
-                    ControllerClient::new(channel).validate_volume_capabilities(request).await
-                },
+                async |client, request| client.controller().validate_volume_capabilities(request).await,
                 |answer| match &answer.confirmed {
                     Some(_) => Ok("confirmed".to_owned()),
                     None => Err(format!("not confirmed: {}", answer.message)),
@@ -132,7 +128,7 @@ impl Life<'_, '_> {
             .step(
                 "NodeStageVolume",
                 &request,
-                async |channel, request| NodeClient::new(channel).node_stage_volume(request).await,
+                async |client, request| client.node().node_stage_volume(request).await,
                 |_| match content {
                     Content::Device => Ok("attached, as a raw device".to_owned()),
                     Content::Files => {
@@ -161,7 +157,7 @@ impl Life<'_, '_> {
                 .step(
                     "NodePublishVolume",
                     &request,
-                    async |channel, request| NodeClient::new(channel).node_publish_volume(request).await,
+                    async |client, request| client.node().node_publish_volume(request).await,
                     |_| published(path, *access, content),
                 )
                 .await?;
@@ -191,7 +187,7 @@ impl Life<'_, '_> {
             .ask(
                 "NodeGetVolumeStats",
                 &request,
-                async |channel, request| NodeClient::new(channel).node_get_volume_stats(request).await,
+                async |client, request| client.node().node_get_volume_stats(request).await,
                 usage,
             )
             .await
@@ -206,7 +202,7 @@ impl Life<'_, '_> {
                 .step(
                     "NodeUnpublishVolume",
                     &request,
-                    async |channel, request| NodeClient::new(channel).node_unpublish_volume(request).await,
+                    async |client, request| client.node().node_unpublish_volume(request).await,
                     |_| match target::is_gone(path) {
                         Ok(()) if path.exists() => Err(format!("{} is still there", path.display())),
                         gone => gone.map(|()| name(path)),
@@ -230,7 +226,7 @@ impl Life<'_, '_> {
             .step(
                 "NodeUnstageVolume",
                 &request,
-                async |channel, request| NodeClient::new(channel).node_unstage_volume(request).await,
+                async |client, request| client.node().node_unstage_volume(request).await,
                 |_| target::is_gone(staging).map(|()| "unmounted, detached".to_owned()),
             )
             .await
@@ -244,7 +240,7 @@ impl Life<'_, '_> {
             .step(
                 "DeleteVolume",
                 &request,
-                async |channel, request| ControllerClient::new(channel).delete_volume(request).await,
+                async |client, request| client.controller().delete_volume(request).await,
                 |_| Ok(id),
             )
             .await
