@@ -15,8 +15,8 @@ use csi_mount::{
 use devices::Image;
 use mount_support::{sandbox, target};
 
-/// kubernetes/kubernetes#140681: after a hard reboot the mounts are gone, the orchestrator's files are not, and cleaning
-/// up after them deleted a volume's data.
+/// kubernetes/kubernetes#140681: after a hard reboot the mounts are gone, the orchestrator's files are not, and
+/// cleaning up after them deleted a volume's data.
 #[test]
 fn after_a_reboot_only_empty_directories_are_removed() {
     sandbox(|sandbox| {

@@ -168,8 +168,8 @@ fn an_selinux_context_is_in_force_or_refused() {
     });
 }
 
-/// kubernetes/kubernetes#101791: the table of mounts changed while it was read, so a mount was not seen, and the disk was
-/// attached to two nodes.
+/// kubernetes/kubernetes#101791: the table of mounts changed while it was read, so a mount was not seen, and the disk
+/// was attached to two nodes.
 #[test]
 fn a_table_that_changes_while_it_is_read_hides_no_mount() {
     sandbox(|sandbox| {
