@@ -209,16 +209,10 @@ async fn wait<R: Clone>(mut outcome: Awaited<R>) -> Result<R, Status> {
 /// The status for the caller; the error with its causes goes to the log.
 fn refused(error: &Error, rpc: Rpc) -> Status {
     let status = error.status(rpc);
-    let mut causes = String::new();
-    let mut next = std::error::Error::source(error);
-    while let Some(cause) = next {
-        causes.push_str(": ");
-        causes.push_str(&cause.to_string());
-        next = cause.source();
-    }
+    let text = error.with_causes();
     match status.code() {
-        tonic::Code::Internal => tracing::error!(code = ?status.code(), "{error}{causes}"),
-        _ => tracing::info!(code = ?status.code(), "{error}{causes}"),
+        tonic::Code::Internal => tracing::error!(code = ?status.code(), "{text}"),
+        _ => tracing::info!(code = ?status.code(), "{text}"),
     }
     status
 }

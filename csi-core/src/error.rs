@@ -165,6 +165,22 @@ impl Error {
         let message = if message.trim().is_empty() { code.description().to_owned() } else { message };
         tonic::Status::new(code, message)
     }
+
+    /// What the log is told: the caller's message, and the causes below it.
+    pub(crate) fn with_causes(&self) -> String {
+        let mut text = self.to_string();
+        let mut next = std::error::Error::source(self);
+        while let Some(cause) = next {
+            let words = cause.to_string();
+            // An error that is told in its source's own words has said them.
+            if words != text {
+                text.push_str(": ");
+                text.push_str(&words);
+            }
+            next = cause.source();
+        }
+        text
+    }
 }
 
 /// What the caller is told.

@@ -37,6 +37,7 @@
 //! | register what there is | [`ControllerService`], [`NodeService`] |
 //! | serve it | [`Plugin`], on an [`Endpoint`], in a [`Mode`], with a [`Registration`] at the kubelet |
 //! | fail | [`Error`]: conditions in, status codes out |
+//! | not write again what every driver needs | [`Pager`], [`IdCodec`], [`CreateRecord`], [`Quantity`], [`Place`], [`AttachLimit`], [`ClaimNames`], [`PodInfo`], [`ServiceAccountTokens`] |
 //! | do what blocks | [`blocking()`], and [`mount`] for mounts, devices and filesystems |
 //!
 //! Requests and answers have the spec's names and fields ([`CreateVolumeRequest`], [`Volume`]). A field's type says

@@ -165,8 +165,8 @@ impl Plugin {
 
     /// Answers HTTP at this address, without a livenessprobe beside it: `/healthz` is 200 while the plugin's
     /// [`probe`](crate::Identity::probe) does not fail, `/readyz` while it says
-    /// [`Readiness::Ready`](crate::Readiness::Ready), and `/metrics` is for Prometheus, with
-    /// `csi_plugin_operations_seconds` by method and status code.
+    /// [`Readiness::Ready`](crate::Readiness::Ready) and the plugin is not stopping, and `/metrics` is for Prometheus,
+    /// with `csi_plugin_operations_seconds` by method and status code.
     #[cfg(feature = "http")]
     #[must_use]
     pub fn http(mut self, address: std::net::SocketAddr) -> Self {

@@ -76,6 +76,29 @@ async fn health_has_three_values() {
 }
 
 #[tokio::test]
+async fn a_plugin_that_stops_is_healthy_and_not_ready() {
+    let memory = Memory::gated();
+    let (mut served, address) = served_with_http(plugin(memory.clone())).await;
+    let mut node = served.node();
+    let running = tokio::spawn(async move { node.node_stage_volume(stage("v")).await });
+    memory.until_begun(1).await;
+    assert_eq!(ask(address, "GET /readyz").await.0, 200);
+    drop(served.stop.take());
+    let mut answers = 0;
+    let (status, body) = loop {
+        match ask(address, "GET /readyz").await {
+            (200, _) if answers < 2000 => answers += 1,
+            answer => break answer,
+        }
+    };
+    assert_eq!((status, body.as_str()), (503, "stopping\n"));
+    assert_eq!(ask(address, "GET /healthz").await.0, 200, "a restart is not what it needs");
+    memory.gate.as_ref().unwrap().add_permits(1);
+    running.await.unwrap().expect("what runs is finished");
+    served.server.await.unwrap().unwrap();
+}
+
+#[tokio::test]
 async fn an_address_that_is_taken_is_a_start_up_error() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let directory = tempfile::tempdir().unwrap();

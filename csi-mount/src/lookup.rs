@@ -93,7 +93,12 @@ fn facts_of_broken(fd: BorrowedFd<'_>) -> io::Result<Facts> {
 
 /// From /proc: for what statx does not tell, before Linux 5.8.
 fn fdinfo_mount(fd: BorrowedFd<'_>) -> io::Result<MountId> {
-    let text = std::fs::read_to_string(format!("/proc/thread-self/fdinfo/{}", fd.as_raw_fd()))?;
+    let path = format!("/proc/thread-self/fdinfo/{}", fd.as_raw_fd());
+    // Without its number: that /proc is not there does not make the file one that is not there.
+    let unknown = |error| {
+        io::Error::other(format!("{path} is not to be read, mount /proc into the container: {error}"))
+    };
+    let text = std::fs::read_to_string(&path).map_err(unknown)?;
     let id = text.lines().find_map(|line| line.strip_prefix("mnt_id:")?.trim().parse().ok());
     id.map(MountId).ok_or_else(|| io::Error::other("fdinfo has no mnt_id"))
 }

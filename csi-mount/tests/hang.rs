@@ -178,6 +178,42 @@ fn many_at_once_wait_no_longer_than_one() {
 }
 
 #[test]
+fn many_forced_unmounts_at_once_take_turns() {
+    let _alone = alone();
+    sandbox(|sandbox| {
+        let staging = target(sandbox, "staging");
+        let daemon = SilentDaemon::mount(&staging);
+        settle(0);
+        stats_within(staging.path(), MOMENT).unwrap_err();
+        let before = measure();
+        let is_done = std::sync::atomic::AtomicBool::new(false);
+        let most = std::thread::scope(|scope| {
+            let watcher = scope.spawn(|| {
+                let mut most = 0;
+                while !is_done.load(std::sync::atomic::Ordering::Relaxed) {
+                    most = most.max(measure::children());
+                }
+                most
+            });
+            let unmounts: Vec<_> =
+                (0..32).map(|_| scope.spawn(|| bounded(BOUND, || forced().at(&staging)))).collect();
+            for unmount in unmounts {
+                unmount.join().unwrap().unwrap();
+            }
+            is_done.store(true, std::sync::atomic::Ordering::Relaxed);
+            watcher.join().unwrap()
+        });
+        assert_eq!(staging.state().unwrap(), MountState::NotMounted);
+        assert!(most <= 2, "one asks for its usage and one unmounts, not {most}");
+        daemon.taken();
+        settle(0);
+        let after = measure();
+        println!("32 forced unmounts at once, at most {most} children: before {before}; after {after}");
+        assert!(after.threads <= before.threads && after.descriptors <= before.descriptors);
+    });
+}
+
+#[test]
 fn a_daemon_that_never_starts_leaves_no_helper_at_all() {
     let _alone = alone();
     sandbox(|sandbox| {

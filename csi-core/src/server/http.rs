@@ -15,7 +15,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 
 use super::health::{self, Health};
-use super::{ServeError, exposition};
+use super::{ServeError, Stop, exposition};
 use crate::adapters::Core;
 
 /// How many connections are served at a time; others wait.
@@ -32,16 +32,16 @@ pub(super) async fn bind(address: SocketAddr) -> Result<TcpListener, ServeError>
 }
 
 /// Serves until it is dropped.
-pub(super) async fn serve(listener: TcpListener, core: Arc<Core>) {
+pub(super) async fn serve(listener: TcpListener, core: Arc<Core>, stop: Stop) {
     let places = Arc::new(Semaphore::new(CONNECTIONS_MOST));
     let mut connections = tokio::task::JoinSet::new();
     loop {
         let place = Arc::clone(&places).acquire_owned().await;
         match listener.accept().await {
             Ok((stream, _)) => {
-                let core = Arc::clone(&core);
+                let (core, stop) = (Arc::clone(&core), stop.clone());
                 connections.spawn(async move {
-                    connection(stream, core).await;
+                    connection(stream, core, stop).await;
                     drop(place);
                 });
             }
@@ -54,10 +54,10 @@ pub(super) async fn serve(listener: TcpListener, core: Arc<Core>) {
     }
 }
 
-async fn connection(stream: TcpStream, core: Arc<Core>) {
+async fn connection(stream: TcpStream, core: Arc<Core>, stop: Stop) {
     let service = service_fn(|request: Request<Incoming>| {
-        let core = Arc::clone(&core);
-        async move { Ok::<_, Infallible>(answer(&request, &core).await) }
+        let (core, stop) = (Arc::clone(&core), stop.clone());
+        async move { Ok::<_, Infallible>(answer(&request, &core, &stop).await) }
     });
     let served = hyper::server::conn::http1::Builder::new()
         .timer(TokioTimer::new())
@@ -68,7 +68,7 @@ async fn connection(stream: TcpStream, core: Arc<Core>) {
     }
 }
 
-async fn answer(request: &Request<Incoming>, core: &Core) -> Response<Full<Bytes>> {
+async fn answer(request: &Request<Incoming>, core: &Core, stop: &Stop) -> Response<Full<Bytes>> {
     if ![Method::GET, Method::HEAD].contains(request.method()) {
         return text(StatusCode::METHOD_NOT_ALLOWED, "only GET and HEAD\n");
     }
@@ -78,6 +78,8 @@ async fn answer(request: &Request<Incoming>, core: &Core) -> Response<Full<Bytes
             Health::Starting => text(StatusCode::OK, "starting\n"),
             Health::Failed(why) => text(StatusCode::INTERNAL_SERVER_ERROR, format!("{why}\n")),
         },
+        // New calls are not taken any more, while those that run finish.
+        "/readyz" if stop.is_requested() => text(StatusCode::SERVICE_UNAVAILABLE, "stopping\n"),
         "/readyz" => match health::ask(&core.identity).await {
             Health::Serving => text(StatusCode::OK, "ok\n"),
             Health::Starting => text(StatusCode::SERVICE_UNAVAILABLE, "starting\n"),

@@ -113,7 +113,7 @@ pub(crate) async fn serve(plugin: Plugin, endpoint: &Endpoint, mut stop: Stop) -
     let (socket, listener) = Socket::bind(endpoint.path(), settings.socket_mode)?;
     // What is served beside ends with these at the latest.
     #[cfg(feature = "http")]
-    let _health_and_metrics = serve_http(&settings, &adapter).await?;
+    let _health_and_metrics = serve_http(&settings, &adapter, &stop).await?;
     let mut registering = JoinSet::new();
     if let Some(registration) = settings.registration {
         // The kubelet calls as soon as it knows of the plugin: its socket is there by now.
@@ -170,14 +170,14 @@ fn router(adapter: &Adapter) -> Result<tonic::transport::server::Router, ServeEr
 }
 
 #[cfg(feature = "http")]
-async fn serve_http(settings: &Settings, adapter: &Adapter) -> Result<JoinSet<()>, ServeError> {
+async fn serve_http(settings: &Settings, adapter: &Adapter, stop: &Stop) -> Result<JoinSet<()>, ServeError> {
     let mut serving = JoinSet::new();
     if let Some(address) = settings.http_address {
         let listener = http::bind(address).await?;
         // Port 0 asks for any: this tells which one it is.
         let address = listener.local_addr().unwrap_or(address);
         tracing::info!(%address, "serves health and metrics");
-        serving.spawn(http::serve(listener, adapter.0.clone()));
+        serving.spawn(http::serve(listener, adapter.0.clone(), stop.clone()));
     }
     Ok(serving)
 }

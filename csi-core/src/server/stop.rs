@@ -52,6 +52,12 @@ impl Stop {
         self.ask.send_modify(|asked| *asked = (*asked).max(1));
     }
 
+    /// Whether it is time to stop.
+    #[cfg(feature = "http")]
+    pub(crate) fn is_requested(&self) -> bool {
+        *self.asked.borrow() > 0
+    }
+
     /// Done when it is time to stop.
     pub(crate) fn requested(&self) -> impl Future<Output = ()> + Send + 'static {
         let mut asked = self.asked.clone();

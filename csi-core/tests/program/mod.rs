@@ -1,13 +1,13 @@
-//! The example `flags`, run as a process of its own: this very test program, told to be the example.
+//! The example `flags`, run as a process of its own: this very test program, told by its environment to be the example.
 #![allow(dead_code, unreachable_pub, reason = "a module of each test file, which uses its part")]
 
 use std::path::PathBuf;
-use std::process::{ExitCode, ExitStatus, Stdio};
+use std::process::{Command, ExitCode, ExitStatus, Stdio};
 use std::time::Duration;
 
 use clap::Parser;
 use csi_core::client::Client;
-use tokio::process::{Child, Command};
+use tokio::process::Child;
 use tokio::time::timeout;
 
 #[path = "../../examples/flags.rs"]
@@ -27,17 +27,9 @@ impl Program {
         let directory = tempfile::tempdir().unwrap();
         let log = std::fs::File::create(directory.path().join("log")).unwrap();
         let endpoint = format!("--endpoint={}", directory.path().join("csi.sock").display());
-        let flags = [&["flags", &endpoint], flags].concat().join("\n");
-        let child = Command::new(std::env::current_exe().unwrap())
-            .args(["--ignored", "--exact", "program::runs", "--nocapture"])
-            .env_clear()
-            .env(FLAGS, flags)
-            .stdout(Stdio::null())
-            .stderr(log)
-            .kill_on_drop(true)
-            .spawn()
-            .expect("it starts");
-        Self { directory, child }
+        let mut command = tokio::process::Command::from(command(&[&[endpoint.as_str()], flags].concat()));
+        let child = command.stdout(Stdio::null()).stderr(log).kill_on_drop(true).spawn();
+        Self { directory, child: child.expect("it starts") }
     }
 
     pub fn socket(&self) -> PathBuf {
@@ -66,12 +58,32 @@ impl Program {
     }
 }
 
-/// The program itself, in a process that a test started.
+/// This test program, told to be the example with these flags.
+fn command(flags: &[&str]) -> Command {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command
+        .args(["--exact", "program::the_flags_are_explained", "--nocapture"])
+        .env_clear()
+        .env(FLAGS, [&["flags"], flags].concat().join("\n"));
+    command
+}
+
+/// A test of `--help`; and, in a process that a test started, the example itself.
 #[test]
-#[ignore = "the program that other tests run"]
-fn runs() {
-    let text = std::env::var(FLAGS).expect("a test runs this");
-    let code = match flags::Args::try_parse_from(text.split('\n')) {
+fn the_flags_are_explained() {
+    if let Ok(text) = std::env::var(FLAGS) {
+        be_the_example(&text);
+    }
+    let output = command(&["--help"]).output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(output.status.code(), Some(0), "{text}");
+    for flag in ["--volumes-per-node", "--endpoint", "--metrics-address"] {
+        assert!(text.contains(flag), "{flag} is not explained: {text}");
+    }
+}
+
+fn be_the_example(flags: &str) -> ! {
+    let code = match flags::Args::try_parse_from(flags.split('\n')) {
         Ok(args) => tokio::runtime::Runtime::new().unwrap().block_on(flags::run(args)),
         Err(error) => error.exit(),
     };

@@ -61,6 +61,41 @@ impl SilentDaemon {
     }
 }
 
+/// A daemon that lives and answers each request at once: as an empty filesystem, or with this error number.
+pub(crate) fn answering_daemon(target: &Target, fails_with: Option<i32>) -> JoinHandle<()> {
+    const GETATTR: u32 = 3;
+    const STATFS: u32 = 17;
+    /// FORGET, INTERRUPT and BATCH_FORGET.
+    const UNANSWERED: [u32; 3] = [2, 36, 42];
+    let mut device = fuse(target);
+    answer_init(&device);
+    std::thread::spawn(move || {
+        let mut request = [0; 8192];
+        while device.read(&mut request).is_ok() {
+            let operation = u32::from_ne_bytes(request[4..8].try_into().unwrap());
+            let (error, body) = match (fails_with, operation) {
+                _ if UNANSWERED.contains(&operation) => continue,
+                (Some(number), _) => (number, vec![]),
+                (None, GETATTR) => {
+                    let mut attributes = vec![0; 104];
+                    // Inode 1, a directory.
+                    attributes[16] = 1;
+                    attributes[76..80].copy_from_slice(&0o40755_u32.to_ne_bytes());
+                    (0, attributes)
+                }
+                (None, STATFS) => (0, vec![0; 80]),
+                (None, _) => (nix::libc::ENOSYS, vec![]),
+            };
+            let mut answer = (16 + body.len() as u32).to_ne_bytes().to_vec();
+            answer.extend((-error).to_ne_bytes());
+            answer.extend(&request[8..16]);
+            answer.extend(body);
+            // Who asked may be gone.
+            drop(device.write_all(&answer));
+        }
+    })
+}
+
 /// Runs something that has to end in time.
 pub(crate) fn bounded<T>(limit: Duration, run: impl FnOnce() -> T) -> T {
     let start = Instant::now();

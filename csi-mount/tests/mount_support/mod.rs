@@ -8,11 +8,24 @@ use std::path::{Path, PathBuf};
 use csi_mount::testing::{private_mount_namespace, share};
 use csi_mount::{Mount, Outcome, Target};
 
+/// An empty directory to mount on. It goes by rmdir alone, so whatever may be mounted below is never entered.
+struct MountPoint(PathBuf);
+
+impl Drop for MountPoint {
+    fn drop(&mut self) {
+        if let Err(error) = fs::remove_dir(&self.0)
+            && !std::thread::panicking()
+        {
+            panic!("{} is left behind: {error}", self.0.display());
+        }
+    }
+}
+
 /// Runs a test in a directory that is a shared tmpfs, in a namespace of its own.
 pub(crate) fn sandbox(test: impl FnOnce(&Path) + Send) {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = MountPoint(tempfile::tempdir().unwrap().keep());
     private_mount_namespace(|| {
-        let path = directory.path();
+        let path = directory.0.as_path();
         let target = Target::new(path).unwrap();
         assert_eq!(Mount::new("tmpfs", "sandbox").at(&target).unwrap(), Outcome::Mounted);
         share(path);

@@ -1,0 +1,100 @@
+//! What users of block volumes met elsewhere, beside what is in `field_failures_block.rs`.
+
+mod devices;
+mod mount_support;
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use csi_mount::flow::block::{StagePlan, publish, stage, unpublish, unstage};
+use csi_mount::testing::private_mount_namespace;
+use csi_mount::{
+    ErrorKind, Filesystem, MountAttributes, MountOptions, MountState, Removed, Target, Unmounted,
+};
+use devices::Image;
+use mount_support::{sandbox, target};
+
+/// kubernetes/kubernetes#140681: after a hard reboot the mounts are gone, the orchestrator's files are not, and
+/// cleaning up after them deleted a volume's data.
+#[test]
+fn after_a_reboot_only_empty_directories_are_removed() {
+    sandbox(|sandbox| {
+        let image = Image::new(64);
+        let (staging, published) = (target(sandbox, "staging"), target(sandbox, "published"));
+        let plan = StagePlan::new(Filesystem::Ext4);
+        let up = || {
+            stage(image.path(), &staging, &plan).unwrap();
+            publish(staging.path(), &published, MountAttributes::empty()).unwrap();
+        };
+        // What is mounted here is gone at its end, as with a reboot.
+        private_mount_namespace(|| {
+            let at = |target: &Target| Target::new(target.path()).unwrap();
+            stage(image.path(), &at(&staging), &plan).unwrap();
+            publish(staging.path(), &at(&published), MountAttributes::empty()).unwrap();
+            fs::write(published.path().join("file"), "data").unwrap();
+            rustix::fs::sync();
+        });
+        assert_eq!(published.state().unwrap(), MountState::NotMounted);
+        fs::write(published.path().join("vol_data.json"), "{}").unwrap();
+        fs::create_dir(staging.path().join("left")).unwrap();
+
+        let error = unpublish(&published).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Busy, "{error}");
+        assert!(error.to_string().contains(published.path().to_str().unwrap()), "{error}");
+        assert_eq!(unstage(&staging, Some(image.path())).unwrap(), Unmounted::NotMounted);
+        assert!(published.path().join("vol_data.json").exists() && staging.path().join("left").exists());
+
+        // The volume comes back over what lies there, and goes without it.
+        up();
+        assert_eq!(fs::read_to_string(published.path().join("file")).unwrap(), "data");
+        assert_eq!(unpublish(&published).unwrap_err().kind(), ErrorKind::Busy);
+        assert_eq!(published.state().unwrap(), MountState::NotMounted);
+        fs::remove_file(published.path().join("vol_data.json")).unwrap();
+        assert_eq!(unpublish(&published).unwrap(), Removed::Removed);
+        unstage(&staging, Some(image.path())).unwrap();
+    });
+}
+
+/// Every command line of the machine that has one of these words in it.
+fn command_lines(words: [&str; 2]) -> BTreeSet<String> {
+    let lines = fs::read_dir("/proc").unwrap().flatten().filter_map(|entry| {
+        let line = fs::read(entry.path().join("cmdline")).ok()?;
+        Some(String::from_utf8_lossy(&line).replace('\0', " "))
+    });
+    lines.filter(|line| words.iter().any(|word| line.contains(word))).collect()
+}
+
+/// kubernetes-sigs/azurefile-csi-driver#1828: the password was an argument of `mount`, for every user to read.
+#[test]
+fn the_value_of_a_mount_option_is_on_no_command_line() {
+    const SECRET: &str = "8151623";
+    sandbox(|sandbox| {
+        let staging = target(sandbox, "staging");
+        let options = MountOptions::parse([format!("commit={SECRET}")]).unwrap();
+        let plan = StagePlan::new(Filesystem::Ext4).options(options);
+        let is_done = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let watcher = scope.spawn(|| {
+                let (mut seen, mut scans) = (BTreeSet::new(), 0);
+                while !is_done.load(Ordering::Relaxed) {
+                    seen.extend(command_lines([SECRET, "mkfs.ext4"]));
+                    scans += 1;
+                }
+                (seen, scans)
+            });
+            for _ in 0..10 {
+                let image = Image::new(64);
+                // With mkfs, and then with what is there.
+                for _ in 0..2 {
+                    stage(image.path(), &staging, &plan).unwrap();
+                    unstage(&staging, Some(image.path())).unwrap();
+                }
+            }
+            is_done.store(true, Ordering::Relaxed);
+            let (seen, scans) = watcher.join().unwrap();
+            assert!(seen.iter().any(|line| line.contains("mkfs.ext4")), "{scans} scans saw no program");
+            assert!(!seen.iter().any(|line| line.contains(SECRET)), "{seen:?}");
+        });
+    });
+}

@@ -1,0 +1,99 @@
+//! What the documents name is in the tree.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask is in the workspace").to_owned()
+}
+
+fn read(path: &Path) -> String {
+    fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+/// Everything between backticks.
+fn quoted(text: &str) -> impl Iterator<Item = &str> {
+    text.split('`').skip(1).step_by(2)
+}
+
+/// Whether a file has a test function of this name.
+fn has_test(source: &str, name: &str) -> bool {
+    let head = format!("fn {name}(");
+    let mut attributes = false;
+    source.lines().map(str::trim).any(|line| {
+        if line.trim_start_matches("async ").starts_with(&head) {
+            return attributes;
+        }
+        // Other attributes may stand between.
+        attributes = line.starts_with("#[test]")
+            || line.starts_with("#[tokio::test")
+            || attributes && line.starts_with("#[");
+        false
+    })
+}
+
+#[test]
+fn every_test_in_the_table_of_field_failures_exists() {
+    let text = read(&root().join("docs/field-failures.md"));
+    let rows: Vec<&str> =
+        text.lines().filter(|line| line.starts_with("| ") && !line.starts_with("| | met")).collect();
+    assert_eq!(rows.len(), 35);
+    let (mut sources, mut missing) = (BTreeMap::new(), Vec::new());
+    for (index, row) in rows.iter().enumerate() {
+        let cells: Vec<&str> = row.trim_matches('|').split(" | ").map(str::trim).collect();
+        assert_eq!((cells.len(), cells[0]), (4, (index + 1).to_string().as_str()), "{row}");
+        assert!(cells[1].contains('#') || cells[1].contains("a driver"), "no thread: {row}");
+        let tests: Vec<_> = quoted(cells[3]).filter_map(|word| word.split_once(".rs::")).collect();
+        assert!(!tests.is_empty(), "no test: {row}");
+        for (file, name) in tests {
+            let is_full = ["csi-", "examples/"].iter().any(|start| file.starts_with(start));
+            let path = root().join(if is_full { "" } else { "csi-mount" }).join(format!("{file}.rs"));
+            let source: &String = sources.entry(path.clone()).or_insert_with(|| read(&path));
+            if !has_test(source, name) {
+                missing.push(format!("{}: {file}.rs::{name}", cells[0]));
+            }
+        }
+    }
+    assert!(missing.is_empty(), "no such tests: {missing:#?}");
+}
+
+fn rust_files(directory: &Path, found: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(directory).expect("a directory").map(|entry| entry.expect("an entry").path()) {
+        if entry.is_dir() && !entry.ends_with("target") {
+            rust_files(&entry, found);
+        } else if entry.extension().is_some_and(|extension| extension == "rs") {
+            found.push(entry);
+        }
+    }
+}
+
+#[test]
+fn no_test_is_ignored() {
+    let mut files = Vec::new();
+    for member in ["csi-proto", "csi-core", "csi-mount", "examples", "benches", "xtask"] {
+        rust_files(&root().join(member), &mut files);
+    }
+    assert!(files.len() > 150, "{} files", files.len());
+    let ignored =
+        files.iter().filter(|file| read(file).lines().any(|line| line.trim().starts_with("#[ignore")));
+    let ignored: Vec<_> = ignored.collect();
+    assert!(ignored.is_empty(), "{ignored:?}");
+}
+
+#[test]
+fn every_link_leads_to_a_file() {
+    let mut documents: Vec<PathBuf> = fs::read_dir(root().join("docs"))
+        .expect("docs")
+        .map(|entry| entry.expect("an entry").path())
+        .collect();
+    documents.extend(["README.md", "ARCHITECTURE.md"].map(|name| root().join(name)));
+    for document in documents {
+        let text = read(&document);
+        let links = text.split("](").skip(1).filter_map(|rest| rest.split_once(')')).map(|(link, _)| link);
+        for link in links.filter(|link| !link.contains("://") && !link.starts_with('#')) {
+            let path = document.parent().expect("a folder").join(link);
+            assert!(path.exists(), "{}: {link} leads nowhere", document.display());
+        }
+    }
+}
