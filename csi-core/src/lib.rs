@@ -31,6 +31,7 @@
 //! | bring them to workloads | [`Node`], [`StageUnstageVolume`], and a trait for each other capability of the node |
 //! | have all of the node's part for block devices | [`BlockNode`], for a driver's [`BlockDevices`] |
 //! | have all of it for directories | [`DirectoryNode`], for a driver's [`Directories`] |
+//! | have all of it for files that the driver makes up: secrets, certificates | [`EphemeralNode`], for a driver's [`EphemeralContent`] |
 //! | cut snapshots of many volumes at one moment | [`GroupController`] |
 //! | tell which blocks of a snapshot hold data, or changed | [`SnapshotMetadata`] |
 //! | tell how the plugin is | [`Identity`] |
@@ -134,7 +135,10 @@ pub use node::{
     NodeUnstageVolumeRequest, PublishedTargets, SingleNodeWriter, StageUnstageVolume,
 };
 #[cfg(all(feature = "mount", target_os = "linux"))]
-pub use node::{Attachment, BlockDevices, BlockNode, Directories, DirectoryNode, remove_tree};
+pub use node::{
+    Attachment, BlockDevices, BlockNode, Directories, DirectoryNode, EphemeralContent, EphemeralNode,
+    remove_tree,
+};
 pub use plugin::{Mode, Plugin};
 pub use rpc::{Rpc, Service};
 pub use server::{Endpoint, Registration, ServeError};

@@ -8,6 +8,8 @@
 mod block;
 #[cfg(all(feature = "mount", target_os = "linux"))]
 mod directory;
+#[cfg(all(feature = "mount", target_os = "linux"))]
+mod ephemeral;
 mod expand;
 mod health;
 mod info;
@@ -27,6 +29,8 @@ mod targets;
 pub use block::{Attachment, BlockDevices, BlockNode};
 #[cfg(all(feature = "mount", target_os = "linux"))]
 pub use directory::{Directories, DirectoryNode};
+#[cfg(all(feature = "mount", target_os = "linux"))]
+pub use ephemeral::{EphemeralContent, EphemeralNode};
 pub use expand::{NodeExpandVolume, NodeExpandVolumeRequest};
 pub use health::{
     GetStorageHealth, NodeGetStorageHealthRequest, NodeGetVolumeHealth, NodeGetVolumeHealthRequest,

@@ -40,6 +40,11 @@ impl MountTable {
         self.targets(target, &[&source], is_volume)
     }
 
+    /// The targets of a whole filesystem that is known by its type and source.
+    pub(super) fn of_source(&self, fs_type: &str, source: &OsStr, target: &Path) -> PublishedTargets {
+        self.targets(target, &[], |entry| entry.fs_type == fs_type && entry.source == source)
+    }
+
     /// The targets of what is mounted at the staging path.
     pub(super) fn of_staged(&self, staging: &Path, target: &Path, fs_type: Option<&str>) -> PublishedTargets {
         if let Some(found) = self.at(target) {

@@ -3,3 +3,4 @@
 //! They need paths and no orchestrator, and each step may be repeated after a crash at any point.
 
 pub mod block;
+pub mod ephemeral;
