@@ -31,6 +31,7 @@
 //! | bring them to workloads | [`Node`], [`StageUnstageVolume`], and a trait for each other capability of the node |
 //! | have all of the node's part for block devices | [`BlockNode`], for a driver's [`BlockDevices`] |
 //! | have all of it for directories | [`DirectoryNode`], for a driver's [`Directories`] |
+//! | have all of it for filesystems of a server | [`SharedNode`], for a driver's [`SharedFilesystems`] |
 //! | have all of it for files that the driver makes up: secrets, certificates | [`EphemeralNode`], for a driver's [`EphemeralContent`] |
 //! | cut snapshots of many volumes at one moment | [`GroupController`] |
 //! | tell which blocks of a snapshot hold data, or changed | [`SnapshotMetadata`] |
@@ -137,7 +138,7 @@ pub use node::{
 #[cfg(all(feature = "mount", target_os = "linux"))]
 pub use node::{
     Attachment, BlockDevices, BlockNode, Directories, DirectoryNode, EphemeralContent, EphemeralNode,
-    remove_tree,
+    SharedFilesystems, SharedNode, remove_tree,
 };
 pub use plugin::{Mode, Plugin};
 pub use rpc::{Rpc, Service};

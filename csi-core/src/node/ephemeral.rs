@@ -4,8 +4,8 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use csi_mount::Target;
 use csi_mount::flow::ephemeral::{self, Content, EphemeralPlan};
+use csi_mount::{MountEntry, Target};
 
 use super::kernel::{mount_options, unmount_and_remove};
 use super::{
@@ -133,7 +133,11 @@ impl<C: EphemeralContent> Node for EphemeralNode<C> {
     async fn published(&self, request: &NodePublishVolumeRequest) -> Result<PublishedTargets> {
         let plan = self.0.plan(request)?;
         let target = request.target_path.clone();
-        blocking(move || Ok(MountTable::read()?.of_source("tmpfs", plan.source().as_ref(), &target))).await
+        blocking(move || {
+            let is_volume = |entry: &MountEntry| entry.fs_type == "tmpfs" && entry.source == *plan.source();
+            Ok(MountTable::read()?.of_mounts(&target, is_volume))
+        })
+        .await
     }
 
     async fn unpublish_volume(&self, request: NodeUnpublishVolumeRequest) -> Result<()> {

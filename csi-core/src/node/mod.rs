@@ -20,6 +20,8 @@ mod publish;
 #[cfg(all(feature = "mount", target_os = "linux"))]
 mod remove_tree;
 mod service;
+#[cfg(all(feature = "mount", target_os = "linux"))]
+mod shared;
 mod stage;
 mod stats;
 #[cfg(all(feature = "mount", target_os = "linux"))]
@@ -44,5 +46,7 @@ pub use publish::{Node, NodePublishVolumeRequest, NodeUnpublishVolumeRequest};
 pub use remove_tree::remove_tree;
 pub use service::NodeService;
 pub(crate) use service::NodeTable;
+#[cfg(all(feature = "mount", target_os = "linux"))]
+pub use shared::{SharedFilesystems, SharedNode};
 pub use stage::{NodeStageVolumeRequest, NodeUnstageVolumeRequest, StageUnstageVolume};
 pub use stats::{GetVolumeStats, NodeGetVolumeStatsRequest};

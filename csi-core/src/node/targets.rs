@@ -40,9 +40,13 @@ impl MountTable {
         self.targets(target, &[&source], is_volume)
     }
 
-    /// The targets of a whole filesystem that is known by its type and source.
-    pub(super) fn of_source(&self, fs_type: &str, source: &OsStr, target: &Path) -> PublishedTargets {
-        self.targets(target, &[], |entry| entry.fs_type == fs_type && entry.source == source)
+    /// The targets of a filesystem that is mounted for the volume alone, and known by what the table says of it.
+    pub(super) fn of_mounts(
+        &self,
+        target: &Path,
+        is_volume: impl Fn(&MountEntry) -> bool,
+    ) -> PublishedTargets {
+        self.targets(target, &[], is_volume)
     }
 
     /// The targets of what is mounted at the staging path.

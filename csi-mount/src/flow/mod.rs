@@ -1,6 +1,14 @@
 //! Ready-made node flows: what a node does with a volume, but for what only its vendor knows.
 //!
 //! They need paths and no orchestrator, and each step may be repeated after a crash at any point.
+//!
+//! | volumes that are | |
+//! |---|---|
+//! | block devices | [`block`] |
+//! | filesystems of a server | [`shared`] |
+//! | known content, in memory | [`ephemeral`] |
 
 pub mod block;
 pub mod ephemeral;
+mod lost;
+pub mod shared;
