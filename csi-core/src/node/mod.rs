@@ -1,8 +1,9 @@
 //! The Node service: volumes as one node has them.
 //!
 //! [`Node`] is what every node plugin has; each optional capability is a trait of its own, named as the spec names
-//! it, and registered with [`NodeService`]. On Linux, with feature `mount`, [`BlockNode`] and
-//! [`DirectoryNode`] are all of it for volumes that are block devices or directories, and the requests have methods that do the mounting.
+//! it, and registered with [`NodeService`]. On Linux, with feature `mount`, [`BlockNode`],
+//! [`DirectoryNode`], [`SharedNode`], [`FuseNode`] and [`EphemeralNode`] are all of it for volumes of their kind, and
+//! the requests have methods that do the mounting.
 
 #[cfg(all(feature = "mount", target_os = "linux"))]
 mod block;
@@ -11,6 +12,8 @@ mod directory;
 #[cfg(all(feature = "mount", target_os = "linux"))]
 mod ephemeral;
 mod expand;
+#[cfg(all(feature = "mount", target_os = "linux"))]
+mod fuse;
 mod health;
 mod info;
 #[cfg(all(feature = "mount", target_os = "linux"))]
@@ -34,6 +37,8 @@ pub use directory::{Directories, DirectoryNode};
 #[cfg(all(feature = "mount", target_os = "linux"))]
 pub use ephemeral::{EphemeralContent, EphemeralNode};
 pub use expand::{NodeExpandVolume, NodeExpandVolumeRequest};
+#[cfg(all(feature = "mount", target_os = "linux"))]
+pub use fuse::{FuseFilesystems, FuseNode};
 pub use health::{
     GetStorageHealth, NodeGetStorageHealthRequest, NodeGetVolumeHealth, NodeGetVolumeHealthRequest,
 };

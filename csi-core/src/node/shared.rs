@@ -193,7 +193,7 @@ impl<S: SharedFilesystems> Node for SharedNode<S> {
 }
 
 /// A path whose parent is gone has nothing on it.
-fn at(path: &std::path::Path, step: impl FnOnce(&Target) -> csi_mount::Result<()>) -> Result<()> {
+pub(super) fn at(path: &std::path::Path, step: impl FnOnce(&Target) -> csi_mount::Result<()>) -> Result<()> {
     match Target::new(path) {
         Ok(target) => Ok(step(&target)?),
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),

@@ -6,9 +6,11 @@
 //! |---|---|
 //! | block devices | [`block`] |
 //! | filesystems of a server | [`shared`] |
+//! | filesystems that a program serves by FUSE | [`fuse`] |
 //! | known content, in memory | [`ephemeral`] |
 
 pub mod block;
 pub mod ephemeral;
+pub mod fuse;
 mod lost;
 pub mod shared;
