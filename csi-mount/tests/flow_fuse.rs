@@ -149,6 +149,21 @@ fn a_daemon_is_started_once_and_ends_with_the_volume() {
 }
 
 #[test]
+fn many_callers_start_one_daemon() {
+    in_place(|staging, _| {
+        let outcomes: Vec<Outcome> = std::thread::scope(|scope| {
+            let stage_it =
+                || stage(&Target::new(staging.path()).unwrap(), &daemon("serve", staging)).unwrap();
+            let threads: Vec<_> = (0..6).map(|_| scope.spawn(stage_it)).collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+        });
+        assert_eq!(outcomes.iter().filter(|outcome| **outcome == Outcome::Mounted).count(), 1);
+        assert_eq!((processes(staging).len(), layers(staging.path())), (1, 1));
+        unstage(staging).unwrap();
+    });
+}
+
+#[test]
 fn a_lost_daemon_is_found_and_replaced() {
     in_place(|staging, pod| {
         let served = daemon("serve", staging);

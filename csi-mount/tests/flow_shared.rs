@@ -100,6 +100,23 @@ fn a_volume_may_be_mounted_without_staging() {
 }
 
 #[test]
+fn one_volume_is_mounted_at_many_targets_at_once() {
+    on_tmpfs(|place| {
+        std::thread::scope(|scope| {
+            for number in 0..8 {
+                scope.spawn(move || {
+                    let source = SharedSource::new("tmpfs", "server:/at-once");
+                    let target = target(place, &format!("pod-{number}"));
+                    publish_directly(&target, &source, MountAttributes::empty()).unwrap();
+                });
+            }
+        });
+        let mounts = csi_mount::mounts().unwrap();
+        assert_eq!(mounts.iter().filter(|entry| entry.source == "server:/at-once").count(), 8);
+    });
+}
+
+#[test]
 fn only_the_same_source_counts_as_staged() {
     on_tmpfs(|place| {
         let staging = target(place, "staging");

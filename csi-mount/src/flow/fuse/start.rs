@@ -29,9 +29,9 @@ const LOOK: Duration = Duration::from_secs(5);
 ///   and does not.
 /// - [`ToolFailed`](ErrorKind::ToolFailed): the daemon ended; what it says is in our log.
 /// - [`MissingTool`](ErrorKind::MissingTool): there is no such program.
-/// - [`Busy`](ErrorKind::Busy): the same is going on in another thread.
+/// - [`Busy`](ErrorKind::Busy): another thread starts it, and does not come to an end.
 pub fn stage(staging: &Target, daemon: &FuseDaemon) -> Result<Outcome> {
-    let _turn = Turn::at(staging)?;
+    let _turn = Turn::at(staging, daemon.ready_within)?;
     let created = staging.create_dir()?;
     take_off_lost(staging)?;
     if let MountState::Mounted(_) = staging.state()? {
@@ -139,12 +139,17 @@ struct Turn(PathBuf);
 static STARTING: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
 
 impl Turn {
-    fn at(staging: &Target) -> Result<Self> {
+    fn at(staging: &Target, limit: Duration) -> Result<Self> {
         let path = staging.path().to_owned();
-        if STARTING.lock().unwrap_or_else(PoisonError::into_inner).insert(path.clone()) {
-            return Ok(Self(path));
+        let deadline = Instant::now() + limit;
+        while !STARTING.lock().unwrap_or_else(PoisonError::into_inner).insert(path.clone()) {
+            if Instant::now() > deadline {
+                let reason = "its daemon is being started by somebody else";
+                return Err(Error::new(ErrorKind::Busy, STAGE, reason).at(path));
+            }
+            sleep(Duration::from_millis(10));
         }
-        Err(Error::new(ErrorKind::Busy, STAGE, "its daemon is being started already").at(path))
+        Ok(Self(path))
     }
 }
 

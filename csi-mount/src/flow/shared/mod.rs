@@ -59,7 +59,8 @@ const STAGE: &str = "stage";
 /// whose server is gone for good (`ENOTCONN`, `ESTALE`) is taken off and the filesystem is mounted anew.
 ///
 /// The server is waited for as long as [`SharedSource::time_limit`] says; a mount that is ready after that is dropped
-/// unseen. While one still waits, others of the same source fail at once, so that no threads pile up.
+/// unseen. Others of the same source wait for their turn, and fail at once while one that was given up
+/// still waits, so that no threads pile up.
 ///
 /// # Errors
 ///

@@ -2,31 +2,37 @@
 //!
 //! Invariant: at most one such thread for each key, waiting or given up.
 
-use std::collections::BTreeSet;
-use std::sync::{Mutex, MutexGuard, PoisonError, mpsc};
+use std::collections::BTreeMap;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::{Error, ErrorKind, Result};
 
-static WAITING: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Work {
+    /// Its caller waits for it.
+    AwaitedFor,
+    /// Its caller has gone; it ends when the server lets it.
+    GivenUp,
+}
+
+static WORKING: Mutex<BTreeMap<String, Work>> = Mutex::new(BTreeMap::new());
+static CHANGED: Condvar = Condvar::new();
+
+const WAIT: &str = "wait for the server of";
 
 /// Runs the work and gives back what it made, if that is in time. What is made later is dropped there.
 ///
-/// The thread is in the caller's mount namespace, being its child.
+/// Of several callers with one key one works at a time, and the others wait; behind one that was given up they fail at
+/// once. The thread is in the caller's mount namespace, being its child.
 pub(super) fn within<T: Send + 'static>(
     key: &str,
     limit: Duration,
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T> {
-    const WAIT: &str = "wait for the server of";
-    let late = |reason: String| {
-        Error::new(ErrorKind::Unresponsive, WAIT, reason).mend("see whether the server can be reached")
-    };
-    if !waiting().insert(key.to_owned()) {
-        return Err(late("an earlier mount of it still waits for the server".to_owned()));
-    }
-    let turn = Turn(key.to_owned());
+    let deadline = Instant::now() + limit;
+    let turn = Turn::take(key, deadline, limit)?;
     let (sender, receiver) = mpsc::channel();
     let spawned = thread::Builder::new().name("shared-mount".to_owned()).spawn(move || {
         let made = work();
@@ -36,25 +42,69 @@ pub(super) fn within<T: Send + 'static>(
         let _ = sender.send(made);
     });
     spawned.map_err(|error| Error::new(ErrorKind::Io, WAIT, format!("no thread: {error}")))?;
-    receiver.recv_timeout(limit).map_err(|error| match error {
-        mpsc::RecvTimeoutError::Timeout => late(format!("it did not answer within {limit:?}")),
-        mpsc::RecvTimeoutError::Disconnected => {
-            Error::new(ErrorKind::Io, WAIT, "the thread that mounts it has panicked")
+    match receiver.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+        Ok(made) => Ok(made),
+        Err(mpsc::RecvTimeoutError::Timeout) => {
+            give_up(key);
+            Err(late(limit))
         }
-    })
+        Err(mpsc::RecvTimeoutError::Disconnected) => {
+            Err(Error::new(ErrorKind::Io, WAIT, "the thread that mounts it has panicked"))
+        }
+    }
+}
+
+fn late(limit: Duration) -> Error {
+    unresponsive(format!("it did not answer within {limit:?}"))
+}
+
+fn unresponsive(reason: String) -> Error {
+    Error::new(ErrorKind::Unresponsive, WAIT, reason).mend("see whether the server can be reached")
+}
+
+/// If it has not ended in this very moment.
+fn give_up(key: &str) {
+    if let Some(work) = working().get_mut(key) {
+        *work = Work::GivenUp;
+    }
+    CHANGED.notify_all();
 }
 
 /// The one thread of its key.
 struct Turn(String);
 
-impl Drop for Turn {
-    fn drop(&mut self) {
-        waiting().remove(&self.0);
+impl Turn {
+    fn take(key: &str, deadline: Instant, limit: Duration) -> Result<Self> {
+        let mut table = working();
+        loop {
+            match table.get(key) {
+                None => {
+                    table.insert(key.to_owned(), Work::AwaitedFor);
+                    return Ok(Self(key.to_owned()));
+                }
+                Some(Work::GivenUp) => {
+                    return Err(unresponsive("an earlier mount of it still waits for the server".to_owned()));
+                }
+                Some(Work::AwaitedFor) => {}
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(late(limit));
+            }
+            table = CHANGED.wait_timeout(table, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
     }
 }
 
-fn waiting() -> MutexGuard<'static, BTreeSet<String>> {
-    WAITING.lock().unwrap_or_else(PoisonError::into_inner)
+impl Drop for Turn {
+    fn drop(&mut self) {
+        working().remove(&self.0);
+        CHANGED.notify_all();
+    }
+}
+
+fn working() -> MutexGuard<'static, BTreeMap<String, Work>> {
+    WORKING.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]
@@ -89,6 +139,30 @@ mod tests {
             assert!(Instant::now() < end, "the thread is not over");
             thread::sleep(Duration::from_millis(1));
         }
+    }
+
+    #[test]
+    fn callers_with_one_key_wait_for_each_other() {
+        let busy = Arc::new(std::sync::atomic::AtomicU32::new(0));
+        thread::scope(|scope| {
+            for _ in 0..8 {
+                let busy = Arc::clone(&busy);
+                scope.spawn(move || {
+                    let work = move || {
+                        use std::sync::atomic::Ordering::SeqCst;
+                        let others = busy.fetch_add(1, SeqCst);
+                        thread::sleep(Duration::from_millis(2));
+                        busy.fetch_sub(1, SeqCst);
+                        others
+                    };
+                    assert_eq!(
+                        within("server:/d", Duration::from_secs(60), work).unwrap(),
+                        0,
+                        "one at a time"
+                    );
+                });
+            }
+        });
     }
 
     #[test]
