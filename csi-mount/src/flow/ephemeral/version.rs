@@ -272,7 +272,7 @@ impl Volume<'_> {
         if unlinkat(&self.root, version, AtFlags::empty()).is_ok() {
             return Ok(());
         }
-        let root = || Ok(self.root.try_clone()?);
+        let root = || self.root.try_clone();
         Target::below(self.path.join(version), |_| root())?.remove_tree().map(drop)
     }
 }

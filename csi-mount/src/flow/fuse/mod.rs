@@ -62,7 +62,7 @@ pub fn is_lost(path: impl AsRef<Path>) -> Result<bool> {
     Ok(matches!(health(path)?, MountHealth::Dead(libc::ENOTCONN)))
 }
 
-/// Binds the staged filesystem to the target directory; see [`shared::publish`](super::shared::publish), of which it has
+/// Binds the staged filesystem to the target directory; see [`shared::publish`], of which it has
 /// the errors too. A target that was bound before the daemon was lost is bound anew.
 ///
 /// # Errors
