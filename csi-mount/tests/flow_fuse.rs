@@ -31,7 +31,9 @@ fn serve_as_daemon() {
         "leave" => std::process::exit(0),
         "idle" => std::thread::sleep(Duration::from_secs(600)),
         "background" => {
-            itself("serve", Command::new(std::env::current_exe().unwrap()), &at).spawn().unwrap();
+            let child = itself("serve", Command::new(std::env::current_exe().unwrap()), &at).spawn().unwrap();
+            // It is to outlive this process, which ends here.
+            std::mem::forget(child);
         }
         mode => serve(mode, &at),
     }
