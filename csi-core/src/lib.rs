@@ -31,6 +31,9 @@
 //! | bring them to workloads | [`Node`], [`StageUnstageVolume`], and a trait for each other capability of the node |
 //! | have all of the node's part for block devices | [`BlockNode`], for a driver's [`BlockDevices`] |
 //! | have all of it for directories | [`DirectoryNode`], for a driver's [`Directories`] |
+//! | have all of it for filesystems of a server | [`SharedNode`], for a driver's [`SharedFilesystems`] |
+//! | have all of it for filesystems that a program serves by FUSE | [`FuseNode`], for a driver's [`FuseFilesystems`] |
+//! | have all of it for files that the driver makes up: secrets, certificates | [`EphemeralNode`], for a driver's [`EphemeralContent`] |
 //! | cut snapshots of many volumes at one moment | [`GroupController`] |
 //! | tell which blocks of a snapshot hold data, or changed | [`SnapshotMetadata`] |
 //! | tell how the plugin is | [`Identity`] |
@@ -57,7 +60,7 @@
 //!
 //! | feature | default | gives |
 //! |---|---|---|
-//! | `mount` | yes | on Linux: [`mount`], [`BlockNode`], [`DirectoryNode`], and the requests' own ways to the kernel |
+//! | `mount` | yes | on Linux: [`mount`], the ready-made node plugins, and the requests' own ways to the kernel |
 //! | `clap` | | `DriverArgs`: flags and environment for all that follows, for `Plugin::run_with` |
 //! | `http` | | `Plugin::http`: `/healthz`, `/readyz` and `/metrics` |
 //! | `log` | | `init_log`: the log on standard error, as text or JSON |
@@ -134,7 +137,10 @@ pub use node::{
     NodeUnstageVolumeRequest, PublishedTargets, SingleNodeWriter, StageUnstageVolume,
 };
 #[cfg(all(feature = "mount", target_os = "linux"))]
-pub use node::{Attachment, BlockDevices, BlockNode, Directories, DirectoryNode, remove_tree};
+pub use node::{
+    Attachment, BlockDevices, BlockNode, Directories, DirectoryNode, EphemeralContent, EphemeralNode,
+    FuseFilesystems, FuseNode, SharedFilesystems, SharedNode, remove_tree,
+};
 pub use plugin::{Mode, Plugin};
 pub use rpc::{Rpc, Service};
 pub use server::{Endpoint, Registration, ServeError};

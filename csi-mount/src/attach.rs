@@ -81,7 +81,7 @@ pub(crate) enum Prepared {
 }
 
 impl Prepared {
-    fn fd(&self) -> &OwnedFd {
+    pub(crate) fn fd(&self) -> &OwnedFd {
         match self {
             Self::Detached(fd) | Self::InScratch(_, fd) => fd,
         }

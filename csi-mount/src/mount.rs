@@ -144,7 +144,7 @@ impl<'a> Mount<'a> {
     }
 
     /// The filesystem's mount in no namespace, with its attributes.
-    fn detached(&self, target: &Target) -> Result<OwnedFd> {
+    pub(crate) fn detached(&self, target: &Target) -> Result<OwnedFd> {
         let context = fsopen(self.fs_type, FsOpenFlags::FSOPEN_CLOEXEC)
             .map_err(|error| diagnose::of_type(target, self.fs_type, error))?;
         let mount = self.configure(&context).and_then(|()| {

@@ -1,14 +1,19 @@
 //! The Node service: volumes as one node has them.
 //!
 //! [`Node`] is what every node plugin has; each optional capability is a trait of its own, named as the spec names
-//! it, and registered with [`NodeService`]. On Linux, with feature `mount`, [`BlockNode`] and
-//! [`DirectoryNode`] are all of it for volumes that are block devices or directories, and the requests have methods that do the mounting.
+//! it, and registered with [`NodeService`]. On Linux, with feature `mount`, [`BlockNode`],
+//! [`DirectoryNode`], [`SharedNode`], [`FuseNode`] and [`EphemeralNode`] are all of it for volumes of their kind, and
+//! the requests have methods that do the mounting.
 
 #[cfg(all(feature = "mount", target_os = "linux"))]
 mod block;
 #[cfg(all(feature = "mount", target_os = "linux"))]
 mod directory;
+#[cfg(all(feature = "mount", target_os = "linux"))]
+mod ephemeral;
 mod expand;
+#[cfg(all(feature = "mount", target_os = "linux"))]
+mod fuse;
 mod health;
 mod info;
 #[cfg(all(feature = "mount", target_os = "linux"))]
@@ -18,6 +23,8 @@ mod publish;
 #[cfg(all(feature = "mount", target_os = "linux"))]
 mod remove_tree;
 mod service;
+#[cfg(all(feature = "mount", target_os = "linux"))]
+mod shared;
 mod stage;
 mod stats;
 #[cfg(all(feature = "mount", target_os = "linux"))]
@@ -27,7 +34,11 @@ mod targets;
 pub use block::{Attachment, BlockDevices, BlockNode};
 #[cfg(all(feature = "mount", target_os = "linux"))]
 pub use directory::{Directories, DirectoryNode};
+#[cfg(all(feature = "mount", target_os = "linux"))]
+pub use ephemeral::{EphemeralContent, EphemeralNode};
 pub use expand::{NodeExpandVolume, NodeExpandVolumeRequest};
+#[cfg(all(feature = "mount", target_os = "linux"))]
+pub use fuse::{FuseFilesystems, FuseNode};
 pub use health::{
     GetStorageHealth, NodeGetStorageHealthRequest, NodeGetVolumeHealth, NodeGetVolumeHealthRequest,
 };
@@ -40,5 +51,7 @@ pub use publish::{Node, NodePublishVolumeRequest, NodeUnpublishVolumeRequest};
 pub use remove_tree::remove_tree;
 pub use service::NodeService;
 pub(crate) use service::NodeTable;
+#[cfg(all(feature = "mount", target_os = "linux"))]
+pub use shared::{SharedFilesystems, SharedNode};
 pub use stage::{NodeStageVolumeRequest, NodeUnstageVolumeRequest, StageUnstageVolume};
 pub use stats::{GetVolumeStats, NodeGetVolumeStatsRequest};

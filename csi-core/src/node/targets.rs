@@ -40,6 +40,15 @@ impl MountTable {
         self.targets(target, &[&source], is_volume)
     }
 
+    /// The targets of a filesystem that is mounted for the volume alone, and known by what the table says of it.
+    pub(super) fn of_mounts(
+        &self,
+        target: &Path,
+        is_volume: impl Fn(&MountEntry) -> bool,
+    ) -> PublishedTargets {
+        self.targets(target, &[], is_volume)
+    }
+
     /// The targets of what is mounted at the staging path.
     pub(super) fn of_staged(&self, staging: &Path, target: &Path, fs_type: Option<&str>) -> PublishedTargets {
         if let Some(found) = self.at(target) {

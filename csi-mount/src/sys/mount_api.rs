@@ -32,7 +32,16 @@ struct MountAttr {
 pub(crate) fn mount_setattr(mount: impl AsFd, add: MountAttributes, depth: Depth) -> io::Result<()> {
     // An access time mode is set only together with clearing the field.
     let clear = if add.bits() & ATIME_MODE == 0 { 0 } else { ATIME_MODE };
-    let attr = MountAttr { set: add.bits(), clear, propagation: 0, user_namespace: 0 };
+    change(mount, add.bits(), clear, depth)
+}
+
+/// Takes the read-only attribute off a mount. Linux 5.12.
+pub(crate) fn make_writable(mount: impl AsFd) -> io::Result<()> {
+    change(mount, 0, MountAttributes::RDONLY.bits(), Depth::Single)
+}
+
+fn change(mount: impl AsFd, set: u64, clear: u64, depth: Depth) -> io::Result<()> {
+    let attr = MountAttr { set, clear, propagation: 0, user_namespace: 0 };
     let flags = match depth {
         Depth::Single => libc::AT_EMPTY_PATH,
         Depth::Recursive => libc::AT_EMPTY_PATH | libc::AT_RECURSIVE,

@@ -1,0 +1,179 @@
+//! A whole node plugin for filesystems that a program serves by FUSE: the driver says which program, and the rest is
+//! done here.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use csi_mount::flow::fuse::{self, FuseDaemon};
+use csi_mount::{ErrorKind, Target};
+
+use super::shared::at;
+use super::{
+    Attachment, GetVolumeStats, Node, NodeGetVolumeStatsRequest, NodeInfo, NodePublishVolumeRequest,
+    NodeService, NodeStageVolumeRequest, NodeUnpublishVolumeRequest, NodeUnstageVolumeRequest,
+    PublishedTargets, StageUnstageVolume, targets::MountTable,
+};
+use crate::{Error, MountFlags, Result, VolumeCapability, VolumeStats, blocking};
+
+/// What only the driver knows of its FUSE filesystems. [`FuseNode`] makes a node plugin of it.
+#[async_trait]
+pub trait FuseFilesystems: Send + Sync + 'static {
+    /// Which node this is; the machine's host name, unless the driver knows better. See [`Node::info`].
+    ///
+    /// # Errors
+    /// Those of any RPC.
+    async fn info(&self) -> Result<NodeInfo> {
+        NodeInfo::of_host()
+    }
+
+    /// The program that mounts the volume at this directory, with the mount flags that the caller asks for, which only
+    /// the driver can put into its words. A password belongs into [`FuseDaemon::secret`].
+    ///
+    /// It is asked at each stage. It is asked at a publish, too, with the secrets of that call, when the daemon was lost
+    /// meanwhile: it is then started anew.
+    ///
+    /// # Errors
+    /// [`Error::VolumeNotFound`] (NOT_FOUND); [`Error::InvalidArgument`] for flags that can't be had.
+    async fn daemon(&self, volume: &Attachment, flags: &MountFlags, mountpoint: &Path) -> Result<FuseDaemon>;
+
+    /// The mount is there and answers: whether the volume is ready besides, for a daemon that mounts before it knows.
+    /// An error fails the stage; the daemon stays for the next try.
+    ///
+    /// # Errors
+    /// Whatever keeps the volume from being used.
+    async fn ready(&self, _volume: &Attachment, _mountpoint: &Path) -> Result<()> {
+        Ok(())
+    }
+}
+
+/// A node plugin for FUSE filesystems: starts a daemon for each volume, outside of this process's lifetime, binds its
+/// mount for each workload, replaces a daemon that is lost, and sees it end. See [`csi_mount::flow::fuse`].
+///
+/// ```
+/// use csi_core::mount::flow::fuse::FuseDaemon;
+/// use csi_core::*;
+/// use std::{path::Path, sync::Arc};
+///
+/// struct Buckets;
+///
+/// #[async_trait]
+/// impl FuseFilesystems for Buckets {
+///     async fn daemon(&self, volume: &Attachment, _: &MountFlags, mountpoint: &Path) -> Result<FuseDaemon> {
+///         let daemon = FuseDaemon::new("example-s3").arg(volume.volume_id.as_str()).arg(mountpoint);
+///         Ok(daemon.secret(volume.secrets.require("key")?))
+///     }
+/// }
+///
+/// let service = FuseNode::service(Arc::new(Buckets));
+/// # drop(service);
+/// ```
+#[derive(Debug, Clone)]
+pub struct FuseNode<F>(Arc<F>);
+
+impl<F: FuseFilesystems> FuseNode<F> {
+    /// The node plugin of these filesystems.
+    pub fn new(filesystems: Arc<F>) -> Self {
+        Self(filesystems)
+    }
+
+    /// The same as a service, with all that it can do registered.
+    pub fn service(filesystems: Arc<F>) -> NodeService<Self> {
+        NodeService::new(Arc::new(Self::new(filesystems))).stage_unstage_volume().get_volume_stats()
+    }
+
+    async fn stage(&self, volume: &Attachment, capability: &VolumeCapability, staging: &Path) -> Result<()> {
+        let Some(flags) = flags(capability) else { return Err(no_device()) };
+        let daemon = self.0.daemon(volume, flags, staging).await?;
+        let path = staging.to_owned();
+        blocking(move || {
+            let outcome = fuse::stage(&Target::new(&path)?, &daemon)?;
+            tracing::info!(?daemon, ?outcome, "staged");
+            Ok(())
+        })
+        .await?;
+        self.0.ready(volume, staging).await
+    }
+}
+
+fn flags(capability: &VolumeCapability) -> Option<&MountFlags> {
+    match &capability.access {
+        crate::Access::Mount { mount_flags, .. } => Some(mount_flags),
+        crate::Access::Block => None,
+    }
+}
+
+fn no_device() -> Error {
+    Error::Unsupported("volume_capability.block: a FUSE filesystem is no device".to_owned())
+}
+
+#[async_trait]
+impl<F: FuseFilesystems> StageUnstageVolume for FuseNode<F> {
+    async fn stage_volume(&self, request: NodeStageVolumeRequest) -> Result<()> {
+        let volume = Attachment {
+            volume_id: request.volume_id,
+            publish_context: request.publish_context,
+            volume_context: request.volume_context,
+            secrets: request.secrets,
+        };
+        self.stage(&volume, &request.volume_capability, &request.staging_target_path).await
+    }
+
+    async fn unstage_volume(&self, request: NodeUnstageVolumeRequest) -> Result<()> {
+        blocking(move || at(&request.staging_target_path, |staging| fuse::unstage(staging).map(drop))).await
+    }
+}
+
+#[async_trait]
+impl<F: FuseFilesystems> Node for FuseNode<F> {
+    async fn info(&self) -> Result<NodeInfo> {
+        self.0.info().await
+    }
+
+    async fn publish_volume(&self, request: NodePublishVolumeRequest) -> Result<()> {
+        if !request.volume_capability.is_mount() {
+            return Err(no_device());
+        }
+        // Of the flags the daemon has those that are a filesystem's; the bind has those of a mount.
+        let attributes = request.attributes()?;
+        let Some(staging) = request.staging_target_path else {
+            return Err(Error::invalid("staging_target_path", "is required: this driver stages its volumes"));
+        };
+        let path = staging.clone();
+        if blocking(move || Ok(fuse::is_lost(&path)?)).await? {
+            let volume = Attachment {
+                volume_id: request.volume_id,
+                publish_context: request.publish_context,
+                volume_context: request.volume_context,
+                secrets: request.secrets,
+            };
+            self.stage(&volume, &request.volume_capability, &staging).await?;
+        }
+        let target = request.target_path;
+        blocking(move || match fuse::publish(&staging, &Target::new(&target)?, attributes) {
+            Ok(_) => Ok(()),
+            Err(error) if error.kind() == ErrorKind::NotFound => Err(Error::NotStaged(error.to_string())),
+            Err(error) => Err(error.into()),
+        })
+        .await
+    }
+
+    async fn published(&self, request: &NodePublishVolumeRequest) -> Result<PublishedTargets> {
+        let Some(staging) = request.staging_target_path.clone() else {
+            return Ok(PublishedTargets::default());
+        };
+        let target = request.target_path.clone();
+        blocking(move || Ok(MountTable::read()?.of_staged(&staging, &target, None))).await
+    }
+
+    async fn unpublish_volume(&self, request: NodeUnpublishVolumeRequest) -> Result<()> {
+        blocking(move || at(&request.target_path, |target| fuse::unpublish(target).map(drop))).await
+    }
+}
+
+#[async_trait]
+impl<F: FuseFilesystems> GetVolumeStats for FuseNode<F> {
+    async fn volume_stats(&self, request: NodeGetVolumeStatsRequest) -> Result<VolumeStats> {
+        request.statfs().await
+    }
+}

@@ -1,0 +1,209 @@
+//! A whole node plugin for filesystems of a server: the driver says what to mount and how, and the rest is done here.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use csi_mount::flow::shared::{self, SharedSource};
+use csi_mount::{ErrorKind, MountAttributes, Target};
+
+use super::kernel::mount_options;
+use super::{
+    Attachment, GetVolumeStats, Node, NodeGetVolumeStatsRequest, NodeInfo, NodePublishVolumeRequest,
+    NodeService, NodeStageVolumeRequest, NodeUnpublishVolumeRequest, NodeUnstageVolumeRequest,
+    PublishedTargets, StageUnstageVolume, targets::MountTable,
+};
+use crate::{Error, Result, VolumeCapability, VolumeStats, blocking};
+
+/// What only the driver knows of its shared filesystems (NFS, CephFS, SMB and their kind). [`SharedNode`] makes a node
+/// plugin of it.
+#[async_trait]
+pub trait SharedFilesystems: Send + Sync + 'static {
+    /// Which node this is; the machine's host name, unless the driver knows better. See [`Node::info`].
+    ///
+    /// # Errors
+    /// Those of any RPC.
+    async fn info(&self) -> Result<NodeInfo> {
+        NodeInfo::of_host()
+    }
+
+    /// The filesystem that the volume is: its type, its source, and the options that only the driver knows, passwords
+    /// among them. The caller's mount flags are added; where both say something, the driver's count.
+    ///
+    /// It is asked at each stage, and at each publish that mounts, more than once.
+    ///
+    /// # Errors
+    /// [`Error::VolumeNotFound`] (NOT_FOUND); [`Error::Unavailable`] while the server can't be found.
+    async fn source(&self, volume: &Attachment) -> Result<SharedSource>;
+}
+
+/// A node plugin for shared filesystems: mounts them once for the node and binds them for each workload, or mounts them
+/// for each, and lets go of them whatever their server does. See [`csi_mount::flow::shared`].
+///
+/// ```
+/// use csi_core::mount::{MountOptions, flow::shared::SharedSource};
+/// use csi_core::*;
+/// use std::sync::Arc;
+///
+/// struct Nfs;
+///
+/// #[async_trait]
+/// impl SharedFilesystems for Nfs {
+///     async fn source(&self, volume: &Attachment) -> Result<SharedSource> {
+///         let address = volume.volume_context.require("address")?;
+///         let options = MountOptions::parse(["vers=4.2"])?.with_option("addr", address)?;
+///         Ok(SharedSource::new("nfs", format!("{address}:/{}", volume.volume_id)).options(options))
+///     }
+/// }
+///
+/// let service = SharedNode::service(Arc::new(Nfs));
+/// # drop(service);
+/// ```
+#[derive(Debug)]
+pub struct SharedNode<S> {
+    filesystems: Arc<S>,
+    staging: Staging,
+}
+
+/// Where a volume is mounted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Staging {
+    Staged,
+    Unstaged,
+}
+
+impl<S: SharedFilesystems> SharedNode<S> {
+    /// The node plugin of these filesystems, which are mounted once for the node, with all that it can do registered.
+    pub fn service(filesystems: Arc<S>) -> NodeService<Self> {
+        let node = Self { filesystems, staging: Staging::Staged };
+        NodeService::new(Arc::new(node)).stage_unstage_volume().get_volume_stats()
+    }
+
+    /// The same without staging: a volume is mounted at each of its targets. For filesystems where a mount is cheap, or
+    /// that are mounted as somebody else for each workload.
+    pub fn unstaged_service(filesystems: Arc<S>) -> NodeService<Self> {
+        let node = Self { filesystems, staging: Staging::Unstaged };
+        NodeService::new(Arc::new(node)).get_volume_stats()
+    }
+
+    async fn source(&self, volume: &Attachment, capability: &VolumeCapability) -> Result<SharedSource> {
+        if !capability.is_mount() {
+            return Err(Error::Unsupported(
+                "volume_capability.block: a shared filesystem is no device".to_owned(),
+            ));
+        }
+        let asked = mount_options(capability)?;
+        Ok(self.filesystems.source(volume).await?.besides(asked)?)
+    }
+
+    async fn source_at_target(&self, request: &NodePublishVolumeRequest) -> Result<SharedSource> {
+        let volume = Attachment {
+            volume_id: request.volume_id.clone(),
+            publish_context: request.publish_context.clone(),
+            volume_context: request.volume_context.clone(),
+            secrets: request.secrets.clone(),
+        };
+        self.source(&volume, &request.volume_capability).await
+    }
+
+    /// An inline volume has no staging path, whatever the driver offers.
+    fn is_bound(&self, request: &NodePublishVolumeRequest) -> bool {
+        self.staging == Staging::Staged && request.staging_target_path.is_some()
+    }
+}
+
+#[async_trait]
+impl<S: SharedFilesystems> StageUnstageVolume for SharedNode<S> {
+    async fn stage_volume(&self, request: NodeStageVolumeRequest) -> Result<()> {
+        let is_read_only = request.volume_capability.access_mode.is_read_only();
+        let volume = Attachment {
+            volume_id: request.volume_id,
+            publish_context: request.publish_context,
+            volume_context: request.volume_context,
+            secrets: request.secrets,
+        };
+        let mut source = self.source(&volume, &request.volume_capability).await?;
+        if is_read_only {
+            source = source.with_attributes(MountAttributes::RDONLY);
+        }
+        let staging = request.staging_target_path;
+        blocking(move || {
+            let outcome = shared::stage(&Target::new(&staging)?, &source)?;
+            tracing::info!(?source, ?outcome, "staged");
+            Ok(())
+        })
+        .await
+    }
+
+    async fn unstage_volume(&self, request: NodeUnstageVolumeRequest) -> Result<()> {
+        blocking(move || at(&request.staging_target_path, |staging| shared::unstage(staging).map(drop))).await
+    }
+}
+
+#[async_trait]
+impl<S: SharedFilesystems> Node for SharedNode<S> {
+    async fn info(&self) -> Result<NodeInfo> {
+        self.filesystems.info().await
+    }
+
+    async fn publish_volume(&self, request: NodePublishVolumeRequest) -> Result<()> {
+        if !request.volume_capability.is_mount() {
+            return Err(Error::Unsupported(
+                "volume_capability.block: a shared filesystem is no device".to_owned(),
+            ));
+        }
+        let attributes = request.attributes()?;
+        let target = request.target_path.clone();
+        if !self.is_bound(&request) {
+            let source = self.source_at_target(&request).await?;
+            return blocking(move || {
+                shared::publish_directly(&Target::new(&target)?, &source, attributes)?;
+                Ok(())
+            })
+            .await;
+        }
+        let Some(staging) = request.staging_target_path else { return Ok(()) };
+        blocking(move || match shared::publish(&staging, &Target::new(&target)?, attributes) {
+            Ok(_) => Ok(()),
+            Err(error) if error.kind() == ErrorKind::NotFound => Err(Error::NotStaged(error.to_string())),
+            Err(error) => Err(error.into()),
+        })
+        .await
+    }
+
+    async fn published(&self, request: &NodePublishVolumeRequest) -> Result<PublishedTargets> {
+        let target = request.target_path.clone();
+        match &request.staging_target_path {
+            Some(staging) if self.is_bound(request) => {
+                let staging = staging.clone();
+                blocking(move || Ok(MountTable::read()?.of_staged(&staging, &target, None))).await
+            }
+            _ => {
+                let source = self.source_at_target(request).await?;
+                blocking(move || {
+                    Ok(MountTable::read()?.of_mounts(&target, |entry| source.is_mounted_as(entry)))
+                })
+                .await
+            }
+        }
+    }
+
+    async fn unpublish_volume(&self, request: NodeUnpublishVolumeRequest) -> Result<()> {
+        blocking(move || at(&request.target_path, |target| shared::unpublish(target).map(drop))).await
+    }
+}
+
+/// A path whose parent is gone has nothing on it.
+pub(super) fn at(path: &std::path::Path, step: impl FnOnce(&Target) -> csi_mount::Result<()>) -> Result<()> {
+    match Target::new(path) {
+        Ok(target) => Ok(step(&target)?),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+#[async_trait]
+impl<S: SharedFilesystems> GetVolumeStats for SharedNode<S> {
+    async fn volume_stats(&self, request: NodeGetVolumeStatsRequest) -> Result<VolumeStats> {
+        request.statfs().await
+    }
+}

@@ -1,0 +1,133 @@
+//! Volumes of known content through the whole plugin, on real mounts. Needs root.
+#![cfg(all(feature = "mount", target_os = "linux"))]
+
+mod common;
+mod private;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+
+use common::{Served, mount_capability};
+use csi_core::mount::flow::ephemeral::Content;
+use csi_core::*;
+use csi_proto::v1;
+use private::on_tmpfs;
+use tonic::Code;
+
+/// What is in the volumes.
+#[derive(Default)]
+struct Vault {
+    secret: Mutex<Option<String>>,
+    removed: AtomicU32,
+}
+
+#[async_trait]
+impl EphemeralContent for Vault {
+    async fn info(&self) -> Result<NodeInfo> {
+        NodeInfo::new("n")
+    }
+
+    async fn content(&self, request: &NodePublishVolumeRequest) -> Result<Content> {
+        let secret = self.secret.lock().unwrap().clone();
+        let secret = secret.ok_or_else(|| Error::Unavailable("the vault is sealed".to_owned()))?;
+        let pod = request.volume_context.pod("pod.name").unwrap_or_default();
+        Ok(Content::new().file_with_mode("secret", secret, 0o440)?.file("pod/name", pod)?)
+    }
+
+    async fn removed(&self, _: &VolumeId) -> Result<()> {
+        self.removed.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+}
+
+fn publish(target: &Path, token: &str) -> v1::NodePublishVolumeRequest {
+    let context = [("ephemeral", "true"), ("pod.name", "web-0"), ("serviceAccount.tokens", token)];
+    let context = context.map(|(key, value)| (format!("csi.storage.k8s.io/{key}"), value.to_owned()));
+    v1::NodePublishVolumeRequest {
+        volume_id: "csi-1f0c".into(),
+        target_path: target.display().to_string(),
+        volume_capability: Some(mount_capability(1)),
+        readonly: true,
+        volume_context: BTreeMap::from(context),
+        ..Default::default()
+    }
+}
+
+#[test]
+fn a_republish_refreshes_in_place() {
+    on_tmpfs(async |place| {
+        let vault = Arc::new(Vault::default());
+        let node = EphemeralNode::service(vault.clone());
+        let served = Served::start(Plugin::new("vault.csi.example.org", "1").node(node)).await;
+        let target = place.join("target");
+        let read = || std::fs::read_to_string(target.join("secret")).unwrap();
+
+        let sealed = served.node().node_publish_volume(publish(&target, "t")).await.unwrap_err();
+        assert_eq!(sealed.code(), Code::Unavailable);
+        assert!(!target.exists());
+
+        for secret in ["one", "two", "two", "three"] {
+            *vault.secret.lock().unwrap() = Some(secret.to_owned());
+            served.node().node_publish_volume(publish(&target, secret)).await.unwrap();
+            assert_eq!(read(), secret);
+            let stacked =
+                csi_mount::mounts().unwrap().iter().filter(|entry| entry.mount_point == target).count();
+            assert_eq!(stacked, 1);
+        }
+        assert_eq!(std::fs::read_to_string(target.join("pod/name")).unwrap(), "web-0");
+        assert!(std::fs::write(target.join("x"), "").is_err(), "read-only");
+
+        // What the driver can't tell now leaves what is there.
+        *vault.secret.lock().unwrap() = None;
+        served.node().node_publish_volume(publish(&target, "t")).await.unwrap_err();
+        assert_eq!(read(), "three");
+
+        *vault.secret.lock().unwrap() = Some("four".to_owned());
+        let writable = v1::NodePublishVolumeRequest { readonly: false, ..publish(&target, "t") };
+        assert_eq!(
+            served.node().node_publish_volume(writable).await.unwrap_err().code(),
+            Code::AlreadyExists
+        );
+        let elsewhere = publish(&place.join("elsewhere"), "t");
+        assert_eq!(
+            served.node().node_publish_volume(elsewhere).await.map(drop).map_err(|s| s.code()),
+            Ok(())
+        );
+
+        for path in [&target, &target, &place.join("elsewhere")] {
+            let request = v1::NodeUnpublishVolumeRequest {
+                volume_id: "csi-1f0c".into(),
+                target_path: path.display().to_string(),
+            };
+            served.node().node_unpublish_volume(request).await.unwrap();
+            assert!(!path.exists());
+        }
+        assert_eq!(vault.removed.load(Ordering::Relaxed), 3);
+    });
+}
+
+#[test]
+fn what_these_volumes_cannot_be_is_refused() {
+    on_tmpfs(async |place| {
+        let vault = Arc::new(Vault { secret: Mutex::new(Some("s".to_owned())), ..Vault::default() });
+        let served =
+            Served::start(Plugin::new("vault.csi.example.org", "1").node(EphemeralNode::service(vault)))
+                .await;
+        let target = place.join("target");
+        let mut flags = publish(&target, "t");
+        let mut capability = mount_capability(1);
+        if let Some(v1::volume_capability::AccessType::Mount(mount)) = &mut capability.access_type {
+            mount.mount_flags = vec!["size=1g".into()];
+        }
+        flags.volume_capability = Some(capability);
+        let refused = served.node().node_publish_volume(flags).await.unwrap_err();
+        assert_eq!(refused.code(), Code::InvalidArgument, "{refused}");
+        let mut block = publish(&target, "t");
+        block.volume_capability = Some(common::block_capability(1));
+        let refused = served.node().node_publish_volume(block).await.unwrap_err();
+        assert_eq!(refused.code(), Code::FailedPrecondition, "{refused}");
+        assert!(!target.exists());
+    });
+}

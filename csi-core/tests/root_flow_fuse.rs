@@ -1,0 +1,163 @@
+//! A FUSE filesystem through the whole plugin, with a daemon that is this very program, started anew. Needs root.
+#![cfg(all(feature = "mount", target_os = "linux"))]
+
+mod common;
+mod private;
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::fd::AsRawFd;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use common::{Served, mount_capability};
+use csi_core::mount::flow::fuse::FuseDaemon;
+use csi_core::mount::{Mount, MountOptions, Target};
+use csi_core::*;
+use csi_proto::v1;
+use private::on_tmpfs;
+use tonic::Code;
+
+const AT: &str = "ROOT_FLOW_FUSE_AT";
+
+/// No test: the daemon. It mounts by the name that its standard input says, answers the first request, and what is
+/// looked at for the health of a mount.
+#[test]
+fn serve_as_daemon() {
+    let Some(at) = std::env::var_os(AT).map(PathBuf::from) else { return };
+    let mut name = String::new();
+    std::io::stdin().read_to_string(&mut name).unwrap();
+    let mut device = File::options().read(true).write(true).open("/dev/fuse").unwrap();
+    let options = MountOptions::parse(["rootmode=40000", "user_id=0", "group_id=0"]).unwrap();
+    let options = options.with_option("fd", &device.as_raw_fd().to_string()).unwrap();
+    Mount::new("fuse", &name).options(&options).at(&Target::new(at).unwrap()).unwrap();
+    let mut request = [0; 8192];
+    while device.read(&mut request).is_ok() {
+        let (error, body) = match u32::from_ne_bytes(request[4..8].try_into().unwrap()) {
+            36 => continue,
+            26 => (0, words(64, &[(0, 7), (4, 31), (20, 4096)])),
+            3 => (0, words(104, &[(16, 1), (76, 0o040_755), (80, 2)])),
+            17 => (0, words(80, &[(40, 4096), (48, 4096)])),
+            _ => (-38_i32, Vec::new()),
+        };
+        let mut answer = (16 + body.len() as u32).to_ne_bytes().to_vec();
+        answer.extend(error.to_ne_bytes());
+        answer.extend(&request[8..16]);
+        answer.extend(body);
+        let _ = device.write_all(&answer);
+    }
+    std::process::exit(0);
+}
+
+/// So many bytes, zero but for these words.
+fn words(length: usize, values: &[(usize, u32)]) -> Vec<u8> {
+    let mut bytes = vec![0; length];
+    for (offset, value) in values {
+        bytes[*offset..offset + 4].copy_from_slice(&value.to_ne_bytes());
+    }
+    bytes
+}
+
+#[derive(Default)]
+struct Buckets {
+    asked: AtomicU32,
+}
+
+#[async_trait]
+impl FuseFilesystems for Buckets {
+    async fn info(&self) -> Result<NodeInfo> {
+        NodeInfo::new("n")
+    }
+
+    async fn daemon(&self, volume: &Attachment, flags: &MountFlags, at: &Path) -> Result<FuseDaemon> {
+        self.asked.fetch_add(1, Ordering::Relaxed);
+        assert_eq!(flags.iter().collect::<Vec<_>>(), ["noexec"]);
+        let daemon = FuseDaemon::new(std::env::current_exe()?).env(AT, at);
+        let name = format!("{}-by-{}", volume.volume_id, volume.secrets.require("key")?);
+        Ok(daemon.args(["--exact", "serve_as_daemon"]).secret(name))
+    }
+}
+
+fn capability() -> Option<v1::VolumeCapability> {
+    let mut capability = mount_capability(5);
+    if let Some(v1::volume_capability::AccessType::Mount(mount)) = &mut capability.access_type {
+        mount.mount_flags = vec!["noexec".into()];
+    }
+    Some(capability)
+}
+
+fn text(path: &Path) -> String {
+    path.display().to_string()
+}
+
+#[test]
+fn a_volume_goes_the_whole_way_and_a_lost_daemon_is_replaced() {
+    on_tmpfs(async |place| {
+        let buckets = Arc::new(Buckets::default());
+        let plugin = Plugin::new("s3.csi.example.org", "1").node(FuseNode::service(Arc::clone(&buckets)));
+        let served = Served::start(plugin).await;
+        let (staging, pod) = (place.join("staging"), place.join("pod"));
+        std::fs::create_dir(&staging).unwrap();
+        let stage = v1::NodeStageVolumeRequest {
+            volume_id: "v".into(),
+            staging_target_path: text(&staging),
+            volume_capability: capability(),
+            secrets: [("key".to_owned(), "stage".to_owned())].into(),
+            ..Default::default()
+        };
+        let publish = v1::NodePublishVolumeRequest {
+            volume_id: "v".into(),
+            staging_target_path: text(&staging),
+            target_path: text(&pod),
+            volume_capability: capability(),
+            secrets: [("key".to_owned(), "publish".to_owned())].into(),
+            ..Default::default()
+        };
+        let unstage =
+            v1::NodeUnstageVolumeRequest { volume_id: "v".into(), staging_target_path: text(&staging) };
+        let unpublish = v1::NodeUnpublishVolumeRequest { volume_id: "v".into(), target_path: text(&pod) };
+        let source = || Target::new(&pod).unwrap().mounted().unwrap().unwrap().source;
+
+        let early = served.node().node_publish_volume(publish.clone()).await.unwrap_err();
+        assert_eq!(early.code(), Code::FailedPrecondition, "{early}");
+        for _ in 0..2 {
+            served.node().node_stage_volume(stage.clone()).await.unwrap();
+            served.node().node_publish_volume(publish.clone()).await.unwrap();
+        }
+        assert_eq!(source(), "v-by-stage");
+        let busy = served.node().node_unstage_volume(unstage.clone()).await.unwrap_err();
+        assert_eq!(busy.code(), Code::FailedPrecondition, "{busy}");
+
+        // What a killed daemon leaves: the connection is aborted, and every answer is ENOTCONN.
+        kill_daemon(&staging);
+        common::eventually("the daemon is lost", || csi_mount::flow::fuse::is_lost(&staging).unwrap()).await;
+        served.node().node_publish_volume(publish).await.unwrap();
+        assert_eq!(source(), "v-by-publish");
+        assert_eq!(buckets.asked.load(Ordering::Relaxed), 3);
+
+        served.node().node_unpublish_volume(unpublish).await.unwrap();
+        for _ in 0..2 {
+            served.node().node_unstage_volume(unstage.clone()).await.unwrap();
+        }
+        assert!(!csi_mount::mounts().unwrap().iter().any(|entry| entry.fs_type == "fuse"));
+        assert!(daemons(&staging).is_empty());
+    });
+}
+
+fn daemons(staging: &Path) -> Vec<String> {
+    let mark = format!("CSI_MOUNT_FUSE_AT={}", staging.display());
+    let all = std::fs::read_dir("/proc").unwrap();
+    let numbers = all.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+    let is_marked = |pid: &String| {
+        let environment = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+        environment.split(|byte| *byte == 0).any(|variable| variable == mark.as_bytes())
+    };
+    numbers.filter(is_marked).collect()
+}
+
+fn kill_daemon(staging: &Path) {
+    for pid in daemons(staging) {
+        assert!(std::process::Command::new("kill").args(["-9", &pid]).status().unwrap().success());
+    }
+}

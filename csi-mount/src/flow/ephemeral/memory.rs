@@ -1,0 +1,76 @@
+//! A tmpfs that is filled before anyone sees it, and changed though its mount is read-only.
+
+use std::os::fd::AsFd;
+
+use rustix::fs::FileType;
+use rustix::io::Errno;
+use rustix::mount::{OpenTreeFlags, open_tree};
+
+use super::version;
+use super::{Content, EphemeralPlan};
+use crate::attach::Prepared;
+use crate::details::Details;
+use crate::sys::features::{self, Feature};
+use crate::sys::mount_api::{self, Depth};
+use crate::{Error, ErrorKind, Mount, MountAttributes, MountOptions, Result, Target, legacy_mount, scratch};
+
+const REFRESH: &str = "refresh";
+
+/// A tmpfs with the content in it and the plan's attributes, to be put onto the target.
+pub(super) fn filled(target: &Target, content: &Content, plan: &EphemeralPlan) -> Result<Prepared> {
+    let mount = unswapped(target, plan)?;
+    version::write(mount.fd(), target.path(), content, plan.group)?;
+    if let Prepared::Detached(fd) = &mount {
+        // Nothing of it is open for writing any more, which would keep it from becoming read-only.
+        mount_api::mount_setattr(fd, plan.attributes, Depth::Single)
+            .map_err(|error| Error::os("set attributes of", target.path(), error))?;
+        return Ok(mount);
+    }
+    scratch::bind(target.path(), mount.fd(), Depth::Single, plan.attributes, FileType::Directory)
+}
+
+/// An empty, writable tmpfs that nobody sees, out of swap where the kernel has that.
+fn unswapped(target: &Target, plan: &EphemeralPlan) -> Result<Prepared> {
+    let options = plan.options()?;
+    match empty(target, plan, &options.clone().with_flag_option("noswap")?) {
+        // Not known before Linux 6.4, and not allowed in a user namespace.
+        Err(error) if is_refusal(&error) => empty(target, plan, &options),
+        mounted => mounted,
+    }
+}
+
+fn is_refusal(error: &Error) -> bool {
+    let refusals = [Errno::INVAL, Errno::PERM, Errno::OPNOTSUPP].map(Errno::raw_os_error);
+    error.raw_os_error().is_some_and(|number| refusals.contains(&number))
+}
+
+fn empty(target: &Target, plan: &EphemeralPlan, options: &MountOptions) -> Result<Prepared> {
+    if features::has(Feature::FsContext) && features::has(Feature::MountSetattr) {
+        Ok(Prepared::Detached(Mount::new("tmpfs", plan.source()).options(options).detached(target)?))
+    } else {
+        legacy_mount::prepare("tmpfs", plan.source().as_ref(), options, target)
+    }
+}
+
+/// The volume that is mounted at the target, by a mount of our own that can be written to and that nobody sees. None
+/// when nothing is mounted there any more.
+pub(super) fn writable_view(target: &Target, plan: &EphemeralPlan) -> Result<Option<Prepared>> {
+    let seen = match target.look(REFRESH) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        seen => seen?,
+    };
+    let details = Details::of(&seen.fd, REFRESH, target.path())?;
+    let Some(details) = details.filter(|_| seen.facts.is_mount_root) else { return Ok(None) };
+    plan.accept(target, &details)?;
+    let attributes = plan.attributes.difference(MountAttributes::RDONLY);
+    if !features::has(Feature::FsContext) || !features::has(Feature::MountSetattr) {
+        return scratch::bind(target.path(), &seen.fd, Depth::Single, attributes, FileType::Directory)
+            .map(Some);
+    }
+    let flags =
+        OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_EMPTY_PATH;
+    let os = |error| Error::os(REFRESH, target.path(), error);
+    let view = open_tree(seen.fd.as_fd(), c"", flags).map_err(|error| os(error.into()))?;
+    mount_api::make_writable(&view).map_err(os)?;
+    Ok(Some(Prepared::Detached(view)))
+}

@@ -1,0 +1,100 @@
+//! How an ephemeral volume is mounted, and whether what is mounted is it.
+
+use super::Content;
+use crate::attach;
+use crate::details::Details;
+use crate::mount::MOUNT;
+use crate::{Error, ErrorKind, MountAttributes, MountOptions, Result, Target};
+
+/// Where nothing else is said; certificates and the like are a thousandth of it.
+const SIZE: u64 = 16 << 20;
+/// The kernel takes 255 bytes for a source.
+const LONGEST_NAME: usize = 200;
+
+/// How an ephemeral volume is mounted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[must_use]
+pub struct EphemeralPlan {
+    source: String,
+    size: u64,
+    pub(super) attributes: MountAttributes,
+    pub(super) group: Option<u32>,
+}
+
+impl EphemeralPlan {
+    /// A plan for the volume of this name, which the mount table shows: by it a later publish, also one of a process
+    /// that was started since, knows the volume for its own. Nosuid and nodev, and otherwise writable.
+    pub fn new(name: impl AsRef<str>) -> Self {
+        Self {
+            source: format!("content:{}", name.as_ref()),
+            size: SIZE,
+            attributes: MountAttributes::NOSUID | MountAttributes::NODEV,
+            group: None,
+        }
+    }
+
+    /// With these attributes added: [`RDONLY`](MountAttributes::RDONLY) keeps the workload from writing, and not
+    /// [`publish`](super::publish).
+    pub fn attributes(mut self, attributes: MountAttributes) -> Self {
+        self.attributes = self.attributes.and(attributes);
+        self
+    }
+
+    /// With this size in bytes instead of 16 MiB. Content may be half of it, so that a version and the next have room
+    /// beside each other. It counts when the volume is first published and stays.
+    pub fn size(mut self, size: u64) -> Self {
+        self.size = size;
+        self
+    }
+
+    /// With files and directories of this group. Their modes stay as the content has them.
+    pub fn group(mut self, group: u32) -> Self {
+        self.group = Some(group);
+        self
+    }
+
+    /// What the mount table shows as the source.
+    pub fn source(&self) -> &str {
+        &self.source
+    }
+
+    pub(super) fn options(&self) -> Result<MountOptions> {
+        let options = MountOptions::new()
+            .with_attributes(self.attributes.difference(MountAttributes::RDONLY))
+            .with_option("size", &self.size.to_string())?
+            .with_option("mode", "0755")?;
+        match self.group {
+            Some(group) => options.with_option("gid", &group.to_string()),
+            None => Ok(options),
+        }
+    }
+
+    pub(super) fn check(&self, content: &Content) -> Result<()> {
+        let name = self.source.trim_start_matches("content:");
+        if name.is_empty() || name.len() > LONGEST_NAME || name.contains('\0') {
+            let reason =
+                format!("the volume's name is empty, holds a NUL, or is longer than {LONGEST_NAME} bytes");
+            return Err(Error::new(ErrorKind::InvalidInput, "publish", reason));
+        }
+        let (footprint, size) = (content.footprint(), self.size);
+        if footprint > size / 2 {
+            let reason =
+                format!("the content takes {footprint} bytes, and half of the volume's size is {}", size / 2);
+            return Err(Error::new(ErrorKind::OutOfRange, "publish", reason).mend("give it a greater size"));
+        }
+        Ok(())
+    }
+
+    /// Takes what is mounted for this volume only if it is.
+    pub(super) fn accept(&self, target: &Target, found: &Details) -> Result<()> {
+        if found.fs_type != "tmpfs" || found.source != *self.source {
+            let difference = format!("{} is not mounted", self.source);
+            return Err(attach::refuse(MOUNT, target, found, &difference));
+        }
+        if found.attributes != self.attributes {
+            let difference = format!("asked for {}, it is mounted with other attributes", self.attributes);
+            return Err(attach::refuse(MOUNT, target, found, &difference));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,304 @@
+//! One version of a volume's content beside the next, and the moment that exchanges them.
+
+use std::collections::BTreeSet;
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use rustix::fs::{
+    AtFlags, Dir, FileType, FlockOperation, Gid, Mode, OFlags, fchmod, fchown, flock, fstat, mkdirat, openat,
+    readlinkat, renameat, symlinkat, unlinkat,
+};
+use rustix::io::Errno;
+
+use super::Content;
+use super::content;
+use crate::{Error, ErrorKind, Result, Target};
+
+const WRITE: &str = "write the content of";
+/// The link to the version that counts, and the name of its successor.
+const DATA: &str = "..data";
+const DATA_NEXT: &str = "..data_tmp";
+const DIRECTORY_MODE: u32 = 0o755;
+/// How long another writer may take.
+const LOCKING: Duration = Duration::from_secs(5);
+
+/// What a publish did to the content.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Change {
+    /// It is new.
+    Written,
+    /// It was the same already, and nothing was touched.
+    Unchanged,
+}
+
+/// Makes the content what the directory shows: the old one or the new one at every moment, never a mixture.
+///
+/// `root` is the volume's own directory, on a mount that can be written to.
+pub(super) fn write(root: impl AsFd, path: &Path, content: &Content, group: Option<u32>) -> Result<Change> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let failed = |error: Errno| Error::os(WRITE, path, error);
+    let root = openat(root, ".", flags, Mode::empty()).map_err(failed)?;
+    lock(&root, path)?;
+    let volume = Volume { root, path, content, group: group.map(Gid::from_raw) };
+    let current = volume.current();
+    // What is older than the current version, or was left by a writer that was killed.
+    volume.sweep_versions(current.as_deref())?;
+    let change = match current {
+        Some(current) if volume.is_same(&current) => {
+            volume.link_names().map_err(failed)?;
+            Change::Unchanged
+        }
+        // It stays until the next publish, for those who are on their way into it.
+        _ => {
+            let next = volume.write_version().map_err(|failure| failure.in_volume(path))?;
+            volume.link_names().map_err(failed)?;
+            volume.exchange(&next).map_err(failed)?;
+            Change::Written
+        }
+    };
+    volume.sweep_names().map_err(failed)?;
+    Ok(change)
+}
+
+/// One writer at a time. A workload can take this lock, too, so it is not waited for without end.
+fn lock(root: &OwnedFd, path: &Path) -> Result<()> {
+    let deadline = Instant::now() + LOCKING;
+    loop {
+        match flock(root, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => return Ok(()),
+            Err(Errno::WOULDBLOCK) if Instant::now() < deadline => {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            Err(Errno::WOULDBLOCK) => {
+                let reason = format!("somebody else keeps its directory locked for more than {LOCKING:?}");
+                return Err(Error::new(ErrorKind::Busy, WRITE, reason).at(path));
+            }
+            Err(error) => return Err(Error::os(WRITE, path, error)),
+        }
+    }
+}
+
+struct Volume<'a> {
+    root: OwnedFd,
+    path: &'a Path,
+    content: &'a Content,
+    group: Option<Gid>,
+}
+
+/// What could not be written, relative to the volume.
+struct Failure {
+    file: PathBuf,
+    error: Errno,
+}
+
+impl Failure {
+    fn in_volume(self, path: &Path) -> Error {
+        Error::os(WRITE, path.join(self.file), self.error)
+    }
+}
+
+impl Volume<'_> {
+    /// The directory that `..data` leads to. Of a volume that the workload may write to it may be anything.
+    fn current(&self) -> Option<OsString> {
+        let name = OsString::from_vec(readlinkat(&self.root, DATA, Vec::new()).ok()?.into_bytes());
+        is_version(&name).then_some(name)
+    }
+
+    /// Whether that version is this content, file by file.
+    fn is_same(&self, version: &OsStr) -> bool {
+        let mut count = 0;
+        let Ok(directory) = open_directory(&self.root, version) else { return false };
+        self.holds_only_content(&directory, Path::new(""), &mut count).unwrap_or(false)
+            && count == self.content.len()
+    }
+
+    fn holds_only_content(
+        &self,
+        directory: &OwnedFd,
+        at: &Path,
+        count: &mut usize,
+    ) -> rustix::io::Result<bool> {
+        for name in names(directory)? {
+            let path = at.join(&name);
+            let is_as_asked = match self.content.of(&path) {
+                Some(file) => {
+                    *count += 1;
+                    self.is_file(directory, &name, file)?
+                }
+                None => self.holds_only_content(&open_directory(directory, &name)?, &path, count)?,
+            };
+            if !is_as_asked {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    fn is_file(&self, directory: &OwnedFd, name: &OsStr, file: &content::File) -> rustix::io::Result<bool> {
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let fd = openat(directory, name, flags, Mode::empty())?;
+        let found = fstat(&fd)?;
+        let is_alike = FileType::from_raw_mode(found.st_mode) == FileType::RegularFile
+            && found.st_mode & 0o7777 == file.mode
+            && found.st_size as u64 == file.bytes.len() as u64
+            && self.group.is_none_or(|group| found.st_gid == group.as_raw());
+        let mut bytes = Vec::new();
+        // No more than was asked for, though it grows meanwhile.
+        let limit = file.bytes.len() as u64 + 1;
+        Ok(is_alike && File::from(fd).take(limit).read_to_end(&mut bytes).is_ok() && bytes == file.bytes)
+    }
+
+    /// Writes all files into a new directory that nothing leads to yet. What could not be finished is swept away.
+    fn write_version(&self) -> Result<OsString, Failure> {
+        let name = self.new_directory().map_err(|error| Failure { file: PathBuf::new(), error })?;
+        let written = open_directory(&self.root, &name)
+            .map_err(|error| Failure { file: PathBuf::new(), error })
+            .and_then(|directory| {
+                self.content.files().try_for_each(|(path, file)| {
+                    self.write_file(&directory, path, file)
+                        .map_err(|error| Failure { file: path.to_owned(), error })
+                })
+            });
+        if written.is_err()
+            && let Err(left) = self.remove(&name)
+        {
+            tracing::warn!(%left, "a version that could not be written is left");
+        }
+        written.map(|()| name)
+    }
+
+    /// Named by the time, as the kubelet does it.
+    fn new_directory(&self) -> rustix::io::Result<OsString> {
+        loop {
+            let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+            let name = OsString::from(format!("..{}.{:09}", now.as_secs(), now.subsec_nanos()));
+            match mkdirat(&self.root, &name, Mode::from_raw_mode(0o700)) {
+                Ok(()) => {
+                    self.finish(&open_directory(&self.root, &name)?, DIRECTORY_MODE)?;
+                    return Ok(name);
+                }
+                Err(Errno::EXIST) => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    fn write_file(&self, version: &OwnedFd, path: &Path, file: &content::File) -> rustix::io::Result<()> {
+        let mut directory = version.try_clone().map_err(|error| of_io(&error))?;
+        for name in path.parent().into_iter().flat_map(Path::components) {
+            let name = name.as_os_str();
+            match mkdirat(&directory, name, Mode::from_raw_mode(0o700)) {
+                Ok(()) => self.finish(&open_directory(&directory, name)?, DIRECTORY_MODE)?,
+                Err(Errno::EXIST) => {}
+                Err(error) => return Err(error),
+            }
+            directory = open_directory(&directory, name)?;
+        }
+        let name = path.file_name().unwrap_or_default();
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let mut opened = File::from(openat(&directory, name, flags, Mode::from_raw_mode(0o600))?);
+        opened.write_all(&file.bytes).map_err(|error| of_io(&error))?;
+        self.finish(&opened, file.mode)
+    }
+
+    /// The mode whatever the umask is, and the group.
+    fn finish(&self, fd: impl AsFd, mode: u32) -> rustix::io::Result<()> {
+        if self.group.is_some() {
+            fchown(&fd, None, self.group)?;
+        }
+        fchmod(&fd, Mode::from_raw_mode(mode))
+    }
+
+    /// Has each name lead through `..data`. Before the exchange, so that a new version is there whole from its first
+    /// moment; until then a new name leads nowhere.
+    fn link_names(&self) -> rustix::io::Result<()> {
+        for name in self.top_names() {
+            let to = Path::new(DATA).join(name);
+            if self.link_at(name).as_deref() != Some(to.as_path()) {
+                self.put_link(&to, name)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn exchange(&self, version: &OsStr) -> rustix::io::Result<()> {
+        self.put_link(Path::new(version), DATA.as_ref())
+    }
+
+    /// A symbolic link that replaces what had its name in one step.
+    fn put_link(&self, to: &Path, name: &OsStr) -> rustix::io::Result<()> {
+        match unlinkat(&self.root, DATA_NEXT, AtFlags::empty()) {
+            Ok(()) | Err(Errno::NOENT) => {}
+            Err(error) => return Err(error),
+        }
+        symlinkat(to, &self.root, DATA_NEXT)?;
+        renameat(&self.root, DATA_NEXT, &self.root, name)
+    }
+
+    fn link_at(&self, name: &OsStr) -> Option<PathBuf> {
+        let to = readlinkat(&self.root, name, Vec::new()).ok()?;
+        Some(OsString::from_vec(to.into_bytes()).into())
+    }
+
+    fn top_names(&self) -> BTreeSet<&OsStr> {
+        self.content.paths().filter_map(|path| Some(path.components().next()?.as_os_str())).collect()
+    }
+
+    fn sweep_versions(&self, current: Option<&OsStr>) -> Result<()> {
+        let names = names(&self.root).map_err(|error| Error::os(WRITE, self.path, error))?;
+        let old = names.iter().filter(|name| is_version(name) && Some(name.as_os_str()) != current);
+        old.into_iter().try_for_each(|name| self.remove(name))
+    }
+
+    /// Takes away our links that lead nowhere any more.
+    fn sweep_names(&self) -> rustix::io::Result<()> {
+        let kept = self.top_names();
+        for name in names(&self.root)? {
+            let is_ours = || self.link_at(&name).is_some_and(|to| to.starts_with(DATA));
+            if name == DATA_NEXT || !kept.contains(name.as_os_str()) && is_ours() {
+                unlinkat(&self.root, &name, AtFlags::empty())?;
+            }
+        }
+        Ok(())
+    }
+
+    fn remove(&self, version: &OsStr) -> Result<()> {
+        // A version is a directory; what a workload has named like one may be a link to anywhere.
+        if unlinkat(&self.root, version, AtFlags::empty()).is_ok() {
+            return Ok(());
+        }
+        let root = || self.root.try_clone();
+        Target::below(self.path.join(version), |_| root())?.remove_tree().map(drop)
+    }
+}
+
+/// `..1763685819.123456789`
+fn is_version(name: &OsStr) -> bool {
+    let Some(time) = name.as_bytes().strip_prefix(b"..") else { return false };
+    !time.is_empty() && time.iter().all(|byte| byte.is_ascii_digit() || *byte == b'.')
+}
+
+fn open_directory(at: impl AsFd, name: &OsStr) -> rustix::io::Result<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    openat(at, name, flags, Mode::empty())
+}
+
+fn names(directory: &OwnedFd) -> rustix::io::Result<Vec<OsString>> {
+    let mut names = Vec::new();
+    for entry in Dir::read_from(directory)? {
+        let name = OsStr::from_bytes(entry?.file_name().to_bytes()).to_owned();
+        if name != "." && name != ".." {
+            names.push(name);
+        }
+    }
+    Ok(names)
+}
+
+fn of_io(error: &std::io::Error) -> Errno {
+    Errno::from_io_error(error).unwrap_or(Errno::IO)
+}

@@ -1,0 +1,159 @@
+//! Which program serves a filesystem, and how it is started.
+
+use std::ffi::{OsStr, OsString};
+use std::fmt;
+use std::io::{self, Write};
+use std::os::unix::process::CommandExt as _;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use rustix::fs::{OFlags, fcntl_setfl};
+
+use super::processes::MARK;
+use crate::{Error, ErrorKind, Result};
+
+const START: &str = "start the daemon";
+/// Half of what the kubelet waits for a stage.
+const READY: Duration = Duration::from_secs(60);
+
+/// A program that mounts a FUSE filesystem and serves it. `Debug` shows no environment and no secret.
+///
+/// It may stay in the foreground or put itself into the background. It has our `PATH` and what else is said here, and
+/// nothing more of our environment; it writes to our standard output and error.
+#[derive(Clone, PartialEq, Eq)]
+#[must_use]
+pub struct FuseDaemon {
+    program: OsString,
+    arguments: Vec<OsString>,
+    environment: Vec<(OsString, OsString)>,
+    secret: Option<Vec<u8>>,
+    launcher: Vec<OsString>,
+    pub(super) ready_within: Duration,
+}
+
+impl FuseDaemon {
+    /// This program, by its path or by its name on `PATH`.
+    pub fn new(program: impl Into<OsString>) -> Self {
+        Self {
+            program: program.into(),
+            arguments: Vec::new(),
+            environment: Vec::new(),
+            secret: None,
+            launcher: Vec::new(),
+            ready_within: READY,
+        }
+    }
+
+    /// With one more argument. Everybody on the node can read arguments.
+    pub fn arg(mut self, argument: impl Into<OsString>) -> Self {
+        self.arguments.push(argument.into());
+        self
+    }
+
+    /// With more arguments.
+    pub fn args<I: IntoIterator<Item: Into<OsString>>>(mut self, arguments: I) -> Self {
+        self.arguments.extend(arguments.into_iter().map(Into::into));
+        self
+    }
+
+    /// With a variable in its environment. Through a [launcher](Self::launcher) only if that passes it on.
+    pub fn env(mut self, key: impl Into<OsString>, value: impl Into<OsString>) -> Self {
+        self.environment.push((key.into(), value.into()));
+        self
+    }
+
+    /// With a secret that it reads from its standard input, to the end: 64 KiB at most. Without one that is empty.
+    pub fn secret(mut self, secret: impl Into<Vec<u8>>) -> Self {
+        self.secret = Some(secret.into());
+        self
+    }
+
+    /// Started by this command, to which the program and its arguments are appended: for
+    /// `["systemd-run", "--collect", "--pipe", "--unit=volume-1"]` and the like, by which the daemon is nobody's child
+    /// of ours and lives on when our container ends. It may end before the daemon or stay.
+    pub fn launcher<I: IntoIterator<Item: Into<OsString>>>(mut self, command: I) -> Self {
+        self.launcher = command.into_iter().map(Into::into).collect();
+        self
+    }
+
+    /// Waiting so long, instead of a minute, for the mount to be there and to answer.
+    pub fn ready_within(mut self, limit: Duration) -> Self {
+        self.ready_within = limit;
+        self
+    }
+
+    /// Starts it, to mount at this path.
+    pub(super) fn start(&self, path: &Path) -> Result<Child> {
+        let mut command = self.command(path);
+        let failed = |error| Error::os(START, Path::new(&self.program), error);
+        command.stdin(self.input()?).process_group(0).current_dir("/");
+        tracing::info!(daemon = ?self, at = %path.display(), "start a FUSE daemon");
+        command.spawn().map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound => failed(error)
+                .as_kind(ErrorKind::MissingTool)
+                .mend("install the program, or name it by its whole path"),
+            _ => failed(error),
+        })
+    }
+
+    fn command(&self, path: &Path) -> Command {
+        // By `env`, because a launcher need not pass the environment on.
+        let mut mark = OsString::from(MARK);
+        mark.push("=");
+        mark.push(path);
+        let by_launcher = self.launcher.iter().cloned().chain(["env".into(), mark]);
+        let prefix: Vec<OsString> = if self.launcher.is_empty() { Vec::new() } else { by_launcher.collect() };
+        let mut words = prefix.iter().chain([&self.program]).chain(&self.arguments);
+        let mut command = Command::new(words.next().map_or(OsStr::new(""), |word| word));
+        command.args(words).env_clear();
+        if let Some(search) = std::env::var_os("PATH") {
+            command.env("PATH", search);
+        }
+        command.env(MARK, path).envs(self.environment.iter().map(|(key, value)| (key, value)));
+        command
+    }
+
+    /// A pipe that holds the secret already, so that nobody has to stay to write it.
+    fn input(&self) -> Result<Stdio> {
+        let Some(secret) = &self.secret else { return Ok(Stdio::null()) };
+        let failed = |error: io::Error| Error::os("hand a secret to", Path::new(&self.program), error);
+        let (reader, mut writer) = io::pipe().map_err(failed)?;
+        fcntl_setfl(&writer, OFlags::NONBLOCK).map_err(|error| failed(error.into()))?;
+        match writer.write(secret) {
+            Ok(length) if length == secret.len() => Ok(reader.into()),
+            Err(error) if error.kind() != io::ErrorKind::WouldBlock => Err(failed(error)),
+            _ => {
+                let reason = format!("the secret has {} bytes, more than a pipe takes", secret.len());
+                Err(Error::new(ErrorKind::InvalidInput, START, reason).at(Path::new(&self.program)))
+            }
+        }
+    }
+}
+
+impl fmt::Debug for FuseDaemon {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let keys: Vec<_> = self.environment.iter().map(|(key, _)| key).collect();
+        f.debug_struct("FuseDaemon")
+            .field("program", &self.program)
+            .field("arguments", &self.arguments)
+            .field("environment", &keys)
+            .field("launcher", &self.launcher)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_secret_is_shown_nowhere() {
+        let daemon = FuseDaemon::new("/no/such/daemon").arg("-f").env("TOKEN", "hunter2").secret("hunter2");
+        let error = daemon.start(Path::new("/staging")).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::MissingTool, "{error}");
+        assert!(!format!("{daemon:?} {error:?}").contains("hunter2"));
+        let error = daemon.secret(vec![0; 1 << 20]).start(Path::new("/staging")).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
+    }
+}

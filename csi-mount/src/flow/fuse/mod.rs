@@ -1,0 +1,137 @@
+//! The node's part for filesystems that a program serves by FUSE.
+//!
+//! | step | |
+//! |---|---|
+//! | stage | [`stage`]: start the daemon, wait until its mount answers |
+//! | publish | [`publish`]: bind the staged filesystem |
+//! | stats | [`stats`](crate::stats()), [`health`](crate::health()) |
+//! | unpublish | [`unpublish`] |
+//! | unstage | [`unstage`]: unmount, and see the daemon end |
+//!
+//! The daemon does not end with the process that started it: it has a process group of its own, and a launcher of the
+//! driver's choice ([`FuseDaemon::launcher`]) can put it out of the service's control group or container. A later
+//! process knows it by a mark in its environment, `CSI_MOUNT_FUSE_AT`, as long as it sees the process at all: a daemon in
+//! another process namespace is neither waited for nor killed.
+//!
+//! A mount whose daemon is gone (`ENOTCONN`) is found by [`stage`], taken off and mounted anew.
+//!
+//! ```no_run
+//! use csi_mount::flow::fuse::{FuseDaemon, publish, stage, unpublish, unstage};
+//! use csi_mount::{MountAttributes, Target};
+//!
+//! let staging = Target::new("/var/lib/kubelet/plugins/kubernetes.io/csi/s3.example.org/vol-1/globalmount")?;
+//! let target = Target::new("/var/lib/kubelet/pods/1/volumes/kubernetes.io~csi/vol-1/mount")?;
+//!
+//! let daemon = FuseDaemon::new("example-s3").args(["-f", "bucket"]).arg(staging.path()).secret("key:secret");
+//! stage(&staging, &daemon)?;
+//! publish(staging.path(), &target, MountAttributes::empty())?;
+//!
+//! unpublish(&target)?;
+//! unstage(&staging)?;
+//! # Ok::<(), csi_mount::Error>(())
+//! ```
+
+mod daemon;
+mod processes;
+mod start;
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use nix::libc;
+
+use super::{lost, shared};
+use crate::{
+    DeviceNumber, Error, ErrorKind, MountAttributes, MountEntry, MountHealth, Outcome, Removed, Result,
+    Target, Unmounted, health, mounts,
+};
+use processes::Processes;
+
+pub use daemon::FuseDaemon;
+pub use start::stage;
+
+const UNSTAGE: &str = "unstage";
+/// How long a daemon may take to end after its filesystem is unmounted: it may have data to send.
+const ENDING: Duration = Duration::from_secs(20);
+
+/// Whether the filesystem mounted at a path has lost its daemon.
+///
+/// # Errors
+/// Those of [`health`](crate::health()).
+pub fn is_lost(path: impl AsRef<Path>) -> Result<bool> {
+    Ok(matches!(health(path)?, MountHealth::Dead(libc::ENOTCONN)))
+}
+
+/// Binds the staged filesystem to the target directory; see [`shared::publish`], of which it has
+/// the errors too. A target that was bound before the daemon was lost is bound anew.
+///
+/// # Errors
+/// [`Unresponsive`](ErrorKind::Unresponsive) if the daemon is gone or does not answer: stage it again.
+pub fn publish(staging: impl AsRef<Path>, target: &Target, attributes: MountAttributes) -> Result<Outcome> {
+    shared::publish(staging, target, attributes)
+}
+
+/// Undoes [`publish`], also when the daemon hangs or is gone, and removes the directory.
+///
+/// # Errors
+/// [`Busy`](ErrorKind::Busy) while something uses it.
+pub fn unpublish(target: &Target) -> Result<Removed> {
+    shared::unpublish(target)
+}
+
+/// Undoes [`stage`]: unmounts, by force where the daemon does not answer, and waits for the daemon to end, 20 seconds; then
+/// it is killed. The directory stays.
+///
+/// # Errors
+/// [`Busy`](ErrorKind::Busy) while it is still published somewhere on this node, or in use; nothing was done then.
+/// [`Unresponsive`](ErrorKind::Unresponsive) if the daemon can't even be killed.
+pub fn unstage(staging: &Target) -> Result<Unmounted> {
+    unstage_within(staging, ENDING)
+}
+
+/// As [`unstage`], with another time for the daemon to end by itself.
+///
+/// # Errors
+/// As [`unstage`].
+pub fn unstage_within(staging: &Target, ending: Duration) -> Result<Unmounted> {
+    refuse_published(staging)?;
+    let unmounted = shared::unstage(staging)?;
+    let processes = Processes::of(staging.path());
+    if !processes.end_within(ending) {
+        tracing::warn!(at = %staging.path().display(), "a daemon that does not end is killed");
+        processes.kill(staging.path())?;
+    }
+    Ok(unmounted)
+}
+
+/// A daemon serves all mounts of its filesystem, and is not to be ended while there is another.
+fn refuse_published(staging: &Target) -> Result<()> {
+    let table = mounts()?;
+    let Some(staged) = table.iter().rev().find(|entry| entry.mount_point == staging.path()) else {
+        return Ok(());
+    };
+    // A copy by propagation covers the same directory by another path, and goes with the mount itself.
+    let own = place(&table, staged);
+    let elsewhere: Vec<String> = table
+        .iter()
+        .filter(|entry| entry.device == staged.device && place(&table, entry) != own)
+        .map(|entry| entry.mount_point.display().to_string())
+        .collect();
+    if elsewhere.is_empty() {
+        return Ok(());
+    }
+    let reason = format!("its filesystem is still mounted at {}", elsewhere.join(", "));
+    Err(Error::new(ErrorKind::Busy, UNSTAGE, reason).at(staging.path()).mend("unpublish it first"))
+}
+
+/// The directory that a mount covers, of which filesystem.
+fn place(table: &[MountEntry], entry: &MountEntry) -> Option<(DeviceNumber, PathBuf)> {
+    let below = table.iter().find(|other| other.id == entry.parent)?;
+    let path = entry.mount_point.strip_prefix(&below.mount_point).ok()?;
+    Some((below.device, below.root.join(path)))
+}
+
+/// Takes off a mount that has lost its daemon, if that is what is there.
+fn take_off_lost(staging: &Target) -> Result<()> {
+    lost::take_off_lost(staging).map(drop)
+}

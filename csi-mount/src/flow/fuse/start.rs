@@ -1,0 +1,160 @@
+//! From a program to a mount that answers.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::process::{Child, ExitStatus};
+use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Mutex, PoisonError};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use super::processes::Processes;
+use super::{FuseDaemon, take_off_lost};
+use crate::{Created, Error, ErrorKind, MountHealth, MountState, Outcome, Result, Target, health_within};
+
+const STAGE: &str = "stage";
+/// How long one look at a mount that is coming up may take.
+const LOOK: Duration = Duration::from_secs(5);
+
+/// Has the daemon mount at the staging directory, which is made if it is not there, and waits until the mount answers.
+///
+/// A FUSE filesystem that is there and answers counts as done. One that has lost its daemon is taken off first, and a
+/// daemon for this place that has no mount, left by a stage that was killed, is ended. When it fails, the daemon is killed
+/// and nothing stays mounted.
+///
+/// # Errors
+///
+/// - [`AlreadyMounted`](ErrorKind::AlreadyMounted): something else than a FUSE filesystem is mounted there.
+/// - [`Unresponsive`](ErrorKind::Unresponsive): the mount is not there in time or does not answer, or is there from before
+///   and does not.
+/// - [`ToolFailed`](ErrorKind::ToolFailed): the daemon ended; what it says is in our log.
+/// - [`MissingTool`](ErrorKind::MissingTool): there is no such program.
+/// - [`Busy`](ErrorKind::Busy): another thread starts it, and does not come to an end.
+pub fn stage(staging: &Target, daemon: &FuseDaemon) -> Result<Outcome> {
+    let _turn = Turn::at(staging, daemon.ready_within)?;
+    let created = staging.create_dir()?;
+    take_off_lost(staging)?;
+    if let MountState::Mounted(_) = staging.state()? {
+        accept(staging)?;
+        return match health_within(staging.path(), LOOK)? {
+            MountHealth::Healthy | MountHealth::ReadOnly => Ok(Outcome::AlreadyMounted),
+            unwell => Err(Error::new(ErrorKind::Unresponsive, STAGE, unwell.to_string())
+                .at(staging.path())
+                .mend("unstage it")),
+        };
+    }
+    let processes = Processes::of(staging.path());
+    processes.kill(staging.path())?;
+    // It may have mounted before it was ended.
+    take_off_lost(staging)?;
+    start(staging, daemon, &processes).inspect_err(|_| take_back(staging, &processes, created))
+}
+
+fn start(staging: &Target, daemon: &FuseDaemon, processes: &Processes) -> Result<Outcome> {
+    let deadline = Instant::now() + daemon.ready_within;
+    let ended = watch(daemon.start(staging.path())?, staging);
+    let mut pause = Duration::from_millis(2);
+    while !is_ready(staging, deadline)? {
+        if let Ok(status) = ended.try_recv()
+            && let Some(reason) = ended_badly(status, processes, staging)?
+        {
+            return Err(Error::new(ErrorKind::ToolFailed, STAGE, reason)
+                .at(staging.path())
+                .mend("its own words are in the log of this process"));
+        }
+        if Instant::now() > deadline {
+            let reason = format!("its daemon did not mount and answer within {:?}", daemon.ready_within);
+            return Err(Error::new(ErrorKind::Unresponsive, STAGE, reason).at(staging.path()));
+        }
+        sleep(pause);
+        pause = (pause * 2).min(Duration::from_millis(50));
+    }
+    Ok(Outcome::Mounted)
+}
+
+fn is_ready(staging: &Target, deadline: Instant) -> Result<bool> {
+    if !matches!(staging.state()?, MountState::Mounted(_)) {
+        return Ok(false);
+    }
+    accept(staging)?;
+    let left = deadline.saturating_duration_since(Instant::now()).clamp(Duration::from_millis(10), LOOK);
+    Ok(matches!(health_within(staging.path(), left)?, MountHealth::Healthy | MountHealth::ReadOnly))
+}
+
+/// A program that puts itself into the background ends well, and what it started has the mark.
+fn ended_badly(status: ExitStatus, processes: &Processes, staging: &Target) -> Result<Option<String>> {
+    if !status.success() {
+        return Ok(Some(format!("its daemon ended with {status}")));
+    }
+    let is_serving = !processes.living().is_empty() || matches!(staging.state()?, MountState::Mounted(_));
+    Ok((!is_serving).then(|| "its daemon ended without a mount".to_owned()))
+}
+
+/// Waits for the program in a thread that ends with it: it is nobody's zombie, and its end is in the log.
+fn watch(mut child: Child, staging: &Target) -> Receiver<ExitStatus> {
+    let (sender, receiver) = channel();
+    let path = staging.path().to_owned();
+    let watching = std::thread::Builder::new().name("fuse-daemon".to_owned()).spawn(move || {
+        if let Ok(status) = child.wait() {
+            tracing::info!(%status, at = %path.display(), "the program that served a FUSE filesystem has ended");
+            // Nobody asks once the mount was there.
+            let _ = sender.send(status);
+        }
+    });
+    if let Err(error) = watching {
+        tracing::warn!(%error, "a FUSE daemon is not watched");
+    }
+    receiver
+}
+
+fn accept(staging: &Target) -> Result<()> {
+    match staging.mounted()? {
+        Some(entry) if entry.fs_type != "fuse" && !entry.fs_type.starts_with("fuse.") => {
+            let reason = format!("there is {} and not a FUSE filesystem", entry.fs_type);
+            Err(Error::new(ErrorKind::AlreadyMounted, STAGE, reason)
+                .at(staging.path())
+                .mend("unmount it first"))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn take_back(staging: &Target, processes: &Processes, created: Created) {
+    let undo = || -> Result<()> {
+        processes.kill(staging.path())?;
+        take_off_lost(staging)?;
+        if created == Created::Created {
+            staging.remove()?;
+        }
+        Ok(())
+    };
+    if let Err(left) = undo() {
+        tracing::warn!(%left, "something is left of a FUSE filesystem that could not be staged");
+    }
+}
+
+/// One thread at a time starts a daemon for a place.
+struct Turn(PathBuf);
+
+static STARTING: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
+
+impl Turn {
+    fn at(staging: &Target, limit: Duration) -> Result<Self> {
+        let path = staging.path().to_owned();
+        let deadline = Instant::now() + limit;
+        while !STARTING.lock().unwrap_or_else(PoisonError::into_inner).insert(path.clone()) {
+            if Instant::now() > deadline {
+                let reason = "its daemon is being started by somebody else";
+                return Err(Error::new(ErrorKind::Busy, STAGE, reason).at(path));
+            }
+            sleep(Duration::from_millis(10));
+        }
+        Ok(Self(path))
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        STARTING.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.0);
+    }
+}

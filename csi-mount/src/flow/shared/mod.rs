@@ -1,0 +1,180 @@
+//! The node's part for filesystems that a server shares: NFS, CephFS, SMB and their kind.
+//!
+//! | step | a driver that stages | a driver that does not |
+//! |---|---|---|
+//! | stage | [`stage`]: mount once for the node | |
+//! | publish | [`publish`]: bind the staged filesystem | [`publish_directly`]: mount at the target |
+//! | stats | [`stats`](crate::stats()), [`health`](crate::health()) | the same |
+//! | unpublish | [`unpublish`] | [`unpublish`] |
+//! | unstage | [`unstage`] | |
+//!
+//! No step waits for a server without end, and none leaves a mount that can't be taken away: what does not answer is
+//! unmounted by force, and taken out of sight if that does not help.
+//!
+//! The kernel mounts, and no helper program: a password is an option that goes to the kernel alone. What a helper would
+//! have found out is for the driver to say. So NFS needs `addr=` and `vers=`, SMB `ip=` and a source `//server/share`,
+//! CephFS its monitors in the source or in `mon_addr=`. What can't be had so needs a driver's own way.
+//!
+//! The toolkit's tests run this with tmpfs, overlay and ext4 for the mounting, and FUSE filesystems whose daemon hangs
+//! or is gone for the server. They do not run it against servers of NFS, SMB or Ceph.
+//!
+//! ```no_run
+//! use csi_mount::flow::shared::{SharedSource, publish, stage, unpublish, unstage};
+//! use csi_mount::{MountAttributes, MountOptions, Target};
+//!
+//! let staging = Target::new("/var/lib/kubelet/plugins/kubernetes.io/csi/nfs.example.org/vol-1/globalmount")?;
+//! let target = Target::new("/var/lib/kubelet/pods/1/volumes/kubernetes.io~csi/vol-1/mount")?;
+//!
+//! let options = MountOptions::parse(["vers=4.2", "addr=192.0.2.7", "softreval"])?;
+//! stage(&staging, &SharedSource::new("nfs", "192.0.2.7:/export").options(options))?;
+//! publish(staging.path(), &target, MountAttributes::RDONLY)?;
+//!
+//! unpublish(&target)?;
+//! unstage(&staging)?;
+//! # Ok::<(), csi_mount::Error>(())
+//! ```
+
+mod patience;
+mod source;
+
+use std::path::Path;
+
+use super::lost::take_off_lost;
+use crate::attach::{self, Prepared};
+use crate::mount::MOUNT;
+use crate::sys::features::{self, Feature};
+use crate::{
+    Bind, Created, Detach, Error, ErrorKind, Mount, MountAttributes, MountHealth, Outcome, Removed, Result,
+    Target, Unmount, Unmounted, health, legacy_mount,
+};
+
+pub use source::{SHARED_MOUNT_TIME_LIMIT, SharedSource};
+
+const PUBLISH: &str = "publish";
+const STAGE: &str = "stage";
+
+/// Mounts the shared filesystem at the staging directory, which is made if it is not there.
+///
+/// What is mounted there counts as done only if it is of this source, with the same attributes, and answers. A mount
+/// whose server is gone for good (`ENOTCONN`, `ESTALE`) is taken off and the filesystem is mounted anew.
+///
+/// The server is waited for as long as [`SharedSource::time_limit`] says; a mount that is ready after that is dropped
+/// unseen. Others of the same source wait for their turn, and fail at once while one that was given up
+/// still waits, so that no threads pile up.
+///
+/// # Errors
+///
+/// - [`AlreadyMounted`](ErrorKind::AlreadyMounted): something else is mounted there, or with other attributes.
+/// - [`Unresponsive`](ErrorKind::Unresponsive): the server does not answer, to this mount or to the one that is there.
+/// - Those of [`Mount::at`].
+pub fn stage(staging: &Target, source: &SharedSource) -> Result<Outcome> {
+    let created = staging.create_dir()?;
+    mount(staging, source).inspect_err(|_| take_back(created, staging))
+}
+
+/// Mounts the shared filesystem at the target directory, with these attributes besides those of its options, for a driver
+/// that does not stage. Otherwise as [`stage`].
+///
+/// # Errors
+///
+/// As for [`stage`].
+pub fn publish_directly(
+    target: &Target,
+    source: &SharedSource,
+    attributes: MountAttributes,
+) -> Result<Outcome> {
+    stage(target, &source.clone().with_attributes(attributes))
+}
+
+fn mount(target: &Target, source: &SharedSource) -> Result<Outcome> {
+    take_off_lost(target)?;
+    let outcome = attach::mount_once(
+        MOUNT,
+        target,
+        |_, found| source.accept(target, &found),
+        |seen| {
+            let mount = prepare(target, source)?;
+            attach::attach(MOUNT, mount, target, &seen, source.options.attributes())
+        },
+    )?;
+    if outcome == Outcome::AlreadyMounted {
+        refuse_unwell(STAGE, target.path())?;
+    }
+    Ok(outcome)
+}
+
+/// The filesystem's mount in no place, made on a thread that can be given up.
+fn prepare(target: &Target, source: &SharedSource) -> Result<Prepared> {
+    let (own, is_new) = (source.clone(), features::has(Feature::FsContext));
+    let place = Target::new(target.path())?;
+    let make = move || {
+        let SharedSource { fs_type, source, options, .. } = &own;
+        match is_new {
+            true => Mount::new(fs_type, source).options(options).detached(&place).map(Prepared::Detached),
+            false => legacy_mount::prepare(fs_type, source.as_ref(), options, &place),
+        }
+    };
+    patience::within(&format!("{}:{}", source.fs_type, source.source), source.time_limit, make)
+        .map_err(|error| error.at(target.path()))?
+}
+
+/// What is mounted has to answer before anyone is told that it is there.
+fn refuse_unwell(operation: &'static str, path: &Path) -> Result<()> {
+    match health(path)? {
+        MountHealth::Healthy | MountHealth::ReadOnly => Ok(()),
+        MountHealth::NotMounted => {
+            let reason = "no volume is staged there";
+            Err(Error::new(ErrorKind::NotFound, operation, reason).at(path).mend("stage it first"))
+        }
+        unwell => Err(Error::new(ErrorKind::Unresponsive, operation, unwell.to_string())
+            .at(path)
+            .mend("see to its server or daemon; where that is gone for good, unstage and stage the volume")),
+    }
+}
+
+/// Binds the staged filesystem to the target directory, with these attributes added to those of the staged mount.
+///
+/// The directory is made if it is not there. A bind of a filesystem whose server is gone for good, from before it was
+/// staged anew, is taken off and replaced.
+///
+/// # Errors
+///
+/// [`NotFound`](ErrorKind::NotFound) if nothing is staged, [`Unresponsive`](ErrorKind::Unresponsive) if what is staged does
+/// not answer, and those of [`Bind::at`] and [`Target::create_dir`].
+pub fn publish(staging: impl AsRef<Path>, target: &Target, attributes: MountAttributes) -> Result<Outcome> {
+    let staging = staging.as_ref();
+    refuse_unwell(PUBLISH, staging)?;
+    let created = target.create_dir()?;
+    take_off_lost(target)
+        .and_then(|_| Bind::new(staging).attributes(attributes).at(target))
+        .inspect_err(|_| take_back(created, target))
+}
+
+/// Removes what a failed step has made.
+fn take_back(created: Created, target: &Target) {
+    if created == Created::Created
+        && let Err(left) = target.remove()
+    {
+        tracing::warn!(%left, "a directory that nothing could be mounted on is left");
+    }
+}
+
+/// Undoes [`publish`] and [`publish_directly`], also while the server does not answer, and removes the directory.
+///
+/// # Errors
+///
+/// [`Busy`](ErrorKind::Busy) while something uses a filesystem that answers; those of [`Unmount::at`] and
+/// [`Target::remove`].
+pub fn unpublish(target: &Target) -> Result<Removed> {
+    unstage(target)?;
+    target.remove()
+}
+
+/// Undoes [`stage`], also while the server does not answer. The directory stays: it is the orchestrator's.
+///
+/// # Errors
+///
+/// [`Busy`](ErrorKind::Busy) while something uses a filesystem that answers; those of [`Unmount::at`].
+pub fn unstage(staging: &Target) -> Result<Unmounted> {
+    Unmount::new().detach(Detach::IfUnresponsive).at(staging)
+}

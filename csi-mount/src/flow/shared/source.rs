@@ -1,0 +1,148 @@
+//! What is mounted for a shared volume, and whether a mount that is found is it.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::time::Duration;
+
+use crate::details::{self, Details};
+use crate::mount::MOUNT;
+use crate::{Error, ErrorKind, MountAttributes, MountEntry, MountOptions, Result, Target, attach};
+
+/// How long a server is waited for where nothing else is said: half of what the kubelet waits for a stage.
+pub const SHARED_MOUNT_TIME_LIMIT: Duration = Duration::from_secs(60);
+
+/// A filesystem of a server: its type, what the kernel is to call for it, and how. `Debug` shows no option's value.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[must_use]
+pub struct SharedSource {
+    pub(super) fs_type: String,
+    pub(super) source: String,
+    pub(super) options: MountOptions,
+    pub(super) time_limit: Duration,
+}
+
+impl SharedSource {
+    /// The filesystem of this type (`nfs`, `ceph`, `cifs`) from this source (`192.0.2.7:/export`), which the mount table
+    /// shows and by which a mount is known again. It is not the place for a password.
+    pub fn new(fs_type: impl Into<String>, source: impl Into<String>) -> Self {
+        let (fs_type, source) = (fs_type.into(), source.into());
+        Self { fs_type, source, options: MountOptions::new(), time_limit: SHARED_MOUNT_TIME_LIMIT }
+    }
+
+    /// With these options.
+    pub fn options(mut self, options: MountOptions) -> Self {
+        self.options = options;
+        self
+    }
+
+    /// Waiting so long for the server.
+    pub fn time_limit(mut self, limit: Duration) -> Self {
+        self.time_limit = limit;
+        self
+    }
+
+    /// With what a caller asks for besides; where both say something, this source's own options count.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidInput`] as for [`MountOptions::parse`].
+    pub fn besides(mut self, asked: MountOptions) -> Result<Self> {
+        let own = &self.options;
+        let with_attributes = asked.with_attributes(own.attributes());
+        self.options =
+            own.filesystem().iter().try_fold(with_attributes, |options, option| match option.value() {
+                Some(value) => options.with_option(option.key(), value),
+                None => options.with_flag_option(option.key()),
+            })?;
+        Ok(self)
+    }
+
+    /// With these attributes of the mount added.
+    pub fn with_attributes(mut self, attributes: MountAttributes) -> Self {
+        self.options = self.options.with_attributes(attributes);
+        self
+    }
+
+    /// Whether a mount is of this source.
+    pub fn is_mounted_as(&self, entry: &MountEntry) -> bool {
+        self.is(&entry.fs_type, &entry.source, |device| entry.is_on(device))
+    }
+
+    /// A block device is known by its number, anything else by its name.
+    fn is(&self, fs_type: &str, source: &OsStr, is_on: impl Fn(crate::DeviceNumber) -> bool) -> bool {
+        is_same_type(fs_type, &self.fs_type)
+            && match details::block_device_at(self.source.as_ref()) {
+                Some(device) => is_on(device),
+                None => without_slashes(source.as_bytes()) == without_slashes(self.source.as_bytes()),
+            }
+    }
+
+    /// Takes what is mounted for this filesystem only if it is, with the same attributes.
+    pub(super) fn accept(&self, target: &Target, found: &Details) -> Result<()> {
+        let asked = self.options.attributes();
+        if !self.is(&found.fs_type, &found.source, |device| found.is_on(device)) {
+            let difference = format!("{} from {} is not mounted", self.fs_type, self.source);
+            return Err(attach::refuse(MOUNT, target, found, &difference));
+        }
+        if found.attributes != asked {
+            let difference = format!("asked for {asked}, it is mounted with other attributes");
+            return Err(attach::refuse(MOUNT, target, found, &difference));
+        }
+        if found.is_super_read_only && !self.options.is_read_only() {
+            let reason = format!("the filesystem turned read-only: {found}");
+            return Err(Error::new(ErrorKind::ReadOnly, MOUNT, reason)
+                .at(target.path())
+                .mend("see the kernel's log, and unmount it"));
+        }
+        Ok(())
+    }
+}
+
+/// NFS of version 4 is seen as `nfs4`, whichever word it was mounted by.
+fn is_same_type(found: &str, asked: &str) -> bool {
+    let plain = |fs_type| if fs_type == "nfs4" { "nfs" } else { fs_type };
+    plain(found) == plain(asked)
+}
+
+/// `server:/export/` is seen as `server:/export`.
+fn without_slashes(source: &[u8]) -> &[u8] {
+    let end = source.iter().rposition(|byte| *byte != b'/').map_or(0, |last| last + 1);
+    &source[..end]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(line: &str) -> MountEntry {
+        crate::parse_mountinfo(format!("{line}\n").as_bytes()).unwrap().remove(0)
+    }
+
+    #[test]
+    fn a_mount_is_known_by_what_the_kernel_makes_of_its_source() {
+        let found = entry("31 20 0:52 / /staging rw - nfs4 192.0.2.7:/export rw,vers=4.2");
+        for (fs_type, source, is) in [
+            ("nfs", "192.0.2.7:/export", true),
+            ("nfs4", "192.0.2.7:/export/", true),
+            ("nfs", "192.0.2.7:/export/sub", false),
+            ("nfs", "192.0.2.8:/export", false),
+            ("ceph", "192.0.2.7:/export", false),
+        ] {
+            assert_eq!(SharedSource::new(fs_type, source).is_mounted_as(&found), is, "{fs_type} {source}");
+        }
+        let root = entry("31 20 0:52 / /staging rw - nfs4 server:/ rw");
+        assert!(SharedSource::new("nfs", "server:/").is_mounted_as(&root));
+        assert!(!SharedSource::new("nfs", "server:/a").is_mounted_as(&root));
+    }
+
+    #[test]
+    fn own_options_count_over_those_asked_for() {
+        let own = MountOptions::parse(["vers=4.2", "nosuid", "password=hunter2"]).unwrap();
+        let asked = MountOptions::parse(["vers=3", "noatime", "nconnect=4"]).unwrap();
+        let source = SharedSource::new("nfs", "s:/e").options(own).besides(asked).unwrap();
+        let value = |key| source.options.filesystem().iter().find(|option| option.key() == key)?.value();
+        assert_eq!((value("vers"), value("nconnect")), (Some("4.2"), Some("4")));
+        let attributes = MountAttributes::NOSUID | MountAttributes::NOATIME;
+        assert_eq!(source.options.attributes(), attributes);
+        assert!(!format!("{source:?}").contains("hunter2"));
+    }
+}

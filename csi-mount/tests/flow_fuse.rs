@@ -1,0 +1,264 @@
+//! FUSE filesystems: the daemon is started and found again, its loss mended, its end seen. The daemon is this very
+//! program, started anew.
+
+mod flow_support;
+mod fuse_support;
+
+use std::fs::{self, File};
+use std::io::{Read, Write};
+use std::os::fd::AsRawFd;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use csi_mount::flow::fuse::{FuseDaemon, is_lost, publish, stage, unpublish, unstage, unstage_within};
+use csi_mount::{
+    ErrorKind, Mount, MountAttributes, MountHealth, MountOptions, Outcome, Removed, Target, health, stats,
+};
+use flow_support::{eventually, layers, mount_count, on_tmpfs};
+use fuse_support::answer_init;
+
+const MODE: &str = "FLOW_FUSE_TEST_MODE";
+const AT: &str = "FLOW_FUSE_TEST_AT";
+
+/// No test: what a daemon does, when this program is started as one.
+#[test]
+fn serve_as_daemon() {
+    let Ok(mode) = std::env::var(MODE) else { return };
+    let at = PathBuf::from(std::env::var_os(AT).unwrap());
+    match mode.as_str() {
+        "fail" => std::process::exit(3),
+        "leave" => std::process::exit(0),
+        "idle" => std::thread::sleep(Duration::from_secs(600)),
+        "background" => {
+            let child = itself("serve", Command::new(std::env::current_exe().unwrap()), &at).spawn().unwrap();
+            // It is to outlive this process, which ends here.
+            std::mem::forget(child);
+        }
+        mode => serve(mode, &at),
+    }
+    std::process::exit(0);
+}
+
+fn itself(mode: &str, mut command: Command, at: &Path) -> Command {
+    command.args(["--exact", "serve_as_daemon", "--nocapture"]).env(MODE, mode).env(AT, at);
+    command
+}
+
+/// Mounts by the name that standard input says, and answers what a look at the mount asks.
+fn serve(mode: &str, at: &Path) {
+    let mut name = String::new();
+    std::io::stdin().read_to_string(&mut name).unwrap();
+    let name = if name.is_empty() { "no-secret".to_owned() } else { name };
+    let mut device =
+        File::options().read(true).write(true).open("/dev/fuse").expect("open /dev/fuse as root");
+    let options = MountOptions::parse(["rootmode=40000", "user_id=0", "group_id=0"]).unwrap();
+    let options = options.with_option("fd", &device.as_raw_fd().to_string()).unwrap();
+    Mount::new("fuse", &name).options(&options).at(&Target::new(at).unwrap()).unwrap();
+    answer_init(&device);
+    let mut request = [0; 8192];
+    while device.read(&mut request).is_ok() {
+        let opcode = u32::from_ne_bytes(request[4..8].try_into().unwrap());
+        if mode == "silent" || opcode == 36 {
+            continue;
+        }
+        // ENOSYS for all but GETATTR and STATFS.
+        let (error, body): (i32, Vec<u8>) = match opcode {
+            3 => (0, attributes()),
+            17 => (0, vec![0; 80]),
+            _ => (-38, Vec::new()),
+        };
+        let mut answer = (16 + body.len() as u32).to_ne_bytes().to_vec();
+        answer.extend(error.to_ne_bytes());
+        answer.extend(&request[8..16]);
+        answer.extend(body);
+        let _ = device.write_all(&answer);
+    }
+    if mode == "stubborn" {
+        std::thread::sleep(Duration::from_secs(600));
+    }
+}
+
+/// `struct fuse_attr_out` of a directory.
+fn attributes() -> Vec<u8> {
+    let mut bytes = vec![0; 104];
+    bytes[16..24].copy_from_slice(&1_u64.to_ne_bytes());
+    bytes[76..80].copy_from_slice(&0o040_755_u32.to_ne_bytes());
+    bytes[80..84].copy_from_slice(&2_u32.to_ne_bytes());
+    bytes
+}
+
+fn daemon(mode: &str, staging: &Target) -> FuseDaemon {
+    FuseDaemon::new(std::env::current_exe().unwrap())
+        .args(["--exact", "serve_as_daemon", "--nocapture"])
+        .env(MODE, mode)
+        .env(AT, staging.path())
+        .ready_within(Duration::from_secs(30))
+}
+
+/// The daemon's processes, by the mark that the flow gives them.
+fn processes(staging: &Target) -> Vec<u32> {
+    let mark = format!("CSI_MOUNT_FUSE_AT={}", staging.path().display());
+    let all = fs::read_dir("/proc").unwrap();
+    let numbers = all.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+    let is_marked = |pid: &u32| {
+        let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+        environment.split(|byte| *byte == 0).any(|variable| variable == mark.as_bytes())
+    };
+    numbers.filter(is_marked).collect()
+}
+
+fn kill(pid: u32) {
+    nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid.cast_signed()), nix::sys::signal::SIGKILL).unwrap();
+}
+
+/// In a namespace of its own, with nothing left of mounts and daemons.
+fn in_place(test: impl FnOnce(&Target, &Target) + Send) {
+    on_tmpfs(|place| {
+        let before = mount_count();
+        let staging = Target::new(place.join("staging")).unwrap();
+        test(&staging, &Target::new(place.join("pod")).unwrap());
+        assert!(processes(&staging).is_empty(), "a daemon is left");
+        assert_eq!(mount_count(), before, "a mount is left");
+    });
+}
+
+#[test]
+fn a_daemon_is_started_once_and_ends_with_the_volume() {
+    in_place(|staging, pod| {
+        let served = daemon("serve", staging).secret("from-the-pipe");
+        assert_eq!(stage(staging, &served).unwrap(), Outcome::Mounted);
+        assert_eq!(stage(staging, &served).unwrap(), Outcome::AlreadyMounted);
+        let found = processes(staging);
+        assert_eq!((found.len(), layers(staging.path())), (1, 1));
+        assert_eq!(staging.mounted().unwrap().unwrap().source, "from-the-pipe");
+        let arguments = fs::read_to_string(format!("/proc/{}/cmdline", found[0])).unwrap();
+        assert!(!arguments.contains("from-the-pipe"));
+        let group = nix::unistd::getpgid(Some(nix::unistd::Pid::from_raw(found[0].cast_signed()))).unwrap();
+        assert_ne!(group, nix::unistd::getpgrp(), "a signal to our group is not for it");
+
+        assert_eq!(publish(staging.path(), pod, MountAttributes::RDONLY).unwrap(), Outcome::Mounted);
+        assert!(stats(pod.path()).is_ok());
+        let error = unstage(staging).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Busy, "{error}");
+        assert!(error.to_string().contains("/pod"), "{error}");
+        assert_eq!(health(pod.path()).unwrap(), MountHealth::Healthy, "nothing was done");
+        assert_eq!(unpublish(pod).unwrap(), Removed::Removed);
+        unstage(staging).unwrap();
+        unstage(staging).unwrap();
+        assert!(staging.path().exists());
+    });
+}
+
+#[test]
+fn many_callers_start_one_daemon() {
+    in_place(|staging, _| {
+        let outcomes: Vec<Outcome> = std::thread::scope(|scope| {
+            let stage_it =
+                || stage(&Target::new(staging.path()).unwrap(), &daemon("serve", staging)).unwrap();
+            let threads: Vec<_> = (0..6).map(|_| scope.spawn(stage_it)).collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+        });
+        assert_eq!(outcomes.iter().filter(|outcome| **outcome == Outcome::Mounted).count(), 1);
+        assert_eq!((processes(staging).len(), layers(staging.path())), (1, 1));
+        unstage(staging).unwrap();
+    });
+}
+
+#[test]
+fn a_lost_daemon_is_found_and_replaced() {
+    in_place(|staging, pod| {
+        let served = daemon("serve", staging);
+        stage(staging, &served).unwrap();
+        publish(staging.path(), pod, MountAttributes::empty()).unwrap();
+        processes(staging).into_iter().for_each(kill);
+        eventually("the mount is lost", || is_lost(staging.path()).unwrap());
+        let error = publish(staging.path(), pod, MountAttributes::empty()).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unresponsive, "{error}");
+
+        assert_eq!(stage(staging, &served).unwrap(), Outcome::Mounted);
+        assert_eq!(publish(staging.path(), pod, MountAttributes::empty()).unwrap(), Outcome::Mounted);
+        assert_eq!((layers(staging.path()), layers(pod.path())), (1, 1));
+        assert_eq!(health(pod.path()).unwrap(), MountHealth::Healthy);
+        unpublish(pod).unwrap();
+        unstage(staging).unwrap();
+    });
+}
+
+#[test]
+fn a_daemon_may_go_into_the_background_or_have_a_launcher() {
+    in_place(|staging, _| {
+        // A launcher that passes nothing on: its own words say how the daemon is to behave.
+        let launched = daemon("serve", staging).launcher([
+            "/usr/bin/env".to_owned(),
+            "-i".to_owned(),
+            format!("{MODE}=serve"),
+            format!("{AT}={}", staging.path().display()),
+        ]);
+        for served in [daemon("background", staging), launched] {
+            assert_eq!(stage(staging, &served).unwrap(), Outcome::Mounted);
+            assert_eq!(processes(staging).len(), 1);
+            unstage(staging).unwrap();
+            assert!(processes(staging).is_empty());
+        }
+    });
+}
+
+#[test]
+fn a_daemon_that_does_not_come_up_leaves_nothing() {
+    in_place(|staging, _| {
+        let error = stage(staging, &daemon("fail", staging)).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::ToolFailed, "{error}");
+        assert!(error.to_string().contains("exit status: 3"), "{error}");
+        let error = stage(staging, &daemon("leave", staging)).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::ToolFailed, "{error}");
+        for mode in ["idle", "silent"] {
+            let late = daemon(mode, staging).ready_within(Duration::from_millis(1500));
+            let error = stage(staging, &late).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Unresponsive, "{mode}: {error}");
+            assert!(processes(staging).is_empty(), "{mode}");
+            assert_eq!(layers(staging.path()), 0, "{mode}");
+        }
+        assert!(!staging.path().exists());
+        let none = FuseDaemon::new("no-such-daemon");
+        assert_eq!(stage(staging, &none).unwrap_err().kind(), ErrorKind::MissingTool);
+    });
+}
+
+#[test]
+fn what_an_interrupted_stage_left_is_ended() {
+    in_place(|staging, _| {
+        let command = Command::new(std::env::current_exe().unwrap());
+        let mut left =
+            itself("idle", command, staging.path()).env("CSI_MOUNT_FUSE_AT", staging.path()).spawn().unwrap();
+        eventually("it runs", || !processes(staging).is_empty());
+        assert_eq!(stage(staging, &daemon("serve", staging)).unwrap(), Outcome::Mounted);
+        assert!(!left.wait().unwrap().success(), "killed");
+        assert_eq!(processes(staging).len(), 1);
+        unstage(staging).unwrap();
+    });
+}
+
+#[test]
+fn a_daemon_that_does_not_end_is_killed() {
+    in_place(|staging, _| {
+        stage(staging, &daemon("stubborn", staging)).unwrap();
+        let start = Instant::now();
+        unstage_within(staging, Duration::from_millis(300)).unwrap();
+        assert!(start.elapsed() >= Duration::from_millis(300), "it had its time");
+        assert!(processes(staging).is_empty());
+    });
+}
+
+#[test]
+fn something_else_is_refused_and_left() {
+    on_tmpfs(|place| {
+        let staging = Target::new(place.join("staging")).unwrap();
+        staging.create_dir().unwrap();
+        Mount::new("tmpfs", "foreign").at(&staging).unwrap();
+        let error = stage(&staging, &daemon("serve", &staging)).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::AlreadyMounted, "{error}");
+        assert_eq!(layers(staging.path()), 1);
+        assert!(processes(&staging).is_empty());
+    });
+}

@@ -1,0 +1,235 @@
+//! Shared filesystems: mounted once, bound for each workload, and let go of whatever their server does. Tmpfs, overlay
+//! and ext4 are mounted for what a server would share, and FUSE daemons that hang or are gone stand for the server.
+
+mod devices;
+mod flow_support;
+mod fuse_support;
+
+use std::fs;
+use std::os::fd::AsRawFd;
+use std::path::Path;
+use std::time::Duration;
+
+use csi_mount::flow::shared::{SharedSource, publish, publish_directly, stage, unpublish, unstage};
+use csi_mount::{
+    ErrorKind, MountAttributes, MountHealth, MountOptions, MountState, Outcome, Removed, Target, Unmounted,
+    health, mount_state, stats,
+};
+use devices::{Image, run};
+use flow_support::{layers, mount_count, on_tmpfs};
+use fuse_support::{SilentDaemon, answer_init, bounded, fuse};
+
+const PATIENT: Duration = Duration::from_secs(40);
+
+fn target(place: &Path, name: &str) -> Target {
+    Target::new(place.join(name)).unwrap()
+}
+
+/// Stage, publish twice, and back, for one kind of source.
+fn round(place: &Path, source: &SharedSource) {
+    let before = mount_count();
+    let (staging, rw, ro) = (target(place, "staging"), target(place, "rw"), target(place, "ro"));
+    assert_eq!(stage(&staging, source).unwrap(), Outcome::Mounted);
+    assert_eq!(stage(&staging, source).unwrap(), Outcome::AlreadyMounted);
+    assert_eq!(publish(staging.path(), &rw, MountAttributes::empty()).unwrap(), Outcome::Mounted);
+    assert_eq!(publish(staging.path(), &rw, MountAttributes::empty()).unwrap(), Outcome::AlreadyMounted);
+    assert_eq!(publish(staging.path(), &ro, MountAttributes::RDONLY).unwrap(), Outcome::Mounted);
+    let error = publish(staging.path(), &ro, MountAttributes::empty()).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::AlreadyMounted);
+    assert_eq!(mount_count(), before + 3);
+
+    fs::write(rw.path().join("file"), "shared").unwrap();
+    assert_eq!(fs::read_to_string(ro.path().join("file")).unwrap(), "shared");
+    let refused = fs::write(ro.path().join("file"), "x").unwrap_err();
+    assert_eq!(refused.kind(), std::io::ErrorKind::ReadOnlyFilesystem);
+    assert!(stats(ro.path()).unwrap().bytes.total > 0);
+
+    for target in [&rw, &ro] {
+        assert_eq!(unpublish(target).unwrap(), Removed::Removed);
+        assert_eq!(unpublish(target).unwrap(), Removed::WasAbsent);
+    }
+    assert_eq!(unstage(&staging).unwrap(), Unmounted::Unmounted { layers: 1 });
+    assert_eq!(unstage(&staging).unwrap(), Unmounted::NotMounted);
+    assert_eq!((staging.path().exists(), mount_count()), (true, before));
+}
+
+#[test]
+fn memory_goes_the_whole_way() {
+    on_tmpfs(|place| round(place, &SharedSource::new("tmpfs", "server:/export/")));
+}
+
+#[test]
+fn an_overlay_goes_the_whole_way() {
+    on_tmpfs(|place| {
+        let directory = |name: &str| {
+            let path = place.join(name);
+            fs::create_dir(&path).unwrap();
+            path.display().to_string()
+        };
+        let (lower, upper, work) = (directory("lower"), directory("upper"), directory("work"));
+        let options = [("lowerdir", lower), ("upperdir", upper), ("workdir", work)];
+        let options = options
+            .iter()
+            .fold(MountOptions::new(), |options, (key, value)| options.with_option(key, value).unwrap());
+        round(place, &SharedSource::new("overlay", "volume-1").options(options));
+    });
+}
+
+#[test]
+fn a_filesystem_on_a_device_goes_the_whole_way() {
+    let image = Image::new(32);
+    run("mkfs.ext4", &["-q", image.path().to_str().unwrap()]);
+    let source = SharedSource::new("ext4", image.path().to_str().unwrap());
+    on_tmpfs(|place| round(place, &source));
+}
+
+#[test]
+fn a_volume_may_be_mounted_without_staging() {
+    on_tmpfs(|place| {
+        let (one, source) = (target(place, "one"), SharedSource::new("tmpfs", "server:/export"));
+        assert_eq!(publish_directly(&one, &source, MountAttributes::RDONLY).unwrap(), Outcome::Mounted);
+        assert_eq!(
+            publish_directly(&one, &source, MountAttributes::RDONLY).unwrap(),
+            Outcome::AlreadyMounted
+        );
+        let error = publish_directly(&one, &source, MountAttributes::empty()).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::AlreadyMounted);
+        assert!(fs::write(one.path().join("file"), "x").is_err());
+        assert_eq!(unpublish(&one).unwrap(), Removed::Removed);
+    });
+}
+
+#[test]
+fn one_volume_is_mounted_at_many_targets_at_once() {
+    on_tmpfs(|place| {
+        std::thread::scope(|scope| {
+            for number in 0..8 {
+                scope.spawn(move || {
+                    let source = SharedSource::new("tmpfs", "server:/at-once");
+                    let target = target(place, &format!("pod-{number}"));
+                    publish_directly(&target, &source, MountAttributes::empty()).unwrap();
+                });
+            }
+        });
+        let mounts = csi_mount::mounts().unwrap();
+        assert_eq!(mounts.iter().filter(|entry| entry.source == "server:/at-once").count(), 8);
+    });
+}
+
+#[test]
+fn only_the_same_source_counts_as_staged() {
+    on_tmpfs(|place| {
+        let staging = target(place, "staging");
+        stage(&staging, &SharedSource::new("tmpfs", "server:/one")).unwrap();
+        let noexec = MountOptions::parse(["noexec"]).unwrap();
+        for other in [
+            SharedSource::new("tmpfs", "server:/two"),
+            SharedSource::new("ramfs", "server:/one"),
+            SharedSource::new("tmpfs", "server:/one").options(noexec),
+        ] {
+            assert_eq!(stage(&staging, &other).unwrap_err().kind(), ErrorKind::AlreadyMounted, "{other:?}");
+        }
+        assert_eq!(layers(staging.path()), 1);
+    });
+}
+
+#[test]
+fn nothing_is_published_of_what_is_not_staged() {
+    on_tmpfs(|place| {
+        let (staging, one) = (target(place, "staging"), target(place, "one"));
+        staging.create_dir().unwrap();
+        let error = publish(staging.path(), &one, MountAttributes::empty()).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::NotFound);
+        assert!(!one.path().exists(), "nobody writes to the node's own disk");
+    });
+}
+
+#[test]
+fn what_cannot_be_mounted_leaves_nothing_and_tells_no_secret() {
+    on_tmpfs(|place| {
+        let staging = target(place, "staging");
+        let options = MountOptions::parse(["password=hunter2"]).unwrap();
+        let source = SharedSource::new("tmpfs", "server:/export").options(options);
+        let error = stage(&staging, &source).unwrap_err();
+        assert!(!format!("{error:?} {source:?}").contains("hunter2"), "{error}");
+        assert!(error.to_string().contains("password"), "{error}");
+        assert!(!staging.path().exists());
+        let error = stage(&staging, &SharedSource::new("no-such-fs", "server:/export")).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+    });
+}
+
+/// A source whose server is the given FUSE device.
+fn served_by(device: &fs::File) -> SharedSource {
+    let options = MountOptions::parse(["rootmode=40000", "user_id=0", "group_id=0"]).unwrap();
+    let options = options.with_option("fd", &device.as_raw_fd().to_string()).unwrap();
+    SharedSource::new("fuse", "silent").options(options)
+}
+
+#[test]
+fn a_server_that_is_gone_is_found_and_its_mounts_are_replaced() {
+    on_tmpfs(|place| {
+        let (staging, one) = (target(place, "staging"), target(place, "one"));
+        staging.create_dir().unwrap();
+        let server = fuse(&staging);
+        answer_init(&server);
+        one.create_dir().unwrap();
+        csi_mount::Bind::new(staging.path()).at(&one).unwrap();
+        drop(server);
+        assert!(matches!(health(staging.path()).unwrap(), MountHealth::Dead(_)));
+        let lost = mount_state(staging.path()).unwrap();
+
+        let error = bounded(PATIENT, || publish(staging.path(), &one, MountAttributes::empty())).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unresponsive, "{error}");
+        assert!(error.to_string().contains("unstage and stage"), "{error}");
+
+        let server = fs::File::options().read(true).write(true).open("/dev/fuse").unwrap();
+        assert_eq!(bounded(PATIENT, || stage(&staging, &served_by(&server))).unwrap(), Outcome::Mounted);
+        assert_ne!(mount_state(staging.path()).unwrap(), lost);
+        assert_eq!(layers(staging.path()), 1);
+        drop(server);
+        assert!(bounded(PATIENT, || unpublish(&one)).is_ok());
+        bounded(PATIENT, || unstage(&staging)).unwrap();
+        assert_eq!((layers(staging.path()), one.path().exists()), (0, false));
+    });
+}
+
+#[test]
+fn a_target_of_a_lost_mount_is_bound_anew() {
+    on_tmpfs(|place| {
+        let (staging, one) = (target(place, "staging"), target(place, "one"));
+        one.create_dir().unwrap();
+        let server = fuse(&one);
+        answer_init(&server);
+        drop(server);
+        stage(&staging, &SharedSource::new("tmpfs", "server:/export")).unwrap();
+        let published = bounded(PATIENT, || publish(staging.path(), &one, MountAttributes::empty()));
+        assert_eq!(published.unwrap(), Outcome::Mounted);
+        assert_eq!((layers(one.path()), health(one.path()).unwrap()), (1, MountHealth::Healthy));
+    });
+}
+
+#[test]
+fn a_server_that_hangs_holds_no_step_up() {
+    on_tmpfs(|place| {
+        let (staging, one) = (target(place, "staging"), target(place, "one"));
+        for target in [&staging, &one] {
+            target.create_dir().unwrap();
+        }
+        let (daemon, other) = (SilentDaemon::mount(&staging), SilentDaemon::mount(&one));
+        let error = bounded(PATIENT, || publish(staging.path(), &one, MountAttributes::empty())).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unresponsive, "{error}");
+        assert!(
+            matches!(mount_state(one.path()).unwrap(), MountState::Mounted(_)),
+            "it may be back any moment"
+        );
+        let error = bounded(PATIENT, || stage(&staging, &SharedSource::new("fuse", "silent"))).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unresponsive, "{error}");
+        assert_eq!(bounded(PATIENT, || stats(staging.path())).unwrap_err().kind(), ErrorKind::Unresponsive);
+        assert_eq!(bounded(PATIENT, || unpublish(&one)).unwrap(), Removed::Removed);
+        bounded(PATIENT, || unstage(&staging)).unwrap();
+        assert_eq!(layers(staging.path()), 0);
+        daemon.taken();
+        other.taken();
+    });
+}

@@ -1,0 +1,38 @@
+//! What the tests of the flows share: a tmpfs in a mount namespace of its own. Nothing is deleted but its empty mount
+//! point, so that no mistake with a mount in it can reach the node's own files.
+#![allow(dead_code, reason = "each test file uses a part")]
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use csi_mount::testing::private_mount_namespace;
+use csi_mount::{Mount, Target};
+
+/// Runs the closure with a tmpfs that goes with the namespace.
+pub(crate) fn on_tmpfs(run: impl FnOnce(&Path) + Send) {
+    let place = tempfile::tempdir().unwrap().keep();
+    private_mount_namespace(|| {
+        Mount::new("tmpfs", "test").at(&Target::new(&place).unwrap()).unwrap();
+        run(&place);
+    });
+    std::fs::remove_dir(&place).unwrap();
+}
+
+/// How many mounts are on top of each other at a path.
+pub(crate) fn layers(path: &Path) -> usize {
+    csi_mount::mounts().unwrap().iter().filter(|entry| entry.mount_point == path).count()
+}
+
+/// How many mounts this namespace has.
+pub(crate) fn mount_count() -> usize {
+    csi_mount::mounts().unwrap().len()
+}
+
+/// Waits for something that has to come about within half a minute.
+pub(crate) fn eventually(what: &str, is_so: impl Fn() -> bool) {
+    let end = Instant::now() + Duration::from_secs(30);
+    while !is_so() {
+        assert!(Instant::now() < end, "{what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
