@@ -165,14 +165,9 @@ impl<D: BlockDevices> StageUnstageVolume for BlockNode<D> {
 
     async fn unstage_volume(&self, request: NodeUnstageVolumeRequest) -> Result<()> {
         let device = self.0.device(&request.volume_id).await?;
-        blocking(move || match Target::new(&request.staging_target_path) {
-            Ok(staging) => {
-                block::unstage(&staging, device.as_deref())?;
-                Ok(())
-            }
-            // A staging path whose parent is gone has nothing on it.
-            Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
-            Err(error) => Err(error.into()),
+        blocking(move || {
+            block::unstage(&Target::new(&request.staging_target_path)?, device.as_deref())?;
+            Ok(())
         })
         .await?;
         self.0.detach(&request.volume_id).await
@@ -233,13 +228,9 @@ impl<D: BlockDevices> Node for BlockNode<D> {
     }
 
     async fn unpublish_volume(&self, request: NodeUnpublishVolumeRequest) -> Result<()> {
-        blocking(move || match Target::new(&request.target_path) {
-            Ok(target) => {
-                block::unpublish(&target)?;
-                Ok(())
-            }
-            Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
-            Err(error) => Err(error.into()),
+        blocking(move || {
+            block::unpublish(&Target::new(&request.target_path)?)?;
+            Ok(())
         })
         .await
     }

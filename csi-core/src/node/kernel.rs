@@ -73,13 +73,8 @@ impl NodeUnpublishVolumeRequest {
     }
 }
 
-/// A target whose parent is gone is gone as well.
 pub(crate) fn unmount_and_remove(path: &Path) -> Result<()> {
-    let target = match Target::new(path) {
-        Ok(target) => target,
-        Err(error) if error.kind() == csi_mount::ErrorKind::NotFound => return Ok(()),
-        Err(error) => return Err(error.into()),
-    };
+    let target = Target::new(path)?;
     csi_mount::unmount(&target)?;
     let _: Removed = target.remove()?;
     Ok(())

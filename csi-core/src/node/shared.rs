@@ -192,13 +192,8 @@ impl<S: SharedFilesystems> Node for SharedNode<S> {
     }
 }
 
-/// A path whose parent is gone has nothing on it.
 pub(super) fn at(path: &std::path::Path, step: impl FnOnce(&Target) -> csi_mount::Result<()>) -> Result<()> {
-    match Target::new(path) {
-        Ok(target) => Ok(step(&target)?),
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
-        Err(error) => Err(error.into()),
-    }
+    Ok(step(&Target::new(path)?)?)
 }
 
 #[async_trait]

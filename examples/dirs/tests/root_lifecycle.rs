@@ -87,7 +87,8 @@ async fn live() {
         assert_eq!(missing.code(), Code::NotFound, "{missing}");
     }
 
-    for target in ["writer", "reader", "writer"] {
+    // Twice the same target, and one whose directory is gone.
+    for target in ["writer", "reader", "writer", "gone/target"] {
         let target_path = pods.join(target).display().to_string();
         let unpublish = v1::NodeUnpublishVolumeRequest { volume_id: volume_id.clone(), target_path };
         node.node_unpublish_volume(unpublish).await.unwrap();
