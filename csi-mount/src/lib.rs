@@ -79,6 +79,7 @@ mod kernel_features;
 mod legacy_mount;
 mod lookup;
 mod loop_device;
+mod memory;
 mod mkfs_line;
 mod mount;
 mod mount_users;
@@ -104,7 +105,7 @@ mod unmount;
 
 pub use attributes::MountAttributes;
 pub use bind::{Bind, Outcome};
-pub use check::{CHECK_TIME_LIMIT, CheckPolicy, CheckReport, check, check_within};
+pub use check::{CHECK_TIME_LIMIT, CheckLimits, CheckPolicy, CheckReport, check, check_within};
 pub use device::{BlockDevice, DeviceAccess, DeviceUse};
 pub use device_number::DeviceNumber;
 pub use device_wait::ExpectedDevice;
