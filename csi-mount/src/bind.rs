@@ -79,7 +79,8 @@ impl<'a> Bind<'a> {
 
     /// Mounts it, unless the same source is mounted there with the same attributes.
     ///
-    /// When it fails nothing new is mounted. Of several callers at once for one target one mounts, and the
+    /// What is mounted there has to be alive: a dead filesystem, or one that does not answer, is refused rather than taken
+    /// for done. When it fails nothing new is mounted. Of several callers at once for one target one mounts, and the
     /// others find it mounted.
     ///
     /// # Errors
@@ -88,7 +89,8 @@ impl<'a> Bind<'a> {
     /// - [`ErrorKind::InvalidInput`]: a path can never work, one is inside the other, one is a directory and the
     ///   other is not, or the target is a symbolic link.
     /// - [`ErrorKind::PermissionDenied`]: CAP_SYS_ADMIN is missing.
-    /// - [`ErrorKind::Unresponsive`]: a filesystem on the way to the source does not answer.
+    /// - [`ErrorKind::Unresponsive`]: a filesystem on the way to the source does not answer, or it is mounted there already
+    ///   and is dead or does not answer.
     /// - [`ErrorKind::Unsupported`]: this kernel lacks an attribute.
     pub fn at(self, target: &Target) -> Result<Outcome> {
         let path = lookup::absolute("bind", self.source)?;
@@ -106,7 +108,7 @@ impl<'a> Bind<'a> {
         attach::mount_once(
             BIND,
             target,
-            |seen, found| accept(&source, attributes, target, seen, &found),
+            |seen, found| accept(&source, attributes, target, seen, found),
             |seen| {
                 check_pair(&source, target, &seen)?;
                 source.bind(attributes, target, &seen).map_err(diagnosed)
