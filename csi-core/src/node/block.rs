@@ -8,14 +8,17 @@ use async_trait::async_trait;
 use csi_mount::flow::block::{self, StagePlan, VolumeUsage};
 use csi_mount::{BlockDevice, DeviceAccess, ErrorKind, Filesystem, LoopDevice, Target};
 
+use super::condition::device_gone;
 use super::kernel::{mount_options, usage};
 use super::{
-    GetVolumeStats, Node, NodeExpandVolume, NodeExpandVolumeRequest, NodeGetVolumeStatsRequest, NodeInfo,
-    NodePublishVolumeRequest, NodeService, NodeStageVolumeRequest, NodeUnpublishVolumeRequest,
-    NodeUnstageVolumeRequest, PublishedTargets, StageUnstageVolume, targets::MountTable,
+    GetVolumeStats, Node, NodeExpandVolume, NodeExpandVolumeRequest, NodeGetVolumeHealth,
+    NodeGetVolumeHealthRequest, NodeGetVolumeStatsRequest, NodeInfo, NodePublishVolumeRequest, NodeService,
+    NodeStageVolumeRequest, NodeUnpublishVolumeRequest, NodeUnstageVolumeRequest, PublishedTargets,
+    StageUnstageVolume, targets::MountTable,
 };
 use crate::{
-    Error, PublishContext, Result, Secrets, VolumeCapability, VolumeContext, VolumeId, VolumeStats, blocking,
+    Error, PublishContext, Result, Secrets, VolumeCapability, VolumeContext, VolumeHealth, VolumeId,
+    VolumeStats, blocking,
 };
 
 /// What only the driver knows of its block devices. [`BlockNode`] makes a node plugin of it.
@@ -55,6 +58,11 @@ pub trait BlockDevices: Send + Sync + 'static {
     /// Whatever keeps the node from seeing it.
     async fn refresh(&self, _volume_id: &VolumeId) -> Result<()> {
         Ok(())
+    }
+
+    /// The filesystems whose programs are to be there when the plugin starts; it says in the log what is missing.
+    fn filesystems(&self) -> Vec<Filesystem> {
+        Filesystem::ALL.to_vec()
     }
 
     /// How a volume is formatted and mounted: the filesystem that the caller names, or ext4, with the caller's mount
@@ -119,10 +127,13 @@ impl<D: BlockDevices> BlockNode<D> {
 
     /// The same as a service, with all that it can do registered.
     pub fn service(devices: Arc<D>) -> NodeService<Self> {
+        let filesystems = devices.filesystems();
         NodeService::new(Arc::new(Self::new(devices)))
             .stage_unstage_volume()
             .get_volume_stats()
+            .get_volume_health()
             .expand_volume()
+            .self_check(&filesystems)
     }
 }
 
@@ -309,5 +320,16 @@ impl<D: BlockDevices> NodeExpandVolume for BlockNode<D> {
             }
         })
         .await
+    }
+}
+
+#[async_trait]
+impl<D: BlockDevices> NodeGetVolumeHealth for BlockNode<D> {
+    async fn volume_health(&self, request: NodeGetVolumeHealthRequest) -> Result<VolumeHealth> {
+        let mut health = request.mount_health().await?;
+        if self.0.device(&request.volume_id).await?.is_none() {
+            health.entries.push(device_gone());
+        }
+        Ok(health)
     }
 }

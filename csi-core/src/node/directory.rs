@@ -5,12 +5,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use csi_mount::{MountHealth, MountState, Target, health_of_filesystem};
 
 use super::{
-    GetVolumeStats, Node, NodeGetVolumeStatsRequest, NodeInfo, NodePublishVolumeRequest, NodeService,
-    NodeUnpublishVolumeRequest, PublishedTargets, targets::MountTable,
+    GetVolumeStats, Node, NodeGetVolumeHealth, NodeGetVolumeHealthRequest, NodeGetVolumeStatsRequest,
+    NodeInfo, NodePublishVolumeRequest, NodeService, NodeUnpublishVolumeRequest, PublishedTargets,
+    targets::MountTable,
 };
-use crate::{Error, Result, VolumeId, VolumeStats, blocking};
+use crate::{Error, Result, VolumeHealth, VolumeId, VolumeStats, blocking};
 
 /// What only the driver knows of its directories. [`DirectoryNode`] makes a node plugin of it.
 #[async_trait]
@@ -43,19 +45,24 @@ impl<D: Directories> DirectoryNode<D> {
 
     /// The same as a service, with all that it can do registered.
     pub fn service(directories: Arc<D>) -> NodeService<Self> {
-        NodeService::new(Arc::new(Self::new(directories))).get_volume_stats()
+        NodeService::new(Arc::new(Self::new(directories)))
+            .get_volume_stats()
+            .get_volume_health()
+            .self_check(&[])
     }
 
     async fn existing(&self, volume_id: &VolumeId) -> Result<PathBuf> {
         let path = self.0.directory(volume_id).await?;
         let volume_id = volume_id.clone();
-        blocking(move || match path.symlink_metadata() {
-            Ok(found) if found.is_dir() => Ok(path),
-            Ok(_) => Err(Error::internal_message(format!("{} is not a directory", path.display()))),
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-                Err(Error::VolumeNotFound(volume_id))
+        blocking(move || {
+            let place = Target::new(&path)?;
+            if place.is_directory()? {
+                return Ok(path);
             }
-            Err(error) => Err(error.into()),
+            match place.state()? {
+                MountState::Absent => Err(Error::VolumeNotFound(volume_id)),
+                _ => Err(Error::internal_message(format!("{} is not a directory", path.display()))),
+            }
         })
         .await
     }
@@ -68,7 +75,10 @@ impl<D: Directories> Node for DirectoryNode<D> {
     }
 
     async fn publish_volume(&self, request: NodePublishVolumeRequest) -> Result<()> {
-        request.bind(self.existing(&request.volume_id).await?).await
+        let source = self.existing(&request.volume_id).await?;
+        let path = source.clone();
+        blocking(move || require_alive(&path)).await?;
+        request.bind(source).await
     }
 
     async fn published(&self, request: &NodePublishVolumeRequest) -> Result<PublishedTargets> {
@@ -93,6 +103,23 @@ impl<D: Directories> GetVolumeStats for DirectoryNode<D> {
             false => Err(Error::VolumeNotFound(request.volume_id)),
         })
         .await
+    }
+}
+
+#[async_trait]
+impl<D: Directories> NodeGetVolumeHealth for DirectoryNode<D> {
+    async fn volume_health(&self, request: NodeGetVolumeHealthRequest) -> Result<VolumeHealth> {
+        request.mount_health().await
+    }
+}
+
+/// What a volume's directory lies in has to answer before a workload gets it.
+fn require_alive(directory: &Path) -> Result<()> {
+    match health_of_filesystem(directory)? {
+        unwell @ (MountHealth::Dead(_) | MountHealth::Unresponsive) => {
+            Err(Error::Unavailable(format!("the volume's directory {}: {unwell}", directory.display())))
+        }
+        _ => Ok(()),
     }
 }
 

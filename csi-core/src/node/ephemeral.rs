@@ -109,7 +109,7 @@ impl<C: EphemeralContent> EphemeralNode<C> {
 
     /// The same as a service, with all that it can do registered.
     pub fn service(content: Arc<C>) -> NodeService<Self> {
-        NodeService::new(Arc::new(Self::new(content))).get_volume_stats().volume_mount_group()
+        NodeService::new(Arc::new(Self::new(content))).get_volume_stats().volume_mount_group().self_check(&[])
     }
 }
 

@@ -8,10 +8,14 @@
 #[cfg(all(feature = "mount", target_os = "linux"))]
 mod block;
 #[cfg(all(feature = "mount", target_os = "linux"))]
+mod condition;
+#[cfg(all(feature = "mount", target_os = "linux"))]
 mod directory;
 #[cfg(all(feature = "mount", target_os = "linux"))]
 mod ephemeral;
 mod expand;
+#[cfg(all(feature = "mount", target_os = "linux"))]
+mod fitness;
 #[cfg(all(feature = "mount", target_os = "linux"))]
 mod fuse;
 mod health;
