@@ -6,10 +6,11 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use csi_mount::flow::block::{self, StagePlan, VolumeUsage};
-use csi_mount::{BlockDevice, DeviceAccess, ErrorKind, Filesystem, LoopDevice, Target};
+use csi_mount::{BlockDevice, DeviceAccess, ErrorKind, Filesystem, LoopDevice, MountAttributes, Target};
 
 use super::condition::device_gone;
 use super::kernel::{mount_options, usage};
+use super::mount_group::{Due, MountGroup};
 use super::{
     GetVolumeStats, Node, NodeExpandVolume, NodeExpandVolumeRequest, NodeGetVolumeHealth,
     NodeGetVolumeHealthRequest, NodeGetVolumeStatsRequest, NodeInfo, NodePublishVolumeRequest, NodeService,
@@ -63,6 +64,11 @@ pub trait BlockDevices: Send + Sync + 'static {
     /// The filesystems whose programs are to be there when the plugin starts; it says in the log what is missing.
     fn filesystems(&self) -> Vec<Filesystem> {
         Filesystem::ALL.to_vec()
+    }
+
+    /// How the group of VOLUME_MOUNT_GROUP gets a volume's files, where that is declared.
+    fn mount_group(&self) -> MountGroup {
+        MountGroup::default()
     }
 
     /// How a volume is formatted and mounted: the filesystem that the caller names, or ext4, with the caller's mount
@@ -205,6 +211,7 @@ impl<D: BlockDevices> Node for BlockNode<D> {
             .await;
         }
         let attributes = request.attributes()?;
+        let group = Due::new(&request.volume_capability, self.0.mount_group())?;
         let Some(staging) = request.staging_target_path else {
             return Err(Error::invalid("staging_target_path", "is required: this driver stages its volumes"));
         };
@@ -215,7 +222,8 @@ impl<D: BlockDevices> Node for BlockNode<D> {
                 .ok_or_else(|| {
                     Error::NotStaged(format!("staging_target_path: another volume is staged at {staging}"))
                 })?;
-            block::publish(&staging, &Target::new(&request.target_path)?, attributes)?;
+            let id_map = group.apply(&staging, attributes.contains(MountAttributes::RDONLY))?;
+            block::publish_shown(&staging, &Target::new(&request.target_path)?, attributes, id_map)?;
             Ok(())
         })
         .await

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use csi_mount::{MountHealth, MountState, Target, health_of_filesystem};
 
+use super::mount_group::{Due, MountGroup};
 use super::{
     GetVolumeStats, Node, NodeGetVolumeHealth, NodeGetVolumeHealthRequest, NodeGetVolumeStatsRequest,
     NodeInfo, NodePublishVolumeRequest, NodeService, NodeUnpublishVolumeRequest, PublishedTargets,
@@ -30,6 +31,11 @@ pub trait Directories: Send + Sync + 'static {
     /// # Errors
     /// [`Error::VolumeNotFound`] (NOT_FOUND) for an id that can't be one of this driver's.
     async fn directory(&self, volume_id: &VolumeId) -> Result<PathBuf>;
+
+    /// How the group of VOLUME_MOUNT_GROUP gets a volume's files, where that is declared.
+    fn mount_group(&self) -> MountGroup {
+        MountGroup::default()
+    }
 }
 
 /// A node plugin for directories: publishes them by binding, read-only where that is asked for, and tells how full
@@ -76,9 +82,14 @@ impl<D: Directories> Node for DirectoryNode<D> {
 
     async fn publish_volume(&self, request: NodePublishVolumeRequest) -> Result<()> {
         let source = self.existing(&request.volume_id).await?;
-        let path = source.clone();
-        blocking(move || require_alive(&path)).await?;
-        request.bind(source).await
+        let group = Due::new(&request.volume_capability, self.0.mount_group())?;
+        let (path, is_read_only) = (source.clone(), request.is_read_only());
+        let id_map = blocking(move || {
+            require_alive(&path)?;
+            Ok(group.apply(&path, is_read_only)?)
+        })
+        .await?;
+        request.bind_shown(source, id_map).await
     }
 
     async fn published(&self, request: &NodePublishVolumeRequest) -> Result<PublishedTargets> {

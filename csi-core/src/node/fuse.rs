@@ -12,7 +12,7 @@ use super::shared::at;
 use super::{
     Attachment, GetVolumeStats, Node, NodeGetVolumeHealth, NodeGetVolumeHealthRequest,
     NodeGetVolumeStatsRequest, NodeInfo, NodePublishVolumeRequest, NodeService, NodeStageVolumeRequest,
-    NodeUnpublishVolumeRequest, NodeUnstageVolumeRequest, PublishedTargets, StageUnstageVolume,
+    NodeUnpublishVolumeRequest, NodeUnstageVolumeRequest, PublishedTargets, StageUnstageVolume, mount_group,
     targets::MountTable,
 };
 use crate::{Error, MountFlags, Result, VolumeCapability, VolumeHealth, VolumeStats, blocking};
@@ -115,6 +115,7 @@ fn no_device() -> Error {
 #[async_trait]
 impl<F: FuseFilesystems> StageUnstageVolume for FuseNode<F> {
     async fn stage_volume(&self, request: NodeStageVolumeRequest) -> Result<()> {
+        mount_group::refuse(&request.volume_capability)?;
         let volume = Attachment {
             volume_id: request.volume_id,
             publish_context: request.publish_context,
@@ -136,6 +137,7 @@ impl<F: FuseFilesystems> Node for FuseNode<F> {
     }
 
     async fn publish_volume(&self, request: NodePublishVolumeRequest) -> Result<()> {
+        mount_group::refuse(&request.volume_capability)?;
         if !request.volume_capability.is_mount() {
             return Err(no_device());
         }

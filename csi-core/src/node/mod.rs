@@ -23,6 +23,8 @@ mod info;
 #[cfg(all(feature = "mount", target_os = "linux"))]
 mod kernel;
 mod matrix;
+#[cfg(all(feature = "mount", target_os = "linux"))]
+mod mount_group;
 mod publish;
 #[cfg(all(feature = "mount", target_os = "linux"))]
 mod remove_tree;
@@ -50,6 +52,8 @@ pub use info::NodeInfo;
 pub(crate) use info::{NodeGetCapabilitiesRequest, NodeGetInfoRequest};
 pub(crate) use matrix::OneAtATime;
 pub use matrix::{AtTarget, PublishedTargets, SingleNodeWriter};
+#[cfg(all(feature = "mount", target_os = "linux"))]
+pub use mount_group::MountGroup;
 pub use publish::{Node, NodePublishVolumeRequest, NodeUnpublishVolumeRequest};
 #[cfg(all(feature = "mount", target_os = "linux"))]
 pub use remove_tree::remove_tree;

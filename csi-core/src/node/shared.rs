@@ -10,7 +10,7 @@ use super::kernel::mount_options;
 use super::{
     Attachment, GetVolumeStats, Node, NodeGetVolumeHealth, NodeGetVolumeHealthRequest,
     NodeGetVolumeStatsRequest, NodeInfo, NodePublishVolumeRequest, NodeService, NodeStageVolumeRequest,
-    NodeUnpublishVolumeRequest, NodeUnstageVolumeRequest, PublishedTargets, StageUnstageVolume,
+    NodeUnpublishVolumeRequest, NodeUnstageVolumeRequest, PublishedTargets, StageUnstageVolume, mount_group,
     targets::MountTable,
 };
 use crate::{Error, Result, VolumeCapability, VolumeHealth, VolumeStats, blocking};
@@ -119,6 +119,7 @@ impl<S: SharedFilesystems> SharedNode<S> {
 #[async_trait]
 impl<S: SharedFilesystems> StageUnstageVolume for SharedNode<S> {
     async fn stage_volume(&self, request: NodeStageVolumeRequest) -> Result<()> {
+        mount_group::refuse(&request.volume_capability)?;
         let is_read_only = request.volume_capability.access_mode.is_read_only();
         let volume = Attachment {
             volume_id: request.volume_id,
@@ -151,6 +152,7 @@ impl<S: SharedFilesystems> Node for SharedNode<S> {
     }
 
     async fn publish_volume(&self, request: NodePublishVolumeRequest) -> Result<()> {
+        mount_group::refuse(&request.volume_capability)?;
         if !request.volume_capability.is_mount() {
             return Err(Error::Unsupported(
                 "volume_capability.block: a shared filesystem is no device".to_owned(),
