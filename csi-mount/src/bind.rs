@@ -105,7 +105,7 @@ impl<'a> Bind<'a> {
     /// - [`ErrorKind::Unresponsive`]: a filesystem on the way to the source does not answer, or it is mounted there already
     ///   and is dead or does not answer.
     /// - [`ErrorKind::Unsupported`]: this kernel lacks an attribute.
-    pub fn at(self, target: &Target) -> Result<Outcome> {
+    pub fn at(&self, target: &Target) -> Result<Outcome> {
         let path = lookup::absolute("bind", self.source)?;
         let open = || -> io::Result<_> {
             let fd = lookup::open_path(&path, OFlags::empty())?;
