@@ -237,9 +237,14 @@ impl Plugin {
         #[cfg(all(feature = "mount", target_os = "linux"))]
         if self.mode.serves(Service::Node)
             && let Some(fitness) = self.node.as_mut().and_then(|node| node.fitness.take())
-            && let Err(error) = crate::blocking(move || Ok(fitness.look())).await
         {
-            tracing::warn!("the node was not looked at: {error}");
+            let look = move || {
+                fitness.look();
+                Ok(())
+            };
+            if let Err(error) = crate::blocking(look).await {
+                tracing::warn!("the node was not looked at: {error}");
+            }
         }
     }
 

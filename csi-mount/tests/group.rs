@@ -177,6 +177,6 @@ fn where_owners_can_not_be_mapped_it_is_said() {
             assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
             assert!(error.to_string().contains("Linux 5.12"), "{error}");
         }
-        assert!(!Target::new(at.path()).unwrap().state().unwrap().mount_point().is_some());
+        assert!(Target::new(at.path()).unwrap().state().unwrap().mount_point().is_none());
     });
 }

@@ -60,8 +60,8 @@ const PUBLISH: &str = "publish";
 ///
 /// # Errors
 ///
-/// - [`AlreadyMounted`](ErrorKind::AlreadyMounted): something else is mounted there, or with other attributes.
-/// - [`Unresponsive`](ErrorKind::Unresponsive): the server does not answer, to this mount or to the one that is there.
+/// - [`AlreadyMounted`](crate::ErrorKind::AlreadyMounted): something else is mounted there, or with other attributes.
+/// - [`Unresponsive`](crate::ErrorKind::Unresponsive): the server does not answer, to this mount or to the one that is there.
 /// - Those of [`Mount::at`].
 pub fn stage(staging: &Target, source: &SharedSource) -> Result<Outcome> {
     let created = staging.create_dir()?;
@@ -101,7 +101,7 @@ fn mount(target: &Target, source: &SharedSource) -> Result<Outcome> {
 ///
 /// # Errors
 ///
-/// [`NotFound`](ErrorKind::NotFound) if nothing is staged, [`Unresponsive`](ErrorKind::Unresponsive) if what is staged does
+/// [`NotFound`](crate::ErrorKind::NotFound) if nothing is staged, [`Unresponsive`](crate::ErrorKind::Unresponsive) if what is staged does
 /// not answer, and those of [`Bind::at`] and [`Target::create_dir`].
 pub fn publish(staging: impl AsRef<Path>, target: &Target, attributes: MountAttributes) -> Result<Outcome> {
     let staging = staging.as_ref();
@@ -125,7 +125,7 @@ fn take_back(created: Created, target: &Target) {
 ///
 /// # Errors
 ///
-/// [`Busy`](ErrorKind::Busy) while something uses a filesystem that answers; those of [`Unmount::at`] and
+/// [`Busy`](crate::ErrorKind::Busy) while something uses a filesystem that answers; those of [`Unmount::at`] and
 /// [`Target::remove`].
 pub fn unpublish(target: &Target) -> Result<Removed> {
     unstage(target)?;
@@ -136,7 +136,7 @@ pub fn unpublish(target: &Target) -> Result<Removed> {
 ///
 /// # Errors
 ///
-/// [`Busy`](ErrorKind::Busy) while something uses a filesystem that answers; those of [`Unmount::at`].
+/// [`Busy`](crate::ErrorKind::Busy) while something uses a filesystem that answers; those of [`Unmount::at`].
 pub fn unstage(staging: &Target) -> Result<Unmounted> {
     Unmount::new().detach(Detach::IfUnresponsive).at(staging)
 }
