@@ -232,6 +232,22 @@ impl Plugin {
         args.apply(self)
     }
 
+    /// Looks at the node, where this instance serves it and its driver wants that.
+    pub(crate) async fn look_at_node(&mut self) {
+        #[cfg(all(feature = "mount", target_os = "linux"))]
+        if self.mode.serves(Service::Node)
+            && let Some(fitness) = self.node.as_mut().and_then(|node| node.fitness.take())
+        {
+            let look = move || {
+                fitness.look();
+                Ok(())
+            };
+            if let Err(error) = crate::blocking(look).await {
+                tracing::warn!("the node was not looked at: {error}");
+            }
+        }
+    }
+
     /// The plugin as it is served, once it makes sense.
     pub(crate) fn build(mut self) -> Result<Adapter, ServeError> {
         check_name(&self.name).map_err(ServeError::Plugin)?;

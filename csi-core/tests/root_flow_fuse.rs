@@ -131,12 +131,25 @@ fn a_volume_goes_the_whole_way_and_a_lost_daemon_is_replaced() {
 
         // What a killed daemon leaves: the connection is aborted, and every answer is ENOTCONN.
         kill_daemon(&staging);
+        let health = v1::NodeGetVolumeHealthRequest {
+            volume_id: "v".into(),
+            volume_publish_path: text(&pod),
+            staging_target_path: text(&staging),
+        };
+        let told = async || {
+            let answer = served.node().node_get_volume_health(health.clone()).await.unwrap().into_inner();
+            let entries = answer.volume_health.unwrap().health_statuses;
+            entries.into_iter().map(|entry| entry.reason).collect::<Vec<_>>()
+        };
         common::eventually("the daemon is lost", || csi_mount::flow::fuse::is_lost(&staging).unwrap()).await;
+        assert_eq!(told().await, ["FilesystemDead"], "both places, told once");
         served.node().node_publish_volume(publish).await.unwrap();
         assert_eq!(source(), "v-by-publish");
+        assert!(told().await.is_empty());
         assert_eq!(buckets.asked.load(Ordering::Relaxed), 3);
 
         served.node().node_unpublish_volume(unpublish).await.unwrap();
+        assert_eq!(told().await, ["NotMounted"]);
         for _ in 0..2 {
             served.node().node_unstage_volume(unstage.clone()).await.unwrap();
         }

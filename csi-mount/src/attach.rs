@@ -19,7 +19,7 @@ use crate::details::Details;
 use crate::lookup;
 use crate::scratch::Scratch;
 use crate::target::Seen;
-use crate::{Error, ErrorKind, MountAttributes, Result, Target, turn};
+use crate::{Error, ErrorKind, MountAttributes, Result, Target, health, turn};
 
 /// How often a target is tried again whose mounts come and go.
 const ATTEMPTS: u32 = 5;
@@ -38,11 +38,12 @@ pub(crate) enum Attached {
     Lost,
 }
 
-/// Mounts with `mount` unless something is mounted, which `accept` then takes for the same thing or refuses.
+/// Mounts with `mount` unless something is mounted, which `accept` then takes for the same thing or refuses,
+/// and which has to be alive.
 pub(crate) fn mount_once(
     operation: &'static str,
     target: &Target,
-    accept: impl Fn(&Seen, Details) -> Result<()>,
+    accept: impl Fn(&Seen, &Details) -> Result<()>,
     mount: impl Fn(Seen) -> Result<Attached>,
 ) -> Result<Outcome> {
     for _ in 0..ATTEMPTS {
@@ -51,7 +52,9 @@ pub(crate) fn mount_once(
         if seen.facts.is_mount_root {
             // No details: it was unmounted since, so look again.
             if let Some(details) = Details::of(&seen.fd, operation, target.path())? {
-                accept(&seen, details)?;
+                drop(turn);
+                accept(&seen, &details)?;
+                health::require(operation, target, &seen.fd, &details)?;
                 return Ok(Outcome::AlreadyMounted);
             }
             continue;

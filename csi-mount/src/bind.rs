@@ -14,7 +14,7 @@ use crate::scratch;
 use crate::sys::features::{self, Feature};
 use crate::sys::mount_api::{self, Depth};
 use crate::target::{Seen, name_of};
-use crate::{Error, ErrorKind, MountAttributes, Result, Target};
+use crate::{Error, ErrorKind, IdMap, MountAttributes, Result, Target};
 
 /// What a mount call found and did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,13 +45,14 @@ pub enum Outcome {
 /// # Ok(())
 /// # }
 /// ```
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 #[must_use = "nothing is mounted before `at`"]
 #[doc(alias = "MS_BIND")]
 pub struct Bind<'a> {
     source: &'a Path,
     attributes: MountAttributes,
     depth: Depth,
+    id_map: IdMap,
 }
 
 const BIND: &str = "bind to";
@@ -60,7 +61,8 @@ impl<'a> Bind<'a> {
     /// A bind of the file or directory at an absolute path. Symbolic links in it are followed: it is the driver's
     /// own. Where a filesystem on the way does not answer, it is given up after five seconds.
     pub fn new(source: &'a (impl AsRef<Path> + ?Sized)) -> Self {
-        Self { source: source.as_ref(), attributes: MountAttributes::empty(), depth: Depth::Single }
+        let attributes = MountAttributes::empty();
+        Self { source: source.as_ref(), attributes, depth: Depth::Single, id_map: IdMap::new() }
     }
 
     /// Adds attributes to those that the source's mount has.
@@ -77,9 +79,21 @@ impl<'a> Bind<'a> {
         self
     }
 
+    /// Shows owners and groups by this map (`mount_setattr(2)` with `MOUNT_ATTR_IDMAP`). Linux 5.12, a filesystem that can
+    /// (ext4, XFS, btrfs; tmpfs since 6.3), and a source that does not show them so already. Nothing stands in for it:
+    /// where it can't be had it is [`ErrorKind::Unsupported`].
+    ///
+    /// Of a bind that is there already it is known by the owner of its root whether it has the same map, which tells
+    /// nothing of a map that leaves that owner as it is.
+    pub fn id_map(mut self, map: IdMap) -> Self {
+        self.id_map = map;
+        self
+    }
+
     /// Mounts it, unless the same source is mounted there with the same attributes.
     ///
-    /// When it fails nothing new is mounted. Of several callers at once for one target one mounts, and the
+    /// What is mounted there has to be alive: a dead filesystem, or one that does not answer, is refused rather than taken
+    /// for done. When it fails nothing new is mounted. Of several callers at once for one target one mounts, and the
     /// others find it mounted.
     ///
     /// # Errors
@@ -88,9 +102,10 @@ impl<'a> Bind<'a> {
     /// - [`ErrorKind::InvalidInput`]: a path can never work, one is inside the other, one is a directory and the
     ///   other is not, or the target is a symbolic link.
     /// - [`ErrorKind::PermissionDenied`]: CAP_SYS_ADMIN is missing.
-    /// - [`ErrorKind::Unresponsive`]: a filesystem on the way to the source does not answer.
+    /// - [`ErrorKind::Unresponsive`]: a filesystem on the way to the source does not answer, or it is mounted there already
+    ///   and is dead or does not answer.
     /// - [`ErrorKind::Unsupported`]: this kernel lacks an attribute.
-    pub fn at(self, target: &Target) -> Result<Outcome> {
+    pub fn at(&self, target: &Target) -> Result<Outcome> {
         let path = lookup::absolute("bind", self.source)?;
         let open = || -> io::Result<_> {
             let fd = lookup::open_path(&path, OFlags::empty())?;
@@ -101,12 +116,12 @@ impl<'a> Bind<'a> {
         let details = Details::of(&fd, "bind", &path)?.ok_or_else(|| {
             Error::new(ErrorKind::Busy, "bind", "its mount was taken off while it was looked at").at(&path)
         })?;
-        let source = Source { path: &path, fd, facts, depth: self.depth };
+        let source = Source { path: &path, fd, facts, depth: self.depth, id_map: &self.id_map };
         let attributes = details.attributes.and(self.attributes);
         attach::mount_once(
             BIND,
             target,
-            |seen, found| accept(&source, attributes, target, seen, &found),
+            |seen, found| accept(&source, attributes, target, seen, found),
             |seen| {
                 check_pair(&source, target, &seen)?;
                 source.bind(attributes, target, &seen).map_err(diagnosed)
@@ -120,12 +135,16 @@ struct Source<'a> {
     fd: OwnedFd,
     facts: Facts,
     depth: Depth,
+    id_map: &'a IdMap,
 }
 
 impl Source<'_> {
     fn bind(&self, attributes: MountAttributes, target: &Target, seen: &Seen) -> Result<Attached> {
         let mount = if features::has(Feature::FsContext) && features::has(Feature::MountSetattr) {
             Prepared::Detached(self.detached(attributes)?)
+        } else if !self.id_map.is_identity() {
+            let error = Error::new(ErrorKind::Unsupported, "map owners of the bind of", "this kernel can't");
+            return Err(error.at(self.path).mend("it needs Linux 5.12"));
         } else {
             scratch::bind(self.path, &self.fd, self.depth, attributes, seen.facts.file_type)?
         };
@@ -148,6 +167,19 @@ impl Source<'_> {
             Error::os("set attributes of the bind of", self.path, error)
                 .because(format_args!("asked for {attributes}"))
         })?;
+        if !self.id_map.is_identity() {
+            let namespace = self.id_map.namespace(self.path)?;
+            mount_api::set_id_map(&mount, &namespace, self.depth).map_err(|error| {
+                let error = Error::os("map owners of the bind of", self.path, error);
+                match error.kind() {
+                    // EINVAL is all that the kernel says.
+                    ErrorKind::InvalidInput => error.as_kind(ErrorKind::Unsupported).mend(
+                        "its filesystem can't on this kernel: ext4, XFS and btrfs can since 5.12 to 5.15, tmpfs since 6.3",
+                    ),
+                    _ => error,
+                }
+            })?;
+        }
         Ok(mount)
     }
 }
@@ -167,6 +199,9 @@ fn accept(
     if found.attributes != attributes {
         let difference = format!("asked for {attributes}, it is mounted with other attributes");
         return Err(attach::refuse(BIND, target, found, &difference));
+    }
+    if seen.facts.owner != source.id_map.seen(source.facts.owner) {
+        return Err(attach::refuse(BIND, target, found, "its owners are shown otherwise"));
     }
     Ok(())
 }

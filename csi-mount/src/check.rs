@@ -1,15 +1,64 @@
 //! Checks an unmounted filesystem with the program of its own package.
 
+use std::os::unix::process::ExitStatusExt as _;
 use std::path::Path;
 use std::time::Duration;
 
-use crate::tool::Tool;
-use crate::{BlockDevice, DeviceUse, Error, ErrorKind, Filesystem, Result, mounts};
+use crate::tool::{Bounds, Output, Tool};
+use crate::{BlockDevice, DeviceUse, Error, ErrorKind, Filesystem, Result, memory, mounts};
 
 /// How long a check may take: 6 hours, as a large damaged filesystem needs time and half a repair helps nobody.
 pub const CHECK_TIME_LIMIT: Duration = Duration::from_secs(6 * 3600);
 
 const CHECK: &str = "check the filesystem on";
+
+/// How much a [`check`] may take of the node: what it goes beyond ends it, and leaves the filesystem to be checked again.
+///
+/// ```
+/// use csi_mount::CheckLimits;
+/// use std::time::Duration;
+///
+/// let limits = CheckLimits::default().time(Duration::from_secs(600)).memory(512 << 20);
+/// assert_eq!(limits, CheckLimits::from(Duration::from_secs(600)).memory(512 << 20));
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[must_use]
+pub struct CheckLimits {
+    time: Duration,
+    memory: Option<u64>,
+}
+
+impl Default for CheckLimits {
+    /// [`CHECK_TIME_LIMIT`], and half of the memory that this process may have: of the least of its control groups'
+    /// limits and the node's.
+    fn default() -> Self {
+        Self { time: CHECK_TIME_LIMIT, memory: None }
+    }
+}
+
+impl From<Duration> for CheckLimits {
+    fn from(time: Duration) -> Self {
+        Self::default().time(time)
+    }
+}
+
+impl CheckLimits {
+    /// So long.
+    pub fn time(mut self, limit: Duration) -> Self {
+        self.time = limit;
+        self
+    }
+
+    /// So many bytes of memory. It is looked at some twenty times a second, so for a moment it may be more.
+    pub fn memory(mut self, bytes: u64) -> Self {
+        self.memory = Some(bytes);
+        self
+    }
+
+    fn memory_given(self) -> u64 {
+        self.memory.unwrap_or_else(memory::share_of_a_program)
+    }
+}
 
 /// What a [`check`] may change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -33,7 +82,10 @@ pub enum CheckReport {
     Repaired,
 }
 
-/// Checks the filesystem on a device that is mounted nowhere.
+/// Checks the filesystem on a device that is mounted nowhere, within the limits of [`CheckLimits::default`].
+///
+/// A check that was cut short, by a limit, by the kernel for want of memory, or by a crash, is never taken for a clean
+/// end, and is made again by the next call: what says that it is needed is cleared by `e2fsck` last.
 ///
 /// # Errors
 ///
@@ -42,11 +94,12 @@ pub enum CheckReport {
 /// - [`Unsupported`](ErrorKind::Unsupported): preen of XFS or btrfs.
 /// - [`MissingTool`](ErrorKind::MissingTool), [`ToolFailed`](ErrorKind::ToolFailed),
 ///   [`Unresponsive`](ErrorKind::Unresponsive).
+/// - [`OutOfMemory`](ErrorKind::OutOfMemory): the program needs more than it was given.
 pub fn check(device: &BlockDevice, filesystem: Filesystem, policy: CheckPolicy) -> Result<CheckReport> {
-    check_within(device, filesystem, policy, CHECK_TIME_LIMIT)
+    check_within(device, filesystem, policy, CheckLimits::default())
 }
 
-/// As [`check`], but killed after `limit`.
+/// As [`check`], with other limits: a [`Duration`] is one of time alone.
 ///
 /// # Errors
 ///
@@ -55,7 +108,7 @@ pub fn check_within(
     device: &BlockDevice,
     filesystem: Filesystem,
     policy: CheckPolicy,
-    limit: Duration,
+    limits: impl Into<CheckLimits>,
 ) -> Result<CheckReport> {
     let (program, arguments): (_, &[&str]) = match (filesystem, policy) {
         (Filesystem::Ext4, CheckPolicy::ReportOnly) => ("e2fsck", &["-f", "-n"]),
@@ -72,7 +125,17 @@ pub fn check_within(
     let tool = Tool { program, package: filesystem.package() };
     let mut line = arguments.to_vec();
     line.push(utf8(device.path(), CHECK)?);
-    let output = tool.run(&line, limit).map_err(|error| error.at(device.path()))?;
+    let limits = limits.into();
+    let given = limits.memory_given();
+    let more = |error: Error| {
+        let is_memory = error.kind() == ErrorKind::OutOfMemory;
+        let error = error.at(device.path());
+        if is_memory { error.mend("give it more (CheckLimits::memory), or the container") } else { error }
+    };
+    let output = tool.run(&line, Bounds { time: limits.time, memory: Some(given) }).map_err(more)?;
+    if was_ended_for_memory(&output) {
+        return Err(more(tool.out_of_memory(given).because("it was killed, as by a kernel without memory")));
+    }
     match verdict(filesystem, output.status.code()) {
         Verdict::Clean => Ok(CheckReport::Clean),
         Verdict::Repaired => Ok(CheckReport::Repaired),
@@ -82,6 +145,11 @@ pub fn check_within(
             .mend(format!("unmount it everywhere and repair it with {program}"))),
         Verdict::Failed => Err(tool.failed(device.path(), &output)),
     }
+}
+
+/// Nobody else kills it, and it was offered to the kernel to be the first.
+fn was_ended_for_memory(output: &Output) -> bool {
+    output.status.signal() == Some(nix::libc::SIGKILL)
 }
 
 pub(crate) fn refuse_in_use(device: &BlockDevice, operation: &'static str) -> Result<()> {

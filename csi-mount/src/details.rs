@@ -99,7 +99,7 @@ impl Details {
     ///
     /// All that is not known to be local is taken for remote.
     pub(crate) fn is_remote(&self) -> bool {
-        !LOCAL.contains(&self.fs_type.as_str())
+        is_remote(&self.fs_type)
     }
 
     /// Whether the mounted filesystem lives on this block device.
@@ -116,6 +116,11 @@ impl fmt::Display for Details {
         let Self { fs_type, source, device, attributes, .. } = self;
         write!(f, "{fs_type} from {} ({device}), {attributes}", Path::new(source).display())
     }
+}
+
+/// As [`Details::is_remote`], of a type of filesystem.
+pub(crate) fn is_remote(fs_type: &str) -> bool {
+    !LOCAL.contains(&fs_type)
 }
 
 pub(crate) fn is_on(found: DeviceNumber, source: &OsStr, device: DeviceNumber) -> bool {

@@ -43,6 +43,8 @@ pub enum ErrorKind {
     MissingTool,
     /// The process lacks a capability or permission; the message names it.
     PermissionDenied,
+    /// A program needs more memory than it was given. It may be tried again with more.
+    OutOfMemory,
     /// A program ran and failed; the message ends with what it printed.
     ToolFailed,
     /// Any other failed system call; [`Error::raw_os_error`] has the number.

@@ -1,8 +1,10 @@
 //! The filesystems that this crate makes, mounts and grows.
 
 use std::fmt;
+use std::path::PathBuf;
 use std::str::FromStr;
 
+use crate::tool::Tool;
 use crate::{Error, ErrorKind};
 
 /// A filesystem that [`Format`](crate::Format) makes and the flows mount.
@@ -51,8 +53,31 @@ impl Filesystem {
         }
     }
 
+    /// The programs that its volumes need: to make it, check it, and grow it where the kernel does not.
+    pub const fn tools(self) -> &'static [&'static str] {
+        match self {
+            Self::Ext4 => &["mkfs.ext4", "e2fsck", "resize2fs"],
+            Self::Xfs => &["mkfs.xfs", "xfs_repair"],
+            Self::Btrfs => &["mkfs.btrfs", "btrfs"],
+        }
+    }
+
+    /// Looks for its [`tools`](Self::tools), on `PATH` and in the system's directories, and gives their paths. For a driver
+    /// or program that wants to know before it starts; [`self_check`](crate::self_check()) looks for them too.
+    ///
+    /// # Errors
+    ///
+    /// [`MissingTool`](ErrorKind::MissingTool) for the first that is not there, with its Debian package.
+    pub fn find_tools(self) -> Result<Vec<PathBuf>, Error> {
+        self.tools().iter().map(|program| self.tool(program).find()).collect()
+    }
+
+    pub(crate) const fn tool(self, program: &'static str) -> Tool {
+        Tool { program, package: self.package() }
+    }
+
     /// The Debian package that holds its tools.
-    pub(crate) const fn package(self) -> &'static str {
+    pub const fn package(self) -> &'static str {
         match self {
             Self::Ext4 => "e2fsprogs",
             Self::Xfs => "xfsprogs",

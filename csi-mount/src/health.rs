@@ -7,11 +7,12 @@ use std::path::Path;
 use std::time::Duration;
 
 use nix::libc;
+use rustix::fs::OFlags;
 
 use crate::details::Details;
 use crate::stats::{self, STATS_TIMEOUT};
 use crate::sys::child::Question;
-use crate::{Error, ErrorKind, MountAttributes, MountState, Result, Target};
+use crate::{Error, ErrorKind, MountAttributes, MountState, Result, Target, lookup};
 
 const OPERATION: &str = "look after the mount at";
 
@@ -96,6 +97,50 @@ pub fn health(path: impl AsRef<Path>) -> Result<MountHealth> {
 /// As [`health`].
 pub fn health_within(path: impl AsRef<Path>, limit: Duration) -> Result<MountHealth> {
     Ok(look(&Target::new(path)?, limit)?.map_or(MountHealth::NotMounted, |(health, _)| health))
+}
+
+/// The health of the filesystem that an absolute path is in, a mount's root or not, as [`health`] tells it; symbolic
+/// links are followed. Never [`MountHealth::NotMounted`].
+///
+/// # Errors
+/// As [`health`], and [`ErrorKind::NotFound`] when nothing is at the path.
+pub fn health_of_filesystem(path: impl AsRef<Path>) -> Result<MountHealth> {
+    let path = lookup::absolute(OPERATION, path.as_ref())?;
+    let fd = match lookup::open_path(&path, OFlags::empty()) {
+        // What the way leads through does not answer, or is gone.
+        Err(error) => match error.raw_os_error() {
+            _ if error.kind() == io::ErrorKind::TimedOut => return Ok(MountHealth::Unresponsive),
+            Some(number) if is_deadly(number) => return Ok(MountHealth::Dead(number)),
+            _ => return Err(Error::os(OPERATION, path, error)),
+        },
+        Ok(fd) => fd,
+    };
+    match Details::of(&fd, OPERATION, &path)? {
+        Some(details) => of(&fd, &details, &path, STATS_TIMEOUT),
+        None => Err(Error::new(ErrorKind::Busy, OPERATION, "it was unmounted meanwhile").at(path)),
+    }
+}
+
+/// Refuses a mount that is there already, but of no use: dead, or with a server or daemon that does not answer. Costs
+/// nothing where there is neither.
+pub(crate) fn require(
+    operation: &'static str,
+    target: &Target,
+    fd: &OwnedFd,
+    details: &Details,
+) -> Result<()> {
+    if !details.is_remote() && !details.is_shut_down {
+        return Ok(());
+    }
+    match of(fd, details, target.path(), STATS_TIMEOUT)? {
+        unwell @ (MountHealth::Unresponsive | MountHealth::Dead(_)) => {
+            let reason = format!("it is mounted there, but {unwell}");
+            Err(Error::new(ErrorKind::Unresponsive, operation, reason).at(target.path()).mend(
+                "see to its server or daemon; where that is gone for good, unmount it and mount it anew",
+            ))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// The health of what is mounted at the target, and what it is. None when nothing is.

@@ -38,6 +38,7 @@
 //! | know what is on it | [`Probe`] |
 //! | put a filesystem on it | [`Format`], with a [`BlankProof`]; [`MkfsProfile`], [`FormatLimit`] |
 //! | repair and grow it | [`check`], [`grow_mounted`], [`grow_unmounted`] |
+//! | let a group have its files | [`give_to_group`], or [`IdMap`] for one mount |
 //! | do all of it for a volume | [`flow`] |
 //! | know whether the node is fit | [`self_check()`] |
 //! | test what a driver does with mounts | [`MountOps`], `testing::Model` |
@@ -71,14 +72,17 @@ mod filesystem;
 pub mod flow;
 mod format;
 mod format_watch;
+mod group;
 mod grow;
 mod health;
+mod id_map;
 mod in_flight;
 mod intent;
 mod kernel_features;
 mod legacy_mount;
 mod lookup;
 mod loop_device;
+mod memory;
 mod mkfs_line;
 mod mount;
 mod mount_users;
@@ -86,6 +90,7 @@ mod mountinfo;
 mod ops;
 mod options;
 mod own_descriptors;
+mod patience;
 mod probe;
 mod remove_tree;
 mod root;
@@ -104,7 +109,7 @@ mod unmount;
 
 pub use attributes::MountAttributes;
 pub use bind::{Bind, Outcome};
-pub use check::{CHECK_TIME_LIMIT, CheckPolicy, CheckReport, check, check_within};
+pub use check::{CHECK_TIME_LIMIT, CheckLimits, CheckPolicy, CheckReport, check, check_within};
 pub use device::{BlockDevice, DeviceAccess, DeviceUse};
 pub use device_number::DeviceNumber;
 pub use device_wait::ExpectedDevice;
@@ -112,11 +117,13 @@ pub use error::{Error, ErrorKind, Result};
 pub use filesystem::Filesystem;
 pub use format::{FORMAT_TIME_LIMIT, Format};
 pub use format_watch::{FormatLimit, FormatStep};
+pub use group::{GroupChange, GroupOutcome, give_to_group};
 pub use grow::{Grown, grow_mounted, grow_unmounted};
-pub use health::{MountHealth, health, health_within};
+pub use health::{MountHealth, health, health_of_filesystem, health_within};
+pub use id_map::IdMap;
 pub use kernel_features::{KernelVersion, MkfsProfile};
 pub use loop_device::{LoopCache, LoopDevice, LoopLifetime, LoopOptions};
-pub use mount::Mount;
+pub use mount::{MOUNT_TIME_LIMIT, Mount};
 pub use mount_users::{MountUser, mount_users};
 pub use mountinfo::{MountEntry, SuperOptions, mounts, parse_mountinfo};
 pub use ops::{Kernel, MountOps};

@@ -30,6 +30,8 @@ pub(crate) struct Facts {
     /// The device that a device node stands for.
     pub(crate) node: DeviceNumber,
     pub(crate) size: u64,
+    /// The user and the group, as this mount shows them.
+    pub(crate) owner: (u32, u32),
     pub(crate) mount: MountId,
     pub(crate) is_mount_root: bool,
 }
@@ -77,6 +79,7 @@ fn facts_from(statx: &Statx, mount: MountId, is_mount_root: bool) -> Facts {
         inode: statx.stx_ino,
         node: DeviceNumber { major: statx.stx_rdev_major, minor: statx.stx_rdev_minor },
         size: statx.stx_size,
+        owner: (statx.stx_uid, statx.stx_gid),
         mount,
         is_mount_root,
     }
@@ -88,7 +91,7 @@ fn facts_of_broken(fd: BorrowedFd<'_>) -> io::Result<Facts> {
     let entry = mountinfo::mount_by_id(mount).map_err(io::Error::other)?;
     let device = entry.map_or(DeviceNumber { major: 0, minor: 0 }, |entry| entry.device);
     let (file_type, inode, node) = (FileType::Unknown, 0, DeviceNumber { major: 0, minor: 0 });
-    Ok(Facts { file_type, device, inode, node, size: 0, mount, is_mount_root: false })
+    Ok(Facts { file_type, device, inode, node, size: 0, owner: (0, 0), mount, is_mount_root: false })
 }
 
 /// From /proc: for what statx does not tell, before Linux 5.8.

@@ -2,6 +2,7 @@
 
 use std::os::fd::OwnedFd;
 use std::path::{Component, Path};
+use std::time::Duration;
 
 use rustix::io::Errno;
 use rustix::mount::{
@@ -14,7 +15,7 @@ use crate::details::{self, Details};
 use crate::diagnose;
 use crate::sys::features::{self, Feature};
 use crate::target::{Seen, name_of};
-use crate::{Error, ErrorKind, MountOptions, Outcome, Result, Target, legacy_mount};
+use crate::{Error, ErrorKind, MountOptions, Outcome, Result, Target, legacy_mount, patience};
 
 pub(crate) const MOUNT: &str = "mount at";
 
@@ -44,13 +45,17 @@ pub struct Mount<'a> {
     fs_type: &'a str,
     source: &'a Path,
     options: MountOptions,
+    time_limit: Option<Duration>,
 }
+
+/// How long a server or daemon is waited for where nothing else is said: half of what the kubelet waits for a stage.
+pub const MOUNT_TIME_LIMIT: Duration = Duration::from_secs(60);
 
 impl<'a> Mount<'a> {
     /// A mount of this type of filesystem (`"ext4"`, `"tmpfs"`) from this source: a block device, or whatever
     /// the filesystem takes for one. Where it takes none, the word is seen in the mount table.
     pub fn new(fs_type: &'a str, source: &'a (impl AsRef<Path> + ?Sized)) -> Self {
-        Self { fs_type, source: source.as_ref(), options: MountOptions::new() }
+        Self { fs_type, source: source.as_ref(), options: MountOptions::new(), time_limit: None }
     }
 
     /// With these options.
@@ -59,11 +64,22 @@ impl<'a> Mount<'a> {
         self
     }
 
+    /// Waiting so long for the filesystem. Unless said otherwise it is [`MOUNT_TIME_LIMIT`] for filesystems behind which
+    /// is a server or daemon, or may be one, and no limit for those that the kernel alone answers for.
+    ///
+    /// A mount with a limit is made on a thread of its own. One that comes too late is dropped unseen; while it is
+    /// still waited for, the next one of the same source fails at once, so that no threads pile up.
+    pub fn time_limit(mut self, limit: Duration) -> Self {
+        self.time_limit = Some(limit);
+        self
+    }
+
     /// Mounts it, unless the same filesystem is mounted there with the same attributes.
     ///
     /// The same is: the type, the block device by its number (or the source by its name where there is no
     /// device), and the attributes. Options of the filesystem are not compared, but one that was to be
-    /// writable and turned read-only after an error is refused. When it fails nothing new is mounted.
+    /// writable and turned read-only after an error is refused, and so is one that is dead or does not answer: whoever
+    /// gets [`Outcome::AlreadyMounted`] has a filesystem that works. When it fails nothing new is mounted.
     ///
     /// # Errors
     /// - [`ErrorKind::AlreadyMounted`]: something else is mounted at the target, or with other attributes.
@@ -74,13 +90,15 @@ impl<'a> Mount<'a> {
     /// - [`ErrorKind::ReadOnly`]: the device is read-only, or the filesystem that is mounted there turned so.
     /// - [`ErrorKind::Busy`]: the device is in use in a way that does not go together with this mount.
     /// - [`ErrorKind::Damaged`]: the filesystem needs a check.
+    /// - [`ErrorKind::Unresponsive`]: the server or daemon does not answer in time, to this mount or to the one that is
+    ///   there; or it is gone.
     /// - [`ErrorKind::PermissionDenied`]: CAP_SYS_ADMIN is missing.
     pub fn at(self, target: &Target) -> Result<Outcome> {
         self.check(target)?;
         attach::mount_once(
             MOUNT,
             target,
-            |_, found| self.accept(target, &found),
+            |_, found| self.accept(target, found),
             |seen| self.mount(target, &seen),
         )
     }
@@ -135,12 +153,34 @@ impl<'a> Mount<'a> {
             );
             return Err(Error::new(ErrorKind::InvalidInput, MOUNT, reason).at(target.path()));
         }
-        let mount = if features::has(Feature::FsContext) {
-            Prepared::Detached(self.detached(target)?)
-        } else {
-            legacy_mount::prepare(self.fs_type, self.source, &self.options, target)?
+        attach::attach(MOUNT, self.prepared(target)?, target, seen, self.options.attributes())
+    }
+
+    /// The filesystem's mount in no place that anybody sees.
+    pub(crate) fn prepared(&self, target: &Target) -> Result<Prepared> {
+        let is_remote = details::is_remote(self.fs_type);
+        let Some(limit) = self.time_limit.or(is_remote.then_some(MOUNT_TIME_LIMIT)) else {
+            return self.prepare(target, features::has(Feature::FsContext));
         };
-        attach::attach(MOUNT, mount, target, seen, self.options.attributes())
+        let (fs_type, source) = (self.fs_type.to_owned(), self.source.to_owned());
+        let mut key = format!("{fs_type}:{}", source.display());
+        // Each mount of FUSE is a filesystem of its own, whatever it calls itself.
+        if fs_type.starts_with("fuse") {
+            key.push_str(&format!(" at {}", target.path().display()));
+        }
+        let (options, is_new) = (self.options.clone(), features::has(Feature::FsContext));
+        let place = Target::new(target.path())?;
+        let make = move || {
+            Mount { fs_type: &fs_type, source: &source, options, time_limit: None }.prepare(&place, is_new)
+        };
+        patience::within(&key, limit, make).map_err(|error| error.at(target.path()))?
+    }
+
+    fn prepare(&self, target: &Target, is_new: bool) -> Result<Prepared> {
+        match is_new {
+            true => self.detached(target).map(Prepared::Detached),
+            false => legacy_mount::prepare(self.fs_type, self.source, &self.options, target),
+        }
     }
 
     /// The filesystem's mount in no namespace, with its attributes.

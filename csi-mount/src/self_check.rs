@@ -7,7 +7,6 @@ use std::path::{Path, PathBuf};
 use rustix::fs::OFlags;
 
 use crate::sys::features::{self, Feature};
-use crate::tool::Tool;
 use crate::{Error, ErrorKind, Filesystem, MountEntry, Result, lookup, mountinfo};
 
 /// How much of a problem a [`Finding`] is.
@@ -212,14 +211,9 @@ fn pseudo_filesystem(path: &'static str) -> Finding {
 }
 
 fn tools(filesystem: Filesystem) -> Vec<Finding> {
-    let programs: &[&str] = match filesystem {
-        Filesystem::Ext4 => &["mkfs.ext4", "e2fsck", "resize2fs"],
-        Filesystem::Xfs => &["mkfs.xfs", "xfs_repair"],
-        Filesystem::Btrfs => &["mkfs.btrfs", "btrfs"],
-    };
-    let found = programs.iter().map(|program| {
+    let found = filesystem.tools().iter().map(|program| {
         let subject = format!("{program} for {filesystem}");
-        match (Tool { program, package: filesystem.package() }).find() {
+        match filesystem.tool(program).find() {
             Ok(_) => finding(subject, Verdict::Fine, ""),
             Err(error) => finding(subject, Verdict::Broken, error.to_string()),
         }

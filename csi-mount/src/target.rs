@@ -188,6 +188,16 @@ impl Target {
         if seen.facts.is_mount_root { mountinfo::mount_by_id(seen.facts.mount) } else { Ok(None) }
     }
 
+    /// Whether a directory is there, or the root of a mount that is one: a symbolic link is none. It never asks the
+    /// filesystem, so it returns on one that is dead; of a dead one it may not be known, and then it is no directory.
+    ///
+    /// # Errors
+    /// As [`state`](Self::state).
+    pub fn is_directory(&self) -> Result<bool> {
+        let facts = self.facts("look at")?;
+        Ok(facts.is_some_and(|facts| facts.file_type == FileType::Directory))
+    }
+
     pub(crate) fn facts(&self, operation: &'static str) -> Result<Option<Facts>> {
         let Some(parent) = &self.parent else { return Ok(None) };
         match lookup::facts_at(parent, &self.name) {

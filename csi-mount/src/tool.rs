@@ -11,9 +11,8 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
 
-use crate::in_flight;
 use crate::sys::die_with_parent;
-use crate::{Error, ErrorKind, Result};
+use crate::{Error, ErrorKind, Result, in_flight, memory};
 
 /// How much of a program's output is kept: its end.
 const KEPT_OUTPUT: usize = 8 * 1024;
@@ -27,6 +26,20 @@ const SYSTEM_DIRECTORIES: [&str; 4] = ["/usr/sbin", "/sbin", "/usr/local/sbin", 
 pub(crate) struct Tool {
     pub(crate) program: &'static str,
     pub(crate) package: &'static str,
+}
+
+/// How long a program may run, and how much memory it may have.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Bounds {
+    pub(crate) time: Duration,
+    /// In bytes; none is as much as there is.
+    pub(crate) memory: Option<u64>,
+}
+
+impl From<Duration> for Bounds {
+    fn from(time: Duration) -> Self {
+        Self { time, memory: None }
+    }
 }
 
 /// What a program left when it ended.
@@ -53,18 +66,18 @@ impl Tool {
             })
     }
 
-    /// Runs the program to its end or until `limit`, and then kills it with all that it started.
+    /// Runs the program to its end, or until it is past its bounds and killed with all that it started.
     ///
     /// It has no input, the C locale, none of our environment, and dies with us.
-    pub(crate) fn run<S: AsRef<OsStr>>(self, arguments: &[S], limit: Duration) -> Result<Output> {
-        self.run_watched(arguments, limit, |_| ())
+    pub(crate) fn run<S: AsRef<OsStr>>(self, arguments: &[S], bounds: impl Into<Bounds>) -> Result<Output> {
+        self.run_watched(arguments, bounds, |_| ())
     }
 
     /// As [`run`](Self::run), telling once a second how long it has been running.
     pub(crate) fn run_watched<S: AsRef<OsStr>>(
         self,
         arguments: &[S],
-        limit: Duration,
+        bounds: impl Into<Bounds>,
         watcher: impl FnMut(Duration),
     ) -> Result<Output> {
         let (reader, writer) = io::pipe().map_err(|error| self.failed_to_run(error))?;
@@ -85,7 +98,11 @@ impl Tool {
         let child = command.spawn().map_err(|error| self.failed_to_run(error))?;
         // Ours are the only other writing ends; the pipe ends when the program does.
         drop(command);
-        Running { tool: self, child, reaped: false }.finish(reader, limit, watcher)
+        let bounds = bounds.into();
+        if bounds.memory.is_some() {
+            memory::offer_to_the_kernel(child.id());
+        }
+        Running { tool: self, child, reaped: false }.finish(reader, bounds, watcher)
     }
 
     /// The error of a program that ended badly: its exit and the last lines that it printed.
@@ -94,6 +111,12 @@ impl Tool {
         let last = lines.split_off(lines.len().saturating_sub(4)).join(" | ");
         let reason = format!("{} ended with {}: {last}", self.program, output.status);
         Error::new(ErrorKind::ToolFailed, "run a program on", reason).at(path)
+    }
+
+    /// The error of a program that was killed, or had to be, for the memory that it used.
+    pub(crate) fn out_of_memory(self, given: u64) -> Error {
+        let reason = format!("{} ran out of the {} MiB that it was given", self.program, given >> 20);
+        Error::new(ErrorKind::OutOfMemory, "run a program", reason)
     }
 
     fn failed_to_run(self, error: io::Error) -> Error {
@@ -112,15 +135,21 @@ impl Running {
     fn finish(
         mut self,
         mut pipe: PipeReader,
-        limit: Duration,
+        bounds: Bounds,
         mut watcher: impl FnMut(Duration),
     ) -> Result<Output> {
         let start = Instant::now();
-        let end = start + limit;
+        let end = start + bounds.time;
         let mut told = 0;
         let mut kept = Vec::new();
         // Something that the program started may hold the pipe for longer, so its end is asked for too.
         loop {
+            if let Some(given) = bounds.memory
+                && memory::used_by(self.child.id()).is_some_and(|used| used > given)
+            {
+                let _ = self.kill();
+                return Err(self.tool.out_of_memory(given));
+            }
             let open = self.read_some(&mut pipe, &mut kept)?;
             if self.has_ended(if open { Duration::ZERO } else { left(end) })? {
                 break;
@@ -244,6 +273,17 @@ mod tests {
         let error = shell("sleep 300 & echo $!; wait", Duration::from_millis(200)).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unresponsive, "{error}");
         assert!(start.elapsed() < Duration::from_secs(60));
+    }
+
+    #[test]
+    fn a_program_that_takes_too_much_memory_is_killed_and_named() {
+        // `tail` keeps the last line, which never ends.
+        let greedy = Tool { program: "tail", package: "coreutils" };
+        let bounds = Bounds { time: Duration::from_secs(60), memory: Some(64 << 20) };
+        let error = greedy.run(&["/dev/zero"], bounds).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::OutOfMemory, "{error}");
+        assert!(error.to_string().contains("tail ran out of the 64 MiB"), "{error}");
+        SHELL.run(&["-c", "true"], bounds).unwrap();
     }
 
     #[test]

@@ -16,7 +16,7 @@ use csi_mount::{
     mounts,
 };
 use devices::{Image, MIB};
-use stepper::{End, Job, do_job};
+use stepper::{End, Job, Programs, do_job};
 
 fn job(words: &[&str]) -> csi_mount::Result<()> {
     let [step, device, staging, target] = words else { panic!("{words:?}") };
@@ -113,7 +113,7 @@ fn at_every_point(
         loop {
             let volume = prepare();
             let [device, staging, target] = &volume.names;
-            let job = Job { test, words: &[step, device, staging, target] };
+            let job = Job { programs: Programs::Followed, test, words: &[step, device, staging, target] };
             let end = job.kill_before(call);
             if let End::Killed = end {
                 points += 1;

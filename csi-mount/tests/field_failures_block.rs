@@ -16,8 +16,9 @@ use std::time::Duration;
 use csi_mount::flow::block::{Content, StageCheck, StagePlan, stage, unstage};
 use csi_mount::testing::private_mount_namespace;
 use csi_mount::{
-    BlockDevice, CheckPolicy, DeviceNumber, ErrorKind, ExpectedDevice, Filesystem, Format, FormatLimit,
-    FormatStep, KernelVersion, MkfsProfile, Mount, MountOptions, MountState, Probe, Rescan, Target, check,
+    BlockDevice, CheckLimits, CheckPolicy, DeviceNumber, ErrorKind, ExpectedDevice, Filesystem, Format,
+    FormatLimit, FormatStep, KernelVersion, MkfsProfile, Mount, MountOptions, MountState, Probe, Rescan,
+    Target, check,
 };
 use devices::{Image, MIB, run};
 use rustix::fs::{FileType, Mode};
@@ -172,6 +173,19 @@ fn a_filesystem_with_errors_is_mended_before_it_is_mounted_and_never_while() {
         assert_eq!(fs::read_to_string(staging(&image).path().join("file")).unwrap(), "kept");
         unstage(&staging(&image), None).unwrap();
         assert!(!has_errors(), "it was not mended");
+
+        damage();
+        // Less than a program needs to start: it is seen before it has come to its end.
+        let starved = plan.clone().check(StageCheck::WhenNeeded, CheckLimits::default().memory(4096));
+        let error = stage(image.path(), &staging(&image), &starved).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::OutOfMemory, "{error}");
+        assert!(error.to_string().contains("e2fsck ran out of the 0 MiB"), "{error}");
+        assert_eq!(staging(&image).state().unwrap(), MountState::NotMounted);
+        assert!(has_errors(), "a check that was cut short counts as one");
+        stage(image.path(), &staging(&image), &plan).unwrap();
+        assert_eq!(fs::read_to_string(staging(&image).path().join("file")).unwrap(), "kept");
+        unstage(&staging(&image), None).unwrap();
+        assert!(!has_errors(), "the retry mends it");
 
         damage();
         let late = plan.check(StageCheck::WhenNeeded, Duration::ZERO);

@@ -112,11 +112,23 @@ fn kill(pid: u32) {
     nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid.cast_signed()), nix::sys::signal::SIGKILL).unwrap();
 }
 
+/// Kills the daemons of a test that failed, which would keep its output open.
+struct NoDaemons<'a>(&'a Target);
+
+impl Drop for NoDaemons<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            processes(self.0).into_iter().for_each(kill);
+        }
+    }
+}
+
 /// In a namespace of its own, with nothing left of mounts and daemons.
 fn in_place(test: impl FnOnce(&Target, &Target) + Send) {
     on_tmpfs(|place| {
         let before = mount_count();
         let staging = Target::new(place.join("staging")).unwrap();
+        let _no_daemons = NoDaemons(&staging);
         test(&staging, &Target::new(place.join("pod")).unwrap());
         assert!(processes(&staging).is_empty(), "a daemon is left");
         assert_eq!(mount_count(), before, "a mount is left");

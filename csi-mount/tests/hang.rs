@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 
 use csi_mount::testing::{Feature, without_features};
 use csi_mount::{
-    Bind, Detach, ErrorKind, MountHealth, MountState, Outcome, Root, Target, Unmount, Unmounted, health,
-    health_within, mount_state, stats_within, unmount,
+    Bind, Detach, ErrorKind, Mount, MountHealth, MountOptions, MountState, Outcome, Root, Target, Unmount,
+    Unmounted, health, health_within, mount_state, stats_within, unmount,
 };
 use fuse_support::{SilentDaemon, answer_init, bounded, fuse};
 use measure::{measure, rounds};
@@ -40,9 +40,11 @@ fn each_call_returns_with_the_right_outcome() {
         let daemon = SilentDaemon::mount(&staging);
         let state = |target: &Target| bounded(SECOND, || mount_state(target.path())).unwrap();
         assert!(matches!(state(&staging), MountState::Mounted(_)));
-        let bound = || bounded(SECOND, || Bind::new(staging.path()).at(&publish)).unwrap();
-        assert_eq!(bound(), Outcome::Mounted, "a bind of its root asks nothing of it");
-        assert_eq!(bound(), Outcome::AlreadyMounted);
+        let bound = || bounded(BOUND, || Bind::new(staging.path()).at(&publish));
+        assert_eq!(bound().unwrap(), Outcome::Mounted, "a bind of its root asks nothing of it");
+        let error = bound().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unresponsive, "what is there is not taken for done: {error}");
+        assert!(error.to_string().contains("unmount it and mount it anew"), "{error}");
 
         for target in [&staging, &publish] {
             let found = bounded(BOUND, || health_within(target.path(), MOMENT)).unwrap();
@@ -67,6 +69,35 @@ fn each_call_returns_with_the_right_outcome() {
         let unstaged = bounded(BOUND, || forced().at(&staging)).unwrap();
         assert_eq!(unstaged, Unmounted::Unmounted { layers: 1 });
         assert!(daemon.taken() >= 2);
+    });
+}
+
+/// An overlay's layer in it stands for the server that a mount waits for.
+#[test]
+fn a_mount_that_waits_for_it_is_given_up() {
+    let _alone = alone();
+    sandbox(|sandbox| {
+        let (staging, publish) = (target(sandbox, "staging"), target(sandbox, "publish"));
+        let daemon = SilentDaemon::mount(&staging);
+        settle(0);
+        let before = measure();
+        let layers = format!("{}/lower:{}", staging.path().display(), sandbox.display());
+        let options = MountOptions::new().with_option("lowerdir", &layers).unwrap();
+        let mount = || Mount::new("overlay", "volume").options(&options).time_limit(MOMENT).at(&publish);
+        let late = bounded(SECOND, mount).unwrap_err();
+        assert_eq!(late.kind(), ErrorKind::Unresponsive, "{late}");
+        let start = Instant::now();
+        for _ in 0..100 {
+            let error = bounded(SECOND, mount).unwrap_err();
+            assert!(error.to_string().contains("still waits"), "{error}");
+        }
+        let after = measure();
+        println!("100 mounts in {:?}: before {before}; after {after}", start.elapsed());
+        assert!(after.threads <= before.threads + 1, "one thread waits");
+        assert_eq!(publish.state().unwrap(), MountState::NotMounted);
+        // Ends the connection, and with it the thread's wait.
+        let _ = bounded(BOUND, || forced().at(&staging)).unwrap();
+        daemon.taken();
     });
 }
 

@@ -213,6 +213,12 @@ fn a_dead_filesystem_is_known_and_unmounted() {
         assert!(matches!(ops.state(&target).unwrap(), MountState::Mounted(_)));
         assert_eq!(ops.health(&target).unwrap(), MountHealth::Dead(nix::libc::ENOTCONN));
         assert_eq!(ops.stats(&target).unwrap_err().kind(), ErrorKind::Unresponsive);
+        let other = machine.path("other");
+        machine.make_dir(&other);
+        assert_eq!(ops.bind(&target, RW, &other).unwrap(), Outcome::Mounted);
+        let again = ops.bind(&target, RW, &other).unwrap_err();
+        assert_eq!(again.kind(), ErrorKind::Unresponsive, "a dead mount is not done: {again}");
+        ops.unmount(&other, Detach::IfUnresponsive).unwrap();
         let unmounted = ops.unmount(&target, Detach::IfUnresponsive).unwrap();
         assert_eq!(unmounted, Unmounted::Unmounted { layers: 1 });
     });

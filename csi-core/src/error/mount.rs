@@ -16,7 +16,10 @@ impl From<csi_mount::Error> for Error {
             ErrorKind::OutOfRange => Self::OutOfRange(text),
             ErrorKind::NoSpace => Self::LimitReached(text),
             // Devices come and go, and servers come back: asking again may help.
-            ErrorKind::NotFound | ErrorKind::Unresponsive | ErrorKind::WrongDevice => Self::Unavailable(text),
+            ErrorKind::NotFound
+            | ErrorKind::Unresponsive
+            | ErrorKind::WrongDevice
+            | ErrorKind::OutOfMemory => Self::Unavailable(text),
             ErrorKind::MissingTool => Self::Unhealthy(text),
             // Not PERMISSION_DENIED, which is about the caller's credentials.
             _ => Self::internal(error),

@@ -127,6 +127,7 @@ fn mount_errors_keep_their_meaning_and_their_text() {
         Damaged,
         Unsupported,
         MissingTool,
+        OutOfMemory,
         PermissionDenied,
         ToolFailed,
         Io,

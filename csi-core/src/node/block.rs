@@ -6,16 +6,20 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use csi_mount::flow::block::{self, StagePlan, VolumeUsage};
-use csi_mount::{BlockDevice, DeviceAccess, ErrorKind, Filesystem, LoopDevice, Target};
+use csi_mount::{BlockDevice, DeviceAccess, ErrorKind, Filesystem, LoopDevice, MountAttributes, Target};
 
+use super::condition::device_gone;
 use super::kernel::{mount_options, usage};
+use super::mount_group::{Due, MountGroup};
 use super::{
-    GetVolumeStats, Node, NodeExpandVolume, NodeExpandVolumeRequest, NodeGetVolumeStatsRequest, NodeInfo,
-    NodePublishVolumeRequest, NodeService, NodeStageVolumeRequest, NodeUnpublishVolumeRequest,
-    NodeUnstageVolumeRequest, PublishedTargets, StageUnstageVolume, targets::MountTable,
+    GetVolumeStats, Node, NodeExpandVolume, NodeExpandVolumeRequest, NodeGetVolumeHealth,
+    NodeGetVolumeHealthRequest, NodeGetVolumeStatsRequest, NodeInfo, NodePublishVolumeRequest, NodeService,
+    NodeStageVolumeRequest, NodeUnpublishVolumeRequest, NodeUnstageVolumeRequest, PublishedTargets,
+    StageUnstageVolume, targets::MountTable,
 };
 use crate::{
-    Error, PublishContext, Result, Secrets, VolumeCapability, VolumeContext, VolumeId, VolumeStats, blocking,
+    Error, PublishContext, Result, Secrets, VolumeCapability, VolumeContext, VolumeHealth, VolumeId,
+    VolumeStats, blocking,
 };
 
 /// What only the driver knows of its block devices. [`BlockNode`] makes a node plugin of it.
@@ -55,6 +59,16 @@ pub trait BlockDevices: Send + Sync + 'static {
     /// Whatever keeps the node from seeing it.
     async fn refresh(&self, _volume_id: &VolumeId) -> Result<()> {
         Ok(())
+    }
+
+    /// The filesystems whose programs are to be there when the plugin starts; it says in the log what is missing.
+    fn filesystems(&self) -> Vec<Filesystem> {
+        Filesystem::ALL.to_vec()
+    }
+
+    /// How the group of VOLUME_MOUNT_GROUP gets a volume's files, where that is declared.
+    fn mount_group(&self) -> MountGroup {
+        MountGroup::default()
     }
 
     /// How a volume is formatted and mounted: the filesystem that the caller names, or ext4, with the caller's mount
@@ -119,10 +133,13 @@ impl<D: BlockDevices> BlockNode<D> {
 
     /// The same as a service, with all that it can do registered.
     pub fn service(devices: Arc<D>) -> NodeService<Self> {
+        let filesystems = devices.filesystems();
         NodeService::new(Arc::new(Self::new(devices)))
             .stage_unstage_volume()
             .get_volume_stats()
+            .get_volume_health()
             .expand_volume()
+            .self_check(&filesystems)
     }
 }
 
@@ -194,6 +211,7 @@ impl<D: BlockDevices> Node for BlockNode<D> {
             .await;
         }
         let attributes = request.attributes()?;
+        let group = Due::new(&request.volume_capability, self.0.mount_group())?;
         let Some(staging) = request.staging_target_path else {
             return Err(Error::invalid("staging_target_path", "is required: this driver stages its volumes"));
         };
@@ -204,7 +222,8 @@ impl<D: BlockDevices> Node for BlockNode<D> {
                 .ok_or_else(|| {
                     Error::NotStaged(format!("staging_target_path: another volume is staged at {staging}"))
                 })?;
-            block::publish(&staging, &Target::new(&request.target_path)?, attributes)?;
+            let id_map = group.apply(&staging, attributes.contains(MountAttributes::RDONLY))?;
+            block::publish_shown(&staging, &Target::new(&request.target_path)?, attributes, id_map)?;
             Ok(())
         })
         .await
@@ -309,5 +328,16 @@ impl<D: BlockDevices> NodeExpandVolume for BlockNode<D> {
             }
         })
         .await
+    }
+}
+
+#[async_trait]
+impl<D: BlockDevices> NodeGetVolumeHealth for BlockNode<D> {
+    async fn volume_health(&self, request: NodeGetVolumeHealthRequest) -> Result<VolumeHealth> {
+        let mut health = request.mount_health().await?;
+        if self.0.device(&request.volume_id).await?.is_none() {
+            health.entries.push(device_gone());
+        }
+        Ok(health)
     }
 }

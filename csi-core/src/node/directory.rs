@@ -5,12 +5,15 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use csi_mount::{MountHealth, MountState, Target, health_of_filesystem};
 
+use super::mount_group::{Due, MountGroup};
 use super::{
-    GetVolumeStats, Node, NodeGetVolumeStatsRequest, NodeInfo, NodePublishVolumeRequest, NodeService,
-    NodeUnpublishVolumeRequest, PublishedTargets, targets::MountTable,
+    GetVolumeStats, Node, NodeGetVolumeHealth, NodeGetVolumeHealthRequest, NodeGetVolumeStatsRequest,
+    NodeInfo, NodePublishVolumeRequest, NodeService, NodeUnpublishVolumeRequest, PublishedTargets,
+    targets::MountTable,
 };
-use crate::{Error, Result, VolumeId, VolumeStats, blocking};
+use crate::{Error, Result, VolumeHealth, VolumeId, VolumeStats, blocking};
 
 /// What only the driver knows of its directories. [`DirectoryNode`] makes a node plugin of it.
 #[async_trait]
@@ -28,6 +31,11 @@ pub trait Directories: Send + Sync + 'static {
     /// # Errors
     /// [`Error::VolumeNotFound`] (NOT_FOUND) for an id that can't be one of this driver's.
     async fn directory(&self, volume_id: &VolumeId) -> Result<PathBuf>;
+
+    /// How the group of VOLUME_MOUNT_GROUP gets a volume's files, where that is declared.
+    fn mount_group(&self) -> MountGroup {
+        MountGroup::default()
+    }
 }
 
 /// A node plugin for directories: publishes them by binding, read-only where that is asked for, and tells how full
@@ -43,19 +51,24 @@ impl<D: Directories> DirectoryNode<D> {
 
     /// The same as a service, with all that it can do registered.
     pub fn service(directories: Arc<D>) -> NodeService<Self> {
-        NodeService::new(Arc::new(Self::new(directories))).get_volume_stats()
+        NodeService::new(Arc::new(Self::new(directories)))
+            .get_volume_stats()
+            .get_volume_health()
+            .self_check(&[])
     }
 
     async fn existing(&self, volume_id: &VolumeId) -> Result<PathBuf> {
         let path = self.0.directory(volume_id).await?;
         let volume_id = volume_id.clone();
-        blocking(move || match path.symlink_metadata() {
-            Ok(found) if found.is_dir() => Ok(path),
-            Ok(_) => Err(Error::internal_message(format!("{} is not a directory", path.display()))),
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-                Err(Error::VolumeNotFound(volume_id))
+        blocking(move || {
+            let place = Target::new(&path)?;
+            if place.is_directory()? {
+                return Ok(path);
             }
-            Err(error) => Err(error.into()),
+            match place.state()? {
+                MountState::Absent => Err(Error::VolumeNotFound(volume_id)),
+                _ => Err(Error::internal_message(format!("{} is not a directory", path.display()))),
+            }
         })
         .await
     }
@@ -68,7 +81,15 @@ impl<D: Directories> Node for DirectoryNode<D> {
     }
 
     async fn publish_volume(&self, request: NodePublishVolumeRequest) -> Result<()> {
-        request.bind(self.existing(&request.volume_id).await?).await
+        let source = self.existing(&request.volume_id).await?;
+        let group = Due::new(&request.volume_capability, self.0.mount_group())?;
+        let (path, is_read_only) = (source.clone(), request.is_read_only());
+        let id_map = blocking(move || {
+            require_alive(&path)?;
+            Ok(group.apply(&path, is_read_only)?)
+        })
+        .await?;
+        request.bind_shown(source, id_map).await
     }
 
     async fn published(&self, request: &NodePublishVolumeRequest) -> Result<PublishedTargets> {
@@ -93,6 +114,23 @@ impl<D: Directories> GetVolumeStats for DirectoryNode<D> {
             false => Err(Error::VolumeNotFound(request.volume_id)),
         })
         .await
+    }
+}
+
+#[async_trait]
+impl<D: Directories> NodeGetVolumeHealth for DirectoryNode<D> {
+    async fn volume_health(&self, request: NodeGetVolumeHealthRequest) -> Result<VolumeHealth> {
+        request.mount_health().await
+    }
+}
+
+/// What a volume's directory lies in has to answer before a workload gets it.
+fn require_alive(directory: &Path) -> Result<()> {
+    match health_of_filesystem(directory)? {
+        unwell @ (MountHealth::Dead(_) | MountHealth::Unresponsive) => {
+            Err(Error::Unavailable(format!("the volume's directory {}: {unwell}", directory.display())))
+        }
+        _ => Ok(()),
     }
 }
 

@@ -10,9 +10,9 @@ use csi_mount::{MountEntry, Target};
 use super::kernel::{mount_options, unmount_and_remove};
 use super::{
     GetVolumeStats, Node, NodeGetVolumeStatsRequest, NodeInfo, NodePublishVolumeRequest, NodeService,
-    NodeUnpublishVolumeRequest, PublishedTargets, targets::MountTable,
+    NodeUnpublishVolumeRequest, PublishedTargets, mount_group, targets::MountTable,
 };
-use crate::{Access, Error, Result, VolumeId, VolumeStats, blocking};
+use crate::{Error, Result, VolumeId, VolumeStats, blocking};
 
 /// What only the driver knows of its volumes' content: secrets of a vault, certificates of an authority, a token.
 /// [`EphemeralNode`] makes a node plugin of it.
@@ -59,19 +59,14 @@ fn plan(request: &NodePublishVolumeRequest) -> Result<EphemeralPlan> {
         let reason = format!("{} is an option of a filesystem, which these volumes can't have", option.key());
         return Err(Error::invalid("volume_capability.mount.mount_flags", reason));
     }
-    let Access::Mount { volume_mount_group, .. } = &request.volume_capability.access else {
+    if !request.volume_capability.is_mount() {
         return Err(Error::Unsupported("volume_capability.block: these volumes are files".to_owned()));
-    };
-    let plan = EphemeralPlan::new(request.volume_id.as_str()).attributes(request.attributes()?);
-    match volume_mount_group {
-        Some(group) => match group.parse() {
-            Ok(group) => Ok(plan.group(group)),
-            Err(_) => {
-                Err(Error::invalid("volume_capability.mount.volume_mount_group", "is no group's number"))
-            }
-        },
-        None => Ok(plan),
     }
+    let plan = EphemeralPlan::new(request.volume_id.as_str()).attributes(request.attributes()?);
+    Ok(match mount_group::group(&request.volume_capability)? {
+        Some(group) => plan.group(group),
+        None => plan,
+    })
 }
 
 /// A node plugin for volumes of known content: writes it to memory, exchanges it as one when it is published again, and
@@ -109,7 +104,7 @@ impl<C: EphemeralContent> EphemeralNode<C> {
 
     /// The same as a service, with all that it can do registered.
     pub fn service(content: Arc<C>) -> NodeService<Self> {
-        NodeService::new(Arc::new(Self::new(content))).get_volume_stats().volume_mount_group()
+        NodeService::new(Arc::new(Self::new(content))).get_volume_stats().volume_mount_group().self_check(&[])
     }
 }
 

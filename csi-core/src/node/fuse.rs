@@ -10,11 +10,12 @@ use csi_mount::{ErrorKind, Target};
 
 use super::shared::at;
 use super::{
-    Attachment, GetVolumeStats, Node, NodeGetVolumeStatsRequest, NodeInfo, NodePublishVolumeRequest,
-    NodeService, NodeStageVolumeRequest, NodeUnpublishVolumeRequest, NodeUnstageVolumeRequest,
-    PublishedTargets, StageUnstageVolume, targets::MountTable,
+    Attachment, GetVolumeStats, Node, NodeGetVolumeHealth, NodeGetVolumeHealthRequest,
+    NodeGetVolumeStatsRequest, NodeInfo, NodePublishVolumeRequest, NodeService, NodeStageVolumeRequest,
+    NodeUnpublishVolumeRequest, NodeUnstageVolumeRequest, PublishedTargets, StageUnstageVolume, mount_group,
+    targets::MountTable,
 };
-use crate::{Error, MountFlags, Result, VolumeCapability, VolumeStats, blocking};
+use crate::{Error, MountFlags, Result, VolumeCapability, VolumeHealth, VolumeStats, blocking};
 
 /// What only the driver knows of its FUSE filesystems. [`FuseNode`] makes a node plugin of it.
 #[async_trait]
@@ -79,7 +80,11 @@ impl<F: FuseFilesystems> FuseNode<F> {
 
     /// The same as a service, with all that it can do registered.
     pub fn service(filesystems: Arc<F>) -> NodeService<Self> {
-        NodeService::new(Arc::new(Self::new(filesystems))).stage_unstage_volume().get_volume_stats()
+        NodeService::new(Arc::new(Self::new(filesystems)))
+            .stage_unstage_volume()
+            .get_volume_stats()
+            .get_volume_health()
+            .self_check(&[])
     }
 
     async fn stage(&self, volume: &Attachment, capability: &VolumeCapability, staging: &Path) -> Result<()> {
@@ -110,6 +115,7 @@ fn no_device() -> Error {
 #[async_trait]
 impl<F: FuseFilesystems> StageUnstageVolume for FuseNode<F> {
     async fn stage_volume(&self, request: NodeStageVolumeRequest) -> Result<()> {
+        mount_group::refuse(&request.volume_capability)?;
         let volume = Attachment {
             volume_id: request.volume_id,
             publish_context: request.publish_context,
@@ -131,6 +137,7 @@ impl<F: FuseFilesystems> Node for FuseNode<F> {
     }
 
     async fn publish_volume(&self, request: NodePublishVolumeRequest) -> Result<()> {
+        mount_group::refuse(&request.volume_capability)?;
         if !request.volume_capability.is_mount() {
             return Err(no_device());
         }
@@ -175,5 +182,12 @@ impl<F: FuseFilesystems> Node for FuseNode<F> {
 impl<F: FuseFilesystems> GetVolumeStats for FuseNode<F> {
     async fn volume_stats(&self, request: NodeGetVolumeStatsRequest) -> Result<VolumeStats> {
         request.statfs().await
+    }
+}
+
+#[async_trait]
+impl<F: FuseFilesystems> NodeGetVolumeHealth for FuseNode<F> {
+    async fn volume_health(&self, request: NodeGetVolumeHealthRequest) -> Result<VolumeHealth> {
+        request.mount_health().await
     }
 }

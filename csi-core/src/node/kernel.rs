@@ -4,7 +4,7 @@
 
 use std::path::{Path, PathBuf};
 
-use csi_mount::{Bind, MountAttributes, MountOptions, MountState, Removed, Target};
+use csi_mount::{Bind, IdMap, MountAttributes, MountOptions, MountState, Removed, Target};
 
 use super::{NodeGetVolumeStatsRequest, NodePublishVolumeRequest, NodeUnpublishVolumeRequest};
 use crate::{Error, Result, Usage, VolumeCapability, VolumeStats, blocking};
@@ -40,6 +40,11 @@ impl NodePublishVolumeRequest {
     /// [`Error::Incompatible`] (ALREADY_EXISTS) when something else, or the same otherwise, is mounted there;
     /// [`Error::InvalidArgument`] for mount flags that a bind can't have; see [`csi_mount::Bind`].
     pub async fn bind(&self, source: impl Into<PathBuf>) -> Result<()> {
+        self.bind_shown(source, IdMap::new()).await
+    }
+
+    /// The same, with owners as this map shows them.
+    pub(crate) async fn bind_shown(&self, source: impl Into<PathBuf>, id_map: IdMap) -> Result<()> {
         let options = mount_options(&self.volume_capability)?;
         if let Some(option) = options.filesystem().first() {
             return Err(Error::invalid(
@@ -54,7 +59,7 @@ impl NodePublishVolumeRequest {
         blocking(move || {
             let target = Target::new(&path)?;
             target.create_dir()?;
-            Bind::new(&source).attributes(attributes).at(&target)?;
+            Bind::new(&source).attributes(attributes).id_map(id_map).at(&target)?;
             Ok(())
         })
         .await

@@ -8,10 +8,14 @@
 #[cfg(all(feature = "mount", target_os = "linux"))]
 mod block;
 #[cfg(all(feature = "mount", target_os = "linux"))]
+mod condition;
+#[cfg(all(feature = "mount", target_os = "linux"))]
 mod directory;
 #[cfg(all(feature = "mount", target_os = "linux"))]
 mod ephemeral;
 mod expand;
+#[cfg(all(feature = "mount", target_os = "linux"))]
+mod fitness;
 #[cfg(all(feature = "mount", target_os = "linux"))]
 mod fuse;
 mod health;
@@ -19,6 +23,8 @@ mod info;
 #[cfg(all(feature = "mount", target_os = "linux"))]
 mod kernel;
 mod matrix;
+#[cfg(all(feature = "mount", target_os = "linux"))]
+mod mount_group;
 mod publish;
 #[cfg(all(feature = "mount", target_os = "linux"))]
 mod remove_tree;
@@ -46,6 +52,8 @@ pub use info::NodeInfo;
 pub(crate) use info::{NodeGetCapabilitiesRequest, NodeGetInfoRequest};
 pub(crate) use matrix::OneAtATime;
 pub use matrix::{AtTarget, PublishedTargets, SingleNodeWriter};
+#[cfg(all(feature = "mount", target_os = "linux"))]
+pub use mount_group::MountGroup;
 pub use publish::{Node, NodePublishVolumeRequest, NodeUnpublishVolumeRequest};
 #[cfg(all(feature = "mount", target_os = "linux"))]
 pub use remove_tree::remove_tree;

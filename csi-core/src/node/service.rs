@@ -22,6 +22,9 @@ pub(crate) struct NodeTable {
     pub(crate) condition: Option<Arc<dyn NodeGetVolumeHealth>>,
     pub(crate) one_at_a_time: Arc<OneAtATime>,
     pub(crate) offered: BTreeSet<Capability>,
+    /// What is looked at before it is served.
+    #[cfg(all(feature = "mount", target_os = "linux"))]
+    pub(crate) fitness: Option<super::fitness::Fitness>,
 }
 
 impl NodeTable {
@@ -84,6 +87,8 @@ impl<D: Node> NodeService<D> {
             condition: None,
             one_at_a_time: Arc::default(),
             offered: BTreeSet::new(),
+            #[cfg(all(feature = "mount", target_os = "linux"))]
+            fitness: None,
         };
         Self { driver, table }
     }
@@ -166,6 +171,33 @@ impl<D: Node> NodeService<D> {
     #[must_use]
     pub fn without(mut self, capability: Capability) -> Self {
         self.table.withdraw(capability);
+        self
+    }
+
+    /// Has the node looked at when the plugin starts.
+    #[cfg(all(feature = "mount", target_os = "linux"))]
+    pub(super) fn self_check(mut self, filesystems: &[csi_mount::Filesystem]) -> Self {
+        self.table.fitness = Some(super::fitness::Fitness::of(filesystems.to_vec()));
+        self
+    }
+
+    /// Where the kubelet keeps its volumes, if it is not `/var/lib/kubelet`: the ready-made node plugins look at it when
+    /// they start, and say in the log what keeps pods of this node from seeing their volumes
+    /// ([`csi_mount::self_check`]).
+    #[cfg(all(feature = "mount", target_os = "linux"))]
+    #[must_use]
+    pub fn kubelet_root(mut self, path: impl Into<std::path::PathBuf>) -> Self {
+        if let Some(fitness) = &mut self.table.fitness {
+            fitness.kubelet_root = path.into();
+        }
+        self
+    }
+
+    /// Starts without a look at the node.
+    #[cfg(all(feature = "mount", target_os = "linux"))]
+    #[must_use]
+    pub fn without_self_check(mut self) -> Self {
+        self.table.fitness = None;
         self
     }
 

@@ -8,11 +8,12 @@ use csi_mount::{ErrorKind, MountAttributes, Target};
 
 use super::kernel::mount_options;
 use super::{
-    Attachment, GetVolumeStats, Node, NodeGetVolumeStatsRequest, NodeInfo, NodePublishVolumeRequest,
-    NodeService, NodeStageVolumeRequest, NodeUnpublishVolumeRequest, NodeUnstageVolumeRequest,
-    PublishedTargets, StageUnstageVolume, targets::MountTable,
+    Attachment, GetVolumeStats, Node, NodeGetVolumeHealth, NodeGetVolumeHealthRequest,
+    NodeGetVolumeStatsRequest, NodeInfo, NodePublishVolumeRequest, NodeService, NodeStageVolumeRequest,
+    NodeUnpublishVolumeRequest, NodeUnstageVolumeRequest, PublishedTargets, StageUnstageVolume, mount_group,
+    targets::MountTable,
 };
-use crate::{Error, Result, VolumeCapability, VolumeStats, blocking};
+use crate::{Error, Result, VolumeCapability, VolumeHealth, VolumeStats, blocking};
 
 /// What only the driver knows of its shared filesystems (NFS, CephFS, SMB and their kind). [`SharedNode`] makes a node
 /// plugin of it.
@@ -75,14 +76,18 @@ impl<S: SharedFilesystems> SharedNode<S> {
     /// The node plugin of these filesystems, which are mounted once for the node, with all that it can do registered.
     pub fn service(filesystems: Arc<S>) -> NodeService<Self> {
         let node = Self { filesystems, staging: Staging::Staged };
-        NodeService::new(Arc::new(node)).stage_unstage_volume().get_volume_stats()
+        NodeService::new(Arc::new(node))
+            .stage_unstage_volume()
+            .get_volume_stats()
+            .get_volume_health()
+            .self_check(&[])
     }
 
     /// The same without staging: a volume is mounted at each of its targets. For filesystems where a mount is cheap, or
     /// that are mounted as somebody else for each workload.
     pub fn unstaged_service(filesystems: Arc<S>) -> NodeService<Self> {
         let node = Self { filesystems, staging: Staging::Unstaged };
-        NodeService::new(Arc::new(node)).get_volume_stats()
+        NodeService::new(Arc::new(node)).get_volume_stats().get_volume_health().self_check(&[])
     }
 
     async fn source(&self, volume: &Attachment, capability: &VolumeCapability) -> Result<SharedSource> {
@@ -114,6 +119,7 @@ impl<S: SharedFilesystems> SharedNode<S> {
 #[async_trait]
 impl<S: SharedFilesystems> StageUnstageVolume for SharedNode<S> {
     async fn stage_volume(&self, request: NodeStageVolumeRequest) -> Result<()> {
+        mount_group::refuse(&request.volume_capability)?;
         let is_read_only = request.volume_capability.access_mode.is_read_only();
         let volume = Attachment {
             volume_id: request.volume_id,
@@ -146,6 +152,7 @@ impl<S: SharedFilesystems> Node for SharedNode<S> {
     }
 
     async fn publish_volume(&self, request: NodePublishVolumeRequest) -> Result<()> {
+        mount_group::refuse(&request.volume_capability)?;
         if !request.volume_capability.is_mount() {
             return Err(Error::Unsupported(
                 "volume_capability.block: a shared filesystem is no device".to_owned(),
@@ -200,5 +207,12 @@ pub(super) fn at(path: &std::path::Path, step: impl FnOnce(&Target) -> csi_mount
 impl<S: SharedFilesystems> GetVolumeStats for SharedNode<S> {
     async fn volume_stats(&self, request: NodeGetVolumeStatsRequest) -> Result<VolumeStats> {
         request.statfs().await
+    }
+}
+
+#[async_trait]
+impl<S: SharedFilesystems> NodeGetVolumeHealth for SharedNode<S> {
+    async fn volume_health(&self, request: NodeGetVolumeHealthRequest) -> Result<VolumeHealth> {
+        request.mount_health().await
     }
 }

@@ -106,9 +106,10 @@ impl Default for Settings {
 }
 
 /// Serves until `stop`, then lets the operations that run finish within the plugin's time of grace.
-pub(crate) async fn serve(plugin: Plugin, endpoint: &Endpoint, mut stop: Stop) -> Result<(), ServeError> {
+pub(crate) async fn serve(mut plugin: Plugin, endpoint: &Endpoint, mut stop: Stop) -> Result<(), ServeError> {
     let settings = plugin.settings.clone();
     let grace = settings.grace;
+    plugin.look_at_node().await;
     let adapter = plugin.build()?;
     let (socket, listener) = Socket::bind(endpoint.path(), settings.socket_mode)?;
     // What is served beside ends with these at the latest.

@@ -1,8 +1,12 @@
 //! Mounts whose server or daemon is gone for good, found where a step wants to put its own.
 
+use std::path::Path;
+
 use nix::libc;
 
-use crate::{Detach, MountHealth, Result, Target, Unmount, Unmounted, health};
+use crate::{
+    Detach, Error, ErrorKind, MountAttributes, MountHealth, Result, Target, Unmount, Unmounted, health,
+};
 
 /// Takes off what is mounted at the target if its filesystem will never work again: the daemon is gone, or the server
 /// says that it no longer has what was mounted. One that merely does not answer is left, for it may be back any moment,
@@ -14,5 +18,31 @@ pub(super) fn take_off_lost(target: &Target) -> Result<Option<Unmounted>> {
             Unmount::new().detach(Detach::IfUnresponsive).at(target).map(Some)
         }
         _ => Ok(None),
+    }
+}
+
+/// What is staged has to work before a workload gets it: read, and written to where these attributes allow that.
+pub(super) fn require_staged(
+    operation: &'static str,
+    staging: &Path,
+    attributes: MountAttributes,
+) -> Result<()> {
+    let health = health(staging)?;
+    let refuse = |kind, mend| Err(Error::new(kind, operation, health.to_string()).at(staging).mend(mend));
+    match health {
+        MountHealth::Healthy => Ok(()),
+        MountHealth::ReadOnly if attributes.contains(MountAttributes::RDONLY) => Ok(()),
+        MountHealth::ReadOnly => {
+            refuse(ErrorKind::ReadOnly, "unstage and stage the volume: it is checked then")
+        }
+        // Bound unmounted, the workload would write to the node's own disk.
+        MountHealth::NotMounted => {
+            let reason = "no volume is staged there";
+            Err(Error::new(ErrorKind::NotFound, operation, reason).at(staging).mend("stage it first"))
+        }
+        MountHealth::Unresponsive | MountHealth::Dead(_) => refuse(
+            ErrorKind::Unresponsive,
+            "see to its device, server or daemon; where that is gone for good, unstage and stage the volume",
+        ),
     }
 }

@@ -35,13 +35,23 @@ pub(crate) fn mount_setattr(mount: impl AsFd, add: MountAttributes, depth: Depth
     change(mount, add.bits(), clear, depth)
 }
 
+/// Gives a mount that nobody has seen yet the owners of a user namespace. Linux 5.12.
+pub(crate) fn set_id_map(mount: impl AsFd, namespace: impl AsFd, depth: Depth) -> io::Result<()> {
+    const IDMAP: u64 = 0x0010_0000;
+    let namespace = u64::from(namespace.as_fd().as_raw_fd().cast_unsigned());
+    call(mount, &MountAttr { set: IDMAP, clear: 0, propagation: 0, user_namespace: namespace }, depth)
+}
+
 /// Takes the read-only attribute off a mount. Linux 5.12.
 pub(crate) fn make_writable(mount: impl AsFd) -> io::Result<()> {
     change(mount, 0, MountAttributes::RDONLY.bits(), Depth::Single)
 }
 
 fn change(mount: impl AsFd, set: u64, clear: u64, depth: Depth) -> io::Result<()> {
-    let attr = MountAttr { set, clear, propagation: 0, user_namespace: 0 };
+    call(mount, &MountAttr { set, clear, propagation: 0, user_namespace: 0 }, depth)
+}
+
+fn call(mount: impl AsFd, attr: &MountAttr, depth: Depth) -> io::Result<()> {
     let flags = match depth {
         Depth::Single => libc::AT_EMPTY_PATH,
         Depth::Recursive => libc::AT_EMPTY_PATH | libc::AT_RECURSIVE,
@@ -50,7 +60,14 @@ fn change(mount: impl AsFd, set: u64, clear: u64, depth: Depth) -> io::Result<()
     // SAFETY: the path is a C string and `attr` a live struct of the size that is passed; the kernel only
     // reads both. The descriptor is borrowed for the call.
     let result = unsafe {
-        libc::syscall(MOUNT_SETATTR, fd, c"".as_ptr(), flags, &raw const attr, size_of::<MountAttr>())
+        libc::syscall(
+            MOUNT_SETATTR,
+            fd,
+            c"".as_ptr(),
+            flags,
+            std::ptr::from_ref(attr),
+            size_of::<MountAttr>(),
+        )
     };
     Ok(Errno::result(result).map(drop)?)
 }

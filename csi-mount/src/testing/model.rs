@@ -247,7 +247,11 @@ impl World {
         if place.is_mount_root && path.parent().is_some() {
             let found = &place.mount;
             if (found.filesystem, &*found.root, found.attributes) == (filesystem, root, attributes) {
-                return Ok(Outcome::AlreadyMounted);
+                return match self.condition(found) {
+                    Condition::Silent => Err(silent(operation, path)),
+                    Condition::Dead => Err(dead(operation, path)),
+                    Condition::TurnedReadOnly | Condition::Well => Ok(Outcome::AlreadyMounted),
+                };
             }
             let reason = format!("something else, or with other attributes than {attributes}, is mounted");
             return Err(Error::new(ErrorKind::AlreadyMounted, operation, reason).at(path));

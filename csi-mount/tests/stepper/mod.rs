@@ -23,8 +23,19 @@ pub(crate) fn do_job(jobs: impl FnOnce(&[&str]) -> csi_mount::Result<()>) {
     std::process::exit(i32::from(failed));
 }
 
+/// What becomes of the programs that a job starts.
+#[allow(dead_code, reason = "each test file uses a part")]
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Programs {
+    /// Their system calls count too, and they die with the job.
+    Followed,
+    /// Up to their start only: they are daemons, which outlive it.
+    LetGo,
+}
+
 /// A job for a new process of this test program.
 pub(crate) struct Job<'a> {
+    pub(crate) programs: Programs,
     /// The name of the test that calls [`do_job`].
     pub(crate) test: &'a str,
     pub(crate) words: &'a [&'a str],
@@ -78,11 +89,12 @@ impl Job<'_> {
             | Options::PTRACE_O_TRACEFORK
             | Options::PTRACE_O_TRACEVFORK
             | Options::PTRACE_O_TRACECLONE
+            | Options::PTRACE_O_TRACEEXEC
             | Options::PTRACE_O_EXITKILL;
         ptrace::seize(thread, options).unwrap();
         ptrace::interrupt(thread).unwrap();
         child.stdin.as_mut().unwrap().write_all(b"\n").unwrap();
-        let end = trace(process, thread, call);
+        let end = trace(process, thread, call, self.programs);
         // Reaped above, which this value does not know.
         drop(child.stdin.take());
         if let End::Finished = end {
@@ -95,7 +107,7 @@ impl Job<'_> {
 }
 
 /// Follows the thread that does the job, and its children, until all are gone.
-fn trace(process: Pid, thread: Pid, call: u64) -> End {
+fn trace(process: Pid, thread: Pid, call: u64, programs: Programs) -> End {
     // Whether each is inside a system call.
     let mut inside: HashMap<Pid, bool> = HashMap::new();
     let (mut count, mut end) = (0, End::Finished);
@@ -120,6 +132,9 @@ fn trace(process: Pid, thread: Pid, call: u64) -> End {
                 go_on(pid, None);
             }
             WaitStatus::Stopped(pid, signal) => go_on(pid, Some(signal)),
+            WaitStatus::PtraceEvent(pid, _, nix::libc::PTRACE_EVENT_EXEC) if programs == Programs::LetGo => {
+                let _ = ptrace::detach(pid, None);
+            }
             WaitStatus::PtraceEvent(pid, ..) => go_on(pid, None),
             _ => {}
         }

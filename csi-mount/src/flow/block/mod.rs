@@ -45,7 +45,7 @@ use crate::{BlockDevice, DeviceNumber, Error, ErrorKind, MountState, Result, Tar
 
 pub use expand::expand;
 pub use plan::{StageCheck, StagePlan};
-pub use publish::{publish, unpublish};
+pub use publish::{publish, publish_shown, unpublish};
 pub use raw::publish_device;
 pub use stage::{Content, Staged, stage};
 pub use unstage::unstage;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::{
-    CHECK_TIME_LIMIT, ExpectedDevice, Filesystem, Format, FormatLimit, FormatStep, MkfsProfile, MountOptions,
+    CheckLimits, ExpectedDevice, Filesystem, Format, FormatLimit, FormatStep, MkfsProfile, MountOptions,
 };
 
 /// How long [`stage`](super::stage) waits for a device unless told otherwise: 10 seconds.
@@ -34,7 +34,7 @@ pub struct StagePlan {
     pub(super) expected: ExpectedDevice,
     pub(super) wait: Duration,
     pub(super) check: StageCheck,
-    pub(super) check_limit: Duration,
+    pub(super) check_limits: CheckLimits,
 }
 
 impl StagePlan {
@@ -47,7 +47,7 @@ impl StagePlan {
             expected: ExpectedDevice::new(),
             wait: WAIT,
             check: StageCheck::default(),
-            check_limit: CHECK_TIME_LIMIT,
+            check_limits: CheckLimits::default(),
         }
     }
 
@@ -103,9 +103,10 @@ impl StagePlan {
         self
     }
 
-    /// Whether an ext4 is checked before it is mounted, and how long that may take.
-    pub fn check(mut self, check: StageCheck, limit: Duration) -> Self {
-        (self.check, self.check_limit) = (check, limit);
+    /// Whether an ext4 is checked before it is mounted, and how long that may take: a [`Duration`], or [`CheckLimits`]
+    /// with the memory too.
+    pub fn check(mut self, check: StageCheck, limits: impl Into<CheckLimits>) -> Self {
+        (self.check, self.check_limits) = (check, limits.into());
         self
     }
 

@@ -5,10 +5,8 @@ use std::path::Path;
 use rustix::fs::FileType;
 
 use super::raw;
-use crate::{
-    Bind, Created, Error, ErrorKind, MountAttributes, MountState, Outcome, Removed, Result, Target,
-    mount_state, unmount,
-};
+use crate::flow::lost::require_staged;
+use crate::{Bind, Created, IdMap, MountAttributes, Outcome, Removed, Result, Target, unmount};
 
 const PUBLISH: &str = "publish";
 const UNPUBLISH: &str = "unpublish";
@@ -19,18 +17,29 @@ const UNPUBLISH: &str = "unpublish";
 ///
 /// # Errors
 ///
-/// [`NotFound`](ErrorKind::NotFound) if nothing is mounted at the staging directory, and those of [`Bind::at`] and
-/// [`Target::create_dir`].
+/// [`NotFound`](crate::ErrorKind::NotFound) if nothing is mounted at the staging directory;
+/// [`Unresponsive`](crate::ErrorKind::Unresponsive) if its filesystem shut down, [`ReadOnly`](crate::ErrorKind::ReadOnly) if
+/// an error made it read-only and these attributes allow writing; and those of [`Bind::at`] and [`Target::create_dir`].
 pub fn publish(staging: impl AsRef<Path>, target: &Target, attributes: MountAttributes) -> Result<Outcome> {
+    publish_shown(staging, target, attributes, IdMap::new())
+}
+
+/// As [`publish`], with owners as this map shows them; see [`Bind::id_map`].
+///
+/// # Errors
+///
+/// As for [`publish`], and [`Unsupported`](crate::ErrorKind::Unsupported) where owners can't be mapped.
+pub fn publish_shown(
+    staging: impl AsRef<Path>,
+    target: &Target,
+    attributes: MountAttributes,
+    id_map: IdMap,
+) -> Result<Outcome> {
     let staging = staging.as_ref();
-    // Bound unmounted, the workload would write to the node's own disk.
-    if !matches!(mount_state(staging)?, MountState::Mounted(_)) {
-        return Err(Error::new(ErrorKind::NotFound, PUBLISH, "no volume is staged there")
-            .at(staging)
-            .mend("stage it first"));
-    }
+    require_staged(PUBLISH, staging, attributes)?;
     let created = target.create_dir()?;
-    Bind::new(staging).attributes(attributes).at(target).inspect_err(|_| take_back(created, target))
+    let bind = Bind::new(staging).attributes(attributes).id_map(id_map);
+    bind.at(target).inspect_err(|_| take_back(created, target))
 }
 
 /// Removes what a failed step has made.

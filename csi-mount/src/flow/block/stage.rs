@@ -159,7 +159,7 @@ fn check_before(device: &BlockDevice, plan: &StagePlan, found: &Signature) -> Re
     if !wanted || plan.filesystem != Filesystem::Ext4 {
         return Ok(());
     }
-    match check_within(device, plan.filesystem, CheckPolicy::Preen, plan.check_limit) {
+    match check_within(device, plan.filesystem, CheckPolicy::Preen, plan.check_limits) {
         Ok(report) => {
             tracing::info!(device = %device.path().display(), ?report, "checked");
             Ok(())

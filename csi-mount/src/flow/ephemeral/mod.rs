@@ -80,7 +80,7 @@ fn put(target: &Target, content: &Content, plan: &EphemeralPlan) -> Result<Chang
         let outcome = attach::mount_once(
             MOUNT,
             target,
-            |_, found| plan.accept(target, &found),
+            |_, found| plan.accept(target, found),
             |seen: Seen| {
                 let mount = memory::filled(target, content, plan)?;
                 attach::attach(MOUNT, mount, target, &seen, plan.attributes)

@@ -34,24 +34,20 @@
 //! # Ok::<(), csi_mount::Error>(())
 //! ```
 
-mod patience;
 mod source;
 
 use std::path::Path;
 
-use super::lost::take_off_lost;
-use crate::attach::{self, Prepared};
+use super::lost::{require_staged, take_off_lost};
+use crate::attach;
 use crate::mount::MOUNT;
-use crate::sys::features::{self, Feature};
 use crate::{
-    Bind, Created, Detach, Error, ErrorKind, Mount, MountAttributes, MountHealth, Outcome, Removed, Result,
-    Target, Unmount, Unmounted, health, legacy_mount,
+    Bind, Created, Detach, Mount, MountAttributes, Outcome, Removed, Result, Target, Unmount, Unmounted,
 };
 
 pub use source::{SHARED_MOUNT_TIME_LIMIT, SharedSource};
 
 const PUBLISH: &str = "publish";
-const STAGE: &str = "stage";
 
 /// Mounts the shared filesystem at the staging directory, which is made if it is not there.
 ///
@@ -64,8 +60,8 @@ const STAGE: &str = "stage";
 ///
 /// # Errors
 ///
-/// - [`AlreadyMounted`](ErrorKind::AlreadyMounted): something else is mounted there, or with other attributes.
-/// - [`Unresponsive`](ErrorKind::Unresponsive): the server does not answer, to this mount or to the one that is there.
+/// - [`AlreadyMounted`](crate::ErrorKind::AlreadyMounted): something else is mounted there, or with other attributes.
+/// - [`Unresponsive`](crate::ErrorKind::Unresponsive): the server does not answer, to this mount or to the one that is there.
 /// - Those of [`Mount::at`].
 pub fn stage(staging: &Target, source: &SharedSource) -> Result<Outcome> {
     let created = staging.create_dir()?;
@@ -88,48 +84,14 @@ pub fn publish_directly(
 
 fn mount(target: &Target, source: &SharedSource) -> Result<Outcome> {
     take_off_lost(target)?;
-    let outcome = attach::mount_once(
+    let SharedSource { fs_type, source: from, options, time_limit } = source;
+    let mount = Mount::new(fs_type, from).options(options).time_limit(*time_limit);
+    attach::mount_once(
         MOUNT,
         target,
-        |_, found| source.accept(target, &found),
-        |seen| {
-            let mount = prepare(target, source)?;
-            attach::attach(MOUNT, mount, target, &seen, source.options.attributes())
-        },
-    )?;
-    if outcome == Outcome::AlreadyMounted {
-        refuse_unwell(STAGE, target.path())?;
-    }
-    Ok(outcome)
-}
-
-/// The filesystem's mount in no place, made on a thread that can be given up.
-fn prepare(target: &Target, source: &SharedSource) -> Result<Prepared> {
-    let (own, is_new) = (source.clone(), features::has(Feature::FsContext));
-    let place = Target::new(target.path())?;
-    let make = move || {
-        let SharedSource { fs_type, source, options, .. } = &own;
-        match is_new {
-            true => Mount::new(fs_type, source).options(options).detached(&place).map(Prepared::Detached),
-            false => legacy_mount::prepare(fs_type, source.as_ref(), options, &place),
-        }
-    };
-    patience::within(&format!("{}:{}", source.fs_type, source.source), source.time_limit, make)
-        .map_err(|error| error.at(target.path()))?
-}
-
-/// What is mounted has to answer before anyone is told that it is there.
-fn refuse_unwell(operation: &'static str, path: &Path) -> Result<()> {
-    match health(path)? {
-        MountHealth::Healthy | MountHealth::ReadOnly => Ok(()),
-        MountHealth::NotMounted => {
-            let reason = "no volume is staged there";
-            Err(Error::new(ErrorKind::NotFound, operation, reason).at(path).mend("stage it first"))
-        }
-        unwell => Err(Error::new(ErrorKind::Unresponsive, operation, unwell.to_string())
-            .at(path)
-            .mend("see to its server or daemon; where that is gone for good, unstage and stage the volume")),
-    }
+        |_, found| source.accept(target, found),
+        |seen| attach::attach(MOUNT, mount.prepared(target)?, target, &seen, options.attributes()),
+    )
 }
 
 /// Binds the staged filesystem to the target directory, with these attributes added to those of the staged mount.
@@ -139,11 +101,11 @@ fn refuse_unwell(operation: &'static str, path: &Path) -> Result<()> {
 ///
 /// # Errors
 ///
-/// [`NotFound`](ErrorKind::NotFound) if nothing is staged, [`Unresponsive`](ErrorKind::Unresponsive) if what is staged does
+/// [`NotFound`](crate::ErrorKind::NotFound) if nothing is staged, [`Unresponsive`](crate::ErrorKind::Unresponsive) if what is staged does
 /// not answer, and those of [`Bind::at`] and [`Target::create_dir`].
 pub fn publish(staging: impl AsRef<Path>, target: &Target, attributes: MountAttributes) -> Result<Outcome> {
     let staging = staging.as_ref();
-    refuse_unwell(PUBLISH, staging)?;
+    require_staged(PUBLISH, staging, attributes)?;
     let created = target.create_dir()?;
     take_off_lost(target)
         .and_then(|_| Bind::new(staging).attributes(attributes).at(target))
@@ -163,7 +125,7 @@ fn take_back(created: Created, target: &Target) {
 ///
 /// # Errors
 ///
-/// [`Busy`](ErrorKind::Busy) while something uses a filesystem that answers; those of [`Unmount::at`] and
+/// [`Busy`](crate::ErrorKind::Busy) while something uses a filesystem that answers; those of [`Unmount::at`] and
 /// [`Target::remove`].
 pub fn unpublish(target: &Target) -> Result<Removed> {
     unstage(target)?;
@@ -174,7 +136,7 @@ pub fn unpublish(target: &Target) -> Result<Removed> {
 ///
 /// # Errors
 ///
-/// [`Busy`](ErrorKind::Busy) while something uses a filesystem that answers; those of [`Unmount::at`].
+/// [`Busy`](crate::ErrorKind::Busy) while something uses a filesystem that answers; those of [`Unmount::at`].
 pub fn unstage(staging: &Target) -> Result<Unmounted> {
     Unmount::new().detach(Detach::IfUnresponsive).at(staging)
 }

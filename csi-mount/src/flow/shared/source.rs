@@ -9,7 +9,7 @@ use crate::mount::MOUNT;
 use crate::{Error, ErrorKind, MountAttributes, MountEntry, MountOptions, Result, Target, attach};
 
 /// How long a server is waited for where nothing else is said: half of what the kubelet waits for a stage.
-pub const SHARED_MOUNT_TIME_LIMIT: Duration = Duration::from_secs(60);
+pub const SHARED_MOUNT_TIME_LIMIT: Duration = crate::MOUNT_TIME_LIMIT;
 
 /// A filesystem of a server: its type, what the kernel is to call for it, and how. `Debug` shows no option's value.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -26,7 +26,7 @@ const WAIT: &str = "wait for the server of";
 ///
 /// Of several callers with one key one works at a time, and the others wait; behind one that was given up they fail at
 /// once. The thread is in the caller's mount namespace, being its child.
-pub(super) fn within<T: Send + 'static>(
+pub(crate) fn within<T: Send + 'static>(
     key: &str,
     limit: Duration,
     work: impl FnOnce() -> T + Send + 'static,
@@ -34,7 +34,7 @@ pub(super) fn within<T: Send + 'static>(
     let deadline = Instant::now() + limit;
     let turn = Turn::take(key, deadline, limit)?;
     let (sender, receiver) = mpsc::channel();
-    let spawned = thread::Builder::new().name("shared-mount".to_owned()).spawn(move || {
+    let spawned = thread::Builder::new().name("mount".to_owned()).spawn(move || {
         let made = work();
         // Over before the answer is seen, so that who has it can ask again.
         drop(turn);

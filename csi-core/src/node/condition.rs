@@ -1,0 +1,66 @@
+//! A volume's health as its mounts show it.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use csi_mount::MountHealth;
+
+use super::NodeGetVolumeHealthRequest;
+use crate::{Result, VolumeHealth, VolumeHealthEntry, VolumeHealthStatus, blocking};
+
+/// What is wrong with a volume whose device is not there any more.
+pub(super) fn device_gone() -> VolumeHealthEntry {
+    entry(VolumeHealthStatus::Inaccessible, "DeviceGone", "its device is not on this node".to_owned())
+}
+
+impl NodeGetVolumeHealthRequest {
+    /// How the mounts of the volume are, where it is staged and where it is published: `FilesystemDead` and
+    /// `FilesystemUnresponsive` (inaccessible), `FilesystemReadOnly` after an error (degraded), `NotMounted`
+    /// (inaccessible) where it is said to be published. Of several places that are wrong in one way one is told.
+    ///
+    /// Bounded in time: see [`csi_mount::health`].
+    ///
+    /// # Errors
+    /// Whatever keeps the mounts from being looked at.
+    pub async fn mount_health(&self) -> Result<VolumeHealth> {
+        let volume_id = self.volume_id.clone();
+        let (staged, published) = (self.staging_target_path.clone(), self.volume_publish_path.clone());
+        let entries = blocking(move || {
+            let mut entries = BTreeMap::new();
+            let mut look = |path: &Path| {
+                let health = csi_mount::health(path)?;
+                Ok::<_, crate::Error>(
+                    entry_of(health, path).map(|entry| entries.insert(entry.reason.clone(), entry)),
+                )
+            };
+            if let Some(path) = published {
+                look(&path)?;
+            }
+            // A raw block volume is staged nowhere.
+            if let Some(path) = staged
+                && csi_mount::mount_state(&path)?.mount_point().is_some()
+            {
+                look(&path)?;
+            }
+            Ok(entries.into_values().collect())
+        })
+        .await?;
+        Ok(VolumeHealth { volume_id, entries })
+    }
+}
+
+fn entry_of(health: MountHealth, path: &Path) -> Option<VolumeHealthEntry> {
+    let (status, reason) = match health {
+        MountHealth::Healthy => return None,
+        MountHealth::ReadOnly => (VolumeHealthStatus::Degraded, "FilesystemReadOnly"),
+        MountHealth::Unresponsive => (VolumeHealthStatus::Inaccessible, "FilesystemUnresponsive"),
+        MountHealth::NotMounted => (VolumeHealthStatus::Inaccessible, "NotMounted"),
+        _ => (VolumeHealthStatus::Inaccessible, "FilesystemDead"),
+    };
+    // The end of the message is cut off where it is long, so the path comes last.
+    Some(entry(status, reason, format!("{health}: {}", path.display())))
+}
+
+fn entry(status: VolumeHealthStatus, reason: &str, message: String) -> VolumeHealthEntry {
+    VolumeHealthEntry { status, reason: reason.to_owned(), message }
+}

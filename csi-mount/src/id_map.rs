@@ -1,0 +1,151 @@
+//! Owners and groups as one mount shows them, whatever the files say.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::OwnedFd;
+
+use crate::sys::user_namespace;
+use crate::{Error, ErrorKind, Result};
+
+const MAKE: &str = "make a user namespace for the owners of";
+/// The kernel takes no more ranges in one direction.
+const MOST_RANGES: usize = 340;
+
+/// Which owner and group files have as seen through one mount: two numbers change places, and all others stay.
+///
+/// Nothing on the disk changes, so it costs the same for one file and for a billion. Since numbers change places, each
+/// file still has an owner that can be seen, and what is written through the mount gets the number that is on the disk.
+/// Permissions are those of the disk: a group that is to write needs files that a group may write.
+///
+/// ```
+/// use csi_mount::{Bind, IdMap};
+///
+/// // What belongs to group 0 on the disk belongs to group 2000 for this workload.
+/// let bind = Bind::new("/srv/volumes/data").id_map(IdMap::new().group(0, 2000)?);
+/// # drop(bind);
+/// # Ok::<(), csi_mount::Error>(())
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[doc(alias = "MOUNT_ATTR_IDMAP")]
+#[must_use]
+pub struct IdMap {
+    users: Swaps,
+    groups: Swaps,
+}
+
+/// Both directions of each pair.
+type Swaps = BTreeMap<u32, u32>;
+
+impl IdMap {
+    /// All as on the disk.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Users `on_disk` and `seen` change places.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidInput`] if one of them has another place already, or is 4294967295, which is nobody.
+    pub fn user(mut self, on_disk: u32, seen: u32) -> Result<Self> {
+        swap(&mut self.users, on_disk, seen)?;
+        Ok(self)
+    }
+
+    /// Groups `on_disk` and `seen` change places.
+    ///
+    /// # Errors
+    /// As for [`user`](Self::user).
+    pub fn group(mut self, on_disk: u32, seen: u32) -> Result<Self> {
+        swap(&mut self.groups, on_disk, seen)?;
+        Ok(self)
+    }
+
+    /// The owner and group that are seen for these on the disk.
+    pub(crate) fn seen(&self, (user, group): (u32, u32)) -> (u32, u32) {
+        let of = |swaps: &Swaps, id| swaps.get(&id).copied().unwrap_or(id);
+        (of(&self.users, user), of(&self.groups, group))
+    }
+
+    pub(crate) fn is_identity(&self) -> bool {
+        self.users.is_empty() && self.groups.is_empty()
+    }
+
+    /// The user namespace by which the kernel is told.
+    pub(crate) fn namespace(&self, path: &std::path::Path) -> Result<OwnedFd> {
+        user_namespace::with_maps(&lines(&self.users), &lines(&self.groups)).map_err(|error: io::Error| {
+            let is_forbidden = matches!(error.raw_os_error(), Some(nix::libc::ENOSPC | nix::libc::EPERM));
+            let error = Error::os(MAKE, path, error);
+            if is_forbidden {
+                error.as_kind(ErrorKind::Unsupported).mend(
+                    "the node has to allow user namespaces (user.max_user_namespaces), and the process needs \
+                     CAP_SYS_ADMIN, CAP_SETUID and CAP_SETGID",
+                )
+            } else {
+                error
+            }
+        })
+    }
+}
+
+fn swap(swaps: &mut Swaps, on_disk: u32, seen: u32) -> Result<()> {
+    let refuse = |reason: String| Err(Error::new(ErrorKind::InvalidInput, "map owners", reason));
+    if on_disk == u32::MAX || seen == u32::MAX {
+        return refuse("4294967295 is nobody".to_owned());
+    }
+    if on_disk == seen {
+        return Ok(());
+    }
+    if let Some(taken) = [on_disk, seen].into_iter().find(|id| swaps.contains_key(id)) {
+        return refuse(format!("{taken} has another place already"));
+    }
+    swaps.extend([(on_disk, seen), (seen, on_disk)]);
+    // Each number is a range, and so is what lies before it.
+    if 2 * swaps.len() + 1 > MOST_RANGES {
+        return refuse(format!("the kernel takes no more than {MOST_RANGES} ranges"));
+    }
+    Ok(())
+}
+
+/// As `uid_map` takes it, of `user_namespaces(7)`: first number on the disk, first number seen, how many.
+fn lines(swaps: &Swaps) -> String {
+    let (mut text, mut next) = (String::new(), 0);
+    let mut line = |from: u32, to: u32, count: u32| {
+        if count > 0 {
+            text.push_str(&format!("{from} {to} {count}\n"));
+        }
+    };
+    for (&on_disk, &seen) in swaps {
+        line(next, next, on_disk - next);
+        line(on_disk, seen, 1);
+        next = on_disk + 1;
+    }
+    line(next, next, u32::MAX - next);
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_number_is_seen_as_one_other() {
+        assert_eq!(lines(&Swaps::new()), "0 0 4294967295\n");
+        let map = IdMap::new().group(0, 2000).unwrap().group(7, 7).unwrap();
+        assert_eq!(lines(&map.groups), "0 2000 1\n1 1 1999\n2000 0 1\n2001 2001 4294965294\n");
+        let last = u32::MAX - 1;
+        let map = IdMap::new().user(1, last).unwrap();
+        assert_eq!(lines(&map.users), format!("0 0 1\n1 {last} 1\n2 2 4294967292\n{last} 1 1\n"));
+        assert_eq!(map.seen((1, 1)), (last, 1));
+        assert!(IdMap::new().is_identity() && !map.is_identity());
+    }
+
+    #[test]
+    fn no_number_has_two_places() {
+        let map = IdMap::new().group(0, 2000).unwrap();
+        for (on_disk, seen) in [(0, 5), (5, 2000), (2000, 6), (u32::MAX, 1), (1, u32::MAX)] {
+            assert!(map.clone().group(on_disk, seen).is_err(), "{on_disk} {seen}");
+        }
+        let many = (0..100).try_fold(IdMap::new(), |map, id| map.user(id, id + 1000));
+        assert_eq!(many.unwrap_err().kind(), ErrorKind::InvalidInput);
+    }
+}

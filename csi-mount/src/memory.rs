@@ -1,0 +1,86 @@
+//! How much memory there is for a program that we start, and how much it uses.
+
+use std::fs;
+use std::path::Path;
+
+/// Half of what this process may have: the other half is for the driver, its other programs and the node.
+pub(crate) fn share_of_a_program() -> u64 {
+    half(least(total(), limits_of_control_groups()))
+}
+
+/// What a program uses now, in bytes, swapped out or not. None when it has ended.
+pub(crate) fn used_by(process: u32) -> Option<u64> {
+    let status = fs::read_to_string(format!("/proc/{process}/status")).ok()?;
+    Some(kibibytes(&status, "VmRSS:")? + kibibytes(&status, "VmSwap:").unwrap_or(0))
+}
+
+/// Has the kernel end this program first when memory runs out, and not the driver that waits for it.
+pub(crate) fn offer_to_the_kernel(process: u32) {
+    if let Err(error) = fs::write(format!("/proc/{process}/oom_score_adj"), "1000") {
+        tracing::debug!(%error, "the order in which the kernel ends programs stays as it is");
+    }
+}
+
+fn total() -> Option<u64> {
+    kibibytes(&fs::read_to_string("/proc/meminfo").ok()?, "MemTotal:")
+}
+
+/// The limits of the process's control group and of those that it is in, of version 2 or 1.
+fn limits_of_control_groups() -> Vec<u64> {
+    let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    let of_line = |line: &str| {
+        let mut fields = line.splitn(3, ':').skip(1);
+        let (controllers, path) = (fields.next()?, fields.next()?.trim_start_matches('/'));
+        let (root, file) = match controllers {
+            "" => ("/sys/fs/cgroup", "memory.max"),
+            v1 if v1.split(',').any(|one| one == "memory") => {
+                ("/sys/fs/cgroup/memory", "memory.limit_in_bytes")
+            }
+            _ => return None,
+        };
+        // In a container the path may be the host's; the container's own group is the root there.
+        let path = Path::new(root).join(path);
+        let above: Vec<_> = path.ancestors().take_while(|above| above.starts_with(root)).collect();
+        Some(above.into_iter().filter_map(|group| number_in(&group.join(file))).collect::<Vec<_>>())
+    };
+    groups.lines().filter_map(of_line).flatten().collect()
+}
+
+fn number_in(file: &Path) -> Option<u64> {
+    fs::read_to_string(file).ok()?.trim().parse().ok()
+}
+
+fn least(total: Option<u64>, limits: Vec<u64>) -> Option<u64> {
+    limits.into_iter().chain(total).min()
+}
+
+/// Where nothing is known, what any node has.
+fn half(memory: Option<u64>) -> u64 {
+    memory.map_or(1 << 30, |memory| memory / 2)
+}
+
+fn kibibytes(text: &str, field: &str) -> Option<u64> {
+    let line = text.lines().find_map(|line| line.strip_prefix(field))?;
+    Some(line.trim().trim_end_matches(" kB").trim().parse::<u64>().ok()? << 10)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_share_is_half_of_the_least() {
+        assert_eq!(half(least(Some(8 << 30), vec![1 << 30, 2 << 30])), 512 << 20);
+        assert_eq!(half(least(Some(8 << 30), vec![u64::MAX])), 4 << 30);
+        assert_eq!(half(least(None, vec![])), 1 << 30);
+        let share = share_of_a_program();
+        assert!(share > 32 << 20 && share <= total().unwrap() / 2, "{share}");
+    }
+
+    #[test]
+    fn what_this_process_uses_is_seen() {
+        let used = used_by(std::process::id()).unwrap();
+        assert!((1 << 20..1 << 40).contains(&used), "{used}");
+        assert_eq!(used_by(u32::MAX), None);
+    }
+}

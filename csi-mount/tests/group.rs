@@ -1,0 +1,182 @@
+//! A volume's files for a group: by changing them, without leaving the volume, or by a mount that shows them so.
+
+mod mount_support;
+
+use std::fs::{self, File, Permissions};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use csi_mount::testing::{Feature, without_features};
+use csi_mount::{
+    Bind, ErrorKind, GroupChange, GroupOutcome, IdMap, Mount, MountAttributes, Outcome, Target, give_to_group,
+};
+use mount_support::{sandbox, source, target};
+use rustix::fs::{Mode, RenameFlags, mkdirat, openat, renameat_with};
+
+const GROUP: u32 = 2000;
+
+fn group_and_mode(path: &Path) -> (u32, u32) {
+    let found = path.symlink_metadata().unwrap();
+    (found.gid(), found.mode() & 0o7777)
+}
+
+fn give(path: &Path) -> GroupOutcome {
+    give_to_group(path, GROUP, GroupChange::OnRootMismatch).unwrap()
+}
+
+fn file(path: PathBuf, mode: u32) -> PathBuf {
+    fs::write(&path, "x").unwrap();
+    fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
+    path
+}
+
+/// kubernetes/kubernetes#69699: done again for every pod, it took hours.
+#[test]
+fn files_are_given_once_and_as_the_kubelet_does() {
+    sandbox(|sandbox| {
+        let (volume, outside) = (sandbox.join("volume"), file(sandbox.join("outside"), 0o600));
+        fs::create_dir_all(volume.join("a/b")).unwrap();
+        fs::set_permissions(volume.join("a"), Permissions::from_mode(0o700)).unwrap();
+        let (plain, program) =
+            (file(volume.join("a/plain"), 0o600), file(volume.join("a/b/program"), 0o4755));
+        symlink(&outside, volume.join("a/link")).unwrap();
+        symlink("..", volume.join("a/b/up")).unwrap();
+        let below = target(&volume, "mounted");
+        Mount::new("tmpfs", "another's").at(&below).unwrap();
+        let others = file(below.path().join("file"), 0o600);
+
+        assert_eq!(give(&volume), GroupOutcome::Walked { files: 7, changed: 7 });
+        assert_eq!(group_and_mode(&plain), (GROUP, 0o660));
+        assert_eq!(group_and_mode(&program), (GROUP, 0o4775), "what was there besides stays");
+        assert_eq!(group_and_mode(&volume.join("a")), (GROUP, 0o2770));
+        assert_eq!(group_and_mode(&volume.join("a/link")).0, GROUP, "the link itself");
+        assert_eq!(group_and_mode(&outside), (0, 0o600), "and not what it leads to");
+        assert_eq!(group_and_mode(&others), (0, 0o600), "another mount is not entered");
+        assert_eq!(give(&volume), GroupOutcome::WasDone);
+
+        // As an interruption leaves it: the root is last.
+        chown(&volume, None, Some(0)).unwrap();
+        chown(&plain, None, Some(0)).unwrap();
+        assert_eq!(give(&volume), GroupOutcome::Walked { files: 7, changed: 2 });
+        fs::set_permissions(&volume, Permissions::from_mode(0o770)).unwrap();
+        assert_eq!(give(&volume), GroupOutcome::Walked { files: 7, changed: 1 }, "without its setgid bit");
+        let added = file(volume.join("added"), 0o600);
+        assert_eq!(give(&volume), GroupOutcome::WasDone);
+        let always = give_to_group(&volume, GROUP, GroupChange::Always).unwrap();
+        assert_eq!(always, GroupOutcome::Walked { files: 8, changed: 1 });
+        assert_eq!(group_and_mode(&added).0, GROUP);
+    });
+}
+
+#[test]
+fn the_deepest_tree_takes_no_more_descriptors() {
+    const DEPTH: u64 = 3000;
+    sandbox(|sandbox| {
+        let volume = sandbox.join("volume");
+        fs::create_dir(&volume).unwrap();
+        let mut here: OwnedFd = File::open(&volume).unwrap().into();
+        let flags = rustix::fs::OFlags::DIRECTORY | rustix::fs::OFlags::CLOEXEC;
+        for _ in 1..DEPTH {
+            mkdirat(&here, "d", Mode::RWXU).unwrap();
+            mkdirat(&here, "beside", Mode::RWXU).unwrap();
+            here = openat(&here, "d", flags, Mode::empty()).unwrap();
+        }
+        assert_eq!(give(&volume), GroupOutcome::Walked { files: 2 * DEPTH - 1, changed: 2 * DEPTH - 1 });
+        assert_eq!(rustix::fs::fstat(&here).unwrap().st_gid, GROUP);
+        // Two thousand entries are more than one reading takes.
+        let wide = sandbox.join("wide");
+        (0..2000).for_each(|index| fs::create_dir_all(wide.join(format!("{index}/below"))).unwrap());
+        assert_eq!(give(&wide), GroupOutcome::Walked { files: 4001, changed: 4001 });
+    });
+}
+
+#[test]
+fn swapped_directories_lead_nowhere_else() {
+    sandbox(|sandbox| {
+        let (volume, victim) = (sandbox.join("volume"), sandbox.join("victim"));
+        fs::create_dir_all(victim.join("directory")).unwrap();
+        let secret = file(victim.join("directory/file"), 0o600);
+        for index in 0..50 {
+            fs::create_dir_all(volume.join(format!("directory/{index}"))).unwrap();
+        }
+        symlink("../victim/directory", volume.join("link")).unwrap();
+        let held: OwnedFd = File::open(&volume).unwrap().into();
+        let is_done = AtomicBool::new(false);
+        let (swaps, walks) = std::thread::scope(|scope| {
+            let attacker = scope.spawn(|| {
+                let mut swaps = 0_u32;
+                while !is_done.load(Ordering::Relaxed) {
+                    let exchanged = renameat_with(&held, "directory", &held, "link", RenameFlags::EXCHANGE);
+                    swaps += u32::from(exchanged.is_ok());
+                }
+                swaps
+            });
+            let walks =
+                (0..300).filter(|_| give_to_group(&volume, GROUP, GroupChange::Always).is_ok()).count();
+            is_done.store(true, Ordering::Relaxed);
+            (attacker.join().unwrap(), walks)
+        });
+        println!("{swaps} swaps, {walks} of 300 walks went well");
+        assert!(swaps > 0 && walks > 0);
+        assert_eq!(group_and_mode(&secret), (0, 0o600));
+        assert_eq!(group_and_mode(&victim.join("directory")).0, 0);
+    });
+}
+
+#[test]
+fn what_has_no_files_of_ours_is_refused() {
+    sandbox(|sandbox| {
+        let at = target(sandbox, "read-only");
+        Bind::new(&source(sandbox, "source")).attributes(MountAttributes::RDONLY).at(&at).unwrap();
+        let refused = |path: &Path| give_to_group(path, GROUP, GroupChange::Always).unwrap_err().kind();
+        assert_eq!(refused(at.path()), ErrorKind::ReadOnly);
+        assert_eq!(refused(&sandbox.join("absent")), ErrorKind::NotFound);
+        assert_eq!(refused(&file(sandbox.join("file"), 0o600)), ErrorKind::InvalidInput);
+    });
+}
+
+#[test]
+fn a_bind_shows_files_as_a_groups_and_the_disk_keeps_its_own() {
+    sandbox(|sandbox| {
+        let (source, at) = (source(sandbox, "source"), target(sandbox, "target"));
+        let map = || IdMap::new().group(0, GROUP).unwrap();
+        let bind = || Bind::new(&source).attributes(MountAttributes::NODEV).id_map(map());
+        assert_eq!(bind().at(&at).unwrap(), Outcome::Mounted);
+        assert_eq!(bind().at(&at).unwrap(), Outcome::AlreadyMounted);
+        let seen = |name: &str| group_and_mode(&at.path().join(name)).0;
+        assert_eq!((seen("."), seen("file")), (GROUP, GROUP));
+        assert_eq!(group_and_mode(&source.join("file")).0, 0, "nothing on the disk has changed");
+        fs::write(at.path().join("new"), "by the workload").unwrap();
+        chown(at.path().join("new"), None, Some(GROUP)).unwrap();
+        assert_eq!(group_and_mode(&source.join("new")).0, 0, "what the group writes is the disk's own");
+        chown(source.join("new"), None, Some(GROUP)).unwrap();
+        assert_eq!(seen("new"), 0, "the two have changed places");
+
+        for other in [IdMap::new(), IdMap::new().group(0, 3000).unwrap()] {
+            let other = Bind::new(&source).attributes(MountAttributes::NODEV).id_map(other);
+            let error = other.at(&at).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::AlreadyMounted, "{error}");
+        }
+    });
+}
+
+#[test]
+fn where_owners_can_not_be_mapped_it_is_said() {
+    sandbox(|sandbox| {
+        let at = target(sandbox, "target");
+        let map = || IdMap::new().group(0, GROUP).unwrap();
+        let error = Bind::new("/proc/sys").id_map(map()).at(&at).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+        assert!(error.to_string().contains("its filesystem can't"), "{error}");
+        let source = source(sandbox, "source");
+        let old = || Bind::new(&source).id_map(map()).at(&at).unwrap_err();
+        for feature in [Feature::MountSetattr, Feature::FsContext] {
+            let error = without_features(&[feature], old);
+            assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+            assert!(error.to_string().contains("Linux 5.12"), "{error}");
+        }
+        assert!(Target::new(at.path()).unwrap().state().unwrap().mount_point().is_none());
+    });
+}

@@ -1,0 +1,116 @@
+//! `flatfs STORE MOUNTPOINT`: serves the files of one directory as a filesystem, with FUSE and without a library for it.
+//!
+//! A filesystem without subdirectories, small enough to read: it speaks the kernel's protocol (`fuse(4)`,
+//! `linux/fuse.h`, version 7.31) over `/dev/fuse`, one request after the other, and keeps nothing in memory but which
+//! number is which name. So it can be killed and started anew, and loses nothing that was written.
+
+mod answer;
+mod store;
+
+use std::fs::File;
+use std::io::{Read as _, Write as _};
+use std::os::fd::AsRawFd as _;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use answer::{Answer, Errno, Request};
+use clap::Parser;
+use csi_core::mount::{Mount, MountOptions, Target};
+use store::Store;
+
+/// Serves the files of a directory as a filesystem, until it is unmounted
+#[derive(Parser)]
+struct Args {
+    /// The directory with the files
+    store: PathBuf,
+    /// Where to mount
+    mountpoint: PathBuf,
+}
+
+/// What one request may carry, and a page for its head.
+const LARGEST: usize = (128 << 10) + 4096;
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    match mount(&args) {
+        Ok(device) => {
+            serve(device, Store::new(args.store));
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            eprintln!("flatfs: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn mount(args: &Args) -> Result<File, Box<dyn std::error::Error>> {
+    if !args.store.is_dir() {
+        return Err(format!("{} is no directory: make it first", args.store.display()).into());
+    }
+    let device = File::options().read(true).write(true).open("/dev/fuse")?;
+    // Workloads are other users than this program, and the kernel compares them with the files' owners.
+    let options = ["rootmode=40000", "user_id=0", "group_id=0", "allow_other", "default_permissions"];
+    let options = MountOptions::parse(options)?.with_option("fd", &device.as_raw_fd().to_string())?;
+    Mount::new("fuse", "flatfs").options(&options).at(&Target::new(&args.mountpoint)?)?;
+    Ok(device)
+}
+
+/// Until the device says that the filesystem is gone.
+fn serve(mut device: File, mut store: Store) {
+    let mut buffer = vec![0; LARGEST];
+    loop {
+        let length = match device.read(&mut buffer) {
+            Ok(length) => length,
+            // Somebody gave up before we came to read it.
+            Err(error) if error.raw_os_error() == Some(Errno::INTERRUPTED) => continue,
+            Err(_) => return,
+        };
+        let Some(request) = Request::new(&buffer[..length]) else { continue };
+        if let Some(answer) = answer(&request, &mut store) {
+            // Who asked may be gone.
+            let _ = device.write_all(&request.reply(answer));
+        }
+    }
+}
+
+/// What there is to say, if the kernel waits for it.
+fn answer(request: &Request<'_>, store: &mut Store) -> Option<Result<Answer, Errno>> {
+    let node = request.node;
+    Some(match request.operation {
+        // FORGET, INTERRUPT, BATCH_FORGET: names keep their numbers.
+        2 | 36 | 42 => return None,
+        // LOOKUP
+        1 => store.look_up(request.name(0)).map(Answer::entry),
+        // GETATTR
+        3 => store.attributes(node).map(Answer::attributes),
+        // SETATTR: the size, the rest stays.
+        4 => {
+            let (what, size) = (request.word(0), request.long(16));
+            store.resize(node, (what & 8 != 0).then_some(size)).map(Answer::attributes)
+        }
+        // MKNOD, which stands in for CREATE
+        8 => store.create(request.name(16)).map(Answer::entry),
+        // UNLINK
+        10 => store.remove(request.name(0)).map(|()| Answer::empty()),
+        // READ
+        15 => store.read(node, request.long(8), request.word(16) as usize).map(Answer::bytes),
+        // WRITE
+        16 => {
+            let written = store.write(node, request.long(8), request.rest(40));
+            written.map(Answer::written)
+        }
+        // STATFS
+        17 => store.usage().map(Answer::usage),
+        // FSYNC
+        20 => store.sync(node).map(|()| Answer::empty()),
+        // INIT
+        26 => Ok(Answer::init(request.word(4), LARGEST - 4096)),
+        // OPENDIR, RELEASEDIR
+        27 | 29 => Ok(Answer::opened()),
+        // READDIR
+        28 => store.list().map(|names| Answer::names(&names, request.long(8), request.word(16) as usize)),
+        // OPEN among them: the kernel then opens files without asking.
+        _ => Err(Errno::NOT_THERE),
+    })
+}

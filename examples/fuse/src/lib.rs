@@ -1,0 +1,60 @@
+//! A complete CSI driver whose volumes a FUSE program serves: one process of `flatfs` for each volume that is staged on
+//! the node, which outlives the driver and is replaced when it is lost.
+use csi_core::mount::flow::fuse::FuseDaemon;
+use csi_core::*;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+struct Flat {
+    root: PathBuf,
+    program: PathBuf,
+    args: DriverArgs,
+}
+
+impl Flat {
+    fn store(&self, id: &VolumeId) -> Result<PathBuf> {
+        Ok(self.root.join(id.as_file_name()?))
+    }
+}
+
+#[async_trait]
+impl Controller for Flat {
+    async fn lookup(&self, id: &VolumeId) -> Result<Option<Volume>> {
+        let there = tokio::fs::try_exists(self.store(id)?).await?;
+        Ok(there.then(|| Volume::new(id.clone(), 0)))
+    }
+    fn supports(&self, capability: &VolumeCapability) -> bool {
+        capability.is_mount() && !capability.access_mode.is_multi_node()
+    }
+}
+
+#[async_trait]
+impl CreateDeleteVolume for Flat {
+    async fn create_volume(&self, request: CreateVolumeRequest) -> Result<Volume> {
+        let id = VolumeId::from_name(&request.name)?;
+        tokio::fs::create_dir_all(self.store(&id)?).await?;
+        Ok(Volume::new(id, 0))
+    }
+    async fn delete_volume(&self, request: DeleteVolumeRequest) -> Result<()> {
+        remove_tree(self.store(&request.volume_id)?).await
+    }
+}
+
+#[async_trait]
+impl FuseFilesystems for Flat {
+    async fn info(&self) -> Result<NodeInfo> {
+        self.args.node_info()
+    }
+    async fn daemon(&self, volume: &Attachment, _: &MountFlags, mountpoint: &Path) -> Result<FuseDaemon> {
+        self.lookup(&volume.volume_id).await?.ok_or(Error::VolumeNotFound(volume.volume_id.clone()))?;
+        Ok(FuseDaemon::new(&self.program).arg(self.store(&volume.volume_id)?).arg(mountpoint))
+    }
+}
+
+/// The driver, with its volumes below `root` and this program to serve them.
+pub fn plugin(root: PathBuf, program: PathBuf, args: &DriverArgs) -> Plugin {
+    let flat = Arc::new(Flat { root, program, args: args.clone() });
+    Plugin::new("flat.csi.example.org", env!("CARGO_PKG_VERSION"))
+        .controller(ControllerService::new(flat.clone()).create_delete_volume())
+        .node(FuseNode::service(flat))
+}

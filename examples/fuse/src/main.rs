@@ -1,0 +1,28 @@
+//! The driver as a program; `--help` names its flags and the variables that stand in for them.
+
+use std::path::PathBuf;
+
+use clap::Parser;
+
+/// A CSI driver whose volumes are served by flatfs, a FUSE program
+#[derive(Parser)]
+struct Args {
+    /// The directory that the volumes are kept in
+    #[arg(long, env = "FLAT_ROOT", value_name = "PATH", default_value = "/var/lib/flat")]
+    root: PathBuf,
+
+    /// The program that serves a volume [default: flatfs beside this program]
+    #[arg(long, env = "FLATFS", value_name = "PATH")]
+    flatfs: Option<PathBuf>,
+
+    #[command(flatten)]
+    driver: csi_core::DriverArgs,
+}
+
+#[tokio::main]
+async fn main() -> std::process::ExitCode {
+    let args = Args::parse();
+    let beside = || std::env::current_exe().unwrap_or_default().with_file_name("flatfs");
+    let program = args.flatfs.unwrap_or_else(beside);
+    fuse::plugin(args.root, program, &args.driver).run_with(&args.driver).await
+}

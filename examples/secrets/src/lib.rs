@@ -1,0 +1,35 @@
+//! A complete CSI driver for inline volumes whose files it makes up: a token, new with every publish, and the pod that it
+//! was given to. The files live in memory, and the kubelet's republish exchanges all of them in one moment.
+//!
+//! The CSIDriver object for it: `volumeLifecycleModes: [Ephemeral]`, `podInfoOnMount: true`, `requiresRepublish: true`.
+use csi_core::mount::flow::ephemeral::Content;
+use csi_core::*;
+use std::{fmt::Write, sync::Arc};
+use tokio::{fs::File, io::AsyncReadExt};
+
+struct Tokens(DriverArgs);
+
+#[async_trait]
+impl EphemeralContent for Tokens {
+    async fn info(&self) -> Result<NodeInfo> {
+        self.0.node_info()
+    }
+
+    async fn content(&self, request: &NodePublishVolumeRequest) -> Result<Content> {
+        let said = |key| request.volume_context.pod(key).unwrap_or("unknown");
+        let pod = format!("{}/{}\n", said("pod.namespace"), said("pod.name"));
+        let mut random = [0; 16];
+        File::open("/dev/urandom").await?.read_exact(&mut random).await?;
+        let token = random.iter().fold(String::new(), |mut token, byte| {
+            let _ = write!(token, "{byte:02x}");
+            token
+        });
+        Ok(Content::new().file("pod", pod)?.file_with_mode("token", token, 0o440)?)
+    }
+}
+
+/// The driver, as its flags want it.
+pub fn plugin(args: &DriverArgs) -> Plugin {
+    Plugin::new("secrets.csi.example.org", env!("CARGO_PKG_VERSION"))
+        .node(EphemeralNode::service(Arc::new(Tokens(args.clone()))))
+}

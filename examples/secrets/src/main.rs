@@ -1,0 +1,16 @@
+//! The driver as a program; `--help` names its flags and the variables that stand in for them.
+
+use clap::Parser;
+
+/// A CSI driver for inline volumes that hold a new token and the name of their pod
+#[derive(Parser)]
+struct Args {
+    #[command(flatten)]
+    driver: csi_core::DriverArgs,
+}
+
+#[tokio::main]
+async fn main() -> std::process::ExitCode {
+    let args = Args::parse();
+    secrets::plugin(&args.driver).run_with(&args.driver).await
+}
