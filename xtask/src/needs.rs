@@ -18,6 +18,8 @@ const PROGRAMS: &[(&str, &str)] = &[
     ("blkid", "util-linux"),
     ("mkswap", "util-linux"),
     ("fusermount3", "fuse3"),
+    ("qemu-system-x86_64", "qemu-system-x86"),
+    ("xz", "xz-utils"),
 ];
 
 /// A device that tests open, and how to come by it.
@@ -107,7 +109,7 @@ fn missing_programs() -> impl Iterator<Item = (&'static str, &'static str)> {
     PROGRAMS.iter().copied().filter(|(program, _)| find(program).is_none())
 }
 
-fn find(program: &str) -> Option<PathBuf> {
+pub(crate) fn find(program: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path)
         .chain(ADMIN_PATH.iter().map(PathBuf::from))

@@ -1,0 +1,99 @@
+//! What runs in the emulated machines: one row a test program.
+
+use super::version::Version;
+
+/// A test program, and what it needs of the machine. Start a row from [`MOUNT`] or [`SUITE`].
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Suite {
+    pub(crate) package: &'static str,
+    /// An integration test's name, or `lib` for the unit tests.
+    pub(crate) test: &'static str,
+    /// Kernel modules, with whatever they depend on. Name those too that the kernel would ask `modprobe` for
+    /// (character sets, ciphers). What a kernel does not have as a module is taken to be built in.
+    pub(crate) modules: &'static [&'static str],
+    /// Programs and files of this machine: copied with their libraries, programs looked up by name.
+    pub(crate) files: &'static [&'static str],
+    /// Environment of the tests: knobs that make them small enough for emulation.
+    pub(crate) env: &'static [(&'static str, &'static str)],
+    /// Seconds that one test may take on a quiet machine.
+    pub(crate) seconds: u32,
+    /// The oldest kernel that it runs on.
+    pub(crate) since: Version,
+    /// Only tests of which the path starts so. Empty: all.
+    pub(crate) only: &'static str,
+    /// Tests that do not run here, and why.
+    pub(crate) skip: &'static [(&'static str, &'static str)],
+}
+
+/// A row's defaults.
+pub(crate) const SUITE: Suite = Suite {
+    package: "",
+    test: "",
+    modules: &[],
+    files: &[],
+    env: &[],
+    seconds: 60,
+    since: Version::new(5, 10),
+    only: "",
+    skip: &[],
+};
+
+/// A test program of csi-mount.
+const MOUNT: Suite = Suite {
+    package: "csi-mount",
+    modules: &["loop", "fuse", "overlay"],
+    files: &["mkfs.ext4", "/etc/mke2fs.conf", "cp", "sleep"],
+    ..SUITE
+};
+
+/// One that makes filesystems on loop devices.
+const DEVICES: Suite = Suite {
+    modules: &["loop", "xfs", "btrfs", "vfat", "nls_cp437", "nls_ascii", "nls_iso8859-1", "crc32c_generic"],
+    files: &[
+        "mkfs.ext4",
+        "/etc/mke2fs.conf",
+        "e2fsck",
+        "resize2fs",
+        "dumpe2fs",
+        "debugfs",
+        "mkfs.xfs",
+        "xfs_repair",
+        "xfs_db",
+        "xfs_io",
+        "mkfs.btrfs",
+        "btrfs",
+        "mkfs.vfat",
+        "blkid",
+        "mkswap",
+        "cp",
+        "sleep",
+    ],
+    ..MOUNT
+};
+
+/// All of it, in the order in which it runs.
+pub(crate) const SUITES: &[Suite] = &[
+    Suite { test: "lib", only: "sys::", ..MOUNT },
+    Suite { test: "lib", only: "lookup::", ..MOUNT },
+    Suite { test: "mount_bind", ..MOUNT },
+    Suite { test: "mount_filesystem", ..DEVICES },
+    Suite { test: "mount_ops", ..DEVICES },
+    Suite { test: "mount_stats", ..DEVICES },
+    Suite { test: "mount_target", ..MOUNT },
+    Suite { test: "mount_unmount", ..MOUNT },
+    Suite { test: "mountinfo_oracle", ..MOUNT },
+    Suite { test: "propagation", env: &[("CSI_TEST_ROUNDS", "20")], ..MOUNT },
+    Suite { test: "races", env: &[("CSI_TEST_ROUNDS", "4")], ..MOUNT },
+    Suite { test: "hang", ..MOUNT },
+    Suite { test: "health", ..DEVICES },
+    Suite { test: "refused", ..DEVICES },
+    Suite { test: "remove_tree", ..MOUNT },
+    Suite { test: "loop_device", ..DEVICES },
+    Suite { test: "probe", ..DEVICES },
+    Suite { test: "format", ..DEVICES },
+    Suite { test: "grow", ..DEVICES },
+    Suite { test: "block_flow", ..DEVICES },
+    Suite { test: "block_flow_raw", ..DEVICES },
+    Suite { test: "field_failures_mount", ..DEVICES },
+    Suite { test: "field_failures_device", ..DEVICES },
+];
