@@ -38,7 +38,7 @@ pub(crate) fn run(root: &Path) -> Result<(), Failure> {
     static_build(root)?;
     let mut not_run = None;
     timed("tests on the oldest and the newest kernel that can be had", || {
-        not_run = kernels::run(root, &kernels::Choice::Ends)?;
+        not_run = kernels::run(root, &kernels::Choice::Ends, "")?;
         Ok(())
     })?;
 

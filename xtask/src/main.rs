@@ -26,7 +26,8 @@ Usage: cargo xtask <command>
   test                run the tests of the whole workspace, doctests too
   test --kernels      run those of csi-mount and the examples that ask the kernel on others than this machine's,
                       in an emulated machine: 5.10, 6.1, 6.12 and the newest, from Debian's packages; no root needed
-  test --kernels 6.1  on one of them; `newest` is a name too
+  test --kernels 6.1 [SUITE]
+                      on one of them, or `newest`, or `all`; only suites with SUITE in `package/program`
   ci                  the gate: format, fresh codegen, clippy, tests, docs, each feature alone, a static build, and
                       the tests on the oldest and the newest kernel that can be had
   needs               list what the tests need of this machine, and what of it is missing
@@ -49,8 +50,13 @@ fn main() -> ExitCode {
         ["codegen"] => codegen::run(&root, codegen::Mode::Write),
         ["codegen", "--check"] => codegen::run(&root, codegen::Mode::Check),
         ["test"] => test::run(&root),
-        ["test", "--kernels"] => kernels::run(&root, &kernels::Choice::All).map(drop),
-        ["test", "--kernels", name] => kernels::run(&root, &kernels::Choice::Named(name)).map(drop),
+        ["test", "--kernels", rest @ ..] if rest.len() < 3 => {
+            let choice = match rest.first() {
+                None | Some(&"all") => kernels::Choice::All,
+                Some(name) => kernels::Choice::Named(name),
+            };
+            kernels::run(&root, &choice, rest.get(1).unwrap_or(&"")).map(drop)
+        }
         ["ci"] => ci::run(&root),
         ["needs"] => needs::report(),
         ["needs", "--packages"] => {

@@ -11,7 +11,8 @@ use std::fs::{self, File};
 use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::Command;
-use std::time::Duration;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
 use nix::kmod::{ModuleInitFlags, finit_module};
 use nix::mount::{MsFlags, mount};
@@ -28,13 +29,15 @@ const FILESYSTEMS: &[(&str, &str, &str)] = &[
     ("proc", "/proc", ""),
     ("sysfs", "/sys", ""),
     ("tmpfs", "/run", "mode=0755"),
-    ("tmpfs", "/tmp", "mode=1777"),
     ("cgroup2", "/sys/fs/cgroup", ""),
 ];
 
 /// Links that udev or systemd make elsewhere.
 const LINKS: &[(&str, &str)] =
     &[("/proc/self/fd", "/dev/fd"), ("fd/0", "/dev/stdin"), ("fd/1", "/dev/stdout"), ("fd/2", "/dev/stderr")];
+
+/// How long a disk may take to come up.
+const DISK: Duration = Duration::from_secs(20);
 
 fn main() {
     let ended = prepare().and_then(|()| {
@@ -77,12 +80,17 @@ fn follow_plan(report: &Report) -> Result<()> {
         let words: Vec<&str> = line.split('\t').collect();
         match words.as_slice() {
             ["module", path] => load(report, path)?,
+            ["disk", device, directory] => mount_disk(device, directory)?,
             ["env", settings @ ..] => {
                 environment = settings.iter().filter_map(|setting| setting.split_once('=')).collect();
             }
-            ["tests", suite, seconds, program, start, skipped @ ..] => {
-                let is_wanted = |test: &&String| test.starts_with(start) && !skipped.contains(&test.as_str());
-                for test in tests(program)?.iter().filter(is_wanted) {
+            ["tests", suite, seconds, program, part, skipped @ ..] => {
+                let mut tests = tests(program)?;
+                tests.retain(|test| test.contains(part) && !skipped.contains(&test.as_str()));
+                if tests.is_empty() {
+                    report.no_tests(suite)?;
+                }
+                for test in &tests {
                     // In a process of its own: what one test leaves behind or hangs in does not touch the next.
                     let mut command = Command::new(program);
                     command.args(["--exact", test, "--test-threads=1", "--nocapture"]);
@@ -111,6 +119,18 @@ fn load(report: &Report, path: &str) -> Result<()> {
         Ok(()) | Err(nix::Error::EEXIST) => Ok(()),
         Err(error) => report.module_failed(Path::new(path), error),
     }
+}
+
+/// Disks come up some time after their driver.
+fn mount_disk(device: &str, directory: &str) -> Result<()> {
+    let end = Instant::now() + DISK;
+    while !Path::new(device).exists() {
+        if Instant::now() >= end {
+            return Err(format!("{device} is not there after {} s", DISK.as_secs()).into());
+        }
+        sleep(Duration::from_millis(10));
+    }
+    Ok(mount(Some(device), directory, Some("ext4"), MsFlags::empty(), None::<&str>)?)
 }
 
 /// The names of a test program's tests.

@@ -48,6 +48,11 @@ impl Report {
         self.line(&["module", &name, error.desc()])
     }
 
+    /// A suite without tests shows nothing, which must not pass for success.
+    pub(crate) fn no_tests(&self, suite: &str) -> Result<()> {
+        self.line(&["failed", suite, "(none)", "0", "it has no such tests"])
+    }
+
     /// Runs a program to its end or the limit, and tells of both.
     pub(crate) fn run(
         &self,

@@ -5,8 +5,9 @@
 //! | order | words | does |
 //! |---|---|---|
 //! | `module` | path | loads it |
+//! | `disk` | device, directory | mounts its ext4 there |
 //! | `env` | `NAME=VALUE` … | the environment of what follows, instead of the one before |
-//! | `tests` | suite, seconds, program, prefix, names … | each test of the program that starts so and is not named |
+//! | `tests` | suite, seconds, program, part, names … | each test of the program with that in its path that is not named |
 //! | `program` | name, seconds, program, arguments … | runs it once |
 
 use std::fs::{self, File};
@@ -19,11 +20,15 @@ use super::build::Programs;
 use super::cpio::Cpio;
 use super::modules::Modules;
 use super::suites::Suite;
+use super::version::Version;
 use crate::{Failure, needs};
 
 /// Folders that programs expect.
 const DIRECTORIES: &[&str] =
     &["dev", "proc", "sys", "run", "tmp", "root", "mnt", "etc", "var/lib", "var/tmp", "usr/bin", "usr/sbin"];
+
+/// For the disk under `/tmp`. Loop devices need one below them: a tmpfs reads zeros past a file's end.
+const DISK_MODULES: &[&str] = &["virtio_pci", "virtio_blk"];
 
 /// Emulation takes this many times as long as one expects, when the machine below it is busy.
 pub(crate) const PATIENCE: u32 = 3;
@@ -42,33 +47,40 @@ pub(crate) fn pack(
         cpio.directory(directory)?;
     }
     cpio.device("dev/console", (5, 1))?;
+    cpio.file("etc/passwd", b"root:x:0:0:root:/root:/bin/sh\n")?;
     cpio.file("init", &fs::read(&programs.init)?)?;
     for program in &programs.called {
         copy(&mut cpio, program)?;
     }
     let (modules, mut loaded) = (Modules::below(&kernel.root)?, Vec::new());
-    for suite in suites {
-        for name in suite.modules {
+    let mut load = |names: &[&str], cpio: &mut Archive, plan: &mut String| -> Result<(), Failure> {
+        for name in names {
             for (name, image) in modules.load(name, &mut loaded)? {
                 let path = format!("/modules/{name}.ko");
                 cpio.file(&path, &image)?;
                 plan.push_str(&format!("module\t{path}\n"));
             }
         }
+        Ok(())
+    };
+    load(DISK_MODULES, &mut cpio, &mut plan)?;
+    plan.push_str("disk\t/dev/vda\t/tmp\n");
+    for suite in suites {
+        load(suite.modules, &mut cpio, &mut plan)?;
         for file in suite.files {
             copy_named(&mut cpio, file)?;
         }
         let path = format!("/tests/{}/{}", suite.package, suite.test);
         cpio.file(&path, &fs::read(programs.of(suite)?)?)?;
-        plan.push_str(&orders(suite, &path));
+        plan.push_str(&orders(suite, &path, kernel.version));
     }
     cpio.file("plan", plan.as_bytes())?;
     Ok(cpio.finish()?)
 }
 
-fn orders(suite: &Suite, program: &str) -> String {
+fn orders(suite: &Suite, program: &str, on: Version) -> String {
     let settings: String = suite.env.iter().map(|(name, value)| format!("\t{name}={value}")).collect();
-    let skipped: String = suite.skip.iter().map(|(name, _)| format!("\t{name}")).collect();
+    let skipped: String = suite.skipped(on).map(|skip| format!("\t{}", skip.test)).collect();
     let (package, test, seconds, only) = (suite.package, suite.test, suite.seconds * PATIENCE, suite.only);
     format!("env{settings}\ntests\t{package}/{test}\t{seconds}\t{program}\t{only}{skipped}\n")
 }
@@ -112,7 +124,7 @@ fn libraries(listed: &str) -> impl Iterator<Item = &str> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::suites::SUITE;
+    use super::super::suites::{SUITE, Skip};
     use super::*;
 
     #[test]
@@ -124,7 +136,11 @@ mod tests {
 
     #[test]
     fn a_suite_as_the_plan_orders_it() {
-        let suite = Suite { package: "p", test: "t", env: &[("A", "1")], skip: &[("slow", "why")], ..SUITE };
-        assert_eq!(orders(&suite, "/x"), "env\tA=1\ntests\tp/t\t180\t/x\t\tslow\n");
+        const SLOW: Skip =
+            Skip { test: "slow", from: Version::new(6, 1), before: Version::new(6, 2), why: "" };
+        let suite = Suite { package: "p", test: "t", env: &[("A", "1")], skip: &[SLOW], ..SUITE };
+        let on = |minor| orders(&suite, "/x", Version::new(6, minor));
+        assert_eq!(on(1), "env\tA=1\ntests\tp/t\t180\t/x\t\tslow\n");
+        assert_eq!(on(2), "env\tA=1\ntests\tp/t\t180\t/x\t\n");
     }
 }

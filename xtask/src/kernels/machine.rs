@@ -2,14 +2,14 @@
 
 use std::fs::{self, File};
 use std::io::{BufRead as _, BufReader};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use super::archive::Kernel;
-use super::outcome::{Outcome, Run, Said};
-use crate::Failure;
+use super::outcome::{Run, Said};
+use crate::{Failure, needs};
 
 pub(crate) const QEMU: &str = "qemu-system-x86_64";
 
@@ -18,6 +18,9 @@ const SILENCE: Duration = Duration::from_secs(120);
 
 /// How much of the console is told when the machine did not come to its end.
 const CONSOLE_LINES: usize = 40;
+
+/// Bytes of the disk under `/tmp`; what is not written takes no room.
+const DISK: u64 = 8 << 30;
 
 /// Emulation only: `/dev/kvm` may be there and the guest silent all the same.
 const ARGUMENTS: &[&str] = &[
@@ -46,7 +49,9 @@ const ARGUMENTS: &[&str] = &[
 pub(crate) fn run(kernel: &Kernel, initrd: &Path, folder: &Path, limit: Duration) -> Result<Run, Failure> {
     let console = folder.join(format!("console-{}.log", kernel.version));
     File::create(&console)?;
-    let mut machine = Machine(start(kernel, initrd, &console)?);
+    let disk = folder.join(format!("disk-{}.img", kernel.version));
+    make_disk(&disk)?;
+    let mut machine = Machine(start(kernel, initrd, &console, &disk)?);
     let start = Instant::now();
     let report = machine.0.stdout.take().ok_or_else(|| Failure::new("no report"))?;
     let (sender, lines) = mpsc::channel();
@@ -83,7 +88,7 @@ pub(crate) fn run(kernel: &Kernel, initrd: &Path, folder: &Path, limit: Duration
     Ok(run)
 }
 
-fn start(kernel: &Kernel, initrd: &Path, console: &Path) -> Result<Child, Failure> {
+fn start(kernel: &Kernel, initrd: &Path, console: &Path, disk: &Path) -> Result<Child, Failure> {
     // The machine dies with this process, however that ends.
     let child = Command::new("setpriv")
         .args(["--pdeathsig", "KILL", QEMU])
@@ -92,6 +97,8 @@ fn start(kernel: &Kernel, initrd: &Path, console: &Path) -> Result<Child, Failur
         .arg(image_of(&kernel.root)?)
         .arg("-initrd")
         .arg(initrd)
+        .arg("-drive")
+        .arg(format!("if=virtio,format=raw,cache=unsafe,file={}", disk.display()))
         .arg("-chardev")
         .arg(format!("file,id=console,path={}", console.display()))
         .args(["-serial", "chardev:console", "-serial", "chardev:report"])
@@ -101,8 +108,20 @@ fn start(kernel: &Kernel, initrd: &Path, console: &Path) -> Result<Child, Failur
     child.map_err(|error| Failure::new(format!("setpriv {QEMU}: {error}")))
 }
 
+/// An empty ext4, sparse.
+fn make_disk(disk: &Path) -> Result<(), Failure> {
+    File::create(disk)?.set_len(DISK)?;
+    let program = needs::find("mkfs.ext4").ok_or_else(|| Failure::usage("mkfs.ext4 is missing"))?;
+    let status = Command::new(program).args(["-q", "-F"]).arg(disk).status()?;
+    if status.success() {
+        Ok(())
+    } else {
+        Err(Failure::new(format!("mkfs.ext4 {}: {status}", disk.display())))
+    }
+}
+
 /// In `boot`, or with the modules in the newest releases.
-fn image_of(root: &Path) -> Result<std::path::PathBuf, Failure> {
+fn image_of(root: &Path) -> Result<PathBuf, Failure> {
     let mut folders = vec![root.join("boot")];
     if let Ok(entries) = fs::read_dir(root.join("usr/lib/modules")) {
         folders.extend(entries.filter_map(Result::ok).map(|entry| entry.path()));
@@ -123,12 +142,5 @@ impl Drop for Machine {
         // It may be gone already.
         let _ = self.0.kill();
         let _ = self.0.wait();
-    }
-}
-
-/// Whether what a run was told was an end.
-impl Outcome {
-    pub(crate) fn is_ok(&self) -> bool {
-        self.failure.is_none()
     }
 }

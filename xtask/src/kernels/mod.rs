@@ -44,7 +44,9 @@ pub(crate) enum Choice<'a> {
 }
 
 /// Runs all suites on the chosen kernels; gives back which could not be had, in one line.
-pub(crate) fn run(root: &Path, choice: &Choice<'_>) -> Result<Option<String>, Failure> {
+///
+/// `only`: suites with this in `package/program`; for trying one out.
+pub(crate) fn run(root: &Path, choice: &Choice<'_>, only: &str) -> Result<Option<String>, Failure> {
     if std::env::consts::ARCH != "x86_64" {
         return Err(Failure::usage(
             "the tests on other kernels need an x86_64 machine: tests are built for it",
@@ -70,13 +72,21 @@ pub(crate) fn run(root: &Path, choice: &Choice<'_>) -> Result<Option<String>, Fa
         )));
     }
     println!("==> static test programs");
-    let programs = build::build(root, SUITES)?;
+    let chosen: Vec<Suite> = SUITES
+        .iter()
+        .filter(|suite| format!("{}/{}", suite.package, suite.test).contains(only))
+        .copied()
+        .collect();
+    if chosen.is_empty() {
+        return Err(Failure::usage(format!("no suite has {only} in its name")));
+    }
+    let programs = build::build(root, &chosen)?;
     let folder = target::static_dir()?.join("kernels");
     std::fs::create_dir_all(&folder)?;
     let mut runs = Vec::new();
     for kernel in &kernels {
         println!("==> {}", kernel.name);
-        let suites: Vec<&Suite> = SUITES.iter().filter(|suite| suite.since <= kernel.version).collect();
+        let suites: Vec<&Suite> = chosen.iter().filter(|suite| suite.since <= kernel.version).collect();
         let initrd = folder.join(format!("initrd-{}.cpio", kernel.version));
         image::pack(&initrd, kernel, &suites, &programs)?;
         runs.push(machine::run(kernel, &initrd, &folder, LIMIT)?);
@@ -144,8 +154,10 @@ fn verdict(runs: &[Run], not_run: Vec<String>) -> Result<Option<String>, Failure
         }
     }
     println!("\n{}", table::render(runs));
-    for suite in SUITES {
-        suite.skip.iter().for_each(|(test, why)| println!("left out: {}: {test}: {why}", suite.test));
+    for (run, suite) in runs.iter().flat_map(|run| SUITES.iter().map(move |suite| (run, suite))) {
+        for skip in suite.skipped(run.kernel.version) {
+            println!("left out on {}: {}: {}: {}", run.kernel.version, suite.test, skip.test, skip.why);
+        }
     }
     not_run.iter().for_each(|line| println!("{line}"));
     let failed: usize = runs.iter().map(|run| run.failed().count()).sum();

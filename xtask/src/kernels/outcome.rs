@@ -16,6 +16,12 @@ pub(crate) struct Outcome {
     pub(crate) failure: Option<String>,
 }
 
+impl Outcome {
+    pub(crate) fn is_ok(&self) -> bool {
+        self.failure.is_none()
+    }
+}
+
 /// One kernel's tests.
 #[derive(Debug)]
 pub(crate) struct Run {
