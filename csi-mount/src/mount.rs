@@ -14,7 +14,7 @@ use crate::details::{self, Details};
 use crate::diagnose;
 use crate::sys::features::{self, Feature};
 use crate::target::{Seen, name_of};
-use crate::{Error, ErrorKind, MountOptions, Outcome, Result, Target, legacy_mount};
+use crate::{Error, ErrorKind, MountAttributes, MountOptions, Outcome, Result, Target, legacy_mount};
 
 pub(crate) const MOUNT: &str = "mount at";
 
@@ -135,12 +135,20 @@ impl<'a> Mount<'a> {
             );
             return Err(Error::new(ErrorKind::InvalidInput, MOUNT, reason).at(target.path()));
         }
-        let mount = if features::has(Feature::FsContext) {
+        let mount = if self.goes_through_a_context() {
             Prepared::Detached(self.detached(target)?)
         } else {
             legacy_mount::prepare(self.fs_type, self.source, &self.options, target)?
         };
         attach::attach(MOUNT, mount, target, seen, self.options.attributes())
+    }
+
+    /// From 5.10 to 5.13 only `mount(2)` knows `nosymfollow`; `mount_setattr` came at about the time when `fsmount`
+    /// learned it.
+    fn goes_through_a_context(&self) -> bool {
+        features::has(Feature::FsContext)
+            && (features::has(Feature::MountSetattr)
+                || !self.options.attributes().contains(MountAttributes::NOSYMFOLLOW))
     }
 
     /// The filesystem's mount in no namespace, with its attributes.
