@@ -17,11 +17,12 @@ const STATIC_TEST: &str = "root_chroot";
 pub(crate) fn run(root: &Path) -> Result<(), Failure> {
     let start = Instant::now();
     // Better now than after ten minutes of building.
+    let mut missing = needs::missing_for_emulation();
     if needs::Privilege::of_this_process()? != needs::Privilege::Ordinary {
-        let missing = needs::missing()?;
-        if !missing.is_empty() {
-            return Err(Failure::usage(format!("this machine lacks:\n  {}", missing.join("\n  "))));
-        }
+        missing.extend(needs::missing()?);
+    }
+    if !missing.is_empty() {
+        return Err(Failure::usage(format!("this machine lacks:\n  {}", missing.join("\n  "))));
     }
 
     Step::cargo("format", ["fmt", "--all", "--check"]).run(root)?;

@@ -11,7 +11,7 @@ use super::archive::Kernel;
 use super::outcome::{Run, Said};
 use crate::{Failure, needs};
 
-pub(crate) const QEMU: &str = "qemu-system-x86_64";
+const QEMU: &str = "qemu-system-x86_64";
 
 /// From power on to the first test, and between two words of the guest when nothing runs.
 const SILENCE: Duration = Duration::from_secs(120);

@@ -30,9 +30,6 @@ const NEWEST: &str = "newest";
 /// However many tests there are, a machine is stopped after this.
 const LIMIT: Duration = Duration::from_secs(1200);
 
-/// Programs of this machine that the emulation takes.
-const PROGRAMS: [&str; 6] = [machine::QEMU, "setpriv", "apt-get", "dpkg-deb", "xz", "ldd"];
-
 /// Which kernels.
 pub(crate) enum Choice<'a> {
     /// All that are wanted.
@@ -52,11 +49,11 @@ pub(crate) fn run(root: &Path, choice: &Choice<'_>, only: &str) -> Result<Option
             "the tests on other kernels need an x86_64 machine: tests are built for it",
         ));
     }
-    let missing: Vec<&str> = PROGRAMS.into_iter().filter(|program| needs::find(program).is_none()).collect();
+    let missing = needs::missing_for_emulation();
     if !missing.is_empty() {
         return Err(Failure::usage(format!(
-            "missing for the tests on other kernels: {}\n`cargo xtask needs` names the packages",
-            missing.join(" ")
+            "the tests on other kernels need what this machine lacks:\n  {}",
+            missing.join("\n  ")
         )));
     }
     println!("==> kernels");
