@@ -15,7 +15,9 @@ use crate::details::{self, Details};
 use crate::diagnose;
 use crate::sys::features::{self, Feature};
 use crate::target::{Seen, name_of};
-use crate::{Error, ErrorKind, MountOptions, Outcome, Result, Target, legacy_mount, patience};
+use crate::{
+    Error, ErrorKind, MountAttributes, MountOptions, Outcome, Result, Target, legacy_mount, patience,
+};
 
 pub(crate) const MOUNT: &str = "mount at";
 
@@ -160,7 +162,7 @@ impl<'a> Mount<'a> {
     pub(crate) fn prepared(&self, target: &Target) -> Result<Prepared> {
         let is_remote = details::is_remote(self.fs_type);
         let Some(limit) = self.time_limit.or(is_remote.then_some(MOUNT_TIME_LIMIT)) else {
-            return self.prepare(target, features::has(Feature::FsContext));
+            return self.prepare(target, self.goes_through_a_context());
         };
         let (fs_type, source) = (self.fs_type.to_owned(), self.source.to_owned());
         let mut key = format!("{fs_type}:{}", source.display());
@@ -168,7 +170,7 @@ impl<'a> Mount<'a> {
         if fs_type.starts_with("fuse") {
             key.push_str(&format!(" at {}", target.path().display()));
         }
-        let (options, is_new) = (self.options.clone(), features::has(Feature::FsContext));
+        let (options, is_new) = (self.options.clone(), self.goes_through_a_context());
         let place = Target::new(target.path())?;
         let make = move || {
             Mount { fs_type: &fs_type, source: &source, options, time_limit: None }.prepare(&place, is_new)
@@ -181,6 +183,14 @@ impl<'a> Mount<'a> {
             true => self.detached(target).map(Prepared::Detached),
             false => legacy_mount::prepare(self.fs_type, self.source, &self.options, target),
         }
+    }
+
+    /// From 5.10 to 5.13 only `mount(2)` knows `nosymfollow`; `mount_setattr` came at about the time when `fsmount`
+    /// learned it.
+    fn goes_through_a_context(&self) -> bool {
+        features::has(Feature::FsContext)
+            && (features::has(Feature::MountSetattr)
+                || !self.options.attributes().contains(MountAttributes::NOSYMFOLLOW))
     }
 
     /// The filesystem's mount in no namespace, with its attributes.

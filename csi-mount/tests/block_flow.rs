@@ -11,7 +11,7 @@ use csi_mount::{
     BlockDevice, DeviceAccess, DeviceUse, ErrorKind, Filesystem, Grown, LoopDevice, LoopOptions,
     MountAttributes, MountOptions, MountState, Outcome, Removed, Target, Unmounted,
 };
-use devices::{Image, MIB, run};
+use devices::{Image, MIB, run, that_can_fail};
 
 fn target(image: &Image, name: &str) -> Target {
     Target::new(image.directory().join(name)).unwrap()
@@ -128,7 +128,7 @@ fn whatever_is_on_the_device_is_kept() {
     ];
     for (prepare, kind, text) in cases {
         private_mount_namespace(move || {
-            let image = Image::new(320);
+            let image = that_can_fail(320);
             prepare(&image);
             let before = image.content();
             let staging = target(&image, "s");

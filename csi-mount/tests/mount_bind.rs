@@ -223,7 +223,14 @@ fn the_mounts_below_come_along_when_asked() {
         Bind::new(&source).recursive().attributes(MountAttributes::RDONLY).at(&all).unwrap();
         assert_eq!(write_error(&all.path().join("below")), Some(libc::EROFS));
         assert_eq!(layers(&one.path().join("below")), 0);
+    });
+}
 
+#[test]
+fn no_tree_of_mounts_is_half_read_only() {
+    sandbox(|sandbox| {
+        let source = source(sandbox, "source");
+        csi_mount::Mount::new("tmpfs", "below").at(&target(&source, "below")).unwrap();
         let more = target(sandbox, "more");
         let bind = Bind::new(&source).recursive().attributes(MountAttributes::RDONLY);
         let error = without_features(&[Feature::MountSetattr], || bind.at(&more)).unwrap_err();

@@ -3,13 +3,12 @@
 //! Warnings are fatal here and nowhere else, and through clippy's and rustdoc's own arguments: other RUSTFLAGS would
 //! rebuild every dependency.
 
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::Path;
 use std::time::Instant;
 
 use crate::members::{Member, members};
 use crate::step::{Step, timed};
-use crate::{Failure, codegen, elf, needs, test};
+use crate::{Failure, codegen, elf, kernels, needs, target, test};
 
 /// The package whose binary must also build as a static one, and the test that runs it in an otherwise empty root.
 const STATIC: &str = "block";
@@ -18,11 +17,12 @@ const STATIC_TEST: &str = "root_chroot";
 pub(crate) fn run(root: &Path) -> Result<(), Failure> {
     let start = Instant::now();
     // Better now than after ten minutes of building.
+    let mut missing = needs::missing_for_emulation();
     if needs::Privilege::of_this_process()? != needs::Privilege::Ordinary {
-        let missing = needs::missing()?;
-        if !missing.is_empty() {
-            return Err(Failure::usage(format!("this machine lacks:\n  {}", missing.join("\n  "))));
-        }
+        missing.extend(needs::missing()?);
+    }
+    if !missing.is_empty() {
+        return Err(Failure::usage(format!("this machine lacks:\n  {}", missing.join("\n  "))));
     }
 
     Step::cargo("format", ["fmt", "--all", "--check"]).run(root)?;
@@ -37,10 +37,15 @@ pub(crate) fn run(root: &Path) -> Result<(), Failure> {
         each_feature_alone(root, &member)?;
     }
     static_build(root)?;
+    let mut not_run = None;
+    timed("tests on the oldest and the newest kernel that can be had", || {
+        not_run = kernels::run(root, &kernels::Choice::Ends, "")?;
+        Ok(())
+    })?;
 
     println!("all is well after {:.0} s", start.elapsed().as_secs_f64());
-    if let Some(left_out) = left_out {
-        println!("{left_out}");
+    for line in left_out.into_iter().chain(not_run) {
+        println!("{line}");
     }
     Ok(())
 }
@@ -63,9 +68,8 @@ fn each_feature_alone(root: &Path, member: &Member) -> Result<(), Failure> {
 }
 
 fn static_build(root: &Path) -> Result<(), Failure> {
-    let triple = host_triple()?;
-    // Its own folder, since other RUSTFLAGS would make cargo forget what the other steps built.
-    let target = target_dir()?.join("static");
+    let triple = target::host_triple()?;
+    let target = target::static_dir()?;
     let target_text = target.display().to_string();
     // The test builds the binary that it runs.
     let (name, what) = match needs::Privilege::of_this_process()? {
@@ -73,26 +77,8 @@ fn static_build(root: &Path) -> Result<(), Failure> {
         _ => ("static build, run in an empty root", ["test", "--test", STATIC_TEST].as_slice()),
     };
     let args = ["--package", STATIC, "--target", &triple, "--target-dir", &target_text];
-    Step::cargo(name, what.iter().chain(&args).copied())
-        .env("RUSTFLAGS", "-C target-feature=+crt-static")
-        .run(root)?;
+    Step::cargo(name, what.iter().chain(&args).copied()).env("RUSTFLAGS", target::STATIC).run(root)?;
     timed("the static binary is static", || {
         elf::check_static(&target.join(&triple).join("debug").join(STATIC))
     })
-}
-
-/// This program lies in `<target>/debug/`, wherever the user put the target folder.
-fn target_dir() -> Result<PathBuf, Failure> {
-    let exe = std::env::current_exe()?;
-    let target = exe.parent().and_then(Path::parent);
-    target
-        .map(Path::to_path_buf)
-        .ok_or_else(|| Failure::new(format!("{} is in no target folder", exe.display())))
-}
-
-fn host_triple() -> Result<String, Failure> {
-    let output = Command::new("rustc").arg("-vV").output()?;
-    let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    let host = text.lines().find_map(|line| line.strip_prefix("host: "));
-    host.map(str::to_owned).ok_or_else(|| Failure::new(format!("rustc -vV names no host:\n{text}")))
 }

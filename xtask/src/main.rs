@@ -4,9 +4,11 @@ mod ci;
 mod codegen;
 mod elf;
 mod failure;
+mod kernels;
 mod members;
 mod needs;
 mod step;
+mod target;
 mod test;
 
 use std::path::PathBuf;
@@ -22,7 +24,12 @@ Usage: cargo xtask <command>
   codegen             write csi-proto/src/generated from csi-proto/proto (no protoc needed)
   codegen --check     write nothing; fail and name each file that a fresh run would change
   test                run the tests of the whole workspace, doctests too
-  ci                  the gate: format, fresh codegen, clippy, tests, docs, each feature alone, a static build
+  test --kernels      run those of csi-mount and the examples that ask the kernel on others than this machine's,
+                      in an emulated machine: 5.10, 6.1, 6.12 and the newest, from Debian's packages; no root needed
+  test --kernels 6.1 [SUITE]
+                      on one of them, or `newest`, or `all`; only suites with SUITE in `package/program`
+  ci                  the gate: format, fresh codegen, clippy, tests, docs, each feature alone, a static build, and
+                      the tests on the oldest and the newest kernel that can be had
   needs               list what the tests need of this machine, and what of it is missing
   needs --packages    print the Debian packages that are missing and nothing else, for apt-get install
 
@@ -43,6 +50,13 @@ fn main() -> ExitCode {
         ["codegen"] => codegen::run(&root, codegen::Mode::Write),
         ["codegen", "--check"] => codegen::run(&root, codegen::Mode::Check),
         ["test"] => test::run(&root),
+        ["test", "--kernels", rest @ ..] if rest.len() < 3 => {
+            let choice = match rest.first() {
+                None | Some(&"all") => kernels::Choice::All,
+                Some(name) => kernels::Choice::Named(name),
+            };
+            kernels::run(&root, &choice, rest.get(1).unwrap_or(&"")).map(drop)
+        }
         ["ci"] => ci::run(&root),
         ["needs"] => needs::report(),
         ["needs", "--packages"] => {

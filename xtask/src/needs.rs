@@ -20,6 +20,23 @@ const PROGRAMS: &[(&str, &str)] = &[
     ("fusermount3", "fuse3"),
 ];
 
+/// What the emulated machine of `cargo xtask test --kernels` takes, and nothing else does.
+const EMULATION: &[(&str, &str)] = &[
+    ("qemu-system-x86_64", "qemu-system-x86"),
+    ("setpriv", "util-linux"),
+    ("apt-get", "apt"),
+    ("dpkg-deb", "dpkg"),
+    ("xz", "xz-utils"),
+    ("ldd", "libc-bin"),
+    ("mkfs.ext2", "e2fsprogs"),
+    ("mkfs.ext3", "e2fsprogs"),
+    ("dumpe2fs", "e2fsprogs"),
+    ("debugfs", "e2fsprogs"),
+    ("xfs_db", "xfsprogs"),
+    ("xfs_io", "xfsprogs"),
+    ("btrfs", "btrfs-progs"),
+];
+
 /// A device that tests open, and how to come by it.
 const DEVICES: &[(&str, &str)] = &[
     ("/dev/loop-control", "load the module `loop`; in a container run it with --privileged"),
@@ -72,8 +89,9 @@ pub(crate) fn missing() -> Result<Vec<String>, Failure> {
         }
         Privilege::Ordinary => missing.push("root: run it with sudo, or as root in a virtual machine".into()),
     }
-    missing
-        .extend(missing_programs().map(|(program, package)| format!("{program}: apt-get install {package}")));
+    missing.extend(
+        missing_of(PROGRAMS).map(|(program, package)| format!("{program}: apt-get install {package}")),
+    );
     for (device, remedy) in DEVICES {
         if let Err(e) = File::options().read(true).write(true).open(device) {
             missing.push(format!("{device} ({e}): {remedy}"));
@@ -84,11 +102,12 @@ pub(crate) fn missing() -> Result<Vec<String>, Failure> {
 
 /// Prints every need and whether it is met; fails where one is not.
 pub(crate) fn report() -> Result<(), Failure> {
-    for (program, package) in PROGRAMS {
+    for (program, package) in PROGRAMS.iter().chain(EMULATION) {
         let place = find(program).map_or("missing".to_owned(), |path| path.display().to_string());
         println!("{program:<18} {package:<12} {place}");
     }
-    let missing = missing()?;
+    let mut missing = missing()?;
+    missing.extend(missing_for_emulation());
     if missing.is_empty() {
         println!("nothing is missing");
         return Ok(());
@@ -97,17 +116,26 @@ pub(crate) fn report() -> Result<(), Failure> {
 }
 
 pub(crate) fn print_packages() {
-    let packages: BTreeSet<&str> = missing_programs().map(|(_, package)| package).collect();
+    let packages: BTreeSet<&str> =
+        missing_of(PROGRAMS).chain(missing_of(EMULATION)).map(|(_, package)| package).collect();
     for package in packages {
         println!("{package}");
     }
 }
 
-fn missing_programs() -> impl Iterator<Item = (&'static str, &'static str)> {
-    PROGRAMS.iter().copied().filter(|(program, _)| find(program).is_none())
+/// What is missing for the tests on other kernels, one line a thing; neither root nor a device is needed.
+pub(crate) fn missing_for_emulation() -> Vec<String> {
+    let both = missing_of(PROGRAMS).chain(missing_of(EMULATION));
+    both.map(|(program, package)| format!("{program}: apt-get install {package}")).collect()
 }
 
-fn find(program: &str) -> Option<PathBuf> {
+fn missing_of(
+    programs: &'static [(&'static str, &'static str)],
+) -> impl Iterator<Item = (&'static str, &'static str)> {
+    programs.iter().copied().filter(|(program, _)| find(program).is_none())
+}
+
+pub(crate) fn find(program: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path)
         .chain(ADMIN_PATH.iter().map(PathBuf::from))

@@ -97,3 +97,25 @@ fn every_link_leads_to_a_file() {
         }
     }
 }
+
+/// The kernels that a row names are numbers of the emulated tier, and the tests that it names run there.
+#[test]
+fn every_fallback_names_tests_that_run_on_other_kernels() {
+    let text = read(&root().join("docs/kernel-features.md"));
+    let suites = read(&root().join("xtask/src/kernels/suites.rs"));
+    let rows: Vec<Vec<&str>> = text
+        .lines()
+        .filter(|line| line.starts_with("| ") && !line.starts_with("| feature"))
+        .map(|row| row.trim_matches('|').split(" | ").map(str::trim).collect())
+        .collect();
+    assert_eq!(rows.len(), 17);
+    for row in rows {
+        let [feature, _, _, _, tests, kernels] = row.as_slice() else { panic!("six columns: {row:?}") };
+        assert!(!kernels.is_empty(), "{feature}: on which kernel?");
+        // Unit tests and single tests have names in brackets or after words; programs come first and are rows.
+        let programs: Vec<&str> =
+            quoted(tests).filter(|name| root().join(format!("csi-mount/tests/{name}.rs")).exists()).collect();
+        let is_run = |name: &&str| suites.contains(&format!("test: \"{name}\""));
+        assert!(programs.iter().all(is_run), "{feature}: {programs:?}");
+    }
+}

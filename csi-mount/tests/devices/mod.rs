@@ -5,7 +5,7 @@ use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
-use csi_mount::{BlockDevice, LoopDevice, LoopOptions};
+use csi_mount::{BlockDevice, LoopCache, LoopDevice, LoopOptions};
 
 pub(crate) const MIB: u64 = 1 << 20;
 
@@ -124,6 +124,12 @@ impl Drop for Image {
             panic!("{} is left behind: {error}", path.display());
         }
     }
+}
+
+/// An image that can't be read where its file was cut off. Before Linux 6.16 a loop device that goes through the page
+/// cache reads zeros there.
+pub(crate) fn that_can_fail(mebibytes: u64) -> Image {
+    Image::with(mebibytes, &LoopOptions::new().cache(LoopCache::Direct))
 }
 
 /// Runs a program that must succeed.

@@ -1,0 +1,141 @@
+//! `/init` of the emulated machine: loads modules, runs each test in a process of its own, tells how each went.
+//!
+//! What to do is in `/plan`, which `xtask` writes (its module `kernels::image` has the format). What happened goes
+//! to the second serial port, so that the kernel's own words, on the first, cannot come in between. This process
+//! never returns: the machine is powered off at the end, and a panic here is the kernel's panic.
+
+mod child;
+mod report;
+
+use std::fs::{self, File};
+use std::os::unix::fs::symlink;
+use std::path::Path;
+use std::process::Command;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use nix::kmod::{ModuleInitFlags, finit_module};
+use nix::mount::{MsFlags, mount};
+use nix::sys::reboot::{RebootMode, reboot};
+
+use report::Report;
+
+/// Where a line of the plan, or a list of tests, names nothing.
+type Result<T, E = Box<dyn std::error::Error>> = std::result::Result<T, E>;
+
+/// The kernel's filesystems: type, directory, options.
+const FILESYSTEMS: &[(&str, &str, &str)] = &[
+    ("devtmpfs", "/dev", ""),
+    ("proc", "/proc", ""),
+    ("sysfs", "/sys", ""),
+    ("tmpfs", "/run", "mode=0755"),
+    ("cgroup2", "/sys/fs/cgroup", ""),
+];
+
+/// Links that udev or systemd make elsewhere.
+const LINKS: &[(&str, &str)] =
+    &[("/proc/self/fd", "/dev/fd"), ("fd/0", "/dev/stdin"), ("fd/1", "/dev/stdout"), ("fd/2", "/dev/stderr")];
+
+/// How long a disk may take to come up.
+const DISK: Duration = Duration::from_secs(20);
+
+fn main() {
+    let ended = prepare().and_then(|()| {
+        let report = Report::open()?;
+        follow_plan(&report)?;
+        report.end()
+    });
+    if let Err(error) = ended {
+        // The console's tail is what the person reads who looks for the missing end.
+        eprintln!("init: {error}");
+    }
+    // It returns when it fails only.
+    panic!("power off: {:?}", reboot(RebootMode::RB_POWER_OFF));
+}
+
+fn prepare() -> Result<()> {
+    for (kind, directory, options) in FILESYSTEMS {
+        fs::create_dir_all(directory)?;
+        let result = mount(
+            Some(*kind),
+            *directory,
+            Some(*kind),
+            MsFlags::MS_NOSUID,
+            Some(*options).filter(|o| !o.is_empty()),
+        );
+        result.map_err(|error| format!("mount {kind} at {directory}: {error}"))?;
+    }
+    for (target, link) in LINKS {
+        symlink(target, link)?;
+    }
+    // As on a machine with systemd.
+    mount(None::<&str>, "/", None::<&str>, MsFlags::MS_SHARED | MsFlags::MS_REC, None::<&str>)?;
+    Ok(())
+}
+
+fn follow_plan(report: &Report) -> Result<()> {
+    let plan = fs::read_to_string("/plan")?;
+    let mut environment: Vec<(&str, &str)> = Vec::new();
+    for line in plan.lines() {
+        let words: Vec<&str> = line.split('\t').collect();
+        match words.as_slice() {
+            ["module", path] => load(report, path)?,
+            ["disk", device, directory] => mount_disk(device, directory)?,
+            ["env", settings @ ..] => {
+                environment = settings.iter().filter_map(|setting| setting.split_once('=')).collect();
+            }
+            ["tests", suite, seconds, program, part, skipped @ ..] => {
+                let mut tests = tests(program)?;
+                tests.retain(|test| test.contains(part) && !skipped.contains(&test.as_str()));
+                if tests.is_empty() {
+                    report.no_tests(suite)?;
+                }
+                for test in &tests {
+                    // In a process of its own: what one test leaves behind or hangs in does not touch the next.
+                    let mut command = Command::new(program);
+                    command.args(["--exact", test, "--test-threads=1", "--nocapture"]);
+                    command.envs(environment.iter().copied());
+                    report.run(suite, test, command, limit(seconds)?, report::Output::OfFailures)?;
+                }
+            }
+            ["program", name, seconds, program, arguments @ ..] => {
+                let mut command = Command::new(program);
+                command.args(arguments).envs(environment.iter().copied());
+                report.run(name, "run", command, limit(seconds)?, report::Output::Always)?;
+            }
+            _ => return Err(format!("the plan says {line:?}").into()),
+        }
+    }
+    Ok(())
+}
+
+fn limit(seconds: &str) -> Result<Duration> {
+    Ok(Duration::from_secs(seconds.parse()?))
+}
+
+fn load(report: &Report, path: &str) -> Result<()> {
+    match finit_module(File::open(path)?, c"", ModuleInitFlags::empty()) {
+        // Built in, or asked for by an earlier line.
+        Ok(()) | Err(nix::Error::EEXIST) => Ok(()),
+        Err(error) => report.module_failed(Path::new(path), error),
+    }
+}
+
+/// Disks come up some time after their driver.
+fn mount_disk(device: &str, directory: &str) -> Result<()> {
+    let end = Instant::now() + DISK;
+    while !Path::new(device).exists() {
+        if Instant::now() >= end {
+            return Err(format!("{device} is not there after {} s", DISK.as_secs()).into());
+        }
+        sleep(Duration::from_millis(10));
+    }
+    Ok(mount(Some(device), directory, Some("ext4"), MsFlags::empty(), None::<&str>)?)
+}
+
+/// The names of a test program's tests.
+fn tests(program: &str) -> Result<Vec<String>> {
+    let listed = Command::new(program).args(["--list", "--format=terse"]).output()?;
+    let listed = String::from_utf8(listed.stdout)?;
+    Ok(listed.lines().filter_map(|line| line.strip_suffix(": test")).map(Into::into).collect())
+}

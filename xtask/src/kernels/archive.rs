@@ -1,0 +1,209 @@
+//! Debian's kernels: found in the package indices by apt, in a state of its own, and unpacked; never installed.
+//!
+//! The machine's apt keeps its sources, its lists and its packages. Its settings (proxies, say) hold here too.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use super::version::{Version, numbers};
+use crate::Failure;
+
+/// Where kernels come from: suite, and whether it is in the archive of security updates.
+const SUITES: &[(&str, bool)] = &[
+    ("bullseye-security", true),
+    ("bookworm", false),
+    ("bookworm-security", true),
+    ("trixie", false),
+    ("sid", false),
+];
+
+/// Debian's own, where the machine's sources name no other: the archive, and that of security updates.
+const ARCHIVES: [&str; 2] = ["http://deb.debian.org/debian/", "http://deb.debian.org/debian-security/"];
+
+const KEYS: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
+
+/// The flavour with few drivers, which boots fast.
+const FLAVOUR: &str = "-cloud-amd64";
+
+/// A kernel, unpacked.
+#[derive(Debug, Clone)]
+pub(crate) struct Kernel {
+    pub(crate) version: Version,
+    /// What package and version, for the report.
+    pub(crate) name: String,
+    pub(crate) root: PathBuf,
+}
+
+/// apt with a state of its own, in the folder where kernels are kept.
+pub(crate) struct Archive {
+    cache: PathBuf,
+}
+
+impl Archive {
+    /// Reads the package indices. What can't be read is not there afterwards, and said.
+    pub(crate) fn open() -> Result<Self, Failure> {
+        let archive = Self { cache: cache()? };
+        for directory in ["apt/lists/partial", "apt/archives/partial", "kernels"] {
+            fs::create_dir_all(archive.cache.join(directory))?;
+        }
+        fs::write(archive.cache.join("apt/sources.list"), sources(&machine_archives()))?;
+        let update = archive.apt("apt-get", &["update"])?;
+        for line in String::from_utf8_lossy(&update.stderr).lines().filter(|line| line.starts_with("E:")) {
+            println!("    apt: {line}");
+        }
+        Ok(archive)
+    }
+
+    fn apt(&self, program: &str, args: &[&str]) -> Result<Output, Failure> {
+        let apt = self.cache.join("apt");
+        let mut command = Command::new(program);
+        let set = |name: &str, path: &str| format!("{name}={}", apt.join(path).display());
+        for option in [
+            set("Dir::State", ""),
+            set("Dir::State::Lists", "lists"),
+            set("Dir::Cache", ""),
+            set("Dir::Etc::SourceList", "sources.list"),
+            "Dir::Etc::SourceParts=/dev/null".into(),
+            "Dir::State::status=/var/lib/dpkg/status".into(),
+            "Acquire::Languages=none".into(),
+            // Signatures are checked. That they are recent is not: these kernels run in emulation only, and a
+            // mirror that lags is better than none.
+            "Acquire::Check-Valid-Until=false".into(),
+            // Its files are in a home that apt's own user may not enter.
+            "APT::Sandbox::User=root".into(),
+        ] {
+            command.arg("-o").arg(option);
+        }
+        Ok(command.args(args).current_dir(self.cache.join("kernels")).output()?)
+    }
+
+    /// Every kernel that can be had, by the names of its packages, the newest last; one a version.
+    pub(crate) fn kernels(&self) -> Result<Vec<(Version, String)>, Failure> {
+        let output = self.apt("apt-cache", &["search", "--names-only", "^linux-(image|binary)-[0-9].*"])?;
+        Ok(newest_of_each(&String::from_utf8_lossy(&output.stdout)))
+    }
+
+    /// Fetches and unpacks a kernel, unless it is there already.
+    pub(crate) fn fetch(&self, version: Version, package: &str) -> Result<Kernel, Failure> {
+        let shown = self.apt("apt-cache", &["show", "--no-all-versions", package])?;
+        let shown = String::from_utf8_lossy(&shown.stdout).into_owned();
+        let exact = shown.lines().find_map(|line| line.strip_prefix("Version: "));
+        let exact = exact.ok_or_else(|| Failure::new(format!("{package} is in no index")))?;
+        let name = format!("{package} {exact}");
+        let kernels = self.cache.join("kernels");
+        let root = kernels.join(format!("{package}_{exact}"));
+        if root.is_dir() {
+            return Ok(Kernel { version, name, root });
+        }
+        // The newest releases have the modules in a package of their own.
+        let modules = package.strip_prefix("linux-binary-").map(|rest| format!("linux-modules-{rest}"));
+        let packages: Vec<&str> = [package].into_iter().chain(modules.as_deref()).collect();
+        println!("    fetching {}", packages.join(" "));
+        let downloaded = self.apt("apt-get", &[&["download"], packages.as_slice()].concat())?;
+        if !downloaded.status.success() {
+            return Err(Failure::new(String::from_utf8_lossy(&downloaded.stderr)));
+        }
+        let part = kernels.join(format!("{package}.part"));
+        for file in debs(&kernels, &packages)? {
+            let status = Command::new("dpkg-deb").arg("--extract").arg(&file).arg(&part).status()?;
+            if !status.success() {
+                return Err(Failure::new(format!("dpkg-deb --extract {}: {status}", file.display())));
+            }
+            fs::remove_file(file)?;
+        }
+        fs::rename(part, &root)?;
+        Ok(Kernel { version, name, root })
+    }
+}
+
+fn debs(directory: &Path, packages: &[&str]) -> Result<Vec<PathBuf>, Failure> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(directory)? {
+        let path = entry?.path();
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        if name.ends_with(".deb") && packages.iter().any(|p| name.starts_with(&format!("{p}_"))) {
+            found.push(path);
+        }
+    }
+    Ok(found)
+}
+
+/// The user's cache folder.
+fn cache() -> Result<PathBuf, Failure> {
+    let home = || std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".cache"));
+    let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from).or_else(home);
+    cache
+        .map(|cache| cache.join("csi-kernels"))
+        .ok_or_else(|| Failure::usage("neither HOME nor XDG_CACHE_HOME says where kernels are kept"))
+}
+
+/// The archives that this machine's apt goes to.
+fn machine_archives() -> [String; 2] {
+    let output = Command::new("apt-get")
+        .args(["indextargets", "--format", "$(REPO_URI) $(RELEASE)", "Created-By: Packages"])
+        .output();
+    let text = output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
+    let found = |is_security: bool| {
+        text.lines().filter_map(|line| line.split_once(' ')).find_map(|(uri, release)| {
+            let is_debian = uri
+                .trim_end_matches('/')
+                .ends_with(["/debian", "/debian-security"][usize::from(is_security)]);
+            (is_debian && release.ends_with("-security") == is_security).then(|| uri.to_owned())
+        })
+    };
+    [false, true]
+        .map(|is_security| found(is_security).unwrap_or_else(|| ARCHIVES[usize::from(is_security)].into()))
+}
+
+fn sources(archives: &[String; 2]) -> String {
+    let line = |(suite, is_security): &(&str, bool)| {
+        format!("deb [signed-by={KEYS}] {} {suite} main\n", archives[usize::from(*is_security)])
+    };
+    SUITES.iter().map(line).collect()
+}
+
+/// Of lines such as `linux-image-6.1.0-56-cloud-amd64 - Linux 6.1 …`, the newest of each version.
+fn newest_of_each(listed: &str) -> Vec<(Version, String)> {
+    let mut all: Vec<(Vec<u32>, bool, &str)> = listed
+        .lines()
+        .filter_map(|line| line.split_whitespace().next())
+        .filter_map(|name| {
+            let rest = name.strip_prefix("linux-")?;
+            let (kind, rest) = rest.split_once('-')?;
+            let release = rest.strip_suffix(FLAVOUR)?;
+            // Release candidates and what is not a whole release have letters in front.
+            Some((numbers(release), kind == "binary", name)).filter(|(numbers, ..)| numbers.len() > 2)
+        })
+        .collect();
+    all.sort();
+    let mut newest: Vec<(Version, String)> = Vec::new();
+    for (numbers, _, name) in all {
+        let version = Version::new(numbers[0], numbers[1]);
+        match newest.last_mut().filter(|(last, _)| *last == version) {
+            Some((_, last)) => *last = name.to_owned(),
+            None => newest.push((version, name.to_owned())),
+        }
+    }
+    newest
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_newest_package_of_each_version() {
+        let listed = "linux-image-6.1.0-56-cloud-amd64 - Linux\nlinux-image-6.1.0-9-cloud-amd64 - Linux\n\
+                      linux-image-6.1-cloud-amd64 - meta\nlinux-image-6.1.0-57-cloud-amd64-dbg - symbols\n\
+                      linux-image-7.2.13+deb14-cloud-amd64 - Linux\n\
+                      linux-binary-7.2.13+deb14-cloud-amd64 - kernel image\nlinux-image-7.2.13+deb14-amd64 - x";
+        assert_eq!(
+            newest_of_each(listed),
+            [
+                (Version::new(6, 1), "linux-image-6.1.0-56-cloud-amd64".to_owned()),
+                (Version::new(7, 2), "linux-binary-7.2.13+deb14-cloud-amd64".to_owned()),
+            ]
+        );
+    }
+}

@@ -1,0 +1,146 @@
+//! The first root of the machine: tests, tools with their libraries, modules, and the plan for `/init`.
+//!
+//! The plan is a text, one order a line, its words divided by tabs:
+//!
+//! | order | words | does |
+//! |---|---|---|
+//! | `module` | path | loads it |
+//! | `disk` | device, directory | mounts its ext4 there |
+//! | `env` | `NAME=VALUE` … | the environment of what follows, instead of the one before |
+//! | `tests` | suite, seconds, program, part, names … | each test of the program with that in its path that is not named |
+//! | `program` | name, seconds, program, arguments … | runs it once |
+
+use std::fs::{self, File};
+use std::io::BufWriter;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use super::archive::Kernel;
+use super::build::Programs;
+use super::cpio::Cpio;
+use super::modules::Modules;
+use super::suites::Suite;
+use super::version::Version;
+use crate::{Failure, needs};
+
+/// Folders that programs expect.
+const DIRECTORIES: &[&str] =
+    &["dev", "proc", "sys", "run", "tmp", "root", "mnt", "etc", "var/lib", "var/tmp", "usr/bin", "usr/sbin"];
+
+/// For the disk under `/tmp`. Loop devices need one below them: a tmpfs reads zeros past a file's end.
+const DISK_MODULES: &[&str] = &["virtio_pci", "virtio_blk"];
+
+/// Emulation takes this many times as long as one expects, when the machine below it is busy.
+pub(crate) const PATIENCE: u32 = 3;
+
+type Archive = Cpio<BufWriter<File>>;
+
+pub(crate) fn pack(
+    to: &Path,
+    kernel: &Kernel,
+    suites: &[&Suite],
+    programs: &Programs,
+) -> Result<(), Failure> {
+    let mut cpio = Cpio::new(BufWriter::new(File::create(to)?));
+    let mut plan = String::new();
+    for directory in DIRECTORIES {
+        cpio.directory(directory)?;
+    }
+    cpio.device("dev/console", (5, 1))?;
+    cpio.file("etc/passwd", b"root:x:0:0:root:/root:/bin/sh\n")?;
+    cpio.file("init", &fs::read(&programs.init)?)?;
+    for program in &programs.called {
+        copy(&mut cpio, program)?;
+    }
+    let (modules, mut loaded) = (Modules::below(&kernel.root)?, Vec::new());
+    let mut load = |names: &[&str], cpio: &mut Archive, plan: &mut String| -> Result<(), Failure> {
+        for name in names {
+            for (name, image) in modules.load(name, &mut loaded)? {
+                let path = format!("/modules/{name}.ko");
+                cpio.file(&path, &image)?;
+                plan.push_str(&format!("module\t{path}\n"));
+            }
+        }
+        Ok(())
+    };
+    load(DISK_MODULES, &mut cpio, &mut plan)?;
+    plan.push_str("disk\t/dev/vda\t/tmp\n");
+    for suite in suites {
+        load(suite.modules, &mut cpio, &mut plan)?;
+        for file in suite.files {
+            copy_named(&mut cpio, file)?;
+        }
+        let path = format!("/tests/{}/{}", suite.package, suite.test);
+        cpio.file(&path, &fs::read(programs.of(suite)?)?)?;
+        plan.push_str(&orders(suite, &path, kernel.version));
+    }
+    cpio.file("plan", plan.as_bytes())?;
+    Ok(cpio.finish()?)
+}
+
+fn orders(suite: &Suite, program: &str, on: Version) -> String {
+    let settings: String = suite.env.iter().map(|(name, value)| format!("\t{name}={value}")).collect();
+    let skipped: String = suite.skipped(on).map(|skip| format!("\t{}", skip.test)).collect();
+    let (package, test, seconds, only) = (suite.package, suite.test, suite.seconds * PATIENCE, suite.only);
+    format!("env{settings}\ntests\t{package}/{test}\t{seconds}\t{program}\t{only}{skipped}\n")
+}
+
+/// A program by its name, or any file by its whole path.
+fn copy_named(cpio: &mut Archive, name: &str) -> Result<(), Failure> {
+    let path = if name.starts_with('/') { Some(PathBuf::from(name)) } else { needs::find(name) };
+    let path =
+        path.ok_or_else(|| Failure::usage(format!("{name} is missing; `cargo xtask needs` tells more")))?;
+    copy(cpio, &path)
+}
+
+/// A file, to where it is here, and the libraries that the loader would take for it.
+fn copy(cpio: &mut Archive, path: &Path) -> Result<(), Failure> {
+    let name = path.to_str().ok_or_else(|| Failure::new(format!("{} is not text", path.display())))?;
+    if cpio.has(name) {
+        return Ok(());
+    }
+    let content = fs::read(path).map_err(|error| Failure::new(format!("{name}: {error}")))?;
+    cpio.file(name, &content)?;
+    if !content.starts_with(b"\x7fELF") {
+        return Ok(());
+    }
+    // It fails for static programs, which need none.
+    let listed = Command::new("ldd").arg(path).output()?;
+    for library in libraries(&String::from_utf8_lossy(&listed.stdout)) {
+        if !cpio.has(library) {
+            cpio.file(library, &fs::read(library)?)?;
+        }
+    }
+    Ok(())
+}
+
+/// The paths in what ldd says: `libc.so.6 => /lib/libc.so.6 (0x1)`, or `/lib64/ld.so.2 (0x1)`.
+fn libraries(listed: &str) -> impl Iterator<Item = &str> {
+    listed.lines().filter_map(|line| {
+        let (before, _) = line.rsplit_once(" (0x")?;
+        before.split_whitespace().last().filter(|path| path.starts_with('/'))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::suites::{SUITE, Skip};
+    use super::*;
+
+    #[test]
+    fn libraries_as_ldd_lists_them() {
+        let listed =
+            "\tlinux-vdso.so.1 (0x7f)\n\tlibc.so.6 => /lib/x/libc.so.6 (0x7f)\n\t/lib64/ld.so.2 (0x7f)\n";
+        assert_eq!(libraries(listed).collect::<Vec<_>>(), ["/lib/x/libc.so.6", "/lib64/ld.so.2"]);
+    }
+
+    #[test]
+    fn a_suite_as_the_plan_orders_it() {
+        const SLOW: Skip =
+            Skip { test: "slow", from: Version::new(6, 1), before: Version::new(6, 2), why: "" };
+        let suite = Suite { package: "p", test: "t", env: &[("A", "1")], skip: &[SLOW], ..SUITE };
+        let on = |minor| orders(&suite, "/x", Version::new(6, minor));
+        assert_eq!(on(1), "env\tA=1\ntests\tp/t\t180\t/x\t\tslow\n");
+        assert_eq!(on(2), "env\tA=1\ntests\tp/t\t180\t/x\t\n");
+    }
+}

@@ -1,0 +1,190 @@
+//! `cargo xtask test --kernels`: the tests on kernels that are not this machine's, under qemu's emulation.
+
+mod archive;
+mod build;
+mod cpio;
+mod image;
+mod machine;
+mod modules;
+mod outcome;
+mod suites;
+mod table;
+mod version;
+
+use std::path::Path;
+use std::time::Duration;
+
+use archive::{Archive, Kernel};
+use outcome::Run;
+use suites::{SUITES, Suite};
+use version::Version;
+
+use crate::{Failure, needs, target};
+
+/// The kernels that are wanted beside the newest one: those of Debian's releases, and of most nodes.
+const WANTED: [Version; 3] = [Version::new(5, 10), Version::new(6, 1), Version::new(6, 12)];
+
+/// How a person names the newest kernel.
+const NEWEST: &str = "newest";
+
+/// However many tests there are, a machine is stopped after this.
+const LIMIT: Duration = Duration::from_secs(1200);
+
+/// Which kernels.
+pub(crate) enum Choice<'a> {
+    /// All that are wanted.
+    All,
+    /// The oldest and the newest that can be had.
+    Ends,
+    /// One, as `6.1` or `newest`.
+    Named(&'a str),
+}
+
+/// Runs all suites on the chosen kernels; gives back which could not be had, in one line.
+///
+/// `only`: suites with this in `package/program`; for trying one out.
+pub(crate) fn run(root: &Path, choice: &Choice<'_>, only: &str) -> Result<Option<String>, Failure> {
+    if std::env::consts::ARCH != "x86_64" {
+        return Err(Failure::usage(
+            "the tests on other kernels need an x86_64 machine: tests are built for it",
+        ));
+    }
+    let missing = needs::missing_for_emulation();
+    if !missing.is_empty() {
+        return Err(Failure::usage(format!(
+            "the tests on other kernels need what this machine lacks:\n  {}",
+            missing.join("\n  ")
+        )));
+    }
+    println!("==> kernels");
+    let (kernels, not_run) = kernels(choice)?;
+    for kernel in &kernels {
+        println!("    {:>6} {}", kernel.version, kernel.name);
+    }
+    not_run.iter().for_each(|line| println!("    {line}"));
+    if kernels.is_empty() {
+        return Err(Failure::new(format!(
+            "no kernel could be had, so nothing was shown:\n{}",
+            not_run.join("\n")
+        )));
+    }
+    println!("==> static test programs");
+    let chosen: Vec<Suite> = SUITES
+        .iter()
+        .filter(|suite| format!("{}/{}", suite.package, suite.test).contains(only))
+        .copied()
+        .collect();
+    if chosen.is_empty() {
+        return Err(Failure::usage(format!("no suite has {only} in its name")));
+    }
+    let programs = build::build(root, &chosen)?;
+    let folder = target::static_dir()?.join("kernels");
+    std::fs::create_dir_all(&folder)?;
+    let mut runs = Vec::new();
+    for kernel in &kernels {
+        println!("==> {}", kernel.name);
+        let suites: Vec<&Suite> = chosen.iter().filter(|suite| suite.since <= kernel.version).collect();
+        let initrd = folder.join(format!("initrd-{}.cpio", kernel.version));
+        image::pack(&initrd, kernel, &suites, &programs)?;
+        runs.push(machine::run(kernel, &initrd, &folder, LIMIT)?);
+    }
+    verdict(&runs, not_run)
+}
+
+/// The kernels, unpacked, and a line for each that could not be had.
+fn kernels(choice: &Choice<'_>) -> Result<(Vec<Kernel>, Vec<String>), Failure> {
+    let archive = Archive::open()?;
+    let there = archive.kernels()?;
+    let (wanted, mut not_run) = wanted(choice, &there)?;
+    let mut kernels = Vec::new();
+    for (version, package) in &wanted {
+        match archive.fetch(*version, package) {
+            Ok(kernel) => kernels.push(kernel),
+            Err(failure) => not_run.push(format!("{version}: NOT RUN: {failure}")),
+        }
+    }
+    if matches!(choice, Choice::Named(_)) && kernels.is_empty() {
+        return Err(Failure::new(not_run.join("\n")));
+    }
+    Ok((kernels, not_run))
+}
+
+/// A version and its package.
+type Package = (Version, String);
+
+/// What of the choice is in the index, and a line for each that is not.
+fn wanted(choice: &Choice<'_>, there: &[Package]) -> Result<(Vec<Package>, Vec<String>), Failure> {
+    let newest = there.last().map(|(version, _)| *version);
+    let all: Vec<Version> =
+        WANTED.into_iter().chain(newest.filter(|newest| WANTED.iter().all(|w| w < newest))).collect();
+    let asked = match choice {
+        Choice::All | Choice::Ends => all,
+        Choice::Named(NEWEST) => newest.into_iter().collect(),
+        Choice::Named(name) => {
+            let version = Version::parse(name);
+            let names = all.iter().map(Version::to_string).collect::<Vec<_>>().join(", ");
+            let what = || Failure::usage(format!("no kernel is called {name}; there are {names}, {NEWEST}"));
+            vec![version.ok_or_else(what)?]
+        }
+    };
+    let (mut found, mut not_run) = (Vec::new(), Vec::new());
+    for version in &asked {
+        match there.iter().find(|(other, _)| other == version) {
+            Some(kernel) => found.push(kernel.clone()),
+            None => not_run.push(format!("{version}: NOT RUN: no package in the indices")),
+        }
+    }
+    if newest.is_none_or(|newest| WANTED.contains(&newest)) && !matches!(choice, Choice::Named(_)) {
+        not_run.push(format!("{NEWEST}: NOT RUN: nothing newer is in the indices"));
+    }
+    if matches!(choice, Choice::Ends) && found.len() > 2 {
+        found.drain(1..found.len() - 1);
+    }
+    Ok((found, not_run))
+}
+
+fn verdict(runs: &[Run], not_run: Vec<String>) -> Result<Option<String>, Failure> {
+    for run in runs {
+        for outcome in run.failed() {
+            println!("\n---- {} on {}", outcome.test, run.kernel.name);
+            println!("{}", outcome.failure.as_deref().unwrap_or_default());
+        }
+    }
+    println!("\n{}", table::render(runs));
+    for (run, suite) in runs.iter().flat_map(|run| SUITES.iter().map(move |suite| (run, suite))) {
+        for skip in suite.skipped(run.kernel.version) {
+            println!("left out on {}: {}: {}: {}", run.kernel.version, suite.test, skip.test, skip.why);
+        }
+    }
+    not_run.iter().for_each(|line| println!("{line}"));
+    let failed: usize = runs.iter().map(|run| run.failed().count()).sum();
+    if failed > 0 {
+        return Err(Failure::new(format!("{failed} failed on other kernels")));
+    }
+    Ok((!not_run.is_empty()).then(|| not_run.join("\n")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(choice: &Choice<'_>, there: &[(u32, u32)]) -> (Vec<String>, usize) {
+        let there: Vec<_> =
+            there.iter().map(|(major, minor)| (Version::new(*major, *minor), "p".to_owned())).collect();
+        let (found, not_run) = wanted(choice, &there).expect("a choice");
+        (found.iter().map(|(version, _)| version.to_string()).collect(), not_run.len())
+    }
+
+    #[test]
+    fn which_kernels_are_chosen() {
+        let all = [(5, 10), (6, 1), (6, 12), (7, 2)];
+        let strings = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+        assert_eq!(names(&Choice::All, &all), (strings(&["5.10", "6.1", "6.12", "7.2"]), 0));
+        assert_eq!(names(&Choice::Ends, &all), (strings(&["5.10", "7.2"]), 0));
+        assert_eq!(names(&Choice::Ends, &all[1..3]), (strings(&["6.1", "6.12"]), 2), "5.10 and a newest");
+        assert_eq!(names(&Choice::Named("6.1"), &all), (strings(&["6.1"]), 0));
+        assert_eq!(names(&Choice::Named(NEWEST), &all), (strings(&["7.2"]), 0));
+        assert_eq!(names(&Choice::Named("4.19"), &all), (strings(&[]), 1));
+        assert!(wanted(&Choice::Named("old"), &[]).is_err());
+    }
+}

@@ -1,0 +1,30 @@
+//! Where cargo builds, and how static programs are built.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::Failure;
+
+/// RUSTFLAGS of a program without shared libraries.
+pub(crate) const STATIC: &str = "-C target-feature=+crt-static";
+
+/// A folder of its own for [`STATIC`], since other RUSTFLAGS would make cargo forget what was built with none.
+pub(crate) fn static_dir() -> Result<PathBuf, Failure> {
+    Ok(dir()?.join("static"))
+}
+
+/// This program lies in `<target>/debug/`, wherever the user put the target folder.
+fn dir() -> Result<PathBuf, Failure> {
+    let exe = std::env::current_exe()?;
+    let target = exe.parent().and_then(Path::parent);
+    target
+        .map(Path::to_path_buf)
+        .ok_or_else(|| Failure::new(format!("{} is in no target folder", exe.display())))
+}
+
+pub(crate) fn host_triple() -> Result<String, Failure> {
+    let output = Command::new("rustc").arg("-vV").output()?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let host = text.lines().find_map(|line| line.strip_prefix("host: "));
+    host.map(str::to_owned).ok_or_else(|| Failure::new(format!("rustc -vV names no host:\n{text}")))
+}
