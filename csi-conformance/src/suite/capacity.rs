@@ -9,8 +9,8 @@ use crate::cx::Cx;
 use crate::failure::{Outcome, check};
 
 crate::test::tests! { "get-capacity", "Controller Service RPC: GetCapacity";
-    "The capacity is not negative, nor are the bounds of a volume's size", not_negative, ["get-capacity.answers"], [Controller(GetCapacity)];
-    "Raw StorageClass parameters, as the provisioner sends them, are taken", raw_parameters, ["get-capacity.answers"], [Controller(GetCapacity)];
+    "The capacity is not negative, nor are the bounds of a volume's size", not_negative, ["get-capacity.not-negative"], [Controller(GetCapacity)];
+    "Raw StorageClass parameters, as the provisioner sends them, are taken", raw_parameters, ["get-capacity.not-negative"], [Controller(GetCapacity)];
 }
 
 async fn not_negative(cx: &Cx) -> Outcome {

@@ -12,10 +12,10 @@ use crate::cx::Cx;
 use crate::failure::{Failure, Outcome, check};
 
 crate::test::tests! { "concurrency", "Concurrency, Timeouts";
-    "The same CreateVolume many times at once makes one volume", same_create_at_once, ["every-rpc.concurrent-same-call"], [Controller(CreateDeleteVolume)];
-    "Different CreateVolume at once make a volume each", different_creates_at_once, ["every-rpc.concurrent-different-calls"], [Controller(CreateDeleteVolume)];
-    "The same DeleteVolume many times at once deletes it", same_delete_at_once, ["every-rpc.concurrent-same-call"], [Controller(CreateDeleteVolume)];
-    "A caller that gives up and comes again gets one volume", given_up, ["every-rpc.retry-after-timeout"], [Controller(CreateDeleteVolume), Controller(ListVolumes)];
+    "The same CreateVolume many times at once makes one volume", same_create_at_once, ["concurrency.simultaneous-calls", "concurrency.pending-is-aborted"], [Controller(CreateDeleteVolume)];
+    "Different CreateVolume at once make a volume each", different_creates_at_once, ["concurrency.simultaneous-calls"], [Controller(CreateDeleteVolume)];
+    "The same DeleteVolume many times at once deletes it", same_delete_at_once, ["concurrency.simultaneous-calls", "concurrency.pending-is-aborted"], [Controller(CreateDeleteVolume)];
+    "A caller that gives up and comes again gets one volume", given_up, ["timeouts.retry-continues", "timeouts.only-the-opposite-cancels"], [Controller(CreateDeleteVolume), Controller(ListVolumes)];
 }
 
 const AT_ONCE: usize = 16;

@@ -11,10 +11,10 @@ use crate::failure::{Outcome, check};
 use crate::life::Life;
 
 crate::test::tests! { "controller-publish", "Controller Service RPC: ControllerPublishVolume, ControllerUnpublishVolume";
-    "Attaching and detaching again are OK", idempotent, ["controller-publish-volume.idempotent", "controller-unpublish-volume.idempotent"], [Controller(PublishUnpublishVolume), Controller(CreateDeleteVolume), NodeService];
-    "A volume or node that is not there is NOT_FOUND", not_found, ["controller-publish-volume.not-found"], [Controller(PublishUnpublishVolume), Controller(CreateDeleteVolume), NodeService];
-    "The same node with other arguments is ALREADY_EXISTS", incompatible, ["controller-publish-volume.incompatible"], [Controller(PublishUnpublishVolume), Controller(PublishReadonly), Controller(CreateDeleteVolume), NodeService];
-    "A volume for one node is not attached to a second", second_node, ["controller-publish-volume.one-node"], [Controller(PublishUnpublishVolume), Controller(CreateDeleteVolume), NodeService];
+    "Attaching and detaching again are OK", idempotent, ["controller-publish-volume.repeated-is-ok", "controller-unpublish-volume.not-attached-is-ok"], [Controller(PublishUnpublishVolume), Controller(CreateDeleteVolume), NodeService];
+    "A volume or node that is not there is NOT_FOUND", not_found, ["controller-publish-volume.volume-missing", "controller-publish-volume.node-missing"], [Controller(PublishUnpublishVolume), Controller(CreateDeleteVolume), NodeService];
+    "The same node with other arguments is ALREADY_EXISTS", incompatible, ["controller-publish-volume.differs-is-already-exists"], [Controller(PublishUnpublishVolume), Controller(PublishReadonly), Controller(CreateDeleteVolume), NodeService];
+    "A volume for one node is not attached to a second", second_node, ["controller-publish-volume.on-another-node"], [Controller(PublishUnpublishVolume), Controller(CreateDeleteVolume), NodeService];
     "An attached volume is listed with its node, and with none when it is detached", listed_with_node, ["list-volumes.published-nodes"], [Controller(ListVolumesPublishedNodes), Controller(ListVolumes), Controller(CreateDeleteVolume), NodeService];
     "Detaching from all nodes is OK", from_all_nodes, ["controller-unpublish-volume.all-nodes"], [Controller(PublishUnpublishVolume), Controller(CreateDeleteVolume), NodeService];
 }

@@ -10,19 +10,19 @@ use crate::failure::{Outcome, check};
 
 crate::test::tests! { "create-volume", "Controller Service RPC: CreateVolume, DeleteVolume";
     "The same name and arguments again answer with the same volume", same_name_same_volume, ["create-volume.same-name-same-volume"], [Controller(CreateDeleteVolume)];
-    "The same name with an incompatible size is ALREADY_EXISTS", same_name_other_size, ["create-volume.same-name-incompatible"], [Controller(CreateDeleteVolume)];
+    "The same name with an incompatible size is ALREADY_EXISTS", same_name_other_size, ["create-volume.differs-is-already-exists"], [Controller(CreateDeleteVolume)];
     "Two names are two volumes", two_names_two_volumes, ["create-volume.same-name-same-volume"], [Controller(CreateDeleteVolume)];
     "The size is at least what was asked for", at_least_the_size, ["create-volume.capacity-range"], [Controller(CreateDeleteVolume)];
     "A limit below the size that is required is refused", limit_below_required, ["create-volume.capacity-range"], [Controller(CreateDeleteVolume)];
-    "Names of 128 bytes and of any script are taken, and differ by each byte", unusual_names, ["create-volume.name-unicode"], [Controller(CreateDeleteVolume)];
-    "A name with a control character is refused", control_characters, ["create-volume.name-control-characters"], [Controller(CreateDeleteVolume)];
-    "A capability with no mode or no way of access is refused", empty_capability, ["create-volume.volume-capabilities"], [Controller(CreateDeleteVolume)];
-    "A source that does not exist is NOT_FOUND", missing_source, ["create-volume.source-not-found"], [Controller(CreateDeleteVolume), Controller(CloneVolume)];
-    "A clone names its source, and is as large at least", clone, ["create-volume.content-source"], [Controller(CreateDeleteVolume), Controller(CloneVolume)];
-    "Deleting what is not there is OK, again and again", delete_is_idempotent, ["delete-volume.not-there-is-ok"], [Controller(CreateDeleteVolume)];
-    "A deleted name can be made anew", again_after_delete, ["delete-volume.deletes"], [Controller(CreateDeleteVolume)];
-    "A capability that the volume was made for is confirmed, with all that was asked about", confirmed, ["validate-volume-capabilities.confirmed-all"], [Controller(CreateDeleteVolume)];
-    "Capabilities of a volume that is not there are NOT_FOUND", validate_missing, ["validate-volume-capabilities.not-found"], [Controller(CreateDeleteVolume)];
+    "Names of 128 bytes and of any script are taken, and differ by each byte", unusual_names, ["fields.names"], [Controller(CreateDeleteVolume)];
+    "A name with a control character is refused", control_characters, ["fields.names"], [Controller(CreateDeleteVolume)];
+    "A capability with no mode or no way of access is refused", empty_capability, ["fields.one-of"], [Controller(CreateDeleteVolume)];
+    "A source that does not exist is NOT_FOUND", missing_source, ["create-volume.source-missing"], [Controller(CreateDeleteVolume), Controller(CloneVolume)];
+    "A clone names its source, and is as large at least", clone, ["create-volume.source-told", "create-volume.larger-than-source"], [Controller(CreateDeleteVolume), Controller(CloneVolume)];
+    "Deleting what is not there is OK, again and again", delete_is_idempotent, ["delete-volume.missing-is-ok"], [Controller(CreateDeleteVolume)];
+    "A deleted name can be made anew", again_after_delete, ["validate-volume-capabilities.missing"], [Controller(CreateDeleteVolume)];
+    "A capability that the volume was made for is confirmed, with all that was asked about", confirmed, ["validate-volume-capabilities.all-or-none", "validate-volume-capabilities.confirms-what-was-asked"], [Controller(CreateDeleteVolume)];
+    "Capabilities of a volume that is not there are NOT_FOUND", validate_missing, ["validate-volume-capabilities.missing"], [Controller(CreateDeleteVolume)];
 }
 
 async fn same_name_same_volume(cx: &Cx) -> Outcome {

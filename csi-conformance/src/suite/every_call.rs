@@ -7,10 +7,10 @@ use crate::failure::Outcome;
 use crate::judge::Breach;
 
 crate::test::tests! { "every-call", "Error Scheme; Secrets Requirements; Size Limits";
-    "A status other than OK has a message", message, ["every-rpc.status-message"], [];
-    "A status has no details", details, ["every-rpc.status-no-details"], [];
-    "No secret is in a status or an answer", secrets, ["every-rpc.secrets-not-told"], [];
-    "Every answer is whole and within the limits", answers, ["every-rpc.answers-well-formed"], [];
+    "A status other than OK has a message", message, ["errors.message"], [];
+    "A status has no details", details, ["errors.no-details"], [];
+    "No secret is in a status or an answer", secrets, ["secrets.not-leaked"], [];
+    "Every answer is whole and within the limits", answers, ["size-limits.string", "fields.not-negative", "volume-health.reason"], [];
 }
 
 /// The first call that broke the rule; and calls made for this, in case a filter left out all others.

@@ -8,8 +8,8 @@ use crate::cx::Cx;
 use crate::failure::Outcome;
 
 crate::test::tests! { "controller-expand", "Controller Service RPC: ControllerExpandVolume";
-    "A volume becomes as large as was asked for, and never smaller", grows, ["controller-expand-volume.capacity"], [Controller(ExpandVolume), Controller(CreateDeleteVolume)];
-    "A volume that is not there is NOT_FOUND", not_found, ["controller-expand-volume.not-found"], [Controller(ExpandVolume)];
+    "A volume becomes as large as was asked for, and never smaller", grows, ["controller-expand-volume.grows", "controller-expand-volume.large-enough-is-ok"], [Controller(ExpandVolume), Controller(CreateDeleteVolume)];
+    "A volume that is not there is NOT_FOUND", not_found, ["controller-expand-volume.missing"], [Controller(ExpandVolume)];
 }
 
 fn request(volume_id: &str, required_bytes: i64) -> v1::ControllerExpandVolumeRequest {

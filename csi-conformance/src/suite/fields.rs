@@ -12,12 +12,12 @@ use crate::wire::describe_answer;
 mod samples;
 
 crate::test::tests! { "fields", "Required/Optional Fields, Size Limits";
-    "A request of the controller without a required field is INVALID_ARGUMENT", controller_required, ["every-rpc.required-fields"], [];
-    "A request of the node without a required field is INVALID_ARGUMENT", node_required, ["every-rpc.required-fields"], [NodeService];
-    "A field of the controller that is too large is INVALID_ARGUMENT", controller_limits, ["every-rpc.size-limits"], [];
-    "A field of the node that is too large is INVALID_ARGUMENT", node_limits, ["every-rpc.size-limits"], [NodeService];
-    "A size or a number of entries is never negative", negative, ["every-rpc.no-negative-numbers"], [];
-    "An RPC that is not offered is UNIMPLEMENTED", not_offered, ["every-rpc.unimplemented-when-not-offered"], [];
+    "A request of the controller without a required field is INVALID_ARGUMENT", controller_required, ["fields.required"], [];
+    "A request of the node without a required field is INVALID_ARGUMENT", node_required, ["fields.required"], [NodeService];
+    "A field of the controller that is too large is INVALID_ARGUMENT", controller_limits, ["size-limits.string", "size-limits.map"], [];
+    "A field of the node that is too large is INVALID_ARGUMENT", node_limits, ["size-limits.string", "size-limits.map"], [NodeService];
+    "A size or a number of entries is never negative", negative, ["fields.not-negative"], [];
+    "An RPC that is not offered is UNIMPLEMENTED", not_offered, ["services.unsupported-is-unimplemented"], [];
 }
 
 /// Fields without which a request is INVALID_ARGUMENT.

@@ -8,10 +8,10 @@ use crate::cx::Cx;
 use crate::failure::{Outcome, check};
 
 crate::test::tests! { "groups", "GroupController Service RPC";
-    "A group has a snapshot of each volume, each with the group's id", members, ["create-volume-group-snapshot.members"], [Groups, Controller(CreateDeleteVolume)];
+    "A group has a snapshot of each volume, each with the group's id", members, ["create-volume-group-snapshot.answer-complete", "create-volume-group-snapshot.members-name-it"], [Groups, Controller(CreateDeleteVolume)];
     "The same name and sources again answer with the same group", same_name_same_group, ["create-volume-group-snapshot.same-name-same-group"], [Groups, Controller(CreateDeleteVolume)];
-    "A source that is not there is NOT_FOUND", missing_source, ["create-volume-group-snapshot.source-not-found"], [Groups, Controller(CreateDeleteVolume)];
-    "A group is told, and one that is not there is NOT_FOUND; deleting it again is OK", get_and_delete, ["get-volume-group-snapshot.not-found", "delete-volume-group-snapshot.not-there-is-ok"], [Groups, Controller(CreateDeleteVolume)];
+    "A source that is not there is NOT_FOUND", missing_source, ["errors.code-of-the-condition"], [Groups, Controller(CreateDeleteVolume)];
+    "A group is told, and one that is not there is NOT_FOUND; deleting it again is OK", get_and_delete, ["get-volume-group-snapshot.missing", "delete-volume-group-snapshot.missing-is-ok"], [Groups, Controller(CreateDeleteVolume)];
 }
 
 async fn request(cx: &Cx) -> Outcome<v1::CreateVolumeGroupSnapshotRequest> {

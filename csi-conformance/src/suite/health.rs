@@ -11,10 +11,10 @@ use crate::life::{Life, text};
 use crate::test::Kind;
 
 crate::test::tests! { "health", "Volume health: ControllerGetVolumeHealth, ControllerListVolumeHealth, NodeGetVolumeHealth, NodeGetStorageHealth";
-    "The controller says of a new volume that it is well; of one that is not there NOT_FOUND", controller, ["controller-get-volume-health.answers"], [Controller(GetVolumeHealth), Controller(CreateDeleteVolume)];
+    "The controller says of a new volume that it is well; of one that is not there NOT_FOUND", controller, ["controller-get-volume-health.current", "controller-get-volume-health.missing"], [Controller(GetVolumeHealth), Controller(CreateDeleteVolume)];
     "Only volumes that are not well are listed", listed, ["controller-list-volume-health.only-unwell"], [Controller(ListVolumeHealth), Controller(CreateDeleteVolume)];
-    "The node says of a published volume that it is well", node, ["node-get-volume-health.answers"], [Node(N::GetVolumeHealth), Volume(Files)];
-    "The node tells the health of its backends", storage, ["node-get-storage-health.answers"], [Node(N::GetStorageHealth)];
+    "The node says of a published volume that it is well", node, ["node-get-volume-health.current"], [Node(N::GetVolumeHealth), Volume(Files)];
+    "The node tells the health of its backends", storage, ["node-get-storage-health.unique"], [Node(N::GetStorageHealth)];
 }
 
 /// Kinds and causes, each pair once.

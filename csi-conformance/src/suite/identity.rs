@@ -8,11 +8,11 @@ use crate::cx::Cx;
 use crate::failure::{Outcome, check};
 
 crate::test::tests! { "identity", "Identity Service RPC";
-    "The plugin has a name in reverse domain notation, and a version", name_and_version, ["get-plugin-info.name-format"], [];
-    "Probe says OK of a plugin that serves", probe, ["probe.ready-when-serving"], [];
-    "Capabilities don't contradict each other", implications, ["capabilities.implications"], [];
-    "Capabilities are the same each time", stable, ["get-plugin-capabilities.same-on-every-call"], [];
-    "The node has an id of at most 256 bytes, and a limit that is not negative", node_info, ["node-get-info.node-id"], [NodeService];
+    "The plugin has a name in reverse domain notation, and a version", name_and_version, ["get-plugin-info.name", "get-plugin-info.version"], [];
+    "Probe says OK of a plugin that serves", probe, ["probe.ready"], [];
+    "Capabilities don't contradict each other", implications, ["volume-expansion.online-is-served", "volume-expansion.offline-is-served", "list-volumes.published-nodes-needs-publish", "controller-list-volume-health.needs-get"], [];
+    "Capabilities are the same each time", stable, ["get-plugin-capabilities.same-everywhere"], [];
+    "The node has an id of at most 256 bytes, and a limit that is not negative", node_info, ["size-limits.node-id", "node-get-info.max-volumes", "node-get-info.topology-needs-capability"], [NodeService];
 }
 
 async fn name_and_version(cx: &Cx) -> Outcome {

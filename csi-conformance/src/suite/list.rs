@@ -10,11 +10,11 @@ use crate::cx::Cx;
 use crate::failure::{Failure, Outcome, check};
 
 crate::test::tests! { "list-volumes", "Controller Service RPC: ListVolumes, ControllerGetVolume";
-    "What was made is listed, and what was deleted is not", lists_what_is, ["list-volumes.lists-all"], [Controller(ListVolumes), Controller(CreateDeleteVolume)];
-    "Pages hold each volume once and no more than was asked for", pages, ["list-volumes.paging"], [Controller(ListVolumes), Controller(CreateDeleteVolume)];
-    "Volumes that stay are listed once while others come and go between pages", pages_under_change, ["list-volumes.paging"], [Controller(ListVolumes), Controller(CreateDeleteVolume)];
-    "A token that was never given out is ABORTED", bad_token, ["list-volumes.bad-token-aborted"], [Controller(ListVolumes)];
-    "ControllerGetVolume tells the volume; of one that is not there NOT_FOUND", one_volume, ["controller-get-volume.answers"], [Controller(GetVolume), Controller(CreateDeleteVolume)];
+    "What was made is listed, and what was deleted is not", lists_what_is, ["list-volumes.all"], [Controller(ListVolumes), Controller(CreateDeleteVolume)];
+    "Pages hold each volume once and no more than was asked for", pages, ["list-volumes.all", "list-volumes.max-entries"], [Controller(ListVolumes), Controller(CreateDeleteVolume)];
+    "Volumes that stay are listed once while others come and go between pages", pages_under_change, ["list-volumes.all", "list-volumes.max-entries"], [Controller(ListVolumes), Controller(CreateDeleteVolume)];
+    "A token that was never given out is ABORTED", bad_token, ["list-volumes.bad-token"], [Controller(ListVolumes)];
+    "ControllerGetVolume tells the volume; of one that is not there NOT_FOUND", one_volume, ["controller-get-volume.current", "controller-get-volume.missing"], [Controller(GetVolume), Controller(CreateDeleteVolume)];
 }
 
 async fn page(cx: &Cx, max_entries: i32, starting_token: String) -> Outcome<(Vec<String>, String)> {

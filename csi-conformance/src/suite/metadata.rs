@@ -10,9 +10,9 @@ use crate::cx::Cx;
 use crate::failure::{Outcome, check};
 
 crate::test::tests! { "metadata", "SnapshotMetadata Service RPC";
-    "Allocated ranges ascend, don't overlap, and are of one kind and capacity", allocated, ["get-metadata-allocated.stream"], [Plugin(SnapshotMetadataService), Controller(CreateDeleteSnapshot)];
-    "Changed ranges ascend, don't overlap, and are of one kind and capacity", delta, ["get-metadata-delta.stream"], [Plugin(SnapshotMetadataService), Controller(CreateDeleteSnapshot)];
-    "A snapshot that is not there is NOT_FOUND", not_found, ["get-metadata-allocated.not-found"], [Plugin(SnapshotMetadataService)];
+    "Allocated ranges ascend, don't overlap, and are of one kind and capacity", allocated, ["snapshot-metadata.ascending", "snapshot-metadata.one-type", "snapshot-metadata.max-results"], [Plugin(SnapshotMetadataService), Controller(CreateDeleteSnapshot)];
+    "Changed ranges ascend, don't overlap, and are of one kind and capacity", delta, ["snapshot-metadata.ascending", "snapshot-metadata.one-type", "snapshot-metadata.max-results"], [Plugin(SnapshotMetadataService), Controller(CreateDeleteSnapshot)];
+    "A snapshot that is not there is NOT_FOUND", not_found, ["get-metadata-allocated.missing"], [Plugin(SnapshotMetadataService)];
 }
 
 struct Part {

@@ -9,8 +9,8 @@ use crate::cx::Cx;
 use crate::failure::Outcome;
 
 crate::test::tests! { "modify", "Controller Service RPC: ControllerModifyVolume";
-    "Mutable parameters that the run names are taken, again too", takes, ["controller-modify-volume.idempotent"], [Controller(ModifyVolume), Controller(CreateDeleteVolume)];
-    "A volume that is not there is NOT_FOUND", not_found, ["controller-modify-volume.not-found"], [Controller(ModifyVolume)];
+    "Mutable parameters that the run names are taken, again too", takes, ["controller-modify-volume.repeated-is-ok"], [Controller(ModifyVolume), Controller(CreateDeleteVolume)];
+    "A volume that is not there is NOT_FOUND", not_found, ["controller-modify-volume.missing"], [Controller(ModifyVolume)];
 }
 
 fn request(cx: &Cx, volume_id: String) -> v1::ControllerModifyVolumeRequest {

@@ -16,12 +16,12 @@ use crate::life::{Life, text};
 use crate::test::Kind;
 
 crate::test::tests! { "node-use", "Node Service RPC: NodePublishVolume, NodeGetVolumeStats, NodeExpandVolume";
-    "What is written is read after unpublish and unstage", data_stays, ["node-publish-volume.data-stays"], [Volume(Files), Mounts];
-    "What is written to a raw device is read after unpublish and unstage", device_data_stays, ["node-publish-volume.data-stays"], [Volume(Device), Mounts];
+    "What is written is read after unpublish and unstage", data_stays, ["node-publish-volume.usable-as-described"], [Volume(Files), Mounts];
+    "What is written to a raw device is read after unpublish and unstage", device_data_stays, ["node-publish-volume.usable-as-described"], [Volume(Device), Mounts];
     "A read-only target takes no writes", read_only, ["node-publish-volume.readonly"], [Volume(Files), Mounts];
     "A read-only raw device takes no writes, or is refused", device_read_only, ["node-publish-volume.readonly"], [Volume(Device), Mounts];
-    "Usage is told of a published volume, and NOT_FOUND of what is not there", stats, ["node-get-volume-stats.usage", "node-get-volume-stats.not-found"], [Volume(Files), Node(GetVolumeStats)];
-    "A published volume grows, as the resizer and the kubelet grow it", grows, ["node-expand-volume.capacity"], [Volume(Files), Node(ExpandVolume), Controller(ControllerExpandVolume)];
+    "Usage is told of a published volume, and NOT_FOUND of what is not there", stats, ["node-get-volume-stats.usage", "node-get-volume-stats.missing"], [Volume(Files), Node(GetVolumeStats)];
+    "A published volume grows, as the resizer and the kubelet grow it", grows, ["volume-expansion.online-grows-published", "node-expand-volume.grows", "node-expand-volume.large-enough-is-ok"], [Volume(Files), Node(ExpandVolume), Controller(ControllerExpandVolume)];
 }
 
 const WORDS: [u8; 4096] = [b'w'; 4096];

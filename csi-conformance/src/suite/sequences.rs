@@ -10,12 +10,12 @@ use crate::life::Life;
 use crate::test::Kind;
 
 crate::test::tests! { "sequences", "Volume Lifecycle";
-    "A sidecar starts: Probe, GetPluginInfo, capabilities", sidecar, ["probe.ready-when-serving"], [];
-    "A volume's whole life as provisioner, attacher and kubelet lead it", whole_life, ["lifecycle.order"], [Volume(Files)];
-    "A raw device's whole life as provisioner, attacher and kubelet lead it", whole_life_of_device, ["lifecycle.order"], [Volume(Device)];
-    "Undoing what was never done is OK", undo_nothing, ["lifecycle.undo-is-idempotent"], [Volume(Files)];
+    "A sidecar starts: Probe, GetPluginInfo, capabilities", sidecar, ["probe.ready"], [];
+    "A volume's whole life as provisioner, attacher and kubelet lead it", whole_life, ["node-publish-volume.usable-as-described"], [Volume(Files)];
+    "A raw device's whole life as provisioner, attacher and kubelet lead it", whole_life_of_device, ["node-publish-volume.usable-as-described"], [Volume(Device)];
+    "Undoing what was never done is OK", undo_nothing, ["node-unpublish-volume.repeated-is-ok", "controller-unpublish-volume.not-attached-is-ok"], [Volume(Files)];
     "A delete while the volume is staged harms nothing", delete_in_use, ["delete-volume.in-use"], [Volume(Files)];
-    "Keys that callers add to the volume's context are taken", added_context, ["node-publish-volume.volume-context"], [Volume(Files), Controller(CreateDeleteVolume)];
+    "Keys that callers add to the volume's context are taken", added_context, ["node-publish-volume.usable-as-described"], [Volume(Files), Controller(CreateDeleteVolume)];
 }
 
 async fn sidecar(cx: &Cx) -> Outcome {

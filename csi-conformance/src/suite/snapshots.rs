@@ -12,15 +12,15 @@ use crate::failure::{Outcome, check};
 
 crate::test::tests! { "snapshots", "Controller Service RPC: CreateSnapshot, DeleteSnapshot, ListSnapshots, GetSnapshot";
     "The same name and source again answer with the same snapshot", same_name_same_snapshot, ["create-snapshot.same-name-same-snapshot"], [Controller(CreateDeleteSnapshot)];
-    "The same name of another source is ALREADY_EXISTS", same_name_other_source, ["create-snapshot.same-name-incompatible"], [Controller(CreateDeleteSnapshot)];
-    "A snapshot names its source and the moment at which it was cut", answer_is_whole, ["create-snapshot.answer"], [Controller(CreateDeleteSnapshot)];
-    "A source that is not there is NOT_FOUND", missing_source, ["create-snapshot.source-not-found"], [Controller(CreateDeleteSnapshot)];
-    "Deleting what is not there is OK, again and again", delete_is_idempotent, ["delete-snapshot.not-there-is-ok"], [Controller(CreateDeleteSnapshot)];
-    "A volume can be restored from a snapshot", restore, ["create-volume.content-source"], [Controller(CreateDeleteSnapshot)];
-    "Snapshots are listed, by id and by source too; what is unknown gives an empty list", listed, ["list-snapshots.filters"], [Controller(CreateDeleteSnapshot), Controller(ListSnapshots)];
-    "Pages hold each snapshot once and no more than was asked for", pages, ["list-snapshots.paging"], [Controller(CreateDeleteSnapshot), Controller(ListSnapshots)];
-    "A token that was never given out is ABORTED", bad_token, ["list-snapshots.bad-token-aborted"], [Controller(ListSnapshots)];
-    "GetSnapshot tells the snapshot; of one that is not there NOT_FOUND", get, ["get-snapshot.answers"], [Controller(GetSnapshot), Controller(CreateDeleteSnapshot)];
+    "The same name of another source is ALREADY_EXISTS", same_name_other_source, ["create-snapshot.other-source"], [Controller(CreateDeleteSnapshot)];
+    "A snapshot names its source and the moment at which it was cut", answer_is_whole, ["create-snapshot.answer-complete"], [Controller(CreateDeleteSnapshot)];
+    "A source that is not there is NOT_FOUND", missing_source, ["errors.code-of-the-condition"], [Controller(CreateDeleteSnapshot)];
+    "Deleting what is not there is OK, again and again", delete_is_idempotent, ["delete-snapshot.missing-is-ok"], [Controller(CreateDeleteSnapshot)];
+    "A volume can be restored from a snapshot", restore, ["create-volume.source-told", "create-volume.larger-than-source"], [Controller(CreateDeleteSnapshot)];
+    "Snapshots are listed, by id and by source too; what is unknown gives an empty list", listed, ["list-snapshots.filters", "list-snapshots.unknown-filter"], [Controller(CreateDeleteSnapshot), Controller(ListSnapshots)];
+    "Pages hold each snapshot once and no more than was asked for", pages, ["list-snapshots.all", "list-snapshots.max-entries"], [Controller(CreateDeleteSnapshot), Controller(ListSnapshots)];
+    "A token that was never given out is ABORTED", bad_token, ["list-snapshots.bad-token"], [Controller(ListSnapshots)];
+    "GetSnapshot tells the snapshot; of one that is not there NOT_FOUND", get, ["get-snapshot.current", "get-snapshot.missing"], [Controller(GetSnapshot), Controller(CreateDeleteSnapshot)];
 }
 
 pub(super) fn request(cx: &Cx, source: &v1::Volume) -> v1::CreateSnapshotRequest {

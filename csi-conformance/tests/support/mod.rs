@@ -10,12 +10,12 @@ use csi_core::{Endpoint, Plugin};
 use tokio::sync::oneshot;
 
 /// Directories for a run; gone with it, once nothing is mounted in them.
-pub struct Places {
+pub(crate) struct Places {
     directory: tempfile::TempDir,
 }
 
 impl Places {
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let directory = tempfile::tempdir().unwrap();
         for name in ["staging", "target", "volumes"] {
             std::fs::create_dir(directory.path().join(name)).unwrap();
@@ -23,28 +23,28 @@ impl Places {
         Self { directory }
     }
 
-    pub fn of(&self, name: &str) -> PathBuf {
+    pub(crate) fn of(&self, name: &str) -> PathBuf {
         self.directory.path().join(name)
     }
 
-    pub fn endpoint(&self, name: &str) -> Endpoint {
+    pub(crate) fn endpoint(&self, name: &str) -> Endpoint {
         format!("unix://{}", self.of(name).display()).parse().unwrap()
     }
 
-    pub fn kit(&self, endpoint: Endpoint) -> Kit {
+    pub(crate) fn kit(&self, endpoint: Endpoint) -> Kit {
         let kit = Kit::new(endpoint).deadline(Duration::from_secs(30)).journal(self.of("journal"));
         kit.staging(self.of("staging")).target(self.of("target"))
     }
 
     /// What a run left in the directories.
-    pub fn left(&self) -> Vec<PathBuf> {
+    pub(crate) fn left(&self) -> Vec<PathBuf> {
         let entries = |name| std::fs::read_dir(self.of(name)).unwrap().map(|entry| entry.unwrap().path());
         ["staging", "target", "volumes"].into_iter().flat_map(entries).collect()
     }
 }
 
 /// Serves the plugin while `work` goes on.
-pub async fn with_plugin<T>(plugin: Plugin, endpoint: &Endpoint, work: impl Future<Output = T>) -> T {
+pub(crate) async fn with_plugin<T>(plugin: Plugin, endpoint: &Endpoint, work: impl Future<Output = T>) -> T {
     let (stop, stopped) = oneshot::channel::<()>();
     let served = endpoint.clone();
     let server =
@@ -56,7 +56,7 @@ pub async fn with_plugin<T>(plugin: Plugin, endpoint: &Endpoint, work: impl Futu
 }
 
 /// Runs on a thread with a mount namespace of its own; threads of the runtime are in it too.
-pub fn in_private<T: Send>(test: impl AsyncFnOnce() -> T + Send) -> T {
+pub(crate) fn in_private<T: Send>(test: impl AsyncFnOnce() -> T + Send) -> T {
     csi_mount::testing::private_mount_namespace(|| {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(test())
@@ -64,10 +64,10 @@ pub fn in_private<T: Send>(test: impl AsyncFnOnce() -> T + Send) -> T {
 }
 
 /// Mounts at or below a path.
-pub fn mounts_below(path: &Path) -> usize {
+pub(crate) fn mounts_below(path: &Path) -> usize {
     csi_mount::mounts().unwrap().iter().filter(|entry| entry.mount_point.starts_with(path)).count()
 }
 
-pub fn print(report: &Report) {
+pub(crate) fn print(report: &Report) {
     println!("{}", report.text());
 }
