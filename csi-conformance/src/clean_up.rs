@@ -21,7 +21,19 @@ pub(crate) async fn clean_up(cx: &Cx) -> Vec<String> {
             }
         }
     }
+    remove_staging(cx, cx.prefix());
     left
+}
+
+/// The staging directories whose names start like this: they are the orchestrator's, which is the kit. One in use is
+/// not removed, for only what is empty and no mount goes.
+pub(crate) fn remove_staging(cx: &Cx, prefix: &str) {
+    let Some(entries) = cx.settings.staging.as_ref().and_then(|path| std::fs::read_dir(path).ok()) else {
+        return;
+    };
+    for entry in entries.flatten().filter(|entry| entry.file_name().to_string_lossy().starts_with(prefix)) {
+        let _ = std::fs::remove_dir(entry.path());
+    }
 }
 
 async fn undo(cx: &Cx, made: &Made) -> Result<(), Refusal> {
@@ -36,12 +48,9 @@ async fn undo(cx: &Cx, made: &Made) -> Result<(), Refusal> {
         }
         Rpc::NodeStageVolume => {
             let Ok(did) = v1::NodeStageVolumeRequest::decode(bytes) else { return Ok(()) };
-            let staging_target_path = did.staging_target_path.clone();
+            let staging_target_path = did.staging_target_path;
             let undo = v1::NodeUnstageVolumeRequest { volume_id: did.volume_id, staging_target_path };
-            cx.call(undo).await?;
-            // The directory was ours. It stays when it is not empty, or the driver's own when it took it away.
-            let _ = std::fs::remove_dir(did.staging_target_path);
-            Ok(())
+            cx.call(undo).await.map(drop)
         }
         Rpc::ControllerPublishVolume => {
             let Ok(did) = v1::ControllerPublishVolumeRequest::decode(bytes) else { return Ok(()) };

@@ -54,7 +54,7 @@ impl Cx {
         let node = Client::new(&settings.endpoint);
         let controller = settings.controller_endpoint.as_ref().map_or_else(|| node.clone(), Client::new);
         let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-        let prefix = format!("csi-conformance-{:x}", since.as_nanos() & 0xffff_ffff_ffff);
+        let prefix = format!("{NAMES}{:x}", since.as_nanos() & 0xffff_ffff_ffff);
         Self(Arc::new(Shared {
             settings,
             node,
@@ -78,6 +78,11 @@ impl Cx {
 
     pub(crate) fn client(&self) -> &Client {
         &self.node
+    }
+
+    /// What all names of the run start with.
+    pub(crate) fn prefix(&self) -> &str {
+        &self.prefix
     }
 
     /// A name that nothing else has.
@@ -227,7 +232,7 @@ impl Cx {
                 if is_final(refusal.code) {
                     self.ledger.was_refused(rpc, &bytes);
                 }
-                (self.judge.status(refusal, &secrets), self.told(refusal))
+                (self.judge.status(rpc, refusal, &secrets), self.told(refusal))
             }
         };
         if let Some((breach, what)) = breach {
@@ -269,6 +274,8 @@ impl Cx {
     }
 }
 
+/// What the names of all runs start with.
+pub(crate) const NAMES: &str = "csi-conformance-";
 /// A secret that the kit makes up, to see that it comes back nowhere.
 pub(crate) const CANARY: &str = "conformance-canary-7c1e";
 

@@ -205,7 +205,9 @@ impl Kit {
     /// When there is no journal to read, or the driver does not become ready.
     pub async fn clean_up(self) -> Result<Vec<String>, CouldNotRun> {
         let cx = self.connected().await?;
-        Ok(clean_up(&cx).await)
+        let left = clean_up(&cx).await;
+        crate::clean_up::remove_staging(&cx, crate::cx::NAMES);
+        Ok(left)
     }
 
     async fn connected(&self) -> Result<Cx, CouldNotRun> {

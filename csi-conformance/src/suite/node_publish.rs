@@ -190,7 +190,7 @@ async fn given_up(cx: &Cx) -> Outcome {
         match cx.call(life.publishing(&target)).await {
             Ok(_) => break,
             Err(refusal) if refusal.code == Code::Aborted => {
-                tokio::time::sleep(std::time::Duration::from_millis(50)).await
+                tokio::time::sleep(std::time::Duration::from_millis(50)).await;
             }
             Err(refusal) => {
                 return Err(cx.failure(&life.publishing(&target), cx.told(&refusal), "OK, or ABORTED"));

@@ -1,6 +1,6 @@
 //! The faults, and the test of the kit that is about each.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -92,26 +92,26 @@ fn doubles_in_parallel() -> Fault {
     })
 }
 
-/// One at a time by a lock that the caller's future holds; the work goes on without it.
+/// One at a time by a lock that the caller's future holds, and what was made is noted by that future too; the work
+/// itself goes on without either.
 fn drops_the_lock_on_cancel() -> Fault {
-    let (lock, count) =
-        (Arc::new(tokio::sync::Mutex::new(BTreeSet::<String>::new())), Arc::new(AtomicU32::new(0)));
+    let done = Arc::new(tokio::sync::Mutex::new(BTreeMap::<String, u32>::new()));
+    let count = Arc::new(AtomicU32::new(0));
     fault(move |rpc, bytes, behind| {
-        let (lock, number) = (lock.clone(), count.fetch_add(1, Ordering::SeqCst));
+        let (done, number) = (done.clone(), count.fetch_add(1, Ordering::SeqCst));
         async move {
             if rpc != Rpc::CreateVolume {
                 return behind.call(rpc, bytes).await;
             }
             let name = v1::CreateVolumeRequest::decode(&*bytes).unwrap().name;
-            let mut done = lock.lock().await;
-            let request = if done.contains(&name) { bytes } else { other_name(&bytes, number) };
-            // The caller learns the name only of what it waited for.
+            let mut done = done.lock().await;
+            let number = done.get(&name).copied().unwrap_or(number);
             let work = tokio::spawn(async move {
                 tokio::time::sleep(Duration::from_millis(40)).await;
-                behind.call(rpc, request).await
+                behind.call(rpc, other_name(&bytes, number)).await
             });
             let answer = work.await.unwrap()?;
-            let _ = done.insert(name);
+            done.insert(name, number);
             Ok(answer)
         }
     })
