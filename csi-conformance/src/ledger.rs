@@ -115,20 +115,26 @@ fn create(path: &Path) -> std::io::Result<File> {
     OpenOptions::new().write(true).create(true).truncate(true).open(path)
 }
 
+/// Everything but the RPC in hexadecimal: ids may hold spaces, and lines.
 fn line(made: &Made) -> String {
-    let hex: String = made.request.iter().map(|byte| format!("{byte:02x}")).collect();
-    format!("{} {hex} {} {}\n", made.rpc, made.id.as_deref().unwrap_or_default(), made.members.join(" "))
+    let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+    let id = made.id.as_ref().map_or_else(String::new, |id| hex(id.as_bytes()));
+    let members: Vec<String> = made.members.iter().map(|member| hex(member.as_bytes())).collect();
+    format!("{} {} {id} {}\n", made.rpc, hex(&made.request), members.join(" "))
 }
 
 fn read_line(text: &str) -> Option<Made> {
     let mut words = text.split(' ');
     let name = words.next()?;
     let rpc = *Rpc::ALL.iter().find(|rpc| rpc.name() == name)?;
-    let hex = words.next()?;
-    let request = (0..hex.len() / 2).map(|at| u8::from_str_radix(hex.get(at * 2..at * 2 + 2)?, 16).ok());
-    let request = request.collect::<Option<Vec<u8>>>()?;
-    let id = words.next().filter(|id| !id.is_empty()).map(str::to_owned);
-    Some(Made { rpc, request, id, members: words.filter(|id| !id.is_empty()).map(str::to_owned).collect() })
+    let request = bytes(words.next()?)?;
+    let text = |hex: &str| String::from_utf8(bytes(hex)?).ok();
+    let id = words.next().filter(|id| !id.is_empty()).and_then(text);
+    Some(Made { rpc, request, id, members: words.filter(|id| !id.is_empty()).filter_map(text).collect() })
+}
+
+fn bytes(hex: &str) -> Option<Vec<u8>> {
+    (0..hex.len() / 2).map(|at| u8::from_str_radix(hex.get(at * 2..at * 2 + 2)?, 16).ok()).collect()
 }
 
 /// The id of what was made, and of its members.
@@ -192,5 +198,23 @@ fn undoes(rpc: Rpc, request: &[u8], made: &Made) -> bool {
             undo.volume_id == did.volume_id && undo.target_path == did.target_path
         }
         _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_is_read_as_it_was_written() {
+        let made = Made {
+            rpc: Rpc::CreateVolumeGroupSnapshot,
+            request: vec![0, 32, 255],
+            id: Some("an id\nof two lines".into()),
+            members: vec!["a b".into(), "c".into()],
+        };
+        assert_eq!(read_line(line(&made).trim_end_matches('\n')), Some(made.clone()));
+        let unknown = Made { id: None, members: vec![], ..made };
+        assert_eq!(read_line(line(&unknown).trim_end_matches('\n')), Some(unknown));
     }
 }

@@ -171,8 +171,8 @@ fn kit(args: &Args, endpoint: Endpoint) -> Result<Kit, String> {
     if let Some(target) = &args.target {
         kit = kit.target(target);
     }
-    kit = args.only.iter().fold(kit, |kit, text| kit.only(text));
-    Ok(args.skip.iter().fold(kit, |kit, text| kit.skip(text)))
+    kit = args.only.iter().fold(kit, Kit::only);
+    Ok(args.skip.iter().fold(kit, Kit::skip))
 }
 
 /// One a driver, so that a later run finds what an earlier one left.

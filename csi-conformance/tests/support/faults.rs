@@ -199,7 +199,7 @@ pub(crate) fn all() -> Vec<(&'static str, &'static str, Fault)> {
             "more entries than were asked for",
             "list-volumes.pages",
             request(Rpc::ListVolumes, |r: &mut v1::ListVolumesRequest| {
-                r.max_entries = r.max_entries.min(1) * 3
+                r.max_entries = r.max_entries.min(1) * 3;
             }),
         ),
         (
@@ -224,7 +224,7 @@ pub(crate) fn all() -> Vec<(&'static str, &'static str, Fault)> {
             "expand loses capacity",
             "controller-expand.grows",
             answer(Rpc::ControllerExpandVolume, |a: &mut v1::ControllerExpandVolumeResponse| {
-                a.capacity_bytes /= 2
+                a.capacity_bytes /= 2;
             }),
         ),
         (
