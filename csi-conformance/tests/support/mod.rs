@@ -11,7 +11,7 @@ use tokio::sync::oneshot;
 
 /// Directories for a run; gone with it, once nothing is mounted in them.
 pub(crate) struct Places {
-    directory: tempfile::TempDir,
+    directory: Option<tempfile::TempDir>,
 }
 
 impl Places {
@@ -20,11 +20,11 @@ impl Places {
         for name in ["staging", "target", "volumes"] {
             std::fs::create_dir(directory.path().join(name)).unwrap();
         }
-        Self { directory }
+        Self { directory: Some(directory) }
     }
 
     pub(crate) fn of(&self, name: &str) -> PathBuf {
-        self.directory.path().join(name)
+        self.directory.as_ref().unwrap().path().join(name)
     }
 
     pub(crate) fn endpoint(&self, name: &str) -> Endpoint {
@@ -40,6 +40,17 @@ impl Places {
     pub(crate) fn left(&self) -> Vec<PathBuf> {
         let entries = |name| std::fs::read_dir(self.of(name)).unwrap().map(|entry| entry.unwrap().path());
         ["staging", "target", "volumes"].into_iter().flat_map(entries).collect()
+    }
+}
+
+impl Drop for Places {
+    /// What lies below is deleted only when nothing is mounted there.
+    fn drop(&mut self) {
+        if let Some(directory) = self.directory.take()
+            && mounts_below(directory.path()) > 0
+        {
+            eprintln!("mounts are left, so {} stays", directory.keep().display());
+        }
     }
 }
 
