@@ -1,0 +1,110 @@
+//! Undoing what a test, or a run that died, has left: the opposite of each call, the last one first.
+
+use csi_core::Rpc;
+use csi_proto::v1;
+use prost::Message;
+
+use crate::cx::Cx;
+use crate::ledger::Made;
+use crate::wire::Refusal;
+
+/// Undoes everything in the ledger; answers with what could not be undone.
+pub(crate) async fn clean_up(cx: &Cx) -> Vec<String> {
+    let mut left = Vec::new();
+    for made in cx.ledger.all().into_iter().rev() {
+        match undo(cx, &made).await {
+            Ok(()) => cx.ledger.forget(&made),
+            Err(refusal) => {
+                let id = made.id.as_deref().unwrap_or("of unknown id");
+                left.push(format!("what {} made ({id}): {}", made.rpc, cx.told(&refusal)));
+                cx.ledger.forget(&made);
+            }
+        }
+    }
+    remove_staging(cx, cx.prefix());
+    left
+}
+
+/// The staging directories whose names start like this: they are the orchestrator's, which is the kit. One in use is
+/// not removed, for only what is empty and no mount goes.
+pub(crate) fn remove_staging(cx: &Cx, prefix: &str) {
+    let Some(entries) = cx.settings.staging.as_ref().and_then(|path| std::fs::read_dir(path).ok()) else {
+        return;
+    };
+    for entry in entries.flatten().filter(|entry| entry.file_name().to_string_lossy().starts_with(prefix)) {
+        let _ = std::fs::remove_dir(entry.path());
+    }
+}
+
+async fn undo(cx: &Cx, made: &Made) -> Result<(), Refusal> {
+    let bytes = &*made.request;
+    // What can't be read was not written by this kit.
+    match made.rpc {
+        Rpc::NodePublishVolume => {
+            let Ok(did) = v1::NodePublishVolumeRequest::decode(bytes) else { return Ok(()) };
+            let undo =
+                v1::NodeUnpublishVolumeRequest { volume_id: did.volume_id, target_path: did.target_path };
+            cx.call(undo).await.map(drop)
+        }
+        Rpc::NodeStageVolume => {
+            let Ok(did) = v1::NodeStageVolumeRequest::decode(bytes) else { return Ok(()) };
+            let staging_target_path = did.staging_target_path;
+            let undo = v1::NodeUnstageVolumeRequest { volume_id: did.volume_id, staging_target_path };
+            cx.call(undo).await.map(drop)
+        }
+        Rpc::ControllerPublishVolume => {
+            let Ok(did) = v1::ControllerPublishVolumeRequest::decode(bytes) else { return Ok(()) };
+            let undo = v1::ControllerUnpublishVolumeRequest {
+                volume_id: did.volume_id,
+                node_id: did.node_id,
+                ..Default::default()
+            };
+            cx.call(undo).await.map(drop)
+        }
+        _ => delete(cx, made).await,
+    }
+}
+
+/// Deletes a volume or snapshot. Where its id is not known, the same request again tells it: that is what names are for.
+async fn delete(cx: &Cx, made: &Made) -> Result<(), Refusal> {
+    let mut made = made.clone();
+    if made.id.is_none() {
+        // The ledger learns the id from the answer.
+        match cx.raw(made.rpc, made.request.clone(), cx.settings.deadline).await {
+            Ok(_) => {}
+            // Refused for good: there is nothing.
+            Err(refusal)
+                if matches!(refusal.code, tonic::Code::Unavailable | tonic::Code::DeadlineExceeded) =>
+            {
+                return Err(refusal);
+            }
+            Err(_) => return Ok(()),
+        }
+        let all = cx.ledger.all();
+        let Some(known) = all
+            .into_iter()
+            .rev()
+            .find(|one| one.rpc == made.rpc && one.request == made.request && one.id.is_some())
+        else {
+            return Ok(());
+        };
+        made = known;
+    }
+    let id = made.id.clone().unwrap_or_default();
+    match made.rpc {
+        Rpc::CreateVolume => {
+            cx.call(v1::DeleteVolumeRequest { volume_id: id, ..Default::default() }).await.map(drop)
+        }
+        Rpc::CreateSnapshot => {
+            cx.call(v1::DeleteSnapshotRequest { snapshot_id: id, ..Default::default() }).await.map(drop)
+        }
+        _ => {
+            let undo = v1::DeleteVolumeGroupSnapshotRequest {
+                group_snapshot_id: id,
+                snapshot_ids: made.members.clone(),
+                ..Default::default()
+            };
+            cx.call(undo).await.map(drop)
+        }
+    }
+}

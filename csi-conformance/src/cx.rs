@@ -1,0 +1,298 @@
+//! What a test has: calls to the driver, with what was sent and came kept; names of its own; and the run's facts.
+
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use csi_core::client::Client;
+use csi_core::{Rpc, Service};
+use csi_proto::v1;
+use prost::Message;
+use prost_reflect::{MapKey, Value};
+use tonic::Code;
+use v1::volume_capability::{AccessMode, AccessType, BlockVolume, MountVolume, access_mode::Mode};
+
+use crate::failure::{Failure, Outcome};
+use crate::judge::{Breach, Judge};
+use crate::ledger::Ledger;
+use crate::offers::Offers;
+use crate::settings::Settings;
+use crate::test::Kind;
+use crate::wire::{Call, Refusal, describe_answer, describe_request, send};
+
+/// Everything of a run that tests share. Clones are the same.
+#[derive(Clone)]
+pub(crate) struct Cx(Arc<Shared>);
+
+pub(crate) struct Shared {
+    pub(crate) settings: Settings,
+    node: Client,
+    controller: Client,
+    pub(crate) ledger: Ledger,
+    pub(crate) judge: Judge,
+    pub(crate) offers: Offers,
+    /// The ways of use that the driver supports.
+    pub(crate) modes: BTreeSet<(Kind, i32)>,
+    pub(crate) breaches: Mutex<Vec<(Breach, Failure)>>,
+    /// How many calls were refused, and how many were made.
+    pub(crate) refusals: AtomicU32,
+    prefix: String,
+    counter: AtomicU32,
+}
+
+impl std::ops::Deref for Cx {
+    type Target = Shared;
+
+    fn deref(&self) -> &Shared {
+        &self.0
+    }
+}
+
+impl Cx {
+    pub(crate) fn new(settings: Settings, ledger: Ledger) -> Self {
+        let node = Client::new(&settings.endpoint);
+        let controller = settings.controller_endpoint.as_ref().map_or_else(|| node.clone(), Client::new);
+        let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+        let prefix = format!("{NAMES}{:x}", since.as_nanos() & 0xffff_ffff_ffff);
+        Self(Arc::new(Shared {
+            settings,
+            node,
+            controller,
+            ledger,
+            judge: Judge::new(),
+            offers: Offers::default(),
+            modes: BTreeSet::new(),
+            breaches: Mutex::default(),
+            refusals: AtomicU32::new(0),
+            prefix,
+            counter: AtomicU32::new(0),
+        }))
+    }
+
+    /// Before the first test, while nobody else has it.
+    pub(crate) fn facts(&mut self) -> (&mut Offers, &mut BTreeSet<(Kind, i32)>) {
+        let shared = Arc::get_mut(&mut self.0).expect("no test runs yet");
+        (&mut shared.offers, &mut shared.modes)
+    }
+
+    pub(crate) fn client(&self) -> &Client {
+        &self.node
+    }
+
+    /// What all names of the run start with.
+    pub(crate) fn prefix(&self) -> &str {
+        &self.prefix
+    }
+
+    /// A name that nothing else has.
+    pub(crate) fn name(&self) -> String {
+        format!("{}-{}", self.prefix, self.counter.fetch_add(1, Ordering::SeqCst))
+    }
+
+    /// A capability of this kind, for one writer on one node or whatever comes nearest.
+    pub(crate) fn capability(&self, kind: Kind) -> v1::VolumeCapability {
+        let writing = [1, 7, 6, 5, 4].into_iter().find(|mode| self.modes.contains(&(kind, *mode)));
+        self.capability_in(kind, writing.unwrap_or(Mode::SingleNodeWriter as i32))
+    }
+
+    pub(crate) fn capability_in(&self, kind: Kind, mode: i32) -> v1::VolumeCapability {
+        let access_type = match kind {
+            Kind::Files => AccessType::Mount(MountVolume {
+                fs_type: self.settings.fs_type.clone(),
+                ..Default::default()
+            }),
+            Kind::Device => AccessType::Block(BlockVolume {}),
+        };
+        v1::VolumeCapability { access_mode: Some(AccessMode { mode }), access_type: Some(access_type) }
+    }
+
+    /// The kind that volumes have where it does not matter.
+    pub(crate) fn any_kind(&self) -> Kind {
+        let files = self.modes.is_empty() || self.modes.iter().any(|(kind, _)| *kind == Kind::Files);
+        if files { Kind::Files } else { Kind::Device }
+    }
+
+    /// A request for a volume of this name.
+    pub(crate) fn create(&self, name: &str) -> v1::CreateVolumeRequest {
+        v1::CreateVolumeRequest {
+            name: name.to_owned(),
+            capacity_range: Some(v1::CapacityRange { required_bytes: self.settings.size, limit_bytes: 0 }),
+            volume_capabilities: vec![self.capability(self.any_kind())],
+            parameters: self.settings.parameters.of(Rpc::CreateVolume),
+            ..Default::default()
+        }
+    }
+
+    /// A volume of its own for a test.
+    pub(crate) async fn volume(&self) -> Outcome<v1::Volume> {
+        self.created(self.create(&self.name())).await
+    }
+
+    pub(crate) async fn created(&self, request: v1::CreateVolumeRequest) -> Outcome<v1::Volume> {
+        let answer = self.ok(request.clone()).await?;
+        answer.volume.ok_or_else(|| self.failure(&request, "an answer without a volume", "a volume"))
+    }
+
+    pub(crate) fn failure<C: Call>(
+        &self,
+        request: &C,
+        came: impl Into<String>,
+        due: impl Into<String>,
+    ) -> Box<Failure> {
+        Box::new(Failure::new(due, came).sent(self.hide(format!(
+            "{}: {}",
+            C::RPC,
+            describe_request(C::RPC, &request.encode_to_vec())
+        ))))
+    }
+
+    /// The call's answer, which must be OK.
+    pub(crate) async fn ok<C: Call>(&self, request: C) -> Outcome<C::Answer> {
+        match self.call(request.clone()).await {
+            Ok(answer) => Ok(answer),
+            Err(refusal) => Err(self.failure(&request, self.told(&refusal), "OK")),
+        }
+    }
+
+    /// The call must be refused with one of these codes; `why` says so in words.
+    pub(crate) async fn refused<C: Call>(&self, request: C, codes: &[Code], why: &str) -> Outcome {
+        let due = || format!("{codes:?}: {why}");
+        match self.call(request.clone()).await {
+            Err(refusal) if codes.contains(&refusal.code) => Ok(()),
+            Err(refusal) => Err(self.failure(&request, self.told(&refusal), due())),
+            Ok(answer) => {
+                let answer = describe_answer(C::RPC, &answer.encode_to_vec());
+                Err(self.failure(&request, format!("OK: {answer}"), due()))
+            }
+        }
+    }
+
+    pub(crate) async fn call<C: Call>(&self, request: C) -> Result<C::Answer, Refusal> {
+        self.call_within(request, self.settings.deadline).await
+    }
+
+    pub(crate) async fn call_within<C: Call>(
+        &self,
+        request: C,
+        deadline: Duration,
+    ) -> Result<C::Answer, Refusal> {
+        let messages = self.raw(C::RPC, request.encode_to_vec(), deadline).await?;
+        Ok(decoded::<C>(messages.first().map_or(&[], Vec::as_slice)))
+    }
+
+    /// All messages of a stream.
+    pub(crate) async fn stream<C: Call>(&self, request: C) -> Result<Vec<C::Answer>, Refusal> {
+        let messages = self.raw(C::RPC, request.encode_to_vec(), self.settings.deadline).await?;
+        Ok(messages.iter().map(|bytes| decoded::<C>(bytes)).collect())
+    }
+
+    /// All requests at once; their answers in the requests' order.
+    pub(crate) async fn at_once<C: Call>(&self, requests: Vec<C>) -> Vec<Result<C::Answer, Refusal>> {
+        let calls: Vec<_> = requests
+            .into_iter()
+            .map(|request| {
+                let cx = self.clone();
+                tokio::spawn(async move { cx.call(request).await })
+            })
+            .collect();
+        let mut answers = Vec::new();
+        for call in calls {
+            answers.push(call.await.expect("a call does not panic"));
+        }
+        answers
+    }
+
+    /// The one way by which anything is sent.
+    pub(crate) async fn raw(
+        &self,
+        rpc: Rpc,
+        bytes: Vec<u8>,
+        deadline: Duration,
+    ) -> Result<Vec<Vec<u8>>, Refusal> {
+        let sent = self.with_secrets(rpc, &bytes);
+        let channel = match rpc.service() {
+            Service::Identity | Service::Node => self.node.channel(),
+            _ => self.controller.channel(),
+        };
+        self.ledger.begins(rpc, &bytes);
+        let result = send(&channel, rpc, sent, deadline).await;
+        let secrets: Vec<String> =
+            self.settings.secrets.values().cloned().chain([CANARY.to_owned()]).collect();
+        let (breach, came) = match &result {
+            Ok(messages) => {
+                for message in messages {
+                    self.ledger.went_well(rpc, &bytes, message);
+                }
+                let wrong = messages.iter().find_map(|message| self.judge.answer(rpc, message, &secrets));
+                (wrong, messages.first().map_or_else(String::new, |message| describe_answer(rpc, message)))
+            }
+            Err(refusal) => {
+                self.refusals.fetch_add(1, Ordering::SeqCst);
+                if is_final(refusal.code) {
+                    self.ledger.was_refused(rpc, &bytes);
+                }
+                (self.judge.status(rpc, refusal, &secrets), self.told(refusal))
+            }
+        };
+        if let Some((breach, what)) = breach {
+            let failure = Failure::new("what holds for every answer", format!("{what}: {}", self.hide(came)))
+                .sent(self.hide(format!("{rpc}: {}", describe_request(rpc, &bytes))));
+            self.breaches.lock().expect("no panic under it").push((breach, failure));
+        }
+        result
+    }
+
+    pub(crate) fn told(&self, refusal: &Refusal) -> String {
+        self.hide(format!("{:?}: {:?}", refusal.code, refusal.message))
+    }
+
+    /// The text without the values of secrets.
+    fn hide(&self, mut text: String) -> String {
+        for secret in self.settings.secrets.values().map(String::as_str).chain([CANARY]) {
+            if secret.len() > 3 {
+                text = text.replace(secret, "***");
+            }
+        }
+        text
+    }
+
+    fn with_secrets(&self, rpc: Rpc, bytes: &[u8]) -> Vec<u8> {
+        let secrets = self.settings.secrets.of(rpc);
+        if secrets.is_empty() {
+            return bytes.to_vec();
+        }
+        let Some(mut message) = self.judge.input(rpc, bytes) else { return bytes.to_vec() };
+        if message.has_field_by_name("secrets") {
+            return bytes.to_vec();
+        }
+        let map =
+            secrets.into_iter().map(|(key, value)| (MapKey::String(key), Value::String(value))).collect();
+        // Not every request has the field.
+        let _ = message.try_set_field_by_name("secrets", Value::Map(map));
+        message.encode_to_vec()
+    }
+}
+
+/// What the names of all runs start with.
+pub(crate) const NAMES: &str = "csi-conformance-";
+/// A secret that the kit makes up, to see that it comes back nowhere.
+pub(crate) const CANARY: &str = "conformance-canary-7c1e";
+
+fn decoded<C: Call>(bytes: &[u8]) -> C::Answer {
+    // One that can't be decoded is judged where every answer is.
+    C::Answer::decode(bytes).unwrap_or_default()
+}
+
+/// Whether a refusal says that nothing was made.
+fn is_final(code: Code) -> bool {
+    !matches!(
+        code,
+        Code::DeadlineExceeded
+            | Code::Cancelled
+            | Code::Unavailable
+            | Code::Aborted
+            | Code::Unknown
+            | Code::Internal
+    )
+}

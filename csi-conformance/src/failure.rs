@@ -1,0 +1,44 @@
+//! Why a test failed: what was sent, what came, what was due.
+
+use std::fmt;
+
+/// Why a test failed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Failure {
+    /// The call, its secrets hidden; empty where the failure is not of one call.
+    pub sent: String,
+    /// What came instead.
+    pub came: String,
+    /// What was due.
+    pub due: String,
+}
+
+impl Failure {
+    pub(crate) fn new(due: impl Into<String>, came: impl Into<String>) -> Self {
+        Self { sent: String::new(), came: came.into(), due: due.into() }
+    }
+
+    pub(crate) fn sent(mut self, sent: impl Into<String>) -> Self {
+        self.sent = sent.into();
+        self
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if !self.sent.is_empty() {
+            writeln!(f, "sent: {}", self.sent)?;
+        }
+        writeln!(f, "came: {}", self.came)?;
+        write!(f, "due:  {}", self.due)
+    }
+}
+
+/// How a test ends.
+pub(crate) type Outcome<T = ()> = Result<T, Box<Failure>>;
+
+/// Fails unless it holds.
+pub(crate) fn check(holds: bool, due: &str, came: impl FnOnce() -> String) -> Outcome {
+    if holds { Ok(()) } else { Err(Box::new(Failure::new(due, came()))) }
+}

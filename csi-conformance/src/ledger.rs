@@ -1,0 +1,220 @@
+//! What a run has made and has not undone yet. Kept by looking at each call, so that no test cleans up by itself; and
+//! in a file, so that a run that died can be finished.
+
+use std::fs::{File, OpenOptions};
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+
+use csi_core::Rpc;
+use csi_proto::v1;
+use prost::Message;
+
+/// Something made: by which request, and the id that the answer gave it.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Made {
+    pub(crate) rpc: Rpc,
+    /// Without secrets.
+    pub(crate) request: Vec<u8>,
+    pub(crate) id: Option<String>,
+    pub(crate) members: Vec<String>,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Ledger {
+    made: Mutex<Vec<Made>>,
+    journal: Option<PathBuf>,
+}
+
+/// The RPCs that make something.
+const MAKING: [Rpc; 6] = [
+    Rpc::CreateVolume,
+    Rpc::CreateSnapshot,
+    Rpc::CreateVolumeGroupSnapshot,
+    Rpc::ControllerPublishVolume,
+    Rpc::NodeStageVolume,
+    Rpc::NodePublishVolume,
+];
+
+impl Ledger {
+    /// # Errors
+    /// When the journal can't be read, or is there from a run that died.
+    pub(crate) fn open(journal: Option<PathBuf>) -> std::io::Result<Self> {
+        let mut made = Vec::new();
+        if let Some(path) = journal.as_ref().filter(|path| path.exists()) {
+            made.extend(std::fs::read_to_string(path)?.lines().filter_map(read_line));
+        }
+        Ok(Self { made: Mutex::new(made), journal })
+    }
+
+    pub(crate) fn all(&self) -> Vec<Made> {
+        self.made.lock().expect("no panic under it").clone()
+    }
+
+    pub(crate) fn journal(&self) -> Option<&Path> {
+        self.journal.as_deref()
+    }
+
+    /// Before the call: it may make something, whatever becomes of its caller.
+    pub(crate) fn begins(&self, rpc: Rpc, without_secrets: &[u8]) {
+        if MAKING.contains(&rpc) {
+            let made = Made { rpc, request: without_secrets.to_vec(), id: None, members: vec![] };
+            let mut all = self.made.lock().expect("no panic under it");
+            if !all.contains(&made) {
+                all.push(made);
+            }
+            self.write(&all);
+        }
+    }
+
+    /// After the call went well.
+    pub(crate) fn went_well(&self, rpc: Rpc, without_secrets: &[u8], answer: &[u8]) {
+        let mut all = self.made.lock().expect("no panic under it");
+        if MAKING.contains(&rpc) {
+            let (id, members) = id_in(rpc, answer);
+            all.retain(|made| !(made.rpc == rpc && made.id.is_none() && made.request == without_secrets));
+            if !all.iter().any(|made| {
+                made.rpc == rpc && made.id == id && (id.is_some() || made.request == without_secrets)
+            }) {
+                all.push(Made { rpc, request: without_secrets.to_vec(), id, members });
+            }
+        } else {
+            all.retain(|made| !undoes(rpc, without_secrets, made));
+        }
+        self.write(&all);
+    }
+
+    /// After a refusal that is final: nothing was made.
+    pub(crate) fn was_refused(&self, rpc: Rpc, without_secrets: &[u8]) {
+        let mut all = self.made.lock().expect("no panic under it");
+        all.retain(|made| !(made.rpc == rpc && made.id.is_none() && made.request == without_secrets));
+        self.write(&all);
+    }
+
+    pub(crate) fn forget(&self, gone: &Made) {
+        let mut all = self.made.lock().expect("no panic under it");
+        all.retain(|made| made != gone);
+        self.write(&all);
+    }
+
+    /// The journal is a help for later; a run goes on without.
+    fn write(&self, all: &[Made]) {
+        let Some(path) = &self.journal else { return };
+        if all.is_empty() {
+            let _ = std::fs::remove_file(path);
+            return;
+        }
+        let text: String = all.iter().map(line).collect();
+        let next = path.with_extension("next");
+        let written = create(&next).and_then(|mut file| file.write_all(text.as_bytes()));
+        let _ = written.and_then(|()| std::fs::rename(&next, path));
+    }
+}
+
+fn create(path: &Path) -> std::io::Result<File> {
+    OpenOptions::new().write(true).create(true).truncate(true).open(path)
+}
+
+/// Everything but the RPC in hexadecimal: ids may hold spaces, and lines.
+fn line(made: &Made) -> String {
+    let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+    let id = made.id.as_ref().map_or_else(String::new, |id| hex(id.as_bytes()));
+    let members: Vec<String> = made.members.iter().map(|member| hex(member.as_bytes())).collect();
+    format!("{} {} {id} {}\n", made.rpc, hex(&made.request), members.join(" "))
+}
+
+fn read_line(text: &str) -> Option<Made> {
+    let mut words = text.split(' ');
+    let name = words.next()?;
+    let rpc = *Rpc::ALL.iter().find(|rpc| rpc.name() == name)?;
+    let request = bytes(words.next()?)?;
+    let text = |hex: &str| String::from_utf8(bytes(hex)?).ok();
+    let id = words.next().filter(|id| !id.is_empty()).and_then(text);
+    Some(Made { rpc, request, id, members: words.filter(|id| !id.is_empty()).filter_map(text).collect() })
+}
+
+fn bytes(hex: &str) -> Option<Vec<u8>> {
+    (0..hex.len() / 2).map(|at| u8::from_str_radix(hex.get(at * 2..at * 2 + 2)?, 16).ok()).collect()
+}
+
+/// The id of what was made, and of its members.
+fn id_in(rpc: Rpc, answer: &[u8]) -> (Option<String>, Vec<String>) {
+    let id = match rpc {
+        Rpc::CreateVolume => {
+            v1::CreateVolumeResponse::decode(answer).ok().and_then(|a| Some(a.volume?.volume_id))
+        }
+        Rpc::CreateSnapshot => {
+            v1::CreateSnapshotResponse::decode(answer).ok().and_then(|a| Some(a.snapshot?.snapshot_id))
+        }
+        Rpc::CreateVolumeGroupSnapshot => {
+            let group =
+                v1::CreateVolumeGroupSnapshotResponse::decode(answer).ok().and_then(|a| a.group_snapshot);
+            let Some(group) = group else { return (None, vec![]) };
+            let members = group.snapshots.into_iter().map(|one| one.snapshot_id).collect();
+            return (Some(group.group_snapshot_id), members);
+        }
+        _ => None,
+    };
+    (id, vec![])
+}
+
+fn undoes(rpc: Rpc, request: &[u8], made: &Made) -> bool {
+    let id = |id: String| made.id.as_ref() == Some(&id);
+    match (rpc, made.rpc) {
+        (Rpc::DeleteVolume, Rpc::CreateVolume) => {
+            v1::DeleteVolumeRequest::decode(request).is_ok_and(|r| id(r.volume_id))
+        }
+        (Rpc::DeleteSnapshot, Rpc::CreateSnapshot) => {
+            v1::DeleteSnapshotRequest::decode(request).is_ok_and(|r| id(r.snapshot_id))
+        }
+        (Rpc::DeleteVolumeGroupSnapshot, Rpc::CreateVolumeGroupSnapshot) => {
+            v1::DeleteVolumeGroupSnapshotRequest::decode(request).is_ok_and(|r| id(r.group_snapshot_id))
+        }
+        (Rpc::ControllerUnpublishVolume, Rpc::ControllerPublishVolume) => {
+            let (Ok(undo), Ok(did)) = (
+                v1::ControllerUnpublishVolumeRequest::decode(request),
+                v1::ControllerPublishVolumeRequest::decode(&*made.request),
+            ) else {
+                return false;
+            };
+            undo.volume_id == did.volume_id && (undo.node_id.is_empty() || undo.node_id == did.node_id)
+        }
+        (Rpc::NodeUnstageVolume, Rpc::NodeStageVolume) => {
+            let (Ok(undo), Ok(did)) = (
+                v1::NodeUnstageVolumeRequest::decode(request),
+                v1::NodeStageVolumeRequest::decode(&*made.request),
+            ) else {
+                return false;
+            };
+            undo.volume_id == did.volume_id && undo.staging_target_path == did.staging_target_path
+        }
+        (Rpc::NodeUnpublishVolume, Rpc::NodePublishVolume) => {
+            let (Ok(undo), Ok(did)) = (
+                v1::NodeUnpublishVolumeRequest::decode(request),
+                v1::NodePublishVolumeRequest::decode(&*made.request),
+            ) else {
+                return false;
+            };
+            undo.volume_id == did.volume_id && undo.target_path == did.target_path
+        }
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_is_read_as_it_was_written() {
+        let made = Made {
+            rpc: Rpc::CreateVolumeGroupSnapshot,
+            request: vec![0, 32, 255],
+            id: Some("an id\nof two lines".into()),
+            members: vec!["a b".into(), "c".into()],
+        };
+        assert_eq!(read_line(line(&made).trim_end_matches('\n')), Some(made.clone()));
+        let unknown = Made { id: None, members: vec![], ..made };
+        assert_eq!(read_line(line(&unknown).trim_end_matches('\n')), Some(unknown));
+    }
+}

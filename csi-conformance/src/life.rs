@@ -1,0 +1,179 @@
+//! A volume's life on this node, call by call in the order in which the attacher and the kubelet make them.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use csi_core::{ControllerCapability, NodeCapability};
+use csi_proto::v1;
+
+use crate::cx::Cx;
+use crate::failure::{Failure, Outcome};
+use crate::test::Kind;
+
+/// A volume, and how it is used here.
+#[derive(Clone)]
+pub(crate) struct Life {
+    pub(crate) cx: Cx,
+    pub(crate) id: String,
+    pub(crate) capability: v1::VolumeCapability,
+    pub(crate) context: BTreeMap<String, String>,
+    pub(crate) publish_context: BTreeMap<String, String>,
+    staging: PathBuf,
+    folder: PathBuf,
+}
+
+impl Life {
+    /// A volume that was made, and is nowhere yet.
+    pub(crate) async fn new(cx: &Cx, kind: Kind) -> Outcome<Self> {
+        Self::of(cx, cx.capability(kind)).await
+    }
+
+    pub(crate) async fn of(cx: &Cx, capability: v1::VolumeCapability) -> Outcome<Self> {
+        let request = v1::CreateVolumeRequest {
+            volume_capabilities: vec![capability.clone()],
+            ..cx.create(&cx.name())
+        };
+        let volume = cx.created(request).await?;
+        Ok(Self::with(cx, capability, volume))
+    }
+
+    fn with(cx: &Cx, capability: v1::VolumeCapability, volume: v1::Volume) -> Self {
+        let path = |path: &Option<PathBuf>| path.clone().unwrap_or_default();
+        Self {
+            cx: cx.clone(),
+            capability,
+            id: volume.volume_id,
+            context: volume.volume_context,
+            publish_context: BTreeMap::new(),
+            staging: path(&cx.settings.staging).join(cx.name()),
+            folder: path(&cx.settings.target),
+        }
+    }
+
+    /// Made, attached and staged, as far as the driver does these.
+    pub(crate) async fn staged(cx: &Cx, kind: Kind) -> Outcome<Self> {
+        let mut life = Self::new(cx, kind).await?;
+        life.prepare().await?;
+        Ok(life)
+    }
+
+    pub(crate) async fn prepare(&mut self) -> Outcome {
+        self.attach().await?;
+        self.stage().await
+    }
+
+    pub(crate) async fn attach(&mut self) -> Outcome {
+        if self.cx.offers.controller(ControllerCapability::PublishUnpublishVolume) {
+            self.publish_context = self.cx.ok(self.attaching()).await?.publish_context;
+        }
+        Ok(())
+    }
+
+    pub(crate) async fn stage(&self) -> Outcome {
+        if self.stages() {
+            // The staging directory is the orchestrator's to make.
+            std::fs::create_dir_all(&self.staging)
+                .map_err(|error| Failure::new("a staging directory", error.to_string()))?;
+            self.cx.ok(self.staging()).await?;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn stages(&self) -> bool {
+        self.cx.offers.node(NodeCapability::StageUnstageVolume)
+    }
+
+    /// Another place for a workload.
+    pub(crate) fn target(&self) -> PathBuf {
+        self.folder.join(self.cx.name())
+    }
+
+    pub(crate) fn staging_path(&self) -> &Path {
+        &self.staging
+    }
+
+    pub(crate) fn attaching(&self) -> v1::ControllerPublishVolumeRequest {
+        v1::ControllerPublishVolumeRequest {
+            volume_id: self.id.clone(),
+            node_id: self.cx.offers.node_id.clone(),
+            volume_capability: Some(self.capability.clone()),
+            volume_context: self.context.clone(),
+            ..Default::default()
+        }
+    }
+
+    pub(crate) fn detaching(&self) -> v1::ControllerUnpublishVolumeRequest {
+        v1::ControllerUnpublishVolumeRequest {
+            volume_id: self.id.clone(),
+            node_id: self.cx.offers.node_id.clone(),
+            ..Default::default()
+        }
+    }
+
+    pub(crate) fn staging(&self) -> v1::NodeStageVolumeRequest {
+        v1::NodeStageVolumeRequest {
+            volume_id: self.id.clone(),
+            publish_context: self.publish_context.clone(),
+            staging_target_path: text(&self.staging),
+            volume_capability: Some(self.capability.clone()),
+            volume_context: self.context.clone(),
+            ..Default::default()
+        }
+    }
+
+    pub(crate) fn unstaging(&self) -> v1::NodeUnstageVolumeRequest {
+        v1::NodeUnstageVolumeRequest { volume_id: self.id.clone(), staging_target_path: text(&self.staging) }
+    }
+
+    pub(crate) fn publishing(&self, target: &Path) -> v1::NodePublishVolumeRequest {
+        v1::NodePublishVolumeRequest {
+            volume_id: self.id.clone(),
+            publish_context: self.publish_context.clone(),
+            staging_target_path: if self.stages() { text(&self.staging) } else { String::new() },
+            target_path: text(target),
+            volume_capability: Some(self.capability.clone()),
+            volume_context: self.context.clone(),
+            ..Default::default()
+        }
+    }
+
+    pub(crate) fn unpublishing(&self, target: &Path) -> v1::NodeUnpublishVolumeRequest {
+        v1::NodeUnpublishVolumeRequest { volume_id: self.id.clone(), target_path: text(target) }
+    }
+
+    pub(crate) fn deleting(&self) -> v1::DeleteVolumeRequest {
+        v1::DeleteVolumeRequest { volume_id: self.id.clone(), ..Default::default() }
+    }
+
+    pub(crate) fn stats(&self, path: &Path) -> v1::NodeGetVolumeStatsRequest {
+        v1::NodeGetVolumeStatsRequest {
+            volume_id: self.id.clone(),
+            volume_path: text(path),
+            ..Default::default()
+        }
+    }
+
+    /// Away from this node, and still there.
+    pub(crate) async fn end_here(&self) -> Outcome {
+        if self.stages() {
+            self.cx.ok(self.unstaging()).await?;
+        }
+        if self.cx.offers.controller(ControllerCapability::PublishUnpublishVolume) {
+            self.cx.ok(self.detaching()).await?;
+        }
+        Ok(())
+    }
+
+    /// All of the way back.
+    pub(crate) async fn end(&self, targets: &[&Path]) -> Outcome {
+        for target in targets {
+            self.cx.ok(self.unpublishing(target)).await?;
+        }
+        self.end_here().await?;
+        self.cx.ok(self.deleting()).await.map(drop)
+    }
+}
+
+pub(crate) fn text(path: &Path) -> String {
+    path.display().to_string()
+}

@@ -1,0 +1,60 @@
+//! What a driver says that it can do.
+
+use std::collections::BTreeSet;
+
+use csi_core::{ControllerCapability, NodeCapability};
+use csi_proto::v1;
+use v1::plugin_capability::Type;
+use v1::plugin_capability::service::Type as PluginService;
+use v1::plugin_capability::volume_expansion::Type as Expansion;
+
+/// A driver's capabilities, as it answered them.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Offers {
+    pub(crate) plugin: BTreeSet<i32>,
+    pub(crate) expansion: BTreeSet<i32>,
+    pub(crate) controller: BTreeSet<i32>,
+    pub(crate) group: BTreeSet<i32>,
+    pub(crate) node: BTreeSet<i32>,
+    /// Whether the node service answers at all.
+    pub(crate) has_node: bool,
+    pub(crate) node_id: String,
+    pub(crate) driver: String,
+    pub(crate) version: String,
+}
+
+impl Offers {
+    pub(crate) fn plugin(&self, one: PluginService) -> bool {
+        self.plugin.contains(&(one as i32))
+    }
+
+    pub(crate) fn expands(&self, one: Expansion) -> bool {
+        self.expansion.contains(&(one as i32))
+    }
+
+    pub(crate) fn controller(&self, one: ControllerCapability) -> bool {
+        self.controller.contains(&(one as i32))
+    }
+
+    pub(crate) fn node(&self, one: NodeCapability) -> bool {
+        self.node.contains(&(one as i32))
+    }
+
+    pub(crate) fn take_plugin(&mut self, answer: v1::GetPluginCapabilitiesResponse) {
+        for one in answer.capabilities {
+            match one.r#type {
+                Some(Type::Service(service)) => self.plugin.insert(service.r#type),
+                Some(Type::VolumeExpansion(expansion)) => self.expansion.insert(expansion.r#type),
+                None => false,
+            };
+        }
+    }
+}
+
+/// The numbers of a list of capabilities of the form that all three services have.
+macro_rules! numbers {
+    ($answer:expr, $path:path) => {
+        $answer.capabilities.into_iter().filter_map(|one| one.r#type.map(|$path(rpc)| rpc.r#type)).collect()
+    };
+}
+pub(crate) use numbers;

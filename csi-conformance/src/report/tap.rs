@@ -1,0 +1,50 @@
+//! The Test Anything Protocol, version 13.
+
+use std::fmt::Write as _;
+
+use super::{Report, Verdict};
+
+impl Report {
+    /// As TAP.
+    pub fn tap(&self) -> String {
+        let mut text = format!("TAP version 13\n1..{}\n", self.entries.len());
+        for (at, entry) in self.entries.iter().enumerate() {
+            let (number, id) = (at + 1, &entry.test.id);
+            let _ = match &entry.verdict {
+                Verdict::Passed => writeln!(text, "ok {number} - {id}"),
+                Verdict::DoesNotApply(reason) => {
+                    writeln!(text, "ok {number} - {id} # SKIP {}", one_line(reason))
+                }
+                Verdict::Failed(failure) => {
+                    let rules = entry.test.rules.join(", ");
+                    writeln!(text, "not ok {number} - {id}\n  ---\n  rule: {}", yaml(&rules)).and_then(|()| {
+                        let (sent, came, due) =
+                            (yaml(&failure.sent), yaml(&failure.came), yaml(&failure.due));
+                        writeln!(text, "  sent: {sent}\n  came: {came}\n  due: {due}\n  ...")
+                    })
+                }
+            };
+        }
+        text
+    }
+}
+
+fn one_line(text: &str) -> String {
+    text.replace(['\n', '\r'], " ")
+}
+
+/// A double-quoted scalar.
+fn yaml(text: &str) -> String {
+    let mut quoted = String::from("\"");
+    for c in text.chars() {
+        match c {
+            '"' | '\\' => quoted.extend(['\\', c]),
+            '\n' => quoted.push_str("\\n"),
+            c if c.is_control() => {
+                let _ = write!(quoted, "\\u{:04x}", u32::from(c));
+            }
+            c => quoted.push(c),
+        }
+    }
+    quoted + "\""
+}

@@ -1,0 +1,47 @@
+//! The report for people.
+
+use std::fmt::Write as _;
+
+use super::{Entry, Report, Verdict};
+
+impl Entry {
+    /// One line, or several for a failure.
+    pub fn text(&self) -> String {
+        let id = &self.test.id;
+        match &self.verdict {
+            Verdict::Passed => format!("ok      {id} ({:.1} s)", self.took.as_secs_f64()),
+            Verdict::DoesNotApply(reason) => format!("n/a     {id}: {reason}"),
+            Verdict::Failed(failure) => {
+                let mut text = format!("FAILED  {id}: {}\n", self.test.title);
+                let _ =
+                    writeln!(text, "        rule: {} ({})", self.test.rules.join(", "), self.test.section);
+                for line in failure.to_string().lines() {
+                    let _ = writeln!(text, "        {line}");
+                }
+                text.truncate(text.trim_end().len());
+                text
+            }
+        }
+    }
+}
+
+impl Report {
+    /// A line a test, and a summary.
+    pub fn text(&self) -> String {
+        let lines: String = self.entries.iter().map(|entry| entry.text() + "\n").collect();
+        lines + &self.summary()
+    }
+
+    /// The counts in one line.
+    pub fn summary(&self) -> String {
+        let failed = self.failed().count();
+        format!(
+            "{} {}: {} passed, {failed} failed, {} do not apply, in {:.1} s",
+            self.driver,
+            self.version,
+            self.passed(),
+            self.entries.len() - failed - self.passed(),
+            self.took.as_secs_f64()
+        )
+    }
+}

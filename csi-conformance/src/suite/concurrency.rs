@@ -1,0 +1,119 @@
+//! Many calls at once, and callers that give up and come again.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use csi_core::ControllerCapability::{CreateDeleteVolume, ListVolumes};
+use csi_proto::v1;
+use tonic::Code;
+
+use super::list::volume_ids;
+use crate::cx::Cx;
+use crate::failure::{Failure, Outcome, check};
+
+crate::test::tests! { "concurrency", "Concurrency, Timeouts";
+    "The same CreateVolume many times at once makes one volume", same_create_at_once, ["concurrency.simultaneous-calls", "concurrency.pending-is-aborted"], [Controller(CreateDeleteVolume)];
+    "Different CreateVolume at once make a volume each", different_creates_at_once, ["concurrency.simultaneous-calls"], [Controller(CreateDeleteVolume)];
+    "The same DeleteVolume many times at once deletes it", same_delete_at_once, ["concurrency.simultaneous-calls", "concurrency.pending-is-aborted"], [Controller(CreateDeleteVolume)];
+    "A caller that gives up and comes again gets one volume", given_up, ["timeouts.retry-continues", "timeouts.only-the-opposite-cancels"], [Controller(CreateDeleteVolume), Controller(ListVolumes)];
+}
+
+const AT_ONCE: usize = 16;
+
+/// The call until it is no longer ABORTED, as a caller repeats it.
+async fn patiently(cx: &Cx, request: v1::CreateVolumeRequest) -> Outcome<v1::Volume> {
+    for _ in 0..600 {
+        match cx.call(request.clone()).await {
+            Ok(answer) => return answer.volume.ok_or_else(|| cx.failure(&request, "no volume", "a volume")),
+            Err(refusal) if matches!(refusal.code, Code::Aborted | Code::Unavailable) => {
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+            Err(refusal) => return Err(cx.failure(&request, cx.told(&refusal), "OK")),
+        }
+    }
+    Err(cx.failure(&request, "ABORTED for half a minute", "OK, once what is pending has ended"))
+}
+
+async fn same_create_at_once(cx: &Cx) -> Outcome {
+    let request = cx.create(&cx.name());
+    let mut ids = BTreeSet::new();
+    for answer in cx.at_once(vec![request.clone(); AT_ONCE]).await {
+        match answer {
+            Ok(answer) => ids.extend(answer.volume.map(|volume| volume.volume_id)),
+            Err(refusal) if refusal.code == Code::Aborted => {}
+            Err(refusal) => {
+                return Err(cx.failure(
+                    &request,
+                    cx.told(&refusal),
+                    "OK, or ABORTED while another is pending",
+                ));
+            }
+        }
+    }
+    ids.insert(patiently(cx, request.clone()).await?.volume_id);
+    if ids.len() == 1 {
+        Ok(())
+    } else {
+        Err(cx.failure(&request, format!("volumes {ids:?}"), "one volume for one name"))
+    }
+}
+
+async fn different_creates_at_once(cx: &Cx) -> Outcome {
+    let requests: Vec<_> = (0..AT_ONCE).map(|_| cx.create(&cx.name())).collect();
+    let mut ids = BTreeSet::new();
+    for (request, answer) in requests.clone().into_iter().zip(cx.at_once(requests).await) {
+        match answer {
+            Ok(answer) => ids.extend(answer.volume.map(|volume| volume.volume_id)),
+            Err(_) => drop(ids.insert(patiently(cx, request).await?.volume_id)),
+        }
+    }
+    check(ids.len() == AT_ONCE, "a volume of its own for each name", || {
+        format!("{} for {AT_ONCE}", ids.len())
+    })
+}
+
+async fn same_delete_at_once(cx: &Cx) -> Outcome {
+    let volume = cx.volume().await?;
+    let request = v1::DeleteVolumeRequest { volume_id: volume.volume_id, ..Default::default() };
+    for answer in cx.at_once(vec![request.clone(); AT_ONCE]).await {
+        match answer {
+            Ok(_) => {}
+            Err(refusal) if refusal.code == Code::Aborted => {}
+            Err(refusal) => {
+                return Err(cx.failure(
+                    &request,
+                    cx.told(&refusal),
+                    "OK, or ABORTED while another is pending",
+                ));
+            }
+        }
+    }
+    cx.ok(request).await.map(drop)
+}
+
+async fn given_up(cx: &Cx) -> Outcome {
+    let before = volume_ids(cx).await?;
+    let request = cx.create(&cx.name());
+    // Some give up by their deadline and some by hanging up, at different moments; and come again at once.
+    for millis in [1, 2, 5, 10, 20] {
+        let _ = cx.call_within(request.clone(), Duration::from_millis(millis)).await;
+        let _ = tokio::time::timeout(Duration::from_millis(millis), cx.call(request.clone())).await;
+    }
+    let volume = patiently(cx, request.clone()).await?;
+    // What was begun and given up may end later than its retry.
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    let after = volume_ids(cx).await?;
+    let new: BTreeSet<_> = after.difference(&before).collect();
+    if new.len() <= 1 {
+        return Ok(());
+    }
+    let mut failure = Failure::new(
+        "one volume, however often its caller gave up",
+        format!("{} new volumes are listed", new.len()),
+    );
+    failure.sent = format!(
+        "CreateVolume of one name eleven times, given up ten times; the last answer was {}",
+        volume.volume_id
+    );
+    Err(Box::new(failure))
+}

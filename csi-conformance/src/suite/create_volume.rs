@@ -1,0 +1,210 @@
+//! CreateVolume, DeleteVolume, ValidateVolumeCapabilities.
+
+use csi_core::ControllerCapability::{CloneVolume, CreateDeleteVolume};
+use csi_proto::v1;
+use tonic::Code;
+use v1::volume_content_source::{SnapshotSource, Type, VolumeSource};
+
+use crate::cx::Cx;
+use crate::failure::{Outcome, check};
+
+crate::test::tests! { "create-volume", "Controller Service RPC: CreateVolume, DeleteVolume";
+    "The same name and arguments again answer with the same volume", same_name_same_volume, ["create-volume.same-name-same-volume"], [Controller(CreateDeleteVolume)];
+    "The same name with an incompatible size is ALREADY_EXISTS", same_name_other_size, ["create-volume.differs-is-already-exists"], [Controller(CreateDeleteVolume)];
+    "Two names are two volumes", two_names_two_volumes, ["create-volume.same-name-same-volume"], [Controller(CreateDeleteVolume)];
+    "The size is at least what was asked for", at_least_the_size, ["create-volume.capacity-range"], [Controller(CreateDeleteVolume)];
+    "A limit below the size that is required is refused", limit_below_required, ["create-volume.capacity-range"], [Controller(CreateDeleteVolume)];
+    "Names of 128 bytes and of any script are taken, and differ by each byte", unusual_names, ["fields.names"], [Controller(CreateDeleteVolume)];
+    "A name with a control character is refused", control_characters, ["fields.names"], [Controller(CreateDeleteVolume)];
+    "A capability with no mode or no way of access is refused", empty_capability, ["fields.one-of"], [Controller(CreateDeleteVolume)];
+    "A source that does not exist is NOT_FOUND", missing_source, ["create-volume.source-missing"], [Controller(CreateDeleteVolume), Controller(CloneVolume)];
+    "A clone names its source, and is as large at least", clone, ["create-volume.source-told", "create-volume.larger-than-source"], [Controller(CreateDeleteVolume), Controller(CloneVolume)];
+    "Deleting what is not there is OK, again and again", delete_is_idempotent, ["delete-volume.missing-is-ok"], [Controller(CreateDeleteVolume)];
+    "A deleted name can be made anew", again_after_delete, ["validate-volume-capabilities.missing"], [Controller(CreateDeleteVolume)];
+    "A capability that the volume was made for is confirmed, with all that was asked about", confirmed, ["validate-volume-capabilities.all-or-none", "validate-volume-capabilities.confirms-what-was-asked"], [Controller(CreateDeleteVolume)];
+    "Capabilities of a volume that is not there are NOT_FOUND", validate_missing, ["validate-volume-capabilities.missing"], [Controller(CreateDeleteVolume)];
+}
+
+async fn same_name_same_volume(cx: &Cx) -> Outcome {
+    let request = cx.create(&cx.name());
+    let first = cx.created(request.clone()).await?;
+    let again = cx.created(request.clone()).await?;
+    if first.volume_id == again.volume_id && first.capacity_bytes == again.capacity_bytes {
+        return Ok(());
+    }
+    Err(cx.failure(
+        &request,
+        format!("{again:?}"),
+        format!("the volume that the same request made: {first:?}"),
+    ))
+}
+
+async fn same_name_other_size(cx: &Cx) -> Outcome {
+    let request = cx.create(&cx.name());
+    let volume = cx.created(request.clone()).await?;
+    if volume.capacity_bytes == 0 {
+        // A driver that keeps no sizes has none that could differ.
+        return Ok(());
+    }
+    let other = v1::CapacityRange {
+        required_bytes: volume.capacity_bytes * 2,
+        limit_bytes: volume.capacity_bytes * 3,
+    };
+    let request = v1::CreateVolumeRequest { capacity_range: Some(other), ..request };
+    cx.refused(request, &[Code::AlreadyExists], "a volume of this name is there, and too small").await
+}
+
+async fn two_names_two_volumes(cx: &Cx) -> Outcome {
+    let (one, other) = (cx.volume().await?, cx.volume().await?);
+    check(one.volume_id != other.volume_id, "two ids for two names", || format!("{:?} twice", one.volume_id))
+}
+
+async fn at_least_the_size(cx: &Cx) -> Outcome {
+    let volume = cx.volume().await?;
+    let bytes = volume.capacity_bytes;
+    check(
+        bytes == 0 || bytes >= cx.settings.size,
+        "at least the size that is required, or 0 where it is not known",
+        || bytes.to_string(),
+    )
+}
+
+async fn limit_below_required(cx: &Cx) -> Outcome {
+    let range = v1::CapacityRange { required_bytes: 2 * cx.settings.size, limit_bytes: cx.settings.size };
+    let request = v1::CreateVolumeRequest { capacity_range: Some(range), ..cx.create(&cx.name()) };
+    cx.refused(request, &[Code::InvalidArgument, Code::OutOfRange], "no size is in that range").await
+}
+
+async fn unusual_names(cx: &Cx) -> Outcome {
+    let filled = |text: &str, with: &str| {
+        let mut name = text.to_owned();
+        while name.len() + with.len() <= 128 {
+            name.push_str(with);
+        }
+        name
+    };
+    let run = cx.name();
+    // The last two look the same and are not: composed, and decomposed.
+    let names = [
+        filled(&run, "a"),
+        filled(&run, "ü"),
+        filled(&run, "漢"),
+        filled(&run, "🦀"),
+        format!("{run}/../{run}"),
+        format!("{run} with 'quotes' \"and\" $(more) %s;\\"),
+        format!("{run}-\u{202e}right-to-left"),
+        format!("{run}-é"),
+        format!("{run}-e\u{301}"),
+    ];
+    let mut ids = std::collections::BTreeSet::new();
+    for name in &names {
+        ids.insert(cx.created(cx.create(name)).await?.volume_id);
+    }
+    check(ids.len() == names.len(), "a volume of its own for each name", || {
+        format!("{} for {}", ids.len(), names.len())
+    })
+}
+
+async fn control_characters(cx: &Cx) -> Outcome {
+    for banned in ['\u{1}', '\u{8}', '\u{b}', '\u{1f}', '\u{7f}', '\u{9f}'] {
+        let request = cx.create(&format!("{}{banned}", cx.name()));
+        cx.refused(request, &[Code::InvalidArgument], "the character is banned from names").await?;
+    }
+    Ok(())
+}
+
+async fn empty_capability(cx: &Cx) -> Outcome {
+    let whole = cx.capability(cx.any_kind());
+    let broken = [
+        v1::VolumeCapability { access_mode: None, ..whole.clone() },
+        v1::VolumeCapability { access_type: None, ..whole.clone() },
+        v1::VolumeCapability { access_mode: Some(Default::default()), ..whole.clone() },
+    ];
+    for capability in broken {
+        let volume_capabilities = vec![whole.clone(), capability];
+        let request = v1::CreateVolumeRequest { volume_capabilities, ..cx.create(&cx.name()) };
+        cx.refused(request, &[Code::InvalidArgument], "mode and way of access are required").await?;
+    }
+    Ok(())
+}
+
+async fn missing_source(cx: &Cx) -> Outcome {
+    let mut sources = vec![Type::Volume(VolumeSource { volume_id: cx.name() })];
+    if cx.offers.controller(csi_core::ControllerCapability::CreateDeleteSnapshot) {
+        sources.push(Type::Snapshot(SnapshotSource { snapshot_id: cx.name() }));
+    }
+    for source in sources {
+        let volume_content_source = Some(v1::VolumeContentSource { r#type: Some(source) });
+        let request = v1::CreateVolumeRequest { volume_content_source, ..cx.create(&cx.name()) };
+        cx.refused(request, &[Code::NotFound], "there is no such source").await?;
+    }
+    Ok(())
+}
+
+async fn clone(cx: &Cx) -> Outcome {
+    let origin = cx.volume().await?;
+    let source = v1::VolumeContentSource {
+        r#type: Some(Type::Volume(VolumeSource { volume_id: origin.volume_id.clone() })),
+    };
+    let request =
+        v1::CreateVolumeRequest { volume_content_source: Some(source.clone()), ..cx.create(&cx.name()) };
+    let clone = cx.created(request.clone()).await?;
+    if clone.content_source.as_ref() != Some(&source) {
+        return Err(cx.failure(
+            &request,
+            format!("{clone:?}"),
+            "a volume with the content_source that was asked for",
+        ));
+    }
+    check(clone.volume_id != origin.volume_id, "another volume than the source", || "the same id".into())?;
+    check(clone.capacity_bytes >= origin.capacity_bytes, "as large as its source", || {
+        clone.capacity_bytes.to_string()
+    })
+}
+
+async fn delete_is_idempotent(cx: &Cx) -> Outcome {
+    let volume = cx.volume().await?;
+    for volume_id in [volume.volume_id.clone(), volume.volume_id, cx.name()] {
+        cx.ok(v1::DeleteVolumeRequest { volume_id, ..Default::default() }).await?;
+    }
+    Ok(())
+}
+
+async fn again_after_delete(cx: &Cx) -> Outcome {
+    let request = cx.create(&cx.name());
+    let volume = cx.created(request.clone()).await?;
+    let asked = v1::ValidateVolumeCapabilitiesRequest {
+        volume_id: volume.volume_id.clone(),
+        volume_capabilities: request.volume_capabilities.clone(),
+        ..Default::default()
+    };
+    cx.ok(v1::DeleteVolumeRequest { volume_id: volume.volume_id, ..Default::default() }).await?;
+    cx.refused(asked, &[Code::NotFound], "the volume was deleted").await?;
+    cx.created(request).await.map(drop)
+}
+
+async fn confirmed(cx: &Cx) -> Outcome {
+    let volume = cx.volume().await?;
+    let request = v1::ValidateVolumeCapabilitiesRequest {
+        volume_id: volume.volume_id,
+        volume_context: volume.volume_context,
+        volume_capabilities: cx.create("").volume_capabilities,
+        ..Default::default()
+    };
+    let answer = cx.ok(request.clone()).await?;
+    let Some(confirmed) = answer.confirmed else {
+        return Err(cx.failure(&request, format!("not confirmed: {}", answer.message), "confirmed"));
+    };
+    check(confirmed.volume_capabilities.len() == 1, "the capability that was asked about", || {
+        format!("{confirmed:?}")
+    })
+}
+
+async fn validate_missing(cx: &Cx) -> Outcome {
+    let request = v1::ValidateVolumeCapabilitiesRequest {
+        volume_id: cx.name(),
+        volume_capabilities: cx.create("").volume_capabilities,
+        ..Default::default()
+    };
+    cx.refused(request, &[Code::NotFound], "there is no such volume").await
+}

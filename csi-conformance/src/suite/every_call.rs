@@ -1,0 +1,57 @@
+//! What holds for every call, judged of all calls that the run made.
+
+use csi_proto::v1;
+
+use crate::cx::{CANARY, Cx};
+use crate::failure::Outcome;
+use crate::judge::Breach;
+
+crate::test::tests! { "every-call", "Error Scheme; Secrets Requirements; Size Limits";
+    "A status other than OK has a message", message, ["errors.message"], [];
+    "A status has no details", details, ["errors.no-details"], [];
+    "No secret is in a status or an answer", secrets, ["secrets.not-leaked"], [];
+    "Every answer is whole and within the limits", answers, ["size-limits.string", "fields.not-negative", "volume-health.reason"], [];
+}
+
+/// The first call that broke the rule; and calls made for this, in case a filter left out all others.
+async fn judged(cx: &Cx, breach: Breach) -> Outcome {
+    let mut request = v1::ValidateVolumeCapabilitiesRequest {
+        secrets: [("password".to_owned(), CANARY.to_owned())].into(),
+        ..Default::default()
+    };
+    let _ = cx.call(request.clone()).await;
+    request.volume_id = cx.name();
+    request.volume_capabilities = cx.create("").volume_capabilities;
+    let _ = cx.call(request.clone()).await;
+    if cx.offers.controller(csi_core::ControllerCapability::CreateDeleteVolume) {
+        let _ =
+            cx.call(v1::CreateVolumeRequest { secrets: request.secrets.clone(), ..Default::default() }).await;
+    }
+    if cx.offers.has_node {
+        let publish = v1::NodePublishVolumeRequest { secrets: request.secrets, ..Default::default() };
+        let _ = cx.call(publish).await;
+    }
+    let _ = cx.call(v1::GetPluginInfoRequest {}).await;
+    let breaches = cx.breaches.lock().expect("no panic under it");
+    let mut found = breaches.iter().filter(|(one, _)| *one == breach).map(|(_, failure)| failure);
+    let Some(first) = found.next() else { return Ok(()) };
+    let mut first = first.clone();
+    first.came = format!("{} (and {} calls more)", first.came, found.count());
+    Err(Box::new(first))
+}
+
+async fn message(cx: &Cx) -> Outcome {
+    judged(cx, Breach::MessageEmpty).await
+}
+
+async fn details(cx: &Cx) -> Outcome {
+    judged(cx, Breach::Details).await
+}
+
+async fn secrets(cx: &Cx) -> Outcome {
+    judged(cx, Breach::Secret).await
+}
+
+async fn answers(cx: &Cx) -> Outcome {
+    judged(cx, Breach::Answer).await
+}

@@ -1,0 +1,198 @@
+//! Every field of every request, as the descriptor lists them: left out, too large, negative.
+
+use csi_core::{ControllerCapability as C, NodeCapability as N, Rpc};
+use prost::Message;
+use prost_reflect::{DynamicMessage, FieldDescriptor, Kind as Wire, MapKey, ReflectMessage, Value};
+use tonic::Code;
+
+use crate::cx::Cx;
+use crate::failure::{Failure, Outcome};
+use crate::wire::describe_answer;
+
+mod samples;
+
+crate::test::tests! { "fields", "Required/Optional Fields, Size Limits";
+    "A request of the controller without a required field is INVALID_ARGUMENT", controller_required, ["fields.required"], [];
+    "A request of the node without a required field is INVALID_ARGUMENT", node_required, ["fields.required"], [NodeService];
+    "A field of the controller that is too large is INVALID_ARGUMENT", controller_limits, ["size-limits.string", "size-limits.map"], [];
+    "A field of the node that is too large is INVALID_ARGUMENT", node_limits, ["size-limits.string", "size-limits.map"], [NodeService];
+    "A size or a number of entries is never negative", negative, ["fields.not-negative"], [];
+    "An RPC that is not offered is UNIMPLEMENTED", not_offered, ["services.unsupported-is-unimplemented"], [];
+}
+
+/// Fields without which a request is INVALID_ARGUMENT.
+const REQUIRED: &str = "
+    CreateVolumeRequest.name CreateVolumeRequest.volume_capabilities DeleteVolumeRequest.volume_id
+    ControllerPublishVolumeRequest.volume_id ControllerPublishVolumeRequest.node_id
+    ControllerPublishVolumeRequest.volume_capability ControllerUnpublishVolumeRequest.volume_id
+    ValidateVolumeCapabilitiesRequest.volume_id ValidateVolumeCapabilitiesRequest.volume_capabilities
+    ControllerGetVolumeHealthRequest.volume_id ControllerGetVolumeRequest.volume_id
+    CreateSnapshotRequest.source_volume_id CreateSnapshotRequest.name DeleteSnapshotRequest.snapshot_id
+    GetSnapshotRequest.snapshot_id ControllerExpandVolumeRequest.volume_id
+    ControllerExpandVolumeRequest.capacity_range ControllerModifyVolumeRequest.volume_id
+    ControllerModifyVolumeRequest.mutable_parameters CreateVolumeGroupSnapshotRequest.name
+    CreateVolumeGroupSnapshotRequest.source_volume_ids DeleteVolumeGroupSnapshotRequest.group_snapshot_id
+    DeleteVolumeGroupSnapshotRequest.snapshot_ids GetVolumeGroupSnapshotRequest.group_snapshot_id
+    GetVolumeGroupSnapshotRequest.snapshot_ids GetMetadataAllocatedRequest.snapshot_id
+    GetMetadataDeltaRequest.base_snapshot_id GetMetadataDeltaRequest.target_snapshot_id
+    NodeStageVolumeRequest.volume_id NodeStageVolumeRequest.staging_target_path
+    NodeStageVolumeRequest.volume_capability NodeUnstageVolumeRequest.volume_id
+    NodeUnstageVolumeRequest.staging_target_path NodePublishVolumeRequest.volume_id
+    NodePublishVolumeRequest.target_path NodePublishVolumeRequest.volume_capability
+    NodeUnpublishVolumeRequest.volume_id NodeUnpublishVolumeRequest.target_path
+    NodeGetVolumeStatsRequest.volume_id NodeGetVolumeStatsRequest.volume_path
+    NodeGetVolumeHealthRequest.volume_id NodeExpandVolumeRequest.volume_id NodeExpandVolumeRequest.volume_path
+";
+
+/// Whether the driver offers an RPC.
+fn offered(cx: &Cx, rpc: Rpc) -> bool {
+    use csi_proto::v1::plugin_capability::service::Type as P;
+    let (c, n) = (|one| cx.offers.controller(one), |one| cx.offers.node(one));
+    match rpc {
+        Rpc::CreateVolume | Rpc::DeleteVolume => c(C::CreateDeleteVolume),
+        Rpc::ControllerPublishVolume | Rpc::ControllerUnpublishVolume => c(C::PublishUnpublishVolume),
+        Rpc::ValidateVolumeCapabilities | Rpc::ControllerGetCapabilities => {
+            cx.offers.plugin(P::ControllerService)
+        }
+        Rpc::ListVolumes => c(C::ListVolumes),
+        Rpc::ControllerListVolumeHealth => c(C::ListVolumeHealth),
+        Rpc::ControllerGetVolumeHealth => c(C::GetVolumeHealth),
+        Rpc::GetCapacity => c(C::GetCapacity),
+        Rpc::CreateSnapshot | Rpc::DeleteSnapshot => c(C::CreateDeleteSnapshot),
+        Rpc::ListSnapshots => c(C::ListSnapshots),
+        Rpc::GetSnapshot => c(C::GetSnapshot),
+        Rpc::ControllerExpandVolume => c(C::ExpandVolume),
+        Rpc::ControllerGetVolume => c(C::GetVolume),
+        Rpc::ControllerModifyVolume => c(C::ModifyVolume),
+        Rpc::CreateVolumeGroupSnapshot | Rpc::DeleteVolumeGroupSnapshot | Rpc::GetVolumeGroupSnapshot => {
+            cx.offers.group.contains(&1)
+        }
+        Rpc::GetMetadataAllocated | Rpc::GetMetadataDelta => cx.offers.plugin(P::SnapshotMetadataService),
+        Rpc::NodeStageVolume | Rpc::NodeUnstageVolume => n(N::StageUnstageVolume),
+        #[allow(deprecated, reason = "drivers of 1.12.0 still say so")]
+        Rpc::NodeGetVolumeStats => n(N::GetVolumeStats) || n(N::VolumeCondition),
+        Rpc::NodeGetVolumeHealth => n(N::GetVolumeHealth),
+        Rpc::NodeGetStorageHealth => n(N::GetStorageHealth),
+        Rpc::NodeExpandVolume => n(N::ExpandVolume),
+        _ => true,
+    }
+}
+
+type Change = (String, DynamicMessage);
+
+/// Sends each change of each sample; all that is not refused as bad input is told of at once.
+async fn refuse_all(
+    cx: &Cx,
+    is_node: bool,
+    changes: fn(&DynamicMessage, &FieldDescriptor) -> Vec<Change>,
+) -> Outcome {
+    let mut wrong: Vec<Failure> = Vec::new();
+    for (rpc, bytes) in samples::samples(cx) {
+        if (rpc.service() == csi_core::Service::Node) != is_node || !offered(cx, rpc) {
+            continue;
+        }
+        let sample = cx.judge.input(rpc, &bytes).expect("it was just encoded");
+        let fields: Vec<_> = sample.descriptor().fields().filter(|field| sample.has_field(field)).collect();
+        let changed: Vec<Change> = fields.iter().flat_map(|field| changes(&sample, field)).collect();
+        for (what, changed) in changed {
+            let came = match cx.raw(rpc, changed.encode_to_vec(), cx.settings.deadline).await {
+                Err(refusal) if refusal.code == Code::InvalidArgument => continue,
+                Err(refusal) => cx.told(&refusal),
+                Ok(messages) => {
+                    format!(
+                        "OK: {}",
+                        messages.first().map_or_else(String::new, |bytes| describe_answer(rpc, bytes))
+                    )
+                }
+            };
+            wrong.push(Failure::new("InvalidArgument", came).sent(format!("{rpc} with {what}")));
+        }
+    }
+    let Some(first) = wrong.first() else { return Ok(()) };
+    let others: String =
+        wrong.iter().skip(1).map(|one| format!("; {}, which came to {}", one.sent, one.came)).collect();
+    Err(Box::new(Failure { sent: format!("{}{others}", first.sent), ..first.clone() }))
+}
+
+fn name(field: &FieldDescriptor) -> String {
+    field.full_name().trim_start_matches("csi.v1.").to_owned()
+}
+
+fn without(sample: &DynamicMessage, field: &FieldDescriptor) -> Vec<Change> {
+    let is_required = REQUIRED.split_whitespace().any(|required| required == name(field));
+    let mut changed = sample.clone();
+    changed.clear_field(field);
+    if is_required { vec![(format!("{} left out", name(field)), changed)] } else { vec![] }
+}
+
+fn too_large(sample: &DynamicMessage, field: &FieldDescriptor) -> Vec<Change> {
+    let is_path = field.name().ends_with("_path");
+    let value = if field.is_map() {
+        let pair = |at| (MapKey::String(format!("key-{at}")), Value::String("v".repeat(120)));
+        Value::Map((0..40).map(pair).collect())
+    } else if field.kind() == Wire::String
+        && !field.is_list()
+        && !is_path
+        && !field.name().ends_with("_token")
+    {
+        Value::String("x".repeat(if field.name() == "node_id" { 257 } else { 129 }))
+    } else {
+        return vec![];
+    };
+    // Deleting and detaching what can't exist may as well be done already.
+    if sample.descriptor().name().starts_with("Delete") || sample.descriptor().name().contains("Un") {
+        return vec![];
+    }
+    let mut changed = sample.clone();
+    changed.set_field(field, value);
+    vec![(format!("{} too large", name(field)), changed)]
+}
+
+fn below_zero(sample: &DynamicMessage, field: &FieldDescriptor) -> Vec<Change> {
+    let value = match field.kind() {
+        Wire::Int32 => Value::I32(-1),
+        Wire::Int64 => Value::I64(-1),
+        _ => return vec![],
+    };
+    let mut changed = sample.clone();
+    changed.set_field(field, value);
+    vec![(format!("{} of -1", name(field)), changed)]
+}
+
+async fn controller_required(cx: &Cx) -> Outcome {
+    refuse_all(cx, false, without).await
+}
+
+async fn node_required(cx: &Cx) -> Outcome {
+    refuse_all(cx, true, without).await
+}
+
+async fn controller_limits(cx: &Cx) -> Outcome {
+    refuse_all(cx, false, too_large).await
+}
+
+async fn node_limits(cx: &Cx) -> Outcome {
+    refuse_all(cx, true, too_large).await
+}
+
+async fn negative(cx: &Cx) -> Outcome {
+    refuse_all(cx, false, below_zero).await
+}
+
+async fn not_offered(cx: &Cx) -> Outcome {
+    for (rpc, bytes) in samples::samples(cx) {
+        if offered(cx, rpc) || (rpc.service() == csi_core::Service::Node && !cx.offers.has_node) {
+            continue;
+        }
+        match cx.raw(rpc, bytes, cx.settings.deadline).await {
+            Err(refusal) if refusal.code == Code::Unimplemented => {}
+            other => {
+                let came = other.map_or_else(|refusal| cx.told(&refusal), |_| "OK".to_owned());
+                return Err(Box::new(
+                    Failure::new("Unimplemented: the driver does not offer it", came).sent(rpc.to_string()),
+                ));
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,186 @@
+//! A request of each kind, whole but about things that are not there: whatever becomes of it does no harm.
+
+use csi_core::Rpc;
+use csi_proto::v1;
+
+use crate::cx::Cx;
+use crate::wire::Call;
+
+pub(super) fn samples(cx: &Cx) -> Vec<(Rpc, Vec<u8>)> {
+    let volume_id = || "csi-conformance-no-such-volume".to_owned();
+    let snapshot_id = || "csi-conformance-no-such-snapshot".to_owned();
+    let group_snapshot_id = || "csi-conformance-no-such-group".to_owned();
+    let path = |name: &str| format!("/csi-conformance-no-such-directory/{name}");
+    let capability = || Some(cx.capability(cx.any_kind()));
+    let mut all = Vec::new();
+    put(&mut all, v1::CreateVolumeRequest { parameters: one("csi-conformance"), ..cx.create(&cx.name()) });
+    put(&mut all, v1::DeleteVolumeRequest { volume_id: volume_id(), ..Default::default() });
+    put(
+        &mut all,
+        v1::ControllerPublishVolumeRequest {
+            volume_id: volume_id(),
+            node_id: "no-such-node".into(),
+            volume_capability: capability(),
+            volume_context: one("a"),
+            ..Default::default()
+        },
+    );
+    put(
+        &mut all,
+        v1::ControllerUnpublishVolumeRequest {
+            volume_id: volume_id(),
+            node_id: "no-such-node".into(),
+            ..Default::default()
+        },
+    );
+    put(
+        &mut all,
+        v1::ValidateVolumeCapabilitiesRequest {
+            volume_id: volume_id(),
+            volume_capabilities: capability().into_iter().collect(),
+            volume_context: one("a"),
+            parameters: one("a"),
+            ..Default::default()
+        },
+    );
+    put(&mut all, v1::ListVolumesRequest { max_entries: 1, ..Default::default() });
+    put(&mut all, v1::ControllerGetVolumeRequest { volume_id: volume_id() });
+    put(&mut all, v1::GetCapacityRequest { parameters: one("a"), ..Default::default() });
+    put(
+        &mut all,
+        v1::CreateSnapshotRequest {
+            source_volume_id: volume_id(),
+            name: cx.name(),
+            parameters: one("a"),
+            ..Default::default()
+        },
+    );
+    put(&mut all, v1::DeleteSnapshotRequest { snapshot_id: snapshot_id(), ..Default::default() });
+    put(
+        &mut all,
+        v1::ListSnapshotsRequest {
+            max_entries: 1,
+            source_volume_id: volume_id(),
+            snapshot_id: snapshot_id(),
+            ..Default::default()
+        },
+    );
+    put(&mut all, v1::GetSnapshotRequest { snapshot_id: snapshot_id(), ..Default::default() });
+    put(
+        &mut all,
+        v1::ControllerExpandVolumeRequest {
+            volume_id: volume_id(),
+            capacity_range: Some(v1::CapacityRange { required_bytes: cx.settings.size, limit_bytes: 0 }),
+            ..Default::default()
+        },
+    );
+    put(
+        &mut all,
+        v1::ControllerModifyVolumeRequest {
+            volume_id: volume_id(),
+            mutable_parameters: one("a"),
+            ..Default::default()
+        },
+    );
+    put(&mut all, v1::ControllerGetVolumeHealthRequest { volume_id: volume_id(), ..Default::default() });
+    put(&mut all, v1::ControllerListVolumeHealthRequest { max_entries: 1, ..Default::default() });
+    put(
+        &mut all,
+        v1::CreateVolumeGroupSnapshotRequest {
+            name: cx.name(),
+            source_volume_ids: vec![volume_id()],
+            parameters: one("a"),
+            ..Default::default()
+        },
+    );
+    put(
+        &mut all,
+        v1::DeleteVolumeGroupSnapshotRequest {
+            group_snapshot_id: group_snapshot_id(),
+            snapshot_ids: vec![snapshot_id()],
+            ..Default::default()
+        },
+    );
+    put(
+        &mut all,
+        v1::GetVolumeGroupSnapshotRequest {
+            group_snapshot_id: group_snapshot_id(),
+            snapshot_ids: vec![snapshot_id()],
+            ..Default::default()
+        },
+    );
+    put(
+        &mut all,
+        v1::GetMetadataAllocatedRequest {
+            snapshot_id: snapshot_id(),
+            starting_offset: 1,
+            max_results: 1,
+            ..Default::default()
+        },
+    );
+    put(
+        &mut all,
+        v1::GetMetadataDeltaRequest {
+            base_snapshot_id: snapshot_id(),
+            target_snapshot_id: "csi-conformance-nor-this".into(),
+            starting_offset: 1,
+            max_results: 1,
+            ..Default::default()
+        },
+    );
+    put(
+        &mut all,
+        v1::NodeStageVolumeRequest {
+            volume_id: volume_id(),
+            staging_target_path: path("staging"),
+            volume_capability: capability(),
+            volume_context: one("a"),
+            publish_context: one("a"),
+            ..Default::default()
+        },
+    );
+    put(
+        &mut all,
+        v1::NodeUnstageVolumeRequest { volume_id: volume_id(), staging_target_path: path("staging") },
+    );
+    put(
+        &mut all,
+        v1::NodePublishVolumeRequest {
+            volume_id: volume_id(),
+            staging_target_path: path("staging"),
+            target_path: path("target"),
+            volume_capability: capability(),
+            volume_context: one("a"),
+            publish_context: one("a"),
+            ..Default::default()
+        },
+    );
+    put(&mut all, v1::NodeUnpublishVolumeRequest { volume_id: volume_id(), target_path: path("target") });
+    put(
+        &mut all,
+        v1::NodeGetVolumeStatsRequest {
+            volume_id: volume_id(),
+            volume_path: path("target"),
+            ..Default::default()
+        },
+    );
+    put(&mut all, v1::NodeGetVolumeHealthRequest { volume_id: volume_id(), ..Default::default() });
+    put(&mut all, v1::NodeGetStorageHealthRequest::default());
+    put(
+        &mut all,
+        v1::NodeExpandVolumeRequest {
+            volume_id: volume_id(),
+            volume_path: path("target"),
+            ..Default::default()
+        },
+    );
+    all
+}
+
+fn put<C: Call>(all: &mut Vec<(Rpc, Vec<u8>)>, request: C) {
+    all.push((C::RPC, request.encode_to_vec()));
+}
+
+fn one(key: &str) -> std::collections::BTreeMap<String, String> {
+    [(key.to_owned(), "b".to_owned())].into()
+}

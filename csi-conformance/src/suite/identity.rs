@@ -1,0 +1,106 @@
+//! Who the plugin is and what it says that it can do.
+
+use csi_core::{ControllerCapability as C, NodeCapability as N};
+use csi_proto::v1;
+use v1::plugin_capability::{service::Type as P, volume_expansion::Type as E};
+
+use crate::cx::Cx;
+use crate::failure::{Outcome, check};
+
+crate::test::tests! { "identity", "Identity Service RPC";
+    "The plugin has a name in reverse domain notation, and a version", name_and_version, ["get-plugin-info.name", "get-plugin-info.version"], [];
+    "Probe says OK of a plugin that serves", probe, ["probe.ready"], [];
+    "Capabilities don't contradict each other", implications, ["volume-expansion.online-is-served", "volume-expansion.offline-is-served", "list-volumes.published-nodes-needs-publish", "controller-list-volume-health.needs-get"], [];
+    "Capabilities are the same each time", stable, ["get-plugin-capabilities.same-everywhere"], [];
+    "The node has an id of at most 256 bytes, and a limit that is not negative", node_info, ["size-limits.node-id", "node-get-info.max-volumes", "node-get-info.topology-needs-capability"], [NodeService];
+}
+
+async fn name_and_version(cx: &Cx) -> Outcome {
+    let info = cx.ok(v1::GetPluginInfoRequest {}).await?;
+    let name = &info.name;
+    let inner = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '.';
+    let edge = |c: Option<char>| c.is_some_and(|c| c.is_ascii_alphanumeric());
+    let fits =
+        name.len() <= 63 && name.chars().all(inner) && edge(name.chars().next()) && edge(name.chars().last());
+    check(fits, "at most 63 characters, alphanumeric at both ends, with dashes and dots between", || {
+        format!("name {name:?}")
+    })?;
+    check(!info.vendor_version.is_empty(), "a vendor_version", || "an empty one".into())
+}
+
+async fn probe(cx: &Cx) -> Outcome {
+    let answer = cx.ok(v1::ProbeRequest {}).await?;
+    check(answer.ready != Some(false), "ready, as it was before", || "ready=false".into())
+}
+
+async fn implications(cx: &Cx) -> Outcome {
+    let o = &cx.offers;
+    let several = |controller: C| o.controller(controller);
+    let rules = [
+        (several(C::CloneVolume), several(C::CreateDeleteVolume), "CLONE_VOLUME needs CREATE_DELETE_VOLUME"),
+        (
+            several(C::PublishReadonly),
+            several(C::PublishUnpublishVolume),
+            "PUBLISH_READONLY needs PUBLISH_UNPUBLISH_VOLUME",
+        ),
+        (
+            several(C::ListVolumesPublishedNodes),
+            several(C::ListVolumes) && several(C::PublishUnpublishVolume),
+            "LIST_VOLUMES_PUBLISHED_NODES needs LIST_VOLUMES and PUBLISH_UNPUBLISH_VOLUME",
+        ),
+        (
+            several(C::ListVolumeHealth),
+            several(C::GetVolumeHealth),
+            "LIST_VOLUME_HEALTH needs GET_VOLUME_HEALTH",
+        ),
+        (
+            o.expands(E::Online),
+            several(C::ExpandVolume) || o.node(N::ExpandVolume),
+            "ONLINE expansion needs EXPAND_VOLUME of the controller or the node",
+        ),
+        (
+            o.expands(E::Offline),
+            several(C::ExpandVolume),
+            "OFFLINE expansion needs EXPAND_VOLUME of the controller",
+        ),
+        (
+            o.plugin(P::GroupControllerService),
+            o.group.contains(&1),
+            "GROUP_CONTROLLER_SERVICE needs its capability",
+        ),
+        (
+            !o.controller.is_empty(),
+            o.plugin(P::ControllerService),
+            "capabilities of the controller need CONTROLLER_SERVICE",
+        ),
+    ];
+    for (is, needs, words) in rules {
+        check(!is || needs, words, || "one without the other".into())?;
+    }
+    Ok(())
+}
+
+async fn stable(cx: &Cx) -> Outcome {
+    let mut again = crate::offers::Offers::default();
+    again.take_plugin(cx.ok(v1::GetPluginCapabilitiesRequest {}).await?);
+    check(
+        again.plugin == cx.offers.plugin && again.expansion == cx.offers.expansion,
+        "the same answer as before",
+        || format!("{again:?}"),
+    )
+}
+
+async fn node_info(cx: &Cx) -> Outcome {
+    let info = cx.ok(v1::NodeGetInfoRequest {}).await?;
+    let bytes = info.node_id.len();
+    check((1..=256).contains(&bytes), "a node_id of 1 to 256 bytes", || format!("{bytes} bytes"))?;
+    check(info.max_volumes_per_node >= 0, "max_volumes_per_node of 0 or more", || {
+        info.max_volumes_per_node.to_string()
+    })?;
+    let topology = info.accessible_topology.is_some_and(|topology| !topology.segments.is_empty());
+    check(
+        !topology || cx.offers.plugin(P::VolumeAccessibilityConstraints),
+        "no topology without VOLUME_ACCESSIBILITY_CONSTRAINTS",
+        || "a topology".into(),
+    )
+}

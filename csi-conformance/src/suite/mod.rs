@@ -1,0 +1,57 @@
+//! The tests, a file a subject.
+
+use crate::test::Test;
+
+mod capacity;
+mod concurrency;
+mod controller_publish;
+mod create_volume;
+mod every_call;
+mod expand;
+mod fields;
+mod groups;
+mod health;
+mod identity;
+mod list;
+mod metadata;
+mod modify;
+mod node_publish;
+mod node_use;
+mod sequences;
+mod snapshots;
+
+/// All of them, in the order in which they run; the last ones judge the calls of all others.
+pub(crate) fn all() -> Vec<Test> {
+    let groups = [
+        identity::tests(),
+        fields::tests(),
+        create_volume::tests(),
+        concurrency::tests(),
+        list::tests(),
+        capacity::tests(),
+        controller_publish::tests(),
+        snapshots::tests(),
+        groups::tests(),
+        metadata::tests(),
+        expand::tests(),
+        modify::tests(),
+        node_publish::tests(),
+        node_use::tests(),
+        health::tests(),
+        sequences::tests(),
+        every_call::tests(),
+    ];
+    groups.into_iter().flatten().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn each_test_has_an_id_of_its_own() {
+        let mut ids: Vec<String> = super::all().into_iter().map(|test| test.id).collect();
+        let all = ids.len();
+        ids.sort();
+        ids.dedup();
+        assert_eq!(ids.len(), all);
+    }
+}

@@ -1,0 +1,89 @@
+//! The calls as the orchestrator's parts make them, in their order and with what they add.
+
+use csi_core::ControllerCapability::CreateDeleteVolume;
+use csi_proto::v1;
+use tonic::Code;
+
+use crate::cx::Cx;
+use crate::failure::Outcome;
+use crate::life::Life;
+use crate::test::Kind;
+
+crate::test::tests! { "sequences", "Volume Lifecycle";
+    "A sidecar starts: Probe, GetPluginInfo, capabilities", sidecar, ["probe.ready"], [];
+    "A volume's whole life as provisioner, attacher and kubelet lead it", whole_life, ["node-publish-volume.usable-as-described"], [Volume(Files)];
+    "A raw device's whole life as provisioner, attacher and kubelet lead it", whole_life_of_device, ["node-publish-volume.usable-as-described"], [Volume(Device)];
+    "Undoing what was never done is OK", undo_nothing, ["node-unpublish-volume.repeated-is-ok", "controller-unpublish-volume.not-attached-is-ok"], [Volume(Files)];
+    "A delete while the volume is staged harms nothing", delete_in_use, ["delete-volume.in-use"], [Volume(Files)];
+    "Keys that callers add to the volume's context are taken", added_context, ["node-publish-volume.usable-as-described"], [Volume(Files), Controller(CreateDeleteVolume)];
+}
+
+async fn sidecar(cx: &Cx) -> Outcome {
+    cx.ok(v1::ProbeRequest {}).await?;
+    cx.ok(v1::GetPluginInfoRequest {}).await?;
+    cx.ok(v1::GetPluginCapabilitiesRequest {}).await.map(drop)
+}
+
+async fn life_of(cx: &Cx, kind: Kind) -> Outcome {
+    let mut life = Life::new(cx, kind).await?;
+    life.prepare().await?;
+    let target = life.target();
+    cx.ok(life.publishing(&target)).await?;
+    if cx.offers.node(csi_core::NodeCapability::GetVolumeStats) {
+        cx.ok(life.stats(&target)).await?;
+    }
+    life.end(&[&target]).await
+}
+
+async fn whole_life(cx: &Cx) -> Outcome {
+    life_of(cx, Kind::Files).await
+}
+
+async fn whole_life_of_device(cx: &Cx) -> Outcome {
+    life_of(cx, Kind::Device).await
+}
+
+async fn undo_nothing(cx: &Cx) -> Outcome {
+    let life = Life::new(cx, Kind::Files).await?;
+    life.end(&[&life.target()]).await
+}
+
+async fn delete_in_use(cx: &Cx) -> Outcome {
+    let life = Life::staged(cx, Kind::Files).await?;
+    let target = life.target();
+    cx.ok(life.publishing(&target)).await?;
+    let request = life.deleting();
+    match cx.call(request.clone()).await {
+        // Not every driver knows where its volumes are used; one that does refuses.
+        Ok(_) => return Ok(()),
+        Err(refusal) if refusal.code == Code::FailedPrecondition => {}
+        Err(refusal) => return Err(cx.failure(&request, cx.told(&refusal), "FailedPrecondition or OK")),
+    }
+    cx.ok(life.publishing(&target)).await?;
+    life.end(&[&target]).await
+}
+
+async fn added_context(cx: &Cx) -> Outcome {
+    let mut life = Life::new(cx, Kind::Files).await?;
+    life.context.insert(
+        "storage.kubernetes.io/csiProvisionerIdentity".into(),
+        "1700000000000-8081-conformance".into(),
+    );
+    life.prepare().await?;
+    let target = life.target();
+    let mut request = life.publishing(&target);
+    for (key, value) in [
+        ("pod.name", "pod"),
+        ("pod.namespace", "default"),
+        ("pod.uid", "u-1"),
+        ("serviceAccount.name", "default"),
+        ("ephemeral", "false"),
+    ] {
+        request.volume_context.insert(format!("csi.storage.k8s.io/{key}"), value.into());
+    }
+    cx.ok(request.clone()).await?;
+    // The same again after the token was renewed.
+    request.volume_context.insert("csi.storage.k8s.io/serviceAccount.tokens".into(), "{}".into());
+    cx.ok(request).await?;
+    life.end(&[&target]).await
+}

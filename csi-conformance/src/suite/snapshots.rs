@@ -1,0 +1,191 @@
+//! Snapshots: create, delete, list, get, restore.
+
+use std::time::Duration;
+
+use csi_core::ControllerCapability::{CreateDeleteSnapshot, GetSnapshot, ListSnapshots};
+use csi_proto::v1;
+use tonic::Code;
+use v1::volume_content_source::{SnapshotSource, Type};
+
+use crate::cx::Cx;
+use crate::failure::{Outcome, check};
+
+crate::test::tests! { "snapshots", "Controller Service RPC: CreateSnapshot, DeleteSnapshot, ListSnapshots, GetSnapshot";
+    "The same name and source again answer with the same snapshot", same_name_same_snapshot, ["create-snapshot.same-name-same-snapshot"], [Controller(CreateDeleteSnapshot)];
+    "The same name of another source is ALREADY_EXISTS", same_name_other_source, ["create-snapshot.other-source"], [Controller(CreateDeleteSnapshot)];
+    "A snapshot names its source and the moment at which it was cut", answer_is_whole, ["create-snapshot.answer-complete"], [Controller(CreateDeleteSnapshot)];
+    "A source that is not there is NOT_FOUND", missing_source, ["errors.code-of-the-condition"], [Controller(CreateDeleteSnapshot)];
+    "Deleting what is not there is OK, again and again", delete_is_idempotent, ["delete-snapshot.missing-is-ok"], [Controller(CreateDeleteSnapshot)];
+    "A volume can be restored from a snapshot", restore, ["create-volume.source-told", "create-volume.larger-than-source"], [Controller(CreateDeleteSnapshot)];
+    "Snapshots are listed, by id and by source too; what is unknown gives an empty list", listed, ["list-snapshots.filters", "list-snapshots.unknown-filter"], [Controller(CreateDeleteSnapshot), Controller(ListSnapshots)];
+    "Pages hold each snapshot once and no more than was asked for", pages, ["list-snapshots.all", "list-snapshots.max-entries"], [Controller(CreateDeleteSnapshot), Controller(ListSnapshots)];
+    "A token that was never given out is ABORTED", bad_token, ["list-snapshots.bad-token"], [Controller(ListSnapshots)];
+    "GetSnapshot tells the snapshot; of one that is not there NOT_FOUND", get, ["get-snapshot.current", "get-snapshot.missing"], [Controller(GetSnapshot), Controller(CreateDeleteSnapshot)];
+}
+
+pub(super) fn request(cx: &Cx, source: &v1::Volume) -> v1::CreateSnapshotRequest {
+    v1::CreateSnapshotRequest {
+        source_volume_id: source.volume_id.clone(),
+        name: cx.name(),
+        parameters: cx.settings.parameters.of(csi_core::Rpc::CreateSnapshot),
+        ..Default::default()
+    }
+}
+
+/// The snapshot, once it is ready: the same call again, as the snapshotter repeats it.
+pub(super) async fn cut(cx: &Cx, request: v1::CreateSnapshotRequest) -> Outcome<v1::Snapshot> {
+    for _ in 0..300 {
+        let answer = cx.ok(request.clone()).await?;
+        let Some(snapshot) = answer.snapshot else {
+            return Err(cx.failure(&request, "an answer without a snapshot", "a snapshot"));
+        };
+        if snapshot.ready_to_use {
+            return Ok(snapshot);
+        }
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+    Err(cx.failure(&request, "ready_to_use=false for a minute", "a snapshot that becomes ready"))
+}
+
+pub(super) async fn snapshot(cx: &Cx) -> Outcome<v1::Snapshot> {
+    let volume = cx.volume().await?;
+    cut(cx, request(cx, &volume)).await
+}
+
+async fn same_name_same_snapshot(cx: &Cx) -> Outcome {
+    let request = request(cx, &cx.volume().await?);
+    let (first, again) = (cut(cx, request.clone()).await?, cut(cx, request.clone()).await?);
+    let same = first.snapshot_id == again.snapshot_id && first.creation_time == again.creation_time;
+    if same { Ok(()) } else { Err(cx.failure(&request, format!("{again:?}"), format!("{first:?}"))) }
+}
+
+async fn same_name_other_source(cx: &Cx) -> Outcome {
+    let request = request(cx, &cx.volume().await?);
+    cut(cx, request.clone()).await?;
+    let other = v1::CreateSnapshotRequest { source_volume_id: cx.volume().await?.volume_id, ..request };
+    cx.refused(other, &[Code::AlreadyExists], "the name is that of another volume's snapshot").await
+}
+
+async fn answer_is_whole(cx: &Cx) -> Outcome {
+    let request = request(cx, &cx.volume().await?);
+    let snapshot = cut(cx, request.clone()).await?;
+    let whole = !snapshot.snapshot_id.is_empty()
+        && snapshot.source_volume_id == request.source_volume_id
+        && snapshot.creation_time.is_some_and(|time| time.seconds > 0)
+        && snapshot.size_bytes >= 0;
+    let due = "an id, the source that was asked for, a time, and a size of 0 or more";
+    if whole { Ok(()) } else { Err(cx.failure(&request, format!("{snapshot:?}"), due)) }
+}
+
+async fn missing_source(cx: &Cx) -> Outcome {
+    let request = request(cx, &v1::Volume { volume_id: cx.name(), ..Default::default() });
+    cx.refused(request, &[Code::NotFound], "there is no such volume").await
+}
+
+async fn delete_is_idempotent(cx: &Cx) -> Outcome {
+    let snapshot = snapshot(cx).await?;
+    for snapshot_id in [snapshot.snapshot_id.clone(), snapshot.snapshot_id, cx.name()] {
+        cx.ok(v1::DeleteSnapshotRequest { snapshot_id, ..Default::default() }).await?;
+    }
+    Ok(())
+}
+
+async fn restore(cx: &Cx) -> Outcome {
+    let snapshot = snapshot(cx).await?;
+    let source = v1::VolumeContentSource {
+        r#type: Some(Type::Snapshot(SnapshotSource { snapshot_id: snapshot.snapshot_id })),
+    };
+    let request =
+        v1::CreateVolumeRequest { volume_content_source: Some(source.clone()), ..cx.create(&cx.name()) };
+    let volume = cx.created(request.clone()).await?;
+    let good = volume.content_source == Some(source) && volume.volume_id != snapshot.source_volume_id;
+    if good {
+        Ok(())
+    } else {
+        Err(cx.failure(&request, format!("{volume:?}"), "a new volume with this content_source"))
+    }
+}
+
+async fn ids(cx: &Cx, request: v1::ListSnapshotsRequest) -> Outcome<(Vec<String>, String)> {
+    let answer = cx.ok(request).await?;
+    let ids = answer.entries.into_iter().filter_map(|entry| Some(entry.snapshot?.snapshot_id));
+    Ok((ids.collect(), answer.next_token))
+}
+
+async fn listed(cx: &Cx) -> Outcome {
+    let (one, other) = (snapshot(cx).await?, snapshot(cx).await?);
+    let all = ids(cx, Default::default()).await?.0;
+    let both = all.contains(&one.snapshot_id) && all.contains(&other.snapshot_id);
+    check(both, "both snapshots in the list", || format!("{} others", all.len()))?;
+    let by_id = v1::ListSnapshotsRequest { snapshot_id: one.snapshot_id.clone(), ..Default::default() };
+    let by_source =
+        v1::ListSnapshotsRequest { source_volume_id: one.source_volume_id.clone(), ..Default::default() };
+    for request in [by_id, by_source] {
+        let found = ids(cx, request.clone()).await?.0;
+        if found != [one.snapshot_id.clone()] {
+            return Err(cx.failure(&request, format!("{found:?}"), format!("{} alone", one.snapshot_id)));
+        }
+    }
+    let unknown_id = v1::ListSnapshotsRequest { snapshot_id: cx.name(), ..Default::default() };
+    let unknown_source = v1::ListSnapshotsRequest { source_volume_id: cx.name(), ..Default::default() };
+    for request in [unknown_id, unknown_source] {
+        let found = ids(cx, request.clone()).await?.0;
+        if !found.is_empty() {
+            return Err(cx.failure(&request, format!("{found:?}"), "an empty list"));
+        }
+    }
+    Ok(())
+}
+
+async fn pages(cx: &Cx) -> Outcome {
+    let volume = cx.volume().await?;
+    let mut due = Vec::new();
+    for _ in 0..5 {
+        due.push(cut(cx, request(cx, &volume)).await?.snapshot_id);
+    }
+    let (mut all, mut token) = (Vec::new(), String::new());
+    for _ in 0..10_000 {
+        let request =
+            v1::ListSnapshotsRequest { max_entries: 2, starting_token: token, ..Default::default() };
+        let (ids, next) = ids(cx, request.clone()).await?;
+        if ids.len() > 2 {
+            return Err(cx.failure(&request, format!("{} entries", ids.len()), "at most 2"));
+        }
+        all.extend(ids);
+        token = next;
+        if token.is_empty() {
+            break;
+        }
+    }
+    for id in due {
+        let times = all.iter().filter(|one| **one == id).count();
+        check(times == 1, "each snapshot once in all pages", || format!("{id} {times} times"))?;
+    }
+    Ok(())
+}
+
+async fn bad_token(cx: &Cx) -> Outcome {
+    let request = v1::ListSnapshotsRequest {
+        max_entries: 1,
+        starting_token: "csi-conformance-no-token".into(),
+        ..Default::default()
+    };
+    cx.refused(request, &[Code::Aborted], "the token is none of the driver's").await
+}
+
+async fn get(cx: &Cx) -> Outcome {
+    let snapshot = snapshot(cx).await?;
+    let request = v1::GetSnapshotRequest { snapshot_id: snapshot.snapshot_id.clone(), ..Default::default() };
+    let found = cx.ok(request.clone()).await?.snapshot;
+    if found.as_ref().is_none_or(|found| {
+        found.snapshot_id != snapshot.snapshot_id || found.source_volume_id != snapshot.source_volume_id
+    }) {
+        return Err(cx.failure(&request, format!("{found:?}"), format!("{snapshot:?}")));
+    }
+    cx.refused(
+        v1::GetSnapshotRequest { snapshot_id: cx.name(), ..request },
+        &[Code::NotFound],
+        "there is no such snapshot",
+    )
+    .await
+}

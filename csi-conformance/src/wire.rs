@@ -1,0 +1,168 @@
+//! Requests and answers on the wire: bytes, so that the kit can also send what no message type allows.
+
+use csi_core::{Rpc, Service};
+use csi_proto::v1;
+use prost::Message;
+use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
+use tonic::transport::Channel;
+use tonic::{Code, Request, Status};
+
+/// A request, the RPC that it is for, and what answers it.
+pub(crate) trait Call: Message + Default + Clone + 'static {
+    type Answer: Message + Default + 'static;
+    const RPC: Rpc;
+}
+
+macro_rules! calls {
+    ($($rpc:ident $request:ident $answer:ident)+) => {
+        $(impl Call for v1::$request { type Answer = v1::$answer; const RPC: Rpc = Rpc::$rpc; })+
+
+        /// The request as people read it, with its secrets hidden.
+        pub(crate) fn describe_request(rpc: Rpc, bytes: &[u8]) -> String {
+            match rpc {
+                $(Rpc::$rpc => v1::$request::decode(bytes).map_or_else(|_| undecodable(rpc, bytes), |m| format!("{m:?}")),)+
+                _ => undecodable(rpc, bytes),
+            }
+        }
+        /// The answer as people read it.
+        pub(crate) fn describe_answer(rpc: Rpc, bytes: &[u8]) -> String {
+            match rpc {
+                $(Rpc::$rpc => v1::$answer::decode(bytes).map_or_else(|_| undecodable(rpc, bytes), |m| format!("{m:?}")),)+
+                _ => undecodable(rpc, bytes),
+            }
+        }
+    };
+}
+
+calls! {
+    GetPluginInfo GetPluginInfoRequest GetPluginInfoResponse
+    GetPluginCapabilities GetPluginCapabilitiesRequest GetPluginCapabilitiesResponse
+    Probe ProbeRequest ProbeResponse
+    CreateVolume CreateVolumeRequest CreateVolumeResponse
+    DeleteVolume DeleteVolumeRequest DeleteVolumeResponse
+    ControllerPublishVolume ControllerPublishVolumeRequest ControllerPublishVolumeResponse
+    ControllerUnpublishVolume ControllerUnpublishVolumeRequest ControllerUnpublishVolumeResponse
+    ValidateVolumeCapabilities ValidateVolumeCapabilitiesRequest ValidateVolumeCapabilitiesResponse
+    ListVolumes ListVolumesRequest ListVolumesResponse
+    ControllerListVolumeHealth ControllerListVolumeHealthRequest ControllerListVolumeHealthResponse
+    ControllerGetVolumeHealth ControllerGetVolumeHealthRequest ControllerGetVolumeHealthResponse
+    GetCapacity GetCapacityRequest GetCapacityResponse
+    ControllerGetCapabilities ControllerGetCapabilitiesRequest ControllerGetCapabilitiesResponse
+    CreateSnapshot CreateSnapshotRequest CreateSnapshotResponse
+    DeleteSnapshot DeleteSnapshotRequest DeleteSnapshotResponse
+    ListSnapshots ListSnapshotsRequest ListSnapshotsResponse
+    GetSnapshot GetSnapshotRequest GetSnapshotResponse
+    ControllerExpandVolume ControllerExpandVolumeRequest ControllerExpandVolumeResponse
+    ControllerGetVolume ControllerGetVolumeRequest ControllerGetVolumeResponse
+    ControllerModifyVolume ControllerModifyVolumeRequest ControllerModifyVolumeResponse
+    GroupControllerGetCapabilities GroupControllerGetCapabilitiesRequest GroupControllerGetCapabilitiesResponse
+    CreateVolumeGroupSnapshot CreateVolumeGroupSnapshotRequest CreateVolumeGroupSnapshotResponse
+    DeleteVolumeGroupSnapshot DeleteVolumeGroupSnapshotRequest DeleteVolumeGroupSnapshotResponse
+    GetVolumeGroupSnapshot GetVolumeGroupSnapshotRequest GetVolumeGroupSnapshotResponse
+    GetMetadataAllocated GetMetadataAllocatedRequest GetMetadataAllocatedResponse
+    GetMetadataDelta GetMetadataDeltaRequest GetMetadataDeltaResponse
+    NodeStageVolume NodeStageVolumeRequest NodeStageVolumeResponse
+    NodeUnstageVolume NodeUnstageVolumeRequest NodeUnstageVolumeResponse
+    NodePublishVolume NodePublishVolumeRequest NodePublishVolumeResponse
+    NodeUnpublishVolume NodeUnpublishVolumeRequest NodeUnpublishVolumeResponse
+    NodeGetVolumeStats NodeGetVolumeStatsRequest NodeGetVolumeStatsResponse
+    NodeGetVolumeHealth NodeGetVolumeHealthRequest NodeGetVolumeHealthResponse
+    NodeGetStorageHealth NodeGetStorageHealthRequest NodeGetStorageHealthResponse
+    NodeExpandVolume NodeExpandVolumeRequest NodeExpandVolumeResponse
+    NodeGetCapabilities NodeGetCapabilitiesRequest NodeGetCapabilitiesResponse
+    NodeGetInfo NodeGetInfoRequest NodeGetInfoResponse
+}
+
+fn undecodable(rpc: Rpc, bytes: &[u8]) -> String {
+    format!("{} bytes that are no message of {rpc}", bytes.len())
+}
+
+/// A status other than OK.
+#[derive(Debug, Clone)]
+pub(crate) struct Refusal {
+    pub(crate) code: Code,
+    pub(crate) message: String,
+    pub(crate) has_details: bool,
+}
+
+impl From<Status> for Refusal {
+    fn from(status: Status) -> Self {
+        Self {
+            code: status.code(),
+            message: status.message().to_owned(),
+            has_details: !status.details().is_empty(),
+        }
+    }
+}
+
+/// The RPC's answer: one message, or those of a stream.
+pub(crate) async fn send(
+    channel: &Channel,
+    rpc: Rpc,
+    bytes: Vec<u8>,
+    deadline: std::time::Duration,
+) -> Result<Vec<Vec<u8>>, Refusal> {
+    let mut request = Request::new(bytes);
+    request.set_timeout(deadline);
+    let work = async {
+        let mut client = tonic::client::Grpc::new(channel.clone());
+        client.ready().await.map_err(|error| Status::unavailable(error.to_string()))?;
+        let path = format!("/csi.v1.{}/{rpc}", rpc.service()).parse().expect("a name of the spec");
+        if rpc.service() != Service::SnapshotMetadata {
+            return Ok(vec![client.unary(request, path, Raw).await?.into_inner()]);
+        }
+        let mut messages = client.server_streaming(request, path, Raw).await?.into_inner();
+        let mut all = Vec::new();
+        while let Some(message) = messages.message().await? {
+            all.push(message);
+        }
+        Ok(all)
+    };
+    // The transport watches the deadline up to a stream's first message only.
+    match tokio::time::timeout(deadline, work).await {
+        Ok(result) => result.map_err(|status: Status| status.into()),
+        Err(_) => Err(Status::deadline_exceeded(format!("no answer in {deadline:?}")).into()),
+    }
+}
+
+/// Bytes as they are.
+#[derive(Debug, Default)]
+struct Raw;
+
+impl Codec for Raw {
+    type Encode = Vec<u8>;
+    type Decode = Vec<u8>;
+    type Encoder = Self;
+    type Decoder = Self;
+
+    fn encoder(&mut self) -> Self {
+        Self
+    }
+
+    fn decoder(&mut self) -> Self {
+        Self
+    }
+}
+
+impl Encoder for Raw {
+    type Item = Vec<u8>;
+    type Error = Status;
+
+    fn encode(&mut self, item: Vec<u8>, buffer: &mut EncodeBuf<'_>) -> Result<(), Status> {
+        use prost::bytes::BufMut;
+        buffer.put_slice(&item);
+        Ok(())
+    }
+}
+
+impl Decoder for Raw {
+    type Item = Vec<u8>;
+    type Error = Status;
+
+    fn decode(&mut self, buffer: &mut DecodeBuf<'_>) -> Result<Option<Vec<u8>>, Status> {
+        use prost::bytes::Buf;
+        let mut bytes = vec![0; buffer.remaining()];
+        buffer.copy_to_slice(&mut bytes);
+        Ok(Some(bytes))
+    }
+}

@@ -1,0 +1,41 @@
+//! The examples under the kit, on real mounts and devices. Needs root.
+#![cfg(target_os = "linux")]
+
+mod support;
+
+use support::*;
+
+#[test]
+fn dirs_conforms_and_nothing_is_left() {
+    in_private(async || {
+        let places = Places::new();
+        let endpoint = places.endpoint("csi.sock");
+        let plugin = dirs::plugin(places.of("volumes"));
+        let report = with_plugin(plugin, &endpoint, places.kit(endpoint.clone()).run()).await.unwrap();
+        print(&report);
+        report.assert_ok();
+        assert!(report.passed() >= 35, "{}", report.summary());
+        assert_eq!(places.left(), Vec::<std::path::PathBuf>::new());
+        assert!(!places.of("journal").exists());
+    });
+}
+
+#[test]
+fn block_conforms_and_nothing_is_left() {
+    in_private(async || {
+        let places = Places::new();
+        let endpoint = places.endpoint("csi.sock");
+        let plugin = block::plugin(places.of("volumes"));
+        // XFS, since ext4 grows while it is mounted only for who has CAP_SYS_RESOURCE.
+        let kit = places.kit(endpoint.clone()).fs_type("xfs").size(320 << 20);
+        let report = with_plugin(plugin, &endpoint, kit.run()).await.unwrap();
+        print(&report);
+        report.assert_ok();
+        assert!(report.passed() >= 45, "{}", report.summary());
+        assert_eq!(places.left(), Vec::<std::path::PathBuf>::new());
+        assert_eq!(mounts_below(&places.of("target")), 0);
+        let loops = std::process::Command::new("losetup").arg("-a").output().unwrap();
+        let root = places.of("volumes").display().to_string();
+        assert!(!String::from_utf8_lossy(&loops.stdout).contains(&root), "a loop device is left");
+    });
+}

@@ -1,0 +1,121 @@
+//! A driver with one fault: calls go through to the correct one, but for what the fault does to them.
+
+use std::pin::Pin;
+use std::sync::Arc;
+
+use csi_core::client::Client;
+use csi_core::{Endpoint, Rpc};
+use csi_proto::v1;
+use prost::Message;
+use tokio_stream::wrappers::UnixListenerStream;
+use tonic::{Request, Response, Status};
+
+pub(crate) type Answer = Result<Vec<u8>, Status>;
+/// What a fault does to a call: it has the correct driver at hand.
+pub(crate) type Fault =
+    Arc<dyn Fn(Rpc, Vec<u8>, Behind) -> Pin<Box<dyn Future<Output = Answer> + Send>> + Send + Sync>;
+
+/// The correct driver.
+#[derive(Clone)]
+pub(crate) struct Behind(Client);
+
+#[derive(Clone)]
+pub(crate) struct Proxy {
+    fault: Fault,
+    behind: Behind,
+}
+
+/// Takes a message of the wire apart and puts it together again, changed.
+pub(crate) fn changed<M: Message + Default>(bytes: &[u8], change: impl FnOnce(&mut M)) -> Vec<u8> {
+    let mut message = M::decode(bytes).unwrap();
+    change(&mut message);
+    message.encode_to_vec()
+}
+
+macro_rules! services {
+    ($($trait:ident($client:ident) { $($rpc:ident $method:ident $request:ident $answer:ident)+ })+) => {
+        $(#[csi_core::async_trait]
+        impl $trait for Proxy {
+            $(async fn $method(&self, request: Request<v1::$request>) -> Result<Response<v1::$answer>, Status> {
+                let bytes = request.into_inner().encode_to_vec();
+                let answer = (self.fault)(Rpc::$rpc, bytes, self.behind.clone()).await?;
+                Ok(Response::new(v1::$answer::decode(&*answer).unwrap()))
+            })+
+        })+
+
+        impl Behind {
+            pub(crate) async fn call(&self, rpc: Rpc, bytes: Vec<u8>) -> Answer {
+                match rpc {
+                    $($(Rpc::$rpc => {
+                        let request = v1::$request::decode(&*bytes).unwrap();
+                        Ok(self.0.$client().$method(request).await?.into_inner().encode_to_vec())
+                    })+)+
+                    _ => Err(Status::unimplemented(format!("{rpc} is not served here"))),
+                }
+            }
+        }
+    };
+}
+
+use v1::controller_server::{Controller, ControllerServer};
+use v1::identity_server::{Identity, IdentityServer};
+use v1::node_server::{Node, NodeServer};
+
+services! {
+    Identity(identity) {
+        GetPluginInfo get_plugin_info GetPluginInfoRequest GetPluginInfoResponse
+        GetPluginCapabilities get_plugin_capabilities GetPluginCapabilitiesRequest GetPluginCapabilitiesResponse
+        Probe probe ProbeRequest ProbeResponse
+    }
+    Controller(controller) {
+        CreateVolume create_volume CreateVolumeRequest CreateVolumeResponse
+        DeleteVolume delete_volume DeleteVolumeRequest DeleteVolumeResponse
+        ControllerPublishVolume controller_publish_volume ControllerPublishVolumeRequest ControllerPublishVolumeResponse
+        ControllerUnpublishVolume controller_unpublish_volume ControllerUnpublishVolumeRequest ControllerUnpublishVolumeResponse
+        ValidateVolumeCapabilities validate_volume_capabilities ValidateVolumeCapabilitiesRequest ValidateVolumeCapabilitiesResponse
+        ListVolumes list_volumes ListVolumesRequest ListVolumesResponse
+        ControllerListVolumeHealth controller_list_volume_health ControllerListVolumeHealthRequest ControllerListVolumeHealthResponse
+        ControllerGetVolumeHealth controller_get_volume_health ControllerGetVolumeHealthRequest ControllerGetVolumeHealthResponse
+        GetCapacity get_capacity GetCapacityRequest GetCapacityResponse
+        ControllerGetCapabilities controller_get_capabilities ControllerGetCapabilitiesRequest ControllerGetCapabilitiesResponse
+        CreateSnapshot create_snapshot CreateSnapshotRequest CreateSnapshotResponse
+        DeleteSnapshot delete_snapshot DeleteSnapshotRequest DeleteSnapshotResponse
+        ListSnapshots list_snapshots ListSnapshotsRequest ListSnapshotsResponse
+        GetSnapshot get_snapshot GetSnapshotRequest GetSnapshotResponse
+        ControllerExpandVolume controller_expand_volume ControllerExpandVolumeRequest ControllerExpandVolumeResponse
+        ControllerGetVolume controller_get_volume ControllerGetVolumeRequest ControllerGetVolumeResponse
+        ControllerModifyVolume controller_modify_volume ControllerModifyVolumeRequest ControllerModifyVolumeResponse
+    }
+    Node(node) {
+        NodeStageVolume node_stage_volume NodeStageVolumeRequest NodeStageVolumeResponse
+        NodeUnstageVolume node_unstage_volume NodeUnstageVolumeRequest NodeUnstageVolumeResponse
+        NodePublishVolume node_publish_volume NodePublishVolumeRequest NodePublishVolumeResponse
+        NodeUnpublishVolume node_unpublish_volume NodeUnpublishVolumeRequest NodeUnpublishVolumeResponse
+        NodeGetVolumeStats node_get_volume_stats NodeGetVolumeStatsRequest NodeGetVolumeStatsResponse
+        NodeGetVolumeHealth node_get_volume_health NodeGetVolumeHealthRequest NodeGetVolumeHealthResponse
+        NodeGetStorageHealth node_get_storage_health NodeGetStorageHealthRequest NodeGetStorageHealthResponse
+        NodeExpandVolume node_expand_volume NodeExpandVolumeRequest NodeExpandVolumeResponse
+        NodeGetCapabilities node_get_capabilities NodeGetCapabilitiesRequest NodeGetCapabilitiesResponse
+        NodeGetInfo node_get_info NodeGetInfoRequest NodeGetInfoResponse
+    }
+}
+
+/// Serves the faulty driver at `endpoint` until `work` is over; the correct one serves at `behind`.
+pub(crate) async fn with_fault<T>(
+    fault: Fault,
+    endpoint: &Endpoint,
+    behind: &Endpoint,
+    work: impl Future<Output = T>,
+) -> T {
+    let proxy = Proxy { fault, behind: Behind(Client::new(behind)) };
+    let listener = tokio::net::UnixListener::bind(endpoint.path()).unwrap();
+    let server = tonic::transport::Server::builder()
+        .add_service(IdentityServer::new(proxy.clone()))
+        .add_service(ControllerServer::new(proxy.clone()))
+        .add_service(NodeServer::new(proxy))
+        .serve_with_incoming(UnixListenerStream::new(listener));
+    let server = tokio::spawn(server);
+    let result = work.await;
+    server.abort();
+    result
+}
