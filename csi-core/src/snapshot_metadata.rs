@@ -16,9 +16,13 @@ use crate::{Result, Rpc, Secrets, SnapshotId};
 use ranges::Ranges;
 
 /// SNAPSHOT_METADATA_SERVICE. Spec: "Snapshot Metadata Service RPCs".
+///
+/// spec: `snapshot-metadata.both-served`
 #[async_trait]
 pub trait SnapshotMetadata: Send + Sync + 'static {
     /// The ranges of the snapshot that hold data.
+    ///
+    /// spec: `get-metadata-allocated.all-data`, `get-metadata-allocated.missing`
     ///
     /// # Errors
     /// [`Error::SnapshotNotFound`](crate::Error::SnapshotNotFound) (NOT_FOUND);
@@ -27,6 +31,8 @@ pub trait SnapshotMetadata: Send + Sync + 'static {
     async fn metadata_allocated(&self, request: GetMetadataAllocatedRequest) -> Result<BlockMetadata>;
 
     /// The ranges of the target snapshot that differ from the base.
+    ///
+    /// spec: `get-metadata-delta.all-changes`, `get-metadata-delta.missing`, `get-metadata-delta.not-tracked`
     ///
     /// # Errors
     /// As [`metadata_allocated`](Self::metadata_allocated), and

@@ -2,6 +2,7 @@
 
 mod ci;
 mod codegen;
+mod coverage;
 mod elf;
 mod failure;
 mod members;
@@ -9,7 +10,7 @@ mod needs;
 mod step;
 mod test;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 pub(crate) use failure::Failure;
@@ -23,6 +24,7 @@ Usage: cargo xtask <command>
   codegen --check     write nothing; fail and name each file that a fresh run would change
   test                run the tests of the whole workspace, doctests too
   ci                  the gate: format, fresh codegen, clippy, tests, docs, each feature alone, a static build
+  coverage            print what the spec asks of a plugin, who keeps it, and how many places cite it, with counts
   needs               list what the tests need of this machine, and what of it is missing
   needs --packages    print the Debian packages that are missing and nothing else, for apt-get install
 
@@ -35,6 +37,15 @@ Root and ordinary users:
 Exit status: 0 all is well; 1 something failed; 2 wrong usage, or the machine lacks something.
 ";
 
+fn print_coverage(root: &Path) -> Result<(), Failure> {
+    let coverage = coverage::Coverage::read(root)?;
+    print!("{}", coverage.table());
+    match coverage.problems() {
+        problems if problems.is_empty() => Ok(()),
+        problems => Err(Failure::new(problems.join("\n"))),
+    }
+}
+
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
@@ -44,6 +55,7 @@ fn main() -> ExitCode {
         ["codegen", "--check"] => codegen::run(&root, codegen::Mode::Check),
         ["test"] => test::run(&root),
         ["ci"] => ci::run(&root),
+        ["coverage"] => print_coverage(&root),
         ["needs"] => needs::report(),
         ["needs", "--packages"] => {
             needs::print_packages();

@@ -17,6 +17,8 @@ use crate::{Error, Result, Rpc, Secrets, Token, VolumeHealth, VolumeId};
 pub trait GetVolumeHealth: Controller {
     /// What is wrong with the volume, as the storage system sees it; nothing, when it is well.
     ///
+    /// spec: `controller-get-volume-health.current`, `controller-get-volume-health.missing`
+    ///
     /// # Errors
     /// [`Error::VolumeNotFound`](crate::Error::VolumeNotFound) (NOT_FOUND).
     async fn volume_health(&self, request: ControllerGetVolumeHealthRequest) -> Result<VolumeHealth>;
@@ -36,6 +38,8 @@ request! {
 #[async_trait]
 pub trait ListVolumeHealth: GetVolumeHealth {
     /// A page of the volumes that something is wrong with, and of no others.
+    ///
+    /// spec: `controller-list-volume-health.only-unwell`, `controller-list-volume-health.pages`
     ///
     /// # Errors
     /// [`Error::InvalidToken`](crate::Error::InvalidToken) (ABORTED).
@@ -77,6 +81,7 @@ impl Call for ControllerListVolumeHealthRequest {
     type Answer = Page<VolumeHealth>;
     type Reply = v1::ControllerListVolumeHealthResponse;
 
+    // spec: controller-list-volume-health.only-unwell
     fn reply(page: Page<VolumeHealth>, request: &Self::Wire, _: &Offer) -> Result<Self::Reply> {
         let entry = |health: VolumeHealth| match health.entries.is_empty() {
             true => Err(Error::broken(format!("entries: nothing is wrong with volume {}", health.volume_id))),
