@@ -27,7 +27,7 @@ use crate::{Endpoint, Mode, NodeId, NodeInfo, Plugin, Registration, Result};
 /// assert_eq!(args.driver.mode, Mode::Node);
 /// ```
 ///
-/// spec: `environment.prefix`
+/// - spec: `environment.prefix`
 #[derive(Debug, Clone, clap::Args)]
 #[command(next_help_heading = "Driver")]
 #[non_exhaustive]

@@ -17,16 +17,18 @@ use crate::{
 /// CREATE_DELETE_GET_VOLUME_GROUP_SNAPSHOT, the service's one capability. Spec: "GroupController Service RPC".
 #[async_trait]
 pub trait GroupController: Send + Sync + 'static {
-    /// Cuts a snapshot of each of the volumes at one moment, or finds the group that was cut for this name.
+    /// Cuts a snapshot of each of the volumes at one moment in the order of writes to all of them, or finds the group
+    /// that was cut for this name. Where the storage cannot promise that, it is an error.
     ///
-    /// spec: `create-volume-group-snapshot.one-moment`, `create-volume-group-snapshot.same-name-same-group`
-    /// spec: `create-volume-group-snapshot.differs-is-already-exists`
-    /// spec: `create-volume-group-snapshot.not-together`, `create-volume-group-snapshot.no-room`
-    /// spec: `create-volume-group-snapshot.failure-leaves-nothing`
+    /// - spec: `create-volume-group-snapshot.one-moment`, `create-volume-group-snapshot.same-name-same-group`
+    /// - spec: `create-volume-group-snapshot.differs-is-already-exists`
+    /// - spec: `create-volume-group-snapshot.not-together`, `create-volume-group-snapshot.no-room`
+    /// - spec: `create-volume-group-snapshot.failure-leaves-nothing`
     ///
     /// # Errors
     /// [`Error::VolumeNotFound`](crate::Error::VolumeNotFound) (NOT_FOUND);
     /// [`Error::Incompatible`](crate::Error::Incompatible) (ALREADY_EXISTS) when the name has other sources;
+    /// [`Error::NotPossible`](crate::Error::NotPossible) (FAILED_PRECONDITION) when these volumes cannot be cut together;
     /// [`Error::LimitReached`](crate::Error::LimitReached) (RESOURCE_EXHAUSTED). After an error no snapshot of the
     /// group may be left.
     async fn create_volume_group_snapshot(
@@ -36,8 +38,8 @@ pub trait GroupController: Send + Sync + 'static {
 
     /// Deletes the group and its snapshots. A group that is not there is deleted already.
     ///
-    /// spec: `delete-volume-group-snapshot.members-too`, `delete-volume-group-snapshot.mismatch`
-    /// spec: `delete-volume-group-snapshot.in-use`
+    /// - spec: `delete-volume-group-snapshot.members-too`, `delete-volume-group-snapshot.mismatch`
+    /// - spec: `delete-volume-group-snapshot.in-use`
     ///
     /// # Errors
     /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) when the ids are not the group's members;
@@ -46,8 +48,8 @@ pub trait GroupController: Send + Sync + 'static {
 
     /// The group.
     ///
-    /// spec: `get-volume-group-snapshot.current`, `get-volume-group-snapshot.missing`
-    /// spec: `get-volume-group-snapshot.mismatch`
+    /// - spec: `get-volume-group-snapshot.current`, `get-volume-group-snapshot.missing`
+    /// - spec: `get-volume-group-snapshot.mismatch`
     ///
     /// # Errors
     /// [`Error::GroupSnapshotNotFound`](crate::Error::GroupSnapshotNotFound) (NOT_FOUND);

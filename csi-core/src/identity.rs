@@ -30,7 +30,7 @@ pub trait Identity: Send + Sync + 'static {
     /// How the plugin is. Sidecars call it until it is [`Readiness::Ready`], and liveness probes for ever after,
     /// so it should be cheap.
     ///
-    /// spec: `probe.starting`, `probe.ready`, `probe.unhealthy`, `probe.documented`
+    /// - spec: `probe.starting`, `probe.ready`, `probe.unhealthy`, `probe.documented`
     ///
     /// # Errors
     /// [`Error::Unhealthy`](crate::Error::Unhealthy) (FAILED_PRECONDITION) when the plugin does not work or a

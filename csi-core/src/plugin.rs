@@ -209,7 +209,7 @@ impl Plugin {
     /// A driver's whole `main`: [`serve_from_env`](Self::serve_from_env), errors printed to standard error, and
     /// the exit status: 0 after a signal, 2 when it could not start, 1 when serving failed.
     ///
-    /// spec: `process.long-running`, `process.fails-fast`
+    /// - spec: `process.long-running`, `process.fails-fast`
     pub async fn run(self) -> ExitCode {
         let name = self.name.clone();
         exit_code(&name, self.serve_from_env().await)

@@ -39,7 +39,7 @@ async fn refusal(plugin: Plugin) -> Option<String> {
 
 // spec: access-modes.oldest-stays, process.fails-fast, volume-expansion.online-is-served
 // spec: volume-expansion.offline-is-served, list-volumes.published-nodes-needs-publish
-// spec: create-volume.from-snapshot
+// spec: create-volume.from-snapshot, controller-list-volume-health.needs-get
 #[tokio::test]
 async fn each_contradiction_is_refused_with_its_mend() {
     let cases: Vec<(Plugin, &str, &str)> = vec![

@@ -187,7 +187,8 @@ fn rows(text: &str) -> impl Iterator<Item = Vec<String>> {
 /// The ids of a line that is a citation.
 fn cited(line: &str) -> Option<impl Iterator<Item = &str>> {
     let comment = line.strip_prefix("//")?.trim_start_matches(['/', '!']).trim_start();
-    let ids = comment.strip_prefix("spec: ")?;
+    // In rustdoc it is an item of a list, so that lines of it stay lines.
+    let ids = comment.trim_start_matches("- ").strip_prefix("spec: ")?;
     Some(ids.split(',').map(|id| id.trim().trim_matches('`')).filter(|id| !id.is_empty()))
 }
 

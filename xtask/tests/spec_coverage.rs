@@ -26,7 +26,7 @@ fn problems_with(file: &str, from: &str, to: &str) -> Vec<String> {
             "| id | section | requirement | kept by |\n|---|---|---|---|\n| a-b.one | S | It is. | both |\n| a-b.two | S | It is. | vendor |\n",
         ),
         ("docs/spec-coverage/README.md", "| id | kind | reason |\n|---|---|---|\n| a-b.two | open | So. |\n"),
-        ("csi-core/src/lib.rs", "// spec: a-b.one\nfn one() {}\n/// spec: `a-b.two`\nfn two() {}\n"),
+        ("csi-core/src/lib.rs", "// spec: a-b.one\nfn one() {}\n/// - spec: `a-b.two`\nfn two() {}\n"),
         ("csi-core/tests/shown.rs", "// spec: a-b.one\n#[test]\nfn shown() {}\n"),
         ("csi-conformance/src/lib.rs", "const NAME: &str = \"Cargo.toml\";\n"),
     ];
@@ -47,7 +47,7 @@ fn each_way_to_be_wrong_is_told() {
     let (code, test) = ("csi-core/src/lib.rs", "csi-core/tests/shown.rs");
     for (file, from, to, due) in [
         (code, "// spec: a-b.one\n", "", "a-b.one is cited by no code"),
-        (code, "/// spec: `a-b.two`\n", "", "a-b.two is cited by no code"),
+        (code, "/// - spec: `a-b.two`\n", "", "a-b.two is cited by no code"),
         (test, "// spec: a-b.one\n", "", "a-b.one is cited by no test"),
         (readme, "| a-b.two | open | So. |\n", "", "a-b.two is cited by no test"),
         (code, "a-b.one", "a-b.one, a-b.three", "csi-core/src/lib.rs:1: a-b.three is no requirement"),

@@ -15,15 +15,16 @@ use crate::{Error, RequiredCapacity, Result, Rpc, Secrets, VolumeCapability, Vol
 #[async_trait]
 pub trait ExpandVolume: Controller {
     /// Makes the volume at least as large as required. One that is large enough is `Ok` again; a volume never
-    /// shrinks.
+    /// shrinks. With [`Expansion::Online`](crate::Expansion::Online), one that is published grows too.
     ///
-    /// spec: `volume-expansion.online-grows-published`, `controller-expand-volume.grows`
-    /// spec: `controller-expand-volume.large-enough-is-ok`, `controller-expand-volume.missing`
-    /// spec: `controller-expand-volume.in-use`, `controller-expand-volume.out-of-range`
+    /// - spec: `volume-expansion.online-grows-published`, `controller-expand-volume.grows`
+    /// - spec: `controller-expand-volume.large-enough-is-ok`, `controller-expand-volume.missing`
+    /// - spec: `controller-expand-volume.in-use`, `controller-expand-volume.out-of-range`
     ///
     /// # Errors
     /// [`Error::VolumeNotFound`] (NOT_FOUND); [`Error::OutOfRange`] (OUT_OF_RANGE); [`Error::InUse`]
-    /// (FAILED_PRECONDITION) when it is published and the driver expands offline only.
+    /// (FAILED_PRECONDITION) when it is published and the driver expands offline only;
+    /// [`Error::Unsupported`] (INVALID_ARGUMENT) for a use that the volume is not for.
     async fn expand_volume(&self, request: ControllerExpandVolumeRequest) -> Result<Expanded>;
 }
 

@@ -17,7 +17,7 @@ use crate::{Error, Result, Rpc, Secrets, Token, VolumeHealth, VolumeId};
 pub trait GetVolumeHealth: Controller {
     /// What is wrong with the volume, as the storage system sees it; nothing, when it is well.
     ///
-    /// spec: `controller-get-volume-health.current`, `controller-get-volume-health.missing`
+    /// - spec: `controller-get-volume-health.current`, `controller-get-volume-health.missing`
     ///
     /// # Errors
     /// [`Error::VolumeNotFound`](crate::Error::VolumeNotFound) (NOT_FOUND).
@@ -39,7 +39,7 @@ request! {
 pub trait ListVolumeHealth: GetVolumeHealth {
     /// A page of the volumes that something is wrong with, and of no others.
     ///
-    /// spec: `controller-list-volume-health.only-unwell`, `controller-list-volume-health.pages`
+    /// - spec: `controller-list-volume-health.only-unwell`, `controller-list-volume-health.pages`
     ///
     /// # Errors
     /// [`Error::InvalidToken`](crate::Error::InvalidToken) (ABORTED).

@@ -29,8 +29,8 @@ pub struct VolumeListing {
 pub trait ListVolumes: Controller {
     /// A page of all volumes, in an order that stays while volumes come and go.
     ///
-    /// spec: `list-volumes.all`, `list-volumes.max-entries`, `list-volumes.bad-token`
-    /// spec: `list-volumes.published-nodes`
+    /// - spec: `list-volumes.all`, `list-volumes.max-entries`, `list-volumes.bad-token`
+    /// - spec: `list-volumes.published-nodes`
     ///
     /// # Errors
     /// [`Error::InvalidToken`](crate::Error::InvalidToken) (ABORTED): the caller starts again.
@@ -52,8 +52,8 @@ request! {
 pub trait GetVolume: Controller {
     /// The volume and the nodes that it is attached to.
     ///
-    /// spec: `controller-get-volume.current`, `controller-get-volume.missing`
-    /// spec: `controller-get-volume.published-nodes`
+    /// - spec: `controller-get-volume.current`, `controller-get-volume.missing`
+    /// - spec: `controller-get-volume.published-nodes`
     ///
     /// # Errors
     /// [`Error::VolumeNotFound`](crate::Error::VolumeNotFound) (NOT_FOUND).
@@ -71,9 +71,10 @@ request! {
 /// How much room there is. Spec: "GetCapacity".
 #[async_trait]
 pub trait GetCapacity: Controller {
-    /// The room for volumes of this kind at this place. Asked often, with no secrets.
+    /// The room for volumes of this kind at this place: with these parameters, for all of these capabilities. Tell the
+    /// largest and smallest size of a volume where there are such. Asked often, with no secrets.
     ///
-    /// spec: `get-capacity.for-what-is-asked`, `get-capacity.sizes`
+    /// - spec: `get-capacity.for-what-is-asked`, `get-capacity.sizes`
     ///
     /// # Errors
     /// Those of any RPC; a place or parameters that the driver does not know have no room, which is no error.

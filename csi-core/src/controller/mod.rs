@@ -69,7 +69,7 @@ pub trait Controller: Send + Sync + 'static {
     /// Asked for every capability in CreateVolume (what is not supported is INVALID_ARGUMENT, by index) and in
     /// ValidateVolumeCapabilities (what is not supported is not confirmed).
     ///
-    /// spec: `create-volume.all-capabilities`, `validate-volume-capabilities.all-or-none`
+    /// - spec: `create-volume.all-capabilities`, `validate-volume-capabilities.all-or-none`
     fn supports(&self, capability: &VolumeCapability) -> bool;
 }
 

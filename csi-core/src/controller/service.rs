@@ -274,7 +274,7 @@ impl<D: Controller> ControllerService<D> {
 
     /// Offers LIST_VOLUME_HEALTH, and GET_VOLUME_HEALTH, which it implies. Alpha, new in spec v1.13.0.
     ///
-    /// spec: `controller-list-volume-health.needs-get`
+    /// - spec: `controller-list-volume-health.needs-get`
     #[must_use]
     pub fn list_volume_health(mut self) -> Self
     where

@@ -21,12 +21,14 @@ use crate::{
 #[async_trait]
 pub trait CreateDeleteSnapshot: Controller {
     /// Cuts the snapshot, or finds the one that was cut for this name before. Returns once the moment of the cut is
-    /// past; work that goes on after that is told by `ready_to_use`, and the caller asks again until it is set.
+    /// past; work that goes on after that is told by `ready_to_use`, and the caller asks again until it is set. A failure
+    /// of that work is an error of the next call. The id tells the snapshot from all others; one that cannot be deleted
+    /// without its group names the group.
     ///
-    /// spec: `create-snapshot.same-name-same-snapshot`, `create-snapshot.other-source`
-    /// spec: `create-snapshot.cut-before-answer`, `create-snapshot.not-ready-while-processed`
-    /// spec: `create-snapshot.failure-told`, `create-snapshot.no-room`, `create-snapshot.id-is-unique`
-    /// spec: `create-snapshot.group-told`
+    /// - spec: `create-snapshot.same-name-same-snapshot`, `create-snapshot.other-source`
+    /// - spec: `create-snapshot.cut-before-answer`, `create-snapshot.not-ready-while-processed`
+    /// - spec: `create-snapshot.failure-told`, `create-snapshot.no-room`, `create-snapshot.id-is-unique`
+    /// - spec: `create-snapshot.group-told`
     ///
     /// # Errors
     /// [`Error::VolumeNotFound`](crate::Error::VolumeNotFound) (NOT_FOUND);
@@ -36,7 +38,7 @@ pub trait CreateDeleteSnapshot: Controller {
 
     /// Deletes the snapshot. One that is not there is deleted already.
     ///
-    /// spec: `delete-snapshot.group-member`, `delete-snapshot.in-use`
+    /// - spec: `delete-snapshot.group-member`, `delete-snapshot.in-use`
     ///
     /// # Errors
     /// [`Error::InUse`](crate::Error::InUse) (FAILED_PRECONDITION);
@@ -73,11 +75,12 @@ request! {
 /// Listing snapshots. Spec: "ListSnapshots".
 #[async_trait]
 pub trait ListSnapshots: Controller {
-    /// A page of the snapshots that pass the filters, those not ready among them. A filter that nothing passes is
+    /// A page of the snapshots that pass the filters, however they were made, as they are now: those not ready are among
+    /// them, those not cut yet are not. A filter that nothing passes is
     /// an empty page.
     ///
-    /// spec: `list-snapshots.all`, `list-snapshots.cut-only`, `list-snapshots.max-entries`
-    /// spec: `list-snapshots.bad-token`, `list-snapshots.current`
+    /// - spec: `list-snapshots.all`, `list-snapshots.cut-only`, `list-snapshots.max-entries`
+    /// - spec: `list-snapshots.bad-token`, `list-snapshots.current`
     ///
     /// # Errors
     /// [`Error::InvalidToken`](crate::Error::InvalidToken) (ABORTED).
@@ -103,9 +106,9 @@ request! {
 /// One snapshot's particulars. Alpha. Spec: "GetSnapshot".
 #[async_trait]
 pub trait GetSnapshot: Controller {
-    /// The snapshot.
+    /// The snapshot as it is now, also while it is not ready.
     ///
-    /// spec: `get-snapshot.current`, `get-snapshot.not-ready-too`, `get-snapshot.missing`
+    /// - spec: `get-snapshot.current`, `get-snapshot.not-ready-too`, `get-snapshot.missing`
     ///
     /// # Errors
     /// [`Error::SnapshotNotFound`](crate::Error::SnapshotNotFound) (NOT_FOUND).

@@ -73,7 +73,7 @@ impl AttachLimit {
     /// Takes a place on the node for this volume, until the reservation is dropped or [kept](Reservation::keep). A
     /// volume that is there already, or is being attached, takes no second place.
     ///
-    /// spec: `controller-publish-volume.limit`
+    /// - spec: `controller-publish-volume.limit`
     ///
     /// # Errors
     /// [`Error::LimitReached`] (RESOURCE_EXHAUSTED) when the node is full.

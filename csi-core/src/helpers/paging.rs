@@ -38,7 +38,7 @@ pub struct Pager {
 impl Pager {
     /// The page that a request asks for: its `max_entries` and its `starting_token`.
     ///
-    /// spec: `list-volumes.bad-token`, `list-snapshots.bad-token`
+    /// - spec: `list-volumes.bad-token`, `list-snapshots.bad-token`
     ///
     /// # Errors
     /// [`Error::InvalidToken`] (ABORTED) for a token that no pager gave, or one of another version: the caller
@@ -164,6 +164,7 @@ mod tests {
     }
 
     proptest! {
+        // spec: list-volumes.all, list-snapshots.all
         #[test]
         fn what_stays_is_listed_once_whatever_comes_and_goes(
             stay in btree_set("[ab/é]{0,6}", 0..30),

@@ -52,7 +52,7 @@ impl<T> Place<T> {
     ///
     /// With no requirement, or with preferences only, every place is allowed. Spec: "TopologyRequirement".
     ///
-    /// spec: `create-volume.topology-met`, `create-volume.topology-preferred`
+    /// - spec: `create-volume.topology-met`, `create-volume.topology-preferred`
     ///
     /// # Errors
     /// [`Error::TopologyUnsatisfied`] when no place is where it is required, [`Error::LimitReached`] when those

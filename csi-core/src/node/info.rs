@@ -32,7 +32,7 @@ impl NodeInfo {
     /// The node that has this machine's host name for an id: under Kubernetes the node's name, where the plugin's
     /// pod has `hostNetwork`.
     ///
-    /// spec: `node-get-info.id-is-unique`
+    /// - spec: `node-get-info.id-is-unique`
     ///
     /// # Errors
     /// [`Error::Internal`] when the machine does not tell its name.

@@ -76,8 +76,8 @@ impl PublishedTargets {
     /// assert!(refused.to_string().contains("/pods/1/volume"));
     /// ```
     ///
-    /// spec: `node-publish-volume.repeated-is-ok`, `node-publish-volume.differs-is-already-exists`
-    /// spec: `node-publish-volume.second-target`
+    /// - spec: `node-publish-volume.repeated-is-ok`, `node-publish-volume.differs-is-already-exists`
+    /// - spec: `node-publish-volume.second-target`
     ///
     /// # Errors
     /// [`Error::Incompatible`] (ALREADY_EXISTS) when something else is at the target; [`Error::InUse`]

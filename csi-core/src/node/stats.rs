@@ -18,7 +18,7 @@ pub trait GetVolumeStats: Node {
     /// How full the volume is that is published or staged at the path. The kubelet asks every minute for every
     /// volume, so it must be cheap and must not hang.
     ///
-    /// spec: `node-get-volume-stats.usage`, `node-get-volume-stats.missing`
+    /// - spec: `node-get-volume-stats.usage`, `node-get-volume-stats.missing`
     ///
     /// # Errors
     /// [`Error::VolumeNotFound`] (NOT_FOUND) when there is no such volume, or it is not at that path.

@@ -17,7 +17,7 @@ pub struct Endpoint(PathBuf);
 impl Endpoint {
     /// The endpoint that the environment names.
     ///
-    /// spec: `endpoint.from-environment`
+    /// - spec: `endpoint.from-environment`
     ///
     /// # Errors
     /// [`ServeError::Endpoint`] when `CSI_ENDPOINT` is not set or is not a unix socket.

@@ -29,7 +29,7 @@ impl CapacityRange {
     /// The size to make a volume: what is required, or `default` when nothing is, rounded up to a whole number
     /// of `granularity` bytes, and kept below the limit.
     ///
-    /// spec: `create-volume.out-of-range`
+    /// - spec: `create-volume.out-of-range`
     ///
     /// # Errors
     /// [`Error::OutOfRange`] when no multiple of `granularity` lies in the range.

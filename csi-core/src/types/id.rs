@@ -138,7 +138,7 @@ impl VolumeId {
     ///
     /// `/`, `%` and a leading dot are percent-encoded; everything else stays as it is.
     ///
-    /// spec: `create-volume.id-is-unique`
+    /// - spec: `create-volume.id-is-unique`
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] naming `name` when the encoded form is over 128 bytes.

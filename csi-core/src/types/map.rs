@@ -164,7 +164,7 @@ impl PublishContext {
 
 /// Credentials for one call. Never printed: `Debug` shows the keys only.
 ///
-/// spec: `secrets.keys`, `secrets.documented`, `secrets.unique-keys`
+/// - spec: `secrets.keys`, `secrets.documented`, `secrets.unique-keys`
 #[derive(Clone, PartialEq, Eq, Default)]
 pub struct Secrets {
     field: String,

@@ -107,7 +107,7 @@ impl From<Topology> for v1::Topology {
 
 /// Where a volume has to be usable from.
 ///
-/// spec: `topology.documented`
+/// - spec: `topology.documented`
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct TopologyRequirement {
     /// The volume must be usable from at least one of these; empty is no constraint.

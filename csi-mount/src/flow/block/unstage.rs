@@ -14,7 +14,7 @@ const UNSTAGE: &str = "unstage";
 /// [`Busy`](ErrorKind::Busy), nothing is mounted any more that would tell which device was meant. A device that is
 /// gone is free.
 ///
-/// spec: `node-unstage-volume.undoes`, `node-unstage-volume.not-staged-is-ok`
+/// - spec: `node-unstage-volume.undoes`, `node-unstage-volume.not-staged-is-ok`
 ///
 /// # Errors
 ///
