@@ -209,7 +209,11 @@ impl Plugin {
     /// A driver's whole `main`: [`serve_from_env`](Self::serve_from_env), errors printed to standard error, and
     /// the exit status: 0 after a signal, 2 when it could not start, 1 when serving failed.
     ///
+    /// What the plugin needs of its container is for its documents: capabilities, resources, directories of its own.
+    /// It asks for none of the orchestrator's own files.
+    ///
     /// - spec: `process.long-running`, `process.fails-fast`
+    /// - spec: `process.no-files-of-the-host`, `process.needs-documented`
     pub async fn run(self) -> ExitCode {
         let name = self.name.clone();
         exit_code(&name, self.serve_from_env().await)

@@ -15,8 +15,10 @@ use crate::{Error, Result, Rpc, Secrets, Token, VolumeHealth, VolumeId};
 /// One volume's health. Spec: "ControllerGetVolumeHealth".
 #[async_trait]
 pub trait GetVolumeHealth: Controller {
-    /// What is wrong with the volume, as the storage system sees it; nothing, when it is well.
+    /// What is wrong with the volume, as the storage system sees it; nothing, when it is well. An
+    /// entry stays until its condition is gone, also beside a newer one.
     ///
+    /// - spec: `volume-health.entry-stays`
     /// - spec: `controller-get-volume-health.current`, `controller-get-volume-health.missing`
     ///
     /// # Errors

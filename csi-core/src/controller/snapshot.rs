@@ -103,7 +103,9 @@ request! {
     }
 }
 
-/// One snapshot's particulars. Alpha. Spec: "GetSnapshot".
+/// One snapshot's particulars. A driver that makes group snapshots should have it. Alpha. Spec: "GetSnapshot".
+///
+/// - spec: `get-snapshot.with-groups`
 #[async_trait]
 pub trait GetSnapshot: Controller {
     /// The snapshot as it is now, also while it is not ready.
