@@ -58,11 +58,13 @@ impl Core {
     }
 }
 
+// spec: services.unsupported-is-unimplemented
 fn not_offered(rpc: Rpc) -> Error {
     Error::Unimplemented(format!("the driver does not offer {rpc}"))
 }
 
 /// All services of the wire, on one plugin.
+// spec: services.identity-everywhere, endpoint.all-services
 #[derive(Clone)]
 pub(crate) struct Adapter(pub(crate) Arc<Core>);
 

@@ -133,6 +133,7 @@ impl CallPath {
     }
 
     /// Whether this request may run, or which outcome it is to wait for. `None` for a mere question.
+    // spec: concurrency.simultaneous-calls, concurrency.pending-is-aborted, timeouts.retry-continues
     fn admit<C: Call>(
         &self,
         request: &C,
@@ -154,6 +155,7 @@ impl CallPath {
             .map_err(|error| refused(&error, C::RPC))
     }
 
+    // spec: timeouts.only-the-opposite-cancels, errors.failure-is-an-error
     async fn run<C, F>(
         &self,
         request: C,

@@ -99,6 +99,7 @@ impl Offer {
 
     /// Checks the places that the driver answers with: their keys and values, that all prefixes are one, and that
     /// the plugin declares this service where there are any.
+    // spec: topology.one-prefix
     pub(crate) fn check_places(&self, field: &str, places: &[Topology], needs: PluginService) -> Result<()> {
         if !places.is_empty() && !self.has_service(needs) {
             let needs = needs.as_str_name();
@@ -118,6 +119,7 @@ impl Offer {
         Ok(())
     }
 
+    // spec: services.capabilities-are-served
     pub(crate) fn plugin_wire(&self) -> Vec<v1::PluginCapability> {
         use v1::plugin_capability::{Service, Type, VolumeExpansion};
         let services = self.services.iter().map(|service| Type::Service(Service { r#type: *service as i32 }));
@@ -149,6 +151,7 @@ impl Offer {
 }
 
 /// SINGLE_NODE_MULTI_WRITER brings the two modes that tell one workload from many.
+// spec: access-modes.newer-need-capability, node.mount-group
 fn check_mode(field: &str, capability: &VolumeCapability, tells_workloads: bool) -> Result<()> {
     let mode = capability.access_mode;
     if mode.needs_single_node_multi_writer() && !tells_workloads {

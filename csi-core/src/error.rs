@@ -116,6 +116,26 @@ impl Error {
     ///
     /// Callers act on codes, so it is the spec's table for the RPC that counts; where that has no row for a
     /// condition, it is the nearest code which its callers treat as what it is.
+    ///
+    /// - spec: `concurrency.pending-is-aborted`, `fields.invalid-is-invalid-argument`
+    /// - spec: `errors.status-codes-only`, `errors.code-of-the-condition`, `errors.permission-denied`
+    /// - spec: `errors.unauthenticated`, `probe.unhealthy`, `create-volume.out-of-range`
+    /// - spec: `create-volume.source-missing`, `create-volume.topology-unmet`
+    /// - spec: `controller-publish-volume.volume-missing`, `controller-publish-volume.node-missing`
+    /// - spec: `controller-publish-volume.on-another-node`, `controller-get-volume.missing`
+    /// - spec: `controller-modify-volume.missing`, `controller-expand-volume.missing`
+    /// - spec: `controller-expand-volume.in-use`, `controller-expand-volume.beyond-capabilities`
+    /// - spec: `controller-get-volume-health.missing`, `create-snapshot.no-room`
+    /// - spec: `delete-snapshot.group-member`, `delete-snapshot.in-use`, `get-snapshot.missing`
+    /// - spec: `create-volume-group-snapshot.not-together`, `create-volume-group-snapshot.no-room`
+    /// - spec: `delete-volume-group-snapshot.mismatch`, `delete-volume-group-snapshot.in-use`
+    /// - spec: `get-volume-group-snapshot.missing`, `get-volume-group-snapshot.mismatch`
+    /// - spec: `node-stage-volume.missing`, `node-stage-volume.beyond-capabilities`
+    /// - spec: `node-unstage-volume.missing`, `node-publish-volume.beyond-capabilities`
+    /// - spec: `node-publish-volume.missing`, `node-unpublish-volume.missing`, `node-get-volume-stats.missing`
+    /// - spec: `node-expand-volume.missing`, `node-expand-volume.in-use`, `node-expand-volume.out-of-range`
+    /// - spec: `node-expand-volume.beyond-capabilities`, `node-get-volume-health.missing`
+    /// - spec: `get-metadata-allocated.missing`, `get-metadata-delta.missing`, `get-metadata-delta.not-tracked`
     pub fn code(&self, rpc: Rpc) -> Code {
         match self {
             Self::InvalidArgument { .. } => Code::InvalidArgument,
@@ -159,6 +179,7 @@ impl Error {
     }
 
     /// The status for the caller: the code of this RPC, a message that is never empty, and no details.
+    // spec: errors.message, errors.no-details
     pub(crate) fn status(&self, rpc: Rpc) -> tonic::Status {
         let code = self.code(rpc);
         let message = self.to_string();

@@ -26,6 +26,8 @@ use crate::{Endpoint, Mode, NodeId, NodeInfo, Plugin, Registration, Result};
 /// let args = Args::parse_from(["driver", "--pool=fast", "--endpoint=unix:///run/csi/csi.sock", "--mode=node"]);
 /// assert_eq!(args.driver.mode, Mode::Node);
 /// ```
+///
+/// - spec: `environment.prefix`
 #[derive(Debug, Clone, clap::Args)]
 #[command(next_help_heading = "Driver")]
 #[non_exhaustive]
@@ -134,6 +136,7 @@ mod tests {
         DriverArgs::from_arg_matches(&matches)
     }
 
+    // spec: environment.prefix
     #[test]
     fn variables_leave_the_spec_its_prefix() {
         let command = DriverArgs::augment_args(Command::new("driver"));

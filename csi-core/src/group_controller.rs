@@ -17,11 +17,18 @@ use crate::{
 /// CREATE_DELETE_GET_VOLUME_GROUP_SNAPSHOT, the service's one capability. Spec: "GroupController Service RPC".
 #[async_trait]
 pub trait GroupController: Send + Sync + 'static {
-    /// Cuts a snapshot of each of the volumes at one moment, or finds the group that was cut for this name.
+    /// Cuts a snapshot of each of the volumes at one moment in the order of writes to all of them, or finds the group
+    /// that was cut for this name. Where the storage cannot promise that, it is an error.
+    ///
+    /// - spec: `create-volume-group-snapshot.one-moment`, `create-volume-group-snapshot.same-name-same-group`
+    /// - spec: `create-volume-group-snapshot.differs-is-already-exists`
+    /// - spec: `create-volume-group-snapshot.not-together`, `create-volume-group-snapshot.no-room`
+    /// - spec: `create-volume-group-snapshot.failure-leaves-nothing`
     ///
     /// # Errors
     /// [`Error::VolumeNotFound`](crate::Error::VolumeNotFound) (NOT_FOUND);
     /// [`Error::Incompatible`](crate::Error::Incompatible) (ALREADY_EXISTS) when the name has other sources;
+    /// [`Error::NotPossible`](crate::Error::NotPossible) (FAILED_PRECONDITION) when these volumes cannot be cut together;
     /// [`Error::LimitReached`](crate::Error::LimitReached) (RESOURCE_EXHAUSTED). After an error no snapshot of the
     /// group may be left.
     async fn create_volume_group_snapshot(
@@ -31,12 +38,18 @@ pub trait GroupController: Send + Sync + 'static {
 
     /// Deletes the group and its snapshots. A group that is not there is deleted already.
     ///
+    /// - spec: `delete-volume-group-snapshot.members-too`, `delete-volume-group-snapshot.mismatch`
+    /// - spec: `delete-volume-group-snapshot.in-use`
+    ///
     /// # Errors
     /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) when the ids are not the group's members;
     /// [`Error::InUse`](crate::Error::InUse) (FAILED_PRECONDITION).
     async fn delete_volume_group_snapshot(&self, request: DeleteVolumeGroupSnapshotRequest) -> Result<()>;
 
     /// The group.
+    ///
+    /// - spec: `get-volume-group-snapshot.current`, `get-volume-group-snapshot.missing`
+    /// - spec: `get-volume-group-snapshot.mismatch`
     ///
     /// # Errors
     /// [`Error::GroupSnapshotNotFound`](crate::Error::GroupSnapshotNotFound) (NOT_FOUND);
@@ -86,6 +99,7 @@ request! {
 }
 
 /// A snapshot of each volume that was asked for, and of no other.
+// spec: create-volume-group-snapshot.differs-is-already-exists
 fn check_sources(group: &VolumeGroupSnapshot, asked: &[String]) -> Result<()> {
     let have: BTreeSet<&str> = group.snapshots.iter().map(|one| one.source_volume_id.as_str()).collect();
     match have == asked.iter().map(String::as_str).collect() {
@@ -106,6 +120,7 @@ impl Call for CreateVolumeGroupSnapshotRequest {
         self.name.as_str()
     }
 
+    // spec: create-volume-group-snapshot.same-name-same-group
     fn claims(&self) -> Vec<Claim> {
         let sources: BTreeSet<&str> = self.source_volume_ids.iter().map(VolumeId::as_str).collect();
         let sources = sources.into_iter().map(|id| Claim::shared(Key::Volume(id.to_owned())));
@@ -135,6 +150,7 @@ impl Call for DeleteVolumeGroupSnapshotRequest {
         std::iter::once(group).chain(members).collect()
     }
 
+    // spec: delete-volume-group-snapshot.missing-is-ok
     fn settle(error: Error) -> Result<()> {
         match error {
             Error::GroupSnapshotNotFound(_) => Ok(()),
@@ -156,6 +172,7 @@ impl Call for GetVolumeGroupSnapshotRequest {
         self.group_snapshot_id.as_str()
     }
 
+    // spec: get-volume-group-snapshot.current
     fn reply(group: VolumeGroupSnapshot, request: &Self::Wire, offer: &Offer) -> Result<Self::Reply> {
         if group.group_snapshot_id.as_str() != request.group_snapshot_id {
             let other = group.group_snapshot_id;
@@ -174,6 +191,7 @@ impl Call for GroupControllerGetCapabilitiesRequest {
     type Answer = ();
     type Reply = v1::GroupControllerGetCapabilitiesResponse;
 
+    // spec: group-controller.capabilities
     fn reply((): (), _: &Self::Wire, _: &Offer) -> Result<Self::Reply> {
         use v1::group_controller_service_capability::{Rpc, Type, rpc};
         let r#type = rpc::Type::CreateDeleteGetVolumeGroupSnapshot as i32;

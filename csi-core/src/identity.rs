@@ -30,6 +30,8 @@ pub trait Identity: Send + Sync + 'static {
     /// How the plugin is. Sidecars call it until it is [`Readiness::Ready`], and liveness probes for ever after,
     /// so it should be cheap.
     ///
+    /// - spec: `probe.starting`, `probe.ready`, `probe.unhealthy`, `probe.documented`
+    ///
     /// # Errors
     /// [`Error::Unhealthy`](crate::Error::Unhealthy) (FAILED_PRECONDITION) when the plugin does not work or a
     /// dependency of its is missing: its container is restarted.
@@ -56,6 +58,7 @@ impl Call for GetPluginInfoRequest {
     type Answer = v1::GetPluginInfoResponse;
     type Reply = v1::GetPluginInfoResponse;
 
+    // spec: get-plugin-info.version
     fn reply(answer: Self::Answer, _: &Self::Wire, _: &Offer) -> Result<Self::Reply> {
         check_size("vendor_version", &answer.vendor_version, STRING_MAX).map_err(Error::broken)?;
         check_map("manifest", &answer.manifest).map_err(Error::broken)?;
@@ -68,6 +71,7 @@ impl Call for GetPluginCapabilitiesRequest {
     type Answer = ();
     type Reply = v1::GetPluginCapabilitiesResponse;
 
+    // spec: get-plugin-capabilities.same-everywhere
     fn reply((): (), _: &Self::Wire, offer: &Offer) -> Result<Self::Reply> {
         Ok(v1::GetPluginCapabilitiesResponse { capabilities: offer.plugin_wire() })
     }
@@ -78,6 +82,7 @@ impl Call for ProbeRequest {
     type Answer = Readiness;
     type Reply = v1::ProbeResponse;
 
+    // spec: probe.served, probe.starting, probe.ready
     fn reply(answer: Readiness, _: &Self::Wire, _: &Offer) -> Result<Self::Reply> {
         Ok(v1::ProbeResponse { ready: Some(answer == Readiness::Ready) })
     }

@@ -48,6 +48,8 @@ impl FromStr for LogFormat {
 ///
 /// A driver with a subscriber of its own, OpenTelemetry's say, does without this.
 ///
+/// - spec: `process.logs-to-standard-streams`
+///
 /// # Errors
 /// [`ServeError::Log`] when `levels` can't be read, or the process has a log already.
 pub fn init_log(format: LogFormat, levels: &str) -> Result<(), ServeError> {

@@ -35,6 +35,7 @@ pub enum Mode {
 }
 
 impl Mode {
+    // spec: process.knows-its-mode
     pub(crate) fn serves(self, service: Service) -> bool {
         match service {
             Service::Identity => true,
@@ -207,6 +208,12 @@ impl Plugin {
 
     /// A driver's whole `main`: [`serve_from_env`](Self::serve_from_env), errors printed to standard error, and
     /// the exit status: 0 after a signal, 2 when it could not start, 1 when serving failed.
+    ///
+    /// What the plugin needs of its container is for its documents: capabilities, resources, directories of its own.
+    /// It asks for none of the orchestrator's own files.
+    ///
+    /// - spec: `process.long-running`, `process.fails-fast`
+    /// - spec: `process.no-files-of-the-host`, `process.needs-documented`
     pub async fn run(self) -> ExitCode {
         let name = self.name.clone();
         exit_code(&name, self.serve_from_env().await)
@@ -297,6 +304,7 @@ fn exit_code(name: &str, served: Result<(), ServeError>) -> ExitCode {
 }
 
 /// The spec's rule for a plugin name.
+// spec: get-plugin-info.name
 fn check_name(name: &str) -> Result<(), String> {
     let alphanumeric = |character: Option<char>| character.is_some_and(|c| c.is_ascii_alphanumeric());
     let fits = (1..=63).contains(&name.len())
@@ -316,6 +324,7 @@ fn check_name(name: &str) -> Result<(), String> {
 mod tests {
     use super::*;
 
+    // spec: get-plugin-info.name
     #[test]
     fn plugin_names_keep_the_rule() {
         for good in ["a", "driver.csi.example.org", "a-b.c", &"x".repeat(63)] {
@@ -326,6 +335,7 @@ mod tests {
         }
     }
 
+    // spec: process.knows-its-mode
     #[test]
     fn a_mode_without_its_service_is_refused_with_the_mend() {
         let error = Plugin::new("a.b", "1").mode(Mode::Node).build().err().unwrap();

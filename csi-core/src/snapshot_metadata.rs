@@ -16,9 +16,13 @@ use crate::{Result, Rpc, Secrets, SnapshotId};
 use ranges::Ranges;
 
 /// SNAPSHOT_METADATA_SERVICE. Spec: "Snapshot Metadata Service RPCs".
+///
+/// - spec: `snapshot-metadata.both-served`
 #[async_trait]
 pub trait SnapshotMetadata: Send + Sync + 'static {
-    /// The ranges of the snapshot that hold data.
+    /// The ranges of the snapshot that hold data, all of them.
+    ///
+    /// - spec: `get-metadata-allocated.all-data`, `get-metadata-allocated.missing`
     ///
     /// # Errors
     /// [`Error::SnapshotNotFound`](crate::Error::SnapshotNotFound) (NOT_FOUND);
@@ -26,7 +30,9 @@ pub trait SnapshotMetadata: Send + Sync + 'static {
     /// offset past the volume's end is refused by the framework (OUT_OF_RANGE).
     async fn metadata_allocated(&self, request: GetMetadataAllocatedRequest) -> Result<BlockMetadata>;
 
-    /// The ranges of the target snapshot that differ from the base.
+    /// The ranges of the target snapshot that differ from the base, all of them.
+    ///
+    /// - spec: `get-metadata-delta.all-changes`, `get-metadata-delta.missing`, `get-metadata-delta.not-tracked`
     ///
     /// # Errors
     /// As [`metadata_allocated`](Self::metadata_allocated), and

@@ -9,6 +9,7 @@ use common::*;
 use csi_proto::v1;
 use tonic::Code;
 
+// spec: timeouts.retry-continues, timeouts.only-the-opposite-cancels
 #[tokio::test]
 async fn a_caller_that_gives_up_leaves_the_operation_to_the_retry() {
     let memory = Memory::gated();
@@ -78,6 +79,7 @@ async fn two_targets_run_together_and_stats_beside_them() {
     }
 }
 
+// spec: errors.failure-is-an-error
 #[tokio::test]
 async fn a_panic_is_internal_and_frees_the_volume() {
     let served = Served::start(plugin(Default::default())).await;
@@ -111,6 +113,7 @@ async fn who_joined_an_operation_that_panics_is_told_so() {
     assert_eq!(memory.begun.load(Ordering::SeqCst), 1, "the second one joined");
 }
 
+// spec: endpoint.nothing-beside
 #[tokio::test]
 async fn stopping_lets_operations_finish_and_removes_the_socket() {
     let memory = Memory::gated();
@@ -123,6 +126,7 @@ async fn stopping_lets_operations_finish_and_removes_the_socket() {
     served.stop.take().unwrap().send(()).unwrap();
     tokio::time::sleep(Duration::from_millis(20)).await;
     assert!(!served.server.is_finished(), "an operation is running");
+    assert!(std::fs::read_dir(served.directory.path()).unwrap().count() <= 1, "nothing is beside the socket");
     memory.gate.as_ref().unwrap().add_permits(1);
     running.await.unwrap().expect("the caller gets its answer");
     served.server.await.unwrap().unwrap();

@@ -246,6 +246,7 @@ async fn client(endpoint: Endpoint, seed: u64, calls: u64) -> Tally {
     tally
 }
 
+// spec: concurrency.simultaneous-calls, create-volume.one-volume-a-name
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_at_a_time_whatever_the_callers_do() {
     let calls =

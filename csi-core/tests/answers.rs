@@ -410,6 +410,20 @@ async fn check(served: &Served, puppet: &Puppet, log: &whole::log::Log, cases: V
     }
 }
 
+// spec: size-limits.string, size-limits.map, fields.not-negative, topology.one-prefix
+// spec: create-volume.capacity-range, create-volume.source-told
+// spec: create-volume.topology-met, create-volume.topology-needs-capability, create-volume.answers-an-id
+// spec: list-volumes.max-entries, controller-get-volume.current, get-capacity.not-negative
+// spec: controller-expand-volume.grows, controller-expand-volume.out-of-range
+// spec: controller-get-volume-health.current, controller-list-volume-health.only-unwell
+// spec: controller-list-volume-health.pages, volume-health.reason, volume-health.unique
+// spec: create-snapshot.other-source, create-snapshot.answer-complete
+// spec: create-snapshot.topology-needs-capability, list-snapshots.filters, list-snapshots.max-entries
+// spec: get-snapshot.current, create-volume-group-snapshot.differs-is-already-exists
+// spec: create-volume-group-snapshot.answer-complete, create-volume-group-snapshot.members-name-it
+// spec: create-volume-group-snapshot.ready-when-all-are, get-volume-group-snapshot.current
+// spec: node-get-volume-stats.usage, node-get-info.max-volumes, node-get-info.topology-needs-capability
+// spec: node-get-volume-health.current, node-get-storage-health.unique
 #[tokio::test]
 async fn answers_keep_the_spec_or_are_internal() {
     let log = whole::log::Log::start();

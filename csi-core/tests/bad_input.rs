@@ -29,6 +29,7 @@ fn range(required_bytes: i64, limit_bytes: i64) -> Option<v1::CapacityRange> {
     Some(v1::CapacityRange { required_bytes, limit_bytes })
 }
 
+// spec: fields.invalid-is-invalid-argument, create-volume.all-capabilities
 #[tokio::test]
 async fn what_contradicts_itself_is_named() {
     let served = Served::start(plugin(Default::default())).await;

@@ -7,6 +7,7 @@ mod whole;
 use common::Served;
 use whole::samples::CANARY;
 
+// spec: secrets.not-leaked, mount-flags.not-leaked
 #[tokio::test]
 async fn a_secret_is_in_no_log_and_no_status() {
     let log = whole::log::Log::start();

@@ -22,6 +22,7 @@ async fn call_all(channel: &Channel) -> (usize, usize) {
     (calls, successes)
 }
 
+// spec: secrets.not-leaked
 #[tokio::test]
 async fn no_log_has_the_canary() {
     for format in ["text", "json"] {

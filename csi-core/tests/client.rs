@@ -32,6 +32,7 @@ impl Identity for Slow {
     }
 }
 
+// spec: probe.starting, probe.ready
 #[tokio::test]
 async fn waits_for_a_plugin_that_is_not_there_yet() {
     let directory = tempfile::tempdir().unwrap();
@@ -50,6 +51,7 @@ async fn waits_for_a_plugin_that_is_not_there_yet() {
     serving.abort();
 }
 
+// spec: probe.unhealthy
 #[tokio::test]
 async fn does_not_wait_for_a_plugin_that_failed() {
     let ill = Slow { ill: true, ..Slow::default() };

@@ -37,6 +37,9 @@ async fn refusal(plugin: Plugin) -> Option<String> {
     }
 }
 
+// spec: access-modes.oldest-stays, process.fails-fast, volume-expansion.online-is-served
+// spec: volume-expansion.offline-is-served, list-volumes.published-nodes-needs-publish
+// spec: create-volume.from-snapshot, controller-list-volume-health.needs-get
 #[tokio::test]
 async fn each_contradiction_is_refused_with_its_mend() {
     let cases: Vec<(Plugin, &str, &str)> = vec![
@@ -178,6 +181,7 @@ impl Controller for NewModesOnly {
     }
 }
 
+// spec: get-plugin-capabilities.same-everywhere
 #[tokio::test]
 async fn the_whole_plugin_s_capabilities_are_told_in_every_mode() {
     let mut told = Vec::new();
@@ -190,6 +194,7 @@ async fn the_whole_plugin_s_capabilities_are_told_in_every_mode() {
     assert!(told.iter().all(|other| *other == told[0]));
 }
 
+// spec: services.capabilities-are-served
 #[tokio::test]
 async fn a_capability_that_is_taken_back_is_neither_told_nor_served() {
     let controller = whole::controller()

@@ -9,6 +9,13 @@ use csi_core::Rpc;
 use tonic::Code;
 use whole::walk::cases;
 
+// spec: services.identity-everywhere, size-limits.string, size-limits.map, size-limits.mount-flags
+// spec: size-limits.node-id, size-limits.paths, fields.required, fields.required-list, fields.one-of
+// spec: fields.not-negative, fields.names, fields.invalid-is-invalid-argument, endpoint.all-services
+// spec: probe.served, create-volume.answers-an-id, validate-volume-capabilities.served
+// spec: group-controller.capabilities, node.paths-absolute, node-publish-volume.needs-staging-path
+// spec: node-get-capabilities.served, node-get-info.served, snapshot-metadata.both-served
+// spec: snapshot-metadata.offset-out-of-range
 #[tokio::test]
 async fn each_field_of_each_rpc_is_checked_and_named() {
     let served = Served::start(whole::plugin()).await;

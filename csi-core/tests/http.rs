@@ -252,6 +252,7 @@ async fn grpc_health_is_the_plugins_probe() {
     assert_eq!(watched.message().await.unwrap().unwrap().status, 2);
 }
 
+// spec: endpoint.all-services
 #[tokio::test]
 async fn reflection_lists_the_services() {
     use tonic_reflection::pb::v1::server_reflection_client::ServerReflectionClient;

@@ -101,6 +101,8 @@ async fn allocated(
     }
 }
 
+// spec: snapshot-metadata.one-type, snapshot-metadata.max-results, snapshot-metadata.starting-offset
+// spec: snapshot-metadata.ends-when-all-is-sent
 #[tokio::test]
 async fn offset_and_results_are_kept_by_the_framework() {
     let served = served(Blocks::default()).await;
@@ -116,6 +118,9 @@ async fn offset_and_results_are_kept_by_the_framework() {
     assert!(status.message().starts_with("starting_offset"), "{status}");
 }
 
+// spec: snapshot-metadata.offset-out-of-range, snapshot-metadata.ends-when-all-is-sent
+// spec: snapshot-metadata.failure-ends-the-stream, get-metadata-allocated.missing
+// spec: get-metadata-delta.not-tracked
 #[tokio::test]
 async fn errors_before_and_within_the_stream_end_it_with_their_code() {
     let served = served(Blocks::default()).await;
@@ -141,6 +146,7 @@ async fn errors_before_and_within_the_stream_end_it_with_their_code() {
     }
 }
 
+// spec: snapshot-metadata.interruption-ends-the-work
 #[tokio::test]
 async fn a_caller_that_leaves_ends_the_work() {
     let blocks = Blocks::default();
@@ -161,6 +167,7 @@ async fn a_caller_that_leaves_ends_the_work() {
     assert!(yielded.load(Ordering::SeqCst) < 1_000_000, "no more is read than the caller takes");
 }
 
+// spec: snapshot-metadata.both-served
 #[tokio::test]
 async fn a_plugin_without_the_service_says_so() {
     let served = Served::start(Plugin::new("bare.csi.example.org", "1")).await;

@@ -37,6 +37,8 @@ fn named<T: std::fmt::Debug>(answer: Result<tonic::Response<T>, tonic::Status>, 
     assert_eq!(status.message().split(':').next(), Some(field), "{status}");
 }
 
+// spec: access-modes.newer-need-capability, validate-volume-capabilities.all-or-none
+// spec: controller-expand-volume.beyond-capabilities, node-expand-volume.beyond-capabilities
 #[tokio::test]
 async fn newer_modes_need_single_node_multi_writer() {
     let served = served().await;
@@ -76,6 +78,9 @@ async fn newer_modes_need_single_node_multi_writer() {
     }
 }
 
+// spec: create-volume.mutable-parameters-need-capability, create-volume.source-not-supported
+// spec: create-volume.topology-needs-capability, controller-publish-volume.readonly-needs-capability
+// spec: get-capacity.place-needs-capability, create-snapshot.topology-needs-capability, node.mount-group
 #[tokio::test]
 async fn fields_need_their_capability() {
     let served = served().await;
@@ -122,6 +127,7 @@ async fn fields_need_their_capability() {
     named(node.node_publish_volume(request).await, "volume_capability.mount.volume_mount_group");
 }
 
+// spec: topology.keys, topology.values, topology.preferred-is-requisite, topology.one-list-is-given
 #[tokio::test]
 async fn places_keep_the_rules_of_topology() {
     let served = Served::start(whole::plugin()).await;

@@ -145,6 +145,7 @@ fn slow() -> Option<v1::VolumeCondition> {
     Some(v1::VolumeCondition { abnormal: true, message: "DiskSlow: a disk is slow".into() })
 }
 
+// spec: list-volumes.condition, controller-get-volume.condition, node-get-volume-stats.condition
 #[tokio::test]
 async fn health_is_told_as_a_condition_where_older_callers_are_served() {
     let ward = Arc::new(Ward::default());
@@ -169,6 +170,7 @@ async fn health_is_told_as_a_condition_where_older_callers_are_served() {
     assert!(format!("{told:?}").contains("VolumeCondition"), "{told:?}");
 }
 
+// spec: list-volumes.condition
 #[tokio::test]
 async fn one_listing_of_what_is_not_well_serves_a_whole_page() {
     let ward = Arc::new(Ward::default());

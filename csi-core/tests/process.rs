@@ -12,6 +12,7 @@ use program::Program;
 use prost::Message;
 use raw::{Raw, Travel, kubelet_again, kubelet_get_info};
 
+// spec: process.long-running, process.logs-to-standard-streams
 #[tokio::test]
 async fn sigterm_ends_all_that_is_served_and_the_status_is_0() {
     let registry = tempfile::tempdir().unwrap();
@@ -48,6 +49,7 @@ async fn a_refusal_is_status_1_with_the_kubelets_words() {
     assert!(!program.socket().exists() && !socket.exists(), "the sockets are gone");
 }
 
+// spec: process.fails-fast
 #[tokio::test]
 async fn what_can_not_start_is_status_2_and_says_the_mend() {
     for (flags, mend) in [

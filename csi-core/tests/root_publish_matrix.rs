@@ -215,6 +215,8 @@ fn in_private(test: impl AsyncFnOnce() + Send) {
     });
 }
 
+// spec: node-publish-volume.repeated-is-ok, node-publish-volume.differs-is-already-exists
+// spec: node-publish-volume.second-target, node-publish-volume.readonly
 #[test]
 fn directories() {
     in_private(async || {
@@ -228,6 +230,7 @@ fn directories() {
     });
 }
 
+// spec: node-publish-volume.differs-is-already-exists, node-publish-volume.second-target
 #[test]
 fn filesystems_on_devices() {
     in_private(async || {
@@ -241,6 +244,8 @@ fn filesystems_on_devices() {
     });
 }
 
+// spec: node-publish-volume.differs-is-already-exists, node-publish-volume.second-target
+// spec: node-publish-volume.device-at-target, node-publish-volume.readonly
 #[test]
 fn raw_devices() {
     in_private(async || {

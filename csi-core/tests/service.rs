@@ -9,6 +9,7 @@ use csi_core::{AccessMode, Mode, NodeService, Plugin};
 use csi_proto::v1;
 use tonic::Code;
 
+// spec: services.capabilities-are-served, get-plugin-info.version
 #[tokio::test]
 async fn capabilities_are_what_is_registered() {
     let served = Served::start(plugin(Default::default())).await;
@@ -39,6 +40,7 @@ async fn capabilities_are_what_is_registered() {
     assert_eq!((node.node_id.as_str(), node.max_volumes_per_node), ("node-1", 7));
 }
 
+// spec: services.unsupported-is-unimplemented, errors.message
 #[tokio::test]
 async fn what_is_not_offered_is_unimplemented_with_a_message() {
     let memory: Arc<Memory> = Arc::default();
@@ -65,6 +67,8 @@ async fn what_is_not_offered_is_unimplemented_with_a_message() {
     served.node().node_publish_volume(request).await.unwrap();
 }
 
+// spec: services.identity-everywhere, services.unsupported-is-unimplemented, process.knows-its-mode
+// spec: get-plugin-capabilities.same-everywhere
 #[tokio::test]
 async fn a_mode_hides_services_and_not_capabilities() {
     let served = Served::start(plugin(Default::default()).mode(Mode::Node)).await;
@@ -76,6 +80,8 @@ async fn a_mode_hides_services_and_not_capabilities() {
     assert!(format!("{plugin:?}").contains("ControllerService"));
 }
 
+// spec: create-volume.same-name-same-volume, create-volume.one-volume-a-name
+// spec: create-volume.differs-is-already-exists
 #[tokio::test]
 async fn a_repeated_create_is_ok_when_it_fits_and_a_conflict_when_not() {
     let served = Served::start(plugin(Default::default())).await;
@@ -91,6 +97,7 @@ async fn a_repeated_create_is_ok_when_it_fits_and_a_conflict_when_not() {
     assert_eq!(status.code(), Code::AlreadyExists, "{status}");
 }
 
+// spec: delete-volume.missing-is-ok
 #[tokio::test]
 async fn deleting_what_is_not_there_is_done() {
     let served = Served::start(plugin(Default::default())).await;
@@ -98,6 +105,8 @@ async fn deleting_what_is_not_there_is_done() {
     served.controller().delete_volume(request).await.expect("the driver said not found, and that is done");
 }
 
+// spec: create-volume.all-capabilities, validate-volume-capabilities.all-or-none
+// spec: validate-volume-capabilities.confirms-what-was-asked, validate-volume-capabilities.missing
 #[tokio::test]
 async fn capabilities_are_confirmed_all_or_none() {
     let served = Served::start(plugin(Default::default())).await;

@@ -16,6 +16,7 @@ fn map(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
     pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
 }
 
+// spec: node-get-volume-stats.missing
 #[cfg(all(feature = "mount", target_os = "linux"))]
 #[tokio::test]
 async fn trap_1_stats_of_a_relative_or_unknown_path_are_not_found() {
@@ -44,6 +45,7 @@ async fn trap_1_stats_of_a_relative_or_unknown_path_are_not_found() {
     }
 }
 
+// spec: node-publish-volume.needs-staging-path
 #[tokio::test]
 async fn trap_2_an_inline_volume_has_no_staging_path() {
     let served = Served::start(plugin(Arc::default())).await;

@@ -21,6 +21,8 @@ fn is_free(path: &Path) -> bool {
     BlockDevice::open(path).unwrap().in_use().unwrap() == DeviceUse::Free
 }
 
+// spec: node-stage-volume.repeated-is-ok, node-unstage-volume.undoes, node-unstage-volume.not-staged-is-ok
+// spec: node-unpublish-volume.repeated-is-ok
 #[test]
 fn every_step_can_be_repeated() {
     for filesystem in Filesystem::ALL {
@@ -72,6 +74,7 @@ fn every_step_can_be_repeated() {
     }
 }
 
+// spec: node-stage-volume.differs-is-already-exists
 #[test]
 fn another_device_at_the_staging_directory_is_refused() {
     private_mount_namespace(|| {
@@ -91,6 +94,7 @@ fn another_device_at_the_staging_directory_is_refused() {
     });
 }
 
+// spec: node-stage-volume.differs-is-already-exists
 #[test]
 fn the_same_device_with_other_options_is_refused() {
     private_mount_namespace(|| {
@@ -193,6 +197,7 @@ fn a_larger_device_is_used_when_staged_next() {
     }
 }
 
+// spec: node-expand-volume.grows
 #[test]
 fn a_staged_volume_expands_or_says_what_it_needs() {
     for filesystem in Filesystem::ALL {

@@ -228,10 +228,12 @@ fn many_forced_unmounts_at_once_take_turns() {
             });
             let unmounts: Vec<_> =
                 (0..32).map(|_| scope.spawn(|| bounded(BOUND, || forced().at(&staging)))).collect();
-            for unmount in unmounts {
-                unmount.join().unwrap().unwrap();
-            }
+            let outcomes: Vec<_> = unmounts.into_iter().map(|unmount| unmount.join()).collect();
+            // Before anything may panic: the scope waits for the watcher.
             is_done.store(true, std::sync::atomic::Ordering::Relaxed);
+            for outcome in outcomes {
+                outcome.unwrap().unwrap();
+            }
             watcher.join().unwrap()
         });
         assert_eq!(staging.state().unwrap(), MountState::NotMounted);

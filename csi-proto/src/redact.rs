@@ -184,6 +184,7 @@ mod tests {
         }
     }
 
+    // spec: mount-flags.not-leaked
     #[test]
     fn other_values_are_hidden() {
         for (flag, expected) in [

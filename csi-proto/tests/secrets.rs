@@ -105,6 +105,7 @@ macro_rules! show_no_canary {
     }};
 }
 
+// spec: secrets.not-leaked
 #[test]
 fn no_message_shows_a_secret() {
     let walked: BTreeSet<String> = for_each_message!(show_no_canary);

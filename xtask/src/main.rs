@@ -2,6 +2,7 @@
 
 mod ci;
 mod codegen;
+mod coverage;
 mod elf;
 mod failure;
 mod kernels;
@@ -11,7 +12,7 @@ mod step;
 mod target;
 mod test;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 pub(crate) use failure::Failure;
@@ -30,6 +31,7 @@ Usage: cargo xtask <command>
                       on one of them, or `newest`, or `all`; only suites with SUITE in `package/program`
   ci                  the gate: format, fresh codegen, clippy, tests, docs, each feature alone, a static build, and
                       the tests on the oldest and the newest kernel that can be had
+  coverage            print what the spec asks of a plugin, who keeps it, and how many places cite it, with counts
   needs               list what the tests need of this machine, and what of it is missing
   needs --packages    print the Debian packages that are missing and nothing else, for apt-get install
 
@@ -41,6 +43,15 @@ Root and ordinary users:
 
 Exit status: 0 all is well; 1 something failed; 2 wrong usage, or the machine lacks something.
 ";
+
+fn print_coverage(root: &Path) -> Result<(), Failure> {
+    let coverage = coverage::Coverage::read(root)?;
+    print!("{}", coverage.table());
+    match coverage.problems() {
+        problems if problems.is_empty() => Ok(()),
+        problems => Err(Failure::new(problems.join("\n"))),
+    }
+}
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -58,6 +69,7 @@ fn main() -> ExitCode {
             kernels::run(&root, &choice, rest.get(1).unwrap_or(&"")).map(drop)
         }
         ["ci"] => ci::run(&root),
+        ["coverage"] => print_coverage(&root),
         ["needs"] => needs::report(),
         ["needs", "--packages"] => {
             needs::print_packages();

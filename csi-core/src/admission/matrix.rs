@@ -263,6 +263,7 @@ fn claims_are_those_of_the_document() {
     }
 }
 
+// spec: concurrency.simultaneous-calls, concurrency.pending-is-aborted
 #[test]
 fn every_pair_excludes_as_in_the_document() {
     let document = table_below("Who excludes whom");

@@ -84,6 +84,8 @@ impl CallPath {
 }
 
 /// Sends the messages as fast as the caller takes them. How it ended; `None` when the caller left before.
+// spec: snapshot-metadata.ends-when-all-is-sent, snapshot-metadata.failure-ends-the-stream
+// spec: snapshot-metadata.interruption-ends-the-work
 async fn send<C: StreamCall>(
     mut messages: C::Messages,
     sender: mpsc::Sender<Result<C::Item, Status>>,

@@ -27,6 +27,8 @@ const CONTROLLER_NEEDS: [(Controller, Controller, &str); 6] = [
     (Controller::ListVolumeHealth, Controller::GetVolumeHealth, "get_volume_health()"),
 ];
 
+// spec: list-volumes.published-nodes-needs-publish
+// spec: create-volume.from-snapshot, controller-list-volume-health.needs-get
 fn controller(offer: &Offer) -> Result<(), String> {
     for (one, other, method) in CONTROLLER_NEEDS {
         if offer.has_controller(one) && !offer.has_controller(other) {
@@ -39,6 +41,7 @@ fn controller(offer: &Offer) -> Result<(), String> {
     Ok(())
 }
 
+// spec: volume-expansion.online-is-served, volume-expansion.offline-is-served
 fn expansion(offer: &Offer, parts: &Parts<'_>) -> Result<(), String> {
     let by_controller = parts.controller.and_then(|table| table.expansion);
     if let (Some(one), Some(other)) = (by_controller, parts.declared.expansion)
@@ -66,6 +69,7 @@ fn expansion(offer: &Offer, parts: &Parts<'_>) -> Result<(), String> {
     }
 }
 
+// spec: create-volume.from-snapshot
 fn plugin(offer: &Offer, parts: &Parts<'_>) -> Result<(), String> {
     let cuts = offer.has_controller(Controller::CreateDeleteSnapshot) || parts.group_controller;
     if offer.has_service(PluginService::SnapshotAccessibilityConstraints) && !cuts {
@@ -103,6 +107,7 @@ fn single_node_multi_writer(offer: &Offer, parts: &Parts<'_>) -> Result<(), Stri
 }
 
 /// Who takes one of the two newer modes takes SINGLE_NODE_WRITER, which older callers send in their stead.
+// spec: access-modes.oldest-stays
 fn oldest_mode(table: &ControllerTable) -> Result<(), String> {
     if !table.offered.contains(&Controller::SingleNodeMultiWriter) {
         return Ok(());

@@ -29,6 +29,7 @@ pub(crate) struct Conditions {
 
 impl Conditions {
     /// The volume with its condition.
+    // spec: controller-get-volume.condition
     pub(crate) async fn of_volume(&self, volume: VolumeListing) -> Result<Listed> {
         let Some(driver) = &self.get else { return Ok(Listed { volume, condition: None }) };
         let wire = v1::ControllerGetVolumeHealthRequest {
@@ -41,6 +42,7 @@ impl Conditions {
 
     /// The page with its volumes' conditions. Where the driver lists the volumes that are not well, that list is
     /// read instead of asking for each volume.
+    // spec: list-volumes.condition
     pub(crate) async fn of_page(&self, page: Page<VolumeListing>) -> Result<Page<Listed>> {
         let mut entries = Vec::with_capacity(page.entries.len());
         match &self.list {

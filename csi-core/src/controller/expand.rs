@@ -15,11 +15,16 @@ use crate::{Error, RequiredCapacity, Result, Rpc, Secrets, VolumeCapability, Vol
 #[async_trait]
 pub trait ExpandVolume: Controller {
     /// Makes the volume at least as large as required. One that is large enough is `Ok` again; a volume never
-    /// shrinks.
+    /// shrinks. With [`Expansion::Online`](crate::Expansion::Online), one that is published grows too.
+    ///
+    /// - spec: `volume-expansion.online-grows-published`, `controller-expand-volume.grows`
+    /// - spec: `controller-expand-volume.large-enough-is-ok`, `controller-expand-volume.missing`
+    /// - spec: `controller-expand-volume.in-use`, `controller-expand-volume.out-of-range`
     ///
     /// # Errors
     /// [`Error::VolumeNotFound`] (NOT_FOUND); [`Error::OutOfRange`] (OUT_OF_RANGE); [`Error::InUse`]
-    /// (FAILED_PRECONDITION) when it is published and the driver expands offline only.
+    /// (FAILED_PRECONDITION) when it is published and the driver expands offline only;
+    /// [`Error::Unsupported`] (INVALID_ARGUMENT) for a use that the volume is not for.
     async fn expand_volume(&self, request: ControllerExpandVolumeRequest) -> Result<Expanded>;
 }
 
@@ -55,6 +60,7 @@ impl Call for ControllerExpandVolumeRequest {
         self.volume_id.as_str()
     }
 
+    // spec: controller-expand-volume.beyond-capabilities
     fn permitted(&self, offer: &Offer) -> Result<()> {
         let capability = self.volume_capability.as_ref();
         capability.map_or(Ok(()), |capability| offer.check_controller_use("volume_capability", capability))
@@ -64,6 +70,7 @@ impl Call for ControllerExpandVolumeRequest {
         vec![Claim::alone(Key::Volume(self.volume_id.as_str().to_owned()))]
     }
 
+    // spec: controller-expand-volume.grows, controller-expand-volume.out-of-range
     fn reply(answer: Expanded, request: &Self::Wire, _: &Offer) -> Result<Self::Reply> {
         let required = request.capacity_range.as_ref().map_or(0, |range| range.required_bytes);
         let capacity_bytes = signed("capacity_bytes", answer.capacity_bytes)?;

@@ -15,7 +15,11 @@ use crate::{Error, Result, Rpc, Secrets, Token, VolumeHealth, VolumeId};
 /// One volume's health. Spec: "ControllerGetVolumeHealth".
 #[async_trait]
 pub trait GetVolumeHealth: Controller {
-    /// What is wrong with the volume, as the storage system sees it; nothing, when it is well.
+    /// What is wrong with the volume, as the storage system sees it; nothing, when it is well. An
+    /// entry stays until its condition is gone, also beside a newer one.
+    ///
+    /// - spec: `volume-health.entry-stays`
+    /// - spec: `controller-get-volume-health.current`, `controller-get-volume-health.missing`
     ///
     /// # Errors
     /// [`Error::VolumeNotFound`](crate::Error::VolumeNotFound) (NOT_FOUND).
@@ -36,6 +40,8 @@ request! {
 #[async_trait]
 pub trait ListVolumeHealth: GetVolumeHealth {
     /// A page of the volumes that something is wrong with, and of no others.
+    ///
+    /// - spec: `controller-list-volume-health.only-unwell`, `controller-list-volume-health.pages`
     ///
     /// # Errors
     /// [`Error::InvalidToken`](crate::Error::InvalidToken) (ABORTED).
@@ -77,6 +83,7 @@ impl Call for ControllerListVolumeHealthRequest {
     type Answer = Page<VolumeHealth>;
     type Reply = v1::ControllerListVolumeHealthResponse;
 
+    // spec: controller-list-volume-health.only-unwell
     fn reply(page: Page<VolumeHealth>, request: &Self::Wire, _: &Offer) -> Result<Self::Reply> {
         let entry = |health: VolumeHealth| match health.entries.is_empty() {
             true => Err(Error::broken(format!("entries: nothing is wrong with volume {}", health.volume_id))),

@@ -29,6 +29,9 @@ pub struct VolumeListing {
 pub trait ListVolumes: Controller {
     /// A page of all volumes, in an order that stays while volumes come and go.
     ///
+    /// - spec: `list-volumes.all`, `list-volumes.max-entries`, `list-volumes.bad-token`
+    /// - spec: `list-volumes.published-nodes`
+    ///
     /// # Errors
     /// [`Error::InvalidToken`](crate::Error::InvalidToken) (ABORTED): the caller starts again.
     async fn list_volumes(&self, request: ListVolumesRequest) -> Result<Page<VolumeListing>>;
@@ -49,6 +52,9 @@ request! {
 pub trait GetVolume: Controller {
     /// The volume and the nodes that it is attached to.
     ///
+    /// - spec: `controller-get-volume.current`, `controller-get-volume.missing`
+    /// - spec: `controller-get-volume.published-nodes`
+    ///
     /// # Errors
     /// [`Error::VolumeNotFound`](crate::Error::VolumeNotFound) (NOT_FOUND).
     async fn get_volume(&self, request: ControllerGetVolumeRequest) -> Result<VolumeListing>;
@@ -65,7 +71,10 @@ request! {
 /// How much room there is. Spec: "GetCapacity".
 #[async_trait]
 pub trait GetCapacity: Controller {
-    /// The room for volumes of this kind at this place. Asked often, with no secrets.
+    /// The room for volumes of this kind at this place: with these parameters, for all of these capabilities. Tell the
+    /// largest and smallest size of a volume where there are such. Asked often, with no secrets.
+    ///
+    /// - spec: `get-capacity.for-what-is-asked`, `get-capacity.sizes`
     ///
     /// # Errors
     /// Those of any RPC; a place or parameters that the driver does not know have no room, which is no error.
@@ -101,6 +110,7 @@ impl Call for ListVolumesRequest {
     type Answer = Page<Listed>;
     type Reply = v1::ListVolumesResponse;
 
+    // spec: list-volumes.published-nodes
     #[allow(deprecated, reason = "the condition is answered for callers of spec v1.12.0")]
     fn reply(page: Page<Listed>, request: &Self::Wire, offer: &Offer) -> Result<Self::Reply> {
         use v1::list_volumes_response::{Entry, VolumeStatus};
@@ -125,6 +135,7 @@ impl Call for ControllerGetVolumeRequest {
         self.volume_id.as_str()
     }
 
+    // spec: controller-get-volume.current, controller-get-volume.published-nodes
     #[allow(deprecated, reason = "the condition is answered for callers of spec v1.12.0")]
     fn reply(answer: Listed, request: &Self::Wire, offer: &Offer) -> Result<Self::Reply> {
         let VolumeListing { volume, published_node_ids } = answer.volume;
@@ -145,6 +156,7 @@ impl Call for GetCapacityRequest {
     type Answer = Capacity;
     type Reply = v1::GetCapacityResponse;
 
+    // spec: get-capacity.place-needs-capability
     fn permitted(&self, offer: &Offer) -> Result<()> {
         for (at, capability) in self.volume_capabilities.iter().enumerate() {
             offer.check_controller_use(&format!("volume_capabilities[{at}]"), capability)?;
@@ -158,6 +170,7 @@ impl Call for GetCapacityRequest {
         Ok(())
     }
 
+    // spec: get-capacity.not-negative
     fn reply(answer: Capacity, _: &Self::Wire, _: &Offer) -> Result<Self::Reply> {
         let optional = |field: &str, bytes: Option<u64>| bytes.map(|bytes| signed(field, bytes)).transpose();
         Ok(v1::GetCapacityResponse {

@@ -68,6 +68,8 @@ pub trait Controller: Send + Sync + 'static {
     ///
     /// Asked for every capability in CreateVolume (what is not supported is INVALID_ARGUMENT, by index) and in
     /// ValidateVolumeCapabilities (what is not supported is not confirmed).
+    ///
+    /// - spec: `create-volume.all-capabilities`, `validate-volume-capabilities.all-or-none`
     fn supports(&self, capability: &VolumeCapability) -> bool;
 }
 
@@ -100,6 +102,8 @@ impl ValidateVolumeCapabilitiesRequest {
     /// The framework's own method for this RPC.
     ///
     /// `offered` are the controller's capabilities.
+    // spec: validate-volume-capabilities.served, validate-volume-capabilities.all-or-none
+    // spec: validate-volume-capabilities.missing
     pub(crate) async fn answer(
         self,
         controller: &dyn Controller,
@@ -141,6 +145,7 @@ impl Call for ValidateVolumeCapabilitiesRequest {
         self.volume_id.as_str()
     }
 
+    // spec: validate-volume-capabilities.confirms-what-was-asked
     fn reply(answer: Validated, request: &Self::Wire, _: &Offer) -> Result<Self::Reply> {
         use v1::validate_volume_capabilities_response::Confirmed;
         Ok(match answer {

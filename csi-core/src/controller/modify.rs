@@ -17,6 +17,9 @@ pub trait ModifyVolume: Controller {
     /// Gives the named parameters these values; parameters that are not named stay. Values that it has already
     /// are `Ok`.
     ///
+    /// - spec: `controller-modify-volume.repeated-is-ok`, `controller-modify-volume.absent-keys-stay`
+    /// - spec: `controller-modify-volume.invalid-changes-nothing`, `controller-modify-volume.missing`
+    ///
     /// # Errors
     /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) (INVALID_ARGUMENT) for a parameter that can't be
     /// changed so, and then none may have been; [`Error::VolumeNotFound`](crate::Error::VolumeNotFound).

@@ -14,6 +14,7 @@ pub struct Page<T> {
 impl<T> Page<T> {
     /// The entries and the token on the wire, once the page keeps the rules: no more entries than were asked for,
     /// where a number was; and a token that leads on.
+    // spec: list-volumes.max-entries, controller-list-volume-health.pages, list-snapshots.max-entries
     pub(crate) fn answer<W>(
         self,
         max_entries: i32,

@@ -17,16 +17,27 @@ use v1::controller_service_capability::rpc::Type as Capability;
 /// Attaching volumes to nodes and detaching them. Spec: "ControllerPublishVolume", "ControllerUnpublishVolume".
 #[async_trait]
 pub trait PublishUnpublishVolume: Controller {
-    /// Makes the volume available on the node. One that is there already, and compatibly, is `Ok` again.
+    /// Makes the volume available on the node, usable as its capability says, and read-only where that is asked. One
+    /// that is there already, and compatibly, is `Ok` again. This runs on any machine: the node is the request's.
+    ///
+    /// - spec: `controller-publish-volume.repeated-is-ok`
+    /// - spec: `controller-publish-volume.differs-is-already-exists`
+    /// - spec: `controller-publish-volume.usable-as-described`, `controller-publish-volume.readonly`
+    /// - spec: `controller-publish-volume.volume-missing`, `controller-publish-volume.node-missing`
+    /// - spec: `controller-publish-volume.on-another-node`, `controller-publish-volume.limit`
+    /// - spec: `controller-publish-volume.runs-anywhere`
     ///
     /// # Errors
     /// [`Error::VolumeNotFound`], [`Error::NodeNotFound`] (NOT_FOUND); [`Error::Incompatible`] (ALREADY_EXISTS)
-    /// when it is there in another way; [`Error::PublishedElsewhere`] (FAILED_PRECONDITION);
+    /// when it is there in another way; [`Error::PublishedElsewhere`] (FAILED_PRECONDITION), which names the node;
     /// [`Error::LimitReached`] (RESOURCE_EXHAUSTED) when the node can't take more.
     async fn publish_volume(&self, request: ControllerPublishVolumeRequest) -> Result<Published>;
 
     /// Takes the volume away from the node, or from all nodes where the request names none. One that is not
     /// there is `Ok`.
+    ///
+    /// - spec: `controller-unpublish-volume.not-attached-is-ok`, `controller-unpublish-volume.all-nodes`
+    /// - spec: `controller-unpublish-volume.missing`
     ///
     /// # Errors
     /// [`Error::VolumeNotFound`], [`Error::NodeNotFound`] (NOT_FOUND), where the driver can't be sure that it is
@@ -38,6 +49,8 @@ pub trait PublishUnpublishVolume: Controller {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Published {
     /// Handed to the node's stage and publish calls. No secrets: it is stored in the clear.
+    ///
+    /// - spec: `controller-publish-volume.context-without-secrets`
     pub publish_context: BTreeMap<String, String>,
 }
 
@@ -72,6 +85,7 @@ request! {
 }
 
 /// One node's attachment runs beside another's; `None`, which is all of them, beside none.
+// spec: controller-unpublish-volume.all-nodes
 fn attachment_claims(volume_id: &VolumeId, node_id: Option<&NodeId>) -> Vec<Claim> {
     let volume = volume_id.to_string();
     let shared = Claim::shared(Key::Volume(volume.clone()));
@@ -93,6 +107,7 @@ impl Call for ControllerPublishVolumeRequest {
         self.volume_id.as_str()
     }
 
+    // spec: controller-publish-volume.readonly-needs-capability
     fn permitted(&self, offer: &Offer) -> Result<()> {
         offer.check_controller_use("volume_capability", &self.volume_capability)?;
         if self.readonly && !offer.has_controller(Capability::PublishReadonly) {

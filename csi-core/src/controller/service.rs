@@ -273,6 +273,8 @@ impl<D: Controller> ControllerService<D> {
     }
 
     /// Offers LIST_VOLUME_HEALTH, and GET_VOLUME_HEALTH, which it implies. Alpha, new in spec v1.13.0.
+    ///
+    /// - spec: `controller-list-volume-health.needs-get`
     #[must_use]
     pub fn list_volume_health(mut self) -> Self
     where

@@ -21,7 +21,14 @@ use crate::{
 #[async_trait]
 pub trait CreateDeleteSnapshot: Controller {
     /// Cuts the snapshot, or finds the one that was cut for this name before. Returns once the moment of the cut is
-    /// past; work that goes on after that is told by `ready_to_use`, and the caller asks again until it is set.
+    /// past; work that goes on after that is told by `ready_to_use`, and the caller asks again until it is set. A failure
+    /// of that work is an error of the next call. The id tells the snapshot from all others; one that cannot be deleted
+    /// without its group names the group.
+    ///
+    /// - spec: `create-snapshot.same-name-same-snapshot`, `create-snapshot.other-source`
+    /// - spec: `create-snapshot.cut-before-answer`, `create-snapshot.not-ready-while-processed`
+    /// - spec: `create-snapshot.failure-told`, `create-snapshot.no-room`, `create-snapshot.id-is-unique`
+    /// - spec: `create-snapshot.group-told`
     ///
     /// # Errors
     /// [`Error::VolumeNotFound`](crate::Error::VolumeNotFound) (NOT_FOUND);
@@ -30,6 +37,8 @@ pub trait CreateDeleteSnapshot: Controller {
     async fn create_snapshot(&self, request: CreateSnapshotRequest) -> Result<Snapshot>;
 
     /// Deletes the snapshot. One that is not there is deleted already.
+    ///
+    /// - spec: `delete-snapshot.group-member`, `delete-snapshot.in-use`
     ///
     /// # Errors
     /// [`Error::InUse`](crate::Error::InUse) (FAILED_PRECONDITION);
@@ -66,8 +75,12 @@ request! {
 /// Listing snapshots. Spec: "ListSnapshots".
 #[async_trait]
 pub trait ListSnapshots: Controller {
-    /// A page of the snapshots that pass the filters, those not ready among them. A filter that nothing passes is
+    /// A page of the snapshots that pass the filters, however they were made, as they are now: those not ready are among
+    /// them, those not cut yet are not. A filter that nothing passes is
     /// an empty page.
+    ///
+    /// - spec: `list-snapshots.all`, `list-snapshots.cut-only`, `list-snapshots.max-entries`
+    /// - spec: `list-snapshots.bad-token`, `list-snapshots.current`
     ///
     /// # Errors
     /// [`Error::InvalidToken`](crate::Error::InvalidToken) (ABORTED).
@@ -90,10 +103,14 @@ request! {
     }
 }
 
-/// One snapshot's particulars. Alpha. Spec: "GetSnapshot".
+/// One snapshot's particulars. A driver that makes group snapshots should have it. Alpha. Spec: "GetSnapshot".
+///
+/// - spec: `get-snapshot.with-groups`
 #[async_trait]
 pub trait GetSnapshot: Controller {
-    /// The snapshot.
+    /// The snapshot as it is now, also while it is not ready.
+    ///
+    /// - spec: `get-snapshot.current`, `get-snapshot.not-ready-too`, `get-snapshot.missing`
     ///
     /// # Errors
     /// [`Error::SnapshotNotFound`](crate::Error::SnapshotNotFound) (NOT_FOUND).
@@ -119,6 +136,7 @@ impl Call for CreateSnapshotRequest {
         self.name.as_str()
     }
 
+    // spec: create-snapshot.topology-needs-capability
     fn permitted(&self, offer: &Offer) -> Result<()> {
         if self.accessibility_requirements.is_some()
             && !offer.has_service(PluginService::SnapshotAccessibilityConstraints)
@@ -129,6 +147,7 @@ impl Call for CreateSnapshotRequest {
         Ok(())
     }
 
+    // spec: create-snapshot.same-name-same-snapshot
     fn claims(&self) -> Vec<Claim> {
         vec![
             Claim::alone(Key::SnapshotName(self.name.as_str().to_owned())),
@@ -136,6 +155,7 @@ impl Call for CreateSnapshotRequest {
         ]
     }
 
+    // spec: create-snapshot.other-source
     fn reply(snapshot: Snapshot, request: &Self::Wire, offer: &Offer) -> Result<Self::Reply> {
         if snapshot.source_volume_id.as_str() != request.source_volume_id {
             let other = snapshot.source_volume_id;
@@ -165,6 +185,7 @@ impl Call for DeleteSnapshotRequest {
         vec![Claim::alone(Key::Snapshot(self.snapshot_id.as_str().to_owned()))]
     }
 
+    // spec: delete-snapshot.missing-is-ok
     fn settle(error: Error) -> Result<()> {
         match error {
             Error::SnapshotNotFound(_) => Ok(()),
@@ -183,6 +204,7 @@ impl Call for ListSnapshotsRequest {
     type Reply = v1::ListSnapshotsResponse;
 
     /// A filter by something that does not exist is passed by nothing.
+    // spec: list-snapshots.unknown-filter
     fn settle(error: Error) -> Result<Page<Snapshot>> {
         match error {
             Error::SnapshotNotFound(_) | Error::VolumeNotFound(_) => {
@@ -192,6 +214,7 @@ impl Call for ListSnapshotsRequest {
         }
     }
 
+    // spec: list-snapshots.filters
     fn reply(page: Page<Snapshot>, request: &Self::Wire, offer: &Offer) -> Result<Self::Reply> {
         let passes = |filter: &str, value: &str| filter.is_empty() || filter == value;
         let entry = |snapshot: Snapshot| {
@@ -219,6 +242,7 @@ impl Call for GetSnapshotRequest {
         self.snapshot_id.as_str()
     }
 
+    // spec: get-snapshot.current
     fn reply(snapshot: Snapshot, request: &Self::Wire, offer: &Offer) -> Result<Self::Reply> {
         if snapshot.snapshot_id.as_str() != request.snapshot_id {
             let other = snapshot.snapshot_id;

@@ -24,6 +24,20 @@ pub trait CreateDeleteVolume: Controller {
     /// capability, and compares the answer with what was asked for: a size out of range or another source is
     /// answered as ALREADY_EXISTS.
     ///
+    /// What is left to the driver: a volume of this name with other parameters is [`Error::Incompatible`] (helper:
+    /// [`CreateRecord`](crate::CreateRecord)); mutable parameters win over parameters of the same key;
+    /// preferred places are tried in their order; a volume with a source has its content, and, where it is larger than
+    /// the source, its own size too by the time a workload sees it. The id tells it from all other volumes, without
+    /// the context; the context never changes, and holds nothing secret.
+    ///
+    /// - spec: `create-volume.same-name-same-volume`, `create-volume.one-volume-a-name`
+    /// - spec: `create-volume.differs-is-already-exists`, `create-volume.capacity-range`
+    /// - spec: `create-volume.out-of-range`, `create-volume.mutable-parameters-win`
+    /// - spec: `create-volume.from-snapshot`, `create-volume.from-volume`, `create-volume.source-not-supported`
+    /// - spec: `create-volume.source-missing`, `create-volume.larger-than-source`, `create-volume.topology-met`
+    /// - spec: `create-volume.topology-preferred`, `create-volume.topology-unmet`, `create-volume.id-is-unique`
+    /// - spec: `create-volume.context-stays`, `create-volume.context-without-secrets`
+    ///
     /// # Errors
     /// [`Error::InvalidArgument`] or [`Error::Unsupported`] (INVALID_ARGUMENT) for parameters or a source that
     /// can't be used; [`Error::SourceNotFound`] (NOT_FOUND); [`Error::Incompatible`] (ALREADY_EXISTS) for a volume
@@ -33,6 +47,9 @@ pub trait CreateDeleteVolume: Controller {
 
     /// Deletes the volume. The framework has found it with [`Controller::lookup`], and answers for one that is not
     /// there, or that is gone meanwhile ([`Error::VolumeNotFound`]), that it is deleted.
+    /// Snapshots that do not need the volume stay as they are: listed, and good to make volumes from.
+    ///
+    /// - spec: `delete-volume.missing-is-ok`, `delete-volume.in-use`, `delete-volume.snapshots-live-on`
     ///
     /// # Errors
     /// [`Error::InUse`] (FAILED_PRECONDITION) when it is attached or has snapshots that need it; it is left as it
@@ -96,6 +113,8 @@ impl Call for CreateVolumeRequest {
         self.name.as_str()
     }
 
+    // spec: create-volume.all-capabilities, create-volume.mutable-parameters-need-capability
+    // spec: create-volume.source-not-supported, create-volume.topology-needs-capability
     fn permitted(&self, offer: &Offer) -> Result<()> {
         for (at, capability) in self.volume_capabilities.iter().enumerate() {
             offer.check_controller_use(&format!("volume_capabilities[{at}]"), capability)?;
@@ -128,6 +147,7 @@ impl Call for CreateVolumeRequest {
         Ok(())
     }
 
+    // spec: create-volume.same-name-same-volume, create-volume.one-volume-a-name
     fn claims(&self) -> Vec<Claim> {
         let mut claims = vec![Claim::alone(Key::VolumeName(self.name.as_str().to_owned()))];
         match &self.volume_content_source {
@@ -142,6 +162,8 @@ impl Call for CreateVolumeRequest {
         claims
     }
 
+    // spec: create-volume.differs-is-already-exists, create-volume.capacity-range, create-volume.source-told
+    // spec: create-volume.topology-met
     fn reply(mut volume: Volume, request: &Self::Wire, offer: &Offer) -> Result<Self::Reply> {
         let range = match &request.capacity_range {
             Some(range) => CapacityRange::read("capacity_range", range)?,
@@ -188,6 +210,7 @@ impl Call for DeleteVolumeRequest {
         vec![Claim::alone(Key::Volume(self.volume_id.as_str().to_owned()))]
     }
 
+    // spec: delete-volume.missing-is-ok
     fn settle(error: Error) -> Result<()> {
         match error {
             Error::VolumeNotFound(_) => Ok(()),

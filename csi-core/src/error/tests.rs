@@ -82,6 +82,30 @@ fn code(name: &str) -> Code {
     all.into_iter().find(spelt).unwrap_or_else(|| panic!("{name} is no code"))
 }
 
+// spec: concurrency.pending-is-aborted, errors.failure-is-an-error, errors.status-codes-only
+// spec: errors.code-of-the-condition, errors.permission-denied, errors.unauthenticated, probe.unhealthy
+// spec: create-volume.differs-is-already-exists, create-volume.out-of-range, create-volume.source-missing
+// spec: create-volume.topology-unmet, delete-volume.in-use
+// spec: controller-publish-volume.differs-is-already-exists, controller-publish-volume.volume-missing
+// spec: controller-publish-volume.node-missing, controller-publish-volume.on-another-node
+// spec: controller-publish-volume.limit, controller-unpublish-volume.missing
+// spec: validate-volume-capabilities.missing, list-volumes.bad-token, controller-get-volume.missing
+// spec: controller-modify-volume.invalid-changes-nothing, controller-modify-volume.missing
+// spec: controller-expand-volume.missing, controller-expand-volume.in-use
+// spec: controller-expand-volume.out-of-range, controller-expand-volume.beyond-capabilities
+// spec: controller-get-volume-health.missing, controller-list-volume-health.pages
+// spec: create-snapshot.other-source, create-snapshot.no-room, delete-snapshot.group-member
+// spec: delete-snapshot.in-use, list-snapshots.bad-token, get-snapshot.missing
+// spec: create-volume-group-snapshot.differs-is-already-exists, create-volume-group-snapshot.not-together
+// spec: create-volume-group-snapshot.no-room, delete-volume-group-snapshot.mismatch
+// spec: delete-volume-group-snapshot.in-use, get-volume-group-snapshot.missing
+// spec: get-volume-group-snapshot.mismatch, node-stage-volume.differs-is-already-exists
+// spec: node-stage-volume.missing, node-stage-volume.beyond-capabilities, node-unstage-volume.missing
+// spec: node-publish-volume.beyond-capabilities, node-publish-volume.missing, node-unpublish-volume.missing
+// spec: node-get-volume-stats.missing, node-expand-volume.missing, node-expand-volume.in-use
+// spec: node-expand-volume.out-of-range, node-expand-volume.beyond-capabilities
+// spec: node-get-volume-health.missing, get-metadata-allocated.missing, get-metadata-delta.missing
+// spec: get-metadata-delta.not-tracked
 #[test]
 fn the_document_s_table_is_the_code_s_for_every_condition_and_rpc() {
     let mut left: BTreeSet<(&str, Rpc)> = conditions()
@@ -156,6 +180,7 @@ fn the_cause_of_a_mount_error_is_for_the_log() {
     assert!(!error.status(Rpc::CreateVolume).message().contains("10.0.0.7"));
 }
 
+// spec: errors.message, errors.no-details
 #[test]
 fn a_status_always_has_a_message_and_never_details() {
     for error in conditions().values() {

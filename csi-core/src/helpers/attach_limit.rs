@@ -73,6 +73,8 @@ impl AttachLimit {
     /// Takes a place on the node for this volume, until the reservation is dropped or [kept](Reservation::keep). A
     /// volume that is there already, or is being attached, takes no second place.
     ///
+    /// - spec: `controller-publish-volume.limit`
+    ///
     /// # Errors
     /// [`Error::LimitReached`] (RESOURCE_EXHAUSTED) when the node is full.
     pub fn reserve(&self, node_id: &NodeId, volume_id: &VolumeId) -> Result<Reservation> {
@@ -158,6 +160,7 @@ mod tests {
         VolumeId::new(format!("vol-{at}")).unwrap()
     }
 
+    // spec: controller-publish-volume.limit
     #[test]
     fn one_node_can_take_more_than_the_others() {
         let limit = AttachLimit::new(0);
@@ -179,6 +182,7 @@ mod tests {
         assert_eq!(limit.taken(&node(0)), 1);
     }
 
+    // spec: controller-publish-volume.limit
     #[test]
     fn threads_never_take_more_than_there_is() {
         let (limit, most) = (AttachLimit::new(3), AtomicUsize::new(0));

@@ -127,6 +127,7 @@ fn owned<'a>(pairs: impl Iterator<Item = (&'a str, &'a str)>) -> BTreeMap<String
     pairs.map(|(key, value)| (key.to_owned(), value.to_owned())).collect()
 }
 
+// spec: create-volume.mutable-parameters-win
 fn parameters(request: &CreateVolumeRequest) -> BTreeMap<String, String> {
     owned(request.parameters.iter().chain(request.mutable_parameters.iter()))
 }
@@ -180,6 +181,7 @@ mod tests {
         record().check(&wire.try_into().unwrap())
     }
 
+    // spec: create-volume.same-name-same-volume, create-volume.mutable-parameters-win
     #[test]
     fn the_same_and_what_comes_to_the_same_is_compatible() {
         check(|_| {}).unwrap();
@@ -197,6 +199,7 @@ mod tests {
         .unwrap();
     }
 
+    // spec: create-volume.differs-is-already-exists
     #[test]
     fn what_differs_is_named() {
         type Change = fn(&mut v1::CreateVolumeRequest);

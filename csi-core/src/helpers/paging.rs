@@ -38,6 +38,8 @@ pub struct Pager {
 impl Pager {
     /// The page that a request asks for: its `max_entries` and its `starting_token`.
     ///
+    /// - spec: `list-volumes.bad-token`, `list-snapshots.bad-token`
+    ///
     /// # Errors
     /// [`Error::InvalidToken`] (ABORTED) for a token that no pager gave, or one of another version: the caller
     /// starts from the beginning.
@@ -127,6 +129,7 @@ mod tests {
         pager.page(keys.range::<str, _>(pager.range()).map(|key| (key, key.clone()))).unwrap()
     }
 
+    // spec: list-volumes.bad-token, list-snapshots.bad-token
     #[test]
     fn foreign_and_old_tokens_are_invalid() {
         for token in ["7", "k0:a", "invalid-token", "K1:a", "k1"] {
@@ -146,6 +149,7 @@ mod tests {
         assert!(error.to_string().contains("page by shorter ones"), "{error}");
     }
 
+    // spec: list-volumes.max-entries, list-snapshots.max-entries
     #[test]
     fn a_page_is_no_larger_than_the_driver_wants() {
         let pager = Pager::new(NonZeroU32::new(9), None).unwrap().at_most(NonZeroU32::new(2).unwrap());
@@ -160,6 +164,7 @@ mod tests {
     }
 
     proptest! {
+        // spec: list-volumes.all, list-snapshots.all
         #[test]
         fn what_stays_is_listed_once_whatever_comes_and_goes(
             stay in btree_set("[ab/é]{0,6}", 0..30),

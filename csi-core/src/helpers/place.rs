@@ -52,6 +52,8 @@ impl<T> Place<T> {
     ///
     /// With no requirement, or with preferences only, every place is allowed. Spec: "TopologyRequirement".
     ///
+    /// - spec: `create-volume.topology-met`, `create-volume.topology-preferred`
+    ///
     /// # Errors
     /// [`Error::TopologyUnsatisfied`] when no place is where it is required, [`Error::LimitReached`] when those
     /// that are have too little room: RESOURCE_EXHAUSTED both, upon which the caller may choose another node.
@@ -121,6 +123,7 @@ mod tests {
         found.iter().map(|place| place.value).collect()
     }
 
+    // spec: create-volume.topology-met
     #[test]
     fn a_region_serves_its_zones_and_no_other_region() {
         let places = [
@@ -143,6 +146,7 @@ mod tests {
         assert_eq!(names(&Place::candidates(&places, None, 0).unwrap()), ["one", "two", "three"]);
     }
 
+    // spec: create-volume.topology-unmet
     #[test]
     fn the_error_tells_a_wrong_place_from_a_full_one() {
         let places = [Place::new(zone(1), ()).available_bytes(9)];
@@ -157,6 +161,7 @@ mod tests {
     }
 
     proptest! {
+        // spec: create-volume.topology-preferred
         #[test]
         fn the_best_preference_that_has_a_place_is_first(
             zones in prop::collection::vec(0_u8..6, 0..8),

@@ -17,10 +17,14 @@ pub trait NodeExpandVolume: Node {
     /// Grows what is at the path to fill the volume, and answers with its size in bytes; 0 when that is unknown.
     /// What is large enough is `Ok` again.
     ///
+    /// - spec: `node-expand-volume.grows`, `node-expand-volume.large-enough-is-ok`
+    /// - spec: `node-expand-volume.missing`, `node-expand-volume.in-use`, `node-expand-volume.out-of-range`
+    ///
     /// # Errors
     /// [`Error::VolumeNotFound`](crate::Error::VolumeNotFound) (NOT_FOUND), also when it is not at that path;
     /// [`Error::InUse`](crate::Error::InUse) (FAILED_PRECONDITION) when it can't grow while it is mounted;
-    /// [`Error::OutOfRange`](crate::Error::OutOfRange) (OUT_OF_RANGE).
+    /// [`Error::OutOfRange`](crate::Error::OutOfRange) (OUT_OF_RANGE);
+    /// [`Error::Unsupported`](crate::Error::Unsupported) (INVALID_ARGUMENT) for a use that the volume is not for.
     async fn expand_volume(&self, request: NodeExpandVolumeRequest) -> Result<u64>;
 }
 
@@ -51,6 +55,7 @@ impl Call for NodeExpandVolumeRequest {
         self.volume_id.as_str()
     }
 
+    // spec: node-expand-volume.beyond-capabilities
     fn permitted(&self, offer: &Offer) -> Result<()> {
         let capability = self.volume_capability.as_ref();
         capability.map_or(Ok(()), |capability| offer.check_node_use("volume_capability", capability))

@@ -16,6 +16,8 @@ use crate::{AbsolutePath, Result, Rpc, Secrets, StorageHealthEntry, VolumeHealth
 pub trait NodeGetVolumeHealth: Node {
     /// What is wrong with the volume as this node sees it, also when its stage or publish failed.
     ///
+    /// - spec: `node-get-volume-health.current`, `node-get-volume-health.missing`
+    ///
     /// # Errors
     /// [`Error::VolumeNotFound`](crate::Error::VolumeNotFound) (NOT_FOUND).
     async fn volume_health(&self, request: NodeGetVolumeHealthRequest) -> Result<VolumeHealth>;

@@ -32,6 +32,8 @@ impl NodeInfo {
     /// The node that has this machine's host name for an id: under Kubernetes the node's name, where the plugin's
     /// pod has `hostNetwork`.
     ///
+    /// - spec: `node-get-info.id-is-unique`
+    ///
     /// # Errors
     /// [`Error::Internal`] when the machine does not tell its name.
     pub fn of_host() -> Result<Self> {
@@ -61,6 +63,7 @@ impl Call for NodeGetInfoRequest {
     type Answer = NodeInfo;
     type Reply = v1::NodeGetInfoResponse;
 
+    // spec: node-get-info.served, node-get-info.max-volumes, node-get-info.topology-needs-capability
     fn reply(info: NodeInfo, _: &Self::Wire, offer: &Offer) -> Result<Self::Reply> {
         if let Some(topology) = &info.accessible_topology {
             let place = std::slice::from_ref(topology);
@@ -81,6 +84,7 @@ impl Call for NodeGetCapabilitiesRequest {
     type Answer = ();
     type Reply = v1::NodeGetCapabilitiesResponse;
 
+    // spec: node-get-capabilities.served
     fn reply((): (), _: &Self::Wire, offer: &Offer) -> Result<Self::Reply> {
         Ok(v1::NodeGetCapabilitiesResponse { capabilities: offer.node_wire() })
     }

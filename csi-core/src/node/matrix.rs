@@ -76,6 +76,9 @@ impl PublishedTargets {
     /// assert!(refused.to_string().contains("/pods/1/volume"));
     /// ```
     ///
+    /// - spec: `node-publish-volume.repeated-is-ok`, `node-publish-volume.differs-is-already-exists`
+    /// - spec: `node-publish-volume.second-target`
+    ///
     /// # Errors
     /// [`Error::Incompatible`] (ALREADY_EXISTS) when something else is at the target; [`Error::InUse`]
     /// (FAILED_PRECONDITION) when the mode does not allow another target.
@@ -155,6 +158,8 @@ mod tests {
     use tonic::Code;
 
     /// Every cell of the matrix, spelt out: mode, then the codes of its row with SINGLE_NODE_MULTI_WRITER and without.
+    // spec: node-publish-volume.repeated-is-ok, node-publish-volume.differs-is-already-exists
+    // spec: node-publish-volume.second-target
     #[test]
     fn every_cell_for_every_mode() {
         use AccessMode::*;

@@ -17,6 +17,8 @@ use crate::{
 pub trait Node: Send + Sync + 'static {
     /// Which node this is. The kubelet asks once it knows the plugin, and takes an error for a failed start.
     ///
+    /// - spec: `node-get-info.id-is-unique`, `node-get-info.served`
+    ///
     /// # Errors
     /// Those of any RPC.
     async fn info(&self) -> Result<NodeInfo>;
@@ -26,6 +28,12 @@ pub trait Node: Send + Sync + 'static {
     ///
     /// Called again for a volume that is there: `Ok`, when it is there as asked. What is there is for the kernel
     /// to tell, not for the driver's memory, for the driver may have been restarted since.
+    ///
+    /// - spec: `node-publish-volume.repeated-is-ok`, `node-publish-volume.differs-is-already-exists`
+    /// - spec: `node-publish-volume.creates-target`, `node-publish-volume.directory-at-target`
+    /// - spec: `node-publish-volume.device-at-target`, `node-publish-volume.usable-as-described`
+    /// - spec: `node-publish-volume.readonly`, `node-publish-volume.beyond-capabilities`
+    /// - spec: `node-publish-volume.missing`
     ///
     /// # Errors
     /// [`Error::VolumeNotFound`] (NOT_FOUND); [`Error::Incompatible`] (ALREADY_EXISTS) when it is there otherwise
@@ -38,6 +46,8 @@ pub trait Node: Send + Sync + 'static {
     ///
     /// A driver that does not say leaves the modes' difference to its `publish_volume`.
     ///
+    /// - spec: `node-publish-volume.second-target`
+    ///
     /// # Errors
     /// Whatever keeps the driver from knowing.
     async fn published(&self, _request: &NodePublishVolumeRequest) -> Result<PublishedTargets> {
@@ -45,6 +55,9 @@ pub trait Node: Send + Sync + 'static {
     }
 
     /// Takes the volume away from the target path and deletes the path. One that is not there is `Ok`.
+    ///
+    /// - spec: `node-unpublish-volume.undoes`, `node-unpublish-volume.deletes-target`
+    /// - spec: `node-unpublish-volume.repeated-is-ok`, `node-unpublish-volume.missing`
     ///
     /// # Errors
     /// [`Error::VolumeNotFound`] (NOT_FOUND).
@@ -99,6 +112,7 @@ impl Call for NodePublishVolumeRequest {
         self.volume_id.as_str()
     }
 
+    // spec: node-publish-volume.needs-staging-path
     fn permitted(&self, offer: &Offer) -> Result<()> {
         offer.check_node_use("volume_capability", &self.volume_capability)?;
         let staged = self.staging_target_path.is_some();

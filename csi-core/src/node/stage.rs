@@ -16,6 +16,10 @@ pub trait StageUnstageVolume: Node {
     /// Gets the volume ready at the staging path, a directory that exists. One that is ready there, in the way
     /// that is asked for, is `Ok` again.
     ///
+    /// - spec: `node.mount-group`, `node-stage-volume.repeated-is-ok`
+    /// - spec: `node-stage-volume.differs-is-already-exists`, `node-stage-volume.usable-as-described`
+    /// - spec: `node-stage-volume.missing`, `node-stage-volume.beyond-capabilities`
+    ///
     /// # Errors
     /// [`Error::VolumeNotFound`](crate::Error::VolumeNotFound) (NOT_FOUND);
     /// [`Error::Incompatible`](crate::Error::Incompatible) (ALREADY_EXISTS) when it is staged otherwise;
@@ -23,6 +27,9 @@ pub trait StageUnstageVolume: Node {
     async fn stage_volume(&self, request: NodeStageVolumeRequest) -> Result<()>;
 
     /// Takes back what stage did. A volume that is not staged is `Ok`. The path stays: the caller made it.
+    ///
+    /// - spec: `node-unstage-volume.undoes`, `node-unstage-volume.not-staged-is-ok`
+    /// - spec: `node-unstage-volume.missing`
     ///
     /// # Errors
     /// [`Error::VolumeNotFound`](crate::Error::VolumeNotFound) (NOT_FOUND); while this node still uses the

@@ -18,6 +18,8 @@ pub trait GetVolumeStats: Node {
     /// How full the volume is that is published or staged at the path. The kubelet asks every minute for every
     /// volume, so it must be cheap and must not hang.
     ///
+    /// - spec: `node-get-volume-stats.usage`, `node-get-volume-stats.missing`
+    ///
     /// # Errors
     /// [`Error::VolumeNotFound`] (NOT_FOUND) when there is no such volume, or it is not at that path.
     async fn volume_stats(&self, request: NodeGetVolumeStatsRequest) -> Result<VolumeStats>;
@@ -44,6 +46,7 @@ pub(crate) struct StatsAndCondition {
 
 impl NodeGetVolumeStatsRequest {
     /// Asks the driver how full the volume is, and `health` how it is.
+    // spec: node-get-volume-stats.condition
     pub(crate) async fn answer(
         self,
         driver: &dyn GetVolumeStats,

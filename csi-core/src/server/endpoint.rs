@@ -17,6 +17,8 @@ pub struct Endpoint(PathBuf);
 impl Endpoint {
     /// The endpoint that the environment names.
     ///
+    /// - spec: `endpoint.from-environment`
+    ///
     /// # Errors
     /// [`ServeError::Endpoint`] when `CSI_ENDPOINT` is not set or is not a unix socket.
     pub fn from_env() -> Result<Self, ServeError> {
@@ -36,6 +38,7 @@ impl Endpoint {
 impl FromStr for Endpoint {
     type Err = ServeError;
 
+    // spec: endpoint.unix-socket
     fn from_str(text: &str) -> Result<Self, ServeError> {
         let path = match text.split_once("://") {
             Some(("unix", path)) => path,
@@ -76,6 +79,7 @@ fn refuse(what: &str) -> ServeError {
 mod tests {
     use super::*;
 
+    // spec: endpoint.unix-socket
     #[test]
     fn takes_unix_urls_and_bare_paths() {
         for text in ["unix:///run/csi.sock", "/run/csi.sock", "unix:/run/csi.sock"] {
@@ -83,6 +87,7 @@ mod tests {
         }
     }
 
+    // spec: endpoint.unix-socket
     #[test]
     fn refuses_everything_else_by_name_and_with_the_mend() {
         for bad in

@@ -22,6 +22,7 @@ pub(super) struct Socket {
 
 impl Socket {
     /// Listens at `path`, with these permissions from the first moment on.
+    // spec: endpoint.nothing-beside
     pub(super) fn bind(path: &Path, mode: u32) -> Result<(Self, UnixListener), ServeError> {
         let refuse = |reason: String| ServeError::Socket { path: path.to_owned(), reason };
         clear_the_way(path).map_err(refuse)?;

@@ -26,6 +26,7 @@ pub(crate) struct Ranges {
 }
 
 impl Ranges {
+    // spec: snapshot-metadata.one-type, snapshot-metadata.offset-out-of-range
     pub(super) fn new(answer: BlockMetadata, starting_offset: i64, max_results: i32) -> Result<Self> {
         let capacity = answer.volume_capacity_bytes;
         signed("volume_capacity_bytes", capacity)?;
@@ -77,6 +78,8 @@ impl Ranges {
     }
 
     /// The range on the wire, unless it ends before what the caller asked for.
+    // spec: snapshot-metadata.ascending, snapshot-metadata.size-positive, snapshot-metadata.fixed-length
+    // spec: snapshot-metadata.max-results, snapshot-metadata.starting-offset
     fn accept(&mut self, range: BlockRange) -> Result<Option<v1::BlockMetadata>> {
         let BlockRange { byte_offset, size_bytes } = range;
         let capacity = self.answer.volume_capacity_bytes;
@@ -147,6 +150,7 @@ mod tests {
 
     use BlockMetadataType::{FixedLength, VariableLength};
 
+    // spec: snapshot-metadata.max-results, snapshot-metadata.starting-offset
     #[tokio::test]
     async fn max_results_and_starting_offset_are_kept() {
         let all = [(0, 10), (10, 10), (30, 5), (90, 10)];
@@ -162,6 +166,8 @@ mod tests {
         assert!(error.unwrap().starts_with("starting_offset: is 101"));
     }
 
+    // spec: snapshot-metadata.ascending, snapshot-metadata.size-positive, snapshot-metadata.fixed-length
+    // spec: snapshot-metadata.failure-ends-the-stream
     #[tokio::test]
     async fn what_breaks_the_order_ends_the_stream_after_what_was_right() {
         let cases: [Broken; 8] = [

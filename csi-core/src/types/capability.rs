@@ -99,6 +99,7 @@ impl MountFlags {
     }
 }
 
+// spec: mount-flags.not-leaked
 impl fmt::Debug for MountFlags {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         redact::MountFlags(&self.0).fmt(f)
@@ -168,6 +169,7 @@ impl VolumeCapability {
         .map(String::as_str)
     }
 
+    // spec: fields.one-of
     pub(crate) fn read(field: &str, wire: &v1::VolumeCapability) -> Result<Self> {
         let mode = wire.access_mode.as_ref().map_or(0, |mode| mode.mode);
         if mode == 0 {
@@ -188,6 +190,7 @@ impl VolumeCapability {
     }
 }
 
+// spec: size-limits.mount-flags
 fn read_mount(field: &str, mount: &v1::volume_capability::MountVolume) -> Result<Access> {
     let optional = |name: &str, text: &str| {
         check_size(&format!("{field}.{name}"), text, STRING_MAX)?;

@@ -29,6 +29,8 @@ impl CapacityRange {
     /// The size to make a volume: what is required, or `default` when nothing is, rounded up to a whole number
     /// of `granularity` bytes, and kept below the limit.
     ///
+    /// - spec: `create-volume.out-of-range`
+    ///
     /// # Errors
     /// [`Error::OutOfRange`] when no multiple of `granularity` lies in the range.
     ///
@@ -55,6 +57,7 @@ impl CapacityRange {
     }
 
     /// The proto's form; the spec wants one of the two ends, neither negative.
+    // spec: fields.not-negative
     pub(crate) fn read(field: &str, wire: &v1::CapacityRange) -> Result<Self> {
         let end = |name: &str, bytes: i64| match u64::try_from(bytes) {
             Ok(0) => Ok(None),
@@ -99,6 +102,7 @@ mod tests {
         CapacityRange { required_bytes: Some(required), limit_bytes: Some(limit) }
     }
 
+    // spec: create-volume.capacity-range, create-volume.out-of-range
     #[test]
     fn chooses_inside_the_range_or_says_that_it_cannot() {
         assert_eq!(range(5, 8).choose(100, 4).unwrap(), 8);
@@ -111,6 +115,7 @@ mod tests {
         assert_eq!(limit_only.at_least(6), limit_only, "the default is the caller's own to choose");
     }
 
+    // spec: fields.not-negative
     #[test]
     fn refuses_negative_empty_and_contradictory_ranges() {
         let read = |required_bytes, limit_bytes| {

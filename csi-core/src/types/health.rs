@@ -84,6 +84,7 @@ impl StorageHealthStatus {
 
 impl VolumeHealth {
     /// The wire's form, once it keeps the spec's rules.
+    // spec: controller-get-volume-health.current, volume-health.unique, node-get-volume-health.current
     pub(crate) fn answer(self) -> Result<v1::VolumeHealth> {
         let mut seen = BTreeSet::new();
         let mut entry = |entry: VolumeHealthEntry| {
@@ -139,6 +140,7 @@ pub(crate) fn condition(health: Result<VolumeHealth>) -> Option<v1::VolumeCondit
 }
 
 /// The wire's form of the backends' health, once it keeps the spec's rules.
+// spec: node-get-storage-health.unique
 pub(crate) fn storage_health(
     entries: Vec<StorageHealthEntry>,
 ) -> Result<Vec<v1::node_get_storage_health_response::StorageBackendHealth>> {
@@ -164,6 +166,7 @@ pub(crate) fn storage_health(
 }
 
 /// One CamelCase word.
+// spec: volume-health.reason
 fn check_reason(field: &str, reason: &str) -> Result<()> {
     let is_word = reason.starts_with(|c: char| c.is_ascii_uppercase())
         && reason.chars().all(|c| c.is_ascii_alphanumeric())
@@ -203,6 +206,7 @@ mod tests {
         assert!(cut.len() <= 128);
     }
 
+    // spec: volume-health.reason
     #[test]
     fn a_reason_is_one_camel_case_word() {
         for good in ["PoolFull", "A", "Raid5Degraded"] {

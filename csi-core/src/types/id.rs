@@ -19,6 +19,7 @@ pub(crate) fn check_text(field: &str, text: &str, max: usize) -> Result<()> {
     check_size(field, text, max)
 }
 
+// spec: size-limits.string
 pub(crate) fn check_size(field: &str, text: &str, max: usize) -> Result<()> {
     if text.len() > max {
         return Err(Error::invalid(field, format!("is {} bytes, the limit is {max}", text.len())));
@@ -26,6 +27,7 @@ pub(crate) fn check_size(field: &str, text: &str, max: usize) -> Result<()> {
     Ok(())
 }
 
+// spec: fields.names
 fn check_name(field: &str, text: &str, max: usize) -> Result<()> {
     check_text(field, text, max)?;
     match text.chars().find(|&character| forbidden_in_name(character)) {
@@ -99,6 +101,7 @@ text_type!(
 );
 text_type!(
     /// A node's id, chosen by the driver on that node: 1 to 256 bytes.
+    // spec: size-limits.node-id
     NodeId, "node_id", 256, check_text
 );
 text_type!(
@@ -134,6 +137,8 @@ impl VolumeId {
     /// directories. Equal names give equal ids, different names different ones.
     ///
     /// `/`, `%` and a leading dot are percent-encoded; everything else stays as it is.
+    ///
+    /// - spec: `create-volume.id-is-unique`
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] naming `name` when the encoded form is over 128 bytes.
@@ -181,6 +186,7 @@ impl SnapshotId {
 mod tests {
     use super::*;
 
+    // spec: size-limits.string, size-limits.node-id
     #[test]
     fn limits_are_in_bytes_and_exact() {
         assert!(VolumeId::new("é".repeat(64)).is_ok());
@@ -191,6 +197,7 @@ mod tests {
         assert!(VolumeId::new("").is_err());
     }
 
+    // spec: fields.names
     #[test]
     fn names_refuse_control_characters_only() {
         for bad in ["\0", "\u{8}", "\u{b}", "\u{c}", "\u{e}", "\u{1f}", "\u{7f}", "\u{9f}"] {
@@ -202,6 +209,7 @@ mod tests {
         }
     }
 
+    // spec: create-volume.id-is-unique
     #[test]
     fn an_id_from_a_name_is_a_file_name_and_tells_names_apart() {
         let names = ["a", "a/b", "a%2Fb", ".", "..", ".hidden", "%2E", "名前", "a.b"];

@@ -163,6 +163,8 @@ impl PublishContext {
 }
 
 /// Credentials for one call. Never printed: `Debug` shows the keys only.
+///
+/// - spec: `secrets.keys`, `secrets.documented`, `secrets.unique-keys`
 #[derive(Clone, PartialEq, Eq, Default)]
 pub struct Secrets {
     field: String,
@@ -177,6 +179,7 @@ impl Secrets {
     }
 }
 
+// spec: secrets.not-leaked
 impl fmt::Debug for Secrets {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         redact::SecretMap(&self.values).fmt(f)

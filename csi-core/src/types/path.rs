@@ -44,6 +44,7 @@ path_type!(
     VolumePath
 );
 
+// spec: size-limits.paths, node.paths-absolute
 fn check(field: &str, path: &str) -> Result<()> {
     match path {
         "" => Err(Error::invalid(field, "is required and must not be empty")),

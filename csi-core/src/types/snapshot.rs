@@ -72,6 +72,7 @@ impl VolumeGroupSnapshot {
 
 impl Snapshot {
     /// The wire's form, once it keeps the spec's rules.
+    // spec: create-snapshot.answer-complete, create-snapshot.topology-needs-capability
     pub(crate) fn answer(self, offer: &Offer) -> Result<v1::Snapshot> {
         offer.check_places(
             "snapshot.accessible_topology",
@@ -92,6 +93,8 @@ impl Snapshot {
 
 impl VolumeGroupSnapshot {
     /// The wire's form, once it keeps the spec's rules. Members are marked with the group's id.
+    // spec: create-volume-group-snapshot.answer-complete, create-volume-group-snapshot.members-name-it
+    // spec: create-volume-group-snapshot.ready-when-all-are
     pub(crate) fn answer(mut self, offer: &Offer) -> Result<v1::VolumeGroupSnapshot> {
         if self.snapshots.is_empty() {
             return Err(Error::broken("group_snapshot.snapshots is empty"));

@@ -44,6 +44,7 @@ impl Topology {
 
     /// The spec's rules for keys and values: a prefix that is a domain name, a name and a value of at most 63, keys
     /// unique without regard to case.
+    // spec: topology.keys, topology.values, topology.keys-without-case
     pub(crate) fn check(&self) -> Result<(), String> {
         let mut seen = std::collections::BTreeSet::new();
         for (key, value) in &self.0 {
@@ -105,6 +106,8 @@ impl From<Topology> for v1::Topology {
 }
 
 /// Where a volume has to be usable from.
+///
+/// - spec: `topology.documented`
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct TopologyRequirement {
     /// The volume must be usable from at least one of these; empty is no constraint.
@@ -114,6 +117,7 @@ pub struct TopologyRequirement {
 }
 
 impl TopologyRequirement {
+    // spec: topology.preferred-is-requisite, topology.one-list-is-given
     pub(crate) fn read(field: &str, wire: &v1::TopologyRequirement) -> Result<Self> {
         let list = |name: &str, wire: &[v1::Topology]| {
             wire.iter()
@@ -157,6 +161,7 @@ impl TopologyRequirement {
 mod tests {
     use super::*;
 
+    // spec: topology.keys, topology.values, topology.keys-without-case
     #[test]
     fn keys_and_values_keep_the_spec_s_rules() {
         let long = "x".repeat(63);
@@ -192,6 +197,7 @@ mod tests {
         );
     }
 
+    // spec: create-volume.topology-met
     #[test]
     fn a_requirement_is_met_where_no_key_contradicts_it() {
         let zone = |zone: &str| Topology::new("region", "r1").and("zone", zone);

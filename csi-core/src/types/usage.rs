@@ -38,6 +38,7 @@ impl VolumeStats {
         Self { bytes: Some(Usage { total: size, used: 0, available: 0 }), inodes: None }
     }
 
+    // spec: node-get-volume-stats.usage
     pub(crate) fn answer(self) -> Result<Vec<v1::VolumeUsage>> {
         let entry = |unit: Unit, usage: Option<Usage>| {
             usage.map(|Usage { total, used, available }| {

@@ -20,6 +20,7 @@ pub enum ContentSource {
 }
 
 impl ContentSource {
+    // spec: fields.one-of
     pub(crate) fn read(field: &str, wire: &v1::VolumeContentSource) -> Result<Self> {
         use wire_source::Type;
         match &wire.r#type {
@@ -106,6 +107,7 @@ impl Volume {
     }
 
     /// The wire's form, once it keeps the spec's rules.
+    // spec: create-volume.topology-needs-capability, create-volume.answers-an-id
     pub(crate) fn answer(self, offer: &Offer) -> Result<v1::Volume> {
         check_map("volume.volume_context", &self.volume_context).map_err(Error::broken)?;
         offer.check_places(
@@ -124,6 +126,7 @@ impl Volume {
 }
 
 /// A size of the driver's as the wire has it.
+// spec: fields.not-negative
 pub(crate) fn signed(field: &str, bytes: u64) -> Result<i64> {
     i64::try_from(bytes).map_err(|_| Error::broken(format!("{field} {bytes} does not fit an int64")))
 }

@@ -25,6 +25,7 @@ pub(crate) type Map = BTreeMap<String, String>;
 
 /// A field of a typed request, read from the wire's form `W`. `field` is the name to blame.
 pub(crate) trait Field<W>: Sized {
+    // spec: fields.required, fields.required-list
     fn read(field: &str, wire: &W) -> Result<Self>;
 }
 
@@ -37,6 +38,7 @@ pub(crate) fn check_total(field: &str, sizes: impl Iterator<Item = usize>, max: 
     }
 }
 
+// spec: size-limits.map
 pub(crate) fn check_map(field: &str, map: &Map) -> Result<()> {
     check_total(field, map.iter().map(|(key, value)| key.len() + value.len()), MAP_MAX)
 }

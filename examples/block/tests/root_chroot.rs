@@ -17,6 +17,10 @@ use v1::volume_capability::{AccessMode, AccessType, BlockVolume, MountVolume, ac
 
 const MIB: i64 = 1 << 20;
 
+// spec: node-stage-volume.repeated-is-ok, node-stage-volume.usable-as-described, node-unstage-volume.undoes
+// spec: node-publish-volume.creates-target, node-publish-volume.directory-at-target
+// spec: node-publish-volume.usable-as-described, node-unpublish-volume.undoes
+// spec: node-unpublish-volume.deletes-target
 #[test]
 fn ext4() {
     private_mount_namespace(|| live(Some("ext4")));
@@ -32,6 +36,7 @@ fn btrfs() {
     private_mount_namespace(|| live(Some("btrfs")));
 }
 
+// spec: node-stage-volume.usable-as-described, node-publish-volume.device-at-target
 #[test]
 fn raw() {
     private_mount_namespace(|| live(None));

@@ -8,6 +8,9 @@ use v1::controller_client::ControllerClient;
 use v1::node_client::NodeClient;
 use v1::volume_capability::{AccessMode, AccessType, MountVolume, access_mode::Mode};
 
+// spec: node-publish-volume.creates-target, node-publish-volume.directory-at-target
+// spec: node-publish-volume.usable-as-described, node-unpublish-volume.undoes
+// spec: node-unpublish-volume.deletes-target, node-unpublish-volume.repeated-is-ok
 #[test]
 fn a_volume_lives_and_leaves_nothing() {
     private_mount_namespace(|| {

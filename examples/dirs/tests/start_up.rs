@@ -40,6 +40,7 @@ fn signal(child: &Child, name: &str) {
     assert!(Command::new("kill").args([name, &child.id().to_string()]).status().unwrap().success());
 }
 
+// spec: endpoint.from-environment
 #[test]
 fn a_missing_or_foreign_endpoint_is_named_with_the_mend() {
     for (endpoint, says) in [

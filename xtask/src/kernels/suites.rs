@@ -134,6 +134,7 @@ pub(crate) const SUITES: &[Suite] = &[
     },
     Suite { test: "refused", ..DEVICES },
     Suite { test: "remove_tree", ..MOUNT },
+    Suite { test: "group", ..DEVICES },
     Suite { test: "loop_device", ..DEVICES },
     Suite { test: "probe", ..DEVICES },
     Suite { test: "format", ..DEVICES },

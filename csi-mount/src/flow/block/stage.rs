@@ -48,6 +48,9 @@ pub enum Content {
 /// btrfs after. The XFS clone of a mounted filesystem is mounted with `nouuid`. When it fails, what it mounted is
 /// unmounted.
 ///
+/// - spec: `node-stage-volume.repeated-is-ok`, `node-stage-volume.differs-is-already-exists`
+/// - spec: `node-stage-volume.usable-as-described`
+///
 /// # Errors
 ///
 /// - [`NotBlank`](ErrorKind::NotBlank): the device holds something else, and the message says what and where.

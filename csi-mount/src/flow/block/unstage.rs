@@ -14,6 +14,8 @@ const UNSTAGE: &str = "unstage";
 /// [`Busy`](ErrorKind::Busy), nothing is mounted any more that would tell which device was meant. A device that is
 /// gone is free.
 ///
+/// - spec: `node-unstage-volume.undoes`, `node-unstage-volume.not-staged-is-ok`
+///
 /// # Errors
 ///
 /// [`Busy`](ErrorKind::Busy) if the staged filesystem is in use, or still mounted elsewhere: the message lists where,

@@ -1,0 +1,233 @@
+//! The spec's requirements (`docs/spec-coverage/`), and which code and tests cite them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::{fs, io};
+
+/// Where the code is that keeps requirements; their tests are here too.
+const KEEPERS: [&str; 3] = ["csi-proto", "csi-core", "csi-mount"];
+
+/// Where more tests are.
+const SHOWN_BY: [&str; 2] = ["examples", "benches"];
+
+/// A crate whose tests have the ids as strings.
+const CONFORMANCE: &str = "csi-conformance";
+
+pub(crate) struct Requirement {
+    page: String,
+    id: String,
+    keeper: String,
+}
+
+/// What the tables say, what is cited where, and what is wrong with that.
+#[derive(Default)]
+pub(crate) struct Coverage {
+    requirements: Vec<Requirement>,
+    /// Id and kind.
+    exceptions: Vec<(String, String)>,
+    code: BTreeMap<String, BTreeSet<String>>,
+    tests: BTreeMap<String, BTreeSet<String>>,
+}
+
+impl Coverage {
+    /// Reads the tables and the sources of a workspace.
+    pub(crate) fn read(root: &Path) -> io::Result<Self> {
+        let mut this = Self::default();
+        let folder = root.join("docs/spec-coverage");
+        for path in files(&folder, "md")? {
+            let page = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+            let text = fs::read_to_string(&path)?;
+            for cells in rows(&text) {
+                match (page.as_str(), cells.as_slice()) {
+                    ("README", [id, kind, _reason]) => this.exceptions.push((id.clone(), kind.clone())),
+                    (_, [id, _section, _text, keeper]) => this.requirements.push(Requirement {
+                        page: page.clone(),
+                        id: id.clone(),
+                        keeper: keeper.clone(),
+                    }),
+                    _ => {}
+                }
+            }
+        }
+        for member in KEEPERS.iter().chain(&SHOWN_BY) {
+            for path in files(&root.join(member), "rs")? {
+                let name = path.strip_prefix(root).unwrap_or(&path).display().to_string();
+                let is_test_file = name.split('/').any(|part| part == "tests") || name.ends_with("/tests.rs");
+                this.read_source(&name, &fs::read_to_string(&path)?, is_test_file);
+            }
+        }
+        for path in files(&root.join(CONFORMANCE), "rs")? {
+            let name = path.strip_prefix(root).unwrap_or(&path).display().to_string();
+            this.read_registry(&name, &fs::read_to_string(&path)?);
+        }
+        Ok(this)
+    }
+
+    fn read_source(&mut self, name: &str, text: &str, is_test_file: bool) {
+        let lines: Vec<&str> = text.lines().map(str::trim).collect();
+        for (at, line) in lines.iter().enumerate() {
+            let Some(ids) = cited(line) else { continue };
+            let is_test = is_test_file || stands_before_a_test(&lines[at..]);
+            let found = if is_test { &mut self.tests } else { &mut self.code };
+            for id in ids {
+                found.entry(id.to_owned()).or_default().insert(format!("{name}:{}", at + 1));
+            }
+        }
+    }
+
+    /// Ids between quotes. A word with a dot whose first part is no topic of ours is something else.
+    fn read_registry(&mut self, name: &str, text: &str) {
+        let topics: BTreeSet<String> =
+            self.requirements.iter().map(|one| topic(&one.id).to_owned()).collect();
+        for (at, line) in text.lines().enumerate() {
+            for word in line.split('"').skip(1).step_by(2) {
+                if is_id(word) && topics.contains(topic(word)) {
+                    self.tests.entry(word.to_owned()).or_default().insert(format!("{name}:{}", at + 1));
+                }
+            }
+        }
+    }
+
+    /// Everything that is wrong, a line each.
+    pub(crate) fn problems(&self) -> Vec<String> {
+        let mut problems = Vec::new();
+        let mut known = BTreeSet::new();
+        for Requirement { id, keeper, page } in &self.requirements {
+            if !is_id(id) {
+                problems.push(format!("{page}: `{id}` is no id: words and dashes, a dot, words and dashes"));
+            }
+            if !known.insert(id.as_str()) {
+                problems.push(format!("{page}: {id} is there twice"));
+            }
+            if !["framework", "vendor", "both"].contains(&keeper.as_str()) {
+                problems.push(format!("{page}: {id} is kept by `{keeper}`: framework, vendor or both"));
+            }
+            if !self.code.contains_key(id) {
+                problems.push(format!("{page}: {id} is cited by no code (`// spec: {id}`)"));
+            }
+            if !self.tests.contains_key(id) && !self.is(id, "open") && !self.is(id, "no test") {
+                problems.push(format!("{page}: {id} is cited by no test (`// spec: {id}`)"));
+            }
+        }
+        for (id, kind) in &self.exceptions {
+            if !known.contains(id.as_str()) {
+                problems.push(format!("README: an exception for {id}, which is no requirement"));
+            }
+            if !["departure", "no test", "open"].contains(&kind.as_str()) {
+                problems.push(format!("README: {id} is `{kind}`: departure, no test or open"));
+            }
+        }
+        for (id, places) in self.code.iter().chain(&self.tests) {
+            if !known.contains(id.as_str()) {
+                let places: Vec<_> = places.iter().map(String::as_str).collect();
+                problems.push(format!("{}: {id} is no requirement", places.join(", ")));
+            }
+        }
+        problems
+    }
+
+    fn is(&self, id: &str, kind: &str) -> bool {
+        self.exceptions.iter().any(|(excepted, of)| excepted == id && of == kind)
+    }
+
+    /// Each requirement with the number of places that cite it, then the counts of each page.
+    pub(crate) fn table(&self) -> String {
+        let mut text = String::new();
+        let mut counts: BTreeMap<&str, [usize; 7]> = BTreeMap::new();
+        for Requirement { page, id, keeper } in &self.requirements {
+            let number = |found: &BTreeMap<String, BTreeSet<String>>| found.get(id).map_or(0, BTreeSet::len);
+            let (code, tests) = (number(&self.code), number(&self.tests));
+            let kinds = ["departure", "no test", "open"].map(|kind| self.is(id, kind));
+            let mut note: Vec<&str> = Vec::new();
+            if kinds[0] {
+                note.push("departure");
+            }
+            match (kinds[1], kinds[2], tests) {
+                (true, ..) => note.push("no test"),
+                (_, true, 0) => note.push("open"),
+                (_, true, _) => note.push("open, but shown: its row in README.md can go"),
+                _ => {}
+            }
+            let note = note.join(", ");
+            _ = writeln!(text, "{id:<60} {keeper:<10} code {code:>2}  tests {tests:>2}  {note}");
+            let row = counts.entry(page).or_default();
+            let kept = ["framework", "both", "vendor"].map(|one| one == keeper);
+            let more = [true, kept[0], kept[1], kept[2], kinds[0], kinds[1], kinds[2] && tests == 0]
+                .map(usize::from);
+            row.iter_mut().zip(more).for_each(|(sum, one)| *sum += one);
+        }
+        let heads = ["requirements", "framework", "both", "vendor", "departures", "no test", "open"];
+        _ = writeln!(text, "\n{:<22}{}", "", heads.map(|head| format!("{head:>13}")).concat());
+        let mut all = [0; 7];
+        for (page, row) in counts {
+            all.iter_mut().zip(row).for_each(|(sum, one)| *sum += one);
+            _ = writeln!(text, "{page:<22}{}", row.map(|count| format!("{count:>13}")).concat());
+        }
+        _ = writeln!(text, "{:<22}{}", "all", all.map(|count| format!("{count:>13}")).concat());
+        let cited =
+            |found: &BTreeMap<String, BTreeSet<String>>| found.values().map(BTreeSet::len).sum::<usize>();
+        _ = writeln!(
+            text,
+            "\ncited by code {} times, by tests {} times",
+            cited(&self.code),
+            cited(&self.tests)
+        );
+        text
+    }
+}
+
+/// The cells of a table's rows, without its head.
+fn rows(text: &str) -> impl Iterator<Item = Vec<String>> {
+    text.lines()
+        .filter(|line| line.starts_with("| ") && !line.starts_with("| id |"))
+        .map(|line| line.trim_matches('|').split(" | ").map(|cell| cell.trim().to_owned()).collect())
+}
+
+/// The ids of a line that is a citation.
+fn cited(line: &str) -> Option<impl Iterator<Item = &str>> {
+    let comment = line.strip_prefix("//")?.trim_start_matches(['/', '!']).trim_start();
+    // In rustdoc it is an item of a list, so that lines of it stay lines.
+    let ids = comment.trim_start_matches("- ").strip_prefix("spec: ")?;
+    Some(ids.split(',').map(|id| id.trim().trim_matches('`')).filter(|id| !id.is_empty()))
+}
+
+/// Whether the first lines that are no comment are the attributes of a test.
+fn stands_before_a_test(lines: &[&str]) -> bool {
+    lines
+        .iter()
+        .skip_while(|line| line.starts_with("//"))
+        .take_while(|line| line.starts_with("#["))
+        .any(|line| line.starts_with("#[test]") || line.starts_with("#[tokio::test"))
+}
+
+fn topic(id: &str) -> &str {
+    id.split('.').next().unwrap_or_default()
+}
+
+fn is_id(text: &str) -> bool {
+    let is_words = |part: &str| {
+        !part.is_empty()
+            && part.split('-').all(|word| {
+                !word.is_empty() && word.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit())
+            })
+    };
+    text.split_once('.').is_some_and(|(topic, rule)| is_words(topic) && is_words(rule))
+}
+
+/// The files below a directory with this extension, in order; none where there is no such directory.
+fn files(directory: &Path, extension: &str) -> io::Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    if directory.is_dir() {
+        for entry in fs::read_dir(directory)? {
+            let path = entry?.path();
+            if path.is_dir() && !path.ends_with("target") {
+                found.extend(files(&path, extension)?);
+            } else if path.extension().is_some_and(|is| is == extension) {
+                found.push(path);
+            }
+        }
+    }
+    found.sort();
+    Ok(found)
+}

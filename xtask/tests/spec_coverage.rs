@@ -1,0 +1,64 @@
+//! Every requirement of the spec is cited by what keeps it and by a test that shows it.
+
+#[path = "../src/coverage.rs"]
+mod coverage;
+
+use std::fs;
+use std::path::Path;
+
+use coverage::Coverage;
+
+#[test]
+fn every_requirement_is_kept_and_shown() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask is in the workspace");
+    let coverage = Coverage::read(root).expect("a readable tree");
+    let problems = coverage.problems();
+    assert!(problems.is_empty(), "{}", problems.join("\n"));
+    assert!(coverage.table().lines().count() > 200, "{}", coverage.table());
+}
+
+/// A small workspace that has nothing wrong, with one text in it changed; and what is wrong then.
+fn problems_with(file: &str, from: &str, to: &str) -> Vec<String> {
+    let root = tempfile::tempdir().expect("a directory");
+    let good = [
+        (
+            "docs/spec-coverage/node.md",
+            "| id | section | requirement | kept by |\n|---|---|---|---|\n| a-b.one | S | It is. | both |\n| a-b.two | S | It is. | vendor |\n",
+        ),
+        ("docs/spec-coverage/README.md", "| id | kind | reason |\n|---|---|---|\n| a-b.two | open | So. |\n"),
+        ("csi-core/src/lib.rs", "// spec: a-b.one\nfn one() {}\n/// - spec: `a-b.two`\nfn two() {}\n"),
+        ("csi-core/tests/shown.rs", "// spec: a-b.one\n#[test]\nfn shown() {}\n"),
+        ("csi-conformance/src/lib.rs", "const NAME: &str = \"Cargo.toml\";\n"),
+    ];
+    for (name, text) in good {
+        let path = root.path().join(name);
+        fs::create_dir_all(path.parent().expect("a folder")).expect("a folder");
+        let text = if name == file { text.replace(from, to) } else { text.to_owned() };
+        fs::write(path, text).expect("a file");
+    }
+    Coverage::read(root.path()).expect("a readable tree").problems()
+}
+
+#[test]
+fn each_way_to_be_wrong_is_told() {
+    assert_eq!(problems_with("", "", ""), [""; 0]);
+    let page = "docs/spec-coverage/node.md";
+    let readme = "docs/spec-coverage/README.md";
+    let (code, test) = ("csi-core/src/lib.rs", "csi-core/tests/shown.rs");
+    for (file, from, to, due) in [
+        (code, "// spec: a-b.one\n", "", "a-b.one is cited by no code"),
+        (code, "/// - spec: `a-b.two`\n", "", "a-b.two is cited by no code"),
+        (test, "// spec: a-b.one\n", "", "a-b.one is cited by no test"),
+        (readme, "| a-b.two | open | So. |\n", "", "a-b.two is cited by no test"),
+        (code, "a-b.one", "a-b.one, a-b.three", "csi-core/src/lib.rs:1: a-b.three is no requirement"),
+        (test, "a-b.one", "a-b.one, a-b.three", "csi-core/tests/shown.rs:1: a-b.three is no requirement"),
+        ("csi-conformance/src/lib.rs", "Cargo.toml", "a-b.three", "a-b.three is no requirement"),
+        (page, "a-b.two", "a-b.one", "a-b.one is there twice"),
+        (page, "| both |", "| nobody |", "is kept by `nobody`"),
+        (readme, "a-b.two", "a-b.three", "an exception for a-b.three"),
+        (readme, "| open |", "| later |", "is `later`"),
+    ] {
+        let problems = problems_with(file, from, to);
+        assert!(problems.iter().any(|problem| problem.contains(due)), "{due}: {problems:?}");
+    }
+}
