@@ -11,8 +11,8 @@ const KEEPERS: [&str; 3] = ["csi-proto", "csi-core", "csi-mount"];
 /// Where more tests are.
 const SHOWN_BY: [&str; 2] = ["examples", "benches"];
 
-/// A crate whose tests have the ids as strings.
-const CONFORMANCE: &str = "csi-conformance";
+/// The conformance kit's tests have the ids as strings.
+const CONFORMANCE: &str = "csi-conformance/src";
 
 pub(crate) struct Requirement {
     page: String,
