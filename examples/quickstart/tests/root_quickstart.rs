@@ -90,20 +90,6 @@ fn a_quickstart_that_is_killed_is_cleaned_up_after_by_its_driver() {
 }
 
 #[test]
-fn a_missing_tool_is_named_with_its_package() {
-    let place = Place::of_root();
-    let (mut command, program) = (Command::new("unshare"), place.command(&[]));
-    // In a mount namespace of its own there is nothing that can be run where the program is.
-    let script = "mount --bind /dev/null \"$(command -v mkfs.xfs)\" && exec \"$0\" --fs xfs";
-    command.args(["--mount", "sh", "-c", script]).arg(program.get_program()).env("TMPDIR", place.path());
-    let output = command.output().unwrap();
-    let text = text(&output);
-    assert_eq!(output.status.code(), Some(2), "{text}");
-    assert!(text.contains("mkfs.xfs") && text.contains("xfsprogs"), "{text}");
-    place.assert_clean(&text);
-}
-
-#[test]
 fn what_is_kept_goes_with_the_commands_that_are_printed() {
     let place = Place::of_root();
     let output = place.run(&["--keep", "--only", "block"]);

@@ -1,0 +1,24 @@
+//! What the quickstart says of a tool that the machine lacks.
+//!
+//! A program of its own: a mount namespace without propagation keeps what other tests have
+//! mounted at that moment, and their devices would be in use.
+
+mod support;
+
+use std::process::Command;
+
+use support::{Place, text};
+
+#[test]
+fn a_missing_tool_is_named_with_its_package() {
+    let place = Place::of_root();
+    let (mut command, program) = (Command::new("unshare"), place.command(&[]));
+    // In a mount namespace of its own there is nothing that can be run where the program is.
+    let script = "mount --bind /dev/null \"$(command -v mkfs.xfs)\" && exec \"$0\" --fs xfs";
+    command.args(["--mount", "sh", "-c", script]).arg(program.get_program()).env("TMPDIR", place.path());
+    let output = command.output().unwrap();
+    let text = text(&output);
+    assert_eq!(output.status.code(), Some(2), "{text}");
+    assert!(text.contains("mkfs.xfs") && text.contains("xfsprogs"), "{text}");
+    place.assert_clean(&text);
+}
