@@ -53,8 +53,13 @@ pub(crate) fn mount_once(
             // No details: it was unmounted since, so look again.
             if let Some(details) = Details::of(&seen.fd, operation, target.path())? {
                 drop(turn);
+                let is_alive = || health::require(operation, target, &seen, &details);
+                // Of one that tells nothing of itself, it is not to be known whether it is the same.
+                if seen.facts.is_broken() {
+                    is_alive()?;
+                }
                 accept(&seen, &details)?;
-                health::require(operation, target, &seen.fd, &details)?;
+                is_alive()?;
                 return Ok(Outcome::AlreadyMounted);
             }
             continue;
