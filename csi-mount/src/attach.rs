@@ -17,7 +17,7 @@ use rustix::mount::{MoveMountFlags, UnmountFlags, mount_move, move_mount};
 use crate::bind::Outcome;
 use crate::details::Details;
 use crate::lookup;
-use crate::scratch::Scratch;
+use crate::scratch::{self, Scratch};
 use crate::target::Seen;
 use crate::{Error, ErrorKind, MountAttributes, Result, Target, health, turn};
 
@@ -46,6 +46,7 @@ pub(crate) fn mount_once(
     accept: impl Fn(&Seen, &Details) -> Result<()>,
     mount: impl Fn(Seen) -> Result<Attached>,
 ) -> Result<Outcome> {
+    scratch::sweep();
     for _ in 0..ATTEMPTS {
         let turn = turn::at(target);
         let seen = target.look(operation)?;

@@ -12,7 +12,7 @@ use crate::in_flight::{self, Subject, Unanswered};
 use crate::mount_users;
 use crate::stats::STATS_TIMEOUT;
 use crate::sys::child::Question;
-use crate::{Error, ErrorKind, MountState, Result, Target, turn};
+use crate::{Error, ErrorKind, MountState, Result, Target, scratch, turn};
 
 const UNMOUNT: &str = "unmount";
 
@@ -108,6 +108,7 @@ impl Unmount {
     pub fn at(self, target: &Target) -> Result<Unmounted> {
         let mut layers = 0;
         let mut is_detached = false;
+        scratch::sweep();
         while let MountState::Mounted(_) = target.state()? {
             let attempt = match self.patiently(target)? {
                 Attempt::Busy | Attempt::Silent => self.escalate(target)?,
