@@ -7,6 +7,7 @@ mod mount_support;
 use std::fs::File;
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread::ScopedJoinHandle;
 use std::time::{Duration, Instant};
 
 use csi_mount::testing::{Feature, without_features};
@@ -257,7 +258,7 @@ fn many_forced_unmounts_at_once_take_turns() {
             });
             let unmounts: Vec<_> =
                 (0..32).map(|_| scope.spawn(|| bounded(BOUND, || forced().at(&staging)))).collect();
-            let outcomes: Vec<_> = unmounts.into_iter().map(std::thread::ScopedJoinHandle::join).collect();
+            let outcomes: Vec<_> = unmounts.into_iter().map(ScopedJoinHandle::join).collect();
             // Before anything may panic: the scope waits for the watcher.
             is_done.store(true, std::sync::atomic::Ordering::Relaxed);
             for outcome in outcomes {
