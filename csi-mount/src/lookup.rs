@@ -126,8 +126,8 @@ pub(crate) fn open_at(directory: impl AsFd, name: &OsStr) -> io::Result<OwnedFd>
 /// that does not answer, which then is the error (`TimedOut`).
 pub(crate) fn open_path(path: &Path, extra: OFlags) -> io::Result<OwnedFd> {
     let flags = OFlags::PATH | OFlags::CLOEXEC | extra;
-    // What procfs shows depends on who asks, and there is nothing in it to wait for.
-    if path.starts_with("/proc") || path.starts_with("/dev/fd") {
+    // What these show depends on who asks.
+    if ["/proc/self", "/proc/thread-self", "/dev/fd"].iter().any(|own| path.starts_with(own)) {
         return Ok(rustix::fs::openat(CWD, path, flags, Mode::empty())?);
     }
     open_cached(CWD, path, flags, ResolveFlags::empty())
