@@ -137,7 +137,8 @@ impl ExpectedDevice {
         }
     }
 
-    /// The disk as sysfs has it; none if there is none yet.
+    /// The disk as sysfs has it; none if there is none yet. Of one with several paths that is the multipath device; as
+    /// long as that is not there, several paths are an error and one is the disk.
     ///
     /// # Errors
     ///
