@@ -17,9 +17,9 @@ use rustix::mount::{MoveMountFlags, UnmountFlags, mount_move, move_mount};
 use crate::bind::Outcome;
 use crate::details::Details;
 use crate::lookup;
-use crate::scratch::Scratch;
+use crate::scratch::{self, Scratch};
 use crate::target::Seen;
-use crate::{Error, ErrorKind, MountAttributes, Result, Target, health, turn};
+use crate::{Error, ErrorKind, MountAttributes, Result, Target, health, mounts, turn};
 
 /// How often a target is tried again whose mounts come and go.
 const ATTEMPTS: u32 = 5;
@@ -46,6 +46,7 @@ pub(crate) fn mount_once(
     accept: impl Fn(&Seen, &Details) -> Result<()>,
     mount: impl Fn(Seen) -> Result<Attached>,
 ) -> Result<Outcome> {
+    scratch::sweep();
     for _ in 0..ATTEMPTS {
         let turn = turn::at(target);
         let seen = target.look(operation)?;
@@ -53,8 +54,13 @@ pub(crate) fn mount_once(
             // No details: it was unmounted since, so look again.
             if let Some(details) = Details::of(&seen.fd, operation, target.path())? {
                 drop(turn);
+                let is_alive = || health::require(operation, target, &seen, &details);
+                // Of one that tells nothing of itself, it is not to be known whether it is the same.
+                if seen.facts.is_broken() {
+                    is_alive()?;
+                }
                 accept(&seen, &details)?;
-                health::require(operation, target, &seen.fd, &details)?;
+                is_alive()?;
                 return Ok(Outcome::AlreadyMounted);
             }
             continue;
@@ -157,13 +163,25 @@ fn lock(seen: &Seen) -> Option<OwnedFd> {
     Some(fd)
 }
 
-/// Takes away this mount wherever it is, and nothing else. One that is not mounted (any more) is left.
+/// Takes away this mount wherever it is, and nothing else. One that is not mounted (any more) is left, and so is one with
+/// another's over it, which would go along.
 fn undo(mount: &OwnedFd) {
+    if is_covered(mount) {
+        tracing::warn!("own mount is left beneath another's");
+        return;
+    }
     let path: PathBuf = lookup::path_of(mount);
     // Through the descriptor's link it can be no other mount; detached, because the descriptor keeps it busy.
     if let Err(error) = rustix::mount::unmount(&path, UnmountFlags::DETACH) {
         tracing::debug!(%error, "own mount was gone before it was undone");
     }
+}
+
+/// Whether something is mounted over the whole of this mount; as far as the table of mounts can be read.
+fn is_covered(mount: &OwnedFd) -> bool {
+    let (Ok(facts), Ok(table)) = (lookup::facts(mount), mounts()) else { return false };
+    let Some(own) = table.iter().find(|entry| entry.id == facts.mount) else { return false };
+    table.iter().any(|entry| entry.parent == own.id && entry.mount_point == own.mount_point)
 }
 
 fn verify(
@@ -187,7 +205,8 @@ fn verify(
         // Ours is beneath, so the other one has lost; if it follows the same rules it is about to go.
         if Instant::now() > deadline {
             let reason = "somebody else mounted over it";
-            return Err(Error::new(ErrorKind::AlreadyMounted, operation, reason).at(target.path()));
+            let error = Error::new(ErrorKind::AlreadyMounted, operation, reason).at(target.path());
+            return Err(error.mend("unmount both"));
         }
         sleep(Duration::from_millis(2));
     }
@@ -202,7 +221,6 @@ mod needs_root {
     use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, MountFlags};
 
     use super::*;
-    use crate::mounts;
     use crate::testing::private_mount_namespace;
 
     const OPERATION: &str = "mount at";
@@ -260,6 +278,23 @@ mod needs_root {
                 let attached = move_and_verify(OPERATION, &ours, target, &seen, MountAttributes::empty());
                 assert_eq!(attached.unwrap(), Attached::Lost);
                 assert_eq!(sources(target), ["theirs"]);
+            });
+        }
+    }
+
+    #[test]
+    fn what_is_undone_takes_nobody_elses_along() {
+        for features in [Features::New, Features::Old] {
+            in_directory(|target| {
+                let seen = target.look(OPERATION).unwrap();
+                let ours = prepared(features);
+                ours.move_onto(&seen.fd).unwrap();
+                mount(target.path(), "theirs");
+                undo(ours.fd());
+                assert_eq!(sources(target), ["ours", "theirs"]);
+                rustix::mount::unmount(target.path(), UnmountFlags::empty()).unwrap();
+                undo(ours.fd());
+                assert_eq!(sources(target), [""; 0]);
             });
         }
     }

@@ -102,8 +102,8 @@ impl<'a> Bind<'a> {
     /// - [`ErrorKind::InvalidInput`]: a path can never work, one is inside the other, one is a directory and the
     ///   other is not, or the target is a symbolic link.
     /// - [`ErrorKind::PermissionDenied`]: CAP_SYS_ADMIN is missing.
-    /// - [`ErrorKind::Unresponsive`]: a filesystem on the way to the source does not answer, or it is mounted there already
-    ///   and is dead or does not answer.
+    /// - [`ErrorKind::Unresponsive`]: a filesystem on the way to the source does not answer, the source's own shut down, or
+    ///   it is mounted there already and is dead or does not answer.
     /// - [`ErrorKind::Unsupported`]: this kernel lacks an attribute.
     pub fn at(&self, target: &Target) -> Result<Outcome> {
         let path = lookup::absolute("bind", self.source)?;
@@ -113,6 +113,11 @@ impl<'a> Bind<'a> {
             Ok((fd, facts))
         };
         let (fd, facts) = open().map_err(|error| Error::os("bind", &path, error))?;
+        if facts.is_broken() {
+            let reason = "its filesystem is dead, and does not even tell what is there";
+            let error = Error::new(ErrorKind::Unresponsive, "bind", reason).at(&path);
+            return Err(error.mend("see to its device or server; then unmount it and mount it anew"));
+        }
         let details = Details::of(&fd, "bind", &path)?.ok_or_else(|| {
             Error::new(ErrorKind::Busy, "bind", "its mount was taken off while it was looked at").at(&path)
         })?;

@@ -7,6 +7,7 @@ use crate::sysfs::{DeviceIdentity, Rescan, Sysfs};
 use crate::{BlockDevice, DeviceNumber, Error, ErrorKind, Result};
 
 const WAIT: &str = "wait for block device";
+const ATTACH: &str = "see whether it is attached to this node";
 /// The first pause between two looks, doubled up to the last.
 const PAUSES: [Duration; 2] = [Duration::from_millis(5), Duration::from_millis(500)];
 
@@ -101,8 +102,11 @@ impl ExpectedDevice {
             };
             let may_come =
                 [ErrorKind::NotFound, ErrorKind::WrongDevice, ErrorKind::OutOfRange].contains(&error.kind());
-            if !may_come || Instant::now() >= end {
-                return Err(error.mend(format!("waited {limit:?}; see whether it is attached to this node")));
+            if !may_come {
+                return Err(error);
+            }
+            if Instant::now() >= end {
+                return Err(error.because(format_args!("waited {limit:?}")));
             }
             std::thread::sleep(pause.min(end.saturating_duration_since(Instant::now())));
             pause = (pause * 2).min(PAUSES[1]);
@@ -110,7 +114,13 @@ impl ExpectedDevice {
     }
 
     fn look(&self, path: Option<&Path>) -> Result<BlockDevice> {
-        let at_path = path.map(|path| BlockDevice::open(path).and_then(|device| self.check(device)));
+        let open = |path: &Path| {
+            BlockDevice::open(path).map_err(|error| match error.kind() {
+                ErrorKind::NotFound => error.mend(ATTACH),
+                _ => error,
+            })
+        };
+        let at_path = path.map(|path| open(path).and_then(|device| self.check(device)));
         match at_path {
             Some(Ok(device)) => Ok(device),
             Some(Err(error)) if self.serial.is_none() && self.wwn.is_none() => Err(error),
@@ -127,7 +137,8 @@ impl ExpectedDevice {
         }
     }
 
-    /// The disk as sysfs has it; none if there is none yet.
+    /// The disk as sysfs has it; none if there is none yet. Of one with several paths that is the multipath device; as
+    /// long as that is not there, several paths are an error and one is the disk.
     ///
     /// # Errors
     ///
@@ -144,7 +155,8 @@ impl ExpectedDevice {
             [(number, _)] => self.check(BlockDevice::by_number(*number)?).map(Some),
             several => {
                 let numbers: Vec<String> = several.iter().map(|(number, _)| number.to_string()).collect();
-                let reason = format!("{} disks are {self:?}: {}", several.len(), numbers.join(", "));
+                let (count, numbers) = (several.len(), numbers.join(", "));
+                let reason = format!("{count} disks have {}: {numbers}", self.in_words());
                 Err(Error::new(ErrorKind::WrongDevice, WAIT, reason)
                     .mend("give the path too; with several paths to one disk, use the multipath device"))
             }
@@ -152,7 +164,13 @@ impl ExpectedDevice {
     }
 
     fn check(&self, device: BlockDevice) -> Result<BlockDevice> {
-        let refuse = |kind, reason: String| Err(Error::new(kind, WAIT, reason).at(device.path()));
+        let refuse = |kind, reason: String| {
+            let mend = match kind {
+                ErrorKind::OutOfRange => "see whether its driver knows its new size, and rescan it",
+                _ => ATTACH,
+            };
+            Err(Error::new(kind, WAIT, reason).at(device.path()).mend(mend))
+        };
         if let Some(wanted) = self.number.filter(|wanted| *wanted != device.number()) {
             return refuse(ErrorKind::WrongDevice, format!("it is {}, not {wanted}", device.number()));
         }
@@ -185,17 +203,18 @@ impl ExpectedDevice {
     }
 
     fn not_found(&self) -> Error {
-        let mut reason = "no disk has".to_owned();
-        for (what, wanted) in [("serial number", &self.serial), ("world-wide name", &self.wwn)] {
-            if let Some(wanted) = wanted {
-                reason.push_str(&format!(" the {what} {wanted}"));
-            }
-        }
-        if let Some(number) = self.number {
-            reason.push_str(&format!(" the number {number}"));
-        }
-        let error = Error::new(ErrorKind::NotFound, WAIT, reason);
-        error.at(PathBuf::from("/sys/block"))
+        let error = Error::new(ErrorKind::NotFound, WAIT, format!("no disk has {}", self.in_words()));
+        error.at(PathBuf::from("/sys/block")).mend(ATTACH)
+    }
+
+    /// What it is known by.
+    fn in_words(&self) -> String {
+        let number = self.number.map(|number| number.to_string());
+        [("serial number", &self.serial), ("world-wide name", &self.wwn), ("number", &number)]
+            .into_iter()
+            .filter_map(|(what, known)| Some(format!("the {what} {}", known.as_ref()?)))
+            .collect::<Vec<_>>()
+            .join(" and ")
     }
 }
 

@@ -148,7 +148,7 @@ impl Mounted<'_> {
     }
 
     fn block_size(&self) -> Result<u64> {
-        let stat = rustix::fs::statvfs(self.at).map_err(|error| Error::os(GROW, self.at, error))?;
+        let stat = rustix::fs::fstatvfs(&self.directory).map_err(|error| Error::os(GROW, self.at, error))?;
         Ok(stat.f_frsize.max(1))
     }
 }

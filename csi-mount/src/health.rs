@@ -12,6 +12,7 @@ use rustix::fs::OFlags;
 use crate::details::Details;
 use crate::stats::{self, STATS_TIMEOUT};
 use crate::sys::child::Question;
+use crate::target::Seen;
 use crate::{Error, ErrorKind, MountAttributes, MountState, Result, Target, lookup};
 
 const OPERATION: &str = "look after the mount at";
@@ -126,17 +127,17 @@ pub fn health_of_filesystem(path: impl AsRef<Path>) -> Result<MountHealth> {
 pub(crate) fn require(
     operation: &'static str,
     target: &Target,
-    fd: &OwnedFd,
+    seen: &Seen,
     details: &Details,
 ) -> Result<()> {
-    if !details.is_remote() && !details.is_shut_down {
+    if !details.is_remote() && !details.is_shut_down && !seen.facts.is_broken() {
         return Ok(());
     }
-    match of(fd, details, target.path(), STATS_TIMEOUT)? {
+    match of(&seen.fd, details, target.path(), STATS_TIMEOUT)? {
         unwell @ (MountHealth::Unresponsive | MountHealth::Dead(_)) => {
             let reason = format!("it is mounted there, but {unwell}");
             Err(Error::new(ErrorKind::Unresponsive, operation, reason).at(target.path()).mend(
-                "see to its server or daemon; where that is gone for good, unmount it and mount it anew",
+                "see to its device, server or daemon; where that is gone for good, unmount it and mount it anew",
             ))
         }
         _ => Ok(()),

@@ -10,7 +10,7 @@
 use std::collections::BTreeMap;
 use std::ffi::CString;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -31,10 +31,21 @@ pub(crate) enum Subject {
     Usage(MountId),
     /// Unmounting it. Apart from its usage, since it is what frees those who wait for that.
     Unmount(MountId),
-    /// Where a path leads, by the directory it is relative to and by the mount namespace.
-    Path(PathBuf, Option<i32>, PathBuf),
+    /// Where a path leads that goes on in this mounted filesystem, which has to be asked.
+    Lookup(MountId),
+    /// Where a path leads, by the mount namespace or the directory that it starts at.
+    Path(Start, PathBuf),
     /// A killed program that did not go.
     Program(i32),
+}
+
+/// Where a path starts.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Start {
+    /// At the root, in the namespace of this link.
+    Namespace(PathBuf),
+    /// At this file of this mount: its inode, whatever descriptor is open on it.
+    Directory(MountId, u64),
 }
 
 /// Why there is no answer.
@@ -87,10 +98,7 @@ pub(crate) fn ask(
 }
 
 /// Opens a place (`O_PATH`) on the way to which a filesystem may have to be asked.
-pub(crate) fn open(place: Open<'_>) -> io::Result<OwnedFd> {
-    let path = Path::new(std::ffi::OsStr::from_bytes(place.path.to_bytes())).to_owned();
-    let namespace = std::fs::read_link("/proc/thread-self/ns/mnt").unwrap_or_default();
-    let subject = Subject::Path(namespace, place.directory.map(|fd| fd.as_fd().as_raw_fd()), path);
+pub(crate) fn open(subject: Subject, place: Open<'_>) -> io::Result<OwnedFd> {
     let (answer, fd) = ask(subject, Question::Open(place), LOOKUP_LIMIT)?;
     fd.ok_or_else(|| io::Error::from_raw_os_error(answer.error as i32))
 }

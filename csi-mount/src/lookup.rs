@@ -10,7 +10,7 @@ use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, Statx, Stat
 use rustix::io::Errno;
 
 use crate::details::Details;
-use crate::in_flight;
+use crate::in_flight::{self, Start, Subject};
 use crate::sys::child::Open;
 use crate::sys::features::{self, Feature};
 use crate::{DeviceNumber, Error, ErrorKind, MountId, Result, mountinfo};
@@ -40,9 +40,13 @@ impl Facts {
     /// Whether both are one file, or two nodes of one device.
     pub(crate) fn is_same_file(&self, other: &Self) -> bool {
         let is_node = matches!(self.file_type, FileType::BlockDevice | FileType::CharacterDevice);
-        let is_known = self.file_type != FileType::Unknown;
-        is_known && (self.device, self.inode) == (other.device, other.inode)
+        !self.is_broken() && (self.device, self.inode) == (other.device, other.inode)
             || is_node && self.file_type == other.file_type && self.node == other.node
+    }
+
+    /// Whether its filesystem does not even tell what it is, as an XFS that shut down.
+    pub(crate) fn is_broken(&self) -> bool {
+        self.file_type == FileType::Unknown
     }
 }
 
@@ -122,8 +126,8 @@ pub(crate) fn open_at(directory: impl AsFd, name: &OsStr) -> io::Result<OwnedFd>
 /// that does not answer, which then is the error (`TimedOut`).
 pub(crate) fn open_path(path: &Path, extra: OFlags) -> io::Result<OwnedFd> {
     let flags = OFlags::PATH | OFlags::CLOEXEC | extra;
-    // What procfs shows depends on who asks, and there is nothing in it to wait for.
-    if path.starts_with("/proc") || path.starts_with("/dev/fd") {
+    // What these show depends on who asks.
+    if ["/proc/self", "/proc/thread-self", "/dev/fd"].iter().any(|own| path.starts_with(own)) {
         return Ok(rustix::fs::openat(CWD, path, flags, Mode::empty())?);
     }
     open_cached(CWD, path, flags, ResolveFlags::empty())
@@ -181,9 +185,32 @@ fn open_in_child(
     flags: OFlags,
     resolve: ResolveFlags,
 ) -> io::Result<OwnedFd> {
+    let subject = subject(directory, path)?;
     let path = in_flight::c_string(path)?;
     let flags = flags.bits().cast_signed();
-    in_flight::open(Open { directory, path: &path, flags, resolve: resolve.bits() })
+    in_flight::open(subject, Open { directory, path: &path, flags, resolve: resolve.bits() })
+}
+
+/// What a lookup waits for: the remote filesystem where what is known of the way ends, so that of all ways into it one is
+/// gone at a time. Where that end is local, or not known, each path is one of its own: it may lead anywhere.
+fn subject(directory: Option<BorrowedFd<'_>>, path: &Path) -> io::Result<Subject> {
+    if let Some(directory) = directory {
+        let facts = facts(directory)?;
+        return Ok(match is_remote(directory) {
+            true => Subject::Lookup(facts.mount),
+            false => Subject::Path(Start::Directory(facts.mount, facts.inode), path.to_owned()),
+        });
+    }
+    let flags = OFlags::PATH | OFlags::CLOEXEC;
+    let cached = |above: &Path| open_cached(CWD, above, flags, ResolveFlags::empty())?.ok();
+    let end = path.ancestors().skip(1).find_map(cached).filter(|end| is_remote(end.as_fd()));
+    Ok(match end {
+        Some(end) => Subject::Lookup(facts(end)?.mount),
+        None => {
+            let namespace = std::fs::read_link("/proc/thread-self/ns/mnt").unwrap_or_default();
+            Subject::Path(Start::Namespace(namespace), path.to_owned())
+        }
+    })
 }
 
 /// Whether to ask the filesystem of this directory could hang.

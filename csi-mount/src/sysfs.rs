@@ -12,9 +12,10 @@ const ASK: &str = "read what the kernel says of a disk in";
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DeviceIdentity {
-    /// The serial number: of virtio (its first 20 bytes), NVMe and SCSI (VPD page 80).
+    /// The serial number: of virtio (its first 20 bytes), NVMe and SCSI (VPD page 80); of a multipath device its paths'.
     pub serial: Option<String>,
-    /// The world-wide name, as the kernel writes it: `naa.…`, `eui.…`, `uuid.…`, or a device mapper's UUID.
+    /// The world-wide name, as the kernel writes it: `naa.…`, `eui.…`, `uuid.…`, or a device mapper's UUID, which of a
+    /// multipath device is `mpath-` with the name of its paths.
     pub wwn: Option<String>,
 }
 
@@ -27,7 +28,7 @@ impl DeviceIdentity {
         })
     }
 
-    /// Whether the world-wide name is this one, whatever it is written with: `wwn-0x5000…`, `naa.5000…`.
+    /// Whether the world-wide name is this one, whatever it is written with: `wwn-0x5000…`, `naa.5000…`, `35000…`.
     pub(crate) fn has_wwn(&self, wanted: &str) -> bool {
         self.wwn.as_deref().is_some_and(|found| bare_wwn(found) == bare_wwn(wanted))
     }
@@ -35,12 +36,14 @@ impl DeviceIdentity {
 
 fn bare_wwn(name: &str) -> String {
     let mut name = name.trim().to_ascii_lowercase();
-    for prefix in ["wwn-", "naa.", "eui.", "uuid.", "t10.", "0x", "nvme-"] {
+    for prefix in ["dm-uuid-", "mpath-", "nvme-", "scsi-", "wwn-", "naa.", "eui.", "uuid.", "t10.", "0x"] {
         if let Some(rest) = name.strip_prefix(prefix) {
             name = rest.to_owned();
         }
     }
-    name
+    // As multipath and by-id links write it: 8 or 16 bytes, after a digit for their kind.
+    let is_of_kind = [17, 33].contains(&name.len()) && name.starts_with(['2', '3']);
+    if is_of_kind && name.bytes().all(|digit| digit.is_ascii_hexdigit()) { name.split_off(1) } else { name }
 }
 
 /// Whether a disk was asked to look at its size anew: see [`BlockDevice::rescan`](crate::BlockDevice::rescan).
@@ -81,15 +84,19 @@ impl Sysfs {
         Ok(identity_in(&self.disk(number)?))
     }
 
-    /// Every whole disk with what it says that it is.
+    /// Every whole disk with what it says that it is. Of one with several paths that is the multipath device, once it
+    /// is there, and not the paths that it holds.
     pub(crate) fn disks(&self) -> Result<Vec<(DeviceNumber, DeviceIdentity)>> {
         let block = self.root.join("block");
         let failed = |error: io::Error| Error::os("list the disks in", &block, error);
         let mut disks = Vec::new();
         for entry in fs::read_dir(&block).map_err(failed)? {
             let directory = entry.map_err(failed)?.path();
+            let holders = names(&directory.join("holders")).unwrap_or_default();
+            let is_path = holders.iter().any(|holder| multipath(&block.join(holder)).is_some());
             // One that goes away meanwhile is left out.
-            if let Some(number) = text(&directory.join("dev")).and_then(|text| parse_number(&text)) {
+            let number = text(&directory.join("dev")).and_then(|text| parse_number(&text));
+            if let Some(number) = number.filter(|_| !is_path) {
                 disks.push((number, identity_in(&directory)));
             }
         }
@@ -130,10 +137,21 @@ impl Sysfs {
 
 fn identity_in(disk: &Path) -> DeviceIdentity {
     let first = |places: &[&str]| places.iter().find_map(|place| text(&disk.join(place)));
+    let serial = first(&["serial", "device/serial"]).or_else(|| scsi_serial(&disk.join("device/vpd_pg80")));
     DeviceIdentity {
-        serial: first(&["serial", "device/serial"]).or_else(|| scsi_serial(&disk.join("device/vpd_pg80"))),
+        // All paths lead to one disk.
+        serial: serial.or_else(|| {
+            let paths = multipath(disk)?;
+            paths.iter().find_map(|path| identity_in(&disk.join("slaves").join(path)).serial)
+        }),
         wwn: first(&["wwid", "device/wwid", "dm/uuid"]),
     }
+}
+
+/// The names of the paths of a multipath device; none if it is something else.
+fn multipath(disk: &Path) -> Option<Vec<String>> {
+    text(&disk.join("dm/uuid")).filter(|uuid| uuid.starts_with("mpath-"))?;
+    names(&disk.join("slaves")).ok()
 }
 
 /// The unit serial number page of SCSI: a header of four bytes, whose last is the length, and the number.
@@ -256,11 +274,38 @@ mod tests {
         assert!(found.has_serial("pvc-0123456789abcdef"));
         assert!(found.has_serial("pvc-0123456789abcdef-of-36-bytes"), "virtio keeps 20 bytes");
         assert!(!found.has_serial("pvc-0123456789abcdeF") && !found.has_serial("pvc-0"));
-        for name in ["naa.5000c500a1b2c3d4", "wwn-0x5000c500a1b2c3d4", "0x5000C500A1B2C3D4"] {
+        for name in [
+            "naa.5000c500a1b2c3d4",
+            "wwn-0x5000c500a1b2c3d4",
+            "0x5000C500A1B2C3D4",
+            "scsi-35000c500a1b2c3d4",
+            "dm-uuid-mpath-35000c500a1b2c3d4",
+        ] {
             assert!(found.has_wwn(name), "{name}");
         }
         assert!(!found.has_wwn("naa.5000c500a1b2c3d5"));
         assert!(!DeviceIdentity::default().has_serial(""), "a disk without one is nobody's");
+    }
+
+    #[test]
+    fn of_several_paths_the_multipath_device_is_the_disk() {
+        let fake = Fake::new();
+        let sysfs = fake.sysfs();
+        let identity: [(&str, &[u8]); 2] =
+            [("device/vpd_pg80", b"\0\x80\0\x05vol-1"), ("device/wwid", b"naa.5000c500a1b2c3d4\n")];
+        let paths = [fake.disk("sda", 0, &identity), fake.disk("sdb", 1, &identity)];
+        let numbers = || sysfs.disks().unwrap().into_iter().map(|(number, _)| number).collect::<Vec<_>>();
+        assert_eq!(numbers().len(), paths.len(), "nobody made them one yet");
+        let multipath = fake.disk("dm-0", 2, &[("dm/uuid", b"mpath-35000c500a1b2c3d4\n")]);
+        for path in ["sda", "sdb"] {
+            let place = |name: &str| fake.directory.path().join("devices").join(name);
+            fs::create_dir_all(place("dm-0/slaves")).unwrap();
+            symlink(place("dm-0"), place(path).join("holders/dm-0")).unwrap();
+            symlink(place(path), place("dm-0/slaves").join(path)).unwrap();
+        }
+        assert_eq!(numbers(), [multipath]);
+        let found = sysfs.identity(multipath).unwrap();
+        assert!(found.has_serial("vol-1") && found.has_wwn("naa.5000c500a1b2c3d4"), "{found:?}");
     }
 
     #[test]

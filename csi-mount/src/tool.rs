@@ -16,6 +16,8 @@ use crate::{Error, ErrorKind, Result, in_flight, memory};
 
 /// How much of a program's output is kept: its end.
 const KEPT_OUTPUT: usize = 8 * 1024;
+/// How often a program that runs is looked at.
+const LOOK: Duration = Duration::from_millis(50);
 /// How long a killed program may take to go.
 const REAP: Duration = Duration::from_secs(5);
 /// Where the tools are on a system whose service runs with a short `PATH`.
@@ -151,7 +153,8 @@ impl Running {
                 return Err(self.tool.out_of_memory(given));
             }
             let open = self.read_some(&mut pipe, &mut kept)?;
-            if self.has_ended(if open { Duration::ZERO } else { left(end) })? {
+            // At the end of the pipe there is nothing else to wait for.
+            if self.has_ended(if open { Duration::ZERO } else { LOOK.min(left(end)) })? {
                 break;
             }
             if start.elapsed().as_secs() > told {
@@ -178,7 +181,7 @@ impl Running {
 
     /// Reads what there is, waiting for a moment; false at the end of the pipe.
     fn read_some(&self, pipe: &mut PipeReader, kept: &mut Vec<u8>) -> Result<bool> {
-        let moment = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
+        let moment = Timespec { tv_sec: 0, tv_nsec: LOOK.subsec_nanos().into() };
         let mut events = [PollFd::new(pipe, PollFlags::IN)];
         match poll(&mut events, Some(&moment)) {
             Ok(0) | Err(Errno::INTR) => return Ok(true),
@@ -284,6 +287,8 @@ mod tests {
         assert_eq!(error.kind(), ErrorKind::OutOfMemory, "{error}");
         assert!(error.to_string().contains("tail ran out of the 64 MiB"), "{error}");
         SHELL.run(&["-c", "true"], bounds).unwrap();
+        let silent = SHELL.run(&["-c", "exec tail /dev/zero >/dev/null 2>&1"], bounds).unwrap_err();
+        assert_eq!(silent.kind(), ErrorKind::OutOfMemory, "{silent}");
     }
 
     #[test]

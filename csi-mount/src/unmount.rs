@@ -12,7 +12,7 @@ use crate::in_flight::{self, Subject, Unanswered};
 use crate::mount_users;
 use crate::stats::STATS_TIMEOUT;
 use crate::sys::child::Question;
-use crate::{Error, ErrorKind, MountState, Result, Target, turn};
+use crate::{Error, ErrorKind, MountId, MountState, Result, Target, scratch, turn};
 
 const UNMOUNT: &str = "unmount";
 
@@ -108,6 +108,7 @@ impl Unmount {
     pub fn at(self, target: &Target) -> Result<Unmounted> {
         let mut layers = 0;
         let mut is_detached = false;
+        scratch::sweep();
         while let MountState::Mounted(_) = target.state()? {
             let attempt = match self.patiently(target)? {
                 Attempt::Busy | Attempt::Silent => self.escalate(target)?,
@@ -188,15 +189,15 @@ impl Unmount {
         let flags = flags | UnmountFlags::NOFOLLOW;
         if !is_remote {
             let path = target.kernel_path(UNMOUNT)?;
-            return outcome(target, rustix::mount::unmount(&path, flags));
+            return outcome(target, mount, rustix::mount::unmount(&path, flags));
         }
         drop(turn);
         let name =
             in_flight::c_string(target.name().as_ref()).map_err(|error| target.error(UNMOUNT, error))?;
         let question = Question::Unmount(target.parent(UNMOUNT)?, &name, flags.bits().cast_signed());
         match in_flight::ask(Subject::Unmount(mount), question, self.timeout) {
-            Ok((answer, _)) if answer.error == 0 => outcome(target, Ok(())),
-            Ok((answer, _)) => outcome(target, Err(Errno::from_raw_os_error(answer.error as i32))),
+            Ok((answer, _)) if answer.error == 0 => Ok(Attempt::Done),
+            Ok((answer, _)) => outcome(target, mount, Err(Errno::from_raw_os_error(answer.error as i32))),
             Err(Unanswered::Failed(error)) => Err(target.error(UNMOUNT, error)),
             Err(Unanswered::Late(_) | Unanswered::Stuck) => {
                 let top = target.state()?.mount_point();
@@ -240,16 +241,18 @@ enum Attempt {
     Silent,
 }
 
-fn outcome(target: &Target, result: rustix::io::Result<()>) -> Result<Attempt> {
+/// What became of the mount that was to be taken off.
+fn outcome(target: &Target, mount: MountId, result: rustix::io::Result<()>) -> Result<Attempt> {
     match result {
         Ok(()) => Ok(Attempt::Done),
         Err(Errno::INVAL | Errno::NOENT) => match target.state()? {
-            // A mount that the kernel refuses to take off: one locked by a more privileged namespace.
-            MountState::Mounted(_) => Err(target
+            // The very mount, which the kernel refuses to take off: one locked by a more privileged namespace.
+            MountState::Mounted(found) if found.id == mount => Err(target
                 .error(UNMOUNT, Errno::INVAL)
                 .as_kind(ErrorKind::PermissionDenied)
                 .mend("it was made in another user namespace; unmount it there")),
-            MountState::Absent | MountState::NotMounted => Ok(Attempt::Nothing),
+            // Somebody was faster, and may have mounted again since.
+            _ => Ok(Attempt::Nothing),
         },
         Err(Errno::BUSY) => Ok(Attempt::Busy),
         Err(error @ Errno::PERM) => Err(target.error(UNMOUNT, error).mend("the process needs CAP_SYS_ADMIN")),

@@ -4,6 +4,8 @@ mod devices;
 
 use std::fs;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use csi_mount::flow::block::{Content, StagePlan, device_of, expand, publish, stage, unpublish, unstage};
 use csi_mount::testing::{PeerNamespace, private_mount_namespace};
@@ -11,7 +13,8 @@ use csi_mount::{
     BlockDevice, DeviceAccess, DeviceUse, ErrorKind, Filesystem, Grown, LoopDevice, LoopOptions,
     MountAttributes, MountOptions, MountState, Outcome, Removed, Target, Unmounted,
 };
-use devices::{Image, MIB, run, that_can_fail};
+use devices::{Image, MIB, put_node, run, that_can_fail};
+use rustix::fs::{CWD, RenameFlags, renameat_with};
 
 fn target(image: &Image, name: &str) -> Target {
     Target::new(image.directory().join(name)).unwrap()
@@ -91,6 +94,42 @@ fn another_device_at_the_staging_directory_is_refused() {
         assert_eq!(error.kind(), ErrorKind::WrongDevice, "{error}");
         assert!(matches!(staging.state().unwrap(), MountState::Mounted(_)));
         unstage(&staging, Some(image.path())).unwrap();
+    });
+}
+
+/// A number given to another disk, or a node made anew: the path is one disk when it is looked at, and another when it is
+/// mounted.
+#[test]
+fn a_path_that_leads_elsewhere_meanwhile_is_noticed() {
+    private_mount_namespace(|| {
+        let images = [Image::new(16), Image::new(16)];
+        let staging = target(&images[0], "s");
+        let plan = StagePlan::new(Filesystem::Ext4);
+        let nodes = ["node", "spare"].map(|name| images[0].directory().join(name));
+        for (image, node) in images.iter().zip(&nodes) {
+            put_node(node, image.loop_device().number());
+            stage(image.path(), &staging, &plan).unwrap();
+            unstage(&staging, Some(image.path())).unwrap();
+        }
+        let is_done = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !is_done.load(Ordering::Relaxed) {
+                    renameat_with(CWD, &nodes[0], CWD, &nodes[1], RenameFlags::EXCHANGE).unwrap();
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+            });
+            let look = || {
+                let is_right = match stage(&nodes[0], &staging, &plan) {
+                    Ok(staged) => device_of(staging.path()).is_ok_and(|mounted| mounted == staged.device),
+                    Err(error) => return Err((error.kind(), staging.state().unwrap())),
+                };
+                Ok(unstage(&staging, None).is_ok() && is_right)
+            };
+            let unusual = (0..2000).map(|_| look()).find(|found| *found != Ok(true));
+            is_done.store(true, Ordering::Relaxed);
+            assert_eq!(unusual, Some(Err((ErrorKind::WrongDevice, MountState::NotMounted))));
+        });
     });
 }
 

@@ -10,7 +10,7 @@ use std::fs;
 use std::path::Path;
 
 use csi_mount::flow::block::{StagePlan, publish, publish_device, stage, unpublish, unstage};
-use csi_mount::testing::private_mount_namespace;
+use csi_mount::testing::{Feature, private_mount_namespace, without_features};
 use csi_mount::{
     BlockDevice, DeviceAccess, DeviceUse, Filesystem, Format, LoopDevice, MountAttributes, Probe, Target,
     mounts,
@@ -22,6 +22,13 @@ fn job(words: &[&str]) -> csi_mount::Result<()> {
     let [step, device, staging, target] = words else { panic!("{words:?}") };
     let (device, staging, target) = (Path::new(device), Target::new(staging)?, Target::new(target)?);
     match *step {
+        "publish as before 5.2" => {
+            without_features(OLD, || publish(staging.path(), &target, MountAttributes::RDONLY).map(drop))
+        }
+        "unpublish as before 5.2" => without_features(OLD, || unpublish(&target).map(drop)),
+        "ext4 as before 5.2" => {
+            without_features(OLD, || stage(device, &staging, &StagePlan::new(Filesystem::Ext4)).map(drop))
+        }
         "ext4" | "xfs" | "btrfs" => stage(device, &staging, &StagePlan::new(step.parse()?)).map(drop),
         "publish" => publish(staging.path(), &target, MountAttributes::RDONLY).map(drop),
         "publish device" => publish_device(device, &target, DeviceAccess::ReadOnly).map(drop),
@@ -30,6 +37,9 @@ fn job(words: &[&str]) -> csi_mount::Result<()> {
         other => panic!("{other}"),
     }
 }
+
+/// As on a kernel that mounts in a private place first.
+const OLD: &[Feature] = &[Feature::FsContext, Feature::MountSetattr, Feature::Statmount];
 
 /// A device and the places of its steps, made anew for every point.
 struct Volume {
@@ -199,6 +209,34 @@ fn publish_of_a_filesystem() {
             let target = volume.target();
             assert_eq!(fs::read_to_string(target.path().join("file")).unwrap(), "kept");
             assert!(fs::write(target.path().join("file"), "x").is_err(), "it is writable");
+        },
+    );
+}
+
+#[test]
+fn publish_of_a_filesystem_on_an_old_kernel() {
+    at_every_point(
+        "publish_of_a_filesystem_on_an_old_kernel",
+        "publish as before 5.2",
+        11,
+        || Volume::staged(16, Filesystem::Ext4),
+        |volume| {
+            volume.assert_tidy(1, 1, 0);
+            assert!(fs::write(volume.target().path().join("file"), "x").is_err(), "it is writable");
+        },
+    );
+}
+
+#[test]
+fn stage_on_an_old_kernel() {
+    at_every_point(
+        "stage_on_an_old_kernel",
+        "ext4 as before 5.2",
+        11,
+        || Volume::with_data(16, Filesystem::Ext4),
+        |volume| {
+            volume.assert_tidy(1, 0, 0);
+            assert_eq!(volume.file().as_deref(), Some("kept"));
         },
     );
 }

@@ -16,20 +16,13 @@ use std::time::Duration;
 use csi_mount::flow::block::{Content, StageCheck, StagePlan, stage, unstage};
 use csi_mount::testing::private_mount_namespace;
 use csi_mount::{
-    BlockDevice, CheckLimits, CheckPolicy, DeviceNumber, ErrorKind, ExpectedDevice, Filesystem, Format,
-    FormatLimit, FormatStep, KernelVersion, MkfsProfile, Mount, MountOptions, MountState, Probe, Rescan,
-    Target, check,
+    BlockDevice, CheckLimits, CheckPolicy, ErrorKind, ExpectedDevice, Filesystem, Format, FormatLimit,
+    FormatStep, KernelVersion, MkfsProfile, Mount, MountOptions, MountState, Probe, Rescan, Target, check,
 };
-use devices::{Image, MIB, run};
-use rustix::fs::{FileType, Mode};
+use devices::{Image, MIB, put_node, run};
 
 fn staging(image: &Image) -> Target {
     Target::new(image.directory().join("staging")).unwrap()
-}
-
-fn put_node(at: &std::path::Path, number: DeviceNumber) {
-    rustix::fs::mknodat(rustix::fs::CWD, at, FileType::BlockDevice, Mode::RUSR | Mode::WUSR, number.dev_t())
-        .unwrap();
 }
 
 /// kubernetes/kubernetes#142243, #95183, longhorn/longhorn#14042, NetApp/trident#418: the probe failed and mkfs ran.

@@ -7,6 +7,7 @@ mod mount_support;
 use std::fs::File;
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread::ScopedJoinHandle;
 use std::time::{Duration, Instant};
 
 use csi_mount::testing::{Feature, without_features};
@@ -136,6 +137,35 @@ fn ways_through(sandbox: &Path, kernel: &[Feature]) {
     assert!(daemon.taken() >= 1);
 }
 
+/// However many descriptors of its directory there are, and names in it: what they wait for is one.
+#[test]
+fn many_ways_into_it_take_turns() {
+    let _alone = alone();
+    sandbox(|sandbox| {
+        let staging = target(sandbox, "staging");
+        let daemon = SilentDaemon::mount(&staging);
+        settle(0);
+        // The directory is known from memory; the names in it are not.
+        let inside = &|index: u32| staging.path().join(format!("pod{index}"));
+        let targets: Vec<_> = (0..16).map(|index| Target::new(inside(index % 4)).unwrap()).collect();
+        let refused = |result: csi_mount::Result<MountState>| {
+            assert_eq!(result.unwrap_err().kind(), ErrorKind::Unresponsive);
+        };
+        let start = Instant::now();
+        std::thread::scope(|scope| {
+            targets.iter().for_each(|target| drop(scope.spawn(|| refused(target.state()))));
+            (0..16)
+                .for_each(|index| drop(scope.spawn(move || refused(mount_state(inside(index).join("x"))))));
+        });
+        assert!(start.elapsed() < BOUND, "{:?}", start.elapsed());
+        assert_eq!(measure::children(), 1, "one helper for all");
+        drop(targets);
+        bounded(BOUND, || forced().at(&staging)).unwrap();
+        assert_eq!(daemon.taken(), 2, "one way into it, and its health before the force");
+        settle(0);
+    });
+}
+
 /// Waits for helpers to go that are free to go.
 fn settle(children: usize) {
     let end = Instant::now() + BOUND;
@@ -228,7 +258,7 @@ fn many_forced_unmounts_at_once_take_turns() {
             });
             let unmounts: Vec<_> =
                 (0..32).map(|_| scope.spawn(|| bounded(BOUND, || forced().at(&staging)))).collect();
-            let outcomes: Vec<_> = unmounts.into_iter().map(std::thread::ScopedJoinHandle::join).collect();
+            let outcomes: Vec<_> = unmounts.into_iter().map(ScopedJoinHandle::join).collect();
             // Before anything may panic: the scope waits for the watcher.
             is_done.store(true, std::sync::atomic::Ordering::Relaxed);
             for outcome in outcomes {

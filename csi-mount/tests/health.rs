@@ -10,10 +10,11 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use csi_mount::flow::block::{StagePlan, publish, stage};
 use csi_mount::testing::{Feature, PeerNamespace, without_features};
 use csi_mount::{
-    Bind, Detach, ErrorKind, LoopDevice, LoopOptions, Mount, MountHealth, MountOptions, MountUser, Target,
-    Unmount, Unmounted, health, mount_users, unmount,
+    Bind, Detach, ErrorKind, Filesystem, LoopDevice, LoopOptions, Mount, MountAttributes, MountHealth,
+    MountOptions, MountUser, Target, Unmount, Unmounted, health, mount_users, unmount,
 };
 use devices::Image;
 use fuse_support::{answer_init, fuse};
@@ -80,12 +81,25 @@ fn an_ext4_that_met_an_error_is_read_only() {
 fn an_xfs_that_shut_down_is_dead_and_never_detached_for_it() {
     sandbox(|sandbox| {
         let target = target(sandbox, "target");
-        let _image = mounted("xfs", &[], &target);
+        let image = mounted("xfs", &[], &target);
+        let pod = mount_support::target(sandbox, "pod");
+        let bind = || Bind::new(target.path()).at(&pod);
+        bind().unwrap();
         let open = fs::File::open(target.path()).unwrap();
         run("xfs_io", &["-x", "-c", "shutdown", target.path().to_str().unwrap()]);
         let found = health(target.path()).unwrap();
         assert_eq!(found, MountHealth::Dead(libc::EIO));
         assert!(found.to_string().contains("the filesystem is dead: Input/output error"), "{found}");
+        // Nothing that is asked for again counts as done.
+        let staged = stage(image.path(), &target, &StagePlan::new(Filesystem::Xfs)).map(drop);
+        let published = publish(target.path(), &pod, MountAttributes::empty()).map(drop);
+        let again =
+            [Mount::new("xfs", image.path()).at(&target).map(drop), bind().map(drop), staged, published];
+        for error in again.map(Result::unwrap_err) {
+            assert_eq!(error.kind(), ErrorKind::Unresponsive, "{error}");
+            assert!(error.to_string().contains("dead"), "{error}");
+        }
+        unmount(&pod).unwrap();
         let error = Unmount::new().detach(Detach::IfUnresponsive).at(&target).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Busy, "its device would not be free: {error}");
         drop(open);

@@ -2,6 +2,7 @@
 
 mod measure;
 mod mount_support;
+mod stepper;
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -9,12 +10,14 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::ScopedJoinHandle;
 use std::time::{Duration, Instant};
 
 use csi_mount::testing::{Feature, without_features};
 use csi_mount::{Bind, ErrorKind, Mount, MountAttributes, Outcome, Root, Target, Unmounted, mounts, unmount};
 use mount_support::{sandbox, source, target};
 use rustix::fs::{RenameFlags, renameat_with};
+use stepper::{Job, Programs, do_job};
 
 const THREADS: usize = 64;
 
@@ -75,18 +78,7 @@ fn many_publish_and_unpublish_one_target() {
                     })
                 })
                 .collect();
-            let watcher = scope.spawn(|| {
-                let (mut polls, mut most) = (0_u64, 0);
-                while !is_done.load(Ordering::Relaxed) {
-                    // A table that changes during every read says nothing.
-                    if let Ok(mounts) = mounts() {
-                        polls += 1;
-                        most = most
-                            .max(mounts.iter().filter(|entry| entry.mount_point == shared.path()).count());
-                    }
-                }
-                (polls, most)
-            });
+            let watcher = scope.spawn(|| watch(shared.path(), &is_done));
             threads.into_iter().for_each(|thread| thread.join().unwrap());
             is_done.store(true, Ordering::Relaxed);
             (polls, most) = watcher.join().unwrap();
@@ -99,6 +91,57 @@ fn many_publish_and_unpublish_one_target() {
         unmount(&shared).unwrap();
         assert_eq!((ids(), mounts().unwrap().len()), before, "another's mount is gone");
         assert_eq!(fs::read_to_string(source.join("file")).unwrap(), "source");
+    });
+}
+
+/// How many layers were seen at once at a path, by one who looks until it is told to stop.
+fn watch(path: &Path, is_done: &AtomicBool) -> (u64, usize) {
+    let (mut polls, mut most) = (0_u64, 0);
+    while !is_done.load(Ordering::Relaxed) {
+        // A table that changes during every read says nothing.
+        if let Ok(mounts) = mounts() {
+            polls += 1;
+            most = most.max(mounts.iter().filter(|entry| entry.mount_point == path).count());
+        }
+    }
+    (polls, most)
+}
+
+fn publish_and_unpublish_often(words: &[&str]) -> csi_mount::Result<()> {
+    let [source, target, rounds] = words else { panic!("{words:?}") };
+    let target = Target::new(target)?;
+    let tally = Tally::default();
+    for _ in 0..rounds.parse::<u32>().unwrap() {
+        tally.publish(Path::new(source), &target);
+        tally.unpublish(&target);
+    }
+    Ok(())
+}
+
+/// As when a driver is replaced while its predecessor is still at work: they have no lock in common but the kernel's.
+#[test]
+fn many_processes_publish_and_unpublish_one_target() {
+    const PROCESSES: u32 = 6;
+    do_job(publish_and_unpublish_often);
+    let rounds = (measure::rounds(1200) / PROCESSES).to_string();
+    sandbox(|sandbox| {
+        let (source, shared) = (source(sandbox, "source"), target(sandbox, "target"));
+        let (before, is_done) = (mounts().unwrap().len(), AtomicBool::new(false));
+        let words = [source.to_str().unwrap(), shared.path().to_str().unwrap(), &rounds];
+        let test = "many_processes_publish_and_unpublish_one_target";
+        let (polls, most) = std::thread::scope(|scope| {
+            let job = || Job { programs: Programs::Followed, test, words: &words }.run();
+            let jobs: Vec<_> = (0..PROCESSES).map(|_| scope.spawn(job)).collect();
+            let watcher = scope.spawn(|| watch(shared.path(), &is_done));
+            let ended: Vec<_> = jobs.into_iter().map(ScopedJoinHandle::join).collect();
+            is_done.store(true, Ordering::Relaxed);
+            ended.into_iter().for_each(Result::unwrap);
+            watcher.join().unwrap()
+        });
+        println!("{PROCESSES} processes, {rounds} rounds each; at most {most} in {polls} polls");
+        assert!(most <= 1, "stacked");
+        unmount(&shared).unwrap();
+        assert_eq!(mounts().unwrap().len(), before);
     });
 }
 

@@ -35,6 +35,7 @@ const EMULATION: &[(&str, &str)] = &[
     ("xfs_db", "xfsprogs"),
     ("xfs_io", "xfsprogs"),
     ("btrfs", "btrfs-progs"),
+    ("dmsetup", "dmsetup"),
 ];
 
 /// A device that tests open, and how to come by it.

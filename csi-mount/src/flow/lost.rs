@@ -33,7 +33,7 @@ pub(super) fn require_staged(
         MountHealth::Healthy => Ok(()),
         MountHealth::ReadOnly if attributes.contains(MountAttributes::RDONLY) => Ok(()),
         MountHealth::ReadOnly => {
-            refuse(ErrorKind::ReadOnly, "unstage and stage the volume: it is checked then")
+            refuse(ErrorKind::ReadOnly, "unstage it and stage it again: it is checked then")
         }
         // Bound unmounted, the workload would write to the node's own disk.
         MountHealth::NotMounted => {
@@ -42,7 +42,7 @@ pub(super) fn require_staged(
         }
         MountHealth::Unresponsive | MountHealth::Dead(_) => refuse(
             ErrorKind::Unresponsive,
-            "see to its device, server or daemon; where that is gone for good, unstage and stage the volume",
+            "see to its device, server or daemon; where that is gone for good, unstage it and stage it again",
         ),
     }
 }

@@ -5,7 +5,8 @@ use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
-use csi_mount::{BlockDevice, LoopCache, LoopDevice, LoopOptions};
+use csi_mount::{BlockDevice, DeviceNumber, LoopCache, LoopDevice, LoopOptions};
+use rustix::fs::{CWD, FileType, Mode, mknodat};
 
 pub(crate) const MIB: u64 = 1 << 20;
 
@@ -130,6 +131,11 @@ impl Drop for Image {
 /// cache reads zeros there.
 pub(crate) fn that_can_fail(mebibytes: u64) -> Image {
     Image::with(mebibytes, &LoopOptions::new().cache(LoopCache::Direct))
+}
+
+/// Makes a node of a block device.
+pub(crate) fn put_node(at: &Path, number: DeviceNumber) {
+    mknodat(CWD, at, FileType::BlockDevice, Mode::RUSR | Mode::WUSR, number.dev_t()).unwrap();
 }
 
 /// Runs a program that must succeed.

@@ -1,4 +1,5 @@
 //! Runs a part of a test in a process of its own, and kills that process before any one of its system calls.
+#![allow(dead_code, reason = "each test file uses a part")]
 
 use std::collections::HashMap;
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -24,7 +25,6 @@ pub(crate) fn do_job(jobs: impl FnOnce(&[&str]) -> csi_mount::Result<()>) {
 }
 
 /// What becomes of the programs that a job starts.
-#[allow(dead_code, reason = "each test file uses a part")]
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Programs {
     /// Their system calls count too, and they die with the job.

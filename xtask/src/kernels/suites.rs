@@ -143,4 +143,17 @@ pub(crate) const SUITES: &[Suite] = &[
     Suite { test: "block_flow_raw", ..DEVICES },
     Suite { test: "field_failures_mount", ..DEVICES },
     Suite { test: "field_failures_device", ..DEVICES },
+    Suite { test: "crash", only: "on_an_old_kernel", env: &[("CSI_CRASH_STRIDE", "41")], ..DEVICES },
+    Suite {
+        test: "real_disks",
+        modules: &["loop", "sd_mod", "scsi_debug", "dm_multipath", "dm_round_robin", "configfs", "nvme_loop"],
+        files: &["mkfs.ext4", "/etc/mke2fs.conf", "dmsetup"],
+        skip: &[Skip {
+            test: "an_nvme_disk_is_known_and_grows",
+            from: Version::new(5, 10),
+            before: Version::new(6, 12),
+            why: "Debian builds these without nvme-loop",
+        }],
+        ..MOUNT
+    },
 ];

@@ -6,12 +6,12 @@ use super::device_under;
 use super::plan::{StageCheck, StagePlan};
 use crate::check::check_within;
 use crate::details::Details;
+use crate::flow::lost::require_staged;
 use crate::intent;
 use crate::kernel_features::unknown_to;
 use crate::{
     BlockDevice, CheckPolicy, DeviceNumber, Error, ErrorKind, Filesystem, Grown, KernelVersion, Mount,
-    MountEntry, MountState, Outcome, Probe, Result, Signature, Target, grow_mounted, grow_unmounted, mounts,
-    unmount,
+    MountState, Outcome, Probe, Result, Signature, Target, grow_mounted, grow_unmounted, unmount,
 };
 
 const STAGE: &str = "stage";
@@ -58,6 +58,7 @@ pub enum Content {
 /// - [`AlreadyMounted`](ErrorKind::AlreadyMounted): another device is mounted there, or with other options.
 /// - [`ReadOnly`](ErrorKind::ReadOnly): the device refuses writes and the plan wants them, or it is blank and the plan
 ///   allows none; or it is mounted there, and the kernel stopped writing to it after an error.
+/// - [`Unresponsive`](ErrorKind::Unresponsive): it is mounted there, and shut down after an error.
 /// - [`WrongDevice`](ErrorKind::WrongDevice): another disk than the expected one is at the path.
 /// - [`Damaged`](ErrorKind::Damaged): the check found what it can't mend.
 /// - [`Unsupported`](ErrorKind::Unsupported): the filesystem has a feature that this kernel does not know.
@@ -92,18 +93,11 @@ pub fn stage(device: impl AsRef<Path>, staging: &Target, plan: &StagePlan) -> Re
 
 /// A filesystem that the kernel made read-only, or shut down, after an error is no longer what was asked for.
 fn refuse_broken(staging: &Target, plan: &StagePlan) -> Result<()> {
-    let here = |entry: &MountEntry| entry.mount_point == staging.path();
-    let Some(entry) = mounts()?.into_iter().rev().find(here) else { return Ok(()) };
-    let says = |flag| entry.super_options.has_flag(flag);
-    // Older kernels make the superblock read-only, which is seen when it is compared with the request.
-    let is_broken = says("shutdown") || (plan.writes() && says("emergency_ro"));
-    if !is_broken {
-        return Ok(());
+    match require_staged(STAGE, staging.path(), plan.options.attributes()) {
+        // Unmounted since.
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+        other => other,
     }
-    let reason = "the kernel stopped writing to the filesystem after an error";
-    Err(Error::new(ErrorKind::ReadOnly, STAGE, reason)
-        .at(staging.path())
-        .mend("unstage it and stage it again: it is checked then"))
 }
 
 /// Makes sure that the device holds the filesystem, as large as the device where that is done unmounted.
