@@ -197,7 +197,9 @@ impl Unmount {
         match in_flight::ask(Subject::Unmount(mount), question, self.timeout) {
             Ok((answer, _)) if answer.error == 0 => outcome(target, Ok(())),
             Ok((answer, _)) => outcome(target, Err(Errno::from_raw_os_error(answer.error as i32))),
-            Err(Unanswered::Failed(error)) => Err(target.error(UNMOUNT, error)),
+            Err(failed @ (Unanswered::Failed(_) | Unanswered::Crowded)) => {
+                Err(target.error(UNMOUNT, std::io::Error::from(failed)))
+            }
             Err(Unanswered::Late(_) | Unanswered::Stuck) => {
                 let top = target.state()?.mount_point();
                 // Off the tree at once; what is left to do waits for the server.
