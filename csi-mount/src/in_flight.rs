@@ -35,6 +35,8 @@ pub(crate) enum Subject {
     Usage(MountId),
     /// Unmounting it. Apart from its usage, since it is what frees those who wait for that.
     Unmount(MountId),
+    /// All that an unmount tries, one thing after the other.
+    Unmounting(MountId),
     /// Where a path leads, by the directory it is relative to and by the mount namespace.
     Path(PathBuf, Option<i32>, PathBuf),
     /// A killed program that did not go.
@@ -110,6 +112,11 @@ pub(crate) fn ask(
     })
 }
 
+/// Waits until nobody else is at work on the subject, for so long; none when somebody still is.
+pub(crate) fn wait_for_others(subject: Subject, limit: Duration) -> Option<Turn> {
+    Turn::take(subject, limit).ok()
+}
+
 /// Opens a place (`O_PATH`) on the way to which a filesystem may have to be asked.
 pub(crate) fn open(place: Open<'_>) -> io::Result<OwnedFd> {
     let path = Path::new(std::ffi::OsStr::from_bytes(place.path.to_bytes())).to_owned();
@@ -135,7 +142,7 @@ fn lanes() -> MutexGuard<'static, BTreeMap<Subject, Lane>> {
 }
 
 /// The right to be the one in flight; given back when dropped.
-struct Turn {
+pub(crate) struct Turn {
     subject: Subject,
     is_answered: bool,
     stuck: Option<Stuck>,
