@@ -165,6 +165,7 @@ fn kind_of(error: &io::Error) -> ErrorKind {
     match error.raw_os_error() {
         // Of a helper process that waited for a filesystem.
         None if error.kind() == io::ErrorKind::TimedOut => ErrorKind::Unresponsive,
+        None if error.kind() == io::ErrorKind::ResourceBusy => ErrorKind::Busy,
         Some(libc::ENOENT | libc::ENODEV | libc::ENXIO) => ErrorKind::NotFound,
         Some(libc::EBUSY) => ErrorKind::Busy,
         Some(libc::EROFS) => ErrorKind::ReadOnly,

@@ -2,7 +2,8 @@
 //!
 //! A child that a dead filesystem holds can't be ended before the filesystem is. So that such children do not
 //! pile up, the next question to the same mount waits in line while one is being asked, and is refused at once
-//! while one is stuck.
+//! while one is stuck. Waiting in line behind others who get their answers is no sign that the filesystem is dead:
+//! only silence counts as such, for as long as the asker's limit says.
 //!
 //! Invariant: at most one child process for each [`Subject`], running, stuck or dead. The table is of the
 //! process, as children are.
@@ -24,6 +25,9 @@ use crate::sys::child::{Answer, Child, Open, Question, Stuck};
 /// How long a path may take to be resolved, where the caller has no limit of its own.
 pub(crate) const LOOKUP_LIMIT: Duration = Duration::from_secs(5);
 
+/// How long anybody stands in line behind others who are answered one by one.
+const LINE_LIMIT: Duration = Duration::from_secs(30);
+
 /// What a question is about.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Subject {
@@ -31,6 +35,8 @@ pub(crate) enum Subject {
     Usage(MountId),
     /// Unmounting it. Apart from its usage, since it is what frees those who wait for that.
     Unmount(MountId),
+    /// All that an unmount tries, one thing after the other.
+    Unmounting(MountId),
     /// Where a path leads that goes on in this mounted filesystem, which has to be asked.
     Lookup(MountId),
     /// Where a path leads, by the mount namespace or the directory that it starts at.
@@ -51,8 +57,10 @@ pub(crate) enum Start {
 /// Why there is no answer.
 #[derive(Debug)]
 pub(crate) enum Unanswered {
-    /// There was none in time.
+    /// There was none in time, neither for this question nor for those before it in line.
     Late(Duration),
+    /// The filesystem answers, but too many others asked it, too.
+    Crowded,
     /// An earlier question to the same mount is not answered to this day.
     Stuck,
     /// The child could not be asked.
@@ -61,16 +69,33 @@ pub(crate) enum Unanswered {
 
 impl From<Unanswered> for io::Error {
     fn from(unanswered: Unanswered) -> Self {
-        let reason = match unanswered {
-            Unanswered::Late(limit) => format!("the filesystem did not answer within {limit:?}"),
-            Unanswered::Stuck => "the filesystem does not answer, an earlier call still waits for it".into(),
-            Unanswered::Failed(error) => return error,
-        };
-        Self::new(io::ErrorKind::TimedOut, reason)
+        let silent = |reason: String| Self::new(io::ErrorKind::TimedOut, reason);
+        match unanswered {
+            Unanswered::Late(limit) => silent(format!("the filesystem did not answer within {limit:?}")),
+            Unanswered::Stuck => {
+                silent("the filesystem does not answer, an earlier call still waits for it".into())
+            }
+            Unanswered::Crowded => {
+                Self::new(io::ErrorKind::ResourceBusy, "the filesystem is slow, and others are asking it")
+            }
+            Unanswered::Failed(error) => error,
+        }
     }
 }
 
-enum Lane {
+/// Those who ask about one subject. It is in the table as long as anybody is in it.
+#[derive(Default)]
+struct Lane {
+    now: Now,
+    waiting: usize,
+    /// How many questions were answered since the lane is in the table.
+    answers: u64,
+}
+
+#[derive(Default)]
+enum Now {
+    #[default]
+    Free,
     Running,
     Stuck(Stuck),
 }
@@ -78,16 +103,17 @@ enum Lane {
 static LANES: Mutex<BTreeMap<Subject, Lane>> = Mutex::new(BTreeMap::new());
 static FREED: Condvar = Condvar::new();
 
-/// Asks the question when its turn comes, and gives up after the limit.
+/// Asks the question when its turn comes, and gives up after the limit: in line as long as nobody is answered, and
+/// then once more for the answer.
 pub(crate) fn ask(
     subject: Subject,
     question: Question<'_>,
     limit: Duration,
 ) -> Result<(Answer, Option<OwnedFd>), Unanswered> {
-    let deadline = Instant::now() + limit;
-    let turn = Turn::take(subject, deadline, limit)?;
+    let mut turn = Turn::take(subject, limit)?;
     let child = Child::start(question).map_err(Unanswered::Failed)?;
-    let answer = child.answer(deadline);
+    let answer = child.answer(Instant::now() + limit);
+    turn.is_answered = answer.is_ok();
     if let Err(stuck) = child.end() {
         turn.keep(stuck);
     }
@@ -95,6 +121,11 @@ pub(crate) fn ask(
         io::ErrorKind::TimedOut => Unanswered::Late(limit),
         _ => Unanswered::Failed(error),
     })
+}
+
+/// Waits until nobody else is at work on the subject, for so long; none when somebody still is.
+pub(crate) fn wait_for_others(subject: Subject, limit: Duration) -> Option<Turn> {
+    Turn::take(subject, limit).ok()
 }
 
 /// Opens a place (`O_PATH`) on the way to which a filesystem may have to be asked.
@@ -106,7 +137,7 @@ pub(crate) fn open(subject: Subject, place: Open<'_>) -> io::Result<OwnedFd> {
 /// Looks at times whether this killed program has gone, so that it does not stay as a zombie.
 pub(crate) fn leave(program: i32) {
     let stuck = Stuck::new(Pid::from_raw(program));
-    lanes().insert(Subject::Program(program), Lane::Stuck(stuck));
+    lanes().entry(Subject::Program(program)).or_default().now = Now::Stuck(stuck);
 }
 
 /// The bytes of a path for a system call.
@@ -119,44 +150,74 @@ fn lanes() -> MutexGuard<'static, BTreeMap<Subject, Lane>> {
 }
 
 /// The right to be the one in flight; given back when dropped.
-struct Turn(Option<Subject>);
+pub(crate) struct Turn {
+    subject: Subject,
+    is_answered: bool,
+    stuck: Option<Stuck>,
+}
 
 impl Turn {
-    fn take(subject: Subject, deadline: Instant, limit: Duration) -> Result<Self, Unanswered> {
+    fn take(subject: Subject, limit: Duration) -> Result<Self, Unanswered> {
+        let start = Instant::now();
+        let mut deadline = start + limit;
         let mut lanes = lanes();
-        lanes.retain(|_, lane| !matches!(lane, Lane::Stuck(stuck) if stuck.is_gone()));
+        lanes.retain(|_, lane| {
+            if matches!(lane.now, Now::Stuck(stuck) if stuck.is_gone()) {
+                lane.now = Now::Free;
+            }
+            lane.is_in_use()
+        });
+        let mut answers = lanes.get(&subject).map_or(0, |lane| lane.answers);
         loop {
-            match lanes.get(&subject) {
-                None => {
-                    lanes.insert(subject.clone(), Lane::Running);
-                    return Ok(Self(Some(subject)));
+            let lane = lanes.entry(subject.clone()).or_default();
+            match lane.now {
+                Now::Free => {
+                    lane.now = Now::Running;
+                    return Ok(Self { subject, is_answered: false, stuck: None });
                 }
-                Some(Lane::Stuck(_)) => return Err(Unanswered::Stuck),
-                Some(Lane::Running) => {}
+                Now::Stuck(_) => return Err(Unanswered::Stuck),
+                Now::Running => {}
+            }
+            if lane.answers != answers {
+                answers = lane.answers;
+                deadline = Instant::now() + limit;
             }
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 return Err(Unanswered::Late(limit));
             }
+            if start.elapsed() > LINE_LIMIT + limit {
+                return Err(Unanswered::Crowded);
+            }
+            lane.waiting += 1;
             lanes = FREED.wait_timeout(lanes, left).unwrap_or_else(PoisonError::into_inner).0;
+            lanes.entry(subject.clone()).or_default().waiting -= 1;
         }
     }
 
     /// The turn is not given back: the child is still on it.
     fn keep(mut self, stuck: Stuck) {
-        if let Some(subject) = self.0.take() {
-            lanes().insert(subject, Lane::Stuck(stuck));
-            FREED.notify_all();
-        }
+        self.stuck = Some(stuck);
     }
 }
 
 impl Drop for Turn {
     fn drop(&mut self) {
-        if let Some(subject) = self.0.take() {
-            lanes().remove(&subject);
-            FREED.notify_all();
+        let mut lanes = lanes();
+        if let Some(lane) = lanes.get_mut(&self.subject) {
+            lane.now = self.stuck.map_or(Now::Free, Now::Stuck);
+            lane.answers += u64::from(self.is_answered);
+            if !lane.is_in_use() {
+                lanes.remove(&self.subject);
+            }
         }
+        FREED.notify_all();
+    }
+}
+
+impl Lane {
+    fn is_in_use(&self) -> bool {
+        self.waiting > 0 || !matches!(self.now, Now::Free)
     }
 }
 
@@ -169,7 +230,7 @@ mod tests {
     }
 
     fn take(number: u64, limit: Duration) -> Result<Turn, Unanswered> {
-        Turn::take(subject(number), Instant::now() + limit, limit)
+        Turn::take(subject(number), limit)
     }
 
     #[test]
@@ -182,6 +243,37 @@ mod tests {
             drop(turn);
             assert!(second.join().unwrap());
         });
+    }
+
+    #[test]
+    fn a_line_that_moves_is_no_silence() {
+        let mut turn = take(4, Duration::ZERO).unwrap();
+        std::thread::scope(|scope| {
+            let last = scope.spawn(|| take(4, Duration::from_secs(1)).is_ok());
+            let end = Instant::now() + Duration::from_millis(1200);
+            while Instant::now() < end {
+                turn.is_answered = true;
+                turn = pass_on(turn);
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            drop(turn);
+            assert!(
+                last.join().unwrap(),
+                "it was in line for longer than its limit, and others were answered"
+            );
+        });
+        assert!(!lanes().contains_key(&subject(4)), "an empty lane is not kept");
+    }
+
+    /// Gives the turn to one who has come since, before those who wait.
+    fn pass_on(turn: Turn) -> Turn {
+        let subject = turn.subject.clone();
+        let mut lanes = lanes();
+        let lane = lanes.get_mut(&subject).unwrap();
+        lane.answers += u64::from(turn.is_answered);
+        drop(lanes);
+        FREED.notify_all();
+        turn
     }
 
     #[test]

@@ -39,7 +39,8 @@ pub struct Stats {
 ///
 /// `statfs(2)` on a filesystem whose daemon or server is dead does not return and can't always be interrupted,
 /// so a child process makes the call, and is killed when the time is over. Of one mount one is asked at a time:
-/// a second caller waits for its turn, and gets the error at once while an earlier child can't be ended.
+/// a second caller waits for its turn, longer than the limit if it must while others are answered, and gets the error
+/// at once while an earlier child can't be ended.
 ///
 /// ```
 /// # fn main() -> csi_mount::Result<()> {
@@ -51,6 +52,7 @@ pub struct Stats {
 ///
 /// # Errors
 /// [`Unresponsive`](crate::ErrorKind::Unresponsive) when there is no answer in time or the filesystem's daemon is gone;
+/// [`Busy`](crate::ErrorKind::Busy) when so many ask a slow filesystem that the turn does not come in half a minute;
 /// [`NotFound`](crate::ErrorKind::NotFound); [`InvalidInput`](crate::ErrorKind::InvalidInput) for a path that can
 /// never work.
 #[doc(alias = "statfs")]

@@ -19,6 +19,10 @@ const UNMOUNT: &str = "unmount";
 /// How long a busy mount is tried again: a program that was just started holds the parent's files for a moment.
 const PATIENCE: Duration = Duration::from_millis(300);
 
+/// How often an unmount waits for the filesystem or the kernel at most: the plain unmount, its health, the force, the
+/// plain unmount again, the detaching.
+const STEPS: u32 = 5;
+
 /// What an unmount found and did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unmounted {
@@ -109,7 +113,14 @@ impl Unmount {
         let mut layers = 0;
         let mut is_detached = false;
         scratch::sweep();
-        while let MountState::Mounted(_) = target.state()? {
+        while let MountState::Mounted(top) = target.state()? {
+            // Who waited for somebody else's unmount finds it done. Trying together, each would keep the others waiting
+            // for longer than the filesystem may take, and take them for its silence.
+            let limit = STEPS * self.timeout + 2 * PATIENCE;
+            let _turn = in_flight::wait_for_others(Subject::Unmounting(top.id), limit);
+            if target.state()?.mount_point() != Some(top) {
+                continue;
+            }
             let attempt = match self.patiently(target)? {
                 Attempt::Busy | Attempt::Silent => self.escalate(target)?,
                 attempt => attempt,
@@ -198,7 +209,9 @@ impl Unmount {
         match in_flight::ask(Subject::Unmount(mount), question, self.timeout) {
             Ok((answer, _)) if answer.error == 0 => Ok(Attempt::Done),
             Ok((answer, _)) => outcome(target, mount, Err(Errno::from_raw_os_error(answer.error as i32))),
-            Err(Unanswered::Failed(error)) => Err(target.error(UNMOUNT, error)),
+            Err(failed @ (Unanswered::Failed(_) | Unanswered::Crowded)) => {
+                Err(target.error(UNMOUNT, std::io::Error::from(failed)))
+            }
             Err(Unanswered::Late(_) | Unanswered::Stuck) => {
                 let top = target.state()?.mount_point();
                 // Off the tree at once; what is left to do waits for the server.

@@ -256,8 +256,9 @@ fn many_forced_unmounts_at_once_take_turns() {
                 }
                 most
             });
-            let unmounts: Vec<_> =
-                (0..32).map(|_| scope.spawn(|| bounded(BOUND, || forced().at(&staging)))).collect();
+            // The kernel takes a while for an unmount when all processors are busy.
+            let unmount = || bounded(BOUND, || forced().timeout(SECOND).at(&staging));
+            let unmounts: Vec<_> = (0..32).map(|_| scope.spawn(unmount)).collect();
             let outcomes: Vec<_> = unmounts.into_iter().map(ScopedJoinHandle::join).collect();
             // Before anything may panic: the scope waits for the watcher.
             is_done.store(true, std::sync::atomic::Ordering::Relaxed);
