@@ -29,6 +29,11 @@ impl Life {
     }
 
     pub(crate) async fn of(cx: &Cx, capability: v1::VolumeCapability) -> Outcome<Self> {
+        if !cx.offers.controller(ControllerCapability::CreateDeleteVolume)
+            && let Some(volume) = cx.premade()
+        {
+            return Ok(Self::with(cx, capability, volume));
+        }
         let request = v1::CreateVolumeRequest {
             volume_capabilities: vec![capability.clone()],
             ..cx.create(&cx.name())
@@ -37,7 +42,8 @@ impl Life {
         Ok(Self::with(cx, capability, volume))
     }
 
-    fn with(cx: &Cx, capability: v1::VolumeCapability, volume: v1::Volume) -> Self {
+    /// A volume that is there.
+    pub(crate) fn with(cx: &Cx, capability: v1::VolumeCapability, volume: v1::Volume) -> Self {
         let path = |path: &Option<PathBuf>| path.clone().unwrap_or_default();
         Self {
             cx: cx.clone(),
@@ -170,7 +176,10 @@ impl Life {
             self.cx.ok(self.unpublishing(target)).await?;
         }
         self.end_here().await?;
-        self.cx.ok(self.deleting()).await.map(drop)
+        if self.cx.offers.controller(ControllerCapability::CreateDeleteVolume) {
+            self.cx.ok(self.deleting()).await?;
+        }
+        Ok(())
     }
 }
 

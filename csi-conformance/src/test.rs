@@ -23,6 +23,20 @@ pub(crate) enum Need {
     Volume(Kind),
     /// The node's mount namespace.
     Mounts,
+    /// A node that says where it is.
+    Place,
+    /// A node that says how many volumes it takes, and few enough.
+    AttachLimit,
+    /// Volumes grow while nobody uses them, and then alone.
+    Offline,
+    /// Some way of use that the driver does not support.
+    Unsupported,
+    MutableParameters,
+    Secrets,
+    UnwellVolume,
+    /// Inline volumes.
+    Ephemeral,
+    SecondNode,
 }
 
 /// The two ways in which a volume is reached.
