@@ -133,7 +133,8 @@ impl Cx {
 
     /// A way of use that the driver does not support, if there is one.
     pub(crate) fn unsupported(&self) -> Option<v1::VolumeCapability> {
-        let all = [Kind::Files, Kind::Device].into_iter().flat_map(|kind| (1..=5).map(move |mode| (kind, mode)));
+        let all =
+            [Kind::Files, Kind::Device].into_iter().flat_map(|kind| (1..=5).map(move |mode| (kind, mode)));
         let missing = all.into_iter().find(|way| !self.modes.is_empty() && !self.modes.contains(way));
         missing.map(|(kind, mode)| self.capability_in(kind, mode))
     }

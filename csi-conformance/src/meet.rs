@@ -97,8 +97,12 @@ async fn survey(cx: &mut Cx) {
         let Some(volume) = premade else { return };
         let mut modes: BTreeSet<_> = BTreeSet::new();
         if cx.offers.plugin(PluginService::ControllerService) {
-            modes.extend(confirmed(cx, &volume, Kind::Files).await.into_iter().map(|mode| (Kind::Files, mode)));
-            modes.extend(confirmed(cx, &volume, Kind::Device).await.into_iter().map(|mode| (Kind::Device, mode)));
+            modes.extend(
+                confirmed(cx, &volume, Kind::Files).await.into_iter().map(|mode| (Kind::Files, mode)),
+            );
+            modes.extend(
+                confirmed(cx, &volume, Kind::Device).await.into_iter().map(|mode| (Kind::Device, mode)),
+            );
         } else {
             modes.insert((Kind::Files, 1));
         }

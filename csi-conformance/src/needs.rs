@@ -53,15 +53,13 @@ pub(crate) fn lacking(cx: &Cx, need: Need) -> Option<String> {
             "the driver does not restrict expansion to volumes that are not in use",
         ),
         Need::Unsupported => unless(cx.unsupported().is_some(), "the driver supports every way of use"),
-        Need::MutableParameters => unless(
-            !cx.settings.mutable_parameters.is_empty(),
-            "no mutable parameters were given",
-        ),
+        Need::MutableParameters => {
+            unless(!cx.settings.mutable_parameters.is_empty(), "no mutable parameters were given")
+        }
         Need::Secrets => unless(!cx.settings.secrets.is_empty(), "no secrets were given"),
-        Need::UnwellVolume => unless(
-            cx.settings.unwell_volume.is_some(),
-            "no volume was named that something is wrong with",
-        ),
+        Need::UnwellVolume => {
+            unless(cx.settings.unwell_volume.is_some(), "no volume was named that something is wrong with")
+        }
         Need::Ephemeral => unless(
             cx.settings.ephemeral.is_some() && cx.settings.target.is_some() && offers.has_node,
             "nobody said that the driver takes inline ephemeral volumes, or no directory for targets was given",
