@@ -26,6 +26,7 @@
 #![cfg(unix)]
 
 mod clean_up;
+mod content;
 mod cx;
 mod failure;
 mod judge;
@@ -35,6 +36,7 @@ mod life;
 mod meet;
 mod needs;
 mod offers;
+mod patience;
 mod report;
 mod run;
 mod settings;

@@ -77,10 +77,17 @@ impl Life {
 
     pub(crate) async fn stage(&self) -> Outcome {
         if self.stages() {
-            // The staging directory is the orchestrator's to make.
+            self.make_staging_directory()?;
+            self.cx.ok(self.staging()).await?;
+        }
+        Ok(())
+    }
+
+    /// It is the orchestrator's to make.
+    pub(crate) fn make_staging_directory(&self) -> Outcome {
+        if self.stages() {
             std::fs::create_dir_all(&self.staging)
                 .map_err(|error| Failure::new("a staging directory", error.to_string()))?;
-            self.cx.ok(self.staging()).await?;
         }
         Ok(())
     }
@@ -157,6 +164,20 @@ impl Life {
             volume_path: text(path),
             ..Default::default()
         }
+    }
+
+    /// All of the way to a workload; answers with the target.
+    pub(crate) async fn arrive(&mut self) -> Outcome<PathBuf> {
+        self.prepare().await?;
+        let target = self.target();
+        self.cx.ok(self.publishing(&target)).await?;
+        Ok(target)
+    }
+
+    /// Off the node again.
+    pub(crate) async fn leave(&self, target: &Path) -> Outcome {
+        self.cx.ok(self.unpublishing(target)).await?;
+        self.end_here().await
     }
 
     /// Away from this node, and still there.

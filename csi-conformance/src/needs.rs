@@ -56,7 +56,12 @@ pub(crate) fn lacking(cx: &Cx, need: Need) -> Option<String> {
         Need::MutableParameters => {
             unless(!cx.settings.mutable_parameters.is_empty(), "no mutable parameters were given")
         }
-        Need::Secrets => unless(!cx.settings.secrets.is_empty(), "no secrets were given"),
+        #[allow(deprecated, reason = "drivers of 1.12.0 say so")]
+        Need::Condition => {
+            offered(offers.controller(ControllerCapability::VolumeCondition), "VOLUME_CONDITION")
+        }
+        #[allow(deprecated, reason = "drivers of 1.12.0 say so")]
+        Need::NodeCondition => offered(offers.node(NodeCapability::VolumeCondition), "VOLUME_CONDITION"),
         Need::UnwellVolume => {
             unless(cx.settings.unwell_volume.is_some(), "no volume was named that something is wrong with")
         }

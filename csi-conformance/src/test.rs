@@ -32,7 +32,9 @@ pub(crate) enum Need {
     /// Some way of use that the driver does not support.
     Unsupported,
     MutableParameters,
-    Secrets,
+    /// Health in the form of 1.12.0, of the controller and of the node.
+    Condition,
+    NodeCondition,
     UnwellVolume,
     /// Inline volumes.
     Ephemeral,
