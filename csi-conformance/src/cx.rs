@@ -124,6 +124,21 @@ impl Cx {
         }
     }
 
+    /// The volume that was there before the run.
+    pub(crate) fn premade(&self) -> Option<v1::Volume> {
+        let (id, context) = self.settings.volume.as_ref()?;
+        let volume_context = context.of(Rpc::CreateVolume);
+        Some(v1::Volume { volume_id: id.clone(), volume_context, ..Default::default() })
+    }
+
+    /// A way of use that the driver does not support, if there is one.
+    pub(crate) fn unsupported(&self) -> Option<v1::VolumeCapability> {
+        let all =
+            [Kind::Files, Kind::Device].into_iter().flat_map(|kind| (1..=5).map(move |mode| (kind, mode)));
+        let missing = all.into_iter().find(|way| !self.modes.is_empty() && !self.modes.contains(way));
+        missing.map(|(kind, mode)| self.capability_in(kind, mode))
+    }
+
     /// A volume of its own for a test.
     pub(crate) async fn volume(&self) -> Outcome<v1::Volume> {
         self.created(self.create(&self.name())).await
@@ -189,18 +204,15 @@ impl Cx {
 
     /// All requests at once; their answers in the requests' order.
     pub(crate) async fn at_once<C: Call>(&self, requests: Vec<C>) -> Vec<Result<C::Answer, Refusal>> {
-        let calls: Vec<_> = requests
-            .into_iter()
-            .map(|request| {
-                let cx = self.clone();
-                tokio::spawn(async move { cx.call(request).await })
-            })
-            .collect();
-        let mut answers = Vec::new();
-        for call in calls {
-            answers.push(call.await.expect("a call does not panic"));
+        // Who stops waiting for all of them stops them all: none goes on behind its back.
+        let mut calls = tokio::task::JoinSet::new();
+        for (at, request) in requests.into_iter().enumerate() {
+            let cx = self.clone();
+            calls.spawn(async move { (at, cx.call(request).await) });
         }
-        answers
+        let mut answers = calls.join_all().await;
+        answers.sort_by_key(|(at, _)| *at);
+        answers.into_iter().map(|(_, answer)| answer).collect()
     }
 
     /// The one way by which anything is sent.

@@ -1,5 +1,8 @@
 //! What holds for every answer and every status, judged at each call of a run.
 
+use std::collections::BTreeSet;
+use std::sync::Mutex;
+
 use csi_core::{Rpc, Service};
 use prost_reflect::{DescriptorPool, DynamicMessage, Kind, ReflectMessage, Value};
 use tonic::Code;
@@ -13,15 +16,19 @@ pub(crate) enum Breach {
     Details,
     Secret,
     Answer,
+    Topology,
 }
 
 pub(crate) struct Judge {
     pool: DescriptorPool,
+    /// The one that topology keys have, once one was told.
+    prefix: Mutex<Option<String>>,
 }
 
 impl Judge {
     pub(crate) fn new() -> Self {
-        Self { pool: DescriptorPool::decode(csi_proto::FILE_DESCRIPTOR_SET).expect("it was generated") }
+        let pool = DescriptorPool::decode(csi_proto::FILE_DESCRIPTOR_SET).expect("it was generated");
+        Self { pool, prefix: Mutex::default() }
     }
 
     pub(crate) fn input(&self, rpc: Rpc, bytes: &[u8]) -> Option<DynamicMessage> {
@@ -59,10 +66,69 @@ impl Judge {
         if let Some(what) = walk(&message, "") {
             return Some((Breach::Answer, what));
         }
+        if let Some(what) = self.places(&message) {
+            return Some((Breach::Topology, what));
+        }
         let text = message.to_string();
         let tells = secrets.iter().any(|secret| secret.len() > 3 && text.contains(secret.as_str()));
         tells.then(|| (Breach::Secret, "the answer has a secret's value in it".into()))
     }
+}
+
+impl Judge {
+    /// What is wrong with the places in an answer.
+    fn places(&self, message: &DynamicMessage) -> Option<String> {
+        if message.descriptor().full_name() == "csi.v1.Topology" {
+            let segments = message.get_field_by_name("segments")?;
+            let pairs =
+                segments.as_map()?.iter().filter_map(|(key, value)| Some((key.as_str()?, value.as_str()?)));
+            let pairs: Vec<_> = pairs.collect();
+            let folded: BTreeSet<String> = pairs.iter().map(|(key, _)| key.to_ascii_lowercase()).collect();
+            if folded.len() < pairs.len() {
+                return Some("two topology keys differ in nothing but case".to_owned());
+            }
+            return pairs.into_iter().find_map(|(key, value)| self.segment(key, value));
+        }
+        message.descriptor().fields().filter(|field| message.has_field(field)).find_map(|field| {
+            match &*message.get_field(&field) {
+                Value::Message(inner) => self.places(inner),
+                Value::List(list) => {
+                    list.iter().filter_map(Value::as_message).find_map(|one| self.places(one))
+                }
+                _ => None,
+            }
+        })
+    }
+
+    fn segment(&self, key: &str, value: &str) -> Option<String> {
+        let (prefix, name) = key.rsplit_once('/').map_or((None, key), |(prefix, name)| (Some(prefix), name));
+        let is_domain = |text: &str| {
+            let label =
+                |label: &str| is_label(label, "-") && !label.contains(|c: char| c.is_ascii_uppercase());
+            text.len() <= 253 && text.split('.').all(label)
+        };
+        if !is_label(name, "-_.") || prefix.is_some_and(|prefix| !is_domain(&prefix.to_ascii_lowercase())) {
+            return Some(format!("the topology key {key:?} is no [prefix/]name"));
+        }
+        if !is_label(value, "-_.") {
+            return Some(format!("the topology value {value:?} is not 1 to 63 characters of its alphabet"));
+        }
+        let mut first = self.prefix.lock().expect("no panic under it");
+        let (Some(prefix), Some(known)) = (prefix, first.as_deref()) else {
+            *first = first.take().or(prefix.map(str::to_owned));
+            return None;
+        };
+        (prefix != known).then(|| format!("topology keys have the prefixes {known:?} and {prefix:?}"))
+    }
+}
+
+/// One to 63 characters, alphanumeric at both ends, and these between too.
+fn is_label(text: &str, between: &str) -> bool {
+    let edge = |c: Option<char>| c.is_some_and(|c| c.is_ascii_alphanumeric());
+    text.len() <= 63
+        && edge(text.chars().next())
+        && edge(text.chars().last())
+        && text.chars().all(|c| c.is_ascii_alphanumeric() || between.contains(c))
 }
 
 /// Fields of answers that may not be empty.
@@ -79,6 +145,28 @@ const REQUIRED: &str = "
     BlockMetadata.size_bytes GetMetadataAllocatedResponse.block_metadata_type
     GetMetadataDeltaResponse.block_metadata_type ValidateVolumeCapabilitiesResponse.Confirmed.volume_capabilities
 ";
+
+/// Lists in which a kind and its cause are there once, and the fields that tell one from another.
+const UNIQUE: [(&str, &[&str]); 2] = [
+    ("VolumeHealth.health_statuses", &["status", "reason"]),
+    ("NodeGetStorageHealthResponse.backend_health", &["status", "reason", "volume_capability"]),
+];
+
+/// What is there twice in a list that has everything once.
+fn doubled(field: &str, list: &[Value]) -> Option<String> {
+    let (_, keys) = UNIQUE.iter().find(|(name, _)| *name == field)?;
+    let entry = |one: &Value| -> Option<String> {
+        let message = one.as_message()?;
+        Some(keys.iter().map(|key| format!("{:?} ", message.get_field_by_name(key))).collect())
+    };
+    let all: Vec<_> = list.iter().filter_map(entry).collect();
+    let distinct: BTreeSet<_> = all.iter().collect();
+    (distinct.len() < all.len()).then(|| format!("{field} has the same {} twice", keys.join(" and ")))
+}
+
+fn is_camel_case_word(text: &str) -> bool {
+    text.starts_with(|c: char| c.is_ascii_uppercase()) && text.chars().all(|c| c.is_ascii_alphanumeric())
+}
 
 fn walk(message: &DynamicMessage, path: &str) -> Option<String> {
     for field in message.descriptor().fields() {
@@ -99,12 +187,17 @@ fn walk(message: &DynamicMessage, path: &str) -> Option<String> {
                     .sum();
                 (bytes > 4096).then(|| format!("{here} has {bytes} bytes, at most 4096 may be in a map"))
             }
-            Value::List(list) => list.iter().enumerate().find_map(|(at, one)| match one {
-                Value::Message(inner) => walk(inner, &format!("{here}[{at}]")),
-                Value::String(text) => too_long(field.name(), text, &here),
-                _ => None,
+            Value::List(list) => doubled(full, list).or_else(|| {
+                list.iter().enumerate().find_map(|(at, one)| match one {
+                    Value::Message(inner) => walk(inner, &format!("{here}[{at}]")),
+                    Value::String(text) => too_long(field.name(), text, &here),
+                    _ => None,
+                })
             }),
             Value::Message(inner) if inner.descriptor().full_name().starts_with("csi.") => walk(inner, &here),
+            Value::String(text) if field.name() == "reason" && !is_camel_case_word(text) => {
+                Some(format!("{here} is {text:?}, which is no CamelCase word"))
+            }
             Value::String(text) => too_long(field.name(), text, &here),
             Value::I64(number) if *number < 0 => Some(format!("{here} is {number}, and may not be negative")),
             Value::EnumNumber(number) => match field.kind() {

@@ -26,22 +26,28 @@
 #![cfg(unix)]
 
 mod clean_up;
+mod content;
 mod cx;
 mod failure;
 mod judge;
 mod kit;
 mod ledger;
 mod life;
+mod meet;
+mod needs;
 mod offers;
+mod patience;
 mod report;
+mod run;
 mod settings;
 mod suite;
 mod test;
 mod wire;
 
 pub use failure::Failure;
-pub use kit::{CouldNotRun, Kit, Progress};
+pub use kit::Kit;
 pub use report::{Entry, Report, Verdict};
+pub use run::{CouldNotRun, Progress};
 pub use settings::{MountAccess, Pairs};
 pub use test::Test;
 

@@ -29,6 +29,11 @@ impl Life {
     }
 
     pub(crate) async fn of(cx: &Cx, capability: v1::VolumeCapability) -> Outcome<Self> {
+        if !cx.offers.controller(ControllerCapability::CreateDeleteVolume)
+            && let Some(volume) = cx.premade()
+        {
+            return Ok(Self::with(cx, capability, volume));
+        }
         let request = v1::CreateVolumeRequest {
             volume_capabilities: vec![capability.clone()],
             ..cx.create(&cx.name())
@@ -37,7 +42,8 @@ impl Life {
         Ok(Self::with(cx, capability, volume))
     }
 
-    fn with(cx: &Cx, capability: v1::VolumeCapability, volume: v1::Volume) -> Self {
+    /// A volume that is there.
+    pub(crate) fn with(cx: &Cx, capability: v1::VolumeCapability, volume: v1::Volume) -> Self {
         let path = |path: &Option<PathBuf>| path.clone().unwrap_or_default();
         Self {
             cx: cx.clone(),
@@ -71,10 +77,17 @@ impl Life {
 
     pub(crate) async fn stage(&self) -> Outcome {
         if self.stages() {
-            // The staging directory is the orchestrator's to make.
+            self.make_staging_directory()?;
+            self.cx.ok(self.staging()).await?;
+        }
+        Ok(())
+    }
+
+    /// It is the orchestrator's to make.
+    pub(crate) fn make_staging_directory(&self) -> Outcome {
+        if self.stages() {
             std::fs::create_dir_all(&self.staging)
                 .map_err(|error| Failure::new("a staging directory", error.to_string()))?;
-            self.cx.ok(self.staging()).await?;
         }
         Ok(())
     }
@@ -153,6 +166,20 @@ impl Life {
         }
     }
 
+    /// All of the way to a workload; answers with the target.
+    pub(crate) async fn arrive(&mut self) -> Outcome<PathBuf> {
+        self.prepare().await?;
+        let target = self.target();
+        self.cx.ok(self.publishing(&target)).await?;
+        Ok(target)
+    }
+
+    /// Off the node again.
+    pub(crate) async fn leave(&self, target: &Path) -> Outcome {
+        self.cx.ok(self.unpublishing(target)).await?;
+        self.end_here().await
+    }
+
     /// Away from this node, and still there.
     pub(crate) async fn end_here(&self) -> Outcome {
         if self.stages() {
@@ -170,7 +197,10 @@ impl Life {
             self.cx.ok(self.unpublishing(target)).await?;
         }
         self.end_here().await?;
-        self.cx.ok(self.deleting()).await.map(drop)
+        if self.cx.offers.controller(ControllerCapability::CreateDeleteVolume) {
+            self.cx.ok(self.deleting()).await?;
+        }
+        Ok(())
     }
 }
 

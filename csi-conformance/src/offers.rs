@@ -19,6 +19,11 @@ pub(crate) struct Offers {
     /// Whether the node service answers at all.
     pub(crate) has_node: bool,
     pub(crate) node_id: String,
+    /// How many volumes the node takes; 0 is not told.
+    pub(crate) max_volumes: i64,
+    /// Where the node is, if it says so.
+    pub(crate) place: Option<v1::Topology>,
+    pub(crate) second_node_id: Option<String>,
     pub(crate) driver: String,
     pub(crate) version: String,
 }

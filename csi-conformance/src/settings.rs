@@ -46,6 +46,10 @@ impl Pairs {
         all
     }
 
+    pub(crate) fn is_empty(&self) -> bool {
+        self.values().next().is_none()
+    }
+
     pub(crate) fn values(&self) -> impl Iterator<Item = &String> {
         self.0.values().flat_map(BTreeMap::values)
     }
@@ -78,12 +82,18 @@ pub enum MountAccess {
 pub(crate) struct Settings {
     pub(crate) endpoint: Endpoint,
     pub(crate) controller_endpoint: Option<Endpoint>,
+    pub(crate) second_node: Option<Endpoint>,
     pub(crate) staging: Option<PathBuf>,
     pub(crate) target: Option<PathBuf>,
     pub(crate) mount_access: MountAccess,
     pub(crate) secrets: Pairs,
     pub(crate) parameters: Pairs,
     pub(crate) mutable_parameters: Pairs,
+    /// One that is there already.
+    pub(crate) volume: Option<(String, Pairs)>,
+    pub(crate) unwell_volume: Option<String>,
+    /// The attributes of inline ephemeral volumes, where the driver takes such.
+    pub(crate) ephemeral: Option<Pairs>,
     pub(crate) fs_type: String,
     pub(crate) size: i64,
     pub(crate) deadline: Duration,

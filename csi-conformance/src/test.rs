@@ -23,6 +23,22 @@ pub(crate) enum Need {
     Volume(Kind),
     /// The node's mount namespace.
     Mounts,
+    /// A node that says where it is.
+    Place,
+    /// A node that says how many volumes it takes, and few enough.
+    AttachLimit,
+    /// Volumes grow while nobody uses them, and then alone.
+    Offline,
+    /// Some way of use that the driver does not support.
+    Unsupported,
+    MutableParameters,
+    /// Health in the form of 1.12.0, of the controller and of the node.
+    Condition,
+    NodeCondition,
+    UnwellVolume,
+    /// Inline volumes.
+    Ephemeral,
+    SecondNode,
 }
 
 /// The two ways in which a volume is reached.

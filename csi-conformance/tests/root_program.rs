@@ -1,7 +1,7 @@
 //! The program: exit status, reports, and what it leaves when it is killed. Needs root, for the mounts.
 #![cfg(target_os = "linux")]
 
-#[path = "support/memory.rs"]
+#[path = "support/memory/mod.rs"]
 mod memory;
 mod support;
 
@@ -41,7 +41,7 @@ fn it_reports_and_leaves_nothing() {
             assert!(junit.contains("failures=\"0\"") && junit.ends_with("</testsuite>\n"), "{junit}");
         };
         let endpoint = places.endpoint("csi.sock");
-        with_plugin(memory::plugin(places.of("volumes")), &endpoint, work).await;
+        with_plugin(memory::Memory::directories(places.of("volumes")).plugin(), &endpoint, work).await;
         assert_eq!(places.left(), Vec::<std::path::PathBuf>::new());
     });
 }
@@ -57,7 +57,7 @@ fn filters_choose_and_nothing_chosen_is_no_success() {
             assert_eq!(output.status.code(), Some(2), "{}", text(&output));
         };
         let endpoint = places.endpoint("csi.sock");
-        with_plugin(memory::plugin(places.of("volumes")), &endpoint, work).await;
+        with_plugin(memory::Memory::directories(places.of("volumes")).plugin(), &endpoint, work).await;
         let output = program(&places).args(["--deadline", "1"]).output().await.unwrap();
         assert_eq!(output.status.code(), Some(2), "nobody serves: {}", text(&output));
         let output = program(&places).arg("--list").output().await.unwrap();
@@ -82,7 +82,7 @@ fn a_run_that_was_killed_is_finished_by_clean_up() {
             }
         };
         let endpoint = places.endpoint("csi.sock");
-        with_plugin(memory::plugin(places.of("volumes")), &endpoint, work).await;
+        with_plugin(memory::Memory::directories(places.of("volumes")).plugin(), &endpoint, work).await;
         println!("{killed} of 6 runs were killed with something made");
         assert_eq!(mounts_below(&places.of("target")), 0);
     });

@@ -2,14 +2,17 @@
 
 use std::collections::BTreeMap;
 
-use csi_core::ControllerCapability::GetCapacity;
+use csi_core::ControllerCapability::{CreateDeleteVolume, GetCapacity};
 use csi_proto::v1;
+use tonic::Code;
 
 use crate::cx::Cx;
 use crate::failure::{Outcome, check};
 
 crate::test::tests! { "get-capacity", "Controller Service RPC: GetCapacity";
     "The capacity is not negative, nor are the bounds of a volume's size", not_negative, ["get-capacity.not-negative"], [Controller(GetCapacity)];
+    "No volume is smaller than the least that is told, or larger than the most", sizes, ["get-capacity.sizes", "create-volume.out-of-range"], [Controller(GetCapacity), Controller(CreateDeleteVolume)];
+    "For a way of use that the driver does not support there is no room", no_room_for_unsupported, ["get-capacity.for-what-is-asked"], [Controller(GetCapacity), Unsupported];
     "Raw StorageClass parameters, as the provisioner sends them, are taken", raw_parameters, ["get-capacity.not-negative"], [Controller(GetCapacity)];
 }
 
@@ -25,4 +28,46 @@ async fn raw_parameters(cx: &Cx) -> Outcome {
     parameters.insert("csi.storage.k8s.io/fstype".into(), "ext4".into());
     parameters.insert("csi.storage.k8s.io/provisioner-secret-name".into(), "name".into());
     cx.ok(v1::GetCapacityRequest { parameters, ..Default::default() }).await.map(drop)
+}
+
+fn asked(cx: &Cx) -> v1::GetCapacityRequest {
+    v1::GetCapacityRequest {
+        parameters: cx.settings.parameters.of(csi_core::Rpc::CreateVolume),
+        volume_capabilities: vec![cx.capability(cx.any_kind())],
+        ..Default::default()
+    }
+}
+
+async fn sizes(cx: &Cx) -> Outcome {
+    let answer = cx.ok(asked(cx)).await?;
+    let range = |required_bytes, limit_bytes| v1::CreateVolumeRequest {
+        capacity_range: Some(v1::CapacityRange { required_bytes, limit_bytes }),
+        ..cx.create(&cx.name())
+    };
+    if let Some(most) = answer.maximum_volume_size.filter(|most| *most > 0 && *most < i64::MAX) {
+        let words = format!("GetCapacity tells volumes of at most {most} bytes");
+        cx.refused(range(most + 1, 0), &[Code::OutOfRange, Code::ResourceExhausted], &words).await?;
+    }
+    if let Some(least) = answer.minimum_volume_size.filter(|least| *least > 1) {
+        let words = format!("GetCapacity tells volumes of at least {least} bytes");
+        cx.refused(range(0, least - 1), &[Code::OutOfRange], &words).await?;
+        let request = range(1, 0);
+        let volume = cx.created(request.clone()).await?;
+        if (1..least).contains(&volume.capacity_bytes) {
+            let came = format!("a volume of {} bytes", volume.capacity_bytes);
+            return Err(cx.failure(&request, came, words));
+        }
+    }
+    Ok(())
+}
+
+async fn no_room_for_unsupported(cx: &Cx) -> Outcome {
+    let volume_capabilities = cx.unsupported().into_iter().collect();
+    let request = v1::GetCapacityRequest { volume_capabilities, ..asked(cx) };
+    match cx.call(request.clone()).await {
+        Ok(answer) if answer.available_capacity == 0 => Ok(()),
+        Err(refusal) if refusal.code == Code::InvalidArgument => Ok(()),
+        Ok(answer) => Err(cx.failure(&request, format!("{answer:?}"), "no room for such volumes")),
+        Err(refusal) => Err(cx.failure(&request, cx.told(&refusal), "0 bytes, or InvalidArgument")),
+    }
 }

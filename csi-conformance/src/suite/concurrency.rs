@@ -22,16 +22,18 @@ const AT_ONCE: usize = 16;
 
 /// The call until it is no longer ABORTED, as a caller repeats it.
 async fn patiently(cx: &Cx, request: v1::CreateVolumeRequest) -> Outcome<v1::Volume> {
-    for _ in 0..600 {
+    let mut wait = cx.patience();
+    loop {
         match cx.call(request.clone()).await {
             Ok(answer) => return answer.volume.ok_or_else(|| cx.failure(&request, "no volume", "a volume")),
-            Err(refusal) if matches!(refusal.code, Code::Aborted | Code::Unavailable) => {
-                tokio::time::sleep(Duration::from_millis(50)).await;
+            Err(refusal)
+                if matches!(refusal.code, Code::Aborted | Code::Unavailable) && wait.again().await => {}
+            Err(refusal) => {
+                let due = "OK, once what is pending has ended";
+                return Err(cx.failure(&request, wait.words(&cx.told(&refusal)), due));
             }
-            Err(refusal) => return Err(cx.failure(&request, cx.told(&refusal), "OK")),
         }
     }
-    Err(cx.failure(&request, "ABORTED for half a minute", "OK, once what is pending has ended"))
 }
 
 async fn same_create_at_once(cx: &Cx) -> Outcome {

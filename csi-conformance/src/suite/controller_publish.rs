@@ -1,14 +1,17 @@
 //! ControllerPublishVolume and ControllerUnpublishVolume, as the attacher calls them.
 
 use csi_core::ControllerCapability::{
-    CreateDeleteVolume, ListVolumes, ListVolumesPublishedNodes, PublishReadonly, PublishUnpublishVolume,
+    CreateDeleteVolume, GetVolume, ListVolumes, ListVolumesPublishedNodes, PublishReadonly,
+    PublishUnpublishVolume,
 };
 use csi_proto::v1;
 use tonic::Code;
 
+use crate::content;
 use crate::cx::Cx;
 use crate::failure::{Outcome, check};
 use crate::life::Life;
+use crate::test::Kind;
 
 crate::test::tests! { "controller-publish", "Controller Service RPC: ControllerPublishVolume, ControllerUnpublishVolume";
     "Attaching and detaching again are OK", idempotent, ["controller-publish-volume.repeated-is-ok", "controller-unpublish-volume.not-attached-is-ok"], [Controller(PublishUnpublishVolume), Controller(CreateDeleteVolume), NodeService];
@@ -16,6 +19,11 @@ crate::test::tests! { "controller-publish", "Controller Service RPC: ControllerP
     "The same node with other arguments is ALREADY_EXISTS", incompatible, ["controller-publish-volume.differs-is-already-exists"], [Controller(PublishUnpublishVolume), Controller(PublishReadonly), Controller(CreateDeleteVolume), NodeService];
     "A volume for one node is not attached to a second", second_node, ["controller-publish-volume.on-another-node"], [Controller(PublishUnpublishVolume), Controller(CreateDeleteVolume), NodeService];
     "An attached volume is listed with its node, and with none when it is detached", listed_with_node, ["list-volumes.published-nodes"], [Controller(ListVolumesPublishedNodes), Controller(ListVolumes), Controller(CreateDeleteVolume), NodeService];
+    "ControllerGetVolume tells the node that a volume is attached to, and none when it is detached", told_with_node, ["controller-get-volume.published-nodes"], [Controller(ListVolumesPublishedNodes), Controller(GetVolume), Controller(CreateDeleteVolume), NodeService];
+    "On two nodes a volume for one is refused, naming the other; a detached one moves", moves, ["controller-publish-volume.on-another-node", "controller-unpublish-volume.all-nodes"], [SecondNode, Controller(PublishUnpublishVolume), Controller(CreateDeleteVolume), NodeService];
+    "What is attached to read only takes no writes", read_only, ["controller-publish-volume.readonly"], [Volume(Files), Mounts, Controller(PublishUnpublishVolume), Controller(PublishReadonly)];
+    "A raw device that is attached to read only takes no writes", device_read_only, ["controller-publish-volume.readonly"], [Volume(Device), Mounts, Controller(PublishUnpublishVolume), Controller(PublishReadonly)];
+    "A node takes as many volumes as it tells; one more is RESOURCE_EXHAUSTED", limit, ["controller-publish-volume.limit", "node-get-info.max-volumes"], [AttachLimit, Controller(PublishUnpublishVolume), Controller(CreateDeleteVolume), NodeService];
     "Detaching from all nodes is OK", from_all_nodes, ["controller-unpublish-volume.all-nodes"], [Controller(PublishUnpublishVolume), Controller(CreateDeleteVolume), NodeService];
 }
 
@@ -52,7 +60,7 @@ async fn second_node(cx: &Cx) -> Outcome {
     let life = Life::of(cx, capability).await?;
     cx.ok(life.attaching()).await?;
     let second = v1::ControllerPublishVolumeRequest {
-        node_id: format!("{}-2", cx.offers.node_id),
+        node_id: format!("{}-csi-conformance", cx.offers.node_id),
         ..life.attaching()
     };
     let due = [Code::FailedPrecondition, Code::NotFound];
@@ -83,4 +91,74 @@ async fn from_all_nodes(cx: &Cx) -> Outcome {
     cx.ok(life.attaching()).await?;
     cx.ok(v1::ControllerUnpublishVolumeRequest { node_id: String::new(), ..life.detaching() }).await?;
     cx.ok(life.deleting()).await.map(drop)
+}
+
+async fn told_with_node(cx: &Cx) -> Outcome {
+    let life = life(cx).await?;
+    cx.ok(life.attaching()).await?;
+    let get = v1::ControllerGetVolumeRequest { volume_id: life.id.clone() };
+    let nodes = cx.ok(get.clone()).await?.status.map(|status| status.published_node_ids);
+    let due = Some(vec![cx.offers.node_id.clone()]);
+    check(nodes == due, "the node that it is attached to", || format!("{nodes:?}"))?;
+    cx.ok(life.detaching()).await?;
+    let nodes = cx.ok(get).await?.status.unwrap_or_default().published_node_ids;
+    check(nodes.is_empty(), "no node, for it was detached", || format!("{nodes:?}"))
+}
+
+async fn moves(cx: &Cx) -> Outcome {
+    let life = Life::of(cx, cx.capability_in(cx.any_kind(), 1)).await?;
+    let first = cx.offers.node_id.clone();
+    let second = v1::ControllerPublishVolumeRequest {
+        node_id: cx.offers.second_node_id.clone().unwrap_or_default(),
+        ..life.attaching()
+    };
+    cx.ok(life.attaching()).await?;
+    match cx.call(second.clone()).await {
+        Err(refusal) if refusal.code == Code::FailedPrecondition && refusal.message.contains(&first) => {}
+        other => {
+            let came = other.map_or_else(|refusal| cx.told(&refusal), |answer| format!("OK: {answer:?}"));
+            return Err(cx.failure(&second, came, format!("FailedPrecondition that names {first}")));
+        }
+    }
+    cx.ok(life.detaching()).await?;
+    cx.ok(second).await?;
+    cx.ok(v1::ControllerUnpublishVolumeRequest { node_id: String::new(), ..life.detaching() }).await?;
+    cx.ok(life.attaching()).await.map(drop)
+}
+
+/// A volume with a filesystem on it, attached to read only and then put at a target with nothing said of that.
+async fn takes_no_writes(cx: &Cx, kind: Kind) -> Outcome {
+    let mut life = Life::new(cx, kind).await?;
+    let target = life.arrive().await?;
+    life.leave(&target).await?;
+    let attach = v1::ControllerPublishVolumeRequest { readonly: true, ..life.attaching() };
+    life.publish_context = cx.ok(attach.clone()).await?.publish_context;
+    life.make_staging_directory()?;
+    let is_staged = !life.stages() || cx.call(life.staging()).await.is_ok();
+    if !is_staged || cx.call(life.publishing(&target)).await.is_err() {
+        // Refused on the node is as good: nothing is written.
+        return Ok(());
+    }
+    let wrote = content::takes_writes(&target, kind).await?;
+    life.leave(&target).await?;
+    let came = "on the node, a write through the target went well";
+    if wrote { Err(cx.failure(&attach, came, "a volume that takes no writes")) } else { Ok(()) }
+}
+
+async fn read_only(cx: &Cx) -> Outcome {
+    takes_no_writes(cx, Kind::Files).await
+}
+
+async fn device_read_only(cx: &Cx) -> Outcome {
+    takes_no_writes(cx, Kind::Device).await
+}
+
+async fn limit(cx: &Cx) -> Outcome {
+    let mut last = life(cx).await?;
+    for _ in 0..cx.offers.max_volumes {
+        cx.ok(last.attaching()).await?;
+        last = life(cx).await?;
+    }
+    let words = format!("NodeGetInfo tells a limit of {}", cx.offers.max_volumes);
+    cx.refused(last.attaching(), &[Code::ResourceExhausted], &words).await
 }

@@ -22,6 +22,8 @@ crate::test::tests! { "create-volume", "Controller Service RPC: CreateVolume, De
     "Deleting what is not there is OK, again and again", delete_is_idempotent, ["delete-volume.missing-is-ok"], [Controller(CreateDeleteVolume)];
     "A deleted name can be made anew", again_after_delete, ["validate-volume-capabilities.missing"], [Controller(CreateDeleteVolume)];
     "A capability that the volume was made for is confirmed, with all that was asked about", confirmed, ["validate-volume-capabilities.all-or-none", "validate-volume-capabilities.confirms-what-was-asked"], [Controller(CreateDeleteVolume)];
+    "A capability that the driver does not support is refused, beside one that it does too", unsupported, ["create-volume.all-capabilities", "validate-volume-capabilities.all-or-none"], [Controller(CreateDeleteVolume), Unsupported];
+    "A volume's context and size are the same wherever they are told", context_stays, ["create-volume.context-stays"], [Controller(CreateDeleteVolume)];
     "Capabilities of a volume that is not there are NOT_FOUND", validate_missing, ["validate-volume-capabilities.missing"], [Controller(CreateDeleteVolume)];
 }
 
@@ -207,4 +209,48 @@ async fn validate_missing(cx: &Cx) -> Outcome {
         ..Default::default()
     };
     cx.refused(request, &[Code::NotFound], "there is no such volume").await
+}
+
+async fn unsupported(cx: &Cx) -> Outcome {
+    let Some(other) = cx.unsupported() else { return Ok(()) };
+    let both = vec![cx.capability(cx.any_kind()), other];
+    let request = v1::CreateVolumeRequest { volume_capabilities: both.clone(), ..cx.create(&cx.name()) };
+    cx.refused(request, &[Code::InvalidArgument], "the driver does not support one of the capabilities")
+        .await?;
+    let volume = cx.volume().await?;
+    let request = v1::ValidateVolumeCapabilitiesRequest {
+        volume_id: volume.volume_id,
+        volume_context: volume.volume_context,
+        volume_capabilities: both,
+        ..Default::default()
+    };
+    match cx.ok(request.clone()).await?.confirmed {
+        Some(confirmed) => {
+            Err(cx.failure(&request, format!("{confirmed:?}"), "nothing confirmed, unless all is"))
+        }
+        None => Ok(()),
+    }
+}
+
+/// The volume as each RPC that tells volumes has it.
+async fn context_stays(cx: &Cx) -> Outcome {
+    use csi_core::ControllerCapability::{GetVolume, ListVolumes};
+    let request = cx.create(&cx.name());
+    let first = cx.created(request.clone()).await?;
+    let mut told = vec![("CreateVolume, again", Some(cx.created(request).await?))];
+    if cx.offers.controller(ListVolumes) {
+        let mut listed = cx.ok(v1::ListVolumesRequest::default()).await?.entries.into_iter();
+        let found = listed.find_map(|one| one.volume.filter(|volume| volume.volume_id == first.volume_id));
+        told.push(("ListVolumes", found));
+    }
+    if cx.offers.controller(GetVolume) {
+        let get = v1::ControllerGetVolumeRequest { volume_id: first.volume_id.clone() };
+        told.push(("ControllerGetVolume", cx.ok(get).await?.volume));
+    }
+    for (rpc, volume) in told {
+        let facts = |one: &v1::Volume| (one.volume_context.clone(), one.capacity_bytes);
+        let due = format!("of {rpc} what CreateVolume told first: {first:?}");
+        check(volume.as_ref().map(facts) == Some(facts(&first)), &due, || format!("{volume:?}"))?;
+    }
+    Ok(())
 }

@@ -10,7 +10,8 @@ crate::test::tests! { "every-call", "Error Scheme; Secrets Requirements; Size Li
     "A status other than OK has a message", message, ["errors.message"], [];
     "A status has no details", details, ["errors.no-details"], [];
     "No secret is in a status or an answer", secrets, ["secrets.not-leaked"], [];
-    "Every answer is whole and within the limits", answers, ["size-limits.string", "fields.not-negative", "volume-health.reason"], [];
+    "Every answer is whole and within the limits", answers, ["size-limits.string", "fields.not-negative", "volume-health.reason", "volume-health.unique", "node-get-storage-health.unique"], [];
+    "Places have keys and values of their alphabet, and one prefix in all answers", places, ["topology.keys", "topology.values", "topology.keys-without-case", "topology.one-prefix"], [];
 }
 
 /// The first call that broke the rule; and calls made for this, in case a filter left out all others.
@@ -28,6 +29,7 @@ async fn judged(cx: &Cx, breach: Breach) -> Outcome {
             cx.call(v1::CreateVolumeRequest { secrets: request.secrets.clone(), ..Default::default() }).await;
     }
     if cx.offers.has_node {
+        let _ = cx.call(v1::NodeGetInfoRequest {}).await;
         let publish = v1::NodePublishVolumeRequest { secrets: request.secrets, ..Default::default() };
         let _ = cx.call(publish).await;
     }
@@ -54,4 +56,8 @@ async fn secrets(cx: &Cx) -> Outcome {
 
 async fn answers(cx: &Cx) -> Outcome {
     judged(cx, Breach::Answer).await
+}
+
+async fn places(cx: &Cx) -> Outcome {
+    judged(cx, Breach::Topology).await
 }

@@ -1,27 +1,61 @@
-//! Snapshots of several volumes.
+//! Snapshots of several volumes: the group as one.
+
+use std::collections::BTreeSet;
 
 use csi_core::ControllerCapability::CreateDeleteVolume;
 use csi_proto::v1;
 use tonic::Code;
 
 use crate::cx::Cx;
-use crate::failure::{Outcome, check};
+use crate::failure::Outcome;
 
 crate::test::tests! { "groups", "GroupController Service RPC";
     "A group has a snapshot of each volume, each with the group's id", members, ["create-volume-group-snapshot.answer-complete", "create-volume-group-snapshot.members-name-it"], [Groups, Controller(CreateDeleteVolume)];
-    "The same name and sources again answer with the same group", same_name_same_group, ["create-volume-group-snapshot.same-name-same-group"], [Groups, Controller(CreateDeleteVolume)];
+    "A group is ready when all its snapshots are, and not before", becomes_ready, ["create-volume-group-snapshot.ready-when-all-are"], [Groups, Controller(CreateDeleteVolume)];
+    "The same name and sources again answer with the same group, in whatever order", same_name_same_group, ["create-volume-group-snapshot.same-name-same-group"], [Groups, Controller(CreateDeleteVolume)];
+    "The same name with other sources is ALREADY_EXISTS", same_name_other_sources, ["create-volume-group-snapshot.differs-is-already-exists"], [Groups, Controller(CreateDeleteVolume)];
     "A source that is not there is NOT_FOUND", missing_source, ["errors.code-of-the-condition"], [Groups, Controller(CreateDeleteVolume)];
-    "A group is told, and one that is not there is NOT_FOUND; deleting it again is OK", get_and_delete, ["get-volume-group-snapshot.missing", "delete-volume-group-snapshot.missing-is-ok"], [Groups, Controller(CreateDeleteVolume)];
+    "A group is told as it was made; one that is not there is NOT_FOUND", told, ["get-volume-group-snapshot.current", "get-volume-group-snapshot.missing"], [Groups, Controller(CreateDeleteVolume)];
+    "A group asked for with ids that are not its own is INVALID_ARGUMENT, or told as it is", other_ids, ["get-volume-group-snapshot.mismatch"], [Groups, Controller(CreateDeleteVolume)];
+    "Deleting a group again is OK, and it is gone", delete_is_idempotent, ["delete-volume-group-snapshot.missing-is-ok", "get-volume-group-snapshot.missing"], [Groups, Controller(CreateDeleteVolume)];
 }
 
-async fn request(cx: &Cx) -> Outcome<v1::CreateVolumeGroupSnapshotRequest> {
+pub(super) async fn request(cx: &Cx) -> Outcome<v1::CreateVolumeGroupSnapshotRequest> {
     let source_volume_ids = vec![cx.volume().await?.volume_id, cx.volume().await?.volume_id];
-    Ok(v1::CreateVolumeGroupSnapshotRequest { name: cx.name(), source_volume_ids, ..Default::default() })
+    Ok(v1::CreateVolumeGroupSnapshotRequest {
+        name: cx.name(),
+        source_volume_ids,
+        parameters: cx.settings.parameters.of(csi_core::Rpc::CreateVolumeGroupSnapshot),
+        ..Default::default()
+    })
 }
 
-async fn group(cx: &Cx, request: v1::CreateVolumeGroupSnapshotRequest) -> Outcome<v1::VolumeGroupSnapshot> {
+pub(super) async fn group(
+    cx: &Cx,
+    request: v1::CreateVolumeGroupSnapshotRequest,
+) -> Outcome<v1::VolumeGroupSnapshot> {
     let answer = cx.ok(request.clone()).await?;
     answer.group_snapshot.ok_or_else(|| cx.failure(&request, "an answer without a group", "a group"))
+}
+
+pub(super) fn member_ids(group: &v1::VolumeGroupSnapshot) -> BTreeSet<String> {
+    group.snapshots.iter().map(|one| one.snapshot_id.clone()).collect()
+}
+
+pub(super) fn getting(group: &v1::VolumeGroupSnapshot) -> v1::GetVolumeGroupSnapshotRequest {
+    v1::GetVolumeGroupSnapshotRequest {
+        group_snapshot_id: group.group_snapshot_id.clone(),
+        snapshot_ids: member_ids(group).into_iter().collect(),
+        ..Default::default()
+    }
+}
+
+pub(super) fn deleting(group: &v1::VolumeGroupSnapshot) -> v1::DeleteVolumeGroupSnapshotRequest {
+    v1::DeleteVolumeGroupSnapshotRequest {
+        group_snapshot_id: group.group_snapshot_id.clone(),
+        snapshot_ids: member_ids(group).into_iter().collect(),
+        ..Default::default()
+    }
 }
 
 async fn members(cx: &Cx) -> Outcome {
@@ -32,18 +66,55 @@ async fn members(cx: &Cx) -> Outcome {
     sources.sort();
     due.sort();
     let of_group = group.snapshots.iter().all(|one| one.group_snapshot_id == group.group_snapshot_id);
-    if sources == due && of_group {
+    if sources == due && of_group && member_ids(&group).len() == due.len() {
         return Ok(());
     }
     Err(cx.failure(&request, format!("{group:?}"), "one member a volume, each with the group's id"))
 }
 
-async fn same_name_same_group(cx: &Cx) -> Outcome {
+async fn becomes_ready(cx: &Cx) -> Outcome {
     let request = request(cx).await?;
-    let (first, again) = (group(cx, request.clone()).await?, group(cx, request).await?);
-    check(first.group_snapshot_id == again.group_snapshot_id, "the same group", || {
-        again.group_snapshot_id.clone()
-    })
+    let mut wait = cx.patience();
+    loop {
+        let group = group(cx, request.clone()).await?;
+        let all = group.snapshots.iter().all(|one| one.ready_to_use);
+        if group.ready_to_use && !all {
+            let due = "ready_to_use=false while a member is not ready";
+            return Err(cx.failure(&request, format!("{group:?}"), due));
+        }
+        if group.ready_to_use {
+            return Ok(());
+        }
+        if !wait.again().await {
+            return Err(cx.failure(&request, wait.words("ready_to_use=false"), "a group that becomes ready"));
+        }
+    }
+}
+
+async fn same_name_same_group(cx: &Cx) -> Outcome {
+    let mut request = request(cx).await?;
+    let first = group(cx, request.clone()).await?;
+    for _ in 0..2 {
+        let again = group(cx, request.clone()).await?;
+        let same =
+            first.group_snapshot_id == again.group_snapshot_id && member_ids(&first) == member_ids(&again);
+        if !same {
+            return Err(cx.failure(
+                &request,
+                format!("{again:?}"),
+                format!("the group that is there: {first:?}"),
+            ));
+        }
+        request.source_volume_ids.reverse();
+    }
+    Ok(())
+}
+
+async fn same_name_other_sources(cx: &Cx) -> Outcome {
+    let mut request = request(cx).await?;
+    group(cx, request.clone()).await?;
+    request.source_volume_ids = vec![cx.volume().await?.volume_id];
+    cx.refused(request, &[Code::AlreadyExists], "the name is that of a group of other volumes").await
 }
 
 async fn missing_source(cx: &Cx) -> Outcome {
@@ -52,21 +123,45 @@ async fn missing_source(cx: &Cx) -> Outcome {
     cx.refused(request, &[Code::NotFound], "one of the volumes is not there").await
 }
 
-async fn get_and_delete(cx: &Cx) -> Outcome {
+/// Whether the group that came is this one.
+fn is_told(
+    cx: &Cx,
+    request: &v1::GetVolumeGroupSnapshotRequest,
+    group: &v1::VolumeGroupSnapshot,
+    came: Option<v1::VolumeGroupSnapshot>,
+) -> Outcome {
+    let same = came.as_ref().is_some_and(|came| {
+        came.group_snapshot_id == group.group_snapshot_id
+            && came.creation_time == group.creation_time
+            && member_ids(came) == member_ids(group)
+    });
+    if same { Ok(()) } else { Err(cx.failure(request, format!("{came:?}"), format!("{group:?}"))) }
+}
+
+async fn told(cx: &Cx) -> Outcome {
     let group = group(cx, request(cx).await?).await?;
-    let snapshot_ids: Vec<_> = group.snapshots.iter().map(|one| one.snapshot_id.clone()).collect();
-    let get = v1::GetVolumeGroupSnapshotRequest {
-        group_snapshot_id: group.group_snapshot_id.clone(),
-        snapshot_ids: snapshot_ids.clone(),
-        ..Default::default()
-    };
-    cx.ok(get.clone()).await?;
-    let delete = v1::DeleteVolumeGroupSnapshotRequest {
-        group_snapshot_id: group.group_snapshot_id,
-        snapshot_ids,
-        ..Default::default()
-    };
-    cx.ok(delete.clone()).await?;
-    cx.ok(delete).await?;
-    cx.refused(get, &[Code::NotFound], "it was deleted").await
+    let get = getting(&group);
+    is_told(cx, &get, &group, cx.ok(get.clone()).await?.group_snapshot)?;
+    let unknown = v1::GetVolumeGroupSnapshotRequest { group_snapshot_id: cx.name(), ..get };
+    cx.refused(unknown, &[Code::NotFound], "there is no such group").await
+}
+
+async fn other_ids(cx: &Cx) -> Outcome {
+    let group = group(cx, request(cx).await?).await?;
+    let mut get = getting(&group);
+    get.snapshot_ids.push(cx.name());
+    match cx.call(get.clone()).await {
+        Err(refusal) if matches!(refusal.code, Code::InvalidArgument | Code::NotFound) => Ok(()),
+        Err(refusal) => Err(cx.failure(&get, cx.told(&refusal), "InvalidArgument, or the group")),
+        Ok(answer) => is_told(cx, &get, &group, answer.group_snapshot),
+    }
+}
+
+async fn delete_is_idempotent(cx: &Cx) -> Outcome {
+    let group = group(cx, request(cx).await?).await?;
+    cx.ok(deleting(&group)).await?;
+    cx.ok(deleting(&group)).await?;
+    cx.refused(getting(&group), &[Code::NotFound], "it was deleted").await?;
+    let never = v1::DeleteVolumeGroupSnapshotRequest { group_snapshot_id: cx.name(), ..deleting(&group) };
+    cx.ok(never).await.map(drop)
 }

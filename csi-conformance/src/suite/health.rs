@@ -1,6 +1,8 @@
 //! Health, in the form of 1.13.0 and in that of 1.12.0.
 
-use csi_core::ControllerCapability::{CreateDeleteVolume, GetVolumeHealth, ListVolumeHealth};
+use csi_core::ControllerCapability::{
+    CreateDeleteVolume, GetVolume, GetVolumeHealth, ListVolumeHealth, ListVolumes,
+};
 use csi_core::NodeCapability as N;
 use csi_proto::v1;
 use tonic::Code;
@@ -12,16 +14,13 @@ use crate::test::Kind;
 
 crate::test::tests! { "health", "Volume health: ControllerGetVolumeHealth, ControllerListVolumeHealth, NodeGetVolumeHealth, NodeGetStorageHealth";
     "The controller says of a new volume that it is well; of one that is not there NOT_FOUND", controller, ["controller-get-volume-health.current", "controller-get-volume-health.missing"], [Controller(GetVolumeHealth), Controller(CreateDeleteVolume)];
+    "Callers of 1.12.0 are told too that a new volume is well", condition, ["list-volumes.condition", "controller-get-volume.condition"], [Condition, Controller(CreateDeleteVolume)];
+    "A token for the list of unwell volumes that was never given out is ABORTED", bad_token, ["controller-list-volume-health.pages"], [Controller(ListVolumeHealth)];
+    "Callers of 1.12.0 are told too that a published volume is well", condition_of_published, ["node-get-volume-stats.condition"], [NodeCondition, Volume(Files)];
+    "The node does not say that a volume is well that is not there: it is NOT_FOUND, or something is wrong", node_missing, ["node-get-volume-health.missing"], [Node(N::GetVolumeHealth), Volume(Files)];
     "Only volumes that are not well are listed", listed, ["controller-list-volume-health.only-unwell"], [Controller(ListVolumeHealth), Controller(CreateDeleteVolume)];
     "The node says of a published volume that it is well", node, ["node-get-volume-health.current"], [Node(N::GetVolumeHealth), Volume(Files)];
-    "The node tells the health of its backends", storage, ["node-get-storage-health.unique"], [Node(N::GetStorageHealth)];
-}
-
-/// Kinds and causes, each pair once.
-fn distinct(statuses: &[v1::volume_health::VolumeHealthEntry]) -> bool {
-    let mut pairs: Vec<_> = statuses.iter().map(|one| (one.status, &one.reason)).collect();
-    pairs.sort();
-    pairs.windows(2).all(|two| two[0] != two[1])
+    "The node tells the health of its backends, the same when asked again", storage, ["node-get-storage-health.unique"], [Node(N::GetStorageHealth)];
 }
 
 async fn controller(cx: &Cx) -> Outcome {
@@ -40,12 +39,67 @@ async fn listed(cx: &Cx) -> Outcome {
     let answer = cx.ok(v1::ControllerListVolumeHealthRequest::default()).await?;
     let well =
         answer.entries.iter().find(|one| one.health_statuses.is_empty() || one.volume_id == volume.volume_id);
-    check(well.is_none(), "only volumes that are not well", || format!("{well:?}"))?;
-    check(
-        answer.entries.iter().all(|one| distinct(&one.health_statuses)),
-        "each status and reason once",
-        || format!("{answer:?}"),
-    )
+    check(well.is_none(), "only volumes that are not well", || format!("{well:?}"))
+}
+
+async fn bad_token(cx: &Cx) -> Outcome {
+    let request = v1::ControllerListVolumeHealthRequest {
+        max_entries: 1,
+        starting_token: "csi-conformance-no-token".into(),
+        ..Default::default()
+    };
+    cx.refused(request, &[Code::Aborted], "the token is none of the driver's").await
+}
+
+#[allow(deprecated, reason = "it is what callers of 1.12.0 read")]
+async fn condition(cx: &Cx) -> Outcome {
+    let id = cx.volume().await?.volume_id;
+    let mut told = Vec::new();
+    if cx.offers.controller(ListVolumes) {
+        let mut entries = cx.ok(v1::ListVolumesRequest::default()).await?.entries.into_iter();
+        let mine = entries.find(|one| one.volume.as_ref().is_some_and(|volume| volume.volume_id == id));
+        let status = mine.and_then(|one| one.status);
+        told.push(("ListVolumes", status.and_then(|status| status.volume_condition)));
+    }
+    if cx.offers.controller(GetVolume) {
+        let answer = cx.ok(v1::ControllerGetVolumeRequest { volume_id: id }).await?;
+        told.push(("ControllerGetVolume", answer.status.and_then(|status| status.volume_condition)));
+    }
+    for (rpc, condition) in told {
+        let well = condition.as_ref().is_some_and(|condition| !condition.abnormal);
+        check(well, &format!("of {rpc} a volume_condition that is not abnormal"), || {
+            format!("{condition:?}")
+        })?;
+    }
+    Ok(())
+}
+
+#[allow(deprecated, reason = "it is what callers of 1.12.0 read")]
+async fn condition_of_published(cx: &Cx) -> Outcome {
+    let mut life = Life::new(cx, Kind::Files).await?;
+    let target = life.arrive().await?;
+    let condition = cx.ok(life.stats(&target)).await?.volume_condition;
+    let well = condition.as_ref().is_some_and(|condition| !condition.abnormal);
+    check(well, "a volume_condition that is not abnormal", || format!("{condition:?}"))?;
+    life.end(&[&target]).await
+}
+
+async fn node_missing(cx: &Cx) -> Outcome {
+    let life =
+        Life::with(cx, cx.capability(Kind::Files), v1::Volume { volume_id: cx.name(), ..Default::default() });
+    let request = v1::NodeGetVolumeHealthRequest {
+        volume_publish_path: text(&life.target()),
+        volume_id: life.id,
+        ..Default::default()
+    };
+    let due = "NotFound, or an entry that says what is wrong";
+    match cx.call(request.clone()).await {
+        // Not every node knows which volumes there are.
+        Ok(answer) if !answer.volume_health.clone().unwrap_or_default().health_statuses.is_empty() => Ok(()),
+        Err(refusal) if refusal.code == Code::NotFound => Ok(()),
+        Ok(answer) => Err(cx.failure(&request, format!("{answer:?}"), due)),
+        Err(refusal) => Err(cx.failure(&request, cx.told(&refusal), due)),
+    }
 }
 
 async fn node(cx: &Cx) -> Outcome {
@@ -65,7 +119,10 @@ async fn node(cx: &Cx) -> Outcome {
 }
 
 async fn storage(cx: &Cx) -> Outcome {
-    let answer = cx.ok(v1::NodeGetStorageHealthRequest::default()).await?;
-    let whole = answer.backend_health.iter().all(|one| one.status != 0 && !one.reason.is_empty());
-    check(whole, "each with a status and a reason", || format!("{answer:?}"))
+    let first = cx.ok(v1::NodeGetStorageHealthRequest::default()).await?;
+    let whole = first.backend_health.iter().all(|one| one.status != 0 && !one.reason.is_empty());
+    check(whole, "each with a status and a reason", || format!("{first:?}"))?;
+    let again = cx.ok(v1::NodeGetStorageHealthRequest::default()).await?;
+    let counts = (first.backend_health.len(), again.backend_health.len());
+    check(counts.0 == counts.1, "as many entries as a moment ago", || format!("{counts:?}"))
 }

@@ -13,6 +13,7 @@ crate::test::tests! { "identity", "Identity Service RPC";
     "Capabilities don't contradict each other", implications, ["volume-expansion.online-is-served", "volume-expansion.offline-is-served", "list-volumes.published-nodes-needs-publish", "controller-list-volume-health.needs-get"], [];
     "Capabilities are the same each time", stable, ["get-plugin-capabilities.same-everywhere"], [];
     "The node has an id of at most 256 bytes, and a limit that is not negative", node_info, ["size-limits.node-id", "node-get-info.max-volumes", "node-get-info.topology-needs-capability"], [NodeService];
+    "Two nodes have two ids", two_nodes, ["node-get-info.id-is-unique"], [SecondNode, NodeService];
 }
 
 async fn name_and_version(cx: &Cx) -> Outcome {
@@ -103,4 +104,9 @@ async fn node_info(cx: &Cx) -> Outcome {
         "no topology without VOLUME_ACCESSIBILITY_CONSTRAINTS",
         || "a topology".into(),
     )
+}
+
+async fn two_nodes(cx: &Cx) -> Outcome {
+    let (one, other) = (&cx.offers.node_id, cx.offers.second_node_id.as_ref());
+    check(other != Some(one), "another node_id for the second node", || format!("{one:?} for both"))
 }

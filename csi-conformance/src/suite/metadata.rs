@@ -10,9 +10,11 @@ use crate::cx::Cx;
 use crate::failure::{Outcome, check};
 
 crate::test::tests! { "metadata", "SnapshotMetadata Service RPC";
-    "Allocated ranges ascend, don't overlap, and are of one kind and capacity", allocated, ["snapshot-metadata.ascending", "snapshot-metadata.one-type", "snapshot-metadata.max-results"], [Plugin(SnapshotMetadataService), Controller(CreateDeleteSnapshot)];
+    "Allocated ranges ascend, don't overlap, and are of one kind and capacity", allocated, ["snapshot-metadata.ascending", "snapshot-metadata.one-type", "snapshot-metadata.max-results", "snapshot-metadata.size-positive", "snapshot-metadata.fixed-length"], [Plugin(SnapshotMetadataService), Controller(CreateDeleteSnapshot)];
     "Changed ranges ascend, don't overlap, and are of one kind and capacity", delta, ["snapshot-metadata.ascending", "snapshot-metadata.one-type", "snapshot-metadata.max-results"], [Plugin(SnapshotMetadataService), Controller(CreateDeleteSnapshot)];
     "A snapshot that is not there is NOT_FOUND", not_found, ["get-metadata-allocated.missing"], [Plugin(SnapshotMetadataService)];
+    "Snapshots of two volumes have no changes between them: INVALID_ARGUMENT", of_two_volumes, ["fields.invalid-is-invalid-argument"], [Plugin(SnapshotMetadataService), Controller(CreateDeleteSnapshot)];
+    "Changes since a snapshot that is not there, or up to one, are NOT_FOUND", delta_not_found, ["get-metadata-delta.missing"], [Plugin(SnapshotMetadataService), Controller(CreateDeleteSnapshot)];
 }
 
 struct Part {
@@ -21,65 +23,105 @@ struct Part {
     ranges: Vec<v1::BlockMetadata>,
 }
 
-fn ordered(parts: &[Part], most: usize) -> Outcome {
-    let mut end = 0;
+/// How many ranges a message may have: few, so that there are several messages.
+const MOST: usize = 3;
+
+fn ordered(parts: Vec<Part>) -> Outcome<Vec<v1::BlockMetadata>> {
+    let mut all: Vec<v1::BlockMetadata> = Vec::new();
+    let first = parts.first().map(|part| (part.kind, part.capacity));
     for part in parts {
-        let same = part.kind == parts[0].kind && part.capacity == parts[0].capacity && part.kind != 0;
+        let same = first == Some((part.kind, part.capacity)) && part.kind != 0;
         check(same, "one kind and one capacity in the whole stream", || {
             format!("{} {}", part.kind, part.capacity)
         })?;
-        check(part.ranges.len() <= most, "at most max_results ranges a message", || {
+        check(part.ranges.len() <= MOST, "at most max_results ranges a message", || {
             part.ranges.len().to_string()
         })?;
-        for range in &part.ranges {
+        for range in part.ranges {
+            let end = all.last().map_or(0, |last| last.byte_offset + last.size_bytes);
             let fits = range.byte_offset >= end && range.size_bytes > 0;
             check(fits, "ascending ranges without overlap", || format!("{range:?} after byte {end}"))?;
-            end = range.byte_offset + range.size_bytes;
+            let fixed = part.kind == v1::BlockMetadataType::FixedLength as i32;
+            let length = all.first().map_or(range.size_bytes, |first| first.size_bytes);
+            check(!fixed || range.size_bytes == length, "ranges of one fixed length", || {
+                format!("{range:?} after others of {length} bytes")
+            })?;
+            all.push(range);
         }
     }
-    Ok(())
+    Ok(all)
 }
 
-async fn allocated(cx: &Cx) -> Outcome {
+/// All ranges of one stream, which must be in order.
+pub(super) async fn allocated_of(cx: &Cx, snapshot_id: &str, from: i64) -> Outcome<Vec<v1::BlockMetadata>> {
     let request = v1::GetMetadataAllocatedRequest {
-        snapshot_id: snapshot(cx).await?.snapshot_id,
-        max_results: 3,
+        snapshot_id: snapshot_id.to_owned(),
+        starting_offset: from,
+        max_results: MOST as i32,
         ..Default::default()
     };
-    let parts = cx
-        .stream(request.clone())
-        .await
-        .map_err(|refusal| cx.failure(&request, cx.told(&refusal), "a stream"))?;
+    let parts = cx.stream(request.clone()).await;
+    let parts = parts.map_err(|refusal| cx.failure(&request, cx.told(&refusal), "a stream"))?;
     let part = |one: v1::GetMetadataAllocatedResponse| Part {
         kind: one.block_metadata_type,
         capacity: one.volume_capacity_bytes,
         ranges: one.block_metadata,
     };
-    ordered(&parts.into_iter().map(part).collect::<Vec<_>>(), 3)
+    ordered(parts.into_iter().map(part).collect())
 }
 
-async fn delta(cx: &Cx) -> Outcome {
-    let volume = cx.volume().await?;
-    let (base, target) = (cut(cx, request(cx, &volume)).await?, cut(cx, request(cx, &volume)).await?);
+/// The same of what changed.
+pub(super) async fn delta_of(cx: &Cx, base: &str, target: &str) -> Outcome<Vec<v1::BlockMetadata>> {
     let request = v1::GetMetadataDeltaRequest {
-        base_snapshot_id: base.snapshot_id,
-        target_snapshot_id: target.snapshot_id,
-        max_results: 3,
+        base_snapshot_id: base.to_owned(),
+        target_snapshot_id: target.to_owned(),
+        max_results: MOST as i32,
         ..Default::default()
     };
-    let parts = cx
-        .stream(request.clone())
-        .await
-        .map_err(|refusal| cx.failure(&request, cx.told(&refusal), "a stream"))?;
+    let parts = cx.stream(request.clone()).await;
+    let parts = parts.map_err(|refusal| cx.failure(&request, cx.told(&refusal), "a stream"))?;
     let part = |one: v1::GetMetadataDeltaResponse| Part {
         kind: one.block_metadata_type,
         capacity: one.volume_capacity_bytes,
         ranges: one.block_metadata,
     };
-    ordered(&parts.into_iter().map(part).collect::<Vec<_>>(), 3)
+    ordered(parts.into_iter().map(part).collect())
+}
+
+async fn allocated(cx: &Cx) -> Outcome {
+    let snapshot = snapshot(cx).await?;
+    allocated_of(cx, &snapshot.snapshot_id, 0).await.map(drop)
+}
+
+async fn delta(cx: &Cx) -> Outcome {
+    let volume = cx.volume().await?;
+    let (base, target) = (cut(cx, request(cx, &volume)).await?, cut(cx, request(cx, &volume)).await?);
+    delta_of(cx, &base.snapshot_id, &target.snapshot_id).await.map(drop)
 }
 
 async fn not_found(cx: &Cx) -> Outcome {
     let request = v1::GetMetadataAllocatedRequest { snapshot_id: cx.name(), ..Default::default() };
     cx.refused(request, &[Code::NotFound], "there is no such snapshot").await
+}
+
+async fn delta_not_found(cx: &Cx) -> Outcome {
+    let there = snapshot(cx).await?.snapshot_id;
+    for (base, target) in [(cx.name(), there.clone()), (there, cx.name())] {
+        let request = v1::GetMetadataDeltaRequest {
+            base_snapshot_id: base,
+            target_snapshot_id: target,
+            ..Default::default()
+        };
+        cx.refused(request, &[Code::NotFound], "one of the snapshots is not there").await?;
+    }
+    Ok(())
+}
+
+async fn of_two_volumes(cx: &Cx) -> Outcome {
+    let request = v1::GetMetadataDeltaRequest {
+        base_snapshot_id: snapshot(cx).await?.snapshot_id,
+        target_snapshot_id: snapshot(cx).await?.snapshot_id,
+        ..Default::default()
+    };
+    cx.refused(request, &[Code::InvalidArgument], "the two are not of one volume").await
 }

@@ -4,21 +4,29 @@ use crate::test::Test;
 
 mod capacity;
 mod concurrency;
+mod contents;
 mod controller_publish;
 mod create_volume;
+mod ephemeral;
 mod every_call;
 mod expand;
 mod fields;
+mod group_members;
 mod groups;
 mod health;
 mod identity;
 mod list;
 mod metadata;
+mod metadata_contents;
 mod modify;
+mod mount_group;
 mod node_publish;
 mod node_use;
 mod sequences;
+mod snapshot_states;
 mod snapshots;
+mod topology;
+mod unwell;
 
 /// All of them, in the order in which they run; the last ones judge the calls of all others.
 pub(crate) fn all() -> Vec<Test> {
@@ -30,14 +38,22 @@ pub(crate) fn all() -> Vec<Test> {
         list::tests(),
         capacity::tests(),
         controller_publish::tests(),
+        topology::tests(),
         snapshots::tests(),
+        snapshot_states::tests(),
         groups::tests(),
+        group_members::tests(),
         metadata::tests(),
+        metadata_contents::tests(),
         expand::tests(),
         modify::tests(),
         node_publish::tests(),
         node_use::tests(),
+        contents::tests(),
+        mount_group::tests(),
+        ephemeral::tests(),
         health::tests(),
+        unwell::tests(),
         sequences::tests(),
         every_call::tests(),
     ];

@@ -124,7 +124,7 @@ fn mounted(path: &Path, due: usize) -> Outcome {
     check(found == due, &format!("{due} mounts at {}", path.display()), || found.to_string())
 }
 
-fn gone(path: &Path) -> Outcome {
+pub(super) fn gone(path: &Path) -> Outcome {
     mounted(path, 0)?;
     let is_there = path.symlink_metadata().is_ok();
     check(!is_there, "unpublish deletes the target", || format!("{} is still there", path.display()))
@@ -186,15 +186,11 @@ async fn given_up(cx: &Cx) -> Outcome {
             tokio::time::timeout(std::time::Duration::from_millis(millis), cx.call(life.publishing(&target)))
                 .await;
     }
-    for _ in 0..200 {
-        match cx.call(life.publishing(&target)).await {
-            Ok(_) => break,
-            Err(refusal) if refusal.code == Code::Aborted => {
-                tokio::time::sleep(std::time::Duration::from_millis(50)).await;
-            }
-            Err(refusal) => {
-                return Err(cx.failure(&life.publishing(&target), cx.told(&refusal), "OK, or ABORTED"));
-            }
+    let mut wait = cx.patience();
+    while let Err(refusal) = cx.call(life.publishing(&target)).await {
+        if refusal.code != Code::Aborted || !wait.again().await {
+            let came = wait.words(&cx.told(&refusal));
+            return Err(cx.failure(&life.publishing(&target), came, "OK, once what is pending has ended"));
         }
     }
     check(mounts_at(&target)? <= 1, "one mount at the target", || "several".into())?;

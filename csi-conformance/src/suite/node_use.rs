@@ -1,65 +1,23 @@
 //! A published volume in use: read and write, read-only, usage, growth.
 
-use std::fs::File;
-use std::io::{Read as _, Write as _};
-use std::path::{Path, PathBuf};
-use std::time::Duration;
-
 use csi_core::ControllerCapability::ExpandVolume as ControllerExpandVolume;
 use csi_core::NodeCapability::{ExpandVolume, GetVolumeStats};
 use csi_proto::v1;
 use tonic::Code;
 
+use crate::content;
 use crate::cx::Cx;
-use crate::failure::{Failure, Outcome, check};
+use crate::failure::Outcome;
 use crate::life::{Life, text};
 use crate::test::Kind;
 
 crate::test::tests! { "node-use", "Node Service RPC: NodePublishVolume, NodeGetVolumeStats, NodeExpandVolume";
-    "What is written is read after unpublish and unstage", data_stays, ["node-publish-volume.usable-as-described"], [Volume(Files), Mounts];
-    "What is written to a raw device is read after unpublish and unstage", device_data_stays, ["node-publish-volume.usable-as-described"], [Volume(Device), Mounts];
+    "What is written is read after unpublish and unstage", data_stays, ["node-publish-volume.usable-as-described", "controller-publish-volume.usable-as-described"], [Volume(Files), Mounts];
+    "What is written to a raw device is read after unpublish and unstage", device_data_stays, ["node-publish-volume.usable-as-described", "controller-publish-volume.usable-as-described"], [Volume(Device), Mounts];
     "A read-only target takes no writes", read_only, ["node-publish-volume.readonly"], [Volume(Files), Mounts];
     "A read-only raw device takes no writes, or is refused", device_read_only, ["node-publish-volume.readonly"], [Volume(Device), Mounts];
     "Usage is told of a published volume, and NOT_FOUND of what is not there", stats, ["node-get-volume-stats.usage", "node-get-volume-stats.missing"], [Volume(Files), Node(GetVolumeStats)];
     "A published volume grows, as the resizer and the kubelet grow it", grows, ["volume-expansion.online-grows-published", "node-expand-volume.grows", "node-expand-volume.large-enough-is-ok"], [Volume(Files), Node(ExpandVolume), Controller(ControllerExpandVolume)];
-}
-
-const WORDS: [u8; 4096] = [b'w'; 4096];
-
-/// Does what may block where it does no harm, and gives it up in time: a volume may be dead.
-async fn io<T: Send + 'static>(
-    what: &str,
-    path: &Path,
-    work: impl FnOnce(&Path) -> std::io::Result<T> + Send + 'static,
-) -> Outcome<T> {
-    let owned = path.to_owned();
-    let done =
-        tokio::time::timeout(Duration::from_secs(30), tokio::task::spawn_blocking(move || work(&owned)))
-            .await;
-    let failed = |came: String| Box::new(Failure::new(what, format!("{}: {came}", path.display())));
-    match done {
-        Ok(Ok(result)) => result.map_err(|error| failed(error.to_string())),
-        Ok(Err(_)) => Err(failed("the work panicked".into())),
-        Err(_) => Err(failed("no answer in 30 s".into())),
-    }
-}
-
-fn place(target: &Path, kind: Kind) -> PathBuf {
-    if kind == Kind::Files { target.join("file") } else { target.to_owned() }
-}
-
-fn write(path: &Path) -> std::io::Result<()> {
-    // A device that lost its place must not become a file.
-    let is_device = path.exists();
-    let mut file = File::options().write(true).create(!is_device).truncate(false).open(path)?;
-    file.write_all(&WORDS)?;
-    file.sync_all()
-}
-
-fn read(path: &Path) -> std::io::Result<Vec<u8>> {
-    let mut words = vec![0; WORDS.len()];
-    File::open(path)?.read_exact(&mut words)?;
-    Ok(words)
 }
 
 async fn stays(cx: &Cx, kind: Kind) -> Outcome {
@@ -71,10 +29,9 @@ async fn stays(cx: &Cx, kind: Kind) -> Outcome {
         }
         cx.ok(life.publishing(&target)).await?;
         if round == 0 {
-            io("a write through the target", &place(&target, kind), write).await?;
+            content::write(&target, kind, b'w').await?;
         }
-        let back = io("what was written", &place(&target, kind), read).await?;
-        check(back == WORDS, "what was written", || "something else".into())?;
+        content::holds(&target, kind, b'w').await?;
         cx.ok(life.unpublishing(&target)).await?;
         if life.stages() {
             cx.ok(life.unstaging()).await?;
@@ -101,7 +58,7 @@ async fn takes_no_writes(cx: &Cx, kind: Kind) -> Outcome {
         Err(refusal) => return Err(cx.failure(&request, cx.told(&refusal), "OK")),
         Ok(_) => {}
     }
-    let wrote = io("a write, which fails", &place(&target, kind), |path| Ok(write(path).is_ok())).await?;
+    let wrote = content::takes_writes(&target, kind).await?;
     cx.ok(life.unpublishing(&target)).await?;
     if wrote {
         Err(cx.failure(&request, "a write through the target went well", "a target that takes no writes"))

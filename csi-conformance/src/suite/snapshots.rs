@@ -1,7 +1,5 @@
 //! Snapshots: create, delete, list, get, restore.
 
-use std::time::Duration;
-
 use csi_core::ControllerCapability::{CreateDeleteSnapshot, GetSnapshot, ListSnapshots};
 use csi_proto::v1;
 use tonic::Code;
@@ -32,9 +30,12 @@ pub(super) fn request(cx: &Cx, source: &v1::Volume) -> v1::CreateSnapshotRequest
     }
 }
 
+pub(super) const BECOMES_READY: &str = "a snapshot that becomes ready, or an error where it can't";
+
 /// The snapshot, once it is ready: the same call again, as the snapshotter repeats it.
 pub(super) async fn cut(cx: &Cx, request: v1::CreateSnapshotRequest) -> Outcome<v1::Snapshot> {
-    for _ in 0..300 {
+    let mut wait = cx.patience();
+    loop {
         let answer = cx.ok(request.clone()).await?;
         let Some(snapshot) = answer.snapshot else {
             return Err(cx.failure(&request, "an answer without a snapshot", "a snapshot"));
@@ -42,9 +43,10 @@ pub(super) async fn cut(cx: &Cx, request: v1::CreateSnapshotRequest) -> Outcome<
         if snapshot.ready_to_use {
             return Ok(snapshot);
         }
-        tokio::time::sleep(Duration::from_millis(200)).await;
+        if !wait.again().await {
+            return Err(cx.failure(&request, wait.words("ready_to_use=false"), BECOMES_READY));
+        }
     }
-    Err(cx.failure(&request, "ready_to_use=false for a minute", "a snapshot that becomes ready"))
 }
 
 pub(super) async fn snapshot(cx: &Cx) -> Outcome<v1::Snapshot> {

@@ -10,6 +10,7 @@ use prost::Message;
 use tokio_stream::wrappers::UnixListenerStream;
 use tonic::{Request, Response, Status};
 
+/// An answer's bytes; those of a stream's messages one after the other, each with its length before it.
 pub(crate) type Answer = Result<Vec<u8>, Status>;
 /// What a fault does to a call: it has the correct driver at hand.
 pub(crate) type Fault =
@@ -32,6 +33,33 @@ pub(crate) fn changed<M: Message + Default>(bytes: &[u8], change: impl FnOnce(&m
     message.encode_to_vec()
 }
 
+/// The same with the messages of a stream.
+pub(crate) fn changed_stream<M: Message + Default>(
+    bytes: &[u8],
+    change: impl FnOnce(&mut Vec<M>),
+) -> Vec<u8> {
+    let mut messages = taken_apart(bytes);
+    change(&mut messages);
+    put_together(&messages)
+}
+
+fn taken_apart<M: Message + Default>(mut bytes: &[u8]) -> Vec<M> {
+    std::iter::from_fn(|| (!bytes.is_empty()).then(|| M::decode_length_delimited(&mut bytes).unwrap()))
+        .collect()
+}
+
+fn put_together<M: Message>(messages: &[M]) -> Vec<u8> {
+    messages.iter().flat_map(Message::encode_length_delimited_to_vec).collect()
+}
+
+async fn all_of<M: Message>(stream: Response<tonic::Streaming<M>>) -> Answer {
+    let (mut stream, mut messages) = (stream.into_inner(), Vec::new());
+    while let Some(message) = stream.message().await? {
+        messages.push(message);
+    }
+    Ok(put_together(&messages))
+}
+
 macro_rules! services {
     ($($trait:ident($client:ident) { $($rpc:ident $method:ident $request:ident $answer:ident)+ })+) => {
         $(#[csi_core::async_trait]
@@ -50,7 +78,15 @@ macro_rules! services {
                         let request = v1::$request::decode(&*bytes).unwrap();
                         Ok(self.0.$client().$method(request).await?.into_inner().encode_to_vec())
                     })+)+
-                    _ => Err(Status::unimplemented(format!("{rpc} is not served here"))),
+                    Rpc::GetMetadataAllocated => {
+                        let request = v1::GetMetadataAllocatedRequest::decode(&*bytes).unwrap();
+                        all_of(self.0.snapshot_metadata().get_metadata_allocated(request).await?).await
+                    }
+                    Rpc::GetMetadataDelta => {
+                        let request = v1::GetMetadataDeltaRequest::decode(&*bytes).unwrap();
+                        all_of(self.0.snapshot_metadata().get_metadata_delta(request).await?).await
+                    }
+                    _ => Err(Status::unimplemented(format!("{rpc} is not known here"))),
                 }
             }
         }
@@ -58,8 +94,10 @@ macro_rules! services {
 }
 
 use v1::controller_server::{Controller, ControllerServer};
+use v1::group_controller_server::{GroupController, GroupControllerServer};
 use v1::identity_server::{Identity, IdentityServer};
 use v1::node_server::{Node, NodeServer};
+use v1::snapshot_metadata_server::{SnapshotMetadata, SnapshotMetadataServer};
 
 services! {
     Identity(identity) {
@@ -86,6 +124,12 @@ services! {
         ControllerGetVolume controller_get_volume ControllerGetVolumeRequest ControllerGetVolumeResponse
         ControllerModifyVolume controller_modify_volume ControllerModifyVolumeRequest ControllerModifyVolumeResponse
     }
+    GroupController(group_controller) {
+        GroupControllerGetCapabilities group_controller_get_capabilities GroupControllerGetCapabilitiesRequest GroupControllerGetCapabilitiesResponse
+        CreateVolumeGroupSnapshot create_volume_group_snapshot CreateVolumeGroupSnapshotRequest CreateVolumeGroupSnapshotResponse
+        DeleteVolumeGroupSnapshot delete_volume_group_snapshot DeleteVolumeGroupSnapshotRequest DeleteVolumeGroupSnapshotResponse
+        GetVolumeGroupSnapshot get_volume_group_snapshot GetVolumeGroupSnapshotRequest GetVolumeGroupSnapshotResponse
+    }
     Node(node) {
         NodeStageVolume node_stage_volume NodeStageVolumeRequest NodeStageVolumeResponse
         NodeUnstageVolume node_unstage_volume NodeUnstageVolumeRequest NodeUnstageVolumeResponse
@@ -97,6 +141,40 @@ services! {
         NodeExpandVolume node_expand_volume NodeExpandVolumeRequest NodeExpandVolumeResponse
         NodeGetCapabilities node_get_capabilities NodeGetCapabilitiesRequest NodeGetCapabilitiesResponse
         NodeGetInfo node_get_info NodeGetInfoRequest NodeGetInfoResponse
+    }
+}
+
+type Messages<M> = tokio_stream::Iter<std::vec::IntoIter<Result<M, Status>>>;
+
+impl Proxy {
+    async fn stream<M: Message + Default>(
+        &self,
+        rpc: Rpc,
+        bytes: Vec<u8>,
+    ) -> Result<Response<Messages<M>>, Status> {
+        let answer = (self.fault)(rpc, bytes, self.behind.clone()).await?;
+        let messages: Vec<_> = taken_apart::<M>(&answer).into_iter().map(Ok).collect();
+        Ok(Response::new(tokio_stream::iter(messages)))
+    }
+}
+
+#[csi_core::async_trait]
+impl SnapshotMetadata for Proxy {
+    type GetMetadataAllocatedStream = Messages<v1::GetMetadataAllocatedResponse>;
+    type GetMetadataDeltaStream = Messages<v1::GetMetadataDeltaResponse>;
+
+    async fn get_metadata_allocated(
+        &self,
+        request: Request<v1::GetMetadataAllocatedRequest>,
+    ) -> Result<Response<Self::GetMetadataAllocatedStream>, Status> {
+        self.stream(Rpc::GetMetadataAllocated, request.into_inner().encode_to_vec()).await
+    }
+
+    async fn get_metadata_delta(
+        &self,
+        request: Request<v1::GetMetadataDeltaRequest>,
+    ) -> Result<Response<Self::GetMetadataDeltaStream>, Status> {
+        self.stream(Rpc::GetMetadataDelta, request.into_inner().encode_to_vec()).await
     }
 }
 
@@ -112,6 +190,8 @@ pub(crate) async fn with_fault<T>(
     let server = tonic::transport::Server::builder()
         .add_service(IdentityServer::new(proxy.clone()))
         .add_service(ControllerServer::new(proxy.clone()))
+        .add_service(GroupControllerServer::new(proxy.clone()))
+        .add_service(SnapshotMetadataServer::new(proxy.clone()))
         .add_service(NodeServer::new(proxy))
         .serve_with_incoming(UnixListenerStream::new(listener));
     let server = tokio::spawn(server);

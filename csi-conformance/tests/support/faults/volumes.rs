@@ -1,59 +1,13 @@
-//! The faults, and the test of the kit that is about each.
+//! Faults in making, deleting and listing volumes.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use csi_core::Rpc;
 use csi_proto::v1;
-use prost::Message;
-use tonic::{Code, Status};
 
-use crate::proxy::{Answer, Behind, Fault, changed};
-
-fn fault<F: Future<Output = Answer> + Send + 'static>(
-    on: impl Fn(Rpc, Vec<u8>, Behind) -> F + Send + Sync + 'static,
-) -> Fault {
-    Arc::new(move |rpc, bytes, behind| Box::pin(on(rpc, bytes, behind)))
-}
-
-pub(crate) fn none() -> Fault {
-    fault(|rpc, bytes, behind| async move { behind.call(rpc, bytes).await })
-}
-
-/// Another request than the caller's goes through.
-fn request<M: Message + Default + 'static>(of: Rpc, change: fn(&mut M)) -> Fault {
-    fault(move |rpc, bytes, behind| async move {
-        let bytes = if rpc == of { changed(&bytes, change) } else { bytes };
-        behind.call(rpc, bytes).await
-    })
-}
-
-/// Another answer than the driver's comes back.
-fn answer<M: Message + Default + 'static>(of: Rpc, change: fn(&mut M)) -> Fault {
-    fault(move |rpc, bytes, behind| async move {
-        let answer = behind.call(rpc, bytes).await?;
-        Ok(if rpc == of { changed(&answer, change) } else { answer })
-    })
-}
-
-/// The RPC says OK and does nothing.
-fn nothing(of: Rpc) -> Fault {
-    fault(move |rpc, bytes, behind| async move {
-        if rpc == of { Ok(vec![]) } else { behind.call(rpc, bytes).await }
-    })
-}
-
-/// Another status than the driver's.
-fn status(change: fn(Rpc, &[u8], Status) -> Answer) -> Fault {
-    fault(move |rpc, bytes, behind| async move {
-        match behind.call(rpc, bytes.clone()).await {
-            Err(status) => change(rpc, &bytes, status),
-            answer => answer,
-        }
-    })
-}
+use super::*;
 
 fn other_name(bytes: &[u8], number: u32) -> Vec<u8> {
     changed(bytes, |request: &mut v1::CreateVolumeRequest| {
@@ -140,6 +94,23 @@ fn unstable_paging() -> Fault {
     })
 }
 
+/// Makes a new volume where a copy is asked for, and tells that it is one.
+fn empty_clones() -> Fault {
+    fault(|rpc, bytes, behind| async move {
+        if rpc != Rpc::CreateVolume {
+            return behind.call(rpc, bytes).await;
+        }
+        let mut source = None;
+        let bytes = changed(&bytes, |request: &mut v1::CreateVolumeRequest| {
+            source = request.volume_content_source.take();
+        });
+        let answer = behind.call(rpc, bytes).await?;
+        Ok(changed(&answer, |answer: &mut v1::CreateVolumeResponse| {
+            answer.volume.as_mut().unwrap().content_source = source;
+        }))
+    })
+}
+
 /// Lists volumes that were deleted.
 fn lists_the_dead() -> Fault {
     let dead = Arc::new(Mutex::new(Vec::new()));
@@ -165,14 +136,13 @@ fn lists_the_dead() -> Fault {
     })
 }
 
-/// The name of each, the test that is about it, and what it does.
-pub(crate) fn all() -> Vec<(&'static str, &'static str, Fault)> {
+pub(super) fn all() -> Vec<Mutant> {
     type Create = v1::CreateVolumeResponse;
     vec![
-        ("create is not idempotent", "create-volume.same-name-same-volume", not_idempotent()),
-        ("parallel creates double a volume", "concurrency.same-create-at-once", doubles_in_parallel()),
-        ("a caller that hangs up drops the lock", "concurrency.given-up", drops_the_lock_on_cancel()),
-        (
+        mutant("create is not idempotent", "create-volume.same-name-same-volume", not_idempotent()),
+        mutant("parallel creates double a volume", "concurrency.same-create-at-once", doubles_in_parallel()),
+        mutant("a caller that hangs up drops the lock", "concurrency.given-up", drops_the_lock_on_cancel()),
+        mutant(
             "the wrong code for a name that is taken",
             "create-volume.same-name-other-size",
             status(|rpc, _, status| match (rpc, status.code()) {
@@ -180,7 +150,7 @@ pub(crate) fn all() -> Vec<(&'static str, &'static str, Fault)> {
                 _ => Err(status),
             }),
         ),
-        (
+        mutant(
             "deleting what is gone is an error",
             "create-volume.delete-is-idempotent",
             fault(|rpc, bytes, behind| async move {
@@ -192,17 +162,21 @@ pub(crate) fn all() -> Vec<(&'static str, &'static str, Fault)> {
                 behind.call(rpc, bytes).await
             }),
         ),
-        ("delete says OK and does nothing", "create-volume.again-after-delete", nothing(Rpc::DeleteVolume)),
-        ("deleted volumes are listed", "list-volumes.lists-what-is", lists_the_dead()),
-        ("pages by position", "list-volumes.pages-under-change", unstable_paging()),
-        (
+        mutant(
+            "delete says OK and does nothing",
+            "create-volume.again-after-delete",
+            nothing(Rpc::DeleteVolume),
+        ),
+        mutant("deleted volumes are listed", "list-volumes.lists-what-is", lists_the_dead()),
+        mutant("pages by position", "list-volumes.pages-under-change", unstable_paging()),
+        mutant(
             "more entries than were asked for",
             "list-volumes.pages",
             request(Rpc::ListVolumes, |r: &mut v1::ListVolumesRequest| {
                 r.max_entries = r.max_entries.min(1) * 3;
             }),
         ),
-        (
+        mutant(
             "empty ids are taken",
             "fields.controller-required",
             status(|rpc, _, status| match (rpc, status.code()) {
@@ -210,116 +184,40 @@ pub(crate) fn all() -> Vec<(&'static str, &'static str, Fault)> {
                 _ => Err(status),
             }),
         ),
-        (
+        mutant(
             "a volume smaller than was asked for",
             "create-volume.at-least-the-size",
             answer(Rpc::CreateVolume, |a: &mut Create| a.volume.as_mut().unwrap().capacity_bytes /= 2),
         ),
-        (
+        mutant(
             "a clone does not tell its source",
             "create-volume.clone",
             answer(Rpc::CreateVolume, |a: &mut Create| a.volume.as_mut().unwrap().content_source = None),
         ),
-        (
-            "expand loses capacity",
-            "controller-expand.grows",
-            answer(Rpc::ControllerExpandVolume, |a: &mut v1::ControllerExpandVolumeResponse| {
-                a.capacity_bytes /= 2;
-            }),
-        ),
-        (
+        mutant(
             "a capability that is not supported is confirmed, without naming it",
             "create-volume.confirmed",
             answer(Rpc::ValidateVolumeCapabilities, |a: &mut v1::ValidateVolumeCapabilitiesResponse| {
                 a.confirmed = Some(Default::default());
             }),
         ),
-        (
-            "a volume is attached to a second node",
-            "controller-publish.second-node",
-            status(|rpc, _, status| match (rpc, status.code()) {
-                (Rpc::ControllerPublishVolume, Code::FailedPrecondition) => Ok(vec![]),
-                _ => Err(status),
-            }),
-        ),
-        (
-            "published nodes are not listed",
-            "controller-publish.listed-with-node",
+        mutant("a clone is empty", "contents.clone", empty_clones()),
+        mutant(
+            "a volume's context changes",
+            "create-volume.context-stays",
             answer(Rpc::ListVolumes, |a: &mut v1::ListVolumesResponse| {
-                for status in a.entries.iter_mut().filter_map(|entry| entry.status.as_mut()) {
-                    status.published_node_ids.clear();
+                for volume in a.entries.iter_mut().filter_map(|entry| entry.volume.as_mut()) {
+                    volume.volume_context.clear();
                 }
             }),
         ),
-        (
-            "a snapshot of another source",
-            "snapshots.answer-is-whole",
-            answer(Rpc::CreateSnapshot, |a: &mut v1::CreateSnapshotResponse| {
-                a.snapshot.as_mut().unwrap().source_volume_id = "another".into();
-            }),
-        ),
-        (
-            "a snapshot without its time",
-            "every-call.answers",
-            answer(Rpc::GetSnapshot, |a: &mut v1::GetSnapshotResponse| {
-                a.snapshot.as_mut().unwrap().creation_time = None;
-            }),
-        ),
-        ("unpublish leaks the mount", "node-publish.mounts-and-unmounts", nothing(Rpc::NodeUnpublishVolume)),
-        (
-            "read-only is ignored",
-            "node-use.read-only",
-            request(Rpc::NodePublishVolume, |r: &mut v1::NodePublishVolumeRequest| r.readonly = false),
-        ),
-        (
-            "a second publish that differs is OK",
-            "node-publish.matrix",
-            status(|rpc, _, status| match (rpc, status.code()) {
-                (Rpc::NodePublishVolume, Code::AlreadyExists) => Ok(vec![]),
-                _ => Err(status),
-            }),
-        ),
-        ("publish says OK and does nothing", "node-use.data-stays", nothing(Rpc::NodePublishVolume)),
-        (
-            "the node's id is too long",
-            "identity.node-info",
-            answer(Rpc::NodeGetInfo, |a: &mut v1::NodeGetInfoResponse| a.node_id = "n".repeat(257)),
-        ),
-        (
-            "the plugin's name is no domain",
-            "identity.name-and-version",
-            answer(Rpc::GetPluginInfo, |a: &mut v1::GetPluginInfoResponse| a.name = "-a driver-".into()),
-        ),
-        (
-            "secrets are told in errors",
-            "every-call.secrets",
-            status(|_, bytes, status| {
-                let text = String::from_utf8_lossy(bytes).into_owned();
-                Err(Status::new(status.code(), format!("{} in {text}", status.message())))
-            }),
-        ),
-        (
-            "errors have no message",
-            "every-call.message",
-            status(|_, _, status| Err(Status::new(status.code(), ""))),
-        ),
-        (
-            "errors have details",
-            "every-call.details",
-            status(|_, _, status| {
-                Err(Status::with_details(
-                    status.code(),
-                    status.message(),
-                    prost::bytes::Bytes::from_static(b"more"),
-                ))
-            }),
-        ),
-        (
-            "what is not offered is INTERNAL",
-            "fields.not-offered",
-            status(|_, _, status| match status.code() {
-                Code::Unimplemented => Err(Status::internal(status.message())),
-                _ => Err(status),
+        mutant(
+            "a capability that is not supported is passed over",
+            "create-volume.unsupported",
+            request(Rpc::CreateVolume, |r: &mut v1::CreateVolumeRequest| {
+                if r.volume_capabilities.len() == 2 {
+                    r.volume_capabilities.pop();
+                }
             }),
         ),
     ]

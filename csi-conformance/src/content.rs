@@ -1,0 +1,88 @@
+//! What a published volume holds, written and read as a workload does it.
+
+use std::fs::File;
+use std::io::{Read as _, Seek as _, SeekFrom, Write as _};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use crate::failure::{Failure, Outcome, check};
+use crate::test::Kind;
+
+/// What is written at once: one letter, so often.
+pub(crate) const PIECE: usize = 64 << 10;
+
+/// Does what may block where it does no harm, and gives it up in time: a volume may be dead.
+pub(crate) async fn io<T: Send + 'static>(
+    what: &str,
+    path: &Path,
+    work: impl FnOnce(&Path) -> std::io::Result<T> + Send + 'static,
+) -> Outcome<T> {
+    let owned = path.to_owned();
+    let done =
+        tokio::time::timeout(Duration::from_secs(30), tokio::task::spawn_blocking(move || work(&owned)))
+            .await;
+    let failed = |came: String| Box::new(Failure::new(what, format!("{}: {came}", path.display())));
+    match done {
+        Ok(Ok(result)) => result.map_err(|error| failed(error.to_string())),
+        Ok(Err(_)) => Err(failed("the work panicked".into())),
+        Err(_) => Err(failed("no answer in 30 s".into())),
+    }
+}
+
+/// Where a volume's content is written.
+fn place(target: &Path, kind: Kind) -> PathBuf {
+    if kind == Kind::Files { target.join("file") } else { target.to_owned() }
+}
+
+fn write_piece(path: &Path, letter: u8, at: u64) -> std::io::Result<()> {
+    // A device that lost its place must not become a file.
+    let is_there = path.exists();
+    let mut file = File::options().write(true).create(!is_there).truncate(false).open(path)?;
+    file.seek(SeekFrom::Start(at))?;
+    file.write_all(&[letter; PIECE])?;
+    file.sync_all()
+}
+
+/// Writes a piece of this letter, and waits until it is on the volume.
+pub(crate) async fn write(target: &Path, kind: Kind, letter: u8) -> Outcome {
+    write_at(target, kind, letter, 0).await
+}
+
+pub(crate) async fn write_at(target: &Path, kind: Kind, letter: u8, at: u64) -> Outcome {
+    let work = move |path: &Path| write_piece(path, letter, at);
+    io("a write through the target", &place(target, kind), work).await
+}
+
+/// Whether a write goes well.
+pub(crate) async fn takes_writes(target: &Path, kind: Kind) -> Outcome<bool> {
+    let work = |path: &Path| Ok(write_piece(path, b'w', 0).is_ok());
+    io("a write that comes to an end", &place(target, kind), work).await
+}
+
+/// The volume holds a piece of this letter.
+pub(crate) async fn holds(target: &Path, kind: Kind, letter: u8) -> Outcome {
+    let work = |path: &Path| {
+        let mut piece = vec![0; PIECE];
+        File::open(path)?.read_exact(&mut piece)?;
+        Ok(piece)
+    };
+    let due = format!("the content {:?}, which was written", char::from(letter));
+    let found = io(&due, &place(target, kind), work).await?;
+    check(found == vec![letter; PIECE], &due, || match found.iter().all(|one| *one == found[0]) {
+        true => format!("{:?}", char::from(found[0])),
+        false => "something else".into(),
+    })
+}
+
+/// How large what a workload sees is, in bytes.
+pub(crate) async fn size(target: &Path, kind: Kind) -> Outcome<u64> {
+    #[cfg(target_os = "linux")]
+    if kind == Kind::Files {
+        let total = |path: &Path| {
+            csi_mount::stats(path).map(|stats| stats.bytes.total).map_err(std::io::Error::other)
+        };
+        return io("the filesystem's size", target, total).await;
+    }
+    let end = |path: &Path| File::open(path)?.seek(SeekFrom::End(0));
+    io("the device's size", &place(target, kind), end).await
+}

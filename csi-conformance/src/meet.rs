@@ -1,0 +1,144 @@
+//! Before the first test: the driver is waited for, and asked what it can do.
+
+use std::collections::BTreeSet;
+
+use csi_core::client::Client;
+use csi_core::{ControllerCapability, Endpoint};
+use csi_proto::v1;
+use v1::plugin_capability::service::Type as PluginService;
+
+use crate::clean_up::clean_up;
+use crate::cx::Cx;
+use crate::kit::Kit;
+use crate::ledger::Ledger;
+use crate::offers::{Offers, numbers};
+use crate::run::CouldNotRun;
+use crate::settings::MountAccess;
+use crate::test::Kind;
+
+impl Kit {
+    pub(crate) async fn connected(&self) -> Result<Cx, CouldNotRun> {
+        for directory in [&self.0.staging, &self.0.target].into_iter().flatten() {
+            if self.0.mount_access == MountAccess::Here && !directory.is_dir() {
+                return Err(CouldNotRun(format!("{} is no directory: make it first", directory.display())));
+            }
+            if !directory.is_absolute() || directory.to_str().is_none() {
+                return Err(CouldNotRun(format!(
+                    "{}: an absolute path in UTF-8 is needed",
+                    directory.display()
+                )));
+            }
+        }
+        let ledger = Ledger::open(self.0.journal.clone())
+            .map_err(|error| CouldNotRun(format!("the journal can't be read: {error}")))?;
+        let cx = Cx::new(self.0.clone(), ledger);
+        let ready = cx.client().ready(self.0.deadline).await;
+        ready.map_err(|error| CouldNotRun(format!("{}: {error}", self.0.endpoint)))?;
+        Ok(cx)
+    }
+
+    /// Finds out what the driver can do.
+    pub(crate) async fn meet(&self) -> Result<Cx, CouldNotRun> {
+        let mut cx = self.connected().await?;
+        if let Some(journal) = cx.ledger.journal().filter(|_| !cx.ledger.all().is_empty()) {
+            let path = journal.display();
+            return Err(CouldNotRun(format!(
+                "{path} is from a run that died: clean up after it first, or remove it"
+            )));
+        }
+        let told =
+            |what: &str, cx: &Cx, refusal| CouldNotRun(format!("{what} failed: {}", cx.told(&refusal)));
+        let info = cx.call(v1::GetPluginInfoRequest {}).await.map_err(|r| told("GetPluginInfo", &cx, r))?;
+        let plugin = cx.call(v1::GetPluginCapabilitiesRequest {}).await;
+        let plugin = plugin.map_err(|r| told("GetPluginCapabilities", &cx, r))?;
+        let mut offers = Offers { driver: info.name, version: info.vendor_version, ..Default::default() };
+        offers.take_plugin(plugin);
+        if offers.plugin(PluginService::ControllerService) {
+            let answer = cx.call(v1::ControllerGetCapabilitiesRequest {}).await;
+            let answer = answer.map_err(|r| told("ControllerGetCapabilities", &cx, r))?;
+            offers.controller = numbers!(answer, v1::controller_service_capability::Type::Rpc);
+        }
+        if offers.plugin(PluginService::GroupControllerService) {
+            let answer = cx.call(v1::GroupControllerGetCapabilitiesRequest {}).await;
+            let answer = answer.map_err(|r| told("GroupControllerGetCapabilities", &cx, r))?;
+            offers.group = numbers!(answer, v1::group_controller_service_capability::Type::Rpc);
+        }
+        if let Ok(answer) = cx.call(v1::NodeGetCapabilitiesRequest {}).await {
+            offers.has_node = true;
+            offers.node = numbers!(answer, v1::node_service_capability::Type::Rpc);
+            let info = cx.call(v1::NodeGetInfoRequest {}).await.unwrap_or_default();
+            offers.node_id = info.node_id;
+            offers.max_volumes = info.max_volumes_per_node;
+            offers.place = info.accessible_topology.filter(|place| !place.segments.is_empty());
+        }
+        if let Some(endpoint) = &self.0.second_node {
+            offers.second_node_id = Some(second_node_id(&cx, endpoint).await?);
+        }
+        *cx.facts().0 = offers;
+        survey(&mut cx).await;
+        Ok(cx)
+    }
+}
+
+async fn second_node_id(cx: &Cx, endpoint: &Endpoint) -> Result<String, CouldNotRun> {
+    let client = Client::new(endpoint);
+    let failed = |what: String| CouldNotRun(format!("the second node, {endpoint}: {what}"));
+    client.ready(cx.settings.deadline).await.map_err(|error| failed(error.to_string()))?;
+    let answer = client.node().node_get_info(v1::NodeGetInfoRequest {}).await;
+    let answer = answer.map_err(|status| failed(format!("NodeGetInfo: {}", cx.told(&status.into()))))?;
+    Ok(answer.into_inner().node_id)
+}
+
+/// Which ways of use the driver supports: a volume of each kind is made, and asked about in each mode. One that is
+/// there already is asked about too; where nobody can be asked, it is one for files and one writer.
+async fn survey(cx: &mut Cx) {
+    let premade = cx.premade();
+    if !cx.offers.controller(ControllerCapability::CreateDeleteVolume) {
+        let Some(volume) = premade else { return };
+        let mut modes: BTreeSet<_> = BTreeSet::new();
+        if cx.offers.plugin(PluginService::ControllerService) {
+            modes.extend(
+                confirmed(cx, &volume, Kind::Files).await.into_iter().map(|mode| (Kind::Files, mode)),
+            );
+            modes.extend(
+                confirmed(cx, &volume, Kind::Device).await.into_iter().map(|mode| (Kind::Device, mode)),
+            );
+        } else {
+            modes.insert((Kind::Files, 1));
+        }
+        cx.facts().1.extend(modes);
+        return;
+    }
+    for kind in [Kind::Files, Kind::Device] {
+        for first in [1, 5, 3, 2] {
+            let volume_capabilities = vec![cx.capability_in(kind, first)];
+            let request = v1::CreateVolumeRequest { volume_capabilities, ..cx.create(&cx.name()) };
+            let Ok(v1::CreateVolumeResponse { volume: Some(volume) }) = cx.call(request).await else {
+                continue;
+            };
+            let mut found = confirmed(cx, &volume, kind).await;
+            found.push(first);
+            clean_up(cx).await;
+            cx.facts().1.extend(found.into_iter().map(|mode| (kind, mode)));
+            break;
+        }
+    }
+}
+
+/// The modes in which the volume can be used, by the driver's words.
+async fn confirmed(cx: &Cx, volume: &v1::Volume, kind: Kind) -> Vec<i32> {
+    let several = cx.offers.controller(ControllerCapability::SingleNodeMultiWriter);
+    let mut found = Vec::new();
+    for mode in (1..=7).filter(|mode| *mode <= 5 || several) {
+        let request = v1::ValidateVolumeCapabilitiesRequest {
+            volume_id: volume.volume_id.clone(),
+            volume_context: volume.volume_context.clone(),
+            volume_capabilities: vec![cx.capability_in(kind, mode)],
+            ..Default::default()
+        };
+        if cx.call(request).await.is_ok_and(|answer| answer.confirmed.is_some()) {
+            found.push(mode);
+        }
+    }
+    found
+}

@@ -1,0 +1,77 @@
+//! What a test needs, and why it may not be had.
+
+use csi_core::{ControllerCapability, NodeCapability};
+
+use csi_proto::v1::plugin_capability::{service::Type as PluginService, volume_expansion::Type as Expansion};
+
+use crate::cx::Cx;
+use crate::settings::MountAccess;
+use crate::test::{Kind, Need};
+
+/// Why a need is not met.
+pub(crate) fn lacking(cx: &Cx, need: Need) -> Option<String> {
+    let offers = &cx.offers;
+    let unless = |holds: bool, reason: &str| (!holds).then(|| reason.to_owned());
+    let offered = |holds: bool, name: &str| (!holds).then(|| format!("the driver does not offer {name}"));
+    match need {
+        Need::Plugin(one) => offered(offers.plugin(one), one.as_str_name()),
+        Need::Controller(one) => offered(offers.controller(one), one.as_str_name()),
+        Need::Node(one) => offered(offers.node(one), one.as_str_name()),
+        Need::Groups => offered(offers.group.contains(&1), "CREATE_DELETE_GET_VOLUME_GROUP_SNAPSHOT"),
+        Need::NodeService => unless(offers.has_node, "the node service does not answer on this socket"),
+        Need::Mounts => unless(
+            cfg!(target_os = "linux") && cx.settings.mount_access == MountAccess::Here,
+            "the kit does not see the node's mounts",
+        ),
+        Need::Volume(kind) => {
+            let made = offers.controller(ControllerCapability::CreateDeleteVolume);
+            let paths = cx.settings.target.is_some()
+                && (cx.settings.staging.is_some() || !offers.node(NodeCapability::StageUnstageVolume));
+            unless(
+                made || cx.settings.volume.is_some(),
+                "the driver does not offer CREATE_DELETE_VOLUME, and no volume was named",
+            )
+            .or_else(|| unless(offers.has_node, "the node service does not answer on this socket"))
+            .or_else(|| unless(paths, "no directories for staging and target were given"))
+            .or_else(|| {
+                let what = if kind == Kind::Files { "filesystems" } else { "raw devices" };
+                let has = cx.modes.iter().any(|(one, _)| *one == kind);
+                (!has).then(|| format!("the driver makes no volumes for {what}"))
+            })
+        }
+        Need::Place => {
+            let constraints = PluginService::VolumeAccessibilityConstraints;
+            offered(offers.plugin(constraints), constraints.as_str_name())
+                .or_else(|| unless(offers.place.is_some(), "the node does not say where it is"))
+        }
+        Need::AttachLimit => unless(
+            (1..=MOST_ATTACHED).contains(&offers.max_volumes),
+            "the node tells no limit that the kit can reach",
+        ),
+        Need::Offline => unless(
+            offers.expands(Expansion::Offline) && !offers.expands(Expansion::Online),
+            "the driver does not restrict expansion to volumes that are not in use",
+        ),
+        Need::Unsupported => unless(cx.unsupported().is_some(), "the driver supports every way of use"),
+        Need::MutableParameters => {
+            unless(!cx.settings.mutable_parameters.is_empty(), "no mutable parameters were given")
+        }
+        #[allow(deprecated, reason = "drivers of 1.12.0 say so")]
+        Need::Condition => {
+            offered(offers.controller(ControllerCapability::VolumeCondition), "VOLUME_CONDITION")
+        }
+        #[allow(deprecated, reason = "drivers of 1.12.0 say so")]
+        Need::NodeCondition => offered(offers.node(NodeCapability::VolumeCondition), "VOLUME_CONDITION"),
+        Need::UnwellVolume => {
+            unless(cx.settings.unwell_volume.is_some(), "no volume was named that something is wrong with")
+        }
+        Need::Ephemeral => unless(
+            cx.settings.ephemeral.is_some() && cx.settings.target.is_some() && offers.has_node,
+            "nobody said that the driver takes inline ephemeral volumes, or no directory for targets was given",
+        ),
+        Need::SecondNode => unless(offers.second_node_id.is_some(), "no second node was given"),
+    }
+}
+
+/// How many volumes the kit makes to reach a node's limit.
+const MOST_ATTACHED: i64 = 128;

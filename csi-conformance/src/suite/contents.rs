@@ -1,0 +1,147 @@
+//! What clones and restored snapshots hold, and that they and their sources don't change each other.
+
+use csi_core::ControllerCapability::{CloneVolume, CreateDeleteSnapshot, CreateDeleteVolume};
+use csi_proto::v1;
+use tonic::Code;
+use v1::volume_content_source::{SnapshotSource, Type, VolumeSource};
+
+use super::snapshots::{cut, request};
+use crate::content::{self, holds, write};
+use crate::cx::Cx;
+use crate::failure::{Outcome, check};
+use crate::life::Life;
+use crate::test::Kind;
+
+crate::test::tests! { "contents", "CreateVolume: volume_content_source";
+    "A clone holds what its source held, and neither changes the other", clone, ["create-volume.from-volume"], [Volume(Files), Mounts, Controller(CreateDeleteVolume), Controller(CloneVolume)];
+    "A raw clone holds what its source held, and neither changes the other", device_clone, ["create-volume.from-volume"], [Volume(Device), Mounts, Controller(CreateDeleteVolume), Controller(CloneVolume)];
+    "A restored snapshot holds what its source held when it was cut, and neither changes the other", restored, ["create-volume.from-snapshot"], [Volume(Files), Mounts, Controller(CreateDeleteVolume), Controller(CreateDeleteSnapshot)];
+    "A snapshot of a device in use is cut when the call answers: what is written after it is not in it", cut_before_answer, ["create-snapshot.cut-before-answer", "create-volume.from-snapshot"], [Volume(Device), Mounts, Controller(CreateDeleteVolume), Controller(CreateDeleteSnapshot)];
+    "A clone larger than its source has a filesystem of that size, or is OUT_OF_RANGE", larger_clone, ["create-volume.larger-than-source"], [Volume(Files), Mounts, Controller(CreateDeleteVolume), Controller(CloneVolume)];
+    "A restored volume larger than its snapshot has a filesystem of that size, or is OUT_OF_RANGE", larger_restored, ["create-volume.larger-than-source"], [Volume(Files), Mounts, Controller(CreateDeleteVolume), Controller(CreateDeleteSnapshot)];
+}
+
+/// A volume with a piece of this letter, on no node.
+async fn written(cx: &Cx, kind: Kind, letter: u8) -> Outcome<Life> {
+    let mut life = Life::new(cx, kind).await?;
+    rewrite(&mut life, kind, letter).await?;
+    Ok(life)
+}
+
+async fn rewrite(life: &mut Life, kind: Kind, letter: u8) -> Outcome {
+    let target = life.arrive().await?;
+    write(&target, kind, letter).await?;
+    life.leave(&target).await
+}
+
+async fn reread(life: &mut Life, kind: Kind, letter: u8) -> Outcome {
+    let target = life.arrive().await?;
+    holds(&target, kind, letter).await?;
+    life.leave(&target).await
+}
+
+fn from_volume(life: &Life) -> Type {
+    Type::Volume(VolumeSource { volume_id: life.id.clone() })
+}
+
+async fn snapshot_of(life: &Life) -> Outcome<Type> {
+    let source = v1::Volume { volume_id: life.id.clone(), ..Default::default() };
+    let snapshot = cut(&life.cx, request(&life.cx, &source)).await?;
+    Ok(Type::Snapshot(SnapshotSource { snapshot_id: snapshot.snapshot_id }))
+}
+
+fn making(origin: &Life, source: Type) -> v1::CreateVolumeRequest {
+    let cx = &origin.cx;
+    v1::CreateVolumeRequest {
+        volume_capabilities: vec![origin.capability.clone()],
+        volume_content_source: Some(v1::VolumeContentSource { r#type: Some(source) }),
+        ..cx.create(&cx.name())
+    }
+}
+
+async fn made_from(origin: &Life, source: Type) -> Outcome<Life> {
+    let volume = origin.cx.created(making(origin, source)).await?;
+    Ok(Life::with(&origin.cx, origin.capability.clone(), volume))
+}
+
+/// One after the other on the node: some kernels take no two filesystems with one identity at once.
+async fn independent(origin: &mut Life, copy: &mut Life, kind: Kind, of_origin: u8) -> Outcome {
+    reread(copy, kind, b'a').await?;
+    rewrite(copy, kind, b'c').await?;
+    reread(origin, kind, of_origin).await?;
+    rewrite(origin, kind, b'o').await?;
+    reread(copy, kind, b'c').await
+}
+
+async fn clone_of(cx: &Cx, kind: Kind) -> Outcome {
+    let mut origin = written(cx, kind, b'a').await?;
+    let mut copy = made_from(&origin, from_volume(&origin)).await?;
+    independent(&mut origin, &mut copy, kind, b'a').await?;
+    copy.end(&[]).await?;
+    origin.end(&[]).await
+}
+
+async fn clone(cx: &Cx) -> Outcome {
+    clone_of(cx, Kind::Files).await
+}
+
+async fn device_clone(cx: &Cx) -> Outcome {
+    clone_of(cx, Kind::Device).await
+}
+
+async fn restored(cx: &Cx) -> Outcome {
+    let mut origin = written(cx, Kind::Files, b'a').await?;
+    let source = snapshot_of(&origin).await?;
+    rewrite(&mut origin, Kind::Files, b'b').await?;
+    let mut copy = made_from(&origin, source).await?;
+    independent(&mut origin, &mut copy, Kind::Files, b'b').await
+}
+
+async fn cut_before_answer(cx: &Cx) -> Outcome {
+    let mut origin = Life::new(cx, Kind::Device).await?;
+    let target = origin.arrive().await?;
+    write(&target, Kind::Device, b'a').await?;
+    let source = snapshot_of(&origin).await?;
+    write(&target, Kind::Device, b'b').await?;
+    let mut copy = made_from(&origin, source).await?;
+    reread(&mut copy, Kind::Device, b'a').await?;
+    holds(&target, Kind::Device, b'b').await?;
+    origin.leave(&target).await
+}
+
+async fn larger(origin: &mut Life, source: Type) -> Outcome {
+    let target = origin.arrive().await?;
+    let before = content::size(&target, Kind::Files).await?;
+    origin.leave(&target).await?;
+    let required_bytes = origin.cx.settings.size * 2;
+    let capacity_range = Some(v1::CapacityRange { required_bytes, limit_bytes: 0 });
+    let request = v1::CreateVolumeRequest { capacity_range, ..making(origin, source) };
+    let volume = match origin.cx.call(request.clone()).await {
+        Err(refusal) if refusal.code == Code::OutOfRange => return Ok(()),
+        Err(refusal) => {
+            return Err(origin.cx.failure(&request, origin.cx.told(&refusal), "OK or OutOfRange"));
+        }
+        Ok(answer) => answer.volume.unwrap_or_default(),
+    };
+    let mut copy = Life::with(&origin.cx, origin.capability.clone(), volume);
+    let target = copy.arrive().await?;
+    holds(&target, Kind::Files, b'a').await?;
+    let after = content::size(&target, Kind::Files).await?;
+    copy.leave(&target).await?;
+    let is_limited = before < required_bytes.unsigned_abs();
+    check(!is_limited || after > before + before / 2, "a filesystem that has grown with its volume", || {
+        format!("{after} bytes, where its source has {before}, half of what was asked for")
+    })
+}
+
+async fn larger_clone(cx: &Cx) -> Outcome {
+    let mut origin = written(cx, Kind::Files, b'a').await?;
+    let source = from_volume(&origin);
+    larger(&mut origin, source).await
+}
+
+async fn larger_restored(cx: &Cx) -> Outcome {
+    let mut origin = written(cx, Kind::Files, b'a').await?;
+    let source = snapshot_of(&origin).await?;
+    larger(&mut origin, source).await
+}

@@ -1,0 +1,132 @@
+//! Snapshots as members of a group: told as such, deleted with it and not alone, restored like others.
+
+use std::collections::BTreeSet;
+
+use csi_core::ControllerCapability::{CreateDeleteSnapshot, CreateDeleteVolume, GetSnapshot, ListSnapshots};
+use csi_proto::v1;
+use tonic::Code;
+use v1::volume_content_source::{SnapshotSource, Type};
+
+use super::groups::{deleting, getting, group, member_ids, request};
+use super::snapshot_states::{listed, told};
+use super::snapshots::snapshot;
+use crate::cx::Cx;
+use crate::failure::{Outcome, check};
+
+crate::test::tests! { "groups", "GroupController Service RPC; CreateSnapshot: group_snapshot_id";
+    "A member is told with its group by GetSnapshot", told_with_group, ["create-snapshot.group-told", "get-snapshot.with-groups"], [Groups, Controller(GetSnapshot), Controller(CreateDeleteVolume)];
+    "A member is listed, with its group", listed_with_group, ["create-snapshot.group-told", "list-snapshots.all"], [Groups, Controller(ListSnapshots), Controller(CreateDeleteVolume)];
+    "A member is not deleted alone: INVALID_ARGUMENT, and the group is whole", not_deleted_alone, ["delete-snapshot.group-member"], [Groups, Controller(CreateDeleteSnapshot), Controller(CreateDeleteVolume)];
+    "The members are deleted with their group", deleted_together, ["delete-volume-group-snapshot.members-too"], [Groups, Controller(CreateDeleteSnapshot), Controller(CreateDeleteVolume)];
+    "A volume can be restored from a member", restored, ["create-volume.from-snapshot"], [Groups, Controller(CreateDeleteVolume), Controller(CreateDeleteSnapshot)];
+    "Of a group that could not be cut no snapshot is left", failure_leaves_nothing, ["create-volume-group-snapshot.failure-leaves-nothing"], [Groups, Controller(ListSnapshots), Controller(CreateDeleteVolume)];
+    "Deleting a group with another snapshot among the ids leaves that one alone", others_stay, ["delete-volume-group-snapshot.mismatch"], [Groups, Controller(CreateDeleteSnapshot), Controller(CreateDeleteVolume)];
+}
+
+async fn made(cx: &Cx) -> Outcome<v1::VolumeGroupSnapshot> {
+    group(cx, request(cx).await?).await
+}
+
+/// Each member, as something beside the group controller tells it, names the group.
+fn names_the_group(
+    group: &v1::VolumeGroupSnapshot,
+    member: &v1::Snapshot,
+    found: Option<v1::Snapshot>,
+) -> Outcome {
+    let good = |found: &v1::Snapshot| {
+        found.group_snapshot_id == group.group_snapshot_id
+            && found.source_volume_id == member.source_volume_id
+    };
+    let due = format!("{} with its group {}", member.snapshot_id, group.group_snapshot_id);
+    check(found.as_ref().is_some_and(good), &due, || format!("{found:?}"))
+}
+
+async fn told_with_group(cx: &Cx) -> Outcome {
+    let group = made(cx).await?;
+    for member in &group.snapshots {
+        names_the_group(&group, member, told(cx, &member.snapshot_id).await?)?;
+    }
+    Ok(())
+}
+
+async fn listed_with_group(cx: &Cx) -> Outcome {
+    let group = made(cx).await?;
+    for member in &group.snapshots {
+        names_the_group(&group, member, listed(cx, &member.snapshot_id).await?)?;
+    }
+    Ok(())
+}
+
+async fn not_deleted_alone(cx: &Cx) -> Outcome {
+    let group = made(cx).await?;
+    let snapshot_id = group.snapshots.first().map(|one| one.snapshot_id.clone()).unwrap_or_default();
+    let alone = v1::DeleteSnapshotRequest { snapshot_id, ..Default::default() };
+    cx.refused(alone, &[Code::InvalidArgument], "it goes with its group, which it names").await?;
+    let whole = cx.ok(getting(&group)).await?.group_snapshot.unwrap_or_default();
+    check(member_ids(&whole) == member_ids(&group), "all members in the group", || format!("{whole:?}"))
+}
+
+async fn deleted_together(cx: &Cx) -> Outcome {
+    let group = made(cx).await?;
+    cx.ok(deleting(&group)).await?;
+    for id in member_ids(&group) {
+        if cx.offers.controller(GetSnapshot) {
+            let found = told(cx, &id).await?;
+            check(found.is_none(), "NotFound of a member of a group that was deleted", || {
+                format!("{found:?}")
+            })?;
+        }
+        if cx.offers.controller(ListSnapshots) {
+            let found = listed(cx, &id).await?;
+            check(found.is_none(), "no member of a group that was deleted in the list", || {
+                format!("{found:?}")
+            })?;
+        }
+        cx.refused(restoring(cx, &id), &[Code::NotFound], "the snapshot went with its group").await?;
+    }
+    Ok(())
+}
+
+fn restoring(cx: &Cx, snapshot_id: &str) -> v1::CreateVolumeRequest {
+    let source = Type::Snapshot(SnapshotSource { snapshot_id: snapshot_id.to_owned() });
+    let volume_content_source = Some(v1::VolumeContentSource { r#type: Some(source) });
+    v1::CreateVolumeRequest { volume_content_source, ..cx.create(&cx.name()) }
+}
+
+async fn restored(cx: &Cx) -> Outcome {
+    let group = made(cx).await?;
+    for id in member_ids(&group) {
+        cx.created(restoring(cx, &id)).await?;
+    }
+    Ok(())
+}
+
+async fn failure_leaves_nothing(cx: &Cx) -> Outcome {
+    let mut request = request(cx).await?;
+    let there = request.source_volume_ids.clone();
+    request.source_volume_ids.push(cx.name());
+    cx.refused(request.clone(), &[Code::NotFound], "one of the volumes is not there").await?;
+    for source_volume_id in there {
+        let list = v1::ListSnapshotsRequest { source_volume_id, ..Default::default() };
+        let left = cx.ok(list).await?.entries;
+        if !left.is_empty() {
+            return Err(cx.failure(&request, format!("afterwards {left:?}"), "no snapshot is left of it"));
+        }
+    }
+    Ok(())
+}
+
+/// A driver may look at the ids or not; what is not the group's is not its to delete.
+async fn others_stay(cx: &Cx) -> Outcome {
+    let (group, other) = (made(cx).await?, snapshot(cx).await?);
+    let mut ids: BTreeSet<String> = member_ids(&group);
+    ids.insert(other.snapshot_id.clone());
+    let delete =
+        v1::DeleteVolumeGroupSnapshotRequest { snapshot_ids: ids.into_iter().collect(), ..deleting(&group) };
+    match cx.call(delete.clone()).await {
+        Ok(_) => {}
+        Err(refusal) if refusal.code == Code::InvalidArgument => {}
+        Err(refusal) => return Err(cx.failure(&delete, cx.told(&refusal), "InvalidArgument, or OK")),
+    }
+    cx.created(restoring(cx, &other.snapshot_id)).await.map(drop)
+}

@@ -1,0 +1,91 @@
+//! Changed blocks, compared with what was written.
+
+use csi_core::ControllerCapability::CreateDeleteSnapshot;
+use csi_proto::v1;
+use tonic::Code;
+use v1::plugin_capability::service::Type::SnapshotMetadataService;
+
+use super::metadata::{allocated_of, delta_of};
+use super::snapshots::{cut, request};
+use crate::content::{PIECE, write_at};
+use crate::cx::Cx;
+use crate::failure::{Outcome, check};
+use crate::life::Life;
+use crate::test::Kind;
+
+crate::test::tests! { "metadata", "SnapshotMetadata Service RPC: Metadata Format";
+    "All that was written is among the allocated ranges", all_data, ["get-metadata-allocated.all-data"], [Plugin(SnapshotMetadataService), Controller(CreateDeleteSnapshot), Volume(Device), Mounts];
+    "All that was written between two snapshots is among the changed ranges", all_changes, ["get-metadata-delta.all-changes"], [Plugin(SnapshotMetadataService), Controller(CreateDeleteSnapshot), Volume(Device), Mounts];
+    "A stream from an offset goes on where the whole one does, and none begins past the end", from_offset, ["snapshot-metadata.starting-offset", "snapshot-metadata.offset-out-of-range"], [Plugin(SnapshotMetadataService), Controller(CreateDeleteSnapshot), Volume(Device), Mounts];
+}
+
+/// Where pieces are written: apart from each other, at no round numbers of large blocks.
+fn offsets(cx: &Cx) -> [u64; 3] {
+    let piece = PIECE as u64;
+    let pieces = cx.settings.size.unsigned_abs() / piece;
+    [piece, pieces / 2 * piece, (pieces - 1) * piece]
+}
+
+/// Whether a piece at this offset is within the ranges, which ascend.
+fn covered(ranges: &[v1::BlockMetadata], offset: u64) -> bool {
+    let mut at = i64::try_from(offset).unwrap_or(i64::MAX);
+    let end = at + PIECE as i64;
+    for range in ranges {
+        if range.byte_offset <= at && range.byte_offset + range.size_bytes > at {
+            at = range.byte_offset + range.size_bytes;
+        }
+    }
+    at >= end
+}
+
+fn all_covered(ranges: &[v1::BlockMetadata], offsets: &[u64]) -> Outcome {
+    for offset in offsets {
+        let due = format!("{PIECE} bytes from {offset} on, which were written");
+        check(covered(ranges, *offset), &due, || format!("{ranges:?}"))?;
+    }
+    Ok(())
+}
+
+/// A raw volume here with pieces at these places, and a snapshot of it.
+async fn written(life: &mut Life, offsets: &[u64], letter: u8) -> Outcome<v1::Snapshot> {
+    let target = life.arrive().await?;
+    for offset in offsets {
+        write_at(&target, Kind::Device, letter, *offset).await?;
+    }
+    life.leave(&target).await?;
+    let source = v1::Volume { volume_id: life.id.clone(), ..Default::default() };
+    cut(&life.cx, request(&life.cx, &source)).await
+}
+
+async fn all_data(cx: &Cx) -> Outcome {
+    let mut life = Life::new(cx, Kind::Device).await?;
+    let snapshot = written(&mut life, &offsets(cx), b'a').await?;
+    all_covered(&allocated_of(cx, &snapshot.snapshot_id, 0).await?, &offsets(cx))
+}
+
+async fn all_changes(cx: &Cx) -> Outcome {
+    let [first, second, third] = offsets(cx);
+    let mut life = Life::new(cx, Kind::Device).await?;
+    let base = written(&mut life, &[first, second], b'a').await?;
+    // One piece is new, one is another than it was, and one stays.
+    let changed = [second, third];
+    let target = written(&mut life, &changed, b'b').await?;
+    all_covered(&delta_of(cx, &base.snapshot_id, &target.snapshot_id).await?, &changed)
+}
+
+async fn from_offset(cx: &Cx) -> Outcome {
+    let mut life = Life::new(cx, Kind::Device).await?;
+    let [_, second, third] = offsets(cx);
+    let snapshot = written(&mut life, &offsets(cx), b'a').await?;
+    let start = i64::try_from(second).unwrap_or_default();
+    let rest = allocated_of(cx, &snapshot.snapshot_id, start).await?;
+    all_covered(&rest, &[second, third])?;
+    let early = rest.iter().find(|range| range.byte_offset + range.size_bytes <= start);
+    check(early.is_none(), "no range that ends before the offset", || format!("{early:?} before {start}"))?;
+    let beyond = v1::GetMetadataAllocatedRequest {
+        snapshot_id: snapshot.snapshot_id,
+        starting_offset: i64::MAX,
+        ..Default::default()
+    };
+    cx.refused(beyond, &[Code::OutOfRange], "the volume ends before that").await
+}

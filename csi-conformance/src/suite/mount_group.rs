@@ -1,0 +1,54 @@
+//! VOLUME_MOUNT_GROUP: the pod's fsGroup in the capability, as the kubelet hands it to such a driver.
+
+use std::os::unix::fs::MetadataExt as _;
+
+use csi_core::NodeCapability::VolumeMountGroup;
+use csi_proto::v1;
+use v1::volume_capability::AccessType;
+
+use crate::content;
+use crate::cx::Cx;
+use crate::failure::{Outcome, check};
+use crate::life::Life;
+use crate::test::Kind;
+
+crate::test::tests! { "mount-group", "CreateVolume: MountVolume.volume_mount_group";
+    "The volume's files are the group's, who can write them", files_are_the_groups, ["node.mount-group"], [Volume(Files), Mounts, Node(VolumeMountGroup)];
+    "A publish with the same group again is OK", again, ["node.mount-group", "node-publish-volume.repeated-is-ok"], [Volume(Files), Node(VolumeMountGroup)];
+}
+
+/// Nobody's.
+const GROUP: u32 = 7_351;
+
+async fn life(cx: &Cx) -> Outcome<Life> {
+    let mut life = Life::new(cx, Kind::Files).await?;
+    if let Some(AccessType::Mount(mount)) = &mut life.capability.access_type {
+        mount.volume_mount_group = GROUP.to_string();
+    }
+    Ok(life)
+}
+
+async fn files_are_the_groups(cx: &Cx) -> Outcome {
+    let mut life = life(cx).await?;
+    let target = life.arrive().await?;
+    let found = content::io("a look at the target", &target, |path| path.metadata()).await?;
+    if found.gid() != GROUP || found.mode() & 0o070 != 0o070 {
+        let came = format!("a root of group {} with mode {:o}", found.gid(), found.mode() & 0o7777);
+        return Err(cx.failure(
+            &life.publishing(&target),
+            came,
+            format!("a root of group {GROUP}, with rwx for it"),
+        ));
+    }
+    content::write(&target, Kind::Files, b'g').await?;
+    let made = content::io("the file's group", &target.join("file"), |path| path.metadata()).await?.gid();
+    check(made == GROUP, &format!("a new file of group {GROUP}"), || format!("one of group {made}"))?;
+    life.end(&[&target]).await
+}
+
+async fn again(cx: &Cx) -> Outcome {
+    let mut life = life(cx).await?;
+    let target = life.arrive().await?;
+    cx.ok(life.publishing(&target)).await?;
+    life.end(&[&target]).await
+}

@@ -1,0 +1,131 @@
+//! The faults, and the test of the kit that is about each.
+
+mod controller;
+mod facts;
+mod node;
+mod snapshots;
+mod volumes;
+
+use std::sync::Arc;
+
+use csi_core::Rpc;
+use prost::Message;
+use tonic::{Code, Status};
+
+use crate::proxy::{Answer, Behind, Fault, changed, changed_stream};
+
+/// The correct driver that the fault is in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Driver {
+    Directories,
+    Images,
+    Inline,
+}
+
+/// What may be there after the run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Remains {
+    Nothing,
+    /// The fault is that something can't be undone, or isn't told.
+    Something,
+}
+
+/// A driver with one fault.
+pub(crate) struct Mutant {
+    pub(crate) name: &'static str,
+    /// The test that is about it.
+    pub(crate) due: &'static str,
+    pub(crate) driver: Driver,
+    pub(crate) remains: Remains,
+    pub(crate) fault: Fault,
+}
+
+impl Mutant {
+    fn of_images(self) -> Self {
+        Self { driver: Driver::Images, ..self }
+    }
+
+    fn of_inline(self) -> Self {
+        Self { driver: Driver::Inline, ..self }
+    }
+
+    fn leaves_something(self) -> Self {
+        Self { remains: Remains::Something, ..self }
+    }
+}
+
+fn mutant(name: &'static str, due: &'static str, fault: Fault) -> Mutant {
+    Mutant { name, due, driver: Driver::Directories, remains: Remains::Nothing, fault }
+}
+
+pub(crate) fn all() -> Vec<Mutant> {
+    [volumes::all(), controller::all(), snapshots::all(), node::all(), facts::all()]
+        .into_iter()
+        .flatten()
+        .collect()
+}
+
+fn fault<F: Future<Output = Answer> + Send + 'static>(
+    on: impl Fn(Rpc, Vec<u8>, Behind) -> F + Send + Sync + 'static,
+) -> Fault {
+    Arc::new(move |rpc, bytes, behind| Box::pin(on(rpc, bytes, behind)))
+}
+
+pub(crate) fn none() -> Fault {
+    fault(|rpc, bytes, behind| async move { behind.call(rpc, bytes).await })
+}
+
+/// Another request than the caller's goes through.
+fn request<M: Message + Default + 'static>(of: Rpc, change: fn(&mut M)) -> Fault {
+    fault(move |rpc, bytes, behind| async move {
+        let bytes = if rpc == of { changed(&bytes, change) } else { bytes };
+        behind.call(rpc, bytes).await
+    })
+}
+
+/// Another answer than the driver's comes back.
+fn answer<M: Message + Default + 'static>(of: Rpc, change: impl Fn(&mut M) + Send + Sync + 'static) -> Fault {
+    let change = Arc::new(change);
+    fault(move |rpc, bytes, behind| {
+        let change = change.clone();
+        async move {
+            let answer = behind.call(rpc, bytes).await?;
+            Ok(if rpc == of { changed(&answer, |message| change(message)) } else { answer })
+        }
+    })
+}
+
+/// Other messages than the driver's come back.
+fn stream<M: Message + Default + 'static>(of: Rpc, change: fn(&mut Vec<M>)) -> Fault {
+    fault(move |rpc, bytes, behind| async move {
+        let answer = behind.call(rpc, bytes).await?;
+        Ok(if rpc == of { changed_stream(&answer, change) } else { answer })
+    })
+}
+
+/// The RPC says OK and does nothing.
+fn nothing(of: Rpc) -> Fault {
+    fault(move |rpc, bytes, behind| async move {
+        if rpc == of { Ok(vec![]) } else { behind.call(rpc, bytes).await }
+    })
+}
+
+/// Another status than the driver's.
+fn status(change: fn(Rpc, &[u8], Status) -> Answer) -> Fault {
+    fault(move |rpc, bytes, behind| async move {
+        match behind.call(rpc, bytes.clone()).await {
+            Err(status) => change(rpc, &bytes, status),
+            answer => answer,
+        }
+    })
+}
+
+/// What the RPC refuses with this code, it says OK to.
+fn accepted(of: Rpc, code: Code) -> Fault {
+    fault(move |rpc, bytes, behind| async move {
+        match behind.call(rpc, bytes).await {
+            Err(status) if rpc == of && status.code() == code => Ok(vec![]),
+            answer => answer,
+        }
+    })
+}

@@ -1,0 +1,43 @@
+//! Health: one volume is not well, for two reasons.
+
+use super::*;
+
+impl Memory {
+    fn health(id: &VolumeId) -> VolumeHealth {
+        let entry = |status, reason: &str| VolumeHealthEntry {
+            status,
+            reason: reason.to_owned(),
+            message: "it was made so".to_owned(),
+        };
+        let entries = match id.as_str() {
+            UNWELL => vec![
+                entry(VolumeHealthStatus::Degraded, "ReplicaLost"),
+                entry(VolumeHealthStatus::DataLoss, "BadBlocks"),
+            ],
+            _ => vec![],
+        };
+        VolumeHealth { volume_id: id.clone(), entries }
+    }
+}
+
+#[async_trait]
+impl GetVolumeHealth for Memory {
+    async fn volume_health(&self, request: ControllerGetVolumeHealthRequest) -> Result<VolumeHealth> {
+        let found = self.lookup(&request.volume_id).await?;
+        found.ok_or(Error::VolumeNotFound(request.volume_id.clone()))?;
+        Ok(Self::health(&request.volume_id))
+    }
+}
+
+#[async_trait]
+impl ListVolumeHealth for Memory {
+    async fn list_volume_health(
+        &self,
+        request: ControllerListVolumeHealthRequest,
+    ) -> Result<Page<VolumeHealth>> {
+        let pager = Pager::new(request.max_entries, request.starting_token.as_ref())?;
+        let unwell = Some(UNWELL).filter(|id| pager.from().is_none_or(|from| *id > from));
+        let entries = unwell.into_iter().map(|id| Ok((id, Self::health(&VolumeId::new(id)?))));
+        pager.page(entries.collect::<Result<Vec<_>>>()?)
+    }
+}
