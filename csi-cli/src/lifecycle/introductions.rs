@@ -1,44 +1,86 @@
 //! The first calls of an orchestrator: who a driver is, and what it can do.
 
 use csi_proto::v1;
+use tonic::Code;
 use v1::controller_service_capability::{Type as ControllerType, rpc::Type as ControllerRpc};
 use v1::node_service_capability::{Type as NodeType, rpc::Type as NodeRpc};
 use v1::plugin_capability::{Type as PluginType, service, volume_expansion};
 
-use crate::call::{Caller, Outcome};
+use super::call::{Caller, Outcome};
 
 /// What a driver can do, as far as it matters here.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Offers {
+#[derive(Debug, Clone)]
+pub struct Offers {
+    /// It has a controller here that can do something.
+    pub has_controller: bool,
+    /// It makes volumes.
+    pub creates: bool,
+    /// It attaches them to nodes.
+    pub attaches: bool,
+    /// It cuts snapshots.
+    pub snapshots: bool,
+    /// It has a node service here.
+    pub node: bool,
+    /// The node's id.
+    pub node_id: String,
+    /// A volume may have several targets on a node.
+    pub several_targets: bool,
     /// A volume is made ready on a node before it is published.
-    pub(crate) stages: bool,
+    pub stages: bool,
     /// It tells how full a volume is.
-    pub(crate) stats: bool,
+    pub stats: bool,
     /// The controller makes volumes larger.
-    pub(crate) expands: bool,
+    pub expands: bool,
     /// The node makes the filesystem larger then.
-    pub(crate) node_expands: bool,
+    pub node_expands: bool,
 }
 
 /// Asks who the driver is, whether it is well, and what it can do.
-pub(crate) async fn meet(caller: &mut Caller<'_>) -> Outcome<Offers> {
-    identity(caller).await?;
-    let controller = controller(caller).await?;
-    let node = node(caller).await?;
+///
+/// # Errors
+/// When it does not say.
+pub async fn meet(caller: &mut Caller<'_>) -> Outcome<Offers> {
+    let controller = if identity(caller).await? { controller(caller).await } else { Ok(Vec::new()) };
+    let controller = match controller {
+        // The answer is the same on every socket of the driver, whether that one has the controller or not.
+        Err(failure) if failure.code == Some(Code::Unimplemented) => {
+            caller.report.left_out("ControllerGetCapabilities", "no controller here");
+            Vec::new()
+        }
+        found => found?,
+    };
+    let (node, node_id) = match node(caller).await {
+        Ok((node, id)) => (Some(node), id),
+        Err(failure) if failure.code == Some(Code::Unimplemented) => {
+            caller.report.left_out("NodeGetCapabilities", "no node service here");
+            (None, String::new())
+        }
+        Err(failure) => return Err(failure),
+    };
+    let on_node = |rpc| node.as_ref().is_some_and(|node| node.contains(&rpc));
     Ok(Offers {
-        stages: node.contains(&NodeRpc::StageUnstageVolume),
-        stats: node.contains(&NodeRpc::GetVolumeStats),
+        creates: controller.contains(&ControllerRpc::CreateDeleteVolume),
+        has_controller: !controller.is_empty(),
+        attaches: controller.contains(&ControllerRpc::PublishUnpublishVolume),
+        snapshots: controller.contains(&ControllerRpc::CreateDeleteSnapshot),
+        node: node.is_some(),
+        several_targets: controller.contains(&ControllerRpc::SingleNodeMultiWriter)
+            && (node.is_none() || on_node(NodeRpc::SingleNodeMultiWriter)),
+        stages: on_node(NodeRpc::StageUnstageVolume),
+        stats: on_node(NodeRpc::GetVolumeStats),
         expands: controller.contains(&ControllerRpc::ExpandVolume),
-        node_expands: node.contains(&NodeRpc::ExpandVolume),
+        node_expands: on_node(NodeRpc::ExpandVolume),
+        node_id,
     })
 }
 
-async fn identity(caller: &mut Caller<'_>) -> Outcome<()> {
+/// Whether it has a controller.
+async fn identity(caller: &mut Caller<'_>) -> Outcome<bool> {
     caller
         .step(
             "GetPluginInfo",
             &v1::GetPluginInfoRequest {},
-            async |client, request| client.identity().get_plugin_info(request).await,
+            async |sockets, request| sockets.identity().get_plugin_info(request).await,
             |info| Ok(format!("{} {}", info.name, info.vendor_version)),
         )
         .await?;
@@ -46,7 +88,7 @@ async fn identity(caller: &mut Caller<'_>) -> Outcome<()> {
         .step(
             "Probe",
             &v1::ProbeRequest {},
-            async |client, request| client.identity().probe(request).await,
+            async |sockets, request| sockets.identity().probe(request).await,
             // Ready is what a plugin is that says nothing of it.
             |probed| match probed.ready {
                 Some(false) => Err("it is not ready".to_owned()),
@@ -54,15 +96,18 @@ async fn identity(caller: &mut Caller<'_>) -> Outcome<()> {
             },
         )
         .await?;
-    caller
+    let found = caller
         .step(
             "GetPluginCapabilities",
             &v1::GetPluginCapabilitiesRequest {},
-            async |client, request| client.identity().get_plugin_capabilities(request).await,
+            async |sockets, request| sockets.identity().get_plugin_capabilities(request).await,
             |found| Ok(words(found.capabilities.iter().map(|one| plugin_capability(one.r#type.as_ref())))),
         )
         .await?;
-    Ok(())
+    let controller = service::Type::ControllerService;
+    Ok(found.capabilities.iter().any(
+        |one| matches!(one.r#type.as_ref(), Some(PluginType::Service(service)) if service.r#type() == controller),
+    ))
 }
 
 async fn controller(caller: &mut Caller<'_>) -> Outcome<Vec<ControllerRpc>> {
@@ -77,14 +122,14 @@ async fn controller(caller: &mut Caller<'_>) -> Outcome<Vec<ControllerRpc>> {
         .step(
             "ControllerGetCapabilities",
             &v1::ControllerGetCapabilitiesRequest {},
-            async |client, request| client.controller().controller_get_capabilities(request).await,
+            async |sockets, request| sockets.controller().controller_get_capabilities(request).await,
             |found| Ok(words(rpcs(found).iter().map(ControllerRpc::as_str_name))),
         )
         .await?;
     Ok(rpcs(&found))
 }
 
-async fn node(caller: &mut Caller<'_>) -> Outcome<Vec<NodeRpc>> {
+async fn node(caller: &mut Caller<'_>) -> Outcome<(Vec<NodeRpc>, String)> {
     let rpcs = |found: &v1::NodeGetCapabilitiesResponse| {
         let rpcs =
             found.capabilities.iter().filter_map(|one| one.r#type.map(|NodeType::Rpc(rpc)| rpc.r#type()));
@@ -94,22 +139,22 @@ async fn node(caller: &mut Caller<'_>) -> Outcome<Vec<NodeRpc>> {
         .step(
             "NodeGetCapabilities",
             &v1::NodeGetCapabilitiesRequest {},
-            async |client, request| client.node().node_get_capabilities(request).await,
+            async |sockets, request| sockets.node().node_get_capabilities(request).await,
             |found| Ok(words(rpcs(found).iter().map(NodeRpc::as_str_name))),
         )
         .await?;
-    caller
+    let info = caller
         .step(
             "NodeGetInfo",
             &v1::NodeGetInfoRequest {},
-            async |client, request| client.node().node_get_info(request).await,
+            async |sockets, request| sockets.node().node_get_info(request).await,
             |info| match info.node_id.as_str() {
                 "" => Err("the node has no id".to_owned()),
                 id => Ok(format!("node {id}")),
             },
         )
         .await?;
-    Ok(rpcs(&found))
+    Ok((rpcs(&found), info.node_id))
 }
 
 fn plugin_capability(capability: Option<&PluginType>) -> &'static str {
