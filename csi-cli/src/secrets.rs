@@ -51,6 +51,11 @@ impl Secrets {
         Ok(secrets)
     }
 
+    /// Adds one for every RPC, or changes it.
+    pub fn set(&mut self, key: impl Into<String>, value: impl Into<String>) {
+        self.0.entry(String::new()).or_default().insert(key.into(), value.into());
+    }
+
     /// Those that this RPC is sent: the ones for all, and its own over them.
     pub fn of(&self, rpc: Rpc) -> BTreeMap<String, String> {
         let part = |name: &str| self.0.get(name).cloned().unwrap_or_default();
@@ -82,12 +87,18 @@ const SHORTEST: usize = 4;
 
 impl Hidden {
     /// Hides these values from now on.
-    pub fn add<'v>(&mut self, values: impl IntoIterator<Item = &'v String>) {
-        let values = values.into_iter().flat_map(|value| [value.as_str(), value.trim()]);
+    pub fn add<V: AsRef<str>>(&mut self, values: impl IntoIterator<Item = V>) {
+        let values: Vec<V> = values.into_iter().collect();
+        let values = values.iter().map(AsRef::as_ref).flat_map(|value| [value, value.trim()]);
         self.0.extend(values.filter(|value| !value.is_empty()).map(str::to_owned));
         // Of a value within another one, the longer is hidden first.
         self.0.sort_by_key(|value| std::cmp::Reverse(value.len()));
         self.0.dedup();
+    }
+
+    /// Hides what the other one hides, too.
+    pub fn add_all(&mut self, other: &Self) {
+        self.add(&other.0);
     }
 
     /// The text without them: a driver may put what it was sent into its answers.

@@ -1,6 +1,6 @@
 //! What was begun and has to be taken back.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use csi_core::Rpc;
@@ -45,9 +45,9 @@ pub struct Begun {
 pub struct Undone {
     /// What was taken back.
     pub done: Vec<String>,
-    /// Why it stopped, if it did.
-    pub failed: Option<String>,
-    /// The commands that take back what is left.
+    /// What could not be, and why.
+    pub failed: Vec<String>,
+    /// The commands that take back what is left, in their order.
     pub left: Vec<String>,
 }
 
@@ -88,36 +88,55 @@ impl Begun {
         }
     }
 
-    /// Takes everything back, the last first. It stops at what can't be taken back, for what is below it is in use
-    /// then; calling it again goes on from there.
+    /// Takes everything back, the last first. What rests on something that could not be taken back has to wait for it;
+    /// everything else goes. What is left stays noted: calling it again goes on from there.
     pub async fn undo(&mut self, sockets: &Sockets) -> Undone {
         let sockets = sockets.clone().deadline(PATIENCE);
+        let hidden = self.secrets.hidden();
         let mut undone = Undone::default();
-        while let Some(step) = self.steps.last().cloned() {
+        // Whoever stops waiting in the middle finds all that is left in the steps still.
+        let mut stuck: Vec<Step> = Vec::new();
+        while let Some(step) = self.steps.iter().rfind(|step| !stuck.contains(step)).cloned() {
+            if stuck.iter().any(|above| above.rests_on(&step)) {
+                stuck.push(step);
+                continue;
+            }
             match self.patiently(&sockets, &step).await {
                 Ok(what) => {
                     undone.done.extend(what);
                     self.is_over(&step);
                 }
-                Err(status) => {
-                    let reason = csi_core::client::explain(&status);
-                    undone.failed = Some(format!("{}: {reason}", step.call()));
-                    undone.left = self.steps.iter().rev().map(Step::command).collect();
-                    break;
+                Err(reason) => {
+                    undone.failed.push(hidden.scrub(&format!("{}: {reason}", step.call())));
+                    stuck.push(step);
                 }
             }
         }
+        undone.left = self.commands();
         undone
     }
 
+    /// What would take back what is left, with nothing done about it.
+    pub fn kept(&self) -> Undone {
+        Undone { left: self.commands(), ..Undone::default() }
+    }
+
+    fn commands(&self) -> Vec<String> {
+        let hidden = self.secrets.hidden();
+        self.steps.iter().rev().map(|step| hidden.scrub(&step.command())).collect()
+    }
+
     /// Again and again while the driver is busy, as it is with a call that was broken off.
-    async fn patiently(&mut self, sockets: &Sockets, step: &Step) -> Result<Option<String>, Status> {
+    async fn patiently(&mut self, sockets: &Sockets, step: &Step) -> Result<Option<String>, String> {
+        if let Step::Directory(directory) = step {
+            return remove(directory).map(|()| None);
+        }
         let end = Instant::now() + PATIENCE;
         loop {
             match self.take_back(sockets, step).await {
                 Err(status) if status.code() == Code::NotFound => return Ok(None),
                 Err(status) if is_passing(&status) && Instant::now() < end => sleep(PAUSE).await,
-                result => return result,
+                result => return result.map_err(|status| csi_core::client::explain(&status)),
             }
         }
     }
@@ -154,26 +173,24 @@ impl Begun {
                     begun.know_snapshot(&answer.snapshot.unwrap_or_default().snapshot_id);
                 });
             }
-            // One that a driver left something in stays.
-            Step::Directory(directory) => {
-                let _ = std::fs::remove_dir(directory);
-                return Ok(None);
-            }
+            Step::Directory(_) => return Ok(None),
         }))
     }
 
-    /// What came of asking for something again. A driver that refuses has made nothing.
+    /// What came of asking for something again. A driver that refuses it for good has made nothing.
     fn find<A>(
         &mut self,
         answer: Result<tonic::Response<A>, Status>,
         know: impl FnOnce(&mut Self, A),
     ) -> Result<Option<String>, Status> {
         match answer {
-            Ok(answer) => know(self, answer.into_inner()),
-            Err(status) if is_passing(&status) || is_unreachable(&status) => return Err(status),
-            Err(_) => {}
+            Ok(answer) => {
+                know(self, answer.into_inner());
+                Ok(None)
+            }
+            Err(status) if is_final(status.code()) => Ok(None),
+            Err(status) => Err(status),
         }
-        Ok(None)
     }
 
     /// Makes a directory and notes it, unless it is there.
@@ -186,15 +203,25 @@ impl Begun {
         Ok(())
     }
 
-    /// Removes the directories that are empty by now.
+    /// Removes the directories that are empty by now. One in which a driver left something stays noted.
     pub(crate) fn remove_directories(&mut self) {
-        let is_directory = |step: &Step| matches!(step, Step::Directory(_));
-        for step in self.steps.iter().rev() {
-            if let Step::Directory(directory) = step {
-                let _ = std::fs::remove_dir(directory);
+        for step in self.steps.clone().iter().rev() {
+            if let Step::Directory(directory) = step
+                && remove(directory).is_ok()
+            {
+                self.is_over(step);
             }
         }
-        self.steps.retain(|step| !is_directory(step));
+    }
+}
+
+/// Removes a directory, if it is there.
+fn remove(directory: &Path) -> Result<(), String> {
+    match std::fs::remove_dir(directory) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(format!("{}: {error}", directory.display()))
+        }
+        _ => Ok(()),
     }
 }
 
@@ -205,12 +232,39 @@ fn is_passing(status: &Status) -> bool {
     is_passing && !is_unreachable(status)
 }
 
+/// Whether the driver says that it never was made under this name, or is another one's.
+fn is_final(code: Code) -> bool {
+    matches!(
+        code,
+        Code::InvalidArgument
+            | Code::NotFound
+            | Code::AlreadyExists
+            | Code::PermissionDenied
+            | Code::Unauthenticated
+            | Code::ResourceExhausted
+            | Code::FailedPrecondition
+            | Code::OutOfRange
+            | Code::Unimplemented
+    )
+}
+
 /// Whether the driver was not even asked.
 fn is_unreachable(status: &Status) -> bool {
     std::error::Error::source(status).is_some()
 }
 
 impl Step {
+    /// Whether it is in the way of taking `below` back.
+    fn rests_on(&self, below: &Self) -> bool {
+        match (self, below) {
+            (Self::Published(_), Self::Staged(_) | Self::Attached(_) | Self::Volume(_)) => true,
+            (Self::Staged(_), Self::Attached(_) | Self::Volume(_)) => true,
+            (Self::Attached(_), Self::Volume(_)) => true,
+            // Whether a volume may go before its snapshots is the driver's to say.
+            _ => false,
+        }
+    }
+
     /// The call that takes it back.
     fn call(&self) -> &'static str {
         match self {

@@ -10,6 +10,7 @@ use v1::identity_client::IdentityClient;
 use v1::node_client::NodeClient;
 
 use super::report::{Report, Timing};
+use crate::secrets::Hidden;
 
 /// The sockets of a driver: one for all, or one more for its controller.
 #[derive(Debug, Clone)]
@@ -65,6 +66,10 @@ impl Failure {
     /// Something else than a refusal of the driver.
     pub fn new(step: impl Into<String>, reason: impl Into<String>) -> Self {
         Self { step: step.into(), reason: reason.into(), code: None }
+    }
+
+    pub(crate) fn scrubbed(self, hidden: &Hidden) -> Self {
+        Self { reason: hidden.scrub(&self.reason), ..self }
     }
 
     fn refused(step: &str, status: &Status) -> Self {

@@ -9,7 +9,8 @@ use v1::plugin_capability::{Type as PluginType, service, volume_expansion};
 use super::call::{Caller, Outcome};
 
 /// What a driver can do, as far as it matters here.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
+#[non_exhaustive]
 pub struct Offers {
     /// It has a controller here that can do something.
     pub has_controller: bool,
@@ -23,7 +24,7 @@ pub struct Offers {
     pub node: bool,
     /// The node's id.
     pub node_id: String,
-    /// A volume may have several targets on a node.
+    /// A volume for several writers of one node may have several targets there: every service that is here says so.
     pub several_targets: bool,
     /// A volume is made ready on a node before it is published.
     pub stages: bool,
@@ -64,14 +65,25 @@ pub async fn meet(caller: &mut Caller<'_>) -> Outcome<Offers> {
         attaches: controller.contains(&ControllerRpc::PublishUnpublishVolume),
         snapshots: controller.contains(&ControllerRpc::CreateDeleteSnapshot),
         node: node.is_some(),
-        several_targets: controller.contains(&ControllerRpc::SingleNodeMultiWriter)
-            && (node.is_none() || on_node(NodeRpc::SingleNodeMultiWriter)),
+        several_targets: several_targets(&controller, node.as_deref()),
         stages: on_node(NodeRpc::StageUnstageVolume),
         stats: on_node(NodeRpc::GetVolumeStats),
         expands: controller.contains(&ControllerRpc::ExpandVolume),
         node_expands: on_node(NodeRpc::ExpandVolume),
         node_id,
     })
+}
+
+/// A driver whose two services differ about it takes the mode in one of them only. One that has a single service here
+/// is judged by that.
+fn several_targets(controller: &[ControllerRpc], node: Option<&[NodeRpc]>) -> bool {
+    let controller =
+        (!controller.is_empty()).then(|| controller.contains(&ControllerRpc::SingleNodeMultiWriter));
+    let node = node.map(|node| node.contains(&NodeRpc::SingleNodeMultiWriter));
+    match (controller, node) {
+        (Some(controller), Some(node)) => controller && node,
+        (one, other) => one.or(other).unwrap_or(false),
+    }
 }
 
 /// Whether it has a controller.
@@ -174,4 +186,27 @@ fn plugin_capability(capability: Option<&PluginType>) -> &'static str {
 /// The spec's own names, as few letters as people need: `create delete volume`.
 fn words<'n>(names: impl Iterator<Item = &'n str>) -> String {
     names.map(|name| name.to_lowercase().replace('_', " ")).collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn several_targets_want_the_word_of_every_service_that_is_here() {
+        let (controller, other) =
+            ([ControllerRpc::SingleNodeMultiWriter], [ControllerRpc::CreateDeleteVolume]);
+        let (node, without) = ([NodeRpc::SingleNodeMultiWriter], [NodeRpc::GetVolumeStats]);
+        for (controller, node, due) in [
+            (&controller[..], Some(&node[..]), true),
+            (&controller, Some(&without), false),
+            (&other, Some(&node), false),
+            (&[], Some(&node), true),
+            (&[], Some(&[]), false),
+            (&controller, None, true),
+            (&[], None, false),
+        ] {
+            assert_eq!(several_targets(controller, node), due, "{controller:?} {node:?}");
+        }
+    }
 }

@@ -8,9 +8,9 @@ use csi_proto::v1;
 use super::begun::Step;
 use super::call::Outcome;
 use super::report::size;
-use super::scenario::{Access, Life, text};
+use super::scenario::{Life, text};
 use super::target::{self, Content};
-use super::wanted::Looks;
+use super::wanted::{Access, Looks};
 
 impl Life<'_, '_> {
     pub(crate) async fn stage(&mut self) -> Outcome<()> {

@@ -102,10 +102,9 @@ impl Report {
         Self { style: Style::Json, ..self }
     }
 
-    /// Without these values in any line.
-    #[must_use]
-    pub fn hiding(self, hidden: Hidden) -> Self {
-        Self { hidden, ..self }
+    /// Without these values in any line from now on.
+    pub fn hide(&mut self, hidden: &Hidden) {
+        self.hidden.add_all(hidden);
     }
 
     /// The title of the steps that follow.

@@ -10,14 +10,7 @@ use super::begun::{Begun, Step};
 use super::call::{Caller, Failure, Outcome};
 use super::introductions::Offers;
 use super::report::size;
-use super::wanted::{Keep, Looks, Places, Wanted};
-
-/// Whether a target takes writes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Access {
-    ReadWrite,
-    ReadOnly,
-}
+use super::wanted::{Access, Keep, Looks, Places, Wanted};
 
 /// A volume that exists, and the one who looks after it.
 pub(crate) struct Life<'c, 'r> {
@@ -30,7 +23,7 @@ pub(crate) struct Life<'c, 'r> {
     pub(crate) context: BTreeMap<String, String>,
     pub(crate) publish_context: BTreeMap<String, String>,
     pub(crate) staging: PathBuf,
-    /// One that takes writes, and one that does not where there may be two. None where the volume is put on no node.
+    /// Where pods have it; none where the volume is put on no node.
     pub(crate) targets: Vec<(PathBuf, Access)>,
 }
 
@@ -38,7 +31,7 @@ pub(crate) struct Life<'c, 'r> {
 /// the driver has a node service. What there is to take back at any moment is in `begun`.
 ///
 /// # Errors
-/// The first step that failed.
+/// The first step that failed. Neither that nor the report shows the secrets that are given, whatever the driver says.
 pub async fn play(
     caller: &mut Caller<'_>,
     offers: &Offers,
@@ -46,11 +39,27 @@ pub async fn play(
     places: Option<&Places>,
     begun: &mut Begun,
 ) -> Outcome<()> {
+    let hidden = wanted.secrets.hidden();
+    caller.report.hide(&hidden);
     begun.secrets = wanted.secrets.clone();
+    play_openly(caller, offers, wanted, places, begun).await.map_err(|failure| failure.scrubbed(&hidden))
+}
+
+async fn play_openly(
+    caller: &mut Caller<'_>,
+    offers: &Offers,
+    wanted: &Wanted,
+    places: Option<&Places>,
+    begun: &mut Begun,
+) -> Outcome<()> {
     caller.report.part(&wanted.title);
     let (id, context) = match &wanted.premade {
         Some(volume) => (volume.id.clone(), volume.context.clone()),
-        None => create(caller, offers, wanted, begun).await?,
+        None if offers.creates => create(caller, offers, wanted, begun).await?,
+        None => {
+            let mend = "this driver makes no volumes: name one that is there (Wanted::premade, --volume-id)";
+            return Err(Failure::new("CreateVolume", mend));
+        }
     };
     let places = places.filter(|_| offers.node);
     let (staging, targets) = match places {
@@ -77,11 +86,8 @@ fn make_places(
     for directory in [&staging, &staging.join("staging"), &target] {
         begun.make_directory(directory.clone())?;
     }
-    let mut targets = vec![(target.join("target"), Access::ReadWrite)];
-    if wanted.has_several_targets(offers) {
-        targets.push((target.join("target-read-only"), Access::ReadOnly));
-    }
-    Ok((staging.join("staging"), targets))
+    let targets = wanted.targets(offers).iter().map(|(name, access)| (target.join(name), *access));
+    Ok((staging.join("staging"), targets.collect()))
 }
 
 /// Makes the volume; its id and what the driver wants to hear of it again.

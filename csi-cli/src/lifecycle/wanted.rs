@@ -1,8 +1,10 @@
 //! What an orchestrator asks for.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::path::PathBuf;
 
+use csi_proto::redact::{ContextMap, MountFlags};
 use csi_proto::v1;
 use v1::volume_capability::access_mode::Mode;
 use v1::volume_capability::{AccessMode, AccessType, BlockVolume, MountVolume};
@@ -41,7 +43,7 @@ pub struct Places {
 }
 
 /// A volume that is there before the play and stays: it is neither made, nor written to, nor grown, nor deleted.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct Premade {
     /// Its id.
     pub id: String,
@@ -49,8 +51,8 @@ pub struct Premade {
     pub context: BTreeMap<String, String>,
 }
 
-/// The volume that an orchestrator wants.
-#[derive(Debug, Clone)]
+/// The volume that an orchestrator wants. Its `Debug` hides what may be secret, as csi-proto's messages do.
+#[derive(Clone)]
 pub struct Wanted {
     /// The name that CreateVolume gets.
     pub name: String,
@@ -62,6 +64,8 @@ pub struct Wanted {
     pub fs_type: String,
     /// How it is mounted.
     pub mount_flags: Vec<String>,
+    /// The group that gets its files; empty where none is asked for.
+    pub mount_group: String,
     /// How it is shared; by what the driver offers if it is not said.
     pub mode: Option<Mode>,
     /// Its size in bytes at first.
@@ -80,6 +84,32 @@ pub struct Wanted {
     pub keep: Keep,
 }
 
+impl fmt::Debug for Premade {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Premade").field("id", &self.id).field("context", &ContextMap(&self.context)).finish()
+    }
+}
+
+impl fmt::Debug for Wanted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Wanted")
+            .field("name", &self.name)
+            .field("content", &self.content)
+            .field("fs_type", &self.fs_type)
+            .field("mount_flags", &MountFlags(&self.mount_flags))
+            .field("mount_group", &self.mount_group)
+            .field("mode", &self.mode)
+            .field("size", &self.size)
+            .field("grown", &self.grown)
+            .field("parameters", &ContextMap(&self.parameters))
+            .field("secrets", &self.secrets)
+            .field("premade", &self.premade)
+            .field("looks", &self.looks)
+            .field("keep", &self.keep)
+            .finish_non_exhaustive()
+    }
+}
+
 impl Wanted {
     /// A volume with the driver's own choice of filesystem, and all of it taken away in the end.
     pub fn new(name: impl Into<String>, content: Content, size: i64, grown: i64) -> Self {
@@ -90,6 +120,7 @@ impl Wanted {
             content,
             fs_type: String::new(),
             mount_flags: Vec::new(),
+            mount_group: String::new(),
             mode: None,
             size,
             grown,
@@ -116,32 +147,70 @@ impl Wanted {
             Content::Files => AccessType::Mount(MountVolume {
                 fs_type: self.fs_type.clone(),
                 mount_flags: self.mount_flags.clone(),
-                ..Default::default()
+                volume_mount_group: self.mount_group.clone(),
             }),
         };
         v1::VolumeCapability { access_mode: Some(mode), access_type: Some(access) }
     }
 
-    /// Whether a node may have it at several targets.
-    pub(crate) fn has_several_targets(&self, offers: &Offers) -> bool {
+    /// Its targets on the node: by name, with what each takes. Two pods of one node have two, where the mode allows it.
+    pub(crate) fn targets(&self, offers: &Offers) -> &'static [(&'static str, Access)] {
         match self.mode(offers) {
-            Mode::SingleNodeWriter
-            | Mode::SingleNodeReaderOnly
-            | Mode::SingleNodeSingleWriter
-            | Mode::Unknown => false,
-            Mode::MultiNodeReaderOnly
-            | Mode::MultiNodeSingleWriter
-            | Mode::MultiNodeMultiWriter
-            | Mode::SingleNodeMultiWriter => true,
+            Mode::Unknown | Mode::SingleNodeWriter | Mode::SingleNodeSingleWriter => {
+                &[("target", Access::ReadWrite)]
+            }
+            Mode::SingleNodeReaderOnly => &[("target", Access::ReadOnly)],
+            Mode::MultiNodeReaderOnly => {
+                &[("target", Access::ReadOnly), ("target-read-only", Access::ReadOnly)]
+            }
+            Mode::MultiNodeSingleWriter | Mode::MultiNodeMultiWriter | Mode::SingleNodeMultiWriter => {
+                &[("target", Access::ReadWrite), ("target-read-only", Access::ReadOnly)]
+            }
         }
     }
 
     /// How closely to look: into a volume that is somebody's, or for readers only, nothing is written.
     pub(crate) fn looks(&self, offers: &Offers) -> Looks {
-        let readers = matches!(self.mode(offers), Mode::SingleNodeReaderOnly | Mode::MultiNodeReaderOnly);
-        match self.premade.is_some() || readers {
+        let is_for_readers = self.targets(offers).iter().all(|(_, access)| *access == Access::ReadOnly);
+        match self.premade.is_some() || is_for_readers {
             true => self.looks.min(Looks::AtMounts),
             false => self.looks,
         }
+    }
+}
+
+/// Whether a target takes writes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Access {
+    ReadWrite,
+    ReadOnly,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn debug_shows_nothing_secret() {
+        let mut wanted = Wanted::new("pvc-1", Content::Files, 1, 2);
+        wanted.secrets.set("key", "canary");
+        wanted.mount_flags = vec!["noatime".to_owned(), "password=canary".to_owned()];
+        let tokens = [(csi_proto::redact::TOKENS_KEY.to_owned(), "canary".to_owned())];
+        wanted.premade = Some(Premade { id: "pvc-1".to_owned(), context: tokens.into() });
+        let text = format!("{wanted:?}");
+        assert!(text.contains("key") && text.contains("noatime") && !text.contains("canary"), "{text}");
+    }
+
+    #[test]
+    fn a_node_has_as_many_targets_as_the_mode_allows() {
+        let offers = |several_targets| Offers { several_targets, ..Offers::default() };
+        let wanted = Wanted::new("pvc-1", Content::Files, 1, 2);
+        assert_eq!(wanted.targets(&offers(false)).len(), 1);
+        assert_eq!(wanted.targets(&offers(true)).len(), 2);
+        assert_eq!(wanted.capability(&offers(true)).access_mode.unwrap().mode(), Mode::SingleNodeMultiWriter);
+        let shared = Wanted { mode: Some(Mode::MultiNodeMultiWriter), ..wanted.clone() };
+        assert_eq!(shared.targets(&offers(false)).len(), 2);
+        let readers = Wanted { mode: Some(Mode::MultiNodeReaderOnly), ..wanted };
+        assert_eq!(readers.looks(&offers(false)), Looks::AtMounts);
     }
 }
