@@ -92,7 +92,7 @@ impl Client {
                 Ok(Err(status)) if status.code() == tonic::Code::FailedPrecondition => {
                     return Err(NotReady(format!("it is not healthy: {}", status.message())));
                 }
-                Ok(Err(status)) => last = describe(&status),
+                Ok(Err(status)) => last = explain(&status),
                 Err(_) => return Err(NotReady(format!("not in {within:?}: {last}"))),
             }
             sleep(PAUSE.min(end.saturating_duration_since(Instant::now()))).await;
@@ -140,8 +140,8 @@ async fn connect(path: &Path) -> std::io::Result<TokioIo<UnixStream>> {
         .map_err(|error| std::io::Error::new(error.kind(), format!("{}: {error}", path.display())))
 }
 
-/// The status, with why it did not even reach the plugin.
-fn describe(status: &Status) -> String {
+/// A status in words: its code, its message, and why the call did not even reach the plugin, where it did not.
+pub fn explain(status: &Status) -> String {
     let mut text = format!("{:?}: {}", status.code(), status.message());
     let mut next = std::error::Error::source(status);
     while let Some(cause) = next {

@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
+use csi_cli::lifecycle::Keep;
 use csi_mount::Filesystem;
 
 pub(crate) const USAGE: &str = "\
@@ -65,15 +66,6 @@ impl Example {
     fn named(name: &str) -> Option<Self> {
         [Self::Block, Self::Dirs].into_iter().find(|example| example.name() == name)
     }
-}
-
-/// What becomes of what was made.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Keep {
-    /// It is taken away.
-    Nothing,
-    /// It stays, for a look.
-    Everything,
 }
 
 /// What to run.

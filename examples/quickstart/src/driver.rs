@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{ExitCode, ExitStatus, Stdio};
 use std::time::Duration;
 
+use csi_cli::lifecycle::Keep;
 use csi_core::client::Client;
 use nix::sys::prctl::set_pdeathsig;
 use nix::sys::signal::{Signal, kill};
@@ -13,10 +14,11 @@ use nix::unistd::{Pid, getpid, getppid};
 use tokio::process::{Child, Command};
 use tokio::time::timeout;
 
-use crate::args::{Example, Keep, Role};
-use crate::call::PATIENCE;
+use crate::args::{Example, Role};
 use crate::cleanup;
 
+/// How long an answer may take.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 /// How long a driver may take to listen.
 const START: Duration = Duration::from_secs(20);
 /// How long it may take to stop: longer than it gives its running operations.

@@ -4,19 +4,11 @@
 #![forbid(unsafe_code)]
 
 mod args;
-mod call;
 mod cleanup;
 mod driver;
-mod expand;
-mod introductions;
 mod namespace;
-mod report;
 mod run;
-mod scenario;
-mod signals;
-mod target;
 mod tools;
-mod wanted;
 
 use std::io::Write as _;
 use std::process::ExitCode;

@@ -1,11 +1,10 @@
 //! Where the quickstart mounts: in a namespace that goes with it.
 
+use csi_cli::lifecycle::Keep;
 use nix::errno::Errno;
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
 use nix::unistd::{getegid, geteuid};
-
-use crate::args::Keep;
 
 /// What the quickstart may do here.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -2,20 +2,17 @@
 
 use std::path::Path;
 
+use csi_cli::lifecycle::{
+    self, Begun, Caller, Caught, Content, Failure, Keep, Outcome, Places, Report, Signals, Sockets, Timing,
+    Wanted, meet,
+};
 use csi_mount::Filesystem;
 
-use crate::args::{Example, Keep, Run};
-use crate::call::{Caller, Failure, Outcome};
+use crate::args::{Example, Run};
 use crate::cleanup;
-use crate::driver::{self, Driver};
-use crate::introductions::meet;
+use crate::driver::{self, Driver, PATIENCE};
 use crate::namespace::Footing;
-use crate::report::{Report, Timing};
-use crate::scenario;
-use crate::signals::{Caught, Signals};
-use crate::target::Content;
 use crate::tools;
-use crate::wanted::Wanted;
 
 const MIB: i64 = 1 << 20;
 const OK: u8 = 0;
@@ -57,21 +54,20 @@ impl Plan {
     }
 
     fn volumes(&self, example: Example) -> Vec<Wanted> {
-        let device = Content::Device;
+        let wanted = |name: &str, what: &str, content, size, grown| Wanted {
+            title: format!("{name}: {what}"),
+            keep: self.keep,
+            ..Wanted::new(name, content, size * MIB, grown * MIB)
+        };
         match example {
-            Example::Dirs => {
-                vec![Wanted { name: "pvc-dirs", content: Content::Files, fs_type: "", size: MIB, grown: MIB }]
+            Example::Dirs => vec![wanted("pvc-dirs", "a directory", Content::Files, 1, 1)],
+            Example::Block => {
+                let filesystem = self.filesystem.name();
+                let files =
+                    wanted("pvc-files", &format!("a filesystem, {filesystem}"), Content::Files, 512, 1024);
+                let files = Wanted { fs_type: filesystem.to_owned(), ..files };
+                vec![files, wanted("pvc-raw", "a raw device", Content::Device, 16, 32)]
             }
-            Example::Block => vec![
-                Wanted {
-                    name: "pvc-files",
-                    content: Content::Files,
-                    fs_type: self.filesystem.name(),
-                    size: 512 * MIB,
-                    grown: 1024 * MIB,
-                },
-                Wanted { name: "pvc-raw", content: device, fs_type: "", size: 16 * MIB, grown: 32 * MIB },
-            ],
         }
     }
 }
@@ -201,10 +197,13 @@ async fn play(
     let timing = Timing { first: start.elapsed(), again: None };
     report.ok("  start the driver", &format!("process {}", driver.id), timing);
 
-    let mut caller = Caller::new(client, report);
+    let mut caller = Caller::new(Sockets::new(client), PATIENCE, report);
     let offers = meet(&mut caller).await?;
+    let places = Places { staging: folder.to_owned(), target: folder.to_owned() };
     for wanted in plan.volumes(example) {
-        scenario::play(&mut caller, offers, &wanted, folder, plan.keep).await?;
+        // What is left of a life that ended early is swept from the kernel, whatever the driver knows of it.
+        let mut begun = Begun::default();
+        lifecycle::play(&mut caller, &offers, &wanted, Some(&places), &mut begun).await?;
     }
     // A driver that is asked to stop waits for its callers to hang up.
     drop(caller);

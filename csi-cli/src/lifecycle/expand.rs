@@ -2,25 +2,30 @@
 
 use std::fs;
 
+use csi_core::Rpc;
 use csi_proto::v1;
 use tonic::Code;
 
-use crate::call::{Failure, Outcome};
-use crate::report::size;
-use crate::scenario::{Life, text};
-use crate::target;
+use super::call::{Failure, Outcome};
+use super::report::size;
+use super::scenario::{Life, text};
+use super::target;
+use super::wanted::Looks;
 
 impl Life<'_, '_> {
     pub(crate) async fn expand(&mut self) -> Outcome<()> {
+        if self.wanted.premade.is_some() {
+            return Ok(());
+        }
         if !self.offers.expands {
-            self.caller.report.left_out("ControllerExpandVolume", "this driver's volumes have no size");
+            self.caller.report.left_out("ControllerExpandVolume", "this driver's volumes do not grow");
             return Ok(());
         }
         let request = v1::ControllerExpandVolumeRequest {
             volume_id: self.id.clone(),
             capacity_range: Some(v1::CapacityRange { required_bytes: self.wanted.grown, limit_bytes: 0 }),
-            volume_capability: Some(self.wanted.capability()),
-            ..Default::default()
+            volume_capability: Some(self.wanted.capability(self.offers)),
+            secrets: self.wanted.secrets.of(Rpc::ControllerExpandVolume),
         };
         let wanted = self.wanted.grown;
         let answer = self
@@ -28,14 +33,14 @@ impl Life<'_, '_> {
             .step(
                 "ControllerExpandVolume",
                 &request,
-                async |client, request| client.controller().controller_expand_volume(request).await,
+                async |sockets, request| sockets.controller().controller_expand_volume(request).await,
                 |answer| match answer.capacity_bytes {
                     bytes if bytes < wanted => Err(format!("{bytes} bytes are too few")),
                     bytes => Ok(size(bytes.unsigned_abs())),
                 },
             )
             .await?;
-        if answer.node_expansion_required && self.offers.node_expands {
+        if answer.node_expansion_required && self.offers.node_expands && !self.targets.is_empty() {
             self.expand_on_the_node().await?;
         }
         Ok(())
@@ -44,22 +49,26 @@ impl Life<'_, '_> {
     /// Lets the node grow the filesystem, or the next stage where this node can't while it is mounted.
     async fn expand_on_the_node(&mut self) -> Outcome<()> {
         let (path, content) = (self.targets[0].0.clone(), self.wanted.content);
-        let before =
-            target::size(&path, content).map_err(|error| Failure::new("  size at the target", error))?;
+        let looks = self.looks;
+        let before = match looks {
+            Looks::Inside => target::size(&path, content),
+            _ => Ok(0),
+        };
+        let before = before.map_err(|error| Failure::new("  size at the target", error))?;
         let request = v1::NodeExpandVolumeRequest {
             volume_id: self.id.clone(),
             volume_path: text(&path),
-            staging_target_path: text(&self.staging),
+            staging_target_path: self.staging_path(),
+            secrets: self.wanted.secrets.of(Rpc::NodeExpandVolume),
             capacity_range: Some(v1::CapacityRange { required_bytes: self.wanted.grown, limit_bytes: 0 }),
-            volume_capability: Some(self.wanted.capability()),
-            ..Default::default()
+            volume_capability: Some(self.wanted.capability(self.offers)),
         };
         let grown = self
             .caller
             .step(
                 "NodeExpandVolume",
                 &request,
-                async |client, request| client.node().node_expand_volume(request).await,
+                async |sockets, request| sockets.node().node_expand_volume(request).await,
                 |answer| Ok(size(answer.capacity_bytes.unsigned_abs())),
             )
             .await;
@@ -75,6 +84,9 @@ impl Life<'_, '_> {
                 self.publish().await?;
             }
             Err(failure) => return Err(failure),
+        }
+        if looks != Looks::Inside {
+            return Ok(());
         }
         self.caller.look("  size at the target", || {
             target::still_there(&path, content)?;

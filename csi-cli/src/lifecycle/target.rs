@@ -15,7 +15,7 @@ const SECTOR: usize = 4096;
 
 /// What is at a target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Content {
+pub enum Content {
     /// A directory with files in it.
     Files,
     /// A raw device.
@@ -78,7 +78,8 @@ pub(crate) fn write_and_read(write: &Path, read: &Path, content: Content) -> Res
     if back != block(content) {
         return Err(format!("{} does not hold what was written", from.display()));
     }
-    Ok(format!("{} bytes, seen at the other target too", back.len()))
+    let seen = if read == write { "" } else { ", seen at the other target too" };
+    Ok(format!("{} bytes{seen}", back.len()))
 }
 
 /// Tries to write through a target, and sees that it is refused.

@@ -7,7 +7,8 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 const MOMENT: Duration = Duration::from_millis(50);
 
 /// SIGINT, SIGTERM and SIGHUP, taken instead of dying of them.
-pub(crate) struct Signals {
+#[derive(Debug)]
+pub struct Signals {
     interrupt: Signal,
     terminate: Signal,
     hangup: Signal,
@@ -15,14 +16,15 @@ pub(crate) struct Signals {
 
 /// Which signal it was.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Caught {
-    pub(crate) name: &'static str,
+pub struct Caught {
+    /// What people call it.
+    pub name: &'static str,
     number: u8,
 }
 
 impl Caught {
     /// The exit status that tells of the signal, as shells do.
-    pub(crate) fn status(self) -> u8 {
+    pub fn status(self) -> u8 {
         128 + self.number
     }
 }
@@ -32,7 +34,7 @@ impl Signals {
     ///
     /// # Errors
     /// When they can't be taken.
-    pub(crate) fn take() -> Result<Self, String> {
+    pub fn take() -> Result<Self, String> {
         let take = |kind| signal(kind).map_err(|error| format!("can't take signals: {error}"));
         Ok(Self {
             interrupt: take(SignalKind::interrupt())?,
@@ -42,12 +44,12 @@ impl Signals {
     }
 
     /// The signal that has come, or comes in this moment.
-    pub(crate) async fn pending(&mut self) -> Option<Caught> {
+    pub async fn pending(&mut self) -> Option<Caught> {
         tokio::time::timeout(MOMENT, self.next()).await.ok()
     }
 
     /// Waits for a signal.
-    pub(crate) async fn next(&mut self) -> Caught {
+    pub async fn next(&mut self) -> Caught {
         tokio::select! {
             _ = self.interrupt.recv() => Caught { name: "Ctrl-C", number: 2 },
             _ = self.terminate.recv() => Caught { name: "SIGTERM", number: 15 },

@@ -3,6 +3,10 @@
 use std::io::{IsTerminal as _, Write as _};
 use std::time::{Duration, Instant};
 
+use serde_json::json;
+
+use crate::secrets::Hidden;
+
 /// How wide the column of the calls is: the longest is ValidateVolumeCapabilities.
 const NAME: usize = 26;
 /// How wide the column of what was done is.
@@ -12,15 +16,16 @@ const INDENT: usize = 8 + NAME + 1;
 
 /// How long a step took.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Timing {
-    pub(crate) first: Duration,
+pub struct Timing {
+    /// How long it took.
+    pub first: Duration,
     /// How long the same took a second time, where it was done twice.
-    pub(crate) again: Option<Duration>,
+    pub again: Option<Duration>,
 }
 
 impl Timing {
     /// Does it once.
-    pub(crate) fn of<T>(work: impl FnOnce() -> T) -> (T, Self) {
+    pub fn of<T>(work: impl FnOnce() -> T) -> (T, Self) {
         let start = Instant::now();
         let done = work();
         (done, Self { first: start.elapsed(), again: None })
@@ -28,7 +33,7 @@ impl Timing {
 }
 
 /// A colour, as terminals understand it.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Colour {
     Good,
     Bad,
@@ -49,11 +54,13 @@ impl Colour {
     }
 }
 
-/// Whether colours are for this output.
+/// How lines are written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Style {
     Plain,
     Coloured,
+    /// For programs: a JSON object a line.
+    Json,
 }
 
 impl Style {
@@ -67,46 +74,75 @@ impl Style {
 
 /// Prints the lines, and counts them.
 #[derive(Debug)]
-pub(crate) struct Report {
+pub struct Report {
     style: Style,
+    hidden: Hidden,
     start: Instant,
     steps: usize,
 }
 
+impl Default for Report {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl Report {
     /// Reports to standard output; with colour on a terminal, unless NO_COLOR is set.
-    pub(crate) fn new() -> Self {
+    pub fn new() -> Self {
         let unwanted = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
         let coloured = std::io::stdout().is_terminal() && !unwanted;
         let style = if coloured { Style::Coloured } else { Style::Plain };
-        Self { style, start: Instant::now(), steps: 0 }
+        Self { style, hidden: Hidden::default(), start: Instant::now(), steps: 0 }
+    }
+
+    /// For programs: a JSON object a line.
+    #[must_use]
+    pub fn json(self) -> Self {
+        Self { style: Style::Json, ..self }
+    }
+
+    /// Without these values in any line from now on.
+    pub fn hide(&mut self, hidden: &Hidden) {
+        self.hidden.add_all(hidden);
     }
 
     /// The title of the steps that follow.
-    pub(crate) fn heading(&self, text: &str) {
-        print("");
-        print(&self.style.paint(Colour::Heading, text));
+    pub fn heading(&self, text: &str) {
+        match self.style {
+            Style::Json => {}
+            style => {
+                print("");
+                print(&style.paint(Colour::Heading, &self.hidden.scrub(text)));
+            }
+        }
     }
 
     /// The title of some of these steps.
-    pub(crate) fn part(&self, text: &str) {
-        print("");
-        print(&format!("  {}", self.style.paint(Colour::Heading, text)));
+    pub fn part(&self, text: &str) {
+        let text = self.hidden.scrub(text);
+        match self.style {
+            Style::Json => print(&json!({ "volume": text }).to_string()),
+            style => {
+                print("");
+                print(&format!("  {}", style.paint(Colour::Heading, &text)));
+            }
+        }
     }
 
     /// A step that went well.
-    pub(crate) fn ok(&mut self, name: &str, text: &str, timing: Timing) {
+    pub fn ok(&mut self, name: &str, text: &str, timing: Timing) {
         self.steps += 1;
         self.line(Colour::Good, "ok", name, text, Some(timing));
     }
 
     /// Something that is not done here, and why.
-    pub(crate) fn left_out(&mut self, name: &str, why: &str) {
+    pub fn left_out(&mut self, name: &str, why: &str) {
         self.line(Colour::Other, "--", name, why, None);
     }
 
     /// A step that failed, and why, with what the driver printed last.
-    pub(crate) fn failed(&mut self, name: &str, why: &str, log: &[String]) {
+    pub fn failed(&mut self, name: &str, why: &str, log: &[String]) {
         self.line(Colour::Bad, "FAIL", name, why, None);
         for line in log {
             self.detail(&format!("driver: {line}"));
@@ -114,36 +150,68 @@ impl Report {
     }
 
     /// A line that belongs to the one before.
-    pub(crate) fn detail(&self, text: &str) {
-        print(&format!("        {}", self.style.paint(Colour::Faint, text)));
+    pub fn detail(&self, text: &str) {
+        let text = self.hidden.scrub(text);
+        match self.style {
+            Style::Json => print(&json!({ "detail": text }).to_string()),
+            style => print(&format!("        {}", style.paint(Colour::Faint, &text))),
+        }
     }
 
     /// A command for people to run.
-    pub(crate) fn command(&self, text: &str) {
-        print(&format!("  {text}"));
+    pub fn command(&self, text: &str) {
+        let text = self.hidden.scrub(text);
+        match self.style {
+            Style::Json => print(&json!({ "command": text }).to_string()),
+            _ => print(&format!("  {text}")),
+        }
     }
 
     /// The last line of a run in which all went well.
-    pub(crate) fn all_well(&self, left: &str) {
+    pub fn all_well(&self, left: &str) {
         let text =
             format!("all well: {} steps in {}", self.steps, duration(self.start.elapsed()).trim_start());
         self.summary(Colour::Good, &text, left);
     }
 
     /// The last line of a run that ended before its time.
-    pub(crate) fn ended(&self, why: &str, left: &str) {
+    pub fn ended(&self, why: &str, left: &str) {
         let text = format!("{why}, after {} good steps", self.steps);
         self.summary(Colour::Bad, &text, left);
     }
 
     fn summary(&self, colour: Colour, text: &str, left: &str) {
-        print("");
-        print(&format!("{}; {left}", self.style.paint(colour, text)));
+        let (text, left) = (self.hidden.scrub(text), self.hidden.scrub(left));
+        match self.style {
+            Style::Json => {
+                let end =
+                    json!({ "well": colour == Colour::Good, "end": text, "left": left, "steps": self.steps });
+                print(&end.to_string());
+            }
+            style => {
+                print("");
+                print(&format!("{}; {left}", style.paint(colour, &text)));
+            }
+        }
     }
 
     fn line(&self, colour: Colour, mark: &str, name: &str, text: &str, timing: Option<Timing>) {
+        let text = self.hidden.scrub(text);
+        if self.style == Style::Json {
+            let milliseconds = |time: Duration| (time.as_secs_f64() * 1e6).round() / 1e3;
+            let again = timing.and_then(|timing| timing.again).map(milliseconds);
+            let first = timing.map(|timing| milliseconds(timing.first));
+            let outcome = match mark {
+                "--" => "left out",
+                other => &other.to_lowercase(),
+            };
+            let name = name.trim();
+            let line =
+                json!({ "step": name, "outcome": outcome, "text": text, "ms": first, "again_ms": again });
+            return print(&line.to_string());
+        }
         let mark = self.style.paint(colour, &format!("{mark:<4}"));
-        let mut lines = wrapped(text).into_iter();
+        let mut lines = wrapped(&text).into_iter();
         let first = lines.next().unwrap_or_default();
         let times = timing.map(|timing| {
             let again = timing.again.map(|again| format!("   again {}", duration(again)));
@@ -190,7 +258,7 @@ fn duration(time: Duration) -> String {
 }
 
 /// A size as people say it: 512 MiB.
-pub(crate) fn size(bytes: u64) -> String {
+pub fn size(bytes: u64) -> String {
     const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
     let mut unit = 0;
     let mut scaled = bytes as f64;

@@ -1,0 +1,20 @@
+//! `csi`, a command-line client for any CSI driver, and the life of a volume that it plays.
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`lifecycle`] | a volume's life against a driver, step by step, for programs that play it too |
+//! | `program` | the program: its command line, its commands, its exit status |
+//!
+//! # Features
+//!
+//! | feature | default | gives |
+//! |---|---|---|
+//! | `program` | yes | the program `csi`; without it the library needs neither a parser of command lines nor reflection |
+
+#![forbid(unsafe_code)]
+#![cfg(target_os = "linux")]
+
+pub mod lifecycle;
+#[cfg(feature = "program")]
+pub mod program;
+mod secrets;

@@ -1,0 +1,316 @@
+//! What was begun and has to be taken back.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use csi_core::Rpc;
+use csi_proto::v1;
+use tokio::time::{Instant, sleep};
+use tonic::{Code, Status};
+
+use super::call::Sockets;
+use crate::secrets::Secrets;
+
+/// How long taking one thing back may take.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// How long to leave a driver alone that is still busy with what was broken off.
+const PAUSE: Duration = Duration::from_millis(200);
+
+/// Something that was begun, by what takes it back.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Step {
+    /// A volume that may be there; the same request again tells its id.
+    MaybeVolume(v1::CreateVolumeRequest),
+    Volume(v1::DeleteVolumeRequest),
+    Attached(v1::ControllerUnpublishVolumeRequest),
+    Staged(v1::NodeUnstageVolumeRequest),
+    Published(v1::NodeUnpublishVolumeRequest),
+    MaybeSnapshot(v1::CreateSnapshotRequest),
+    Snapshot(v1::DeleteSnapshotRequest),
+    /// A directory made for it.
+    Directory(PathBuf),
+}
+
+/// What a driver was asked for and not yet asked to take back, in the order of asking. It is noted before each call, so
+/// that whoever stops in the middle of one knows of it.
+#[derive(Debug, Default)]
+pub struct Begun {
+    steps: Vec<Step>,
+    /// What the calls that take back are sent.
+    pub(crate) secrets: Secrets,
+}
+
+/// How far taking back came.
+#[derive(Debug, Default)]
+pub struct Undone {
+    /// What was taken back.
+    pub done: Vec<String>,
+    /// What could not be, and why.
+    pub failed: Vec<String>,
+    /// The commands that take back what is left, in their order.
+    pub left: Vec<String>,
+}
+
+impl Begun {
+    /// Whether there is nothing to take back.
+    pub fn is_empty(&self) -> bool {
+        self.steps.is_empty()
+    }
+
+    pub(crate) fn begin(&mut self, step: Step) {
+        if !self.steps.contains(&step) {
+            self.steps.push(step);
+        }
+    }
+
+    pub(crate) fn is_over(&mut self, step: &Step) {
+        self.steps.retain(|one| one != step);
+    }
+
+    /// Now that the volume's id is known.
+    pub(crate) fn know_volume(&mut self, volume_id: &str) {
+        let secrets = self.secrets.of(Rpc::DeleteVolume);
+        let known = Step::Volume(v1::DeleteVolumeRequest { volume_id: volume_id.to_owned(), secrets });
+        self.know(|step| matches!(step, Step::MaybeVolume(_)), known);
+    }
+
+    /// Now that the snapshot's id is known.
+    pub(crate) fn know_snapshot(&mut self, snapshot_id: &str) {
+        let secrets = self.secrets.of(Rpc::DeleteSnapshot);
+        let known =
+            Step::Snapshot(v1::DeleteSnapshotRequest { snapshot_id: snapshot_id.to_owned(), secrets });
+        self.know(|step| matches!(step, Step::MaybeSnapshot(_)), known);
+    }
+
+    fn know(&mut self, is_it: impl Fn(&Step) -> bool, known: Step) {
+        if let Some(step) = self.steps.iter_mut().find(|step| is_it(step)) {
+            *step = known;
+        }
+    }
+
+    /// Takes everything back, the last first. What rests on something that could not be taken back has to wait for it;
+    /// everything else goes. What is left stays noted: calling it again goes on from there.
+    pub async fn undo(&mut self, sockets: &Sockets) -> Undone {
+        let sockets = sockets.clone().deadline(PATIENCE);
+        let hidden = self.secrets.hidden();
+        let mut undone = Undone::default();
+        // Whoever stops waiting in the middle finds all that is left in the steps still.
+        let mut stuck: Vec<Step> = Vec::new();
+        while let Some(step) = self.steps.iter().rfind(|step| !stuck.contains(step)).cloned() {
+            if stuck.iter().any(|above| above.rests_on(&step)) {
+                stuck.push(step);
+                continue;
+            }
+            match self.patiently(&sockets, &step).await {
+                Ok(what) => {
+                    undone.done.extend(what);
+                    self.is_over(&step);
+                }
+                Err(reason) => {
+                    undone.failed.push(hidden.scrub(&format!("{}: {reason}", step.call())));
+                    stuck.push(step);
+                }
+            }
+        }
+        undone.left = self.commands();
+        undone
+    }
+
+    /// What would take back what is left, with nothing done about it.
+    pub fn kept(&self) -> Undone {
+        Undone { left: self.commands(), ..Undone::default() }
+    }
+
+    fn commands(&self) -> Vec<String> {
+        let hidden = self.secrets.hidden();
+        self.steps.iter().rev().map(|step| hidden.scrub(&step.command())).collect()
+    }
+
+    /// Again and again while the driver is busy, as it is with a call that was broken off.
+    async fn patiently(&mut self, sockets: &Sockets, step: &Step) -> Result<Option<String>, String> {
+        if let Step::Directory(directory) = step {
+            return remove(directory).map(|()| None);
+        }
+        let end = Instant::now() + PATIENCE;
+        loop {
+            match self.take_back(sockets, step).await {
+                Err(status) if status.code() == Code::NotFound => return Ok(None),
+                Err(status) if is_passing(&status) && Instant::now() < end => sleep(PAUSE).await,
+                result => return result.map_err(|status| csi_core::client::explain(&status)),
+            }
+        }
+    }
+
+    async fn take_back(&mut self, sockets: &Sockets, step: &Step) -> Result<Option<String>, Status> {
+        Ok(Some(match step.clone() {
+            Step::Published(request) => {
+                let what = format!("unpublished {}", request.target_path);
+                sockets.node().node_unpublish_volume(request).await.map(|_| what)?
+            }
+            Step::Staged(request) => {
+                let what = format!("unstaged {}", request.staging_target_path);
+                sockets.node().node_unstage_volume(request).await.map(|_| what)?
+            }
+            Step::Attached(request) => {
+                let what = format!("detached {}", request.volume_id);
+                sockets.controller().controller_unpublish_volume(request).await.map(|_| what)?
+            }
+            Step::Snapshot(request) => {
+                let what = format!("deleted snapshot {}", request.snapshot_id);
+                sockets.controller().delete_snapshot(request).await.map(|_| what)?
+            }
+            Step::Volume(request) => {
+                let what = format!("deleted volume {}", request.volume_id);
+                sockets.controller().delete_volume(request).await.map(|_| what)?
+            }
+            Step::MaybeVolume(request) => {
+                return self.find(sockets.controller().create_volume(request).await, |begun, answer| {
+                    begun.know_volume(&answer.volume.unwrap_or_default().volume_id);
+                });
+            }
+            Step::MaybeSnapshot(request) => {
+                return self.find(sockets.controller().create_snapshot(request).await, |begun, answer| {
+                    begun.know_snapshot(&answer.snapshot.unwrap_or_default().snapshot_id);
+                });
+            }
+            Step::Directory(_) => return Ok(None),
+        }))
+    }
+
+    /// What came of asking for something again. A driver that refuses it for good has made nothing.
+    fn find<A>(
+        &mut self,
+        answer: Result<tonic::Response<A>, Status>,
+        know: impl FnOnce(&mut Self, A),
+    ) -> Result<Option<String>, Status> {
+        match answer {
+            Ok(answer) => {
+                know(self, answer.into_inner());
+                Ok(None)
+            }
+            Err(status) if is_final(status.code()) => Ok(None),
+            Err(status) => Err(status),
+        }
+    }
+
+    /// Makes a directory and notes it, unless it is there.
+    pub(crate) fn make_directory(&mut self, directory: PathBuf) -> std::io::Result<()> {
+        match std::fs::create_dir(&directory) {
+            Ok(()) => self.begin(Step::Directory(directory)),
+            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
+            Err(error) => return Err(error),
+        }
+        Ok(())
+    }
+
+    /// Removes the directories that are empty by now. One in which a driver left something stays noted.
+    pub(crate) fn remove_directories(&mut self) {
+        for step in self.steps.clone().iter().rev() {
+            if let Step::Directory(directory) = step
+                && remove(directory).is_ok()
+            {
+                self.is_over(step);
+            }
+        }
+    }
+}
+
+/// Removes a directory, if it is there.
+fn remove(directory: &Path) -> Result<(), String> {
+    match std::fs::remove_dir(directory) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(format!("{}: {error}", directory.display()))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Whether another try may go well.
+fn is_passing(status: &Status) -> bool {
+    let is_passing =
+        matches!(status.code(), Code::Aborted | Code::Unavailable | Code::DeadlineExceeded | Code::Cancelled);
+    is_passing && !is_unreachable(status)
+}
+
+/// Whether the driver says that it never was made under this name, or is another one's.
+fn is_final(code: Code) -> bool {
+    matches!(
+        code,
+        Code::InvalidArgument
+            | Code::NotFound
+            | Code::AlreadyExists
+            | Code::PermissionDenied
+            | Code::Unauthenticated
+            | Code::ResourceExhausted
+            | Code::FailedPrecondition
+            | Code::OutOfRange
+            | Code::Unimplemented
+    )
+}
+
+/// Whether the driver was not even asked.
+fn is_unreachable(status: &Status) -> bool {
+    std::error::Error::source(status).is_some()
+}
+
+impl Step {
+    /// Whether it is in the way of taking `below` back.
+    fn rests_on(&self, below: &Self) -> bool {
+        match (self, below) {
+            (Self::Published(_), Self::Staged(_) | Self::Attached(_) | Self::Volume(_)) => true,
+            (Self::Staged(_), Self::Attached(_) | Self::Volume(_)) => true,
+            (Self::Attached(_), Self::Volume(_)) => true,
+            // Whether a volume may go before its snapshots is the driver's to say.
+            _ => false,
+        }
+    }
+
+    /// The call that takes it back.
+    fn call(&self) -> &'static str {
+        match self {
+            Self::MaybeVolume(_) => Rpc::CreateVolume.name(),
+            Self::Volume(_) => Rpc::DeleteVolume.name(),
+            Self::Attached(_) => Rpc::ControllerUnpublishVolume.name(),
+            Self::Staged(_) => Rpc::NodeUnstageVolume.name(),
+            Self::Published(_) => Rpc::NodeUnpublishVolume.name(),
+            Self::MaybeSnapshot(_) => Rpc::CreateSnapshot.name(),
+            Self::Snapshot(_) => Rpc::DeleteSnapshot.name(),
+            Self::Directory(_) => "rmdir",
+        }
+    }
+
+    /// The command that takes it back; where its call takes secrets, the user adds them.
+    fn command(&self) -> String {
+        let quoted = |text: &str| format!("'{}'", text.replace('\'', r"'\''"));
+        match self {
+            Self::MaybeVolume(request) => {
+                format!("# a volume named {} may be there", quoted(&request.name))
+            }
+            Self::Volume(request) => {
+                format!("csi controller delete-volume --volume-id {}", quoted(&request.volume_id))
+            }
+            Self::Attached(request) => format!(
+                "csi controller unpublish-volume --volume-id {} --node-id {}",
+                quoted(&request.volume_id),
+                quoted(&request.node_id)
+            ),
+            Self::Staged(request) => format!(
+                "csi node unstage-volume --volume-id {} --staging-target-path {}",
+                quoted(&request.volume_id),
+                quoted(&request.staging_target_path)
+            ),
+            Self::Published(request) => format!(
+                "csi node unpublish-volume --volume-id {} --target-path {}",
+                quoted(&request.volume_id),
+                quoted(&request.target_path)
+            ),
+            Self::MaybeSnapshot(request) => {
+                format!("# a snapshot named {} may be there", quoted(&request.name))
+            }
+            Self::Snapshot(request) => {
+                format!("csi controller delete-snapshot --snapshot-id {}", quoted(&request.snapshot_id))
+            }
+            Self::Directory(directory) => format!("rmdir {}", quoted(&directory.display().to_string())),
+        }
+    }
+}

@@ -1,0 +1,168 @@
+//! A call to the driver: made twice, timed, bounded, and reported as one line.
+
+use std::time::{Duration, Instant};
+
+use csi_core::client::{Client, Transport, explain};
+use csi_proto::v1;
+use tonic::{Code, Response, Status};
+use v1::controller_client::ControllerClient;
+use v1::identity_client::IdentityClient;
+use v1::node_client::NodeClient;
+
+use super::report::{Report, Timing};
+use crate::secrets::Hidden;
+
+/// The sockets of a driver: one for all, or one more for its controller.
+#[derive(Debug, Clone)]
+pub struct Sockets {
+    client: Client,
+    controller: Option<Client>,
+}
+
+impl Sockets {
+    /// All services on one socket.
+    pub fn new(client: Client) -> Self {
+        Self { client, controller: None }
+    }
+
+    /// The controller on a socket of its own.
+    #[must_use]
+    pub fn controller_at(self, controller: Client) -> Self {
+        Self { controller: Some(controller), ..self }
+    }
+
+    /// The same, with this deadline for each call.
+    #[must_use]
+    pub fn deadline(self, deadline: Duration) -> Self {
+        let controller = self.controller.map(|controller| controller.deadline(deadline));
+        Self { client: self.client.deadline(deadline), controller }
+    }
+
+    pub(crate) fn identity(&self) -> IdentityClient<Transport> {
+        self.client.identity()
+    }
+
+    pub(crate) fn controller(&self) -> ControllerClient<Transport> {
+        self.controller.as_ref().unwrap_or(&self.client).controller()
+    }
+
+    pub(crate) fn node(&self) -> NodeClient<Transport> {
+        self.client.node()
+    }
+}
+
+/// Why a step failed.
+#[derive(Debug)]
+pub struct Failure {
+    /// The call, or what else was done.
+    pub step: String,
+    /// Why, in words.
+    pub reason: String,
+    /// The driver's code, if it is the driver that refused.
+    pub code: Option<Code>,
+}
+
+impl Failure {
+    /// Something else than a refusal of the driver.
+    pub fn new(step: impl Into<String>, reason: impl Into<String>) -> Self {
+        Self { step: step.into(), reason: reason.into(), code: None }
+    }
+
+    pub(crate) fn scrubbed(self, hidden: &Hidden) -> Self {
+        Self { reason: hidden.scrub(&self.reason), ..self }
+    }
+
+    fn refused(step: &str, status: &Status) -> Self {
+        Self { step: step.to_owned(), reason: explain(status), code: Some(status.code()) }
+    }
+}
+
+/// What came of a step.
+pub type Outcome<T> = Result<T, Failure>;
+
+/// Makes calls to one driver, and reports them.
+#[derive(Debug)]
+pub struct Caller<'r> {
+    sockets: Sockets,
+    patience: Duration,
+    /// Where the steps are told.
+    pub report: &'r mut Report,
+}
+
+impl<'r> Caller<'r> {
+    /// A caller that waits this long for each answer; a driver that hangs is a step that failed.
+    pub fn new(sockets: Sockets, patience: Duration, report: &'r mut Report) -> Self {
+        Self { sockets: sockets.deadline(patience), patience, report }
+    }
+
+    /// Makes the call twice, sees that the answers are the same, and reports what `text` makes of the answer, which
+    /// is where the answer is looked at too.
+    pub(crate) async fn step<Q: Clone, A: PartialEq>(
+        &mut self,
+        name: &str,
+        request: &Q,
+        call: impl AsyncFnMut(Sockets, Q) -> Result<Response<A>, Status>,
+        text: impl FnOnce(&A) -> Result<String, String>,
+    ) -> Outcome<A> {
+        let (first, second, timing) = self.twice(name, request, call).await?;
+        if first != second {
+            return Err(Failure::new(name, "the second time the answer is another one"));
+        }
+        let text = text(&first).map_err(|reason| Failure::new(name, reason))?;
+        self.report.ok(name, &text, timing);
+        Ok(first)
+    }
+
+    /// As [`step`](Self::step), for an answer that may change by itself.
+    pub(crate) async fn ask<Q: Clone, A>(
+        &mut self,
+        name: &str,
+        request: &Q,
+        call: impl AsyncFnMut(Sockets, Q) -> Result<Response<A>, Status>,
+        text: impl FnOnce(&A) -> Result<String, String>,
+    ) -> Outcome<A> {
+        let (_, second, timing) = self.twice(name, request, call).await?;
+        let text = text(&second).map_err(|reason| Failure::new(name, reason))?;
+        self.report.ok(name, &text, timing);
+        Ok(second)
+    }
+
+    async fn twice<Q: Clone, A>(
+        &self,
+        name: &str,
+        request: &Q,
+        mut call: impl AsyncFnMut(Sockets, Q) -> Result<Response<A>, Status>,
+    ) -> Outcome<(A, A, Timing)> {
+        let (first, time) = self.bounded(name, call(self.sockets.clone(), request.clone())).await?;
+        let again = self.bounded(name, call(self.sockets.clone(), request.clone())).await;
+        let (second, again) = again.map_err(|failure| Failure {
+            reason: format!("the second time, with the first gone well: {}", failure.reason),
+            ..failure
+        })?;
+        Ok((first, second, Timing { first: time, again: Some(again) }))
+    }
+
+    /// Does something else than a call, once.
+    pub(crate) fn look(&mut self, name: &str, work: impl FnOnce() -> Result<String, String>) -> Outcome<()> {
+        let (done, timing) = Timing::of(work);
+        let text = done.map_err(|reason| Failure::new(name, reason))?;
+        self.report.ok(name, &text, timing);
+        Ok(())
+    }
+
+    async fn bounded<A>(
+        &self,
+        name: &str,
+        call: impl Future<Output = Result<Response<A>, Status>>,
+    ) -> Outcome<(A, Duration)> {
+        let start = Instant::now();
+        match tokio::time::timeout(self.patience, call).await {
+            Ok(Ok(answer)) => Ok((answer.into_inner(), start.elapsed())),
+            Ok(Err(status)) => Err(Failure::refused(name, &status)),
+            Err(_) => Err(Failure {
+                code: Some(Code::DeadlineExceeded),
+                ..Failure::new(name, format!("no answer within {:?}", self.patience))
+            }),
+        }
+    }
+}

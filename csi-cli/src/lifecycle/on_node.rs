@@ -1,0 +1,199 @@
+//! The node's part of a volume's life: staged, published, used, and taken away.
+
+use std::path::Path;
+
+use csi_core::Rpc;
+use csi_proto::v1;
+
+use super::begun::Step;
+use super::call::Outcome;
+use super::report::size;
+use super::scenario::{Life, text};
+use super::target::{self, Content};
+use super::wanted::{Access, Looks};
+
+impl Life<'_, '_> {
+    pub(crate) async fn stage(&mut self) -> Outcome<()> {
+        if !self.offers.stages {
+            return Ok(());
+        }
+        let request = v1::NodeStageVolumeRequest {
+            volume_id: self.id.clone(),
+            staging_target_path: text(&self.staging),
+            volume_capability: Some(self.wanted.capability(self.offers)),
+            volume_context: self.context.clone(),
+            publish_context: self.publish_context.clone(),
+            secrets: self.wanted.secrets.of(Rpc::NodeStageVolume),
+        };
+        self.begun.begin(Step::Staged(self.unstage_request()));
+        let (staging, content, looks) = (&self.staging, self.wanted.content, self.looks);
+        self.caller
+            .step(
+                "NodeStageVolume",
+                &request,
+                async |sockets, request| sockets.node().node_stage_volume(request).await,
+                |_| match content {
+                    _ if looks == Looks::Nowhere => Ok("staged".to_owned()),
+                    Content::Device => Ok("attached, as a raw device".to_owned()),
+                    Content::Files => {
+                        let mount = target::mount_at(staging)?;
+                        Ok(format!("{} on {}", mount.fs_type, mount.source.to_string_lossy()))
+                    }
+                },
+            )
+            .await
+            .map(drop)
+    }
+
+    pub(crate) async fn publish(&mut self) -> Outcome<()> {
+        for (path, access) in &self.targets {
+            let request = v1::NodePublishVolumeRequest {
+                volume_id: self.id.clone(),
+                staging_target_path: self.staging_path(),
+                target_path: text(path),
+                volume_capability: Some(self.wanted.capability(self.offers)),
+                readonly: *access == Access::ReadOnly,
+                volume_context: self.context.clone(),
+                publish_context: self.publish_context.clone(),
+                secrets: self.wanted.secrets.of(Rpc::NodePublishVolume),
+            };
+            self.begun.begin(Step::Published(self.unpublish_request(path)));
+            let (content, looks) = (self.wanted.content, self.looks);
+            self.caller
+                .step(
+                    "NodePublishVolume",
+                    &request,
+                    async |sockets, request| sockets.node().node_publish_volume(request).await,
+                    |_| match looks {
+                        Looks::Nowhere => Ok(name(path)),
+                        _ => published(path, *access, content),
+                    },
+                )
+                .await?;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn use_it(&mut self) -> Outcome<()> {
+        let content = self.wanted.content;
+        if self.looks != Looks::Inside {
+            self.caller.report.left_out("  write and read", "nothing is written here");
+            return Ok(());
+        }
+        let writable = &self.targets[0].0;
+        let Some((read_only, _)) = self.targets.get(1) else {
+            self.caller.look("  write and read", || target::write_and_read(writable, writable, content))?;
+            self.caller.report.left_out("  write, read-only", "one target only: the mode allows no more");
+            return Ok(());
+        };
+        self.caller.look("  write and read", || target::write_and_read(writable, read_only, content))?;
+        self.caller.look("  write, read-only", || {
+            target::refused_write(read_only, content).map(|why| format!("refused: {why}"))
+        })
+    }
+
+    pub(crate) async fn stats(&mut self) -> Outcome<()> {
+        if !self.offers.stats {
+            return Ok(());
+        }
+        let request = v1::NodeGetVolumeStatsRequest {
+            volume_id: self.id.clone(),
+            volume_path: text(&self.targets[0].0),
+            staging_target_path: self.staging_path(),
+        };
+        self.caller
+            .ask(
+                "NodeGetVolumeStats",
+                &request,
+                async |sockets, request| sockets.node().node_get_volume_stats(request).await,
+                usage,
+            )
+            .await
+            .map(drop)
+    }
+
+    pub(crate) async fn unpublish(&mut self) -> Outcome<()> {
+        let looks = self.looks;
+        for (path, _) in &self.targets {
+            let request = self.unpublish_request(path);
+            self.caller
+                .step(
+                    "NodeUnpublishVolume",
+                    &request,
+                    async |sockets, request| sockets.node().node_unpublish_volume(request).await,
+                    |_| match target::is_gone(path) {
+                        _ if looks == Looks::Nowhere => Ok(name(path)),
+                        Ok(()) if path.exists() => Err(format!("{} is still there", path.display())),
+                        gone => gone.map(|()| name(path)),
+                    },
+                )
+                .await?;
+            self.begun.is_over(&Step::Published(request));
+        }
+        Ok(())
+    }
+
+    pub(crate) async fn unstage(&mut self) -> Outcome<()> {
+        if !self.offers.stages {
+            return Ok(());
+        }
+        let request = self.unstage_request();
+        let (staging, looks) = (&self.staging, self.looks);
+        self.caller
+            .step(
+                "NodeUnstageVolume",
+                &request,
+                async |sockets, request| sockets.node().node_unstage_volume(request).await,
+                |_| match looks {
+                    Looks::Nowhere => Ok("unstaged".to_owned()),
+                    _ => target::is_gone(staging).map(|()| "unmounted, detached".to_owned()),
+                },
+            )
+            .await?;
+        self.begun.is_over(&Step::Staged(request));
+        Ok(())
+    }
+
+    fn unstage_request(&self) -> v1::NodeUnstageVolumeRequest {
+        v1::NodeUnstageVolumeRequest { volume_id: self.id.clone(), staging_target_path: text(&self.staging) }
+    }
+
+    fn unpublish_request(&self, target: &Path) -> v1::NodeUnpublishVolumeRequest {
+        v1::NodeUnpublishVolumeRequest { volume_id: self.id.clone(), target_path: text(target) }
+    }
+}
+
+/// Sees that a target is as it was asked for, and says how it is.
+fn published(path: &Path, access: Access, content: Content) -> Result<String, String> {
+    let mount = target::mount_at(path)?;
+    match (content, access) {
+        // A device refuses writes itself: see the write.
+        (Content::Device, Access::ReadOnly) => Ok(format!("{}, a device that refuses writes", name(path))),
+        (Content::Device, Access::ReadWrite) => Ok(format!("{}, a device", name(path))),
+        (Content::Files, Access::ReadOnly) if !target::is_read_only(&mount) => {
+            Err(format!("{} is mounted for writing", path.display()))
+        }
+        (Content::Files, Access::ReadWrite) if target::is_read_only(&mount) => {
+            Err(format!("{} is mounted read-only", path.display()))
+        }
+        (Content::Files, _) => Ok(name(path)),
+    }
+}
+
+/// The usage in bytes.
+fn usage(answer: &v1::NodeGetVolumeStatsResponse) -> Result<String, String> {
+    let bytes = answer.usage.iter().find(|usage| usage.unit() == v1::volume_usage::Unit::Bytes);
+    let bytes = bytes.ok_or("the answer has no bytes")?;
+    if bytes.total <= 0 {
+        return Err(format!("a volume of {} bytes", bytes.total));
+    }
+    let total = size(bytes.total.unsigned_abs());
+    match bytes.available + bytes.used {
+        0 => Ok(total),
+        _ => Ok(format!("{total}, {} free", size(bytes.available.unsigned_abs()))),
+    }
+}
+
+fn name(path: &Path) -> String {
+    path.file_name().unwrap_or_default().display().to_string()
+}

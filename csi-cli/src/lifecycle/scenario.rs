@@ -1,0 +1,266 @@
+//! The life of a volume, call by call.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use csi_core::Rpc;
+use csi_proto::v1;
+
+use super::begun::{Begun, Step};
+use super::call::{Caller, Failure, Outcome};
+use super::introductions::Offers;
+use super::report::size;
+use super::wanted::{Access, Keep, Looks, Places, Wanted};
+
+/// A volume that exists, and the one who looks after it.
+pub(crate) struct Life<'c, 'r> {
+    pub(crate) caller: &'c mut Caller<'r>,
+    pub(crate) begun: &'c mut Begun,
+    pub(crate) offers: &'c Offers,
+    pub(crate) wanted: &'c Wanted,
+    pub(crate) looks: Looks,
+    pub(crate) id: String,
+    pub(crate) context: BTreeMap<String, String>,
+    pub(crate) publish_context: BTreeMap<String, String>,
+    pub(crate) staging: PathBuf,
+    /// Where pods have it; none where the volume is put on no node.
+    pub(crate) targets: Vec<(PathBuf, Access)>,
+}
+
+/// Creates a volume, uses it, makes it larger, and takes it away. It comes to this node's `places`, if there are some and
+/// the driver has a node service. What there is to take back at any moment is in `begun`.
+///
+/// # Errors
+/// The first step that failed. Neither that nor the report shows the secrets that are given, whatever the driver says.
+pub async fn play(
+    caller: &mut Caller<'_>,
+    offers: &Offers,
+    wanted: &Wanted,
+    places: Option<&Places>,
+    begun: &mut Begun,
+) -> Outcome<()> {
+    let hidden = wanted.secrets.hidden();
+    caller.report.hide(&hidden);
+    begun.secrets = wanted.secrets.clone();
+    play_openly(caller, offers, wanted, places, begun).await.map_err(|failure| failure.scrubbed(&hidden))
+}
+
+async fn play_openly(
+    caller: &mut Caller<'_>,
+    offers: &Offers,
+    wanted: &Wanted,
+    places: Option<&Places>,
+    begun: &mut Begun,
+) -> Outcome<()> {
+    caller.report.part(&wanted.title);
+    let (id, context) = match &wanted.premade {
+        Some(volume) => (volume.id.clone(), volume.context.clone()),
+        None if offers.creates => create(caller, offers, wanted, begun).await?,
+        None => {
+            let mend = "this driver makes no volumes: name one that is there (Wanted::premade, --volume-id)";
+            return Err(Failure::new("CreateVolume", mend));
+        }
+    };
+    let places = places.filter(|_| offers.node);
+    let (staging, targets) = match places {
+        Some(places) => make_places(places, offers, wanted, begun)
+            .map_err(|error| Failure::new("make a staging directory", error.to_string()))?,
+        None => (PathBuf::new(), Vec::new()),
+    };
+    let looks = wanted.looks(offers);
+    let publish_context = BTreeMap::new();
+    let mut life =
+        Life { caller, begun, offers, wanted, looks, id, context, publish_context, staging, targets };
+    life.live(places.is_some()).await
+}
+
+/// The staging directory and the targets. The parents of the targets, and the staging directory itself, are the
+/// orchestrator's to make.
+fn make_places(
+    places: &Places,
+    offers: &Offers,
+    wanted: &Wanted,
+    begun: &mut Begun,
+) -> std::io::Result<(PathBuf, Vec<(PathBuf, Access)>)> {
+    let (staging, target) = (places.staging.join(&wanted.name), places.target.join(&wanted.name));
+    for directory in [&staging, &staging.join("staging"), &target] {
+        begun.make_directory(directory.clone())?;
+    }
+    let targets = wanted.targets(offers).iter().map(|(name, access)| (target.join(name), *access));
+    Ok((staging.join("staging"), targets.collect()))
+}
+
+/// Makes the volume; its id and what the driver wants to hear of it again.
+async fn create(
+    caller: &mut Caller<'_>,
+    offers: &Offers,
+    wanted: &Wanted,
+    begun: &mut Begun,
+) -> Outcome<(String, BTreeMap<String, String>)> {
+    let request = v1::CreateVolumeRequest {
+        name: wanted.name.clone(),
+        capacity_range: Some(v1::CapacityRange { required_bytes: wanted.size, limit_bytes: 0 }),
+        volume_capabilities: vec![wanted.capability(offers)],
+        parameters: wanted.parameters.clone(),
+        secrets: wanted.secrets.of(Rpc::CreateVolume),
+        ..Default::default()
+    };
+    begun.begin(Step::MaybeVolume(request.clone()));
+    let answer = caller
+        .step(
+            "CreateVolume",
+            &request,
+            async |sockets, request| {
+                let answer = sockets.controller().create_volume(request).await?;
+                if let Some(volume) = &answer.get_ref().volume {
+                    begun.know_volume(&volume.volume_id);
+                }
+                Ok(answer)
+            },
+            |answer| {
+                let volume = answer.volume.as_ref().ok_or("the answer has no volume")?;
+                // A size of 0 is one that the driver does not keep.
+                match volume.capacity_bytes {
+                    0 => Ok(volume.volume_id.clone()),
+                    bytes if bytes < wanted.size => Err(format!("{bytes} bytes are too few")),
+                    bytes => Ok(format!("{}, {}", volume.volume_id, size(bytes.unsigned_abs()))),
+                }
+            },
+        )
+        .await?;
+    let volume = answer.volume.ok_or_else(|| Failure::new("CreateVolume", "the answer has no volume"))?;
+    Ok((volume.volume_id, volume.volume_context))
+}
+
+impl Life<'_, '_> {
+    /// All that happens between its birth and its end, and that.
+    async fn live(&mut self, on_node: bool) -> Outcome<()> {
+        self.validate().await?;
+        if on_node {
+            self.attach().await?;
+            self.stage().await?;
+            self.publish().await?;
+            self.use_it()?;
+            self.stats().await?;
+        }
+        self.snapshot().await?;
+        self.expand().await?;
+        if self.wanted.keep == Keep::Everything {
+            return Ok(());
+        }
+        if on_node {
+            self.unpublish().await?;
+            self.unstage().await?;
+            self.detach().await?;
+        }
+        self.delete().await?;
+        self.begun.remove_directories();
+        Ok(())
+    }
+
+    /// Where it is staged, for the wire.
+    pub(crate) fn staging_path(&self) -> String {
+        if self.offers.stages { text(&self.staging) } else { String::new() }
+    }
+
+    async fn validate(&mut self) -> Outcome<()> {
+        if !self.offers.has_controller {
+            return Ok(());
+        }
+        let request = v1::ValidateVolumeCapabilitiesRequest {
+            volume_id: self.id.clone(),
+            volume_context: self.context.clone(),
+            volume_capabilities: vec![self.wanted.capability(self.offers)],
+            parameters: self.wanted.parameters.clone(),
+            secrets: self.wanted.secrets.of(Rpc::ValidateVolumeCapabilities),
+            ..Default::default()
+        };
+        self.caller
+            .step(
+                "ValidateVolumeCapabilities",
+                &request,
+                async |sockets, request| sockets.controller().validate_volume_capabilities(request).await,
+                |answer| match &answer.confirmed {
+                    Some(_) => Ok("confirmed".to_owned()),
+                    None => Err(format!("not confirmed: {}", answer.message)),
+                },
+            )
+            .await
+            .map(drop)
+    }
+
+    fn detach_request(&self) -> v1::ControllerUnpublishVolumeRequest {
+        v1::ControllerUnpublishVolumeRequest {
+            volume_id: self.id.clone(),
+            node_id: self.offers.node_id.clone(),
+            secrets: self.wanted.secrets.of(Rpc::ControllerUnpublishVolume),
+        }
+    }
+
+    async fn attach(&mut self) -> Outcome<()> {
+        if !self.offers.attaches {
+            return Ok(());
+        }
+        let request = v1::ControllerPublishVolumeRequest {
+            volume_id: self.id.clone(),
+            node_id: self.offers.node_id.clone(),
+            volume_capability: Some(self.wanted.capability(self.offers)),
+            volume_context: self.context.clone(),
+            secrets: self.wanted.secrets.of(Rpc::ControllerPublishVolume),
+            readonly: false,
+        };
+        self.begun.begin(Step::Attached(self.detach_request()));
+        let node = self.offers.node_id.clone();
+        let answer = self
+            .caller
+            .step(
+                "ControllerPublishVolume",
+                &request,
+                async |sockets, request| sockets.controller().controller_publish_volume(request).await,
+                |_| Ok(format!("attached to {node}")),
+            )
+            .await?;
+        self.publish_context = answer.publish_context;
+        Ok(())
+    }
+
+    async fn detach(&mut self) -> Outcome<()> {
+        if !self.offers.attaches {
+            return Ok(());
+        }
+        let request = self.detach_request();
+        self.caller
+            .step(
+                "ControllerUnpublishVolume",
+                &request,
+                async |sockets, request| sockets.controller().controller_unpublish_volume(request).await,
+                |_| Ok("detached".to_owned()),
+            )
+            .await?;
+        self.begun.is_over(&Step::Attached(request));
+        Ok(())
+    }
+
+    async fn delete(&mut self) -> Outcome<()> {
+        if self.wanted.premade.is_some() {
+            return Ok(());
+        }
+        let secrets = self.wanted.secrets.of(Rpc::DeleteVolume);
+        let request = v1::DeleteVolumeRequest { volume_id: self.id.clone(), secrets };
+        self.caller
+            .step(
+                "DeleteVolume",
+                &request,
+                async |sockets, request| sockets.controller().delete_volume(request).await,
+                |_| Ok(request.volume_id.clone()),
+            )
+            .await?;
+        self.begun.is_over(&Step::Volume(request));
+        Ok(())
+    }
+}
+
+/// The path for the wire. It is UTF-8, for the place is.
+pub(crate) fn text(path: &Path) -> String {
+    path.display().to_string()
+}

@@ -1,0 +1,220 @@
+//! `csi capabilities`: what a driver can do, on one page.
+
+use clap::{ArgMatches, Command};
+use csi_core::Rpc;
+use csi_core::client::Client;
+use prost_reflect::{DynamicMessage, ReflectMessage as _, Value};
+use serde_json::json;
+use tonic::Code;
+
+use super::call::{self, Ended};
+use super::common::{self, Common};
+use super::meanings::{self, PARTS, Part};
+use super::output::{Format, Stop, print, refused};
+use super::{rpcs, show, table};
+use crate::lifecycle::Hidden;
+
+pub(crate) const NAME: &str = "capabilities";
+/// How wide lines of names may be.
+const WIDTH: usize = 96;
+
+const EXAMPLES: &str = "\
+Examples:
+  csi capabilities
+  csi capabilities --output json | jq -e '.controller | index(\"CLONE_VOLUME\")'";
+
+pub(crate) fn command() -> Command {
+    Command::new(NAME)
+        .about("Show what the driver can do, on one page")
+        .arg(common::controller_argument())
+        .after_help(EXAMPLES)
+}
+
+/// What one of the services says, or that it is not here.
+type Told = Option<DynamicMessage>;
+
+/// All that is asked.
+struct Overview {
+    endpoint: String,
+    info: DynamicMessage,
+    probed: DynamicMessage,
+    /// By the row of [`PARTS`].
+    capabilities: Vec<Told>,
+    node: Told,
+}
+
+pub(crate) async fn run(_: &ArgMatches, common: &Common) -> Result<(), Stop> {
+    let (client, controller) = common.clients().await?;
+    let mut capabilities = Vec::new();
+    let asker = |client| Asker { client, common };
+    let here = asker(&client);
+    let (info, probed) = (here.must(Rpc::GetPluginInfo).await?, here.must(Rpc::Probe).await?);
+    for part in PARTS {
+        let asked = if part.is_of_controller { asker(&controller) } else { asker(&client) };
+        capabilities.push(asked.ask(part.rpc).await?);
+    }
+    let node = here.ask(Rpc::NodeGetInfo).await?;
+    let overview = Overview { endpoint: common.endpoint(), info, probed, capabilities, node };
+    match common.format {
+        Format::Json => print(&format!("{:#}", overview.json())),
+        Format::Table => overview.lines().iter().try_for_each(|line| print(line)),
+    }
+}
+
+struct Asker<'c> {
+    client: &'c Client,
+    common: &'c Common,
+}
+
+impl Asker<'_> {
+    async fn must(&self, rpc: Rpc) -> Result<DynamicMessage, Stop> {
+        self.answer(rpc).await.map_err(|ended| end(rpc, ended))
+    }
+
+    /// None where the service is not served here.
+    async fn ask(&self, rpc: Rpc) -> Result<Told, Stop> {
+        match self.answer(rpc).await {
+            Ok(answer) => Ok(Some(answer)),
+            Err(Ended::Refused(status)) if status.code() == Code::Unimplemented => Ok(None),
+            Err(ended) => Err(end(rpc, ended)),
+        }
+    }
+
+    async fn answer(&self, rpc: Rpc) -> Result<DynamicMessage, Ended> {
+        let request = DynamicMessage::new(rpcs::method(rpc).input());
+        let mut answer = DynamicMessage::new(rpcs::method(rpc).output());
+        let taken = |found| {
+            answer = found;
+            Ok(())
+        };
+        call::call(self.client, rpc, request, self.common.timeout, taken).await?;
+        Ok(answer)
+    }
+}
+
+fn end(rpc: Rpc, ended: Ended) -> Stop {
+    match ended {
+        Ended::Refused(status) => refused(rpc, &status, &Hidden::default()),
+        Ended::Stopped(stop) => stop,
+    }
+}
+
+impl Overview {
+    fn names(&self) -> impl Iterator<Item = (&'static Part, Option<Vec<String>>)> {
+        PARTS.iter().zip(&self.capabilities).map(|(part, told)| (part, told.as_ref().map(names)))
+    }
+
+    fn text(&self, name: &str) -> String {
+        let value = self.info.get_field_by_name(name);
+        value.and_then(|value| value.as_str().map(show::printable)).unwrap_or_default()
+    }
+
+    fn ready(&self) -> Option<bool> {
+        let ready =
+            self.probed.get_field_by_name("ready").filter(|_| self.probed.has_field_by_name("ready"))?;
+        ready.as_message()?.get_field_by_name("value")?.as_bool()
+    }
+
+    fn json(&self) -> serde_json::Value {
+        let info = show::json(&self.info);
+        let mut all = json!({
+            "endpoint": self.endpoint,
+            "name": info["name"],
+            "vendorVersion": info["vendorVersion"],
+            "manifest": info["manifest"],
+            "ready": self.ready().unwrap_or(true),
+            "nodeInfo": self.node.as_ref().map(show::json),
+        });
+        for (part, names) in self.names() {
+            all[part.name] = json!(names);
+        }
+        all
+    }
+
+    fn lines(&self) -> Vec<String> {
+        let ready = if self.ready() == Some(false) { "still starting" } else { "ready" };
+        let mut lines = vec![format!(
+            "{} {} at {}: {ready}",
+            self.text("name"),
+            self.text("vendor_version"),
+            self.endpoint
+        )];
+        lines.extend(self.node.as_ref().map(node_line));
+        for (part, names) in self.names() {
+            lines.extend([String::new(), part.name.to_owned()]);
+            match names {
+                None => lines.push("  not served here".to_owned()),
+                Some(names) => lines.extend(part_lines(part, &names)),
+            }
+        }
+        lines
+    }
+}
+
+fn node_line(info: &DynamicMessage) -> String {
+    let mut shown = Vec::new();
+    for (field, value) in show::visible(info) {
+        match (field.name(), &value) {
+            ("node_id", _) => {
+                shown.insert(0, format!("node {}", show::printable(value.as_str().unwrap_or_default())));
+            }
+            (_, Value::I64(0)) => shown.push("any number of volumes".to_owned()),
+            (_, Value::I64(most)) => shown.push(format!("at most {most} volumes")),
+            _ => {
+                let mut fields = Vec::new();
+                show::flatten("", &field, &value, info, &mut fields);
+                shown.extend(fields.into_iter().map(|(_, text)| text));
+            }
+        }
+    }
+    shown.join(", ")
+}
+
+/// What is offered, each with what it means, and the names of the rest.
+fn part_lines(part: &Part, names: &[String]) -> Vec<String> {
+    let grid: Vec<Vec<String>> =
+        names.iter().map(|name| vec![name.clone(), part.meaning(name).to_owned()]).collect();
+    let mut lines: Vec<String> = table::aligned(&grid).iter().map(|line| format!("  {line}")).collect();
+    let rest = part.meanings.iter().map(|row| row.0).filter(|known| !names.iter().any(|name| name == known));
+    let mut rest = rest.peekable();
+    if rest.peek().is_some() {
+        lines.extend(wrapped("  not offered: ", rest));
+    }
+    lines
+}
+
+fn wrapped<'n>(start: &str, names: impl Iterator<Item = &'n str>) -> Vec<String> {
+    let mut lines = vec![start.to_owned()];
+    for (at, name) in names.enumerate() {
+        let line = lines.last_mut().unwrap_or_else(|| unreachable!("there is one"));
+        if at > 0 {
+            line.push_str(", ");
+        }
+        if line.len() + name.len() > WIDTH {
+            line.truncate(line.trim_end().len());
+            lines.push(format!("{:width$}{name}", "", width = start.len()));
+        } else {
+            line.push_str(name);
+        }
+    }
+    lines
+}
+
+/// The names of capabilities in an answer that lists them.
+fn names(answer: &DynamicMessage) -> Vec<String> {
+    let list = answer.get_field_by_name("capabilities");
+    let all = list.as_deref().and_then(Value::as_list).unwrap_or_default();
+    all.iter()
+        .filter_map(Value::as_message)
+        .map(|one| name(one).unwrap_or_else(|| "UNKNOWN".to_owned()))
+        .collect()
+}
+
+/// The name of the one number within.
+fn name(capability: &DynamicMessage) -> Option<String> {
+    let (_, inner) = capability.fields().next()?;
+    let inner = inner.as_message()?;
+    let field = inner.descriptor().get_field_by_name("type")?;
+    let number = inner.get_field(&field).as_enum_number()?;
+    Some(meanings::name(&field, number))
+}

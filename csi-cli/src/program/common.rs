@@ -1,0 +1,133 @@
+//! What all commands have: where the driver is, how results are written, how long to wait.
+
+use std::time::Duration;
+
+use clap::{Arg, ArgMatches, ValueHint, builder::ValueParser};
+use csi_core::Endpoint;
+use csi_core::client::Client;
+use tokio::net::UnixStream;
+
+use super::exit;
+use super::output::{Format, Stop, complain, duration};
+use crate::lifecycle::Sockets;
+
+/// What the flags of all commands say.
+pub(crate) struct Common {
+    endpoint: Option<String>,
+    controller: Option<String>,
+    pub(crate) format: Format,
+    pub(crate) timeout: Duration,
+}
+
+/// The flags of all commands.
+pub(crate) fn arguments() -> [Arg; 3] {
+    [
+        Arg::new("endpoint")
+            .long("endpoint")
+            .global(true)
+            .env("CSI_ENDPOINT")
+            .value_name("unix://PATH")
+            .value_hint(ValueHint::FilePath)
+            .help_heading("Everywhere")
+            .help("The driver's socket"),
+        Arg::new("output")
+            .long("output")
+            .short('o')
+            .global(true)
+            .value_name("FORMAT")
+            .value_parser(["table", "json"])
+            .default_value("table")
+            .help_heading("Everywhere")
+            .help("How results are written"),
+        Arg::new("timeout")
+            .long("timeout")
+            .global(true)
+            .value_name("TIME")
+            .value_parser(ValueParser::from(duration))
+            .default_value("2m")
+            .help_heading("Everywhere")
+            .help("How long to wait for an answer: 500ms, 10s, 2m; of a stream, for its next message"),
+    ]
+}
+
+/// The flag of commands that call several services.
+pub(crate) fn controller_argument() -> Arg {
+    Arg::new("controller-endpoint")
+        .long("controller-endpoint")
+        .value_name("unix://PATH")
+        .value_hint(ValueHint::FilePath)
+        .help("The controller's socket, where it is another one")
+}
+
+impl Common {
+    pub(crate) fn read(matches: &ArgMatches) -> Result<Self, Stop> {
+        let text = |name| matches.try_get_one::<String>(name).ok().flatten().cloned();
+        Ok(Self {
+            endpoint: text("endpoint").filter(|endpoint| !endpoint.is_empty()),
+            controller: text("controller-endpoint"),
+            format: if text("output").as_deref() == Some("json") { Format::Json } else { Format::Table },
+            timeout: matches.get_one("timeout").copied().unwrap_or(Duration::from_secs(120)),
+        })
+    }
+
+    /// The driver, once something listens on its socket.
+    ///
+    /// # Errors
+    /// When the endpoint is missing or wrong, and when nothing listens there.
+    pub(crate) async fn client(&self) -> Result<Client, Stop> {
+        let Some(endpoint) = &self.endpoint else {
+            let mend = "no endpoint: set CSI_ENDPOINT to the driver's socket, unix:///run/csi/csi.sock say, or give it \
+                        with --endpoint";
+            return Err(Stop::Usage(mend.to_owned()));
+        };
+        self.connect(endpoint).await
+    }
+
+    /// The socket, as it was given.
+    pub(crate) fn endpoint(&self) -> String {
+        self.endpoint.clone().unwrap_or_default()
+    }
+
+    /// The driver, and its controller, which may be at a socket of its own.
+    ///
+    /// # Errors
+    /// As [`client`](Self::client).
+    pub(crate) async fn clients(&self) -> Result<(Client, Client), Stop> {
+        let client = self.client().await?;
+        let controller = match &self.controller {
+            Some(endpoint) => self.connect(endpoint).await?,
+            None => client.clone(),
+        };
+        Ok((client, controller))
+    }
+
+    /// The same for the life of a volume.
+    ///
+    /// # Errors
+    /// As [`client`](Self::client).
+    pub(crate) async fn sockets(&self) -> Result<Sockets, Stop> {
+        let (client, controller) = self.clients().await?;
+        Ok(Sockets::new(client).controller_at(controller))
+    }
+
+    async fn connect(&self, endpoint: &str) -> Result<Client, Stop> {
+        let read: Endpoint = endpoint.parse().map_err(|_| {
+            Stop::Usage(format!(
+                "{endpoint:?} is no unix socket: write unix:///run/csi/csi.sock, or its absolute path"
+            ))
+        })?;
+        if let Err(error) = UnixStream::connect(read.path()).await {
+            let mend = match error.kind() {
+                std::io::ErrorKind::NotFound => "is the driver running, and is this its socket?",
+                std::io::ErrorKind::ConnectionRefused => "its driver has ended; start it again",
+                std::io::ErrorKind::PermissionDenied => {
+                    "run this as root, or as a user of the socket's group"
+                }
+                _ => "is this the driver's socket?",
+            };
+            complain(&format!("{read}: {error}: {mend}"));
+            return Err(Stop::Ended(exit::UNREACHABLE));
+        }
+        Ok(Client::new(&read).deadline(self.timeout))
+    }
+}

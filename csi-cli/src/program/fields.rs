@@ -1,0 +1,233 @@
+//! The fields of a request as flags, made from its descriptor.
+
+use clap::builder::ValueParser;
+use clap::{Arg, ArgAction, ArgMatches, ValueHint};
+use csi_core::Rpc;
+use csi_proto::v1;
+use prost::Message;
+use prost_reflect::{
+    DynamicMessage, FieldDescriptor, Kind, MapKey, MessageDescriptor, ReflectMessage as _, Value,
+};
+use v1::volume_content_source::{SnapshotSource, Type as Source, VolumeSource};
+
+use super::{secrets, show, values};
+use crate::lifecycle::Hidden;
+
+/// How a field is written on the command line.
+enum Form {
+    Secrets,
+    Pairs,
+    Capability,
+    Range,
+    Source,
+    Requirement,
+    Place,
+    Flag,
+    Bytes,
+    Number,
+    Text,
+}
+
+impl Form {
+    fn of(field: &FieldDescriptor) -> Option<Self> {
+        Some(match field.kind() {
+            _ if field.is_map() && field.name() == "secrets" => Self::Secrets,
+            _ if field.is_map() => Self::Pairs,
+            Kind::String => Self::Text,
+            Kind::Bool => Self::Flag,
+            Kind::Int64 => Self::Bytes,
+            Kind::Int32 => Self::Number,
+            Kind::Message(message) => match message.name() {
+                "VolumeCapability" => Self::Capability,
+                "CapacityRange" => Self::Range,
+                "VolumeContentSource" => Self::Source,
+                "TopologyRequirement" => Self::Requirement,
+                "Topology" => Self::Place,
+                _ => return None,
+            },
+            _ => return None,
+        })
+    }
+}
+
+/// The flags of a request.
+pub(crate) fn arguments(request: &MessageDescriptor) -> Vec<Arg> {
+    request.fields().flat_map(|field| of_field(&field)).collect()
+}
+
+fn flag(name: impl Into<String>, value: &'static str, help: impl Into<String>) -> Arg {
+    let name = name.into();
+    Arg::new(name.clone()).long(name).value_name(value).help(help.into()).allow_hyphen_values(true)
+}
+
+fn of_field(field: &FieldDescriptor) -> Vec<Arg> {
+    let name = field.name().replace('_', "-");
+    let words = field.name().replace('_', " ");
+    let place = ValueParser::from(values::topology);
+    match Form::of(field) {
+        Some(Form::Secrets) => secrets::arguments().into(),
+        Some(Form::Pairs) => vec![
+            flag(name, "KEY=VALUE", format!("One of the {words}; may be given again"))
+                .action(ArgAction::Append)
+                .value_parser(ValueParser::from(values::pair)),
+        ],
+        Some(Form::Capability) => {
+            let help = "How it is used: rwo,mount,ext4 or rwx,block; mount flags may follow the filesystem";
+            let more = if field.is_list() { "; may be given again" } else { "" };
+            let action = if field.is_list() { ArgAction::Append } else { ArgAction::Set };
+            vec![
+                flag("capability", "MODE,TYPE[,FS]", format!("{help}{more}"))
+                    .action(action)
+                    .value_parser(ValueParser::from(values::capability)),
+            ]
+        }
+        Some(Form::Range) => vec![
+            flag("size", "SIZE", "The least size: 1Gi, 500M, 4096")
+                .value_parser(ValueParser::from(values::size)),
+            flag("limit", "SIZE", "The greatest size").value_parser(ValueParser::from(values::size)),
+        ],
+        Some(Form::Source) => vec![
+            flag("from-snapshot", "ID", "Fill it from this snapshot"),
+            flag("from-volume", "ID", "Clone this volume").conflicts_with("from-snapshot"),
+        ],
+        Some(Form::Requirement) => ["requisite", "preferred"]
+            .map(|name| {
+                let help = format!("One of the {name} places: zone=a,rack=7; may be given again");
+                flag(name, "KEY=VALUE,…", help).action(ArgAction::Append).value_parser(place.clone())
+            })
+            .into(),
+        Some(Form::Place) => vec![flag(name, "KEY=VALUE,…", "A place: zone=a,rack=7").value_parser(place)],
+        Some(Form::Flag) => {
+            vec![Arg::new(name.clone()).long(name).action(ArgAction::SetTrue).help("For reading only")]
+        }
+        Some(Form::Bytes) => vec![
+            flag(name, "BYTES", format!("The {words}: bytes, or 4Mi"))
+                .value_parser(ValueParser::from(values::size)),
+        ],
+        Some(Form::Number) => {
+            vec![flag(name, "NUMBER", format!("The {words}, at most")).value_parser(clap::value_parser!(i32))]
+        }
+        Some(Form::Text) if field.is_list() => {
+            vec![
+                flag(name, "ID", format!("One of the {words}; may be given again")).action(ArgAction::Append),
+            ]
+        }
+        Some(Form::Text) if name.ends_with("-path") => {
+            vec![flag(name, "PATH", format!("The {words}")).value_hint(ValueHint::AnyPath)]
+        }
+        Some(Form::Text) => vec![flag(name, "TEXT", format!("The {words}"))],
+        None => Vec::new(),
+    }
+}
+
+/// Puts what the command line says into the request. What a secret is, `hidden` learns.
+///
+/// # Errors
+/// When secrets are on the command line, or can't be read.
+pub(crate) fn fill(
+    rpc: Rpc,
+    request: &mut DynamicMessage,
+    matches: &ArgMatches,
+    hidden: &mut Hidden,
+) -> Result<(), String> {
+    for field in request.descriptor().fields() {
+        let value = match Form::of(&field) {
+            Some(Form::Secrets) => {
+                let given = secrets::read(matches)?;
+                Some(given.of(rpc)).filter(|given| !given.is_empty()).map(map)
+            }
+            Some(form) => value_of(&form, &field, request, matches),
+            None => None,
+        };
+        if let Some(value) = value {
+            request.set_field(&field, value);
+        }
+    }
+    show::hide(request, hidden);
+    Ok(())
+}
+
+fn value_of(
+    form: &Form,
+    field: &FieldDescriptor,
+    request: &DynamicMessage,
+    matches: &ArgMatches,
+) -> Option<Value> {
+    let name = field.name().replace('_', "-");
+    let inner = || match field.kind() {
+        Kind::Message(message) => message,
+        _ => unreachable!("the form is one of a message"),
+    };
+    Some(match form {
+        Form::Secrets => return None,
+        Form::Pairs => map(matches.get_many::<(String, String)>(&name)?.cloned()),
+        Form::Capability if field.is_list() => {
+            let given = matches.get_many::<v1::VolumeCapability>("capability")?;
+            Value::List(given.map(|one| dynamic(&inner(), one)).collect())
+        }
+        Form::Capability => dynamic(&inner(), matches.get_one::<v1::VolumeCapability>("capability")?),
+        Form::Range => {
+            let (size, limit) = (matches.get_one::<i64>("size"), matches.get_one::<i64>("limit"));
+            size.or(limit)?;
+            let mut range = match request.get_field(field).as_ref() {
+                Value::Message(range) => range.clone(),
+                _ => DynamicMessage::new(inner()),
+            };
+            for (name, value) in [("required_bytes", size), ("limit_bytes", limit)] {
+                if let Some(value) = value {
+                    range.set_field_by_name(name, Value::I64(*value));
+                }
+            }
+            Value::Message(range)
+        }
+        Form::Source => {
+            let text = |name| matches.get_one::<String>(name).cloned();
+            let snapshot =
+                text("from-snapshot").map(|snapshot_id| Source::Snapshot(SnapshotSource { snapshot_id }));
+            let volume = text("from-volume").map(|volume_id| Source::Volume(VolumeSource { volume_id }));
+            dynamic(&inner(), &v1::VolumeContentSource { r#type: Some(snapshot.or(volume)?) })
+        }
+        Form::Requirement => {
+            let places =
+                |name| matches.get_many::<v1::Topology>(name).map(|all| all.cloned().collect::<Vec<_>>());
+            let (requisite, preferred) = (places("requisite"), places("preferred"));
+            if requisite.is_none() && preferred.is_none() {
+                return None;
+            }
+            let (requisite, preferred) = (requisite.unwrap_or_default(), preferred.unwrap_or_default());
+            dynamic(&inner(), &v1::TopologyRequirement { requisite, preferred })
+        }
+        Form::Place => dynamic(&inner(), matches.get_one::<v1::Topology>(&name)?),
+        Form::Flag => matches.get_flag(&name).then_some(Value::Bool(true))?,
+        Form::Bytes => Value::I64(*matches.get_one(&name)?),
+        Form::Number => Value::I32(*matches.get_one(&name)?),
+        Form::Text if field.is_list() => {
+            Value::List(matches.get_many::<String>(&name)?.cloned().map(Value::String).collect())
+        }
+        Form::Text => Value::String(matches.get_one::<String>(&name)?.clone()),
+    })
+}
+
+fn map(pairs: impl IntoIterator<Item = (String, String)>) -> Value {
+    Value::Map(pairs.into_iter().map(|(key, value)| (MapKey::String(key), Value::String(value))).collect())
+}
+
+/// A message of csi-proto as one that is known by its descriptor.
+fn dynamic(descriptor: &MessageDescriptor, message: &impl Message) -> Value {
+    let decoded = DynamicMessage::decode(descriptor.clone(), message.encode_to_vec().as_slice());
+    Value::Message(decoded.expect("both are of one descriptor"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_field_of_every_request_has_a_flag() {
+        for rpc in Rpc::ALL {
+            for field in crate::program::rpcs::method(*rpc).input().fields() {
+                assert!(!of_field(&field).is_empty(), "{}", field.full_name());
+            }
+        }
+    }
+}

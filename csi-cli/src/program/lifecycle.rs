@@ -1,0 +1,302 @@
+//! `csi lifecycle`: a volume's whole life against any driver.
+
+use std::collections::BTreeMap;
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use clap::builder::ValueParser;
+use clap::{Arg, ArgAction, ArgMatches, Command, ValueHint};
+use csi_proto::v1;
+use v1::volume_capability::AccessType;
+
+use super::common::{self, Common};
+use super::output::{Format, Stop};
+use super::{exit, secrets, values};
+use crate::lifecycle::{
+    self, Begun, Caller, Caught, Content, Failure, Keep, Looks, Outcome, Places, Premade, Report, Signals,
+    Sockets, Undone, Wanted, meet,
+};
+
+pub(crate) const NAME: &str = "lifecycle";
+
+const HELP: &str = "\
+Takes a volume through its life, every call twice: create, validate, attach, stage, publish to one target or
+two, write and read, stats, snapshot, expand, and all the way back. What the driver does not offer is left out
+and said so. When a step fails, and after Ctrl-C, everything is taken back; what can't be is named, with the
+commands that do it.";
+
+const EXAMPLES: &str = "\
+Examples:
+  csi lifecycle
+  csi lifecycle --capability rwo,mount,xfs --size 512Mi --grown 1Gi --parameters pool=fast
+  csi lifecycle --capability rwo,block --secrets-file secrets
+  csi lifecycle --volume-id pvc-1 --no-mount-access --staging /var/lib/kubelet/x --target /var/lib/kubelet/y
+  csi lifecycle --no-node";
+
+pub(crate) fn command() -> Command {
+    Command::new(NAME)
+        .about("Take a volume through its whole life, and leave nothing behind")
+        .long_about(HELP)
+        .args(volume_arguments())
+        .args(place_arguments())
+        .arg(common::controller_argument())
+        .args(secrets::arguments())
+        .after_help(EXAMPLES)
+}
+
+fn flag(name: &'static str, value: &'static str, help: &'static str) -> Arg {
+    Arg::new(name).long(name).value_name(value).help(help)
+}
+
+fn volume_arguments() -> [Arg; 7] {
+    let pairs = ValueParser::from(values::pair);
+    [
+        flag("name", "NAME", "The name that CreateVolume gets [default: csi-lifecycle- and numbers]"),
+        flag("capability", "MODE,TYPE[,FS]", "How it is used: rwo,mount,ext4 or rwx,block")
+            .default_value("rwo,mount")
+            .value_parser(ValueParser::from(values::capability)),
+        flag("size", "SIZE", "Its size at first")
+            .default_value("512Mi")
+            .value_parser(ValueParser::from(values::size)),
+        flag("grown", "SIZE", "Its size later [default: twice the first]")
+            .value_parser(ValueParser::from(values::size)),
+        flag("parameters", "KEY=VALUE", "One of the parameters; may be given again")
+            .action(ArgAction::Append)
+            .value_parser(pairs.clone()),
+        flag(
+            "volume-id",
+            "ID",
+            "Use this volume, which is there and stays: it is not written to, grown or deleted",
+        ),
+        flag(
+            "volume-context",
+            "KEY=VALUE",
+            "Its volume context, as CreateVolume answered; may be given again",
+        )
+        .action(ArgAction::Append)
+        .requires("volume-id")
+        .value_parser(pairs),
+    ]
+}
+
+fn place_arguments() -> [Arg; 5] {
+    let path = clap::value_parser!(PathBuf);
+    let switch = |name: &'static str, help| Arg::new(name).long(name).action(ArgAction::SetTrue).help(help);
+    [
+        flag("staging", "DIR", "An existing directory to stage below [default: a temporary one]")
+            .value_parser(path.clone())
+            .value_hint(ValueHint::DirPath),
+        flag("target", "DIR", "An existing directory to publish below [default: a temporary one]")
+            .value_parser(path)
+            .value_hint(ValueHint::DirPath),
+        switch("no-node", "Put the volume on no node").conflicts_with_all(["staging", "target"]),
+        switch(
+            "no-mount-access",
+            "The driver mounts where this program does not see it: call, and don't look",
+        ),
+        switch("keep", "Stop before the volume is unpublished, and print the commands that take all back"),
+    ]
+}
+
+pub(crate) async fn run(matches: &ArgMatches, common: &Common) -> Result<(), Stop> {
+    let wanted = wanted(matches)?;
+    // Before anything is made that a signal would leave behind.
+    let mut signals = Signals::take()?;
+    let sockets = common.sockets().await?;
+    let mut report = match common.format {
+        Format::Table => Report::new(),
+        Format::Json => Report::new().json(),
+    };
+    report.hide(&wanted.secrets.hidden());
+    let place = match matches.get_flag("no-node") {
+        true => None,
+        false => Some(Place::make(matches)?),
+    };
+    let mut begun = Begun::default();
+    let end = tokio::select! {
+        biased;
+        caught = signals.next() => End::Caught(caught),
+        outcome = live(common, &sockets, &wanted, place.as_ref(), &mut report, &mut begun) => match outcome {
+            Ok(()) => End::Well,
+            Err(failure) => End::Failed(failure),
+        },
+    };
+    match &end {
+        End::Well => {}
+        End::Failed(failure) => tell_failure(&mut report, failure, &wanted),
+        End::Caught(caught) => report.left_out(caught.name, "stops here"),
+    }
+    let undone = match wanted.keep {
+        Keep::Everything if matches!(end, End::Well) => begun.kept(),
+        _ => tokio::select! {
+            undone = begun.undo(&sockets) => undone,
+            // Whoever asks twice waits no longer.
+            caught = signals.next() => Undone { failed: vec![format!("{} again", caught.name)], ..begun.kept() },
+        },
+    };
+    if let Some(place) = place {
+        place.remove();
+    }
+    match conclude(&report, &end, &undone, wanted.keep) {
+        exit::DONE => Ok(()),
+        status => Err(Stop::Ended(status)),
+    }
+}
+
+/// How the steps ended.
+enum End {
+    Well,
+    Failed(Failure),
+    Caught(Caught),
+}
+
+async fn live(
+    common: &Common,
+    sockets: &Sockets,
+    wanted: &Wanted,
+    place: Option<&Place>,
+    report: &mut Report,
+    begun: &mut Begun,
+) -> Outcome<()> {
+    report.heading(&common.endpoint());
+    let mut caller = Caller::new(sockets.clone(), common.timeout, report);
+    let offers = meet(&mut caller).await?;
+    lifecycle::play(&mut caller, &offers, wanted, place.map(|place| &place.places), begun).await
+}
+
+fn wanted(matches: &ArgMatches) -> Result<Wanted, Stop> {
+    let pairs = |name| -> BTreeMap<String, String> {
+        matches.get_many::<(String, String)>(name).into_iter().flatten().cloned().collect()
+    };
+    let capability = matches.get_one::<v1::VolumeCapability>("capability").cloned().unwrap_or_default();
+    let size = *matches.get_one::<i64>("size").unwrap_or_else(|| unreachable!("it has a default"));
+    let grown = matches.get_one::<i64>("grown").copied().unwrap_or(size.saturating_mul(2));
+    if grown < size {
+        return Err(Stop::Usage("--grown is less than --size: volumes do not shrink".to_owned()));
+    }
+    let name = matches.get_one::<String>("name").cloned().unwrap_or_else(own_name);
+    if name.is_empty() || name.contains('/') || name.starts_with('.') {
+        return Err(Stop::Usage(format!(
+            "--name {name:?}: it is a directory's name too, so no path and no dot"
+        )));
+    }
+    let volume = matches.get_one::<String>("volume-id").cloned();
+    let mut wanted = Wanted::new(name, Content::Files, size, grown);
+    match capability.access_type {
+        Some(AccessType::Mount(mount)) => {
+            (wanted.fs_type, wanted.mount_flags) = (mount.fs_type, mount.mount_flags);
+            wanted.mount_group = mount.volume_mount_group;
+        }
+        _ => wanted.content = Content::Device,
+    }
+    // A mode that is said is taken; by default it is the driver's best for two targets.
+    let is_default = matches.value_source("capability") == Some(clap::parser::ValueSource::DefaultValue);
+    wanted.mode = capability.access_mode.filter(|_| !is_default).map(|mode| mode.mode());
+    wanted.title =
+        volume.as_ref().map_or(wanted.name.clone(), |volume| format!("{volume}, which is there already"));
+    wanted.parameters = pairs("parameters");
+    wanted.secrets = secrets::read(matches)?;
+    wanted.premade = volume.map(|id| Premade { id, context: pairs("volume-context") });
+    if matches.get_flag("no-mount-access") {
+        wanted.looks = Looks::Nowhere;
+    }
+    if matches.get_flag("keep") {
+        wanted.keep = Keep::Everything;
+    }
+    Ok(wanted)
+}
+
+/// One that no other run has.
+fn own_name() -> String {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    format!("csi-lifecycle-{}-{}", now.as_secs(), std::process::id())
+}
+
+/// Where volumes are put, and the directory that was made for it.
+struct Place {
+    places: Places,
+    made: Option<PathBuf>,
+}
+
+impl Place {
+    fn make(matches: &ArgMatches) -> Result<Self, Stop> {
+        let given = |name| matches.get_one::<PathBuf>(name).map(|path| existing(name, path)).transpose();
+        let (staging, target) = (given("staging")?, given("target")?);
+        let made = match (&staging, &target) {
+            (Some(_), Some(_)) => None,
+            _ => Some(temporary()?),
+        };
+        let place = |given: Option<PathBuf>| given.or_else(|| made.clone()).unwrap_or_default();
+        Ok(Self { places: Places { staging: place(staging), target: place(target) }, made })
+    }
+
+    /// One that is not empty stays: what is in it is named as what is left.
+    fn remove(self) {
+        if let Some(made) = self.made {
+            let _ = std::fs::remove_dir(made);
+        }
+    }
+}
+
+/// A directory that is there, by its absolute path, which drivers want.
+fn existing(name: &str, path: &Path) -> Result<PathBuf, Stop> {
+    let wrong = |reason: &str| Stop::Usage(format!("--{name} {}: {reason}", path.display()));
+    let path = path.canonicalize().map_err(|error| wrong(&error.to_string()))?;
+    if !path.is_dir() || path.to_str().is_none() {
+        return Err(wrong("name a directory that is there, by a path that is UTF-8"));
+    }
+    Ok(path)
+}
+
+fn temporary() -> Result<PathBuf, Stop> {
+    let path = std::env::temp_dir().join(own_name());
+    let made = std::fs::DirBuilder::new().mode(0o700).create(&path);
+    made.map_err(|error| Stop::Usage(format!("{}: {error}; give --staging and --target", path.display())))?;
+    existing("target", &path)
+}
+
+fn tell_failure(report: &mut Report, failure: &Failure, wanted: &Wanted) {
+    report.failed(&failure.step, &failure.reason, &[]);
+    if wanted.looks != Looks::Nowhere && failure.reason.starts_with("nothing is mounted at") {
+        report.detail("a driver that has mounts of its own is not seen from here: --no-mount-access");
+    }
+}
+
+/// Prints how it ended, and answers with the exit status.
+fn conclude(report: &Report, end: &End, undone: &Undone, keep: Keep) -> u8 {
+    for done in &undone.done {
+        report.detail(done);
+    }
+    for failed in &undone.failed {
+        report.detail(&format!("not taken back: {failed}"));
+    }
+    if !undone.left.is_empty() {
+        report.heading("what is left, and what takes it back:");
+        undone.left.iter().for_each(|command| report.command(command));
+    }
+    let left = match undone.left.len() {
+        0 => "nothing is left".to_owned(),
+        _ if keep == Keep::Everything && matches!(end, End::Well) => "all is kept".to_owned(),
+        1 => "1 thing is left".to_owned(),
+        more => format!("{more} things are left"),
+    };
+    match end {
+        End::Well if undone.failed.is_empty() => {
+            report.all_well(&left);
+            exit::DONE
+        }
+        End::Well => {
+            report.ended("the steps went well, but not taking back", &left);
+            exit::FAILED
+        }
+        End::Failed(failure) => {
+            report.ended(&format!("{} failed", failure.step.trim()), &left);
+            exit::FAILED
+        }
+        End::Caught(caught) => {
+            report.ended(&format!("stopped by {}", caught.name), &left);
+            if undone.left.is_empty() { caught.status() } else { exit::FAILED }
+        }
+    }
+}

@@ -1,0 +1,136 @@
+//! The program `csi`: its command line, its commands, its exit status.
+
+mod call;
+mod capabilities;
+mod common;
+mod completion;
+mod exit;
+mod fields;
+mod lifecycle;
+mod meanings;
+mod output;
+mod rpc;
+mod rpcs;
+mod secrets;
+mod show;
+mod table;
+mod values;
+mod watch;
+mod whole_request;
+
+use std::ffi::OsString;
+
+use clap::{ArgMatches, Command};
+
+use common::Common;
+use output::{Stop, complain};
+
+const EXAMPLES: &str = "\
+Examples:
+  export CSI_ENDPOINT=unix:///run/csi/csi.sock
+  csi capabilities
+  csi controller create-volume --name pvc-1 --capability rwo,mount,ext4 --size 1Gi
+  csi controller list-volumes --all --output json
+  csi node publish-volume --help
+  csi watch --interval 10s
+  csi lifecycle --capability rwo,mount,xfs --size 512Mi --grown 1Gi
+  source <(csi completion bash)
+
+Secrets are never given by value: --secrets-file FILE, or --secrets-env KEY=VARIABLE. Neither the
+output nor an error shows them, whatever the driver answers.
+";
+
+/// Runs the program with these arguments, the first of which is its name, and answers with its exit status.
+pub fn run(arguments: impl IntoIterator<Item = OsString>) -> u8 {
+    let matches = match command().try_get_matches_from(arguments) {
+        Ok(matches) => matches,
+        Err(error) => {
+            // Whoever asked may be gone: `csi --help | head -1`.
+            let _ = error.print();
+            return if error.use_stderr() { exit::USAGE } else { exit::DONE };
+        }
+    };
+    match dispatch(&matches) {
+        Ok(()) | Err(Stop::Unread) => exit::DONE,
+        Err(Stop::Ended(status)) => status,
+        Err(Stop::Unwritten(error)) => {
+            complain(&format!("the output can't be written: {error}"));
+            exit::FAILED
+        }
+        Err(Stop::Usage(reason)) => {
+            complain(&reason);
+            exit::USAGE
+        }
+    }
+}
+
+/// The whole command line.
+pub(crate) fn command() -> Command {
+    let services = rpcs::GROUPS.map(|(service, name, about)| {
+        let rpcs = rpcs::of(service).map(|rpc| rpc::command(rpc, name));
+        Command::new(name)
+            .about(about)
+            .subcommand_required(true)
+            .arg_required_else_help(true)
+            .subcommands(rpcs)
+    });
+    Command::new("csi")
+        .version(env!("CARGO_PKG_VERSION"))
+        .about(
+            "A client for any CSI driver: calls it, shows what it can do, watches its health, tries it out",
+        )
+        .max_term_width(100)
+        .subcommand_required(true)
+        .arg_required_else_help(true)
+        .args(common::arguments())
+        .subcommands(services)
+        .subcommands([capabilities::command(), watch::command(), lifecycle::command(), completion::command()])
+        .after_help(format!("{EXAMPLES}\n{}", exit::HELP))
+}
+
+fn dispatch(matches: &ArgMatches) -> Result<(), Stop> {
+    let (name, inner) = matches.subcommand().unwrap_or_else(|| unreachable!("clap asks for one"));
+    if name == completion::NAME {
+        return completion::run(inner);
+    }
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| Stop::Usage(format!("the runtime does not start: {error}")))?;
+    runtime.block_on(async {
+        match name {
+            capabilities::NAME => capabilities::run(inner, &Common::read(inner)?).await,
+            watch::NAME => watch::run(inner, &Common::read(inner)?).await,
+            lifecycle::NAME => lifecycle::run(inner, &Common::read(inner)?).await,
+            service => {
+                let (name, inner) = inner.subcommand().unwrap_or_else(|| unreachable!("clap asks for one"));
+                let rpc = rpcs::named(service, name).unwrap_or_else(|| unreachable!("clap knows the names"));
+                rpc::run(rpc, inner, &Common::read(inner)?).await
+            }
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_does_not_contradict_itself() {
+        command().debug_assert();
+    }
+
+    #[test]
+    fn every_example_is_a_command_line_that_is_taken() {
+        let lines = EXAMPLES.lines().filter_map(|line| line.strip_prefix("  csi "));
+        let mut examples: Vec<String> = lines.map(str::to_owned).collect();
+        assert!(examples.len() >= 6);
+        for (service, group, _) in rpcs::GROUPS {
+            examples.extend(rpcs::of(service).map(|rpc| rpc::example(rpc, group)["csi ".len()..].to_owned()));
+        }
+        for example in examples.iter().filter(|example| !example.ends_with("--help")) {
+            let words = std::iter::once("csi").chain(example.split_whitespace());
+            if let Err(error) = command().try_get_matches_from(words) {
+                panic!("{example}: {error}");
+            }
+        }
+    }
+}

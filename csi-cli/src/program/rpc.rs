@@ -1,0 +1,138 @@
+//! The RPCs as commands: one way for all 36.
+
+use std::path::PathBuf;
+
+use clap::{Arg, ArgAction, ArgMatches, Command, ValueHint};
+use csi_core::Rpc;
+use prost_reflect::{DynamicMessage, Kind, Value};
+
+use super::common::Common;
+use super::output::{Format, Stop, print, refused};
+use super::table::Shown;
+use super::{call, fields, rpcs, show, whole_request};
+use crate::lifecycle::Hidden;
+
+/// The fields of requests and answers that come in pages.
+const TOKEN: &str = "starting_token";
+const NEXT: &str = "next_token";
+
+/// An example of the command, as the help shows it.
+pub(crate) fn example(rpc: Rpc, group: &str) -> String {
+    let (_, arguments) = rpcs::help(rpc);
+    format!("csi {group} {} {arguments}", rpcs::subcommand(rpc)).trim_end().to_owned()
+}
+
+/// The command of an RPC.
+pub(crate) fn command(rpc: Rpc, group: &str) -> Command {
+    let method = rpcs::method(rpc);
+    let request = Arg::new("request")
+        .long("request")
+        .value_name("FILE")
+        .value_parser(clap::value_parser!(PathBuf))
+        .value_hint(ValueHint::FilePath)
+        .help("The whole request as protobuf JSON, - for standard input; other flags change it");
+    let dry_run = Arg::new("dry-run")
+        .long("dry-run")
+        .action(ArgAction::SetTrue)
+        .help("Print the request as JSON, without its secrets, and send nothing");
+    let mut command = Command::new(rpcs::subcommand(rpc))
+        .alias(rpc.name())
+        .about(rpcs::help(rpc).0)
+        .args(fields::arguments(&method.input()))
+        .args([request, dry_run])
+        .after_help(format!("Calls {}.{rpc}.\n\nExample:\n  {}", rpc.service(), example(rpc, group)));
+    if is_paged(rpc) {
+        let help = "Ask for every page, and print each as it comes";
+        command = command.arg(Arg::new("all").long("all").action(ArgAction::SetTrue).help(help));
+    }
+    command
+}
+
+fn is_paged(rpc: Rpc) -> bool {
+    rpcs::method(rpc).input().get_field_by_name(TOKEN).is_some()
+}
+
+/// Calls it, and prints what it answers.
+pub(crate) async fn run(rpc: Rpc, matches: &ArgMatches, common: &Common) -> Result<(), Stop> {
+    let mut hidden = Hidden::default();
+    let method = rpcs::method(rpc);
+    let mut request = match matches.get_one::<PathBuf>("request") {
+        Some(path) => whole_request::read(path, &method.input(), &mut hidden)?,
+        None => DynamicMessage::new(method.input()),
+    };
+    fields::fill(rpc, &mut request, matches, &mut hidden)?;
+    if matches.get_flag("dry-run") {
+        show::redact(&mut request, &hidden);
+        return print(&format!("{:#}", show::json(&request)));
+    }
+    let client = common.client().await?;
+    let is_all = is_paged(rpc) && matches.get_flag("all");
+    let mut printer = Printer {
+        rpc,
+        hidden: &hidden,
+        format: common.format,
+        shown: Shown::default(),
+        is_one: !is_all && !method.is_server_streaming(),
+    };
+    loop {
+        let mut next = None;
+        let answered = call::call(&client, rpc, request.clone(), common.timeout, |mut answer| {
+            if is_all {
+                next = take_next(&mut answer);
+            }
+            printer.print(answer)
+        });
+        match answered.await {
+            Ok(()) => {}
+            Err(call::Ended::Refused(status)) => return Err(refused(rpc, &status, &hidden)),
+            Err(call::Ended::Stopped(stop)) => return Err(stop),
+        }
+        let Some(token) = next else { return Ok(()) };
+        let token = Value::String(token);
+        if request.get_field_by_name(TOKEN).as_deref() == Some(&token) {
+            return Err(Stop::failed(
+                "the driver's next_token is the starting_token again: it would never end",
+            ));
+        }
+        request.set_field_by_name(TOKEN, token);
+    }
+}
+
+/// The token of the next page, taken out of this one.
+fn take_next(answer: &mut DynamicMessage) -> Option<String> {
+    let token = answer.get_field_by_name(NEXT)?.as_str().unwrap_or_default().to_owned();
+    answer.clear_field_by_name(NEXT);
+    Some(token).filter(|token| !token.is_empty())
+}
+
+/// Prints answers as they come.
+struct Printer<'h> {
+    rpc: Rpc,
+    hidden: &'h Hidden,
+    format: Format,
+    shown: Shown,
+    /// There is one answer and no more.
+    is_one: bool,
+}
+
+impl Printer<'_> {
+    fn print(&mut self, mut answer: DynamicMessage) -> Result<(), Stop> {
+        show::redact(&mut answer, self.hidden);
+        match self.format {
+            Format::Json if self.is_one => print(&format!("{:#}", show::json(&answer))),
+            Format::Json => print(&show::json(&answer).to_string()),
+            Format::Table => {
+                let lines = self.shown.lines(&answer);
+                if lines.is_empty() && self.is_one {
+                    return print(if self.is_list() { "none" } else { "done" });
+                }
+                lines.iter().try_for_each(|line| print(line))
+            }
+        }
+    }
+
+    fn is_list(&self) -> bool {
+        let answer = rpcs::method(self.rpc).output();
+        answer.fields().any(|field| field.is_list() && matches!(field.kind(), Kind::Message(_)))
+    }
+}

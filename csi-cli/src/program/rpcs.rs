@@ -1,0 +1,165 @@
+//! The RPCs as subcommands: where each is found, what it does, and an example.
+
+use std::sync::LazyLock;
+
+use csi_core::{Rpc, Service};
+use prost_reflect::{DescriptorPool, MethodDescriptor};
+
+/// What the help says of an RPC, and its example's arguments.
+const HELP: &[(Rpc, &str, &str)] = &[
+    (Rpc::GetPluginInfo, "The plugin's name and version", ""),
+    (Rpc::GetPluginCapabilities, "What kinds of service the plugin has", ""),
+    (Rpc::Probe, "Whether the plugin is ready", ""),
+    (Rpc::CreateVolume, "Create a volume, or find it", "--name pvc-1 --capability rwo,mount,ext4 --size 1Gi"),
+    (Rpc::DeleteVolume, "Delete a volume", "--volume-id pvc-1"),
+    (
+        Rpc::ControllerPublishVolume,
+        "Attach a volume to a node",
+        "--volume-id pvc-1 --node-id node-a --capability rwo,mount,ext4",
+    ),
+    (Rpc::ControllerUnpublishVolume, "Detach a volume from a node", "--volume-id pvc-1 --node-id node-a"),
+    (
+        Rpc::ValidateVolumeCapabilities,
+        "Whether a volume can be used in these ways",
+        "--volume-id pvc-1 --capability rwo,mount,ext4",
+    ),
+    (Rpc::ListVolumes, "List volumes, a page at a time", "--max-entries 100"),
+    (Rpc::ControllerListVolumeHealth, "The health of volumes that are not well", "--max-entries 100"),
+    (Rpc::ControllerGetVolumeHealth, "The health of one volume", "--volume-id pvc-1"),
+    (Rpc::GetCapacity, "How much room there is", "--parameters pool=fast"),
+    (Rpc::ControllerGetCapabilities, "What the controller can do", ""),
+    (Rpc::CreateSnapshot, "Cut a snapshot of a volume", "--source-volume-id pvc-1 --name snap-1"),
+    (Rpc::DeleteSnapshot, "Delete a snapshot", "--snapshot-id snap-1"),
+    (Rpc::ListSnapshots, "List snapshots, a page at a time", "--source-volume-id pvc-1"),
+    (Rpc::GetSnapshot, "One snapshot", "--snapshot-id snap-1"),
+    (Rpc::ControllerExpandVolume, "Make a volume larger", "--volume-id pvc-1 --size 2Gi"),
+    (Rpc::ControllerGetVolume, "One volume, and where it is attached", "--volume-id pvc-1"),
+    (
+        Rpc::ControllerModifyVolume,
+        "Change a volume's mutable parameters",
+        "--volume-id pvc-1 --mutable-parameters iops=500",
+    ),
+    (Rpc::GroupControllerGetCapabilities, "What the group controller can do", ""),
+    (
+        Rpc::CreateVolumeGroupSnapshot,
+        "Cut snapshots of several volumes at one moment",
+        "--name group-1 --source-volume-ids pvc-1 --source-volume-ids pvc-2",
+    ),
+    (
+        Rpc::DeleteVolumeGroupSnapshot,
+        "Delete a group of snapshots",
+        "--group-snapshot-id group-1 --snapshot-ids snap-1",
+    ),
+    (
+        Rpc::GetVolumeGroupSnapshot,
+        "One group of snapshots",
+        "--group-snapshot-id group-1 --snapshot-ids snap-1",
+    ),
+    (Rpc::GetMetadataAllocated, "Which blocks of a snapshot hold data, as they come", "--snapshot-id snap-1"),
+    (
+        Rpc::GetMetadataDelta,
+        "Which blocks changed between two snapshots, as they come",
+        "--base-snapshot-id snap-1 --target-snapshot-id snap-2",
+    ),
+    (
+        Rpc::NodeStageVolume,
+        "Make a volume ready on the node",
+        "--volume-id pvc-1 --staging-target-path /mnt/staging --capability rwo,mount,ext4",
+    ),
+    (Rpc::NodeUnstageVolume, "Undo stage-volume", "--volume-id pvc-1 --staging-target-path /mnt/staging"),
+    (
+        Rpc::NodePublishVolume,
+        "Bring a volume to a target",
+        "--volume-id pvc-1 --staging-target-path /mnt/staging --target-path /mnt/pod --capability rwo,mount,ext4",
+    ),
+    (Rpc::NodeUnpublishVolume, "Undo publish-volume", "--volume-id pvc-1 --target-path /mnt/pod"),
+    (Rpc::NodeGetVolumeStats, "How full a volume is", "--volume-id pvc-1 --volume-path /mnt/pod"),
+    (Rpc::NodeGetVolumeHealth, "The health of a volume on the node", "--volume-id pvc-1"),
+    (Rpc::NodeGetStorageHealth, "Whether the node reaches its storage", ""),
+    (
+        Rpc::NodeExpandVolume,
+        "Grow a volume's filesystem",
+        "--volume-id pvc-1 --volume-path /mnt/pod --size 2Gi",
+    ),
+    (Rpc::NodeGetCapabilities, "What the node can do", ""),
+    (Rpc::NodeGetInfo, "The node's id, limit and topology", ""),
+];
+
+/// The descriptor of the spec's messages.
+pub(crate) static POOL: LazyLock<DescriptorPool> = LazyLock::new(|| {
+    DescriptorPool::decode(csi_proto::FILE_DESCRIPTOR_SET).expect("csi-proto's descriptor decodes")
+});
+
+/// The services as subcommands, and what the help says of each.
+pub(crate) const GROUPS: [(Service, &str, &str); 5] = [
+    (Service::Identity, "identity", "Who the plugin is, and whether it is ready"),
+    (Service::Controller, "controller", "Volumes and snapshots, as the storage sees them"),
+    (Service::Node, "node", "Volumes on a node: staged, published, grown"),
+    (Service::GroupController, "group", "Snapshots of several volumes at one moment"),
+    (Service::SnapshotMetadata, "snapshot-metadata", "Which blocks of a snapshot hold data, or changed"),
+];
+
+/// The RPCs of a service.
+pub(crate) fn of(service: Service) -> impl Iterator<Item = Rpc> {
+    Rpc::ALL.iter().copied().filter(move |rpc| rpc.service() == service)
+}
+
+/// The subcommand of an RPC: its name without what its service's subcommand says already.
+pub(crate) fn subcommand(rpc: Rpc) -> String {
+    let name = rpc.name();
+    let short = match rpc.service() {
+        Service::Controller => name.strip_prefix("Controller").unwrap_or(name).to_owned(),
+        Service::Node => name.strip_prefix("Node").unwrap_or(name).to_owned(),
+        Service::GroupController => {
+            name.strip_prefix("GroupController").unwrap_or(name).replace("VolumeGroup", "Group")
+        }
+        Service::SnapshotMetadata => name.strip_prefix("GetMetadata").unwrap_or(name).to_owned(),
+        _ => name.to_owned(),
+    };
+    let mut words = String::new();
+    for letter in short.chars() {
+        if letter.is_uppercase() && !words.is_empty() {
+            words.push('-');
+        }
+        words.extend(letter.to_lowercase());
+    }
+    words
+}
+
+/// The RPC of a subcommand.
+pub(crate) fn named(group: &str, name: &str) -> Option<Rpc> {
+    let (service, ..) = GROUPS.into_iter().find(|row| row.1 == group)?;
+    of(service).find(|rpc| subcommand(*rpc) == name)
+}
+
+/// What the help says of an RPC, and its example's arguments.
+pub(crate) fn help(rpc: Rpc) -> (&'static str, &'static str) {
+    HELP.iter().find(|row| row.0 == rpc).map_or(("", ""), |row| (row.1, row.2))
+}
+
+/// Its descriptor.
+pub(crate) fn method(rpc: Rpc) -> MethodDescriptor {
+    let service = POOL.get_service_by_name(&format!("csi.v1.{}", rpc.service()));
+    let service = service.expect("the descriptor has every service");
+    service.methods().find(|method| method.name() == rpc.name()).expect("the descriptor has every RPC")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn every_rpc_has_its_own_place_and_its_help() {
+        let places: BTreeSet<_> =
+            Rpc::ALL.iter().map(|rpc| (rpc.service().to_string(), subcommand(*rpc))).collect();
+        assert_eq!(places.len(), 36);
+        for rpc in Rpc::ALL {
+            assert!(!help(*rpc).0.is_empty(), "{rpc}");
+            assert_eq!(method(*rpc).name(), rpc.name());
+        }
+        assert_eq!(subcommand(Rpc::CreateVolumeGroupSnapshot), "create-group-snapshot");
+        assert_eq!(subcommand(Rpc::GetMetadataAllocated), "allocated");
+        assert_eq!(subcommand(Rpc::NodeStageVolume), "stage-volume");
+    }
+}

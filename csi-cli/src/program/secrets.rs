@@ -1,0 +1,125 @@
+//! Secrets as the command line names them: by a file or by a variable, never by value.
+
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+
+use clap::builder::ValueParser;
+use clap::{Arg, ArgAction, ArgMatches, ValueHint};
+
+use csi_proto::redact::TOKENS_KEY;
+use serde_json::Value;
+
+use super::values;
+use crate::lifecycle::{Hidden, Secrets};
+
+const REFUSED: &str = "secrets on the command line can be read by every process of the machine: give them with \
+                       --secrets-file FILE or --secrets-env KEY=VARIABLE, and change those that were given here";
+
+/// The flags by which secrets are named.
+pub(crate) fn arguments() -> [Arg; 3] {
+    [
+        Arg::new("secrets-file")
+            .long("secrets-file")
+            .value_name("FILE")
+            .value_parser(clap::value_parser!(PathBuf))
+            .value_hint(ValueHint::FilePath)
+            .help("Secrets: lines of key=value, [RPC] before those of one RPC alone, or a JSON object; - is standard input"),
+        Arg::new("secrets-env")
+            .long("secrets-env")
+            .value_name("KEY=VARIABLE")
+            .action(ArgAction::Append)
+            .value_parser(ValueParser::from(values::pair))
+            .help("The secret KEY is in this variable of the environment; may be given again"),
+        // What other tools have. It is taken so that no error of the parser tells of it.
+        Arg::new("secrets")
+            .long("secrets")
+            .alias("secret")
+            .hide(true)
+            .num_args(0..)
+            .action(ArgAction::Append)
+            .allow_hyphen_values(true),
+    ]
+}
+
+/// Reads them.
+///
+/// # Errors
+/// What is wrong; never a secret.
+pub(crate) fn read(matches: &ArgMatches) -> Result<Secrets, String> {
+    if matches.contains_id("secrets") {
+        return Err(REFUSED.to_owned());
+    }
+    let mut secrets = match matches.get_one::<PathBuf>("secrets-file") {
+        Some(path) => of_file(path)?,
+        None => Secrets::default(),
+    };
+    for (key, variable) in matches.get_many::<(String, String)>("secrets-env").into_iter().flatten() {
+        // A value that stands where the name of a variable should is not repeated.
+        let value = std::env::var(variable).map_err(|_| {
+            format!("--secrets-env {key}=…: the environment has no such variable, or it is not UTF-8; write the name of one")
+        })?;
+        secrets.set(key, value);
+    }
+    Ok(secrets)
+}
+
+fn of_file(path: &Path) -> Result<Secrets, String> {
+    let name = if path == Path::new("-") { "standard input".to_owned() } else { path.display().to_string() };
+    text_of(path)
+        .map_err(|error| error.to_string())
+        .and_then(|text| Secrets::parse(&text))
+        .map_err(|reason| format!("the secrets in {name}: {reason}"))
+}
+
+/// What is in a file, or comes by standard input for `-`.
+///
+/// # Errors
+/// When it can't be read.
+pub(crate) fn text_of(path: &Path) -> std::io::Result<String> {
+    if path != Path::new("-") {
+        return std::fs::read_to_string(path);
+    }
+    let mut text = String::new();
+    std::io::stdin().read_to_string(&mut text).map(|_| text)
+}
+
+/// Hides what a request in JSON holds of secrets, whatever form they have there: it may be no request yet.
+pub(crate) fn hide(value: &Value, hidden: &mut Hidden) {
+    match value {
+        Value::Object(fields) => {
+            for (key, value) in fields {
+                if key.to_lowercase().ends_with("secrets") || key == TOKENS_KEY {
+                    hide_all(value, hidden);
+                } else {
+                    hide(value, hidden);
+                }
+            }
+        }
+        Value::Array(values) => values.iter().for_each(|value| hide(value, hidden)),
+        _ => {}
+    }
+}
+
+fn hide_all(value: &Value, hidden: &mut Hidden) {
+    match value {
+        Value::String(text) => hidden.add([text]),
+        Value::Array(values) => values.iter().for_each(|value| hide_all(value, hidden)),
+        Value::Object(fields) => fields.values().for_each(|value| hide_all(value, hidden)),
+        Value::Number(number) => hidden.add([&number.to_string()]),
+        _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_in_a_request_is_hidden_whatever_form_it_has() {
+        let request = r#"{"secrets": {"a": "canary-1", "b": ["canary-2"]}, "x": {"volumeContext":
+            {"csi.storage.k8s.io/serviceAccount.tokens": "canary-3"}}, "y": [{"secrets": "canary-4"}]}"#;
+        let mut hidden = Hidden::default();
+        hide(&serde_json::from_str(request).unwrap(), &mut hidden);
+        assert_eq!(hidden.scrub("canary-1 canary-2 canary-3 canary-4 ok"), "*** *** *** *** ok");
+    }
+}

@@ -1,0 +1,97 @@
+//! Messages as tables and lines, for people.
+
+use prost_reflect::{DynamicMessage, Kind, ReflectMessage as _, Value};
+
+use super::show::{flatten, visible};
+
+/// What is shown stands once: the heading of a table that goes on, and what is the same in the next message.
+#[derive(Debug, Default)]
+pub(crate) struct Shown {
+    columns: Vec<String>,
+    widths: Vec<usize>,
+    fields: Vec<(String, String)>,
+}
+
+impl Shown {
+    /// A table where the message is a list, and one line a field beside it. Redact the message first.
+    pub(crate) fn lines(&mut self, message: &DynamicMessage) -> Vec<String> {
+        let is_list = |kind: &Kind| matches!(kind, Kind::Message(_));
+        let list = message.descriptor().fields().find(|field| field.is_list() && is_list(&field.kind()));
+        let (mut lines, mut fields) = (Vec::new(), Vec::new());
+        for (field, value) in visible(message) {
+            match &value {
+                Value::List(rows) if list.as_ref() == Some(&field) => lines = self.table(rows),
+                value => flatten(field.name(), &field, value, message, &mut fields),
+            }
+        }
+        let width = fields.iter().map(|(name, _)| name.len()).max().unwrap_or_default();
+        let new = fields.iter().filter(|field| !self.fields.contains(field));
+        lines.extend(new.map(|(name, text)| format!("{name:<width$}  {text}").trim_end().to_owned()));
+        self.fields = fields;
+        lines
+    }
+
+    fn table(&mut self, rows: &[Value]) -> Vec<String> {
+        let cells: Vec<_> = rows.iter().map(cells).collect();
+        let mut columns: Vec<String> = Vec::new();
+        for (name, _) in cells.iter().flatten() {
+            if !columns.contains(name) {
+                columns.push(name.clone());
+            }
+        }
+        let is_new = columns.iter().any(|name| !self.columns.contains(name));
+        let mut grid = Vec::new();
+        if is_new {
+            self.columns = columns;
+            self.widths = Vec::new();
+            grid.push(headings(&self.columns));
+        }
+        grid.extend(cells.iter().map(|found| {
+            let text =
+                |name: &String| found.iter().find(|(other, _)| other == name).map(|(_, text)| text.clone());
+            self.columns.iter().map(|name| text(name).unwrap_or_default()).collect()
+        }));
+        if is_new {
+            self.widths = widths(&grid);
+        }
+        grid.iter().map(|row| line(row, &self.widths)).collect()
+    }
+}
+
+/// The columns of a row, and what is in them.
+fn cells(row: &Value) -> Vec<(String, String)> {
+    let mut found = Vec::new();
+    if let Value::Message(row) = row {
+        for (field, value) in visible(row) {
+            flatten(field.name(), &field, &value, row, &mut found);
+        }
+    }
+    found
+}
+
+/// The last word of a column's name, where no other column has it.
+fn headings(columns: &[String]) -> Vec<String> {
+    let last = |name: &str| name.rsplit('.').next().unwrap_or(name).to_uppercase();
+    let heading = |name: &String| match columns.iter().filter(|other| last(other) == last(name)).count() {
+        1 => last(name),
+        _ => name.to_uppercase(),
+    };
+    columns.iter().map(heading).collect()
+}
+
+fn widths(grid: &[Vec<String>]) -> Vec<usize> {
+    let columns = grid.iter().map(Vec::len).max().unwrap_or_default();
+    let width = |row: &Vec<String>, at: usize| row.get(at).map_or(0, |cell| cell.chars().count());
+    (0..columns).map(|at| grid.iter().map(|row| width(row, at)).max().unwrap_or_default()).collect()
+}
+
+/// Rows with their columns below each other.
+pub(crate) fn aligned(grid: &[Vec<String>]) -> Vec<String> {
+    let widths = widths(grid);
+    grid.iter().map(|row| line(row, &widths)).collect()
+}
+
+fn line(row: &[String], widths: &[usize]) -> String {
+    let cells = row.iter().zip(widths).map(|(cell, width)| format!("{cell:<width$}"));
+    cells.collect::<Vec<_>>().join("  ").trim_end().to_owned()
+}

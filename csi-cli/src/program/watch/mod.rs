@@ -1,0 +1,135 @@
+//! `csi watch`: what is not well, as it begins and ends.
+
+mod changes;
+mod sources;
+
+use std::time::Duration;
+
+use clap::builder::ValueParser;
+use clap::{Arg, ArgAction, ArgMatches, Command, ValueHint};
+use tokio::time::{MissedTickBehavior, interval};
+
+use super::common::{self, Common};
+use super::output::{Format, Stop, complain, duration, print};
+use super::{exit, secrets};
+use crate::lifecycle::Signals;
+use changes::{Event, Known};
+use sources::{Source, Watched};
+
+pub(crate) const NAME: &str = "watch";
+
+const HELP: &str = "\
+Asks again and again, and prints a line when something begins (+), changes (~) or ends (-): the plugin's
+readiness, the health of its storage, the health of volumes. What the driver can tell it chooses by its
+capabilities; a driver that speaks CSI 1.12 tells the condition of volumes instead. A driver that lists no
+health is asked for the volumes named with --volume-id. A question that is not answered is a line too, and
+what was known before stays known.";
+
+const EXAMPLES: &str = "\
+Examples:
+  csi watch
+  csi watch --interval 2s --output json | tee health.jsonl
+  csi watch --volume-id pvc-1 --volume-path /mnt/pod
+  csi watch --once && echo all is well";
+
+pub(crate) fn command() -> Command {
+    Command::new(NAME)
+        .about("Watch the driver's health: print what begins and what ends")
+        .long_about(HELP)
+        .args([
+            Arg::new("interval")
+                .long("interval")
+                .value_name("TIME")
+                .value_parser(ValueParser::from(duration))
+                .default_value("10s")
+                .help("How long from one round of questions to the next"),
+            Arg::new("once")
+                .long("once")
+                .action(ArgAction::SetTrue)
+                .help("Print what is not well now, and exit with 1 if there is something"),
+            Arg::new("volume-id")
+                .long("volume-id")
+                .value_name("ID")
+                .action(ArgAction::Append)
+                .help("Ask for the health of this volume; may be given again"),
+            Arg::new("volume-path")
+                .long("volume-path")
+                .value_name("PATH")
+                .value_hint(ValueHint::DirPath)
+                .requires("volume-id")
+                .help("Where the one volume is published on this node"),
+            common::controller_argument(),
+        ])
+        .args(secrets::arguments())
+        .after_help(EXAMPLES)
+}
+
+pub(crate) async fn run(matches: &ArgMatches, common: &Common) -> Result<(), Stop> {
+    let watched = Watched {
+        volumes: matches.get_many::<String>("volume-id").into_iter().flatten().cloned().collect(),
+        path: matches.get_one::<String>("volume-path").cloned(),
+        secrets: secrets::read(matches)?,
+    };
+    if watched.path.is_some() && watched.volumes.len() != 1 {
+        return Err(Stop::Usage("--volume-path is of one volume: give one --volume-id with it".to_owned()));
+    }
+    let mut signals = Signals::take().map_err(Stop::Usage)?;
+    let sockets = common.sockets().await?;
+    let mut watch = Watch { known: Known::default(), format: common.format, watched };
+    let once = matches.get_flag("once");
+    let every = matches.get_one::<Duration>("interval").copied().unwrap_or(Duration::from_secs(10));
+    let watching = async {
+        let sources = watch.watched.sources(&sockets).await?;
+        if !once {
+            let names: Vec<_> = sources.iter().map(Source::to_string).collect();
+            complain(&format!("asking every {every:?}: {}", names.join(", ")));
+        }
+        let mut ticks = interval(every);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            ticks.tick().await;
+            watch.round(&sources, &sockets).await?;
+            if once {
+                return Ok(watch.known.is_well());
+            }
+        }
+    };
+    let ended = tokio::select! {
+        biased;
+        caught = signals.next() => return Err(Stop::Ended(caught.status())),
+        ended = watching => ended,
+    };
+    match ended {
+        Ok(true) => Ok(()),
+        Ok(false) => Err(Stop::Ended(exit::FAILED)),
+        Err(stop) => Err(stop),
+    }
+}
+
+struct Watch {
+    watched: Watched,
+    known: Known,
+    format: Format,
+}
+
+impl Watch {
+    /// Asks every source once, and prints what is other than before.
+    async fn round(&mut self, sources: &[Source], sockets: &crate::lifecycle::Sockets) -> Result<(), Stop> {
+        for source in sources {
+            let answer = source.ask(sockets, &self.watched).await;
+            for event in self.known.learn(source, answer) {
+                self.tell(&event)?;
+            }
+        }
+        self.known.rounded().map_or(Ok(()), |event| self.tell(&event))
+    }
+
+    fn tell(&self, event: &Event) -> Result<(), Stop> {
+        let event = event.scrubbed(&self.watched.secrets.hidden());
+        let now = changes::now();
+        match self.format {
+            Format::Json => print(&event.json(&now).to_string()),
+            Format::Table => print(&event.line(&now)),
+        }
+    }
+}

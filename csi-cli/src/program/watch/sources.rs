@@ -1,0 +1,325 @@
+//! Who is asked for the health: what the driver offers, in the form of 1.13 or else of 1.12.
+
+use std::fmt;
+
+use csi_core::Rpc;
+use csi_proto::v1;
+use tonic::{Code, Status};
+use v1::controller_service_capability::{Type as ControllerType, rpc::Type as ControllerRpc};
+use v1::node_service_capability::{Type as NodeType, rpc::Type as NodeRpc};
+
+use super::changes::{Trouble, Troubles};
+use crate::lifecycle::{Secrets, Sockets};
+use crate::program::output::{Stop, complain, refused};
+
+/// What the user wants to hear of.
+pub(crate) struct Watched {
+    pub(crate) volumes: Vec<String>,
+    /// Where the one volume is published.
+    pub(crate) path: Option<String>,
+    pub(crate) secrets: Secrets,
+}
+
+/// One question.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Source {
+    Readiness,
+    Storage,
+    UnwellVolumes,
+    OfController(String),
+    OfNode(String),
+    /// As 1.12 tells it, with the list of volumes, one volume, its stats.
+    ConditionsOfAll,
+    Condition(String),
+    ConditionOnNode(String),
+}
+
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (rpc, volume) = match self {
+            Self::Readiness => (Rpc::Probe, None),
+            Self::Storage => (Rpc::NodeGetStorageHealth, None),
+            Self::UnwellVolumes => (Rpc::ControllerListVolumeHealth, None),
+            Self::OfController(volume) => (Rpc::ControllerGetVolumeHealth, Some(volume)),
+            Self::OfNode(volume) => (Rpc::NodeGetVolumeHealth, Some(volume)),
+            Self::ConditionsOfAll => (Rpc::ListVolumes, None),
+            Self::Condition(volume) => (Rpc::ControllerGetVolume, Some(volume)),
+            Self::ConditionOnNode(volume) => (Rpc::NodeGetVolumeStats, Some(volume)),
+        };
+        match volume {
+            None => write!(f, "{rpc}"),
+            Some(volume) => write!(f, "{rpc} {volume}"),
+        }
+    }
+}
+
+impl Watched {
+    /// What to ask, by what the driver offers.
+    ///
+    /// # Errors
+    /// When it does not say what it offers, or can't tell of the volumes that are named.
+    pub(crate) async fn sources(&self, sockets: &Sockets) -> Result<Vec<Source>, Stop> {
+        let offered = Offered::ask(sockets, &self.secrets).await?;
+        let mut sources = vec![Source::Readiness];
+        if offered.node(NodeRpc::GetStorageHealth) {
+            sources.push(Source::Storage);
+        }
+        if offered.controller(ControllerRpc::ListVolumeHealth) {
+            sources.push(Source::UnwellVolumes);
+        } else if offered.condition() && offered.controller(ControllerRpc::ListVolumes) {
+            sources.push(Source::ConditionsOfAll);
+        }
+        for volume in &self.volumes {
+            let before = sources.len();
+            if offered.controller(ControllerRpc::GetVolumeHealth) {
+                sources.push(Source::OfController(volume.clone()));
+            } else if offered.condition() && offered.controller(ControllerRpc::GetVolume) {
+                sources.push(Source::Condition(volume.clone()));
+            }
+            if offered.node(NodeRpc::GetVolumeHealth) {
+                sources.push(Source::OfNode(volume.clone()));
+            } else if offered.node_condition() && self.path.is_some() {
+                sources.push(Source::ConditionOnNode(volume.clone()));
+            }
+            if sources.len() == before {
+                return Err(Stop::Usage(offered.why_no_volume(self.path.is_some())));
+            }
+        }
+        if self.volumes.is_empty() && offered.is_only_by_name() {
+            complain("the driver tells the health of volumes that are named: give them with --volume-id");
+        }
+        Ok(sources)
+    }
+}
+
+/// What the driver offers.
+struct Offered {
+    controller: Vec<ControllerRpc>,
+    node: Vec<NodeRpc>,
+}
+
+impl Offered {
+    async fn ask(sockets: &Sockets, secrets: &Secrets) -> Result<Self, Stop> {
+        let told =
+            sockets.controller().controller_get_capabilities(v1::ControllerGetCapabilitiesRequest {}).await;
+        let controller =
+            served(Rpc::ControllerGetCapabilities, told, secrets)?.unwrap_or_default().capabilities;
+        let told = sockets.node().node_get_capabilities(v1::NodeGetCapabilitiesRequest {}).await;
+        let node = served(Rpc::NodeGetCapabilities, told, secrets)?.unwrap_or_default().capabilities;
+        let of_controller =
+            |one: v1::ControllerServiceCapability| one.r#type.map(|ControllerType::Rpc(rpc)| rpc.r#type());
+        let of_node = |one: v1::NodeServiceCapability| one.r#type.map(|NodeType::Rpc(rpc)| rpc.r#type());
+        Ok(Self {
+            controller: controller.into_iter().filter_map(of_controller).collect(),
+            node: node.into_iter().filter_map(of_node).collect(),
+        })
+    }
+
+    fn controller(&self, rpc: ControllerRpc) -> bool {
+        self.controller.contains(&rpc)
+    }
+
+    fn node(&self, rpc: NodeRpc) -> bool {
+        self.node.contains(&rpc)
+    }
+
+    #[expect(deprecated, reason = "drivers that speak 1.12.0 have it")]
+    fn condition(&self) -> bool {
+        self.controller(ControllerRpc::VolumeCondition)
+    }
+
+    #[expect(deprecated, reason = "drivers that speak 1.12.0 have it")]
+    fn node_condition(&self) -> bool {
+        self.node(NodeRpc::VolumeCondition)
+    }
+
+    /// Whether the driver tells of volumes, but lists none.
+    fn is_only_by_name(&self) -> bool {
+        let lists = self.controller(ControllerRpc::ListVolumeHealth)
+            || self.condition() && self.controller(ControllerRpc::ListVolumes);
+        let tells = self.controller(ControllerRpc::GetVolumeHealth)
+            || self.condition() && self.controller(ControllerRpc::GetVolume)
+            || self.node(NodeRpc::GetVolumeHealth)
+            || self.node_condition();
+        tells && !lists
+    }
+
+    fn why_no_volume(&self, has_path: bool) -> String {
+        let mend = match self.node_condition() && !has_path {
+            true => {
+                "this driver tells it with a volume's stats: give --volume-path, where it is published, too"
+            }
+            false => "this driver tells no volume's health; `csi capabilities` shows what it does",
+        };
+        format!("--volume-id: {mend}")
+    }
+}
+
+/// None where the service is not served here.
+fn served<A>(
+    rpc: Rpc,
+    told: Result<tonic::Response<A>, Status>,
+    secrets: &Secrets,
+) -> Result<Option<A>, Stop> {
+    match told {
+        Ok(answer) => Ok(Some(answer.into_inner())),
+        Err(status) if status.code() == Code::Unimplemented => Ok(None),
+        Err(status) => Err(refused(rpc, &status, &secrets.hidden())),
+    }
+}
+
+impl Source {
+    /// All that is wrong, as this source sees it now.
+    ///
+    /// # Errors
+    /// When it does not answer.
+    pub(crate) async fn ask(&self, sockets: &Sockets, watched: &Watched) -> Result<Troubles, Status> {
+        let secrets = |rpc| watched.secrets.of(rpc);
+        match self {
+            Self::Readiness => match sockets.identity().probe(v1::ProbeRequest {}).await {
+                Ok(answer) if answer.get_ref().ready == Some(false) => {
+                    Ok(of_plugin("NOT_READY", "Starting", ""))
+                }
+                Ok(_) => Ok(Troubles::new()),
+                Err(status) if status.code() == Code::FailedPrecondition => {
+                    Ok(of_plugin("NOT_HEALTHY", "Probe", status.message()))
+                }
+                Err(status) => Err(status),
+            },
+            Self::Storage => {
+                let request = v1::NodeGetStorageHealthRequest { secrets: secrets(Rpc::NodeGetStorageHealth) };
+                let answer = sockets.node().node_get_storage_health(request).await?.into_inner();
+                Ok(answer.backend_health.into_iter().map(of_storage).collect())
+            }
+            Self::UnwellVolumes => unwell(sockets, &watched.secrets).await,
+            Self::OfController(volume_id) => {
+                let secrets = secrets(Rpc::ControllerGetVolumeHealth);
+                let request = v1::ControllerGetVolumeHealthRequest { volume_id: volume_id.clone(), secrets };
+                let answer = sockets.controller().controller_get_volume_health(request).await?.into_inner();
+                Ok(answer.volume_health.map(|health| of_volume("controller", health)).unwrap_or_default())
+            }
+            Self::OfNode(volume_id) => {
+                let request = v1::NodeGetVolumeHealthRequest {
+                    volume_id: volume_id.clone(),
+                    volume_publish_path: watched.path.clone().unwrap_or_default(),
+                    ..Default::default()
+                };
+                let answer = sockets.node().node_get_volume_health(request).await?.into_inner();
+                Ok(answer.volume_health.map(|health| of_volume("node", health)).unwrap_or_default())
+            }
+            older => older.ask_for_condition(sockets, watched).await,
+        }
+    }
+
+    #[expect(deprecated, reason = "drivers that speak 1.12.0 have it")]
+    async fn ask_for_condition(&self, sockets: &Sockets, watched: &Watched) -> Result<Troubles, Status> {
+        match self {
+            Self::Condition(volume_id) => {
+                let request = v1::ControllerGetVolumeRequest { volume_id: volume_id.clone() };
+                let answer = sockets.controller().controller_get_volume(request).await?.into_inner();
+                let condition = answer.status.and_then(|status| status.volume_condition);
+                Ok(of_condition("controller", volume_id, condition).into_iter().collect())
+            }
+            Self::ConditionOnNode(volume_id) => {
+                let request = v1::NodeGetVolumeStatsRequest {
+                    volume_id: volume_id.clone(),
+                    volume_path: watched.path.clone().unwrap_or_default(),
+                    ..Default::default()
+                };
+                let answer = sockets.node().node_get_volume_stats(request).await?.into_inner();
+                Ok(of_condition("node", volume_id, answer.volume_condition).into_iter().collect())
+            }
+            _ => conditions(sockets).await,
+        }
+    }
+}
+
+fn of_plugin(status: &str, reason: &str, message: &str) -> Troubles {
+    let (status, reason) = (status.to_owned(), reason.to_owned());
+    let trouble = Trouble { seen_by: "plugin", subject: "readiness".to_owned(), status, reason };
+    Troubles::from([(trouble, message.to_owned())])
+}
+
+fn of_storage(health: v1::node_get_storage_health_response::StorageBackendHealth) -> (Trouble, String) {
+    use v1::volume_capability::AccessType;
+    let status = v1::StorageHealthErrorType::try_from(health.status);
+    let access = health.volume_capability.and_then(|capability| capability.access_type);
+    let subject = match access {
+        None => "storage",
+        Some(AccessType::Block(_)) => "storage of block volumes",
+        Some(AccessType::Mount(_)) => "storage of filesystems",
+    };
+    let trouble = Trouble {
+        seen_by: "node",
+        subject: subject.to_owned(),
+        status: status.map_or_else(|other| other.to_string(), |status| status.as_str_name().to_owned()),
+        reason: health.reason,
+    };
+    (trouble, health.message)
+}
+
+fn of_volume(seen_by: &'static str, health: v1::VolumeHealth) -> Troubles {
+    let subject = health.volume_id;
+    let one = |entry: v1::volume_health::VolumeHealthEntry| {
+        let status = v1::VolumeHealthErrorType::try_from(entry.status);
+        let status = status.map_or_else(|other| other.to_string(), |status| status.as_str_name().to_owned());
+        (Trouble { seen_by, subject: subject.clone(), status, reason: entry.reason }, entry.message)
+    };
+    health.health_statuses.into_iter().map(one).collect()
+}
+
+fn of_condition(
+    seen_by: &'static str,
+    volume_id: &str,
+    condition: Option<v1::VolumeCondition>,
+) -> Option<(Trouble, String)> {
+    let condition = condition.filter(|condition| condition.abnormal)?;
+    let (subject, status, reason) =
+        (volume_id.to_owned(), "ABNORMAL".to_owned(), "VolumeCondition".to_owned());
+    Some((Trouble { seen_by, subject, status, reason }, condition.message))
+}
+
+/// Every page of the volumes that are not well.
+async fn unwell(sockets: &Sockets, secrets: &Secrets) -> Result<Troubles, Status> {
+    let (mut all, mut token) = (Troubles::new(), String::new());
+    loop {
+        let request = v1::ControllerListVolumeHealthRequest {
+            starting_token: token.clone(),
+            secrets: secrets.of(Rpc::ControllerListVolumeHealth),
+            ..Default::default()
+        };
+        let page = sockets.controller().controller_list_volume_health(request).await?.into_inner();
+        all.extend(page.entries.into_iter().flat_map(|health| of_volume("controller", health)));
+        match next(&token, page.next_token)? {
+            Some(next) => token = next,
+            None => return Ok(all),
+        }
+    }
+}
+
+/// Every page of the volumes, with their conditions.
+#[expect(deprecated, reason = "drivers that speak 1.12.0 have it")]
+async fn conditions(sockets: &Sockets) -> Result<Troubles, Status> {
+    let (mut all, mut token) = (Troubles::new(), String::new());
+    loop {
+        let request = v1::ListVolumesRequest { starting_token: token.clone(), ..Default::default() };
+        let page = sockets.controller().list_volumes(request).await?.into_inner();
+        all.extend(page.entries.into_iter().filter_map(|entry| {
+            let condition = entry.status.and_then(|status| status.volume_condition);
+            of_condition("controller", &entry.volume?.volume_id, condition)
+        }));
+        match next(&token, page.next_token)? {
+            Some(next) => token = next,
+            None => return Ok(all),
+        }
+    }
+}
+
+/// The token of the next page, if there is one.
+fn next(token: &str, next: String) -> Result<Option<String>, Status> {
+    match next.as_str() {
+        "" => Ok(None),
+        same if same == token => Err(Status::internal("its next_token is the starting_token again")),
+        _ => Ok(Some(next)),
+    }
+}
