@@ -39,6 +39,8 @@ pub enum ErrorKind {
     Damaged,
     /// This kernel, filesystem or build can't do what was asked.
     Unsupported,
+    /// The key opens no encrypted device, or there is none.
+    WrongKey,
     /// A program that is needed is not on `PATH`; the message names its Debian package.
     MissingTool,
     /// The process lacks a capability or permission; the message names it.

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use crate::check::refuse_in_use;
 use crate::format_watch::{FormatPlace, Watcher};
-use crate::intent::{self, Intent};
+use crate::intent::{self, Intent, Made};
 use crate::mkfs_line::MkfsLine;
 use crate::probe;
 use crate::{
@@ -123,8 +123,10 @@ impl Format {
         let _place = self.wait_for_place(device, end)?;
         self.tell(FormatStep::Preparing);
         let _lock = device.lock()?;
-        let rubble = self.look_again(device)?;
-        intent::begin(device, Intent { filesystem: self.line.filesystem, uuid }, &rubble)?;
+        self.check_size(device)?;
+        let rubble = look_again(device)?;
+        let made = Made::Filesystem(self.line.filesystem);
+        intent::begin(device, Intent { made, uuid }, &rubble)?;
 
         tracing::info!(device = %device.path().display(), filesystem = %self.line.filesystem, "format");
         let limit = end.saturating_duration_since(Instant::now());
@@ -142,24 +144,6 @@ impl Format {
         }
         let reason = format!("{} reported success, but the device holds {found}", tool.program);
         Err(Error::new(ErrorKind::ToolFailed, FORMAT, reason).at(device.path()))
-    }
-
-    /// Checks that the device may be formatted still, and says what an interrupted format left that `mkfs` would take
-    /// for somebody's.
-    fn look_again(&self, device: &BlockDevice) -> Result<Vec<std::ops::Range<u64>>> {
-        device.verify()?;
-        if device.is_read_only()? {
-            return Err(
-                Error::new(ErrorKind::ReadOnly, FORMAT, "the device refuses writes").at(device.path())
-            );
-        }
-        self.check_size(device)?;
-        refuse_in_use(device, FORMAT)?;
-        match device.probe() {
-            Probe::Blank(_) => Ok(Vec::new()),
-            Probe::Interrupted(_) => Ok(probe::ends(device.size()?).to_vec()),
-            changed => Err(changed.refusal(FORMAT, device)),
-        }
     }
 
     fn wait_for_place(&self, device: &BlockDevice, end: Instant) -> Result<Option<FormatPlace>> {
@@ -187,5 +171,20 @@ impl Format {
         }
         let reason = format!("{filesystem} needs {least} bytes, and the device has {size}");
         Err(Error::new(ErrorKind::OutOfRange, FORMAT, reason).at(device.path()))
+    }
+}
+
+/// Checks that the device may be formatted still, and says what an interrupted format left that `mkfs` would take
+/// for somebody's.
+pub(crate) fn look_again(device: &BlockDevice) -> Result<Vec<std::ops::Range<u64>>> {
+    device.verify()?;
+    if device.is_read_only()? {
+        return Err(Error::new(ErrorKind::ReadOnly, FORMAT, "the device refuses writes").at(device.path()));
+    }
+    refuse_in_use(device, FORMAT)?;
+    match device.probe() {
+        Probe::Blank(_) => Ok(Vec::new()),
+        Probe::Interrupted(_) => Ok(probe::ends(device.size()?).to_vec()),
+        changed => Err(changed.refusal(FORMAT, device)),
     }
 }

@@ -14,15 +14,19 @@
 //!
 //! # What it proves
 //!
-//! A copy holds a magic number, the filesystem, the UUID that `mkfs` was told to use, its own place and a checksum. A
+//! A copy holds a magic number, what is made, the UUID that `mkfs` was told to use, its own place and a checksum. A
 //! copy elsewhere, as in an image of a disk inside a disk, is none. It excuses formatting anew only if what else is at
 //! the start of the device is what this `mkfs` leaves when it is killed, which was measured at every write of it:
 //!
-//! | filesystem | until the last write | then |
+//! | made | until the last write | then |
 //! |---|---|---|
 //! | ext4 | the first 2 KiB are zero | the superblock |
 //! | XFS | the first 512 bytes are zero, or a superblock with `sb_inprogress` and our UUID | `sb_inprogress` is cleared |
 //! | btrfs | the first 64 KiB are zero, and a superblock has a magic number of its own and our UUID | the true magic number |
+//! | LUKS | both headers are zero or have our UUID, and the second names no key slot | the second header names it |
+//!
+//! The second header of LUKS counts, because whatever opens a device brings it up to the first one: a device whose
+//! second header names no key slot was never opened, so nothing was ever written through a mapping of it.
 //!
 //! Anything else at the start, and every signature that the prober knows, is somebody's: it is refused as before. So
 //! is a filesystem that is whole, even with copies left: it is kept, whoever made it.
@@ -40,6 +44,7 @@
 //! kept apart by whoever attaches it. After a loss of power, not a kill, the order of writes is the kernel's: `mkfs.ext4`
 //! and `mkfs.btrfs` flush before the last write, `mkfs.xfs` does not, so an XFS may then be refused as damaged.
 
+use std::fmt;
 use std::fs::File;
 use std::io;
 use std::ops::Range;
@@ -49,6 +54,7 @@ use std::os::unix::fs::FileExt as _;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
+use crate::fnv::fnv1a;
 use crate::own_descriptors::with_own_descriptors;
 use crate::sys::ioctl;
 use crate::{BlockDevice, Error, ErrorKind, Filesystem, Result};
@@ -62,10 +68,43 @@ const MARK: &str = "mark the begin of a format on";
 /// A UUID's bytes as on disk.
 pub(crate) type Uuid = [u8; 16];
 
+/// What a format makes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Made {
+    Filesystem(Filesystem),
+    /// LUKS's headers, under a filesystem to come.
+    Luks,
+}
+
+impl Made {
+    const fn code(self) -> u32 {
+        match self {
+            Self::Filesystem(Filesystem::Ext4) => 1,
+            Self::Filesystem(Filesystem::Xfs) => 2,
+            Self::Filesystem(Filesystem::Btrfs) => 3,
+            Self::Luks => 4,
+        }
+    }
+
+    fn of_code(code: u32) -> Option<Self> {
+        let known = Filesystem::ALL.into_iter().map(Self::Filesystem).chain([Self::Luks]);
+        known.into_iter().find(|made| made.code() == code)
+    }
+}
+
+impl fmt::Display for Made {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Filesystem(filesystem) => filesystem.fmt(f),
+            Self::Luks => f.pad("LUKS"),
+        }
+    }
+}
+
 /// What a record says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Intent {
-    pub(crate) filesystem: Filesystem,
+    pub(crate) made: Made,
     /// The UUID that `mkfs` was told to use; none if the caller's arguments choose it.
     pub(crate) uuid: Option<Uuid>,
 }
@@ -75,10 +114,10 @@ impl Intent {
         let mut block = [0; BLOCK];
         block[..16].copy_from_slice(MAGIC);
         block[16..20].copy_from_slice(&VERSION.to_le_bytes());
-        block[20..24].copy_from_slice(&code(self.filesystem).to_le_bytes());
+        block[20..24].copy_from_slice(&self.made.code().to_le_bytes());
         block[24..40].copy_from_slice(&self.uuid.unwrap_or_default());
         block[40..48].copy_from_slice(&place.to_le_bytes());
-        let sum = checksum(&block[..48]);
+        let sum = fnv1a(&block[..48]);
         block[48..56].copy_from_slice(&sum.to_le_bytes());
         block
     }
@@ -87,26 +126,11 @@ impl Intent {
     pub(crate) fn decode(block: &[u8], place: u64) -> Option<Self> {
         // Encoding again compares everything, the zeros after the record too.
         let field = |from: usize| block.get(from..from + 4)?.try_into().ok().map(u32::from_le_bytes);
-        let filesystem = field(20)?;
-        let filesystem = Filesystem::ALL.into_iter().find(|known| code(*known) == filesystem)?;
+        let made = Made::of_code(field(20)?)?;
         let uuid = Uuid::try_from(block.get(24..40)?).ok()?;
-        let found = Self { filesystem, uuid: (uuid != Uuid::default()).then_some(uuid) };
+        let found = Self { made, uuid: (uuid != Uuid::default()).then_some(uuid) };
         (found.encode(place)[..] == *block).then_some(found)
     }
-}
-
-const fn code(filesystem: Filesystem) -> u32 {
-    match filesystem {
-        Filesystem::Ext4 => 1,
-        Filesystem::Xfs => 2,
-        Filesystem::Btrfs => 3,
-    }
-}
-
-/// FNV-1a: against torn and damaged blocks, not against malice.
-fn checksum(bytes: &[u8]) -> u64 {
-    let start = 0xcbf2_9ce4_8422_2325u64;
-    bytes.iter().fold(start, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
 }
 
 /// Where the copies are on a device of this size.
@@ -117,7 +141,14 @@ pub(crate) fn places(size: u64) -> impl Iterator<Item = u64> {
         .take_while(move |place| place.checked_add(block).is_some_and(|end| end <= size))
 }
 
-/// A random UUID for the filesystem to be made.
+/// A UUID as text.
+pub(crate) fn hyphenated(uuid: Uuid) -> String {
+    let digits = format!("{:032x}", u128::from_be_bytes(uuid));
+    let (a, b, c, d, e) = (&digits[..8], &digits[8..12], &digits[12..16], &digits[16..20], &digits[20..]);
+    format!("{a}-{b}-{c}-{d}-{e}")
+}
+
+/// A random UUID for what is to be made.
 pub(crate) fn random_uuid(device: &BlockDevice) -> Result<Uuid> {
     const SOURCE: &str = "/proc/sys/kernel/random/uuid";
     let failed = |error: io::Error| Error::os(MARK, device.path(), error).because(SOURCE);
@@ -243,9 +274,9 @@ mod tests {
 
     #[test]
     fn a_record_is_one_at_its_own_place_only() {
-        for filesystem in Filesystem::ALL {
+        for made in [1, 2, 3, 4].map(|code| Made::of_code(code).unwrap()) {
             for uuid in [None, Some([7; 16])] {
-                let intent = Intent { filesystem, uuid };
+                let intent = Intent { made, uuid };
                 let block = intent.encode(151_552);
                 assert_eq!(Intent::decode(&block, 151_552), Some(intent));
                 assert_eq!(Intent::decode(&block, 225_280), None, "copied elsewhere");

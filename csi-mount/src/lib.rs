@@ -55,6 +55,7 @@
 //!
 //! | feature | default | gives |
 //! |---|---|---|
+//! | `luks` | no | [`Luks`]: block volumes encrypted on their device, by running `cryptsetup` |
 //! | `testing` | no | the module `testing`: mount namespaces, and a model of the kernel, for the tests of a driver |
 #![cfg(target_os = "linux")]
 
@@ -70,6 +71,7 @@ mod diagnose;
 mod error;
 mod filesystem;
 pub mod flow;
+mod fnv;
 mod format;
 mod format_watch;
 mod group;
@@ -82,6 +84,9 @@ mod kernel_features;
 mod legacy_mount;
 mod lookup;
 mod loop_device;
+#[cfg(feature = "luks")]
+mod luks;
+mod mapping;
 mod memory;
 mod mkfs_line;
 mod mount;
@@ -123,6 +128,8 @@ pub use health::{MountHealth, health, health_of_filesystem, health_within};
 pub use id_map::IdMap;
 pub use kernel_features::{KernelVersion, MkfsProfile};
 pub use loop_device::{LoopCache, LoopDevice, LoopLifetime, LoopOptions};
+#[cfg(feature = "luks")]
+pub use luks::{LUKS_TIME_LIMIT, Luks, LuksDiscards, LuksKey, LuksPbkdf};
 pub use mount::{MOUNT_TIME_LIMIT, Mount};
 pub use mount_users::{MountUser, mount_users};
 pub use mountinfo::{MountEntry, SuperOptions, mounts, parse_mountinfo};

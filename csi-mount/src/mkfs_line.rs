@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::time::Duration;
 
-use crate::intent::Uuid;
+use crate::intent::{Uuid, hyphenated};
 use crate::kernel_features::{self, first_version};
 use crate::tool::Tool;
 use crate::{BlockDevice, Error, ErrorKind, Filesystem, KernelVersion, MkfsProfile, Result};
@@ -125,12 +125,6 @@ fn merged(letter: &str, ours: Vec<&str>, arguments: &mut Vec<String>) -> Option<
     let theirs: Vec<String> = arguments.extract_if(.., |argument| argument.starts_with(letter)).collect();
     let values: Vec<&str> = ours.into_iter().chain(theirs.iter().map(|argument| &argument[2..])).collect();
     (!values.is_empty()).then(|| letter.to_owned() + &values.join(","))
-}
-
-fn hyphenated(uuid: Uuid) -> String {
-    let digits = format!("{:032x}", u128::from_be_bytes(uuid));
-    let (a, b, c, d, e) = (&digits[..8], &digits[8..12], &digits[12..16], &digits[16..20], &digits[20..]);
-    format!("{a}-{b}-{c}-{d}-{e}")
 }
 
 /// Joins each option with its value (`-b 4096` to `-b4096`), so that no argument can stand alone and be taken for

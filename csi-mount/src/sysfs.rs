@@ -1,9 +1,12 @@
 //! What the kernel itself says of a disk, below `/sys`: links in `/dev` may be stale, this is not.
 
+mod mapper;
+
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+pub(crate) use self::mapper::Mapped;
 use crate::{DeviceNumber, Error, Result};
 
 const ASK: &str = "read what the kernel says of a disk in";

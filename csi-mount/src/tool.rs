@@ -1,7 +1,7 @@
 //! Programs of the filesystems' own packages: found, run without a shell, and never left behind.
 
 use std::ffi::{OsStr, OsString};
-use std::io::{self, PipeReader, Read as _};
+use std::io::{self, PipeReader, Read as _, Write as _};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -29,6 +29,19 @@ pub(crate) struct Tool {
     pub(crate) program: &'static str,
     pub(crate) package: &'static str,
 }
+
+/// What a program is given besides its arguments.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Given<'a> {
+    /// Its standard input, by a pipe and nothing else; at most `INPUT` bytes. It may be secret.
+    pub(crate) input: Option<&'a [u8]>,
+    /// Variables of its environment.
+    pub(crate) environment: &'a [(&'a str, &'a str)],
+}
+
+/// What every pipe holds, so that it is written before the program starts.
+#[cfg(any(test, feature = "luks"))]
+pub(crate) const INPUT: usize = 4096;
 
 /// How long a program may run, and how much memory it may have.
 #[derive(Debug, Clone, Copy)]
@@ -82,6 +95,17 @@ impl Tool {
         bounds: impl Into<Bounds>,
         watcher: impl FnMut(Duration),
     ) -> Result<Output> {
+        self.run_given(arguments, Given::default(), bounds, watcher)
+    }
+
+    /// As [`run_watched`](Self::run_watched), with this for the program to read.
+    pub(crate) fn run_given<S: AsRef<OsStr>>(
+        self,
+        arguments: &[S],
+        given: Given<'_>,
+        bounds: impl Into<Bounds>,
+        watcher: impl FnMut(Duration),
+    ) -> Result<Output> {
         let (reader, writer) = io::pipe().map_err(|error| self.failed_to_run(error))?;
         let second = writer.try_clone().map_err(|error| self.failed_to_run(error))?;
         let mut command = Command::new(self.find()?);
@@ -90,8 +114,9 @@ impl Tool {
             .env_clear()
             .env("LC_ALL", "C")
             .env("PATH", search_path())
+            .envs(given.environment.iter().copied())
             .current_dir("/")
-            .stdin(Stdio::null())
+            .stdin(self.input(given.input)?)
             .stdout(writer)
             .stderr(second)
             .process_group(0);
@@ -105,6 +130,12 @@ impl Tool {
             memory::offer_to_the_kernel(child.id());
         }
         Running { tool: self, child, reaped: false }.finish(reader, bounds, watcher)
+    }
+
+    fn input(self, bytes: Option<&[u8]>) -> Result<Stdio> {
+        let Some(bytes) = bytes else { return Ok(Stdio::null()) };
+        let filled = io::pipe().and_then(|(reader, mut writer)| writer.write_all(bytes).map(|()| reader));
+        filled.map(Stdio::from).map_err(|error| self.failed_to_run(error))
     }
 
     /// The error of a program that ended badly: its exit and the last lines that it printed.
@@ -249,104 +280,4 @@ fn search_path() -> OsString {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const SHELL: Tool = Tool { program: "sh", package: "dash" };
-
-    fn shell(script: &str, limit: Duration) -> Result<Output> {
-        SHELL.run(&["-c", script], limit)
-    }
-
-    #[test]
-    fn output_is_kept_in_order_and_bounded() {
-        let output = shell("echo one; echo two >&2; exit 3", Duration::from_secs(60)).unwrap();
-        assert_eq!((output.status.code(), output.text.as_str()), (Some(3), "one\ntwo\n"));
-        let error = SHELL.failed(Path::new("/dev/x"), &output);
-        assert!(error.to_string().contains("one | two"), "{error}");
-
-        let flood = "i=0; while [ $i -lt 20000 ]; do echo line $i; i=$((i+1)); done";
-        let output = shell(flood, Duration::from_secs(60)).unwrap();
-        assert!(output.text.len() <= KEPT_OUTPUT && output.text.ends_with("line 19999\n"));
-    }
-
-    #[test]
-    fn a_late_program_is_killed_with_what_it_started() {
-        let start = Instant::now();
-        let error = shell("sleep 300 & echo $!; wait", Duration::from_millis(200)).unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Unresponsive, "{error}");
-        assert!(start.elapsed() < Duration::from_secs(60));
-    }
-
-    #[test]
-    fn a_program_that_takes_too_much_memory_is_killed_and_named() {
-        // `tail` keeps the last line, which never ends.
-        let greedy = Tool { program: "tail", package: "coreutils" };
-        let bounds = Bounds { time: Duration::from_secs(60), memory: Some(64 << 20) };
-        let error = greedy.run(&["/dev/zero"], bounds).unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::OutOfMemory, "{error}");
-        assert!(error.to_string().contains("tail ran out of the 64 MiB"), "{error}");
-        SHELL.run(&["-c", "true"], bounds).unwrap();
-        let silent = SHELL.run(&["-c", "exec tail /dev/zero >/dev/null 2>&1"], bounds).unwrap_err();
-        assert_eq!(silent.kind(), ErrorKind::OutOfMemory, "{silent}");
-    }
-
-    #[test]
-    fn a_child_left_behind_does_not_hold_us_and_is_killed() {
-        let output = shell("sleep 300 & echo $!", Duration::from_secs(60)).unwrap();
-        let left_behind = PathBuf::from(format!("/proc/{}/cmdline", output.text.trim()));
-        let gone = || std::fs::read(&left_behind).map_or(true, |line| line.is_empty());
-        let end = Instant::now() + Duration::from_secs(30);
-        while !gone() {
-            assert!(Instant::now() < end, "{} lives on", left_behind.display());
-            std::thread::sleep(Duration::from_millis(10));
-        }
-    }
-
-    /// The test starts itself anew as a process that runs a tool, and kills that process.
-    #[test]
-    fn a_tool_dies_with_its_caller() {
-        const FILE: &str = "TOOL_WRITES_ITS_ID_TO";
-        if let Some(file) = std::env::var_os(FILE) {
-            let script = format!("echo $$ > {}.new && mv {0}.new {0} && exec sleep 300", file.display());
-            let _ = shell(&script, Duration::from_secs(300));
-            return;
-        }
-        let directory = tempfile::tempdir().unwrap();
-        let file = directory.path().join("id");
-        let mut caller = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "tool::tests::a_tool_dies_with_its_caller"])
-            .env(FILE, &file)
-            .stdout(Stdio::null())
-            .spawn()
-            .unwrap();
-        let end = Instant::now() + Duration::from_secs(60);
-        let wait = |what: &str, is_so: &dyn Fn() -> bool| {
-            while !is_so() {
-                assert!(Instant::now() < end, "{what}");
-                std::thread::sleep(Duration::from_millis(5));
-            }
-        };
-        wait("the tool does not start", &|| file.exists());
-        caller.kill().unwrap();
-        caller.wait().unwrap();
-        let id = std::fs::read_to_string(&file).unwrap();
-        let tool = PathBuf::from(format!("/proc/{}/cmdline", id.trim()));
-        wait("the tool lives on", &|| std::fs::read(&tool).map_or(true, |line| line.is_empty()));
-    }
-
-    #[test]
-    fn a_missing_tool_names_its_package() {
-        let error = Tool { program: "mkfs.none", package: "none-progs" }.find().unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::MissingTool);
-        let text = error.to_string();
-        assert!(text.contains("mkfs.none") && text.contains("none-progs"), "{text}");
-    }
-
-    #[test]
-    fn a_program_sees_nothing_of_our_environment() {
-        let output = shell("env; cat", Duration::from_secs(60)).unwrap();
-        assert!(output.text.contains("LC_ALL=C"), "{}", output.text);
-        assert!(!output.text.contains("CARGO"), "{}", output.text);
-    }
-}
+mod tests;

@@ -244,7 +244,7 @@ fn an_interrupted_format_is_begun_anew_but_not_over_what_came_after_it() {
             let failing = Format::new(Filesystem::Ext4).arguments(["-O", "no-such-feature"]);
             assert_eq!(failing.run(proof).unwrap_err().kind(), ErrorKind::ToolFailed);
             let Probe::Interrupted(format) = device.probe() else { panic!("{}", device.probe()) };
-            assert_eq!(format.filesystem(), Filesystem::Ext4);
+            assert_eq!(format.filesystem(), Some(Filesystem::Ext4));
         };
         let plan = StagePlan::new(Filesystem::Xfs);
 

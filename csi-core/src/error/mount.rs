@@ -20,6 +20,7 @@ impl From<csi_mount::Error> for Error {
             | ErrorKind::Unresponsive
             | ErrorKind::WrongDevice
             | ErrorKind::OutOfMemory => Self::Unavailable(text),
+            ErrorKind::WrongKey => Self::Unauthenticated(text),
             ErrorKind::MissingTool => Self::Unhealthy(text),
             // Not PERMISSION_DENIED, which is about the caller's credentials.
             _ => Self::internal(error),

@@ -150,6 +150,7 @@ fn mount_errors_keep_their_meaning_and_their_text() {
         NoSpace,
         Damaged,
         Unsupported,
+        WrongKey,
         MissingTool,
         OutOfMemory,
         PermissionDenied,

@@ -124,6 +124,18 @@ pub(crate) fn blocks(
     Windows::blocks(device, places)
 }
 
+/// The parts that have to be zero for a device of this size to be blank.
+#[cfg(feature = "luks")]
+pub(crate) fn parts(size: u64) -> impl Iterator<Item = Range<u64>> {
+    windows::ends(size).into_iter().chain(windows::places_between(size)).filter(|part| !part.is_empty())
+}
+
+/// These bytes, read past the page cache. Their place and number are multiples of the device's blocks.
+#[cfg(feature = "luks")]
+pub(crate) fn bytes(device: &BlockDevice, range: Range<u64>) -> Result<Vec<u8>, Unread> {
+    windows::bytes(device, range)
+}
+
 /// The parts of a device whose content names it.
 pub(crate) fn ends(size: u64) -> [Range<u64>; 2] {
     windows::ends(size)
@@ -241,7 +253,7 @@ impl fmt::Display for Probe<'_> {
                 write!(f, "data at byte {offset} that looks like {form}")
             }
             Self::Interrupted(format) => {
-                write!(f, "an interrupted format as {}, which may be begun anew", format.filesystem)
+                write!(f, "an interrupted format as {}, which may be begun anew", format.made)
             }
             Self::Unreadable { offset, error } => {
                 write!(f, "something that can't be read at byte {offset} ({error})")

@@ -56,6 +56,11 @@ impl Signature {
         Filesystem::ALL.into_iter().find(|known| finished && known.name() == self.name)
     }
 
+    /// Whether it is an encrypted device.
+    pub(crate) fn is_luks(&self) -> bool {
+        self.name == "crypto_LUKS"
+    }
+
     /// Whether the filesystem would use more of a device of this many bytes than it does.
     pub(crate) fn can_grow_to(&self, device_size: u64) -> bool {
         self.size.is_some_and(|size| device_size.saturating_sub(size) >= self.least_growth)

@@ -115,7 +115,7 @@ pub(super) fn ends(size: u64) -> [Range<u64>; 2] {
 }
 
 /// Where filesystems keep spare superblocks, and places spread evenly over the device; everything on a small one.
-fn places_between(size: u64) -> Vec<Range<u64>> {
+pub(super) fn places_between(size: u64) -> Vec<Range<u64>> {
     if size <= SMALL {
         let between = END..size.saturating_sub(END);
         let starts = between.clone().step_by(MIB as usize);
@@ -147,6 +147,13 @@ fn places_between(size: u64) -> Vec<Range<u64>> {
     ranges.sort_by_key(|range| range.start);
     ranges.dedup();
     ranges
+}
+
+/// These bytes of a device.
+#[cfg(feature = "luks")]
+pub(super) fn bytes(device: &BlockDevice, range: Range<u64>) -> Result<Vec<u8>, Unread> {
+    forget_cache(device).map_err(|error| Unread { offset: range.start, error })?;
+    read_range(device, &range)
 }
 
 fn aligned_down(offset: u64) -> u64 {

@@ -2,6 +2,7 @@
 #![allow(unsafe_code, reason = "raw system calls; each block says why it is sound")]
 
 pub(crate) mod child;
+pub(crate) mod device_mapper;
 pub(crate) mod features;
 pub(crate) mod mount_api;
 pub(crate) mod user_namespace;
@@ -9,5 +10,9 @@ pub(crate) mod user_namespace;
 mod die_with_parent;
 pub(crate) mod ioctl;
 mod pass_descriptor;
+#[cfg(feature = "luks")]
+mod wipe;
 
 pub(crate) use die_with_parent::die_with_parent;
+#[cfg(feature = "luks")]
+pub(crate) use wipe::wipe;

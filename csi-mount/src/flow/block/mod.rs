@@ -9,6 +9,10 @@
 //! | unpublish | [`unpublish`] | [`unpublish`] |
 //! | unstage | [`unstage`]: unmount, and the device is free | |
 //!
+//! An encrypted device (feature `luks`, `StagePlan::encrypted`) is opened by stage, encrypted first if it is blank, and closed
+//! by unstage; what is said here of the device then holds of the one inside, which [`inside`] finds. For raw use
+//! `stage_device` opens it; `expand_encrypted` takes the key that growing needs.
+//!
 //! A step that is repeated finds its work done and says so; one that finds somebody else's work refuses.
 //!
 //! ```no_run
@@ -29,6 +33,7 @@
 //! # Ok::<(), csi_mount::Error>(())
 //! ```
 
+mod encrypted;
 mod expand;
 mod plan;
 mod publish;
@@ -43,7 +48,12 @@ use crate::details::{self, Details};
 use crate::lookup::Facts;
 use crate::{BlockDevice, DeviceNumber, Error, ErrorKind, MountState, Result, Target};
 
+pub use encrypted::inside;
+#[cfg(feature = "luks")]
+pub use encrypted::stage_device;
 pub use expand::expand;
+#[cfg(feature = "luks")]
+pub use expand::expand_encrypted;
 pub use plan::{StageCheck, StagePlan};
 pub use publish::{publish, publish_shown, unpublish};
 pub use raw::publish_device;

@@ -35,6 +35,8 @@ pub struct StagePlan {
     pub(super) wait: Duration,
     pub(super) check: StageCheck,
     pub(super) check_limits: CheckLimits,
+    #[cfg(feature = "luks")]
+    pub(super) encryption: Option<super::encrypted::Encryption>,
 }
 
 impl StagePlan {
@@ -48,6 +50,8 @@ impl StagePlan {
             wait: WAIT,
             check: StageCheck::default(),
             check_limits: CheckLimits::default(),
+            #[cfg(feature = "luks")]
+            encryption: None,
         }
     }
 
@@ -107,6 +111,22 @@ impl StagePlan {
     /// with the memory too.
     pub fn check(mut self, check: StageCheck, limits: impl Into<CheckLimits>) -> Self {
         (self.check, self.check_limits) = (check, limits.into());
+        self
+    }
+
+    /// Inside an encrypted device, opened with this key; a blank device is encrypted with it first. The staged device is
+    /// then the one inside.
+    ///
+    /// ```
+    /// use csi_mount::flow::block::StagePlan;
+    /// use csi_mount::{Filesystem, Luks, LuksKey};
+    ///
+    /// let plan = StagePlan::new(Filesystem::Ext4).encrypted(Luks::new(), LuksKey::new("correct horse battery staple")?);
+    /// # Ok::<(), csi_mount::Error>(())
+    /// ```
+    #[cfg(feature = "luks")]
+    pub fn encrypted(mut self, how: crate::Luks, key: crate::LuksKey) -> Self {
+        self.encryption = Some(super::encrypted::Encryption { how, key });
         self
     }
 

@@ -1,8 +1,10 @@
 //! A block device as such at the place where a workload sees it.
 
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
 use super::publish::take_back;
+use crate::fnv::fnv1a;
 use crate::intent;
 use crate::{
     Bind, BlockDevice, DeviceAccess, DeviceNumber, Error, ErrorKind, LoopCache, LoopDevice, LoopOptions,
@@ -82,13 +84,10 @@ pub(super) fn detach_read_only(target: &Target) -> Result<()> {
     Ok(())
 }
 
-/// Lets a loop device that was made for this target follow the size of what is beneath; others do by themselves.
-pub(super) fn refresh(number: DeviceNumber, target: &Path) -> Result<()> {
+/// The loop device of this number, if it was made for this target, and what is beneath it.
+pub(super) fn made_for(number: DeviceNumber, target: &Path) -> Result<Option<(LoopDevice, DeviceNumber)>> {
     let marked = LoopDevice::find_marked(&mark_of(target))?;
-    marked
-        .iter()
-        .filter(|(found, _)| found.number() == number)
-        .try_for_each(|(found, _)| found.refresh_size())
+    Ok(marked.into_iter().find(|(found, _)| found.number() == number))
 }
 
 fn mark(target: &Target) -> String {
@@ -97,15 +96,7 @@ fn mark(target: &Target) -> String {
 
 /// The name kept by the kernel with a target's loop device, by which it is found again: paths can be longer than fits.
 fn mark_of(target: &Path) -> String {
-    use std::os::unix::ffi::OsStrExt as _;
-    // FNV-1a: the same in every process and version, which the standard library's hashers don't promise.
-    let start = 0xcbf2_9ce4_8422_2325u64;
-    let hash = target
-        .as_os_str()
-        .as_bytes()
-        .iter()
-        .fold(start, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3));
-    format!("csi-mount read-only {hash:016x}")
+    format!("csi-mount read-only {:016x}", fnv1a(target.as_os_str().as_bytes()))
 }
 
 #[cfg(test)]

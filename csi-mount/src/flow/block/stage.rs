@@ -48,6 +48,10 @@ pub enum Content {
 /// btrfs after. The XFS clone of a mounted filesystem is mounted with `nouuid`. When it fails, what it mounted is
 /// unmounted.
 ///
+/// Of a plan that is `encrypted` (feature `luks`) all this holds of the device inside. A blank device is encrypted first, and
+/// what is inside is formatted only if nothing was ever written there. The mapping is named after the staging directory; one
+/// that a call left behind that was killed is taken down and made anew. When it fails, what it opened is closed.
+///
 /// - spec: `node-stage-volume.repeated-is-ok`, `node-stage-volume.differs-is-already-exists`
 /// - spec: `node-stage-volume.usable-as-described`
 ///
@@ -62,20 +66,32 @@ pub enum Content {
 /// - [`WrongDevice`](ErrorKind::WrongDevice): another disk than the expected one is at the path.
 /// - [`Damaged`](ErrorKind::Damaged): the check found what it can't mend.
 /// - [`Unsupported`](ErrorKind::Unsupported): the filesystem has a feature that this kernel does not know.
+/// - Of a plan that is encrypted: `WrongKey` for another key; [`NotBlank`](ErrorKind::NotBlank) if the device holds what is not
+///   encrypted; [`WrongDevice`](ErrorKind::WrongDevice) if the mapping is over another device;
+///   [`Unsupported`](ErrorKind::Unsupported) without a device mapper; and those of `Luks::format`.
 /// - Those of [`BlockDevice::open`], [`Format::run`](crate::Format::run), [`grow_unmounted`],
 ///   [`grow_mounted`] and [`Mount::at`].
 pub fn stage(device: impl AsRef<Path>, staging: &Target, plan: &StagePlan) -> Result<Staged> {
     let device = plan.expected.wait_at(device, plan.wait)?;
+    #[cfg(feature = "luks")]
+    if let Some(encryption) = &plan.encryption {
+        return super::encrypted::stage_inside(encryption, &device, staging, plan);
+    }
+    stage_on(&device, staging, plan)
+}
+
+/// As [`stage`], on a device that is there.
+pub(super) fn stage_on(device: &BlockDevice, staging: &Target, plan: &StagePlan) -> Result<Staged> {
     let mut content = Content::Kept;
     let mut grown = None;
     if matches!(staging.state()?, MountState::Mounted(_)) {
         refuse_broken(staging, plan)?;
     } else {
-        (content, grown) = prepare(&device, plan)?;
+        (content, grown) = prepare(device, plan)?;
         staging.create_dir()?;
     }
-    let outcome = mount(&device, staging, plan)?;
-    let finished = verify(&device, staging).and_then(|()| grow_after(&device, staging, plan));
+    let outcome = mount(device, staging, plan)?;
+    let finished = verify(device, staging).and_then(|()| grow_after(device, staging, plan));
     match finished {
         Ok(grown_after) => {
             Ok(Staged { device: device.number(), outcome, content, grown: grown_after.or(grown) })

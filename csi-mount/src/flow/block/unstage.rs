@@ -2,13 +2,15 @@
 
 use std::path::Path;
 
+use super::encrypted::mapping_of;
 use super::{device_under, is_free_soon};
 use crate::details::Details;
 use crate::{BlockDevice, Error, ErrorKind, MountState, Result, Target, Unmounted, mounts, unmount};
 
 const UNSTAGE: &str = "unstage";
 
-/// Unmounts the staging directory, every layer, and makes sure that the device is free in every mount namespace.
+/// Unmounts the staging directory, every layer, and makes sure that the device is free in every mount namespace. An encrypted
+/// device that was opened for it is closed, however far that had come, and though the device be gone.
 ///
 /// The directory stays: it is the orchestrator's. Give the device where it is known: repeated after it failed with
 /// [`Busy`](ErrorKind::Busy), nothing is mounted any more that would tell which device was meant. A device that is
@@ -23,15 +25,33 @@ const UNSTAGE: &str = "unstage";
 /// given one is mounted there; it stays mounted.
 pub fn unstage(staging: &Target, device: Option<&Path>) -> Result<Unmounted> {
     let known = device.map(open_if_there).transpose()?.flatten();
+    let mapping = mapping_of(staging)?;
     let mounted = mounted_device(staging)?;
-    if let (Some(known), Some(mounted)) = (&known, &mounted)
-        && known.number() != mounted.number()
+    // Of an encrypted device the one inside is mounted, or nothing yet.
+    let beneath = match &mapping {
+        Some(mapping) if mounted.as_ref().is_none_or(|mounted| mounted.number() == mapping.number()) => {
+            mapping.beneath()
+        }
+        _ => mounted.as_ref().map(BlockDevice::number),
+    };
+    if let (Some(known), Some(found)) = (&known, beneath)
+        && known.number() != found
     {
-        let (path, number) = (mounted.path().display(), mounted.number());
-        let reason = format!("asked for {}, {path} ({number}) is mounted", known.path().display());
+        let reason = format!("asked for {} ({}), {found} is there", known.path().display(), known.number());
         return Err(Error::new(ErrorKind::WrongDevice, UNSTAGE, reason).at(staging.path()));
     }
+    if let Some(mapping) = &mapping {
+        mapping.go_on()?;
+    }
     let unmounted = unmount(staging)?;
+    // It is closed only once nobody has it open, this included.
+    let mounted = mounted.filter(|_| mapping.is_none());
+    if let Some(mapping) = mapping {
+        mapping.close().map_err(|error| match (error.kind(), mapping.device()) {
+            (ErrorKind::Busy, Ok(inside)) => still_in_use(&inside, staging),
+            _ => error,
+        })?;
+    }
     match known.or(mounted) {
         Some(device) if !is_free(&device)? => Err(still_in_use(&device, staging)),
         _ => Ok(unmounted),

@@ -1,0 +1,118 @@
+//! The encrypted device of a volume: opened before what is staged, closed after it.
+
+use std::path::{Path, PathBuf};
+
+use crate::mapping::{self, Mapping};
+use crate::{BlockDevice, Result, Target};
+
+/// The device that holds a volume's content: the one inside, where [`stage`](super::stage) opened an encrypted device, else
+/// the device itself.
+///
+/// It asks the kernel, so it is right in any process. An encrypted device that is not open is answered with as it is.
+///
+/// # Errors
+///
+/// Those of [`BlockDevice::open`].
+pub fn inside(device: impl AsRef<Path>) -> Result<PathBuf> {
+    let device = BlockDevice::open(device)?;
+    match Mapping::over(device.number())? {
+        Some(mapping) => Ok(mapping.device()?.path().to_owned()),
+        None => Ok(device.path().to_owned()),
+    }
+}
+
+/// The mapping of what is staged there, whole or half made.
+pub(super) fn mapping_of(staging: &Target) -> Result<Option<Mapping>> {
+    Mapping::find(&mapping::name_for(staging.path()))
+}
+
+#[cfg(feature = "luks")]
+pub use with_key::stage_device;
+#[cfg(feature = "luks")]
+pub(super) use with_key::{Encryption, stage_inside};
+
+#[cfg(feature = "luks")]
+mod with_key {
+    use super::*;
+    use crate::flow::block::{StagePlan, Staged, stage};
+    use crate::luks::{self, Opening};
+    use crate::{DeviceAccess, Error, ErrorKind, Filesystem, Luks, LuksKey, MountState};
+
+    const STAGE: &str = "stage";
+
+    /// How a plan's device is encrypted, and its key.
+    #[derive(Debug, Clone)]
+    pub(crate) struct Encryption {
+        pub(crate) how: Luks,
+        pub(crate) key: LuksKey,
+    }
+
+    impl Encryption {
+        fn opening<'a>(
+            &'a self,
+            device: &'a BlockDevice,
+            staging: &Target,
+            access: DeviceAccess,
+            filesystem: Option<Filesystem>,
+        ) -> Opening<'a> {
+            let name = mapping::name_for(staging.path());
+            Opening { device, how: &self.how, key: &self.key, name, access, filesystem }
+        }
+    }
+
+    /// Stages what is inside the encrypted device. If that fails, a device that was opened for it is closed again.
+    pub(crate) fn stage_inside(
+        encryption: &Encryption,
+        device: &BlockDevice,
+        staging: &Target,
+        plan: &StagePlan,
+    ) -> Result<Staged> {
+        if matches!(staging.state()?, MountState::Mounted(_)) {
+            return stage::stage_on(&mounted(device, staging)?.device()?, staging, plan);
+        }
+        let access = if plan.writes() { DeviceAccess::ReadWrite } else { DeviceAccess::ReadOnly };
+        let opening = encryption.opening(device, staging, access, Some(plan.filesystem));
+        let (mapping, is_new) = luks::device_for(&opening)?;
+        let staged = mapping.device().and_then(|inside| stage::stage_on(&inside, staging, plan));
+        if staged.is_err()
+            && is_new
+            && let Err(left) = mapping.close()
+        {
+            tracing::warn!(%left, "an encrypted device that could not be staged stays open");
+        }
+        staged
+    }
+
+    /// What is mounted has to be inside this device; the key was asked for when it was opened.
+    fn mounted(device: &BlockDevice, staging: &Target) -> Result<Mapping> {
+        match mapping_of(staging)? {
+            Some(mapping) if mapping.beneath() == Some(device.number()) => Ok(mapping),
+            _ => {
+                let reason = format!("what is mounted there is not inside {}", device.path().display());
+                Err(Error::new(ErrorKind::AlreadyMounted, STAGE, reason).at(staging.path()))
+            }
+        }
+    }
+
+    /// Opens an encrypted device that is published raw, encrypting it if it is blank, and says which device is inside:
+    /// the one to [`publish_device`](super::super::publish_device). [`unstage`](super::super::unstage) closes it.
+    ///
+    /// Nothing is mounted at the staging path: it only says whose the device is. What is inside of a device that was blank
+    /// reads as zeros where anybody looks for content, and as noise elsewhere.
+    ///
+    /// # Errors
+    ///
+    /// As [`stage`](super::super::stage) of an encrypted device, without those of filesystems.
+    pub fn stage_device(
+        device: impl AsRef<Path>,
+        staging: &Target,
+        how: &Luks,
+        key: &LuksKey,
+        access: DeviceAccess,
+    ) -> Result<PathBuf> {
+        let device = BlockDevice::open(device)?;
+        let encryption = Encryption { how: how.clone(), key: key.clone() };
+        let (mapping, _) = luks::device_for(&encryption.opening(&device, staging, access, None))?;
+        Ok(mapping.device()?.path().to_owned())
+    }
+}

@@ -1,0 +1,85 @@
+//! One run of `cryptsetup`.
+
+use std::os::unix::process::ExitStatusExt as _;
+use std::path::Path;
+
+use crate::tool::{Bounds, Given, Output, Tool};
+use crate::{Error, ErrorKind, LuksKey, Result};
+
+pub(super) const CRYPTSETUP: Tool = Tool { program: "cryptsetup", package: "cryptsetup-bin" };
+
+/// Without it `cryptsetup` waits for a udev that, seen from a container, never answers.
+const NO_UDEV: (&str, &str) = ("DM_DISABLE_UDEV", "1");
+
+/// Runs it with these arguments and this key, about this device.
+pub(super) fn run(
+    operation: &'static str,
+    device: &Path,
+    arguments: &[String],
+    key: Option<&LuksKey>,
+    bounds: Bounds,
+) -> Result<Output> {
+    let mut line = vec!["--batch-mode".to_owned()];
+    if let Some(key) = key {
+        // With its length it does not wait for the end of the pipe, which another thread's child may hold open.
+        line.extend(["--key-file=-".to_owned(), format!("--keyfile-size={}", key.bytes().len())]);
+    }
+    line.extend_from_slice(arguments);
+    let given = Given { input: key.map(LuksKey::bytes), environment: &[NO_UDEV] };
+    let output =
+        CRYPTSETUP.run_given(&line, given, bounds, |_| ()).map_err(|error| more_memory(error.at(device)))?;
+    if output.status.success() {
+        return Ok(output);
+    }
+    Err(failure(operation, device, &output, bounds))
+}
+
+/// What its exit status says (`cryptsetup(8)`, "RETURN CODES").
+fn failure(operation: &'static str, device: &Path, output: &Output, bounds: Bounds) -> Error {
+    let failed = CRYPTSETUP.failed(device, output);
+    match output.status.code() {
+        Some(2) => Error::new(ErrorKind::WrongKey, operation, "the key opens none of its key slots")
+            .at(device)
+            .mend("give the key that it was encrypted with; the device was not changed"),
+        Some(3) => more_memory(failed.as_kind(ErrorKind::OutOfMemory)),
+        Some(5) => failed.as_kind(ErrorKind::Busy),
+        None if output.status.signal() == Some(nix::libc::SIGKILL) => {
+            let given = bounds.memory.unwrap_or_default();
+            let reason = "it was killed, as by a kernel without memory";
+            more_memory(CRYPTSETUP.out_of_memory(given).because(reason).at(device))
+        }
+        _ => failed,
+    }
+}
+
+fn more_memory(error: Error) -> Error {
+    match error.kind() {
+        ErrorKind::OutOfMemory => error.mend("give it more (Luks::memory), or the container"),
+        _ => error,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::ExitStatus;
+
+    use super::*;
+
+    #[test]
+    fn exit_statuses_are_told_apart() {
+        for (status, expected) in [
+            (1 << 8, ErrorKind::ToolFailed),
+            (2 << 8, ErrorKind::WrongKey),
+            (3 << 8, ErrorKind::OutOfMemory),
+            (4 << 8, ErrorKind::ToolFailed),
+            (5 << 8, ErrorKind::Busy),
+            (9, ErrorKind::OutOfMemory),
+            (15, ErrorKind::ToolFailed),
+        ] {
+            let output = Output { status: ExitStatus::from_raw(status), text: "says so".to_owned() };
+            let bounds = Bounds { time: crate::LUKS_TIME_LIMIT, memory: Some(1 << 20) };
+            let error = failure("open", Path::new("/dev/x"), &output, bounds);
+            assert_eq!(error.kind(), expected, "{status}: {error}");
+        }
+    }
+}

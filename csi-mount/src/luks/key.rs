@@ -1,0 +1,85 @@
+//! The key of an encrypted device, which nothing prints and which does not stay in memory.
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::sys::wipe;
+use crate::tool::INPUT;
+use crate::{Error, ErrorKind, Result};
+
+/// What opens an encrypted device: a passphrase or random bytes, taken as they are, a newline at the end included.
+///
+/// It reaches `cryptsetup` through a pipe and is in no command line, file, log line or error. Its memory is wiped when the
+/// last clone of it goes.
+///
+/// ```
+/// let key = csi_mount::LuksKey::new("correct horse battery staple")?;
+/// assert_eq!(format!("{key:?}"), "LuksKey(..)");
+/// # Ok::<(), csi_mount::Error>(())
+/// ```
+#[derive(Clone)]
+pub struct LuksKey(Arc<Secret>);
+
+struct Secret(Vec<u8>);
+
+impl LuksKey {
+    /// The most bytes that a key may have: 4096, as every pipe holds so many.
+    pub const MAX: usize = INPUT;
+
+    /// A key of these bytes, whose memory it takes over.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidInput`](ErrorKind::InvalidInput) if there are none, or more than [`MAX`](Self::MAX).
+    pub fn new(bytes: impl Into<Vec<u8>>) -> Result<Self> {
+        let secret = Secret(bytes.into());
+        let refuse = |reason: String| Err(Error::new(ErrorKind::InvalidInput, "take a LUKS key", reason));
+        match secret.0.len() {
+            0 => refuse("it is empty".to_owned()),
+            length if length > Self::MAX => {
+                refuse(format!("it has {length} bytes, and {} is the most", Self::MAX))
+            }
+            _ => Ok(Self(Arc::new(secret))),
+        }
+    }
+
+    pub(super) fn bytes(&self) -> &[u8] {
+        &self.0.0
+    }
+}
+
+impl fmt::Debug for LuksKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("LuksKey(..)")
+    }
+}
+
+impl Drop for Secret {
+    fn drop(&mut self) {
+        wipe(&mut self.0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_is_bytes_of_a_size_and_does_not_print() {
+        assert_eq!(LuksKey::new("a\n").unwrap().bytes(), b"a\n");
+        for bad in [vec![], vec![b'#'; 4097]] {
+            let error = LuksKey::new(bad).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidInput);
+            assert!(!error.to_string().contains('#'), "{error}");
+        }
+        let key = LuksKey::new("canary").unwrap();
+        assert!(!format!("{key:?} {:?}", (key.clone(), crate::Luks::new())).contains("canary"));
+    }
+
+    #[test]
+    fn a_key_is_wiped() {
+        let mut bytes = b"canary".to_vec();
+        wipe(&mut bytes);
+        assert_eq!(bytes, [0; 6]);
+    }
+}

@@ -1,0 +1,214 @@
+//! From an encrypted device and its key to the device inside.
+
+use super::command::{CRYPTSETUP, run};
+use super::format::refuse_small;
+use super::untouched::is_untouched;
+use super::{HEADER, LUKS_TIME_LIMIT, Luks, LuksDiscards, LuksKey};
+use crate::check::utf8;
+use crate::intent::{self, Intent, Made};
+use crate::mapping::{self, Mapping};
+use crate::tool::Bounds;
+use crate::{BlockDevice, DeviceAccess, Error, ErrorKind, Filesystem, Probe, Result, memory, probe};
+
+const OPEN: &str = "open encrypted device";
+const GROW: &str = "grow what is inside encrypted device";
+
+/// What is opened, and for what.
+#[derive(Debug)]
+pub(crate) struct Opening<'a> {
+    pub(crate) device: &'a BlockDevice,
+    pub(crate) how: &'a Luks,
+    pub(crate) key: &'a LuksKey,
+    /// The name of the mapping.
+    pub(crate) name: String,
+    pub(crate) access: DeviceAccess,
+    /// What is to be made inside if nothing is there; none for raw use.
+    pub(crate) filesystem: Option<Filesystem>,
+}
+
+/// The device inside, and whether this call opened it.
+///
+/// A blank device is encrypted first, and where nothing was ever written inside, what is there is made ready to be
+/// formatted, or, for raw use, to read as blank.
+pub(crate) fn device_for(opening: &Opening<'_>) -> Result<(Mapping, bool)> {
+    // Before anything is done to the device.
+    mapping::control()?;
+    CRYPTSETUP.find()?;
+    let (mapping, is_new) = match left_by_another_call(opening)? {
+        Some(mapping) => (mapping, false),
+        None => {
+            make_headers(opening)?;
+            (opening.open()?, true)
+        }
+    };
+    match prepare_inside(opening, &mapping) {
+        Ok(()) => Ok((mapping, is_new)),
+        Err(error) => {
+            if is_new && let Err(left) = mapping.close() {
+                tracing::warn!(%left, "an encrypted device stays open");
+            }
+            Err(error)
+        }
+    }
+}
+
+/// A mapping of the name that is in use, over this very device. One that nobody uses is closed, however far it came: it is
+/// opened again, with the key and as is asked for now.
+fn left_by_another_call(opening: &Opening<'_>) -> Result<Option<Mapping>> {
+    let Some(mapping) = Mapping::find(&opening.name)? else { return Ok(None) };
+    let (number, beneath) = (opening.device.number(), mapping.beneath());
+    if let Some(other) = beneath.filter(|beneath| *beneath != number) {
+        let reason = format!("its mapping {} is over {other}, not {number}", opening.name);
+        return Err(Error::new(ErrorKind::WrongDevice, OPEN, reason)
+            .at(opening.device.path())
+            .mend("unstage what is staged there"));
+    }
+    mapping.go_on()?;
+    let name = mapping.name().to_owned();
+    match mapping.close() {
+        Ok(()) => Ok(None),
+        Err(error) if error.kind() == ErrorKind::Busy && beneath == Some(number) => Mapping::find(&name),
+        Err(error) => Err(error),
+    }
+}
+
+fn make_headers(opening: &Opening<'_>) -> Result<()> {
+    let device = opening.device;
+    let least = HEADER + opening.filesystem.map_or(1 << 20, Filesystem::minimum_size);
+    let proof = match device.probe() {
+        Probe::Container(found) if found.is_luks() => return Ok(()),
+        Probe::Blank(proof) => proof,
+        Probe::Interrupted(format) => {
+            tracing::warn!(device = %device.path().display(), "begin an interrupted format anew");
+            format.into_proof()
+        }
+        other => {
+            let refusal = other.refusal(OPEN, device);
+            return Err(match refusal.kind() {
+                ErrorKind::NotBlank => {
+                    refusal.mend("to use what is on it, ask for it without encryption; it was not changed")
+                }
+                _ => refusal,
+            });
+        }
+    };
+    if opening.access == DeviceAccess::ReadOnly {
+        return Err(nothing_yet(device));
+    }
+    refuse_small(device, least)?;
+    opening.how.format(proof, opening.key)
+}
+
+fn nothing_yet(device: &BlockDevice) -> Error {
+    let reason = "the device holds nothing yet, and read-only it is not formatted";
+    Error::new(ErrorKind::ReadOnly, OPEN, reason).at(device.path()).mend("stage it read-write once")
+}
+
+impl Opening<'_> {
+    fn open(&self) -> Result<Mapping> {
+        let mut line = vec!["open".to_owned(), "--type=luks".to_owned()];
+        if self.access == DeviceAccess::ReadOnly {
+            line.push("--readonly".to_owned());
+        }
+        if self.how.discards == LuksDiscards::Passed {
+            line.push("--allow-discards".to_owned());
+        }
+        self.device.verify()?;
+        line.extend([utf8(self.device.path(), OPEN)?.to_owned(), self.name.clone()]);
+        run(OPEN, self.device.path(), &line, Some(self.key), self.how.bounds())?;
+        match Mapping::find(&self.name)? {
+            Some(mapping) if mapping.beneath() == Some(self.device.number()) && mapping.size() > 0 => {
+                Ok(mapping)
+            }
+            found => {
+                let reason = format!("cryptsetup reported success, but the kernel has {found:?}");
+                Err(Error::new(ErrorKind::WrongDevice, OPEN, reason).at(self.device.path()))
+            }
+        }
+    }
+}
+
+/// Noise that nobody wrote is made zeros where the content of a device is looked for; under a record, so that it then is a
+/// format that was begun.
+fn prepare_inside(opening: &Opening<'_>, mapping: &Mapping) -> Result<()> {
+    let inside = mapping.device()?;
+    let beneath = opening.device;
+    let offset = offset_of(mapping, opening.how.bounds())?;
+    if !is_untouched(&inside, beneath, offset)? {
+        return Ok(());
+    }
+    if opening.access == DeviceAccess::ReadOnly {
+        return Err(nothing_yet(beneath));
+    }
+    let made = opening.filesystem.map_or(Made::Luks, Made::Filesystem);
+    intent::begin(&inside, Intent { made, uuid: None }, &probe::ends(inside.size()?))?;
+    match opening.filesystem {
+        Some(_) => Ok(()),
+        None => intent::erase(&inside).map(drop),
+    }
+}
+
+/// Where in the encrypted device the device inside begins, in bytes.
+fn offset_of(mapping: &Mapping, bounds: Bounds) -> Result<u64> {
+    const ASK: &str = "ask for the state of encrypted device";
+    let node = BlockDevice::by_number(mapping.number())?;
+    let output = run(ASK, node.path(), &["status".to_owned(), mapping.name().to_owned()], None, bounds)?;
+    offset_in(&output.text).ok_or_else(|| {
+        let reason = "cryptsetup does not say where its content begins";
+        Error::new(ErrorKind::ToolFailed, ASK, reason).at(node.path())
+    })
+}
+
+/// Of `  offset:  32768 sectors`, or `[512-byte units]`.
+fn offset_in(status: &str) -> Option<u64> {
+    let line = status.lines().find_map(|line| line.trim().strip_prefix("offset:"))?;
+    let sectors: u64 = line.split_whitespace().next()?.parse().ok()?;
+    sectors.checked_mul(512)
+}
+
+/// Lets the device inside use the whole of the encrypted device, which has grown.
+///
+/// # Errors
+///
+/// [`WrongKey`](ErrorKind::WrongKey) if it has to grow and there is no key, or another: the kernel keeps the key where
+/// nobody can take it from, this included.
+pub(crate) fn grow(mapping: &Mapping, key: Option<&LuksKey>) -> Result<()> {
+    mapping.go_on()?;
+    let Some(beneath) = mapping.beneath() else {
+        let reason = "the encrypted device is not there";
+        return Err(Error::new(ErrorKind::NotFound, GROW, reason).at(mapping.device()?.path()));
+    };
+    let beneath = BlockDevice::by_number(beneath)?;
+    let bounds = Bounds { time: LUKS_TIME_LIMIT, memory: Some(memory::share_of_a_program()) };
+    let room = beneath.size()?.saturating_sub(offset_of(mapping, bounds)?);
+    // The largest sector: less than one more is no room.
+    if mapping.size() >= room - room % 4096 {
+        return Ok(());
+    }
+    let Some(key) = key else {
+        let reason = "the device has grown, and to grow what is inside its key is needed";
+        return Err(Error::new(ErrorKind::WrongKey, GROW, reason)
+            .at(beneath.path())
+            .mend("give it, or leave it: it grows when it is staged next"));
+    };
+    let line = ["resize".to_owned(), mapping.name().to_owned()];
+    run(GROW, beneath.path(), &line, Some(key), bounds).map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_offset_is_read_from_each_version() {
+        for text in [
+            "/dev/mapper/x is active.\n  type:    LUKS2\n  offset:  32768 sectors\n  size:  1\n",
+            "/dev/mapper/x is active and is in use.\n  offset:  32768 [512-byte units] (16777216 [bytes])\n",
+        ] {
+            assert_eq!(offset_in(text), Some(HEADER));
+        }
+        for text in ["", "  offset:\n", "  offset: none\n", "  offset: 99999999999999999999\n"] {
+            assert_eq!(offset_in(text), None, "{text}");
+        }
+    }
+}

@@ -1,0 +1,195 @@
+//! The device inside an encrypted device: a mapping of dm-crypt, known by what the kernel says of it and by no memory of
+//! ours. To find and close one, no key is needed and no program.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::AsFd as _;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use rustix::fs::{Mode, OFlags};
+
+use crate::fnv::fnv1a;
+use crate::own_descriptors::with_own_descriptors;
+use crate::sys::device_mapper;
+use crate::sysfs::{Mapped, Sysfs};
+use crate::{BlockDevice, DeviceNumber, Error, ErrorKind, Result};
+
+const CLOSE: &str = "close encrypted device";
+const FIND: &str = "find the mapping of an encrypted device";
+/// What all names of ours begin with.
+const PREFIX: &str = "csi-";
+/// How long a program may look at a mapping before it counts as in use: udev does, when one is made.
+const FREE_SOON: Duration = Duration::from_secs(2);
+
+/// A mapping that this crate made, whole or, if who made it was killed, half.
+#[derive(Debug)]
+pub(crate) struct Mapping(Mapped);
+
+/// The name of the mapping of what is staged at a place: the same in every process and version.
+pub(crate) fn name_for(staging: &Path) -> String {
+    format!("{PREFIX}{:016x}", fnv1a(staging.as_os_str().as_bytes()))
+}
+
+impl Mapping {
+    /// The mapping with this name.
+    ///
+    /// # Errors
+    ///
+    /// [`Busy`](ErrorKind::Busy) if the name is that of something else.
+    pub(crate) fn find(name: &str) -> Result<Option<Self>> {
+        match Sysfs::of_the_system().mapped(name)? {
+            Some(found) if !is_ours(&found) => {
+                let reason = format!("{name} is the name of a mapping that is none ({:?})", found.uuid);
+                Err(Error::new(ErrorKind::Busy, FIND, reason).at(node(name)))
+            }
+            found => Ok(found.map(Self)),
+        }
+    }
+
+    /// The mapping that is this device.
+    #[cfg(feature = "luks")]
+    pub(crate) fn numbered(number: DeviceNumber) -> Result<Option<Self>> {
+        Ok(Sysfs::of_the_system().mapped_as(number)?.filter(is_ours).map(Self))
+    }
+
+    /// The mapping over this device.
+    pub(crate) fn over(number: DeviceNumber) -> Result<Option<Self>> {
+        let found = Sysfs::of_the_system().mapped_over(number)?;
+        Ok(found.into_iter().find(|mapped| is_ours(mapped) && mapped.size > 0).map(Self))
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        &self.0.name
+    }
+
+    pub(crate) fn number(&self) -> DeviceNumber {
+        self.0.number
+    }
+
+    /// In bytes; 0 if it was not made to the end.
+    #[cfg(feature = "luks")]
+    pub(crate) fn size(&self) -> u64 {
+        self.0.size
+    }
+
+    /// The encrypted device; none if it is gone, or the mapping is half made.
+    pub(crate) fn beneath(&self) -> Option<DeviceNumber> {
+        self.0.beneath
+    }
+
+    /// The device inside.
+    pub(crate) fn device(&self) -> Result<BlockDevice> {
+        BlockDevice::by_number(self.0.number)
+    }
+
+    /// Lets it go on, if it was left in the middle of a change: until then every read and write waits.
+    pub(crate) fn go_on(&self) -> Result<()> {
+        if !self.0.is_suspended {
+            return Ok(());
+        }
+        const RESUME: &str = "resume encrypted device";
+        device_mapper::resume(control()?.as_fd(), self.name())
+            .map_err(|error| Error::os(RESUME, node(self.name()), error))
+    }
+
+    /// Closes it. One that is gone is closed.
+    ///
+    /// # Errors
+    ///
+    /// [`Busy`](ErrorKind::Busy) if somebody has it open.
+    pub(crate) fn close(&self) -> Result<()> {
+        let control = control()?;
+        let end = Instant::now() + FREE_SOON;
+        loop {
+            match device_mapper::remove(control.as_fd(), self.name()) {
+                Ok(()) | Err(nix::Error::ENXIO) => break,
+                Err(nix::Error::EBUSY) if Instant::now() < end => {
+                    std::thread::sleep(Duration::from_millis(10));
+                }
+                Err(error) => return Err(Error::os(CLOSE, node(self.name()), error)),
+            }
+        }
+        // `cryptsetup` made it, where no udev did.
+        match std::fs::remove_file(node(self.name())) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                tracing::debug!(%error, mapping = self.name(), "the node of a closed mapping is left");
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+/// `cryptsetup` says by the UUID that it made it, and for which name.
+fn is_ours(mapped: &Mapped) -> bool {
+    let digits = mapped.name.strip_prefix(PREFIX).unwrap_or_default();
+    digits.len() == 16
+        && digits.bytes().all(|digit| digit.is_ascii_hexdigit())
+        && mapped.uuid.starts_with("CRYPT-LUKS")
+        && mapped.uuid.ends_with(&format!("-{}", mapped.name))
+}
+
+fn node(name: &str) -> std::path::PathBuf {
+    Path::new("/dev/mapper").join(name)
+}
+
+/// The way to the device mapper.
+///
+/// # Errors
+///
+/// [`Unsupported`](ErrorKind::Unsupported) if the kernel has none.
+pub(crate) fn control() -> Result<File> {
+    const CONTROL: &str = "/dev/mapper/control";
+    const ASK: &str = "ask the device mapper by";
+    let flags = OFlags::RDWR | OFlags::CLOEXEC;
+    match with_own_descriptors(|| rustix::fs::open(CONTROL, flags, Mode::empty())) {
+        Ok(control) => Ok(control.into()),
+        Err(error) => {
+            let failed = Error::os(ASK, CONTROL, error);
+            Err(match failed.kind() {
+                ErrorKind::NotFound => failed.as_kind(ErrorKind::Unsupported).mend(
+                    "load the modules dm_mod and dm_crypt on the node; a container needs the host's /dev",
+                ),
+                _ => failed,
+            })
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_the_same_in_every_version() {
+        assert_eq!(name_for(Path::new("/target")), "csi-e2e6a944b2d2df2f");
+        assert_ne!(name_for(Path::new("/target")), name_for(Path::new("/targeu")));
+    }
+
+    #[test]
+    fn only_what_this_crate_made_is_ours() {
+        let mapped = |name: &str, uuid: &str| Mapped {
+            number: DeviceNumber { major: 254, minor: 0 },
+            name: name.to_owned(),
+            uuid: uuid.to_owned(),
+            size: 0,
+            is_suspended: false,
+            beneath: None,
+        };
+        let name = "csi-e2e6a944b2d2df2f";
+        for (name, uuid, expected) in [
+            (name, "CRYPT-LUKS2-0123-csi-e2e6a944b2d2df2f", true),
+            (name, "CRYPT-LUKS1-0123-csi-e2e6a944b2d2df2f", true),
+            (name, "CRYPT-LUKS2-0123-other", false),
+            (name, "CRYPT-PLAIN-csi-e2e6a944b2d2df2f", false),
+            (name, "LVM-0123", false),
+            (name, "", false),
+            ("csi-data", "CRYPT-LUKS2-0123-csi-data", false),
+            ("e2e6a944b2d2df2f", "CRYPT-LUKS2-0123-e2e6a944b2d2df2f", false),
+        ] {
+            assert_eq!(is_ours(&mapped(name, uuid)), expected, "{name} {uuid}");
+        }
+    }
+}

@@ -1,0 +1,71 @@
+//! What to do with a mapping that a killed program left half made: `cryptsetup` itself finds none there to close.
+#![allow(unsafe_code, reason = "ioctl(2) is a raw system call")]
+
+use std::os::fd::{AsRawFd as _, BorrowedFd};
+
+use nix::Result;
+
+/// `struct dm_ioctl` of linux/dm-ioctl.h.
+#[repr(C)]
+struct Request {
+    version: [u32; 3],
+    data_size: u32,
+    data_start: u32,
+    target_count: u32,
+    open_count: i32,
+    flags: u32,
+    event_number: u32,
+    padding: u32,
+    device: u64,
+    name: [u8; 128],
+    uuid: [u8; 129],
+    data: [u8; 7],
+}
+
+const SIZE: u32 = 312;
+
+// A structure of the wrong size would also make a wrong request number.
+const _: () = assert!(size_of::<Request>() == SIZE as usize);
+
+mod raw {
+    nix::ioctl_readwrite!(remove, 0xfd, 4, super::Request);
+    nix::ioctl_readwrite!(suspend, 0xfd, 6, super::Request);
+}
+
+impl Request {
+    /// A name that is too long is cut short, and then nothing has it.
+    fn about(name: &str) -> Self {
+        let mut bytes = [0; 128];
+        for (to, from) in bytes.iter_mut().zip(name.bytes().take(127)) {
+            *to = from;
+        }
+        Self {
+            version: [4, 0, 0],
+            data_size: SIZE,
+            data_start: 0,
+            target_count: 0,
+            open_count: 0,
+            flags: 0,
+            event_number: 0,
+            padding: 0,
+            device: 0,
+            name: bytes,
+            uuid: [0; 129],
+            data: [0; 7],
+        }
+    }
+}
+
+/// `DM_DEV_REMOVE`: takes away a mapping that nobody has open.
+pub(crate) fn remove(control: BorrowedFd<'_>, name: &str) -> Result<()> {
+    let mut request = Request::about(name);
+    // SAFETY: the kernel reads and writes one structure of the size that it names.
+    unsafe { raw::remove(control.as_raw_fd(), &raw mut request) }.map(drop)
+}
+
+/// `DM_DEV_SUSPEND` without its flag: has a suspended mapping go on, with the table that was loaded last.
+pub(crate) fn resume(control: BorrowedFd<'_>, name: &str) -> Result<()> {
+    let mut request = Request::about(name);
+    // SAFETY: as for `remove`.
+    unsafe { raw::suspend(control.as_raw_fd(), &raw mut request) }.map(drop)
+}

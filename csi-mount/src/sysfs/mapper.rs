@@ -1,0 +1,141 @@
+//! What the kernel says of the device mapper's devices.
+
+use std::path::Path;
+
+use super::{Sysfs, names, parse_number, text};
+use crate::{DeviceNumber, Result};
+
+/// A device of the device mapper.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Mapped {
+    pub(crate) number: DeviceNumber,
+    pub(crate) name: String,
+    /// Who made it, by the maker's own scheme: `CRYPT-LUKS2-…`.
+    pub(crate) uuid: String,
+    /// In bytes; 0 if who made it was killed before it mapped anything.
+    pub(crate) size: u64,
+    /// Whether what is asked of it waits.
+    pub(crate) is_suspended: bool,
+    /// The one device that it is over; none if that is gone, or there are several.
+    pub(crate) beneath: Option<DeviceNumber>,
+}
+
+impl Sysfs {
+    /// The device of the mapper with this name.
+    pub(crate) fn mapped(&self, name: &str) -> Result<Option<Mapped>> {
+        Ok(self.all_mapped()?.into_iter().find(|mapped| mapped.name == name))
+    }
+
+    /// The device of the mapper with this number.
+    #[cfg(feature = "luks")]
+    pub(crate) fn mapped_as(&self, number: DeviceNumber) -> Result<Option<Mapped>> {
+        Ok(self.all_mapped()?.into_iter().find(|mapped| mapped.number == number))
+    }
+
+    /// The devices of the mapper over this one alone.
+    pub(crate) fn mapped_over(&self, number: DeviceNumber) -> Result<Vec<Mapped>> {
+        Ok(self.all_mapped()?.into_iter().filter(|mapped| mapped.beneath == Some(number)).collect())
+    }
+
+    fn all_mapped(&self) -> Result<Vec<Mapped>> {
+        let block = self.root.join("block");
+        let devices = names(&block)?.into_iter().filter(|device| device.starts_with("dm-"));
+        Ok(devices.filter_map(|device| mapped_at(&block.join(device))).collect())
+    }
+}
+
+/// None if it goes away meanwhile.
+fn mapped_at(directory: &Path) -> Option<Mapped> {
+    let of = |file: &str| text(&directory.join(file));
+    let slaves = names(&directory.join("slaves")).unwrap_or_default();
+    let beneath = match slaves.as_slice() {
+        // Through the link, which leads nowhere when the device is gone.
+        [one] => of(&format!("slaves/{one}/dev")).and_then(|text| parse_number(&text)),
+        _ => None,
+    };
+    let sectors: u64 = of("size")?.parse().ok()?;
+    Some(Mapped {
+        number: parse_number(&of("dev")?)?,
+        name: of("dm/name")?,
+        uuid: of("dm/uuid").unwrap_or_default(),
+        size: sectors * 512,
+        is_suspended: of("dm/suspended").as_deref() == Some("1"),
+        beneath,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    #[test]
+    fn a_mapping_is_known_by_its_name_and_what_it_is_over() {
+        let directory = tempfile::tempdir().unwrap();
+        let block = directory.path().join("block");
+        for (device, files) in [
+            ("sdb", &[("dev", "8:16")][..]),
+            (
+                "dm-0",
+                &[
+                    ("dev", "254:0"),
+                    ("size", "2048"),
+                    ("dm/name", "a"),
+                    ("dm/uuid", "LVM-x"),
+                    ("slaves/x", ""),
+                ],
+            ),
+            (
+                "dm-1",
+                &[
+                    ("dev", "254:1"),
+                    ("size", "0"),
+                    ("dm/name", "b"),
+                    ("dm/uuid", "CRYPT-LUKS2-0-b"),
+                    ("slaves/x", ""),
+                ],
+            ),
+            (
+                "dm-2",
+                &[
+                    ("dev", "254:2"),
+                    ("size", "8"),
+                    ("dm/name", "ab"),
+                    ("dm/suspended", "1"),
+                    ("slaves/x", ""),
+                ],
+            ),
+        ] {
+            for (file, content) in files {
+                let file = block.join(device).join(file);
+                fs::create_dir_all(file.parent().unwrap()).unwrap();
+                fs::write(file, format!("{content}\n")).unwrap();
+            }
+        }
+        for device in ["dm-0", "dm-1", "dm-2"] {
+            fs::remove_file(block.join(device).join("slaves/x")).unwrap();
+        }
+        symlink(block.join("sdb"), block.join("dm-0/slaves/sdb")).unwrap();
+        symlink(block.join("sdc"), block.join("dm-2/slaves/sdc")).unwrap();
+        let sysfs = Sysfs { root: directory.path().to_owned() };
+        let number = |major, minor| DeviceNumber { major, minor };
+        let found = |name| sysfs.mapped(name).unwrap().unwrap();
+        let live = Mapped {
+            number: number(254, 0),
+            name: "a".to_owned(),
+            uuid: "LVM-x".to_owned(),
+            size: 1 << 20,
+            is_suspended: false,
+            beneath: Some(number(8, 16)),
+        };
+        assert_eq!(found("a"), live);
+        assert_eq!((found("b").size, found("b").beneath), (0, None));
+        assert_eq!((found("ab").is_suspended, found("ab").beneath), (true, None), "its disk is gone");
+        assert_eq!(sysfs.mapped("dm-0").unwrap(), None);
+        #[cfg(feature = "luks")]
+        assert_eq!(sysfs.mapped_as(number(254, 1)).unwrap().unwrap(), found("b"));
+        assert_eq!(sysfs.mapped_over(number(8, 16)).unwrap(), [found("a")]);
+    }
+}

@@ -1,0 +1,290 @@
+//! Encrypting a device: what is kept, what is refused, what a killed run leaves, and where the key is not. None of it needs a
+//! device mapper.
+
+mod devices;
+mod stepper;
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use csi_mount::flow::block::{StagePlan, stage};
+use csi_mount::testing::private_mount_namespace;
+use csi_mount::{
+    BlockDevice, Error, ErrorKind, Filesystem, Format, LoopOptions, Luks, LuksKey, LuksPbkdf, Mount, Probe,
+    Result, Target,
+};
+use devices::{Image, MIB, run};
+use stepper::{End, Job, Programs, do_job};
+
+const KEY: &str = "canary-of-the-key\nwith a second line";
+
+fn key() -> LuksKey {
+    LuksKey::new(KEY).unwrap()
+}
+
+/// Cheap, for tests.
+fn luks() -> Luks {
+    Luks::new().pbkdf(LuksPbkdf::Pbkdf2 { iterations: 1000 })
+}
+
+/// Encrypts it if it is blank, or was begun.
+fn encrypt(device: &BlockDevice, luks: &Luks) -> Result<()> {
+    match device.probe() {
+        Probe::Blank(proof) => luks.format(proof, &key()),
+        Probe::Interrupted(format) => luks.format(format.into_proof(), &key()),
+        other => panic!("{other}"),
+    }
+}
+
+/// Whether `cryptsetup` opens the device with this key.
+fn opens(device: &Path, key: &str) -> bool {
+    use std::io::Write as _;
+    let mut child = Command::new("/usr/sbin/cryptsetup")
+        .args(["open", "--test-passphrase", "--key-file=-"])
+        .arg(device)
+        .stdin(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    child.stdin.take().unwrap().write_all(key.as_bytes()).unwrap();
+    child.wait().unwrap().success()
+}
+
+fn assert_encrypted(image: &Image) {
+    assert!(matches!(image.open().probe(), Probe::Container(found) if found.name == "crypto_LUKS"));
+    assert!(opens(image.path(), KEY) && !opens(image.path(), "another"));
+    assert_eq!(image.blocks_that_start_with(b"\x89csi-mount mkfs\n"), 0, "records are left");
+}
+
+#[test]
+fn a_blank_device_is_encrypted_as_is_asked_for() {
+    let image = Image::new(64);
+    encrypt(&image.open(), &luks().sector_size(4096)).unwrap();
+    assert_encrypted(&image);
+    let dump = run("cryptsetup", &["luksDump", image.path().to_str().unwrap()]);
+    for part in ["Version:       \t2", "sector: 4096", "offset: 16777216", "Iterations: 1000", "512 bits"] {
+        assert!(dump.contains(part), "{part}: {dump}");
+    }
+
+    let image = Image::new(20);
+    let cost = LuksPbkdf::Argon2id { memory: 1 << 20, iterations: 5 };
+    encrypt(&image.open(), &Luks::new().pbkdf(cost)).unwrap();
+    assert_encrypted(&image);
+    let dump = run("cryptsetup", &["luksDump", image.path().to_str().unwrap()]);
+    for part in ["argon2id", "Memory:     1024", "Time cost:  5", "Threads:    1"] {
+        assert!(dump.contains(part), "{part}: {dump}");
+    }
+}
+
+#[test]
+fn what_can_not_be_is_refused_before_anything_is_written() {
+    let (large, small) = (Image::new(20), Image::new(16));
+    let odd = Image::of_bytes(20 * MIB + 512, &LoopOptions::new());
+    for (image, luks, expected) in [
+        (&large, luks().sector_size(8192), ErrorKind::InvalidInput),
+        (&odd, luks().sector_size(4096), ErrorKind::InvalidInput),
+        (&large, luks().pbkdf(LuksPbkdf::Pbkdf2 { iterations: 999 }), ErrorKind::InvalidInput),
+        (&large, luks().pbkdf(LuksPbkdf::Argon2id { memory: 1024, iterations: 4 }), ErrorKind::InvalidInput),
+        (
+            &large,
+            luks().pbkdf(LuksPbkdf::Argon2id { memory: 8 << 30, iterations: 4 }),
+            ErrorKind::InvalidInput,
+        ),
+        (&small, luks(), ErrorKind::OutOfRange),
+    ] {
+        let error = encrypt(&image.open(), &luks).unwrap_err();
+        assert_eq!(error.kind(), expected, "{error}");
+        assert!(image.is_zero(), "{error}");
+    }
+}
+
+#[test]
+fn data_that_came_after_the_proof_is_kept() {
+    for (place, data) in [(0, &b"x"[..]), (20 * MIB, b"x"), (1024 + 56, &[0x53, 0xef])] {
+        let image = Image::new(64);
+        let device = image.open();
+        let Probe::Blank(proof) = device.probe() else { panic!("not blank") };
+        image.write(place, data);
+        let before = image.content();
+        assert_eq!(luks().format(proof, &key()).unwrap_err().kind(), ErrorKind::NotBlank);
+        assert_eq!(image.content(), before);
+    }
+}
+
+#[test]
+fn a_device_in_use_is_not_encrypted() {
+    let image = Image::new(64);
+    let device = image.open();
+    let Probe::Blank(proof) = device.probe() else { panic!("not blank") };
+    let holder = fs::OpenOptions::new();
+    let holder = std::os::unix::fs::OpenOptionsExt::custom_flags(&mut holder.clone(), nix::libc::O_EXCL)
+        .read(true)
+        .open(image.path())
+        .unwrap();
+    assert_eq!(luks().format(proof, &key()).unwrap_err().kind(), ErrorKind::Busy);
+    assert!(image.is_zero());
+    drop(holder);
+}
+
+/// Without a device mapper what was encrypted could not be opened: nothing is begun.
+#[test]
+fn without_a_device_mapper_nothing_is_done() {
+    let image = Image::new(64);
+    let error = private_mount_namespace(|| {
+        fs::create_dir_all("/dev/mapper").unwrap();
+        Mount::new("tmpfs", "test").at(&Target::new("/dev/mapper").unwrap()).unwrap();
+        let staging = Target::new(image.directory().join("s")).unwrap();
+        let plan = StagePlan::new(Filesystem::Ext4).encrypted(luks(), key());
+        stage(image.path(), &staging, &plan).unwrap_err()
+    });
+    assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+    assert!(error.to_string().contains("dm_crypt"), "{error}");
+    assert!(image.is_zero());
+}
+
+#[test]
+fn memory_and_time_are_bounded_and_what_was_begun_is_begun_anew() {
+    let image = Image::new(64);
+    let device = image.open();
+    let greedy = Luks::new().pbkdf(LuksPbkdf::Argon2id { memory: 512 << 20, iterations: 4 });
+    let error = encrypt(&device, &greedy.clone().memory(48 << 20)).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::OutOfMemory, "{error}");
+    assert!(error.to_string().contains("Luks::memory"), "{error}");
+    assert!(matches!(device.probe(), Probe::Interrupted(_)), "{}", device.probe());
+
+    let slow = luks().pbkdf(LuksPbkdf::Pbkdf2 { iterations: 1_000_000_000 });
+    let error = encrypt(&device, &slow.time_limit(Duration::from_millis(500))).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unresponsive, "{error}");
+    encrypt(&device, &luks()).unwrap();
+    assert_encrypted(&image);
+}
+
+/// Also as another thing than it was begun as.
+#[test]
+fn a_begun_device_becomes_a_plain_filesystem_when_that_is_asked_for() {
+    let image = Image::new(64);
+    let device = image.open();
+    let slow = luks().pbkdf(LuksPbkdf::Pbkdf2 { iterations: 1_000_000_000 });
+    encrypt(&device, &slow.time_limit(Duration::from_millis(500))).unwrap_err();
+    let Probe::Interrupted(format) = device.probe() else { panic!("{}", device.probe()) };
+    assert_eq!(format.filesystem(), None);
+    assert!(device.probe().to_string().contains("LUKS"), "{}", device.probe());
+    Format::new(Filesystem::Ext4).run(format.into_proof()).unwrap();
+    assert_eq!(device.probe().filesystem(), Some(Filesystem::Ext4));
+}
+
+/// The record excuses our own rubble, and nothing that somebody put there since.
+#[test]
+fn what_came_after_a_begun_run_is_kept() {
+    let slow = luks().pbkdf(LuksPbkdf::Pbkdf2 { iterations: 1_000_000_000 });
+    type Change = fn(&Image);
+    let changes: [(&str, Change); 3] = [
+        ("data at the start", |image| image.write(0, b"somebody's")),
+        ("another's header", |image| image.write(168, b"00000000-0000-0000-0000-000000000000")),
+        ("a header that is whole", |image| {
+            let file = image.directory().join("key");
+            fs::write(&file, KEY).unwrap();
+            let (file, path) = (format!("--key-file={}", file.display()), image.path().to_str().unwrap());
+            let cost = ["--pbkdf=pbkdf2", "--pbkdf-force-iterations=1000"];
+            run("cryptsetup", &["luksFormat", "--batch-mode", &file, cost[0], cost[1], path]);
+        }),
+    ];
+    for (what, change) in changes {
+        let image = Image::new(64);
+        let device = image.open();
+        encrypt(&device, &slow.clone().time_limit(Duration::from_millis(500))).unwrap_err();
+        assert!(matches!(device.probe(), Probe::Interrupted(_)), "{what}: {}", device.probe());
+        change(&image);
+        let before = image.content();
+        match image.open().probe() {
+            Probe::UnknownData { .. } | Probe::Container(_) => {}
+            other => panic!("{what}: {other}"),
+        }
+        assert_eq!(image.content(), before);
+    }
+}
+
+/// Every process that runs meanwhile is looked at, `cryptsetup` among them.
+#[test]
+fn the_key_is_in_no_command_line_and_no_environment() {
+    let image = Image::new(64);
+    let (device, done) = (image.open(), AtomicBool::new(false));
+    let slow = luks().pbkdf(LuksPbkdf::Pbkdf2 { iterations: 300_000 });
+    let seen = std::thread::scope(|scope| {
+        let watcher = scope.spawn(|| {
+            let mut seen = 0;
+            while !done.load(Ordering::Relaxed) {
+                seen += look_for_the_key();
+            }
+            seen
+        });
+        encrypt(&device, &slow).unwrap();
+        done.store(true, Ordering::Relaxed);
+        watcher.join().unwrap()
+    });
+    assert!(seen > 0, "cryptsetup was not seen");
+    println!("cryptsetup's command line was read {seen} times");
+}
+
+/// How many `cryptsetup` it saw.
+fn look_for_the_key() -> usize {
+    let canary = b"canary-of-the-key";
+    let mut seen = 0;
+    for process in fs::read_dir("/proc").unwrap().flatten() {
+        let read = |file| fs::read(process.path().join(file)).unwrap_or_default();
+        let line = read("cmdline");
+        for text in [&line, &read("environ")] {
+            let has = text.windows(canary.len()).any(|part| part == canary);
+            assert!(!has, "{}", String::from_utf8_lossy(text));
+        }
+        seen += usize::from(line.windows(10).any(|part| part == b"luksFormat"));
+    }
+    seen
+}
+
+fn job(words: &[&str]) -> Result<()> {
+    let [device] = words else { panic!("{words:?}") };
+    let device = BlockDevice::open(device)?;
+    match device.probe() {
+        // Killed after the last write: it is done.
+        Probe::Container(_) => Ok(()),
+        Probe::Blank(proof) => luks().format(proof, &key()),
+        Probe::Interrupted(format) => luks().format(format.into_proof(), &key()),
+        other => Err(Error::new(ErrorKind::NotBlank, "encrypt", other.to_string())),
+    }
+}
+
+/// At every `CSI_CRASH_STRIDE`th call, over this crate's and `cryptsetup`'s; in CI a prime.
+#[test]
+fn killed_anywhere_it_is_begun_anew() {
+    const TEST: &str = "killed_anywhere_it_is_begun_anew";
+    do_job(job);
+    let stride = std::env::var("CSI_CRASH_STRIDE").map_or(211, |text| text.parse().unwrap());
+    let (mut points, mut begun, mut call) = (0, 0, 1);
+    loop {
+        let image = Image::new(20);
+        let job = Job { programs: Programs::Followed, test: TEST, words: &[image.path().to_str().unwrap()] };
+        let is_killed = matches!(job.kill_before(call), End::Killed);
+        if is_killed {
+            points += 1;
+            begun += u32::from(matches!(image.open().probe(), Probe::Interrupted(_)));
+            job.run();
+        }
+        let records = image.blocks_that_start_with(b"\x89csi-mount mkfs\n");
+        // Those of a run that was killed after its last write go when the device is staged.
+        assert!(records == 0 || is_killed, "killed before call {call}: records are left");
+        assert!(opens(image.path(), KEY), "killed before call {call}");
+        if !is_killed {
+            break;
+        }
+        call += stride;
+    }
+    println!(
+        "encrypt: killed at {points} points of fewer than {call} system calls, {begun} times with a format begun, every one \
+         converged"
+    );
+    assert!(points > 3 && begun > 1, "{points} points, {begun} begun");
+}
