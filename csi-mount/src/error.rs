@@ -174,8 +174,18 @@ fn kind_of(error: &io::Error) -> ErrorKind {
         Some(libc::ENOSPC | libc::EDQUOT) => ErrorKind::NoSpace,
         Some(libc::EPERM | libc::EACCES) => ErrorKind::PermissionDenied,
         Some(libc::EUCLEAN) => ErrorKind::Damaged,
-        Some(libc::ENOSYS | libc::EOPNOTSUPP) => ErrorKind::Unsupported,
-        Some(libc::ETIMEDOUT | libc::ENOTCONN | libc::EHOSTDOWN | libc::ESTALE) => ErrorKind::Unresponsive,
+        Some(libc::ENOSYS | libc::EOPNOTSUPP | libc::EPROTONOSUPPORT) => ErrorKind::Unsupported,
+        // Of a server that is gone, or that cannot be reached.
+        Some(
+            libc::ETIMEDOUT
+            | libc::ENOTCONN
+            | libc::ECONNREFUSED
+            | libc::ECONNRESET
+            | libc::EHOSTDOWN
+            | libc::EHOSTUNREACH
+            | libc::ENETUNREACH
+            | libc::ESTALE,
+        ) => ErrorKind::Unresponsive,
         Some(libc::EINVAL | libc::ENAMETOOLONG | libc::ENOTDIR | libc::ELOOP) => ErrorKind::InvalidInput,
         _ => ErrorKind::Io,
     }

@@ -38,6 +38,7 @@
 //! | know what is on it | [`Probe`] |
 //! | put a filesystem on it | [`Format`], with a [`BlankProof`]; [`MkfsProfile`], [`FormatLimit`] |
 //! | repair and grow it | [`check`], [`grow_mounted`], [`grow_unmounted`] |
+//! | make, copy and delete directories in a place of others | [`Root`], [`Target::copy_tree`], [`Target::remove_tree`] |
 //! | let a group have its files | [`give_to_group`], or [`IdMap`] for one mount |
 //! | do all of it for a volume | [`flow`] |
 //! | know whether the node is fit | [`self_check()`] |
@@ -63,6 +64,7 @@ mod attach;
 mod attributes;
 mod bind;
 mod check;
+mod copy_tree;
 mod details;
 mod device;
 mod device_number;
@@ -101,6 +103,7 @@ mod remove_tree;
 mod root;
 mod scratch;
 mod self_check;
+mod small_file;
 mod state;
 mod stats;
 mod sys;
@@ -111,10 +114,12 @@ pub mod testing;
 mod tool;
 mod turn;
 mod unmount;
+mod unseen;
 
 pub use attributes::MountAttributes;
 pub use bind::{Bind, Outcome};
 pub use check::{CHECK_TIME_LIMIT, CheckLimits, CheckPolicy, CheckReport, check, check_within};
+pub use copy_tree::Copied;
 pub use device::{BlockDevice, DeviceAccess, DeviceUse};
 pub use device_number::DeviceNumber;
 pub use device_wait::ExpectedDevice;

@@ -34,7 +34,7 @@ impl Target {
             return Err(Error::new(ErrorKind::InvalidInput, REMOVE, "it is not a directory").at(self.path()));
         }
         let parent = self.parent(REMOVE)?;
-        refuse_mounts_below(&real_path(parent, self.name(), self.path())?)?;
+        refuse_mounts_below(&real_path(parent, self.name(), self.path())?, facts.mount)?;
         match remove(parent, self.name(), facts.mount, self.path()) {
             Err(error) if error.raw_os_error() == Some(Errno::NOENT.raw_os_error()) => Ok(Removed::WasAbsent),
             removed => removed.map(|()| Removed::Removed),
@@ -48,8 +48,13 @@ fn real_path(parent: impl AsFd, name: &OsStr, path: &Path) -> Result<PathBuf> {
     lookup::path_of(&fd).read_link().map_err(|error| Error::os(REMOVE, path, error))
 }
 
-fn refuse_mounts_below(path: &Path) -> Result<()> {
-    let below: Vec<String> = mounts()?
+fn refuse_mounts_below(path: &Path, mount: MountId) -> Result<()> {
+    let table = mounts()?;
+    // In a mount that nobody sees there is nobody's mount, and its paths are not those of the table.
+    if table.iter().all(|entry| entry.id != mount) {
+        return Ok(());
+    }
+    let below: Vec<String> = table
         .into_iter()
         .filter(|entry| entry.mount_point.starts_with(path))
         .map(|entry| entry.mount_point.display().to_string())

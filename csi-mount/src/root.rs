@@ -4,11 +4,16 @@ use std::ffi::OsStr;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use rustix::fs::{Mode, OFlags, ResolveFlags};
 
+use crate::attach::Prepared;
 use crate::lookup;
+use crate::stats::{self, Stats};
+use crate::sys::child::Question;
 use crate::sys::features::{self, Feature};
+use crate::unseen::Unseen;
 use crate::{Error, ErrorKind, Result, Target};
 
 /// A directory that the caller trusts, opened once.
@@ -34,6 +39,8 @@ use crate::{Error, ErrorKind, Result, Target};
 pub struct Root {
     directory: OwnedFd,
     path: PathBuf,
+    /// Where the directory is the root of a mount that nobody sees. Dropped after the descriptor above.
+    _mount: Option<Unseen>,
 }
 
 impl Root {
@@ -46,10 +53,21 @@ impl Root {
         let path = lookup::absolute(operation, path.as_ref())?;
         let directory = lookup::open_path(&path, OFlags::DIRECTORY);
         let directory = directory.map_err(|error| Error::os(operation, &path, error))?;
-        Ok(Self { directory, path })
+        Ok(Self::of(directory, path))
     }
 
-    /// The path that it was opened by.
+    /// A directory that is open; the path is for messages.
+    pub(crate) fn of(directory: OwnedFd, path: PathBuf) -> Self {
+        Self { directory, path, _mount: None }
+    }
+
+    /// The root directory of a mount, which goes with it; the path is for messages.
+    pub(crate) fn of_mount(mount: Prepared, path: PathBuf) -> Result<Self> {
+        let directory = mount.fd().try_clone().map_err(|error| Error::os("open root", &path, error))?;
+        Ok(Self { directory, path, _mount: Some(Unseen::new(mount)) })
+    }
+
+    /// The path that it was opened by, or what is mounted there, where nobody sees the mount.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -72,6 +90,41 @@ impl Root {
         let full = self.path.join(&relative);
         lookup::plain(operation, &full)?;
         Target::below(full, |_| self.walk(relative.parent().unwrap_or(Path::new(""))))
+    }
+
+    /// Makes the directories of a path that are not there, of this mode, and gives back the last one.
+    ///
+    /// # Errors
+    /// As [`target`](Self::target) and [`Target::create_dir`]: [`ErrorKind::InvalidInput`] for a symbolic link on the
+    /// way, among others.
+    pub fn create_dirs(&self, path: impl AsRef<Path>, mode: u32) -> Result<Target> {
+        let path = path.as_ref();
+        let mut ancestors: Vec<&Path> =
+            path.ancestors().filter(|ancestor| ancestor.file_name().is_some()).collect();
+        let last = self.target(path)?;
+        ancestors.reverse();
+        for ancestor in ancestors {
+            self.target(ancestor)?.create_dir_with_mode(mode)?;
+        }
+        // Its parent may not have been there.
+        if last.has_parent() { Ok(last) } else { self.target(path) }
+    }
+
+    /// How full its filesystem is, and whether that answers; as [`stats`](crate::stats()), in the time given.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unresponsive`] when there is no answer in time.
+    pub fn stats_within(&self, limit: Duration) -> Result<Stats> {
+        let operation = "ask for the usage of";
+        let question = Question::Usage(self.directory.as_fd());
+        let answer = stats::ask(question, operation, &self.path, &self.directory, limit)?;
+        match answer.error {
+            0 => Ok(Stats::from(answer)),
+            number => {
+                let error = io::Error::from_raw_os_error(number as i32);
+                Err(Error::os(operation, &self.path, error))
+            }
+        }
     }
 
     fn walk(&self, relative: &Path) -> io::Result<OwnedFd> {

@@ -232,6 +232,11 @@ impl Target {
         Ok(seen)
     }
 
+    /// Whether its parent directory was there when the target was made.
+    pub(crate) fn has_parent(&self) -> bool {
+        self.parent.is_some()
+    }
+
     /// The last component of the path.
     pub(crate) fn name(&self) -> &std::ffi::OsStr {
         &self.name

@@ -12,11 +12,13 @@
 //! unmounted by force, and taken out of sight if that does not help.
 //!
 //! The kernel mounts, and no helper program: a password is an option that goes to the kernel alone. What a helper would
-//! have found out is for the driver to say. So NFS needs `addr=` and `vers=`, SMB `ip=` and a source `//server/share`,
-//! CephFS its monitors in the source or in `mon_addr=`. What can't be had so needs a driver's own way.
+//! have found out is found out for NFS ([`SharedSource::nfs`]), and for the others it is for the driver to say: SMB needs
+//! `ip=` and a source `//server/share`, CephFS its monitors in the source or in `mon_addr=`. What can't be had so needs a
+//! driver's own way.
 //!
-//! The toolkit's tests run this with tmpfs, overlay and ext4 for the mounting, and FUSE filesystems whose daemon hangs
-//! or is gone for the server. They do not run it against servers of NFS, SMB or Ceph.
+//! The toolkit's tests run this against NFS servers, v3 and v4.2, on kernels that have a client; elsewhere with tmpfs,
+//! overlay and ext4 for the mounting, and FUSE filesystems whose daemon hangs or is gone for the server. They do not run
+//! it against servers of SMB or Ceph.
 //!
 //! ```no_run
 //! use csi_mount::flow::shared::{SharedSource, publish, stage, unpublish, unstage};
@@ -25,8 +27,8 @@
 //! let staging = Target::new("/var/lib/kubelet/plugins/kubernetes.io/csi/nfs.example.org/vol-1/globalmount")?;
 //! let target = Target::new("/var/lib/kubelet/pods/1/volumes/kubernetes.io~csi/vol-1/mount")?;
 //!
-//! let options = MountOptions::parse(["vers=4.2", "addr=192.0.2.7", "softreval"])?;
-//! stage(&staging, &SharedSource::new("nfs", "192.0.2.7:/export").options(options))?;
+//! let options = MountOptions::parse(["nfsvers=4.1", "softreval"])?;
+//! stage(&staging, &SharedSource::nfs("nfs.example.org", "/export")?.options(options))?;
 //! publish(staging.path(), &target, MountAttributes::RDONLY)?;
 //!
 //! unpublish(&target)?;
@@ -34,15 +36,16 @@
 //! # Ok::<(), csi_mount::Error>(())
 //! ```
 
+mod nfs;
 mod source;
 
 use std::path::Path;
 
 use super::lost::{require_staged, take_off_lost};
-use crate::attach;
+use crate::attach::{self, Prepared};
 use crate::mount::MOUNT;
 use crate::{
-    Bind, Created, Detach, Mount, MountAttributes, Outcome, Removed, Result, Target, Unmount, Unmounted,
+    Bind, Created, Detach, Mount, MountAttributes, Outcome, Removed, Result, Root, Target, Unmount, Unmounted,
 };
 
 pub use source::{SHARED_MOUNT_TIME_LIMIT, SharedSource};
@@ -84,14 +87,38 @@ pub fn publish_directly(
 
 fn mount(target: &Target, source: &SharedSource) -> Result<Outcome> {
     take_off_lost(target)?;
-    let SharedSource { fs_type, source: from, options, time_limit } = source;
-    let mount = Mount::new(fs_type, from).options(options).time_limit(*time_limit);
     attach::mount_once(
         MOUNT,
         target,
         |_, found| source.accept(target, found),
-        |seen| attach::attach(MOUNT, mount.prepared(target)?, target, &seen, options.attributes()),
+        |seen| attach::attach(MOUNT, prepared(source, target)?, target, &seen, source.options.attributes()),
     )
+}
+
+fn prepared(source: &SharedSource, target: &Target) -> Result<Prepared> {
+    let options = nfs::complete(source)?;
+    Mount::new(&source.fs_type, &source.source)
+        .options(&options)
+        .time_limit(source.time_limit)
+        .prepared(target)
+}
+
+/// Mounts the shared filesystem where nobody sees it, and gives its root directory: for work of a driver's own in it, as
+/// making and deleting the directories that are volumes.
+///
+/// The mount is in no tree of mounts and goes with the last of the [`Root`] and the [`Target`]s from it, also when the
+/// process is killed. (Before Linux 5.2 it is in a private place of this process's mount namespace.) The server is
+/// waited for as in [`stage`]. What is done below the root afterwards waits for the server as the mount's options say:
+/// mount NFS `soft`.
+///
+/// # Errors
+///
+/// Those of [`Mount::at`].
+pub fn open(source: &SharedSource) -> Result<Root> {
+    // For messages: the mount has no place.
+    let nowhere = Target::new("/proc/unseen")?;
+    let mount = prepared(source, &nowhere).map_err(|error| error.at(&source.source))?;
+    Root::of_mount(mount, source.source.clone().into())
 }
 
 /// Binds the staged filesystem to the target directory, with these attributes added to those of the staged mount.

@@ -1,0 +1,283 @@
+//! Copying a directory with all that is in it, by open directories, so that it can't lead elsewhere.
+
+use std::collections::HashMap;
+use std::ffi::{CStr, OsStr};
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{
+    AtFlags, Dir, FileType, Gid, Mode, OFlags, SeekFrom, Stat, Timespec, Timestamps, Uid, XattrFlags,
+};
+use rustix::io::Errno;
+
+use crate::{Error, ErrorKind, MountId, Result, Root, Target, lookup};
+
+const COPY: &str = "copy the tree";
+
+/// The extended attributes that are part of a file as its owner sees it. The others are the node's or the server's.
+const KEPT_ATTRIBUTES: [&[u8]; 3] = [b"user.", b"system.posix_acl_", b"security.capability"];
+
+/// What was copied.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Copied {
+    /// Everything in it: files, directories, links.
+    pub entries: u64,
+    /// The bytes of the files, holes not counted.
+    pub bytes: u64,
+}
+
+impl Target {
+    /// Copies the directory and everything in it to a place where nothing is yet, on this mount or on another.
+    ///
+    /// Owners, modes, times, hard links, holes, special files, and the extended attributes of users and ACLs stay as
+    /// they are. Symbolic links are copied and not followed, also while others swap them in. Where both places are on
+    /// one filesystem that can copy by itself (NFS 4.2, btrfs, XFS), the data does not pass through this machine
+    /// (`copy_file_range(2)`). Each file is on stable storage when it is done.
+    ///
+    /// It is no picture of one moment: who writes to it meanwhile finds parts of that in the copy. What is deleted
+    /// meanwhile is passed over. A copy that fails stays as far as it came; remove it.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Busy`] when something is mounted in it; [`ErrorKind::NotFound`] when it is not there;
+    /// [`ErrorKind::InvalidInput`] when it is no directory; [`ErrorKind::PermissionDenied`] for who may not give files
+    /// to their owners, also on an NFS export with `root_squash`; [`ErrorKind::NoSpace`]; and `EEXIST` when something
+    /// is at the other place.
+    pub fn copy_tree(&self, to: &Target) -> Result<Copied> {
+        let from = self.open_directory(COPY)?;
+        let found = lookup::facts(&from).map_err(|error| self.error(COPY, error))?;
+        make(to.parent(COPY)?, to.name(), to.path())?;
+        let copy = to.open_directory(COPY)?;
+        let root = copy.try_clone().map_err(|error| to.error(COPY, error))?;
+        let mut copier = Copier {
+            mount: found.mount,
+            root: Root::of(root, to.path().to_owned()),
+            links: HashMap::new(),
+            copied: Copied::default(),
+        };
+        copier.directory(&from, &copy, Path::new(""), self.path())?;
+        Ok(copier.copied)
+    }
+
+    /// Opens the directory for reading.
+    pub(crate) fn open_directory(&self, operation: &'static str) -> Result<OwnedFd> {
+        let parent = self.parent(operation)?;
+        open(parent, self.name(), OFlags::DIRECTORY).map_err(|error| self.error(operation, error))
+    }
+}
+
+fn open(directory: BorrowedFd<'_>, name: &OsStr, extra: OFlags) -> rustix::io::Result<OwnedFd> {
+    // Not blocking, so that a pipe that took a file's place does not hold us.
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    rustix::fs::openat(directory, name, flags | extra, Mode::empty())
+}
+
+fn make(parent: BorrowedFd<'_>, name: &OsStr, path: &Path) -> Result<()> {
+    rustix::fs::mkdirat(parent, name, Mode::RWXU).map_err(|error| Error::os(COPY, path, error))
+}
+
+struct Copier {
+    /// Nothing but what is on it is copied.
+    mount: MountId,
+    /// The copy.
+    root: Root,
+    /// Where in the copy a file is that has more than one name, by its device and inode.
+    links: HashMap<(u64, u64), PathBuf>,
+    copied: Copied,
+}
+
+impl Copier {
+    /// `below`: where in the tree; `path`: for messages.
+    fn directory(&mut self, from: &OwnedFd, to: &OwnedFd, below: &Path, path: &Path) -> Result<()> {
+        let failed = |error: Errno| Error::os(COPY, path, error);
+        for entry in Dir::read_from(from).map_err(failed)? {
+            let entry = entry.map_err(failed)?;
+            let name = OsStr::from_bytes(entry.file_name().to_bytes());
+            if name == "." || name == ".." {
+                continue;
+            }
+            let path = path.join(name);
+            match self.entry(from.as_fd(), to.as_fd(), name, &below.join(name), &path) {
+                Err(error) if error.raw_os_error() == Some(Errno::NOENT.raw_os_error()) => {
+                    tracing::debug!(path = %path.display(), "it is gone meanwhile");
+                }
+                copied => copied?,
+            }
+        }
+        let stat = rustix::fs::fstat(from).map_err(failed)?;
+        dress(from, to, &stat).map_err(failed)
+    }
+
+    fn entry(
+        &mut self,
+        from: BorrowedFd<'_>,
+        to: BorrowedFd<'_>,
+        name: &OsStr,
+        below: &Path,
+        path: &Path,
+    ) -> Result<()> {
+        let failed = |error: Errno| Error::os(COPY, path, error);
+        let place = lookup::open_at(from, name).map_err(|error| Error::os(COPY, path, error))?;
+        let facts = lookup::facts(&place).map_err(|error| Error::os(COPY, path, error))?;
+        if facts.is_mount_root || facts.mount != self.mount {
+            return Err(Error::new(ErrorKind::Busy, COPY, "something is mounted there").at(path));
+        }
+        self.copied.entries += 1;
+        match facts.file_type {
+            FileType::Directory => {
+                let inner = open(from, name, OFlags::DIRECTORY).map_err(failed)?;
+                make(to, name, path)?;
+                let copy = open(to, name, OFlags::DIRECTORY).map_err(failed)?;
+                self.directory(&inner, &copy, below, path)
+            }
+            FileType::RegularFile => {
+                let file = open(from, name, OFlags::empty()).map_err(failed)?;
+                let stat = rustix::fs::fstat(&file).map_err(failed)?;
+                if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+                    return Err(Error::new(ErrorKind::Busy, COPY, "it changes while it is copied").at(path));
+                }
+                self.file(File::from(file), &stat, to, name, below, path)
+            }
+            FileType::Symlink => {
+                let link = rustix::fs::readlinkat(from, name, Vec::new()).map_err(failed)?;
+                rustix::fs::symlinkat(&link, to, name).map_err(failed)?;
+                dress_at(to, name, &stat_at(from, name).map_err(failed)?).map_err(failed)
+            }
+            kind => {
+                let stat = stat_at(from, name).map_err(failed)?;
+                let mode = Mode::from_raw_mode(stat.st_mode);
+                rustix::fs::mknodat(to, name, kind, mode, stat.st_rdev).map_err(failed)?;
+                dress_at(to, name, &stat).map_err(failed)?;
+                // A umask may have taken from it. There is nothing that it could be exchanged for by others.
+                rustix::fs::chmodat(to, name, mode, AtFlags::empty()).map_err(failed)
+            }
+        }
+    }
+
+    fn file(
+        &mut self,
+        from: File,
+        stat: &Stat,
+        to: BorrowedFd<'_>,
+        name: &OsStr,
+        below: &Path,
+        path: &Path,
+    ) -> Result<()> {
+        let failed = |error: Errno| Error::os(COPY, path, error);
+        if stat.st_nlink > 1 {
+            if let Some(first) = self.links.get(&(stat.st_dev, stat.st_ino)) {
+                let first = self.root.target(first)?;
+                let linked =
+                    rustix::fs::linkat(first.parent(COPY)?, first.name(), to, name, AtFlags::empty());
+                match linked {
+                    // Servers that have no hard links.
+                    Err(Errno::OPNOTSUPP | Errno::PERM | Errno::MLINK) => {}
+                    linked => return linked.map_err(failed),
+                }
+            } else {
+                self.links.insert((stat.st_dev, stat.st_ino), below.to_owned());
+            }
+        }
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let copy = rustix::fs::openat(to, name, flags, Mode::RUSR | Mode::WUSR).map_err(failed)?;
+        let copy = File::from(copy);
+        let bytes = content(&from, &copy, stat.st_size.cast_unsigned());
+        self.copied.bytes += bytes.map_err(|error| Error::os(COPY, path, error))?;
+        dress(&from, &copy, stat).map_err(failed)?;
+        // Closing tells no errors of what was written late.
+        copy.sync_all().map_err(|error| Error::os(COPY, path, error))
+    }
+}
+
+/// Copies the parts of a file that hold data, up to the size that it had.
+fn content(mut from: &File, mut to: &File, size: u64) -> io::Result<u64> {
+    let (mut at, mut bytes) = (0, 0);
+    while at < size {
+        let start = match rustix::fs::seek(from, SeekFrom::Data(at)) {
+            Ok(start) => start,
+            // Nothing but a hole is left.
+            Err(Errno::NXIO) => break,
+            Err(error) => return Err(error.into()),
+        };
+        let end = rustix::fs::seek(from, SeekFrom::Hole(start))?.min(size);
+        if start >= end {
+            break;
+        }
+        rustix::fs::seek(from, SeekFrom::Start(start))?;
+        rustix::fs::seek(to, SeekFrom::Start(start))?;
+        // The kernel copies where it can.
+        bytes += io::copy(&mut (&mut from).take(end - start), &mut to)?;
+        at = end;
+    }
+    to.set_len(size)?;
+    Ok(bytes)
+}
+
+fn stat_at(directory: BorrowedFd<'_>, name: &OsStr) -> rustix::io::Result<Stat> {
+    rustix::fs::statat(directory, name, AtFlags::SYMLINK_NOFOLLOW)
+}
+
+fn owner(stat: &Stat) -> (Option<Uid>, Option<Gid>) {
+    (Some(Uid::from_raw(stat.st_uid)), Some(Gid::from_raw(stat.st_gid)))
+}
+
+#[allow(clippy::unnecessary_cast, reason = "the fields differ in type between architectures")]
+fn times(stat: &Stat) -> Timestamps {
+    let time = |seconds: i64, nanos: i64| Timespec { tv_sec: seconds, tv_nsec: nanos };
+    Timestamps {
+        last_access: time(stat.st_atime as i64, stat.st_atime_nsec as i64),
+        last_modification: time(stat.st_mtime as i64, stat.st_mtime_nsec as i64),
+    }
+}
+
+/// Gives a copy its owner, what a change of owner takes away (capabilities, bits of the mode), and at last its times.
+fn dress(from: impl AsFd, copy: impl AsFd, stat: &Stat) -> rustix::io::Result<()> {
+    let (user, group) = owner(stat);
+    rustix::fs::fchown(&copy, user, group)?;
+    attributes(from, &copy)?;
+    rustix::fs::fchmod(&copy, Mode::from_raw_mode(stat.st_mode))?;
+    rustix::fs::futimens(&copy, &times(stat))
+}
+
+/// The same for what is not opened.
+fn dress_at(directory: BorrowedFd<'_>, name: &OsStr, stat: &Stat) -> rustix::io::Result<()> {
+    let (user, group) = owner(stat);
+    rustix::fs::chownat(directory, name, user, group, AtFlags::SYMLINK_NOFOLLOW)?;
+    rustix::fs::utimensat(directory, name, &times(stat), AtFlags::SYMLINK_NOFOLLOW)
+}
+
+fn attributes(from: impl AsFd, to: impl AsFd) -> rustix::io::Result<()> {
+    let names = match grown(|buffer| rustix::fs::flistxattr(&from, buffer)) {
+        // A filesystem without them.
+        Err(Errno::OPNOTSUPP) => return Ok(()),
+        names => names?,
+    };
+    for name in names.split_inclusive(|byte| *byte == 0) {
+        if !KEPT_ATTRIBUTES.iter().any(|kept| name.starts_with(kept)) {
+            continue;
+        }
+        let Ok(name) = CStr::from_bytes_with_nul(name) else { continue };
+        match grown(|buffer| rustix::fs::fgetxattr(&from, name, buffer)) {
+            Err(Errno::NODATA) => {}
+            value => rustix::fs::fsetxattr(&to, name, &value?, XattrFlags::empty())?,
+        }
+    }
+    Ok(())
+}
+
+/// What a call answers that takes a buffer, however large it is.
+fn grown(call: impl Fn(&mut [u8]) -> rustix::io::Result<usize>) -> rustix::io::Result<Vec<u8>> {
+    let mut buffer = vec![0; 1024];
+    loop {
+        match call(&mut buffer) {
+            Ok(size) => {
+                buffer.truncate(size);
+                return Ok(buffer);
+            }
+            Err(Errno::RANGE) if buffer.len() < 1 << 20 => buffer.resize(buffer.len() * 4, 0),
+            Err(error) => return Err(error),
+        }
+    }
+}

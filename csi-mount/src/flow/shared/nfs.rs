@@ -1,0 +1,136 @@
+//! What `mount.nfs` would find out for the kernel: the server's address, and the version to speak.
+
+use std::net::{IpAddr, ToSocketAddrs};
+
+use super::SharedSource;
+use crate::{Error, ErrorKind, MountOptions, Result, lookup};
+
+const OPERATION: &str = "mount NFS from";
+
+/// Spoken where the options name no other.
+const VERSION: &str = "4.2";
+
+impl SharedSource {
+    /// An export of an NFS server, or a directory below one: `nfs.example.org`, `192.0.2.7` or `2001:db8::7`, and
+    /// `/export/a`.
+    ///
+    /// Version 4.2 is spoken unless an option says otherwise: `nfsvers=4.1`, `nfsvers=3`. What version 3 needs beside
+    /// it is for the options as well: `nolock`, which makes locks the node's own, where no `rpcbind` and `rpc.statd` run
+    /// on the node, and `port=` with `mountport=` for a server without a port mapper.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidInput`] for a server that can be none, and for a path that is relative or holds `..`.
+    #[doc(alias = "mount.nfs")]
+    pub fn nfs(server: &str, export: &str) -> Result<Self> {
+        let refuse =
+            |what: &str, why: &str| Err(Error::new(ErrorKind::InvalidInput, OPERATION, why).at(what));
+        let host = server.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(server);
+        let is_address = host.contains(':');
+        if host.is_empty()
+            || host.contains(|c: char| c.is_whitespace() || c.is_control() || "/,[]".contains(c))
+        {
+            return refuse(server, "it is no name or address of a server");
+        }
+        let path = lookup::absolute(OPERATION, export.as_ref())?;
+        let Some(path) = path.to_str() else { return refuse(export, "it is no UTF-8") };
+        let source = if is_address { format!("[{host}]:{path}") } else { format!("{host}:{path}") };
+        Ok(Self::new("nfs", source))
+    }
+}
+
+/// The options with which the kernel can mount it, with what NFS needs and nobody said.
+pub(super) fn complete(source: &SharedSource) -> Result<MountOptions> {
+    let options = source.options.clone();
+    if !matches!(source.fs_type.as_str(), "nfs" | "nfs4") {
+        return Ok(options);
+    }
+    let says = |named: fn(&str) -> bool| options.filesystem().iter().any(|option| named(option.key()));
+    let (has_address, has_version) = (says(|key| key == "addr"), says(is_version));
+    let options = if has_address {
+        options
+    } else {
+        options.with_option("addr", &address(server(&source.source)?)?.to_string())?
+    };
+    if has_version { Ok(options) } else { options.with_option("vers", VERSION) }
+}
+
+/// `vers=3`, `nfsvers=4.1`, `v4.2`, and `minorversion=1`, which goes with the type nfs4.
+fn is_version(key: &str) -> bool {
+    matches!(key, "vers" | "nfsvers" | "minorversion")
+        || key.strip_prefix('v').is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))
+}
+
+/// The server of `server:/export` and of `[2001:db8::7]:/export`.
+fn server(source: &str) -> Result<&str> {
+    let server = match source.strip_prefix('[') {
+        Some(rest) => rest.split_once("]:").map(|(server, _)| server),
+        None => source.split_once(":/").map(|(server, _)| server),
+    };
+    server.filter(|server| !server.is_empty()).ok_or_else(|| {
+        Error::new(ErrorKind::InvalidInput, OPERATION, "it is not of the form server:/export").at(source)
+    })
+}
+
+/// The first address that the system's resolver gives, which is the one that can best be reached. The resolver has its
+/// own limits of time (`resolv.conf(5)`).
+fn address(server: &str) -> Result<IpAddr> {
+    let unknown = |why: &str| {
+        Error::new(ErrorKind::Unresponsive, OPERATION, format!("its name is not resolved: {why}"))
+            .at(server)
+            .mend("see to the name service of this host, or give an address")
+    };
+    let found = (server, 0).to_socket_addrs().map_err(|error| unknown(&error.to_string()))?;
+    found.map(|address| address.ip()).next().ok_or_else(|| unknown("no address"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn completed(source: SharedSource, flags: &[&str]) -> Vec<String> {
+        let options = MountOptions::parse(flags).unwrap();
+        let options = complete(&source.options(options)).unwrap();
+        let word = |option: &crate::FsOption| format!("{}={}", option.key(), option.value().unwrap_or(""));
+        options.filesystem().iter().map(word).collect()
+    }
+
+    #[test]
+    fn what_the_kernel_needs_is_added_and_what_was_said_stays() {
+        let source = |server| SharedSource::nfs(server, "/export").unwrap();
+        assert_eq!(completed(source("192.0.2.7"), &[]), ["addr=192.0.2.7", "vers=4.2"]);
+        assert_eq!(completed(source("::1"), &["nfsvers=3"]), ["nfsvers=3", "addr=::1"]);
+        assert_eq!(completed(source("x.invalid"), &["addr=192.0.2.1", "v4.1"]), ["addr=192.0.2.1", "v4.1="]);
+        assert_eq!(completed(SharedSource::new("tmpfs", "x"), &["size=1m"]), ["size=1m"]);
+        assert_eq!(
+            completed(SharedSource::new("nfs4", "127.0.0.1:/"), &["minorversion=1"])[1],
+            "addr=127.0.0.1"
+        );
+    }
+
+    #[test]
+    fn a_source_is_what_the_kernel_calls_it() {
+        for (server, export, source) in [
+            ("nfs.example.org", "/", "nfs.example.org:/"),
+            ("nfs.example.org", "/a//b/./c/", "nfs.example.org:/a/b/c"),
+            ("2001:db8::7", "/a", "[2001:db8::7]:/a"),
+            ("[2001:db8::7]", "/a", "[2001:db8::7]:/a"),
+        ] {
+            assert_eq!(SharedSource::nfs(server, export).unwrap().source, source);
+        }
+        for (server, export) in
+            [("", "/a"), ("a b", "/a"), ("a/b", "/a"), ("a,b", "/a"), ("a", "a"), ("a", "/a/../b")]
+        {
+            let error = SharedSource::nfs(server, export).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidInput, "{server} {export}");
+        }
+    }
+
+    #[test]
+    fn a_source_without_a_server_and_a_name_without_an_address_are_told() {
+        let error = complete(&SharedSource::new("nfs", "/export")).unwrap_err();
+        assert!(error.to_string().contains("server:/export"), "{error}");
+        let error = complete(&SharedSource::new("nfs", "nothing.invalid:/e")).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unresponsive);
+        assert!(error.to_string().contains("nothing.invalid: its name is not resolved"), "{error}");
+    }
+}

@@ -1,0 +1,211 @@
+//! Copying a directory, and a driver's own files, in a place that nobody sees: real filesystems, and races.
+
+mod mount_support;
+
+use std::fs::{self, File, OpenOptions, Permissions};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt, chown, lchown, symlink};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, SystemTime};
+
+use csi_mount::flow::shared::{SharedSource, open};
+use csi_mount::{Bind, ErrorKind, MountAttributes, MountOptions, Removed, Root, Target};
+use mount_support::*;
+use rustix::fs::XattrFlags;
+
+const SPARSE: u64 = 8 << 20;
+
+/// A tree with one of each that a copy can get wrong.
+fn tree(at: &Path) {
+    fs::create_dir_all(at.join("a/b")).unwrap();
+    fs::write(at.join("a/plain"), "plain").unwrap();
+    fs::set_permissions(at.join("a/plain"), Permissions::from_mode(0o4711)).unwrap();
+    chown(at.join("a/b"), Some(1234), Some(5678)).unwrap();
+    fs::set_permissions(at.join("a/b"), Permissions::from_mode(0o2750)).unwrap();
+    fs::hard_link(at.join("a/plain"), at.join("a/b/same")).unwrap();
+    symlink("/etc/passwd", at.join("a/link")).unwrap();
+    lchown(at.join("a/link"), Some(77), Some(88)).unwrap();
+    rustix::fs::mknodat(
+        rustix::fs::CWD,
+        at.join("a/pipe"),
+        rustix::fs::FileType::Fifo,
+        rustix::fs::Mode::from_raw_mode(0o622),
+        0,
+    )
+    .unwrap();
+    fs::set_permissions(at.join("a/pipe"), Permissions::from_mode(0o622)).unwrap();
+    let sparse = File::create(at.join("a/sparse")).unwrap();
+    sparse.write_all_at(b"middle", SPARSE / 2).unwrap();
+    sparse.set_len(SPARSE).unwrap();
+    let old = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
+    OpenOptions::new().write(true).open(at.join("a/plain")).unwrap().set_modified(old).unwrap();
+}
+
+#[test]
+fn a_copy_is_what_it_was_copied_from() {
+    sandbox(|place| {
+        tree(&place.join("from"));
+        let acl = place.join("from/a/plain");
+        rustix::fs::setxattr(&acl, "security.capability", CAPABILITY, XattrFlags::empty()).unwrap();
+        let from = Target::new(place.join("from")).unwrap();
+        let copied = from.copy_tree(&Target::new(place.join("to")).unwrap()).unwrap();
+        // What a hole holds is not copied.
+        assert_eq!(copied.entries, 7, "{copied:?}");
+        assert!(copied.bytes < SPARSE / 2, "{copied:?}");
+
+        let of = |name: &str| fs::symlink_metadata(place.join("to/a").join(name)).unwrap();
+        assert_eq!(fs::read(place.join("to/a/plain")).unwrap(), b"plain");
+        assert_eq!((of("plain").mode() & 0o7777, of("plain").mtime()), (0o4711, 1_000_000_000));
+        assert_eq!((of("b").uid(), of("b").gid(), of("b").mode() & 0o7777), (1234, 5678, 0o2750));
+        assert_eq!((of("b/same").ino(), of("plain").nlink()), (of("plain").ino(), 2));
+        assert_eq!(fs::read_link(place.join("to/a/link")).unwrap(), Path::new("/etc/passwd"));
+        assert_eq!((of("link").uid(), of("link").gid()), (77, 88));
+        assert_eq!(of("pipe").mode(), 0o010_622);
+        assert_eq!(of("sparse").size(), SPARSE);
+        assert!(of("sparse").blocks() * 512 < SPARSE / 2, "the holes are holes");
+        let mut middle = [0; 8];
+        File::open(place.join("to/a/sparse")).unwrap().read_exact_at(&mut middle, SPARSE / 2 - 1).unwrap();
+        assert_eq!(&middle, b"\0middle\0");
+        let mut value = [0; 64];
+        let size = rustix::fs::getxattr(place.join("to/a/plain"), "security.capability", &mut value).unwrap();
+        assert_eq!(&value[..size], CAPABILITY);
+
+        let again = from.copy_tree(&Target::new(place.join("to")).unwrap()).unwrap_err();
+        assert_eq!(again.raw_os_error(), Some(nix::libc::EEXIST), "{again}");
+        let absent = Target::new(place.join("none")).unwrap();
+        let none = absent.copy_tree(&Target::new(place.join("to2")).unwrap()).unwrap_err();
+        assert_eq!(none.kind(), ErrorKind::NotFound, "{none}");
+        assert!(!place.join("to2").exists());
+    });
+}
+
+/// CAP_NET_RAW, as setcap(8) writes it.
+const CAPABILITY: &[u8] = &[0, 0, 0, 2, 0, 32, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+
+#[test]
+fn what_is_mounted_in_it_is_not_copied() {
+    sandbox(|place| {
+        tree(&place.join("from"));
+        let other = source(place, "other");
+        Bind::new(&other)
+            .attributes(MountAttributes::empty())
+            .at(&Target::new(place.join("from/a/b")).unwrap())
+            .unwrap();
+        let from = Target::new(place.join("from")).unwrap();
+        let error = from.copy_tree(&Target::new(place.join("to")).unwrap()).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Busy, "{error}");
+        assert!(error.to_string().contains("from/a/b"), "{error}");
+    });
+}
+
+/// Somebody who can write to the tree swaps a directory and a link to a secret; no copy ever holds the secret.
+#[test]
+fn a_link_that_is_swapped_in_is_never_followed() {
+    sandbox(|place| {
+        let from = place.join("from");
+        fs::create_dir_all(from.join("real")).unwrap();
+        fs::write(from.join("real/file"), "mine").unwrap();
+        fs::create_dir(place.join("secret")).unwrap();
+        fs::write(place.join("secret/file"), "secret").unwrap();
+        symlink(place.join("secret"), from.join("link")).unwrap();
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !stop.load(Ordering::Relaxed) {
+                    let flags = rustix::fs::RenameFlags::EXCHANGE;
+                    let cwd = rustix::fs::CWD;
+                    rustix::fs::renameat_with(cwd, from.join("real"), cwd, from.join("link"), flags).unwrap();
+                }
+            });
+            for round in 0..200 {
+                let to = place.join(format!("to{round}"));
+                // It may fail when it sees the swap; what it copied is what counts.
+                let _ = Target::new(&from).unwrap().copy_tree(&Target::new(&to).unwrap());
+                for name in ["real", "link"] {
+                    let copied = to.join(name);
+                    if copied.symlink_metadata().is_ok_and(|found| found.is_dir()) {
+                        let content = fs::read(copied.join("file")).unwrap_or_default();
+                        assert_ne!(content, b"secret", "round {round}");
+                    }
+                }
+            }
+            stop.store(true, Ordering::Relaxed);
+        });
+    });
+}
+
+#[test]
+fn a_filesystem_that_nobody_sees_is_worked_in_and_goes() {
+    sandbox(|place| {
+        let before = csi_mount::mounts().unwrap().len();
+        let options = MountOptions::parse(["size=16m"]).unwrap();
+        let root = open(&SharedSource::new("tmpfs", "unseen").options(options)).unwrap();
+        assert_eq!(csi_mount::mounts().unwrap().len(), before);
+        assert_eq!(root.path(), Path::new("unseen"));
+        let made = root.create_dirs("a/b/c", 0o700).unwrap();
+        assert!(made.is_directory().unwrap());
+        root.target("a/b/c/file").unwrap().replace_file(b"content").unwrap();
+        let copied = root.target("a").unwrap().copy_tree(&root.target("copy").unwrap()).unwrap();
+        assert_eq!((copied.entries, copied.bytes), (3, 7));
+        assert_eq!(root.target("copy/b/c/file").unwrap().read_file(100).unwrap().unwrap(), b"content");
+        // Onto another filesystem, too.
+        let here = Root::open(place).unwrap().target("here").unwrap();
+        root.target("copy").unwrap().copy_tree(&here).unwrap();
+        assert_eq!(fs::read(place.join("here/b/c/file")).unwrap(), b"content");
+        assert_eq!(root.target("a").unwrap().remove_tree().unwrap(), Removed::Removed);
+        assert_eq!(root.stats_within(Duration::from_secs(10)).unwrap().bytes.total, 16 << 20);
+        let mut names = root.target("copy/b").unwrap().names().unwrap();
+        assert_eq!(names.pop().unwrap(), "c");
+        assert!(root.target("../x").is_err() && root.target("/x").is_err());
+    });
+}
+
+#[test]
+fn files_and_places_of_a_driver_follow_no_links() {
+    sandbox(|place| {
+        let root = Root::open(place).unwrap();
+        fs::write(place.join("secret"), "secret").unwrap();
+        symlink("secret", place.join("link")).unwrap();
+        let link = root.target("link").unwrap();
+        for error in [
+            link.read_file(100).unwrap_err(),
+            link.replace_file(b"x").unwrap_err(),
+            link.remove_file().unwrap_err(),
+        ] {
+            assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
+        }
+        assert_eq!(fs::read(place.join("secret")).unwrap(), b"secret");
+
+        let file = root.target("file").unwrap();
+        assert_eq!(file.read_file(10).unwrap(), None);
+        assert_eq!(file.remove_file().unwrap(), Removed::WasAbsent);
+        for content in ["first", "second"] {
+            file.replace_file(content.as_bytes()).unwrap();
+            assert_eq!(fs::read(place.join("file")).unwrap(), content.as_bytes());
+            assert_eq!(fs::metadata(place.join("file")).unwrap().mode() & 0o777, 0o600);
+        }
+        assert_eq!(file.read_file(3).unwrap_err().kind(), ErrorKind::OutOfRange);
+        // What a writer left that was killed is no obstacle.
+        OpenOptions::new().write(true).create_new(true).mode(0o0).open(place.join(".file.new")).unwrap();
+        file.replace_file(b"third").unwrap();
+        assert!(!place.join(".file.new").exists());
+
+        let (one, two) = (root.target("one").unwrap(), root.target("two").unwrap());
+        assert!(root.create_dirs("one", 0o1777).unwrap().is_directory().unwrap());
+        assert_eq!(fs::metadata(place.join("one")).unwrap().mode() & 0o7777, 0o1777, "whatever the umask");
+        fs::write(place.join("one/inside"), "data").unwrap();
+        two.create_dir().unwrap();
+        assert_eq!(one.rename_to(&two).unwrap_err().kind(), ErrorKind::Busy);
+        two.remove().unwrap();
+        one.rename_to(&two).unwrap();
+        assert_eq!(fs::read(place.join("two/inside")).unwrap(), b"data");
+        assert_eq!(one.rename_to(&two).unwrap_err().kind(), ErrorKind::NotFound);
+        two.set_directory_mode(0o711).unwrap();
+        assert_eq!(fs::metadata(place.join("two")).unwrap().mode() & 0o7777, 0o711);
+        assert_eq!(one.names().unwrap(), Vec::<std::ffi::OsString>::new());
+        assert_eq!(file.names().unwrap_err().kind(), ErrorKind::InvalidInput);
+        symlink("two", place.join("way")).unwrap();
+        assert!(root.create_dirs("way/down", 0o755).is_err(), "a link on the way is no directory");
+        assert!(!place.join("two/down").exists());
+    });
+}

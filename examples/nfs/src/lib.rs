@@ -1,0 +1,80 @@
+//! A CSI driver for NFS: whole shares as they are, and volumes that are directories in a share.
+//!
+//! | what | where |
+//! |---|---|
+//! | a StorageClass's parameters, and which sub-directory they mean | `parameters` |
+//! | a share, and ids that name one | `share` |
+//! | work on a share, bounded where its server does not answer | `desk` |
+//! | volumes and snapshots as they lie on a share | `volumes`, `snapshots`, `records` |
+//! | what the orchestrator asks for | `controller`, `node` |
+//!
+//! Its README says how to use it.
+
+mod controller;
+mod desk;
+mod node;
+mod parameters;
+mod records;
+mod share;
+mod snapshots;
+#[cfg(feature = "try")]
+pub mod try_out;
+mod volumes;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use csi_core::mount::flow::shared;
+use csi_core::{ControllerService, DriverArgs, Expansion, Plugin, SharedNode};
+
+use desk::Desk;
+pub use desk::Open;
+pub use parameters::{Mode, OnDelete};
+
+/// The driver's name.
+pub const NAME: &str = "nfs.csi.example.org";
+
+/// What a driver is told beside the flags that all drivers have.
+#[derive(Debug, Clone, clap::Args)]
+#[command(next_help_heading = "Volumes")]
+pub struct VolumeArgs {
+    /// What becomes of a volume's directory where its StorageClass does not say: delete, retain or archive
+    #[arg(long, env = "DEFAULT_ON_DELETE", value_name = "POLICY", default_value_t)]
+    pub default_on_delete: OnDelete,
+
+    /// Permissions of new directories where the StorageClass does not say, in octal; 0 leaves them 0755
+    #[arg(long, env = "MOUNT_PERMISSIONS", value_name = "MODE", default_value_t)]
+    pub mount_permissions: Mode,
+
+    /// How long the server of a share may keep silent before an operation on it is given up, in seconds
+    #[arg(long, env = "SERVER_PATIENCE", value_name = "SECONDS", default_value_t = 40)]
+    pub server_patience: u64,
+}
+
+impl Default for VolumeArgs {
+    fn default() -> Self {
+        Self {
+            default_on_delete: OnDelete::default(),
+            mount_permissions: Mode::default(),
+            server_patience: 40,
+        }
+    }
+}
+
+/// The driver, as its flags want it.
+pub fn plugin(driver: &DriverArgs, volumes: &VolumeArgs) -> Plugin {
+    plugin_with(driver, volumes, Arc::new(|source| Ok(shared::open(source)?)))
+}
+
+/// The same with another way to come by the root directory of a share. Only the controller uses it; nodes mount.
+pub fn plugin_with(driver: &DriverArgs, volumes: &VolumeArgs, open: Open) -> Plugin {
+    let desk = Desk::new(open, Duration::from_secs(volumes.server_patience));
+    let controller = ControllerService::new(Arc::new(controller::Shares::new(desk, volumes.clone())))
+        .create_delete_volume()
+        .create_delete_snapshot()
+        .clone_volume()
+        .expand_volume(Expansion::Online)
+        .single_node_multi_writer();
+    let node = SharedNode::service(Arc::new(node::Mounts(driver.clone()))).single_node_multi_writer();
+    Plugin::new(NAME, env!("CARGO_PKG_VERSION")).controller(controller).node(node)
+}

@@ -1,0 +1,186 @@
+//! What a StorageClass says of its volumes.
+
+use std::fmt;
+use std::path::{Component, Path};
+use std::str::FromStr;
+
+use csi_core::{ClaimNames, CreateVolumeRequest, Error, Result};
+use serde::{Deserialize, Serialize};
+
+use crate::VolumeArgs;
+use crate::records::{self, OWN};
+use crate::share::Share;
+use crate::volumes::escaped;
+
+/// The longest path of a sub-directory, in bytes, slashes counting three times: it is one file name in the records.
+const LONGEST: usize = 240;
+
+/// What becomes of a volume's directory when the volume is deleted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum OnDelete {
+    /// It goes, with all that is in it.
+    #[default]
+    Delete,
+    /// It stays where it is, for whoever has use for it.
+    Retain,
+    /// It is renamed to `archived-…`, beside where it was.
+    Archive,
+}
+
+impl fmt::Display for OnDelete {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Delete => "delete",
+            Self::Retain => "retain",
+            Self::Archive => "archive",
+        })
+    }
+}
+
+impl FromStr for OnDelete {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let all = [Self::Delete, Self::Retain, Self::Archive];
+        let found = all.into_iter().find(|policy| policy.to_string() == text);
+        found.ok_or_else(|| format!("{text:?} is none of delete, retain, archive"))
+    }
+}
+
+/// Permissions in octal, as `chmod` takes them; 0 for "as they come".
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Mode(u32);
+
+impl Mode {
+    /// The bits, where any were named.
+    pub fn bits(self) -> Option<u32> {
+        (self.0 != 0).then_some(self.0)
+    }
+}
+
+impl fmt::Display for Mode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:o}", self.0)
+    }
+}
+
+impl FromStr for Mode {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let bits = u32::from_str_radix(text, 8).ok().filter(|bits| *bits <= 0o7777);
+        bits.map(Self).ok_or_else(|| format!("{text:?} is no mode in octal, as 0777"))
+    }
+}
+
+/// The parameters as they are written.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Written {
+    server: String,
+    share: String,
+    #[serde(default)]
+    sub_dir: Option<String>,
+    #[serde(default)]
+    mount_permissions: Option<String>,
+    #[serde(default)]
+    on_delete: Option<String>,
+}
+
+/// Where a volume is to be made, and how.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Wanted {
+    pub(crate) share: Share,
+    pub(crate) sub_dir: String,
+    pub(crate) mode: Option<u32>,
+    pub(crate) on_delete: OnDelete,
+}
+
+impl Wanted {
+    pub(crate) fn read(request: &CreateVolumeRequest, defaults: &VolumeArgs) -> Result<Self> {
+        let written: Written = request.parameters.parse()?;
+        let bad = |key: &str| {
+            let field = format!("parameters[{key}]");
+            move |why: String| Error::invalid(field, why)
+        };
+        let flags = request.volume_capabilities.iter().flat_map(csi_core::VolumeCapability::mount_flags);
+        let share = Share::new(&written.server, &written.share)?.spoken_to(flags)?;
+        let sub_dir = match &written.sub_dir {
+            Some(template) => filled(template, &ClaimNames::of(&request.parameters), request.name.as_str())?,
+            None => records::key(request.name.as_str()),
+        };
+        let mode = match written.mount_permissions.as_deref() {
+            Some(text) => text.parse().map_err(bad("mountPermissions"))?,
+            None => defaults.mount_permissions,
+        };
+        let on_delete = match written.on_delete.as_deref() {
+            Some(text) => text.parse().map_err(bad("onDelete"))?,
+            None => defaults.default_on_delete,
+        };
+        Ok(Self { share, sub_dir: sub_dir_of("parameters[subDir]", &sub_dir)?, mode: mode.bits(), on_delete })
+    }
+}
+
+/// A template with its `${…}` filled in.
+fn filled(template: &str, claim: &ClaimNames<'_>, name: &str) -> Result<String> {
+    const FIELD: &str = "parameters[subDir]";
+    let (mut text, mut rest) = (String::new(), template);
+    while let Some((before, after)) = rest.split_once("${") {
+        let (key, behind) =
+            after.split_once('}').ok_or_else(|| Error::invalid(FIELD, "has a ${ without its }"))?;
+        let value = match key {
+            "pvc.metadata.name" => claim.claim,
+            "pvc.metadata.namespace" => claim.namespace,
+            // Without the provisioner's word, the volume's name is what it asks for.
+            "pv.metadata.name" => claim.volume.or(Some(name)),
+            _ => {
+                let why = format!(
+                    "has ${{{key}}}: there are pvc.metadata.name, pvc.metadata.namespace and pv.metadata.name"
+                );
+                return Err(Error::invalid(FIELD, why));
+            }
+        };
+        let value = value.ok_or_else(|| {
+            let why = format!(
+                "has ${{{key}}}, which nobody tells: run the provisioner with --extra-create-metadata"
+            );
+            Error::invalid(FIELD, why)
+        })?;
+        if value.contains('/') || value.starts_with('.') {
+            return Err(Error::invalid(
+                FIELD,
+                format!("${{{key}}} is {value:?}, which is no name of a directory"),
+            ));
+        }
+        text.push_str(before);
+        text.push_str(value);
+        rest = behind;
+    }
+    Ok(text + rest)
+}
+
+/// A path below a share, in its one form: relative, without `.` and `..`, and not where the driver keeps its own.
+pub(crate) fn sub_dir_of(field: &str, text: &str) -> Result<String> {
+    let refuse = |why: &str| Err(Error::invalid(field, format!("is {text:?}: {why}")));
+    let path = Path::new(text);
+    if text.chars().any(char::is_control) {
+        return refuse("it holds a control character");
+    }
+    if path.is_absolute() {
+        return refuse("it must be relative, below the share");
+    }
+    if path.components().any(|part| part == Component::ParentDir) {
+        return refuse("it must not hold \"..\"");
+    }
+    let parts: Vec<&str> = text.split('/').filter(|part| !part.is_empty() && *part != ".").collect();
+    if parts.first() == Some(&OWN) {
+        return refuse("the driver keeps its own records there");
+    }
+    let clean = parts.join("/");
+    match escaped(&clean).len() {
+        0 => refuse("it names no directory"),
+        1..=LONGEST => Ok(clean),
+        _ => refuse("it is longer than 240 bytes, of which each slash takes three"),
+    }
+}

@@ -1,0 +1,141 @@
+//! The driver's own directory on a share, and the records in it.
+
+use csi_core::mount::{Root, Target};
+use csi_core::{Error, Result};
+use serde::{Serialize, de::DeserializeOwned};
+
+/// The driver's directory on a share: nothing in it is a volume's.
+pub(crate) const OWN: &str = ".csi-nfs";
+
+/// Where things are, by the key of the volume or snapshot that they are for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Part {
+    /// Records of volumes.
+    Volumes,
+    /// Records of directories that are volumes: who uses them.
+    Places,
+    /// Records of snapshots.
+    Snapshots,
+    /// What was in volumes when their snapshots were made.
+    Contents,
+    /// Copies that are not finished.
+    Unfinished,
+    /// Directories of deleted volumes, being emptied.
+    Trash,
+}
+
+impl Part {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Volumes => "volumes",
+            Self::Places => "places",
+            Self::Snapshots => "snapshots",
+            Self::Contents => "contents",
+            Self::Unfinished => "unfinished",
+            Self::Trash => "trash",
+        }
+    }
+
+    /// As a path below the share.
+    pub(crate) fn path(self, key: &str) -> String {
+        format!("{OWN}/{}/{key}", self.name())
+    }
+
+    /// To look, or to remove: it need not be there.
+    pub(crate) fn at(self, root: &Root, key: &str) -> Result<Target> {
+        Ok(root.target(self.path(key))?)
+    }
+
+    /// To put something there.
+    pub(crate) fn place(self, root: &Root, key: &str) -> Result<Target> {
+        // What is in it is nobody's business who has the whole share mounted.
+        root.create_dirs(format!("{OWN}/{}", self.name()), 0o700)?;
+        self.at(root, key)
+    }
+
+    /// The keys of all that are there.
+    pub(crate) fn keys(self, root: &Root) -> Result<Vec<String>> {
+        let directory = root.target(format!("{OWN}/{}", self.name()))?;
+        let names = directory.names()?.into_iter().filter_map(|name| name.into_string().ok());
+        Ok(names.filter(|name| !name.starts_with('.')).collect())
+    }
+
+    pub(crate) fn read<T: DeserializeOwned>(self, root: &Root, key: &str) -> Result<Option<T>> {
+        let file = self.at(root, key)?;
+        let Some(content) = file.read_file(LARGEST)? else { return Ok(None) };
+        let broken = |error: serde_json::Error| {
+            let place = file.path().display();
+            Error::internal_message(format!("{place}: is no record of this driver's: {error}"))
+        };
+        serde_json::from_slice(&content).map(Some).map_err(broken)
+    }
+
+    pub(crate) fn write(self, root: &Root, key: &str, record: &impl Serialize) -> Result<()> {
+        let text = serde_json::to_vec(record).map_err(Error::internal)?;
+        Ok(self.place(root, key)?.replace_file(&text)?)
+    }
+
+    pub(crate) fn remove(self, root: &Root, key: &str) -> Result<()> {
+        self.at(root, key)?.remove_file()?;
+        Ok(())
+    }
+}
+
+/// The largest record, in bytes.
+const LARGEST: usize = 1 << 20;
+
+/// The longest name that is a key as it is.
+const LONGEST: usize = 48;
+
+/// The name of a volume or snapshot as a file name that is short enough to be part of an id: itself, where it can be.
+///
+/// Different names have different keys, but for accidents with 128 bits; a record holds the name, to notice them.
+pub(crate) fn key(name: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    if name.len() <= LONGEST && name.chars().all(is_plain) && !name.starts_with('.') {
+        return name.to_owned();
+    }
+    format!("~{:032x}", fnv(name.as_bytes()))
+}
+
+/// Whether it can be a key: what comes back in an id may be anybody's.
+pub(crate) fn is_key(text: &str) -> bool {
+    let hash = text.strip_prefix('~').unwrap_or_default();
+    key(text) == text || hash.len() == 32 && hash.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
+}
+
+/// FNV-1a of 128 bits: <http://www.isthe.com/chongo/tech/comp/fnv/>.
+fn fnv(bytes: &[u8]) -> u128 {
+    let basis = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d_u128;
+    let prime = 0x0000_0000_0100_0000_0000_0000_0000_013b_u128;
+    bytes.iter().fold(basis, |hash, byte| (hash ^ u128::from(*byte)).wrapping_mul(prime))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn names_that_can_be_keys_are() {
+        for name in ["pvc-8f7c1a52-0000-4000-8000-123456789abc", "a", "A_b.c"] {
+            assert_eq!(key(name), name);
+        }
+        for name in ["", ".", "..", ".hidden", "a/b", "ü", "a b", "~a", &"x".repeat(49)] {
+            assert!(key(name).starts_with('~'), "{name}");
+        }
+        // The algorithm's own test vector.
+        assert_eq!(fnv(b"a"), 0xd228_cb69_6f1a_8caf_7891_2b70_4e4a_8964);
+    }
+
+    proptest! {
+        #[test]
+        fn keys_are_file_names_and_differ_by_each_character(name in ".{0,130}", more in ".") {
+            let key = key(&name);
+            prop_assert!(is_key(&key), "{key}");
+            prop_assert!(!key.is_empty() && key.len() <= LONGEST && !key.starts_with('.'));
+            prop_assert!(!key.contains(['/', '\0', ':', '%']));
+            prop_assert_ne!(super::key(&format!("{name}{more}")), key);
+        }
+    }
+}

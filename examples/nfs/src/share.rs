@@ -1,0 +1,109 @@
+//! A share, how its server is spoken to, and ids that name one.
+
+use std::fmt;
+use std::path::Path;
+
+use csi_core::mount::MountOptions;
+use csi_core::mount::flow::shared::SharedSource;
+use csi_core::{Error, IdCodec, Result, SnapshotId, VolumeId};
+
+use crate::records::is_key;
+
+/// The options by which a server is reached at all. They are part of a volume's id, so that it can be deleted by it.
+const CONNECTION: [&str; 9] =
+    ["nfsvers", "vers", "minorversion", "proto", "port", "mountproto", "mountport", "mountvers", "sec"];
+
+/// What work on a share adds to the options of its volumes: no call waits for ever, no lock is taken, and what others
+/// have made is seen.
+const AT_WORK: [&str; 5] = ["softerr", "timeo=100", "retrans=2", "nolock", "lookupcache=positive"];
+
+/// Server, share, the volume's or snapshot's own name, and the options of the connection.
+const VOLUMES: IdCodec<(String, String, String, String)> = IdCodec::new("v1");
+const SNAPSHOTS: IdCodec<(String, String, String, String)> = IdCodec::new("s1");
+
+/// An exported directory of a server.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Share {
+    pub(crate) server: String,
+    /// Absolute.
+    pub(crate) path: String,
+    /// Options of the connection, as `nfsvers=4.1,port=2050`.
+    connection: String,
+}
+
+impl Share {
+    pub(crate) fn new(server: &str, path: &str) -> Result<Self> {
+        let share = Self { server: server.to_owned(), path: path.to_owned(), connection: String::new() };
+        drop(share.source(None)?);
+        Ok(share)
+    }
+
+    /// The same, spoken to as these mount flags say.
+    pub(crate) fn spoken_to<'a>(mut self, flags: impl IntoIterator<Item = &'a str>) -> Result<Self> {
+        let named = |flag: &&str| flag.split_once('=').is_some_and(|(key, _)| CONNECTION.contains(&key));
+        let mut flags: Vec<&str> = flags.into_iter().filter(named).collect();
+        flags.sort_unstable();
+        flags.dedup();
+        self.connection = flags.join(",");
+        self.options()?;
+        Ok(self)
+    }
+
+    fn options(&self) -> Result<MountOptions> {
+        let flags = self.connection.split(',').filter(|flag| !flag.is_empty());
+        MountOptions::parse(flags).map_err(|error| Error::invalid("mount_flags", error.to_string()))
+    }
+
+    /// A directory below the share, as it is mounted for workloads.
+    pub(crate) fn source(&self, sub_dir: Option<&str>) -> Result<SharedSource> {
+        let path = Path::new(&self.path).join(sub_dir.unwrap_or_default());
+        let path = path.to_str().unwrap_or(&self.path);
+        SharedSource::nfs(&self.server, path)
+            .map_err(|error| Error::invalid("server and share", error.to_string()))
+    }
+
+    /// The share, as it is mounted for work on it.
+    pub(crate) fn at_work(&self) -> Result<SharedSource> {
+        let options = MountOptions::parse(AT_WORK)?;
+        Ok(self.source(None)?.options(options).besides(self.options()?)?)
+    }
+
+    pub(crate) fn volume_id(&self, key: &str) -> Result<VolumeId> {
+        VOLUMES.encode(&self.fields(key))
+    }
+
+    pub(crate) fn snapshot_id(&self, key: &str) -> Result<SnapshotId> {
+        SnapshotId::new(SNAPSHOTS.encode(&self.fields(key))?.as_str())
+    }
+
+    fn fields(&self, key: &str) -> (String, String, String, String) {
+        (self.server.clone(), self.path.clone(), key.to_owned(), self.connection.clone())
+    }
+
+    /// The share that a volume is on, and the name that it has there.
+    pub(crate) fn of_volume(id: &VolumeId) -> Result<(Self, String)> {
+        Self::from_fields(VOLUMES.decode(id)?).ok_or_else(|| Error::VolumeNotFound(id.clone()))
+    }
+
+    /// The share that a snapshot is on, and the name that it has there.
+    pub(crate) fn of_snapshot(id: &SnapshotId) -> Result<(Self, String)> {
+        let none = || Error::SnapshotNotFound(id.clone());
+        let fields = VolumeId::new(id.as_str()).and_then(|id| SNAPSHOTS.decode(&id)).map_err(|_| none())?;
+        Self::from_fields(fields).ok_or_else(none)
+    }
+
+    /// None for what no share of this driver's has: ids may be anybody's.
+    fn from_fields(
+        (server, path, key, connection): (String, String, String, String),
+    ) -> Option<(Self, String)> {
+        let share = Self::new(&server, &path).ok()?.spoken_to(connection.split(',')).ok()?;
+        let is_ours = share.connection == connection && is_key(&key);
+        is_ours.then_some((share, key))
+    }
+}
+
+impl fmt::Display for Share {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.server, self.path)
+    }
+}

@@ -1,0 +1,82 @@
+//! Snapshots as they lie on a share: a copy of the volume's directory each, and a record.
+
+use std::time::{Duration, SystemTime};
+
+use csi_core::mount::Root;
+use csi_core::{Error, Result, Snapshot, SnapshotId, VolumeId};
+use serde::{Deserialize, Serialize};
+
+use crate::records::Part;
+use crate::volumes;
+
+/// A snapshot's record.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Cut {
+    name: String,
+    source_volume_id: String,
+    /// Since 1970, in milliseconds: when the copy was begun.
+    begun: u64,
+    bytes: u64,
+    is_finished: bool,
+}
+
+impl Cut {
+    pub(crate) fn snapshot(&self, id: SnapshotId) -> Result<Snapshot> {
+        let time = SystemTime::UNIX_EPOCH + Duration::from_millis(self.begun);
+        let mut snapshot = Snapshot::new(id, VolumeId::new(&*self.source_volume_id)?, time);
+        snapshot.size_bytes = self.bytes;
+        Ok(snapshot)
+    }
+}
+
+/// Makes the snapshot, or finds the one that was made for this name.
+///
+/// It is a copy, made file by file while workloads may write: no picture of one moment, unless they keep still.
+pub(crate) fn create(root: &Root, key: &str, name: &str, source: &VolumeId, source_key: &str) -> Result<Cut> {
+    if let Some(found) = Part::Snapshots.read::<Cut>(root, key)? {
+        if found.name != name {
+            return Err(Error::Incompatible(format!("name: {:?} has the same key {key}", found.name)));
+        }
+        if found.is_finished || found.source_volume_id != source.as_str() {
+            return Ok(found);
+        }
+    }
+    let volume = volumes::find(root, source_key)?.ok_or_else(|| Error::VolumeNotFound(source.clone()))?;
+    let begun = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    let mut cut = Cut {
+        name: name.to_owned(),
+        source_volume_id: source.as_str().to_owned(),
+        begun: u64::try_from(begun.as_millis()).unwrap_or_default(),
+        bytes: 0,
+        is_finished: false,
+    };
+    Part::Snapshots.write(root, key, &cut)?;
+    let made = Part::Contents.place(root, key).and_then(|content| {
+        content.remove_tree()?;
+        Ok(root.target(&volume.sub_dir)?.copy_tree(&content)?)
+    });
+    match made {
+        Ok(copied) => cut.bytes = copied.bytes,
+        Err(error) => {
+            if let Err(left) = delete(root, key) {
+                tracing::warn!(%left, key, "a snapshot that could not be made leaves something behind");
+            }
+            return Err(error);
+        }
+    }
+    cut.is_finished = true;
+    Part::Snapshots.write(root, key, &cut)?;
+    Ok(cut)
+}
+
+/// Deletes the snapshot; one that is not there is deleted.
+pub(crate) fn delete(root: &Root, key: &str) -> Result<()> {
+    Part::Contents.at(root, key)?.remove_tree()?;
+    Part::Snapshots.remove(root, key)
+}
+
+/// Where the content of a finished snapshot is.
+pub(crate) fn content(root: &Root, key: &str) -> Result<Option<String>> {
+    let found: Option<Cut> = Part::Snapshots.read(root, key)?;
+    Ok(found.filter(|cut| cut.is_finished).map(|_| Part::Contents.path(key)))
+}

@@ -1,0 +1,90 @@
+//! An NFS server of version 3 in this process.
+
+use std::net::SocketAddr;
+use std::thread::JoinHandle;
+
+use nfs3_server::tcp::{NFSTcp as _, NFSTcpListener};
+use tokio::sync::{oneshot, watch};
+
+use super::life::Class;
+use super::memory::Memory;
+
+/// A server of one share, `/`, in memory: it is gone with this value. On the loopback address only.
+#[derive(Debug)]
+pub struct Server {
+    port: u16,
+    is_open: watch::Sender<bool>,
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Server {
+    /// Starts it, on a thread of its own.
+    ///
+    /// # Errors
+    /// Those of opening its port.
+    pub fn start() -> std::io::Result<Self> {
+        let (is_open, opened) = watch::channel(true);
+        let (stop, stopped) = oneshot::channel();
+        let (ready, started) = std::sync::mpsc::channel();
+        let serve = move || {
+            let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+                Ok(runtime) => runtime,
+                Err(error) => return drop(ready.send(Err(error))),
+            };
+            runtime.block_on(async {
+                match NFSTcpListener::bind("127.0.0.1:0", Memory::new(opened)).await {
+                    Ok(listener) => {
+                        let _ = ready.send(Ok(listener.get_listen_port()));
+                        tokio::select! {
+                            _ = listener.handle_forever() => {}
+                            _ = stopped => {}
+                        }
+                    }
+                    Err(error) => drop(ready.send(Err(error))),
+                }
+            });
+        };
+        let thread = std::thread::Builder::new().name("nfs-server".to_owned()).spawn(serve)?;
+        let port = started.recv().map_err(std::io::Error::other)??;
+        Ok(Self { port, is_open, stop: Some(stop), thread: Some(thread) })
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        ([127, 0, 0, 1], self.port).into()
+    }
+
+    /// How volumes are made on it, and mounted: it is found by no port mapper, and keeps no locks.
+    pub fn class(&self) -> Class {
+        let port = self.port;
+        let options = ["nfsvers=3", "proto=tcp", "mountproto=tcp", "nolock"];
+        let ports = [format!("port={port}"), format!("mountport={port}")];
+        let parameters = [("server", "127.0.0.1"), ("share", "/")];
+        Class {
+            parameters: parameters.map(|(key, value)| (key.to_owned(), value.to_owned())).into(),
+            mount_options: options.into_iter().map(str::to_owned).chain(ports).collect(),
+        }
+    }
+
+    /// Keeps silent from now on, with its connections open, as one whose machine hangs.
+    pub fn pause(&self) {
+        self.is_open.send_replace(false);
+    }
+
+    /// Answers again, also what was asked meanwhile.
+    pub fn resume(&self) {
+        self.is_open.send_replace(true);
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.stop.take();
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            tracing::warn!("the NFS server has panicked");
+        }
+    }
+}
