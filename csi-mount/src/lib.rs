@@ -39,6 +39,7 @@
 //! | put a filesystem on it | [`Format`], with a [`BlankProof`]; [`MkfsProfile`], [`FormatLimit`] |
 //! | repair and grow it | [`check`], [`grow_mounted`], [`grow_unmounted`] |
 //! | let a group have its files | [`give_to_group`], or [`IdMap`] for one mount |
+//! | copy what is in a volume | [`copy_file()`], [`copy_tree()`], [`data_ranges`]; [`Frozen`], to hold it still |
 //! | do all of it for a volume | [`flow`] |
 //! | know whether the node is fit | [`self_check()`] |
 //! | test what a driver does with mounts | [`MountOps`], `testing::Model` |
@@ -62,6 +63,8 @@ mod attach;
 mod attributes;
 mod bind;
 mod check;
+mod copy_file;
+mod copy_tree;
 mod details;
 mod device;
 mod device_number;
@@ -72,6 +75,7 @@ mod filesystem;
 pub mod flow;
 mod format;
 mod format_watch;
+mod freeze;
 mod group;
 mod grow;
 mod health;
@@ -110,6 +114,8 @@ mod unmount;
 pub use attributes::MountAttributes;
 pub use bind::{Bind, Outcome};
 pub use check::{CHECK_TIME_LIMIT, CheckLimits, CheckPolicy, CheckReport, check, check_within};
+pub use copy_file::{Copied, copy_file, data_ranges};
+pub use copy_tree::copy_tree;
 pub use device::{BlockDevice, DeviceAccess, DeviceUse};
 pub use device_number::DeviceNumber;
 pub use device_wait::ExpectedDevice;
@@ -117,6 +123,7 @@ pub use error::{Error, ErrorKind, Result};
 pub use filesystem::Filesystem;
 pub use format::{FORMAT_TIME_LIMIT, Format};
 pub use format_watch::{FormatLimit, FormatStep};
+pub use freeze::{Frozen, thaw};
 pub use group::{GroupChange, GroupOutcome, give_to_group};
 pub use grow::{Grown, grow_mounted, grow_unmounted};
 pub use health::{MountHealth, health, health_of_filesystem, health_within};
