@@ -121,7 +121,7 @@ fn lock(data: &Path) -> Result<File> {
         match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => return Ok(file),
             Err(rustix::io::Errno::WOULDBLOCK) if Instant::now() < end => {
-                std::thread::sleep(Duration::from_millis(20))
+                std::thread::sleep(Duration::from_millis(20));
             }
             Err(rustix::io::Errno::WOULDBLOCK) => {
                 let data = data.display();

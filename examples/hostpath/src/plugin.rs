@@ -42,6 +42,9 @@ pub fn plugin(args: &Args) -> Result<Plugin> {
     Ok(plugin)
 }
 
+/// How features of a service are registered.
+type Registered<S, const N: usize> = [(Feature, fn(S) -> S); N];
+
 type Controller = ControllerService<Driver>;
 
 fn controller(driver: Driver, features: &Features, expansion: When) -> Controller {
@@ -49,7 +52,7 @@ fn controller(driver: Driver, features: &Features, expansion: When) -> Controlle
         When::Online => |service: Controller| service.expand_volume(Expansion::Online),
         When::Offline => |service: Controller| service.expand_volume(Expansion::Offline),
     };
-    let registered: [(Feature, fn(Controller) -> Controller); 16] = [
+    let registered: Registered<Controller, 16> = [
         (Feature::CreateDelete, Controller::create_delete_volume),
         (Feature::Clone, Controller::clone_volume),
         (Feature::Attach, Controller::publish_unpublish_volume),
@@ -76,7 +79,7 @@ fn controller(driver: Driver, features: &Features, expansion: When) -> Controlle
 type Node = NodeService<HostNode>;
 
 fn node(driver: Driver, features: &Features) -> Result<Node> {
-    let registered: [(Feature, fn(Node) -> Node); 7] = [
+    let registered: Registered<Node, 7> = [
         (Feature::Stage, Node::stage_unstage_volume),
         (Feature::Stats, Node::get_volume_stats),
         (Feature::NodeExpand, Node::expand_volume),

@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use csi_core::mount::{LoopDevice, mounts};
 use csi_core::{
     CreateRecord, CreateVolumeRequest, Error, Node as _, NodePublishVolumeRequest, NodeStageVolumeRequest,
-    NodeUnstageVolumeRequest, Result, StageUnstageVolume as _, Volume, VolumeId, blocking, mounted_from,
-    proto::v1,
+    NodeUnstageVolumeRequest, Quantity, Result, StageUnstageVolume as _, Volume, VolumeId, blocking,
+    mounted_from, proto::v1,
 };
 
 use super::{HostNode, check_use};
@@ -50,7 +50,7 @@ impl HostNode {
         let uses = std::slice::from_ref(&request.volume_capability);
         let kind = self.driver.choose_kind(asked.kind, uses)?;
         let bytes =
-            asked.size.map_or(DEFAULT_SIZE, |size| size.bytes()).max(kind.least(uses)).next_multiple_of(MIB);
+            asked.size.map_or(DEFAULT_SIZE, Quantity::bytes).max(kind.least(uses)).next_multiple_of(MIB);
         let id = request.volume_id.to_string();
         let as_made = v1::CreateVolumeRequest {
             name: id.clone(),

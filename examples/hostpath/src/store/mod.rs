@@ -82,7 +82,7 @@ impl<T: Record> Store<T> {
                 Ok(Some(record)) => entries.insert(id.to_owned(), record),
                 Ok(None) => tracing::error!(id, "an object without a record: it is left alone"),
                 Err(error) => {
-                    tracing::error!(id, %error, "an object whose record can't be read: it is left alone")
+                    tracing::error!(id, %error, "an object whose record can't be read: it is left alone");
                 }
             }
         }
