@@ -109,7 +109,7 @@ serve!(v1::identity_server::Identity, identity: Core;
 serve!(v1::controller_server::Controller, controller: ControllerTable;
     create_volume: CreateVolumeRequest -> CreateVolumeResponse =
         |table| table.create_delete_volume.clone() => |driver, request| {
-            check_supported(&*driver, &request.volume_capabilities)?;
+            check_supported(|one| driver.supports(one), &request.volume_capabilities)?;
             driver.create_volume(request).await
         };
     delete_volume: DeleteVolumeRequest -> DeleteVolumeResponse =

@@ -139,7 +139,7 @@ pub use node::{
 #[cfg(all(feature = "mount", target_os = "linux"))]
 pub use node::{
     Attachment, BlockDevices, BlockNode, Directories, DirectoryNode, EphemeralContent, EphemeralNode,
-    FuseFilesystems, FuseNode, MountGroup, SharedFilesystems, SharedNode, remove_tree,
+    FuseFilesystems, FuseNode, MountGroup, SharedFilesystems, SharedNode, mounted_from, remove_tree,
 };
 pub use plugin::{Mode, Plugin};
 pub use rpc::{Rpc, Service};

@@ -3,39 +3,28 @@
 use std::collections::HashMap;
 use std::ffi::{CStr, OsStr};
 use std::fs::File;
-use std::io::{self, Read};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{
-    AtFlags, Dir, FileType, Gid, Mode, OFlags, SeekFrom, Stat, Timespec, Timestamps, Uid, XattrFlags,
-};
+use rustix::fs::{AtFlags, Dir, FileType, Gid, Mode, OFlags, Stat, Timespec, Timestamps, Uid, XattrFlags};
 use rustix::io::Errno;
 
-use crate::{Error, ErrorKind, MountId, Result, Root, Target, lookup};
+use crate::copy_file::copy_contents;
+use crate::{Copied, Error, ErrorKind, MountId, Result, Root, Target, lookup};
 
 const COPY: &str = "copy the tree";
 
-/// The extended attributes that are part of a file as its owner sees it. The others are the node's or the server's.
-const KEPT_ATTRIBUTES: [&[u8]; 3] = [b"user.", b"system.posix_acl_", b"security.capability"];
-
-/// What was copied.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Copied {
-    /// Everything in it: files, directories, links.
-    pub entries: u64,
-    /// The bytes of the files, holes not counted.
-    pub bytes: u64,
-}
+/// The extended attributes that are part of a file. The others, labels among them, are the node's or the server's.
+const KEPT_ATTRIBUTES: [&[u8]; 4] = [b"user.", b"trusted.", b"system.posix_acl_", b"security.capability"];
 
 impl Target {
     /// Copies the directory and everything in it to a place where nothing is yet, on this mount or on another.
     ///
-    /// Owners, modes, times, hard links, holes, special files, and the extended attributes of users and ACLs stay as
-    /// they are. Symbolic links are copied and not followed, also while others swap them in. Where both places are on
-    /// one filesystem that can copy by itself (NFS 4.2, btrfs, XFS), the data does not pass through this machine
-    /// (`copy_file_range(2)`). Each file is on stable storage when it is done.
+    /// Owners, modes, times, hard links, holes, special files, ACLs, capabilities, and the extended attributes `user.*`
+    /// and `trusted.*` stay as they are. Symbolic links are copied and not followed, also while others swap them in. Files
+    /// share their blocks where both places are on one filesystem that can (see [`copy_file`](crate::copy_file())), or
+    /// are copied by its server (`copy_file_range(2)`). Each file is on stable storage when it is done.
     ///
     /// It is no picture of one moment: who writes to it meanwhile finds parts of that in the copy. What is deleted
     /// meanwhile is passed over. A copy that fails stays as far as it came; remove it.
@@ -183,36 +172,12 @@ impl Copier {
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let copy = rustix::fs::openat(to, name, flags, Mode::RUSR | Mode::WUSR).map_err(failed)?;
         let copy = File::from(copy);
-        let bytes = content(&from, &copy, stat.st_size.cast_unsigned());
-        self.copied.bytes += bytes.map_err(|error| Error::os(COPY, path, error))?;
+        let copied = copy_contents(&from, &copy).map_err(|error| Error::os(COPY, path, error))?;
+        self.copied.add(copied);
         dress(&from, &copy, stat).map_err(failed)?;
         // Closing tells no errors of what was written late.
         copy.sync_all().map_err(|error| Error::os(COPY, path, error))
     }
-}
-
-/// Copies the parts of a file that hold data, up to the size that it had.
-fn content(mut from: &File, mut to: &File, size: u64) -> io::Result<u64> {
-    let (mut at, mut bytes) = (0, 0);
-    while at < size {
-        let start = match rustix::fs::seek(from, SeekFrom::Data(at)) {
-            Ok(start) => start,
-            // Nothing but a hole is left.
-            Err(Errno::NXIO) => break,
-            Err(error) => return Err(error.into()),
-        };
-        let end = rustix::fs::seek(from, SeekFrom::Hole(start))?.min(size);
-        if start >= end {
-            break;
-        }
-        rustix::fs::seek(from, SeekFrom::Start(start))?;
-        rustix::fs::seek(to, SeekFrom::Start(start))?;
-        // The kernel copies where it can.
-        bytes += io::copy(&mut (&mut from).take(end - start), &mut to)?;
-        at = end;
-    }
-    to.set_len(size)?;
-    Ok(bytes)
 }
 
 fn stat_at(directory: BorrowedFd<'_>, name: &OsStr) -> rustix::io::Result<Stat> {

@@ -38,8 +38,9 @@
 //! | know what is on it | [`Probe`] |
 //! | put a filesystem on it | [`Format`], with a [`BlankProof`]; [`MkfsProfile`], [`FormatLimit`] |
 //! | repair and grow it | [`check`], [`grow_mounted`], [`grow_unmounted`] |
-//! | make, copy and delete directories in a place of others | [`Root`], [`Target::copy_tree`], [`Target::remove_tree`] |
+//! | make and delete directories and small files in a place of others | [`Root`], [`Target::replace_file`], [`Target::remove_tree`] |
 //! | let a group have its files | [`give_to_group`], or [`IdMap`] for one mount |
+//! | copy what is in a volume | [`copy_file()`], [`Target::copy_tree`], [`data_ranges`]; [`Frozen`], to hold it still |
 //! | do all of it for a volume | [`flow`] |
 //! | know whether the node is fit | [`self_check()`] |
 //! | test what a driver does with mounts | [`MountOps`], `testing::Model` |
@@ -64,6 +65,7 @@ mod attach;
 mod attributes;
 mod bind;
 mod check;
+mod copy_file;
 mod copy_tree;
 mod details;
 mod device;
@@ -76,6 +78,7 @@ pub mod flow;
 mod fnv;
 mod format;
 mod format_watch;
+mod freeze;
 mod group;
 mod grow;
 mod health;
@@ -119,7 +122,7 @@ mod unseen;
 pub use attributes::MountAttributes;
 pub use bind::{Bind, Outcome};
 pub use check::{CHECK_TIME_LIMIT, CheckLimits, CheckPolicy, CheckReport, check, check_within};
-pub use copy_tree::Copied;
+pub use copy_file::{Copied, copy_file, data_ranges};
 pub use device::{BlockDevice, DeviceAccess, DeviceUse};
 pub use device_number::DeviceNumber;
 pub use device_wait::ExpectedDevice;
@@ -127,6 +130,7 @@ pub use error::{Error, ErrorKind, Result};
 pub use filesystem::Filesystem;
 pub use format::{FORMAT_TIME_LIMIT, Format};
 pub use format_watch::{FormatLimit, FormatStep};
+pub use freeze::{Frozen, thaw};
 pub use group::{GroupChange, GroupOutcome, give_to_group};
 pub use grow::{Grown, grow_mounted, grow_unmounted};
 pub use health::{MountHealth, health, health_of_filesystem, health_within};

@@ -47,6 +47,7 @@ fn a_copy_is_what_it_was_copied_from() {
         tree(&place.join("from"));
         let acl = place.join("from/a/plain");
         rustix::fs::setxattr(&acl, "security.capability", CAPABILITY, XattrFlags::empty()).unwrap();
+        rustix::fs::setxattr(&acl, "trusted.mark", b"value", XattrFlags::empty()).unwrap();
         let from = Target::new(place.join("from")).unwrap();
         let copied = from.copy_tree(&Target::new(place.join("to")).unwrap()).unwrap();
         // What a hole holds is not copied.
@@ -67,6 +68,8 @@ fn a_copy_is_what_it_was_copied_from() {
         File::open(place.join("to/a/sparse")).unwrap().read_exact_at(&mut middle, SPARSE / 2 - 1).unwrap();
         assert_eq!(&middle, b"\0middle\0");
         let mut value = [0; 64];
+        let size = rustix::fs::getxattr(place.join("to/a/plain"), "trusted.mark", &mut value).unwrap();
+        assert_eq!(&value[..size], b"value");
         let size = rustix::fs::getxattr(place.join("to/a/plain"), "security.capability", &mut value).unwrap();
         assert_eq!(&value[..size], CAPABILITY);
 

@@ -17,6 +17,7 @@ const PROGRAMS: &[(&str, &str)] = &[
     ("mkfs.vfat", "dosfstools"),
     ("blkid", "util-linux"),
     ("mkswap", "util-linux"),
+    ("fsfreeze", "util-linux"),
     ("fusermount3", "fuse3"),
 ];
 

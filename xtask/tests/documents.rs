@@ -71,7 +71,9 @@ fn files(directory: &Path, extension: &str, found: &mut Vec<PathBuf>) {
 #[test]
 fn no_test_is_ignored() {
     let mut sources = Vec::new();
-    for member in ["csi-proto", "csi-core", "csi-mount", "csi-conformance", "csi-cli", "examples", "benches", "xtask"] {
+    for member in
+        ["csi-proto", "csi-core", "csi-mount", "csi-conformance", "csi-cli", "examples", "benches", "xtask"]
+    {
         files(&root().join(member), "rs", &mut sources);
     }
     assert!(sources.len() > 150, "{} files", sources.len());

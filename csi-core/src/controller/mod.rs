@@ -71,6 +71,17 @@ pub trait Controller: Send + Sync + 'static {
     ///
     /// - spec: `create-volume.all-capabilities`, `validate-volume-capabilities.all-or-none`
     fn supports(&self, capability: &VolumeCapability) -> bool;
+
+    /// Whether this volume can be used in this way, for drivers with several kinds of volumes, not all of which do all
+    /// that [`supports`](Self::supports) says.
+    ///
+    /// Asked in ValidateVolumeCapabilities, about the volume that [`lookup`](Self::lookup) found. What CreateVolume can't
+    /// make, it refuses itself.
+    ///
+    /// - spec: `validate-volume-capabilities.all-or-none`
+    fn volume_supports(&self, _volume: &Volume, capability: &VolumeCapability) -> bool {
+        self.supports(capability)
+    }
 }
 
 request! {
@@ -129,7 +140,8 @@ impl ValidateVolumeCapabilitiesRequest {
             let mode = capability.access_mode;
             return Ok(Validated::Refused(format!("{mode} is not supported: no SINGLE_NODE_MULTI_WRITER")));
         }
-        Ok(match check_supported(controller, &self.volume_capabilities) {
+        let supports = |capability: &VolumeCapability| controller.volume_supports(&volume, capability);
+        Ok(match check_supported(supports, &self.volume_capabilities) {
             Ok(()) => Validated::Confirmed,
             Err(refused) => Validated::Refused(refused.to_string()),
         })

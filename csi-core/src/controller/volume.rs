@@ -91,11 +91,11 @@ request! {
 }
 
 /// Refuses, by index, the first capability that the driver does not support.
-pub(crate) fn check_supported<C: Controller + ?Sized>(
-    controller: &C,
+pub(crate) fn check_supported(
+    supports: impl Fn(&VolumeCapability) -> bool,
     capabilities: &[VolumeCapability],
 ) -> Result<()> {
-    match capabilities.iter().position(|capability| !controller.supports(capability)) {
+    match capabilities.iter().position(|capability| !supports(capability)) {
         Some(at) => Err(Error::invalid(
             format!("volume_capabilities[{at}]"),
             format!("is {}, which this driver does not support", capabilities[at]),

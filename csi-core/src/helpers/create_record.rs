@@ -5,7 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 
 use super::place::usable_from;
-use crate::{ContentSource, CreateVolumeRequest, Error, MutableParameters, Result, Topology, Volume};
+use crate::{
+    ContentSource, CreateVolumeRequest, Error, MutableParameters, Result, SnapshotId, Topology, Volume,
+    VolumeId,
+};
 
 /// What a volume was created as, for a driver to keep beside the volume (it serialises with serde) and to compare a
 /// repeated CreateVolume with.
@@ -22,6 +25,7 @@ use crate::{ContentSource, CreateVolumeRequest, Error, MutableParameters, Result
 /// }
 /// let volume = Volume::new(VolumeId::from_name(&request.name)?, request.capacity_range.choose(1 << 30, 1 << 20)?);
 /// let record = CreateRecord::new(request, &volume);
+/// assert_eq!(record.volume(volume.volume_id.clone())?.capacity_bytes, volume.capacity_bytes);
 /// # drop(record);
 /// # Ok(volume) }
 /// ```
@@ -50,6 +54,14 @@ impl Source {
             ContentSource::Volume(id) => Self::Volume(id.to_string()),
         })
     }
+
+    fn read(&self) -> Result<ContentSource> {
+        match self {
+            Self::Snapshot(id) => SnapshotId::new(id).map(ContentSource::Snapshot),
+            Self::Volume(id) => VolumeId::new(id).map(ContentSource::Volume),
+        }
+        .map_err(Error::internal)
+    }
 }
 
 impl CreateRecord {
@@ -63,6 +75,23 @@ impl CreateRecord {
             source: Source::of(request),
             accessible_topology: volume.accessible_topology.iter().map(segments).collect(),
         }
+    }
+
+    /// The volume as it is by this record, for the answers to later calls: its size, its source, its places. Its
+    /// context is the driver's to add.
+    ///
+    /// # Errors
+    /// [`Error::Internal`] for a record that names a source which can't be one: it was not written by this type.
+    pub fn volume(&self, volume_id: VolumeId) -> Result<Volume> {
+        let mut volume = Volume::new(volume_id, self.capacity_bytes);
+        volume.content_source = self.source.as_ref().map(Source::read).transpose()?;
+        volume.accessible_topology = self.accessible_topology.iter().map(topology).collect();
+        Ok(volume)
+    }
+
+    /// The size of the volume in bytes, as it was made or has grown since.
+    pub fn capacity_bytes(&self) -> u64 {
+        self.capacity_bytes
     }
 
     /// The volume has grown to this size.
@@ -143,7 +172,6 @@ fn topology(segments: &BTreeMap<String, String>) -> Topology {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::VolumeId;
     use csi_proto::v1;
     use v1::volume_capability::{AccessMode, AccessType, MountVolume};
 
@@ -234,6 +262,23 @@ mod tests {
                 "{field}: {error}"
             );
         }
+    }
+
+    #[test]
+    fn the_volume_comes_back_as_it_was_made() {
+        use v1::volume_content_source::{SnapshotSource, Type};
+        let mut wire = wire();
+        let source = Type::Snapshot(SnapshotSource { snapshot_id: "s".into() });
+        wire.volume_content_source = Some(v1::VolumeContentSource { r#type: Some(source) });
+        let request: CreateVolumeRequest = wire.try_into().unwrap();
+        let id = VolumeId::new("v").unwrap();
+        let made = Volume::new(id.clone(), 16)
+            .accessible_from(Topology::new("zone", "z1").and("rack", "r"))
+            .source(request.volume_content_source.clone().unwrap());
+        let mut record = CreateRecord::new(&request, &made);
+        assert_eq!(record.volume(id.clone()).unwrap(), made);
+        record.expanded(18);
+        assert_eq!((record.capacity_bytes(), record.volume(id).unwrap().capacity_bytes), (18, 18));
     }
 
     #[test]

@@ -56,7 +56,7 @@ pub use matrix::{AtTarget, PublishedTargets, SingleNodeWriter};
 pub use mount_group::MountGroup;
 pub use publish::{Node, NodePublishVolumeRequest, NodeUnpublishVolumeRequest};
 #[cfg(all(feature = "mount", target_os = "linux"))]
-pub use remove_tree::remove_tree;
+pub use remove_tree::{mounted_from, remove_tree};
 pub use service::NodeService;
 pub(crate) use service::NodeTable;
 #[cfg(all(feature = "mount", target_os = "linux"))]

@@ -40,6 +40,20 @@ impl MountTable {
         self.targets(target, &[&source], is_volume)
     }
 
+    /// Where the directory `source`, or something in it, is mounted.
+    pub(super) fn mounted_from(&self, source: &Path) -> Vec<PathBuf> {
+        let source = source.canonicalize().unwrap_or_else(|_| source.to_owned());
+        let Some(volume) = self.place(&source) else { return Vec::new() };
+        // What it lies in is a mount of it too, where it is the root of that mount.
+        let own = self.mount_place(&source);
+        let is_from = |entry: &&MountEntry| {
+            entry.device == volume.device
+                && entry.root.starts_with(&volume.path)
+                && self.mount_place(&entry.mount_point) != own
+        };
+        self.0.iter().filter(is_from).map(|entry| entry.mount_point.clone()).collect()
+    }
+
     /// The targets of a filesystem that is mounted for the volume alone, and known by what the table says of it.
     pub(super) fn of_mounts(
         &self,
@@ -194,6 +208,21 @@ mod tests {
         );
         let found = own_mount.of_directory(Path::new("/no-such"), Path::new("/pods/9"));
         assert_eq!(found, PublishedTargets::default(), "the source's own mount is no target");
+    }
+
+    #[test]
+    fn what_is_mounted_from_a_directory_is_found_and_its_neighbours_are_not() {
+        let bound = table(
+            "20 1 8:1 / / rw - ext4 /dev/sda1 rw\n\
+             31 20 8:1 /no-such/a /pods/1 rw - ext4 /dev/sda1 rw\n\
+             32 20 8:1 /no-such/a/sub /pods/2 rw - ext4 /dev/sda1 rw\n\
+             33 20 8:1 /no-such/ab /pods/3 rw - ext4 /dev/sda1 rw\n\
+             34 20 8:2 /no-such/a /pods/4 rw - ext4 /dev/sda2 rw\n\
+             35 20 8:3 / /no-such/own rw - ext4 /dev/sda3 rw\n",
+        );
+        assert_eq!(bound.mounted_from(Path::new("/no-such/a")), [Path::new("/pods/1"), Path::new("/pods/2")]);
+        assert_eq!(bound.mounted_from(Path::new("/no-such/b")), Vec::<PathBuf>::new());
+        assert_eq!(bound.mounted_from(Path::new("/no-such/own")), Vec::<PathBuf>::new(), "its own mount");
     }
 
     #[test]

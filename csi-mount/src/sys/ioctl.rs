@@ -143,6 +143,8 @@ mod raw {
     nix::ioctl_none_bad!(loop_set_capacity, 0x4c07);
     nix::ioctl_write_int_bad!(loop_set_direct_io, 0x4c08);
     nix::ioctl_write_int_bad!(loop_set_block_size, 0x4c09);
+    nix::ioctl_readwrite!(freeze, b'X', 119, c_int); // FIFREEZE
+    nix::ioctl_readwrite!(thaw, b'X', 120, c_int); // FITHAW
     nix::ioctl_write_ptr!(ext4_resize, b'f', 16, u64);
     nix::ioctl_read!(xfs_geometry, b'X', 100, XfsGeometry);
     nix::ioctl_write_ptr!(xfs_grow, b'X', 110, XfsGrowData);
@@ -248,6 +250,20 @@ pub(crate) fn loop_status(fd: BorrowedFd<'_>) -> Result<LoopInfo> {
 pub(crate) fn loop_set_capacity(fd: BorrowedFd<'_>) -> Result<()> {
     // SAFETY: takes no argument.
     unsafe { raw::loop_set_capacity(fd.as_raw_fd()) }.map(drop)
+}
+
+/// `FIFREEZE`: writes out all that is dirty, and lets nobody write until it is thawed.
+pub(crate) fn freeze(fd: BorrowedFd<'_>) -> Result<()> {
+    let mut unused = 0;
+    // SAFETY: the kernel neither reads nor writes what the argument points to, which is one int all the same.
+    unsafe { raw::freeze(fd.as_raw_fd(), &raw mut unused) }.map(drop)
+}
+
+/// `FITHAW`: lets writes go on; `EINVAL` if it is not frozen.
+pub(crate) fn thaw(fd: BorrowedFd<'_>) -> Result<()> {
+    let mut unused = 0;
+    // SAFETY: as above.
+    unsafe { raw::thaw(fd.as_raw_fd(), &raw mut unused) }.map(drop)
 }
 
 /// `EXT4_IOC_RESIZE_FS`: grows a mounted ext4 to this many blocks; needs `CAP_SYS_RESOURCE`.

@@ -1,0 +1,121 @@
+//! A copy of a file that shares its blocks, or else is as sparse: what a snapshot or a clone of an image is made by.
+
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::ops::Range;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::Path;
+
+use rustix::fs::{OFlags, SeekFrom};
+use rustix::io::Errno;
+
+use crate::{Error, Result};
+
+const COPY: &str = "copy";
+
+/// What was copied, and how.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct Copied {
+    /// Everything: files, directories, links.
+    pub entries: u64,
+    /// Bytes of files that were copied, holes left out: whoever writes meanwhile is in them by halves.
+    pub bytes: u64,
+    /// Bytes of files that share their blocks with the copy until one of the two is written (`FICLONE`): those of a file
+    /// are of one moment.
+    pub shared: u64,
+}
+
+impl Copied {
+    pub(crate) fn add(&mut self, other: Self) {
+        let Self { entries, bytes, shared } = other;
+        self.entries += entries;
+        self.bytes += bytes;
+        self.shared += shared;
+    }
+}
+
+/// Copies a regular file to a new one, by a reflink where the filesystem has them (btrfs, XFS, bcachefs, NFS 4.2 and
+/// others), else its data without the holes.
+///
+/// The new file belongs to the caller and has mode 0600. It is not synced. When it fails, what there is of the copy is
+/// left to the caller.
+///
+/// Man pages: ioctl_ficlone(2) (Linux 4.5), copy_file_range(2), lseek(2).
+///
+/// # Errors
+/// [`NotFound`](crate::ErrorKind::NotFound) without the file, [`InvalidInput`](crate::ErrorKind::InvalidInput) if it is a
+/// symbolic link, [`NoSpace`](crate::ErrorKind::NoSpace); [`Io`](crate::ErrorKind::Io) if the copy exists already.
+pub fn copy_file(from: impl AsRef<Path>, to: impl AsRef<Path>) -> Result<Copied> {
+    let (from, to) = (from.as_ref(), to.as_ref());
+    let no_follow = OFlags::NOFOLLOW.bits().cast_signed();
+    let source = File::options()
+        .read(true)
+        .custom_flags(no_follow)
+        .open(from)
+        .map_err(|error| Error::os(COPY, from, error))?;
+    let copy = File::options()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(to)
+        .map_err(|error| Error::os(COPY, to, error))?;
+    let copied = copy_contents(&source, &copy).map_err(|error| Error::os(COPY, from, error))?;
+    Ok(Copied { entries: 1, ..copied })
+}
+
+/// The same between open files, of which the second is empty.
+pub(crate) fn copy_contents(from: &File, to: &File) -> io::Result<Copied> {
+    let size = from.metadata()?.len();
+    match rustix::fs::ioctl_ficlone(to, from) {
+        Ok(()) => return Ok(Copied { shared: size, ..Copied::default() }),
+        // Another filesystem, one that has no reflinks, or a kernel that knows no such request.
+        Err(Errno::XDEV | Errno::OPNOTSUPP | Errno::INVAL | Errno::NOTTY | Errno::NOSYS) => {}
+        Err(error) => return Err(error.into()),
+    }
+    // As large as it was: a file that grows while it is copied would never end.
+    to.set_len(size)?;
+    let mut bytes = 0;
+    for range in data_ranges(from, 0) {
+        let Range { start, end } = range?;
+        let end = end.min(size);
+        if start >= end {
+            break;
+        }
+        rustix::fs::seek(from, SeekFrom::Start(start))?;
+        rustix::fs::seek(to, SeekFrom::Start(start))?;
+        // The kernel copies where it can, or the server (`copy_file_range`).
+        bytes += io::copy(&mut from.take(end - start), &mut &*to)?;
+    }
+    Ok(Copied { bytes, ..Copied::default() })
+}
+
+/// The ranges of a file that hold data, in ascending order, from an offset on; between them are holes, which read as
+/// zeros (`SEEK_DATA`, `SEEK_HOLE`). What a filesystem does not tell from data is data.
+///
+/// Moves the position of the file. Man page: lseek(2).
+///
+/// # Errors
+/// An item is the error of lseek(2); it is the last one.
+pub fn data_ranges(file: &File, from: u64) -> impl Iterator<Item = io::Result<Range<u64>>> + '_ {
+    let mut at = Some(from);
+    std::iter::from_fn(move || {
+        let range = next_data(file, at.take()?).transpose()?;
+        at = range.as_ref().ok().map(|range| range.end);
+        Some(range)
+    })
+}
+
+fn next_data(file: &File, from: u64) -> io::Result<Option<Range<u64>>> {
+    let start = match rustix::fs::seek(file, SeekFrom::Data(from)) {
+        Ok(start) => start,
+        Err(Errno::NXIO) => return Ok(None),
+        Err(error) => return Err(error.into()),
+    };
+    match rustix::fs::seek(file, SeekFrom::Hole(start)) {
+        Ok(end) => Ok((end > start).then_some(start..end)),
+        // It was cut off meanwhile.
+        Err(Errno::NXIO) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}

@@ -1,0 +1,120 @@
+//! Copies of files: their blocks shared where the filesystem can, as sparse where not. And filesystems that are held still
+//! meanwhile.
+
+mod devices;
+mod mount_support;
+
+use std::fs::{self, File};
+use std::io::Write as _;
+use std::os::unix::fs::{FileExt as _, MetadataExt, symlink};
+use std::path::Path;
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::Duration;
+
+use csi_mount::{ErrorKind, Frozen, Mount, copy_file, data_ranges, thaw, unmount};
+use devices::{Image, MIB, run};
+use mount_support::{sandbox, target};
+
+/// A file of 8 MiB that holds data at 1 MiB and at its end, and nothing else.
+fn sparse(path: &Path) {
+    let file = File::create(path).unwrap();
+    file.write_all_at(&[7; 4096], MIB).unwrap();
+    file.write_all_at(&[9; 4096], 8 * MIB - 4096).unwrap();
+}
+
+fn on_xfs(test: impl FnOnce(&Path, &Image) + Send) {
+    sandbox(|sandbox| {
+        let image = Image::new(320);
+        run("mkfs.xfs", &["-q", image.path().to_str().unwrap()]);
+        let place = target(sandbox, "xfs");
+        Mount::new("xfs", image.path()).at(&place).unwrap();
+        test(place.path(), &image);
+        unmount(&place).unwrap();
+    });
+}
+
+#[test]
+fn a_copy_is_as_sparse_as_the_file() {
+    sandbox(|sandbox| {
+        let (from, to) = (sandbox.join("from"), sandbox.join("to"));
+        sparse(&from);
+        let copied = copy_file(&from, &to).unwrap();
+        assert_eq!((copied.entries, copied.bytes, copied.shared), (1, 8192, 0));
+        assert_eq!(fs::read(&to).unwrap(), fs::read(&from).unwrap());
+        assert!(to.metadata().unwrap().blocks() <= from.metadata().unwrap().blocks());
+        assert_eq!(to.metadata().unwrap().mode() & 0o777, 0o600);
+        let ranges: Vec<_> = data_ranges(&File::open(&to).unwrap(), 0).map(Result::unwrap).collect();
+        assert_eq!(ranges, [MIB..MIB + 4096, 8 * MIB - 4096..8 * MIB]);
+        let later: Vec<_> = data_ranges(&File::open(&to).unwrap(), MIB + 10).map(Result::unwrap).collect();
+        assert_eq!(later[0], MIB + 10..MIB + 4096);
+        assert_eq!(data_ranges(&File::open(&to).unwrap(), 9 * MIB).count(), 0);
+    });
+}
+
+#[test]
+fn what_is_in_the_way_is_told_and_stays() {
+    sandbox(|sandbox| {
+        let (from, to) = (sandbox.join("from"), sandbox.join("to"));
+        sparse(&from);
+        fs::write(&to, "mine").unwrap();
+        assert!(copy_file(&from, &to).is_err());
+        assert_eq!(fs::read(&to).unwrap(), b"mine");
+        symlink(&from, sandbox.join("link")).unwrap();
+        let followed = copy_file(sandbox.join("link"), sandbox.join("other")).unwrap_err();
+        assert_eq!(followed.kind(), ErrorKind::InvalidInput, "{followed}");
+        assert_eq!(
+            copy_file(sandbox.join("none"), sandbox.join("other")).unwrap_err().kind(),
+            ErrorKind::NotFound
+        );
+        assert!(!sandbox.join("other").exists());
+    });
+}
+
+#[test]
+fn blocks_are_shared_where_the_filesystem_can() {
+    on_xfs(|place, _| {
+        let (from, to) = (place.join("from"), place.join("to"));
+        File::create(&from).unwrap().write_all(&vec![5; 64 << 20]).unwrap();
+        let before = csi_mount::stats(place).unwrap().bytes.used;
+        let copied = copy_file(&from, &to).unwrap();
+        assert_eq!((copied.entries, copied.bytes, copied.shared), (1, 0, 64 << 20));
+        let grown = csi_mount::stats(place).unwrap().bytes.used.saturating_sub(before);
+        assert!(grown < 8 << 20, "a copy of 64 MiB took {grown} bytes");
+        File::options().write(true).open(&from).unwrap().write_all_at(&[6; 4096], 0).unwrap();
+        assert_eq!(fs::read(&to).unwrap()[..4096], [5; 4096], "it is that of one moment");
+    });
+}
+
+#[test]
+fn nobody_writes_to_a_frozen_filesystem() {
+    on_xfs(|place, image| {
+        fs::write(place.join("before"), vec![3; 8192]).unwrap();
+        let frozen = Frozen::at(place).unwrap();
+        assert_eq!(Frozen::at(place).unwrap_err().kind(), ErrorKind::Busy);
+        // All of it is in the image by now, which another system could mount.
+        assert!(image.blocks_that_start_with(&[3; 64]) >= 2);
+        let (sender, wrote) = channel();
+        let file = place.join("after");
+        let writer = std::thread::spawn(move || {
+            fs::write(file, "x").unwrap();
+            sender.send(()).unwrap();
+        });
+        assert_eq!(wrote.recv_timeout(Duration::from_millis(200)), Err(RecvTimeoutError::Timeout));
+        drop(frozen);
+        wrote.recv_timeout(Duration::from_secs(20)).unwrap();
+        writer.join().unwrap();
+        assert!(!thaw(place).unwrap(), "it was not frozen any more");
+    });
+}
+
+#[test]
+fn what_a_killed_process_left_frozen_is_thawed() {
+    on_xfs(|place, _| {
+        // A process of its own, that ends without thawing it.
+        run("fsfreeze", &["--freeze", place.to_str().unwrap()]);
+        assert!(thaw(place).unwrap());
+        fs::write(place.join("file"), "x").unwrap();
+        assert!(!thaw(place).unwrap());
+    });
+    assert_eq!(Frozen::at("/proc").unwrap_err().kind(), ErrorKind::Unsupported);
+}

@@ -1,0 +1,152 @@
+//! The driver's flags.
+
+use std::path::PathBuf;
+
+use clap::{Parser, ValueEnum};
+use csi_core::{BlockMetadataType, DriverArgs, NodeId, Result};
+
+use crate::Feature;
+use crate::kind::Kind;
+use crate::pools::PoolArg;
+
+const EXAMPLES: &str = "\
+Examples:
+  hostpath --endpoint unix:///run/csi/csi.sock --data /var/lib/hostpath
+      All features, volumes as large as there is room.
+  hostpath --endpoint /run/csi/csi.sock --data /srv --pool fast=10Gi --pool slow=1Ti,zone=b
+      Two pools, chosen by the StorageClass's parameter `pool` or by the place that is asked for.
+  hostpath --endpoint /run/csi/csi.sock --data /srv --kind directory --without attach,stage
+      Volumes are directories, with no attaching and no staging.
+
+Parameters of a StorageClass: kind (image or directory), pool. Mutable ones, also of a VolumeAttributesClass:
+provisioning (thin or thick), description. Inline volumes: kind and size, as volume attributes.";
+
+/// The reference CSI driver: every capability of the spec, on the files of one directory
+///
+/// Volumes are image files on loop devices, or directories, below one directory of this machine. For trying out,
+/// testing and reading; not for data that must outlive the machine.
+#[derive(Debug, Clone, Parser)]
+#[command(name = "hostpath", version, after_help = EXAMPLES)]
+#[non_exhaustive]
+pub struct Args {
+    /// The directory that volumes and snapshots are kept in
+    #[arg(long, env = "DATA_DIR", value_name = "DIR")]
+    pub data: PathBuf,
+
+    /// What a volume is, where its StorageClass does not say
+    #[arg(long, env = "VOLUME_KIND", value_name = "KIND", default_value = "image")]
+    pub kind: Kind,
+
+    /// A pool: its name, its size, and where it is: fast=10Gi or fast=10Gi,zone=a [default: one, as large as the disk]
+    #[arg(long = "pool", env = "POOLS", value_name = "NAME=SIZE[,KEY=VALUE]", value_delimiter = ' ')]
+    pub pools: Vec<PoolArg>,
+
+    /// Where this node is, besides being itself: zone=a. For each KEY=VALUE once
+    #[arg(long, env = "TOPOLOGY", value_name = "KEY=VALUE", value_delimiter = ',', value_parser = pair)]
+    pub topology: Vec<(String, String)>,
+
+    /// Another node that has the same data directory and serves the same volumes, by its id
+    #[arg(long = "peer", env = "PEERS", value_name = "NODE", value_delimiter = ',', value_parser = node_id)]
+    pub peers: Vec<NodeId>,
+
+    /// How many volumes can be attached to a node at once [default: any number]
+    #[arg(long, env = "ATTACH_LIMIT", value_name = "COUNT")]
+    pub attach_limit: Option<u32>,
+
+    /// Whether a volume can grow while it is in use
+    #[arg(long, env = "EXPANSION", value_name = "WHEN", default_value = "online")]
+    pub expansion: When,
+
+    /// How a snapshot's ranges are told: as long as they are, or cut into blocks of 4 KiB
+    #[arg(long, env = "BLOCK_METADATA", value_name = "KIND", default_value = "variable")]
+    pub block_metadata: BlockMetadataArg,
+
+    /// What to switch off, to test callers that have to do without
+    #[arg(long, env = "WITHOUT", value_name = "FEATURE", value_delimiter = ',', hide_env = false)]
+    pub without: Vec<Feature>,
+
+    /// The name to register under; topology keys have it as their prefix
+    #[arg(long, env = "DRIVER_NAME", value_name = "NAME", default_value = "hostpath.csi.example.org")]
+    pub driver_name: String,
+
+    #[allow(missing_docs, reason = "its own documentation is the help's text")]
+    #[command(flatten)]
+    pub driver: DriverArgs,
+}
+
+/// When a volume can grow.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum When {
+    /// Also while it is in use
+    Online,
+    /// Only while it is not in use
+    Offline,
+}
+
+/// How the ranges of a snapshot's metadata are cut.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum BlockMetadataArg {
+    /// Ranges of any length
+    Variable,
+    /// Blocks of 4 KiB
+    Fixed,
+}
+
+impl From<BlockMetadataArg> for BlockMetadataType {
+    fn from(arg: BlockMetadataArg) -> Self {
+        match arg {
+            BlockMetadataArg::Variable => Self::VariableLength,
+            BlockMetadataArg::Fixed => Self::FixedLength,
+        }
+    }
+}
+
+/// `KEY=VALUE`.
+pub(crate) fn pair(text: &str) -> Result<(String, String), String> {
+    let (key, value) = text.split_once('=').ok_or_else(|| format!("{text:?} is not KEY=VALUE"))?;
+    Ok((key.to_owned(), value.to_owned()))
+}
+
+fn node_id(text: &str) -> Result<NodeId> {
+    NodeId::new(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use super::*;
+
+    // spec: environment.prefix
+    #[test]
+    fn the_flags_hold_together_and_leave_the_spec_its_prefix() {
+        let command = Args::command();
+        command.clone().debug_assert();
+        for arg in command.get_arguments().filter(|arg| arg.get_id() != "help" && arg.get_id() != "version") {
+            let variable = arg.get_env().expect("every flag has a variable").to_str().unwrap();
+            assert_eq!(variable.starts_with("CSI_"), variable == "CSI_ENDPOINT", "{variable}");
+        }
+    }
+
+    #[test]
+    fn pools_places_and_features_are_read() {
+        let args = Args::parse_from([
+            "hostpath",
+            "--endpoint=/csi.sock",
+            "--data=/srv",
+            "--pool=fast=10Gi",
+            "--pool=slow=1Ti,zone=b,rack=r1",
+            "--topology=zone=a",
+            "--without=attach,snapshot-metadata",
+        ]);
+        assert_eq!(args.pools.len(), 2);
+        assert_eq!(args.pools[1].topology.len(), 2);
+        assert_eq!(args.without, [Feature::Attach, Feature::SnapshotMetadata]);
+        for bad in
+            ["--pool=fast", "--pool=fast=10Xi", "--topology=zone", "--without=everything", "--kind=tape"]
+        {
+            let args = ["hostpath", "--endpoint=/csi.sock", "--data=/srv", bad];
+            assert!(Args::try_parse_from(args).is_err(), "{bad}");
+        }
+    }
+}

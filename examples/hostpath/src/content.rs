@@ -1,0 +1,82 @@
+//! The content of volumes and snapshots: an image file, or a directory.
+
+use std::fs::{self, File};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+
+use csi_core::Result;
+use csi_core::mount::{Target, copy_file};
+use rustix::fs::FallocateFlags;
+
+use crate::kind::Kind;
+use crate::store::sync_directory;
+
+/// Whether an image's room is taken on the disk at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Fill {
+    Thin,
+    Thick,
+}
+
+impl Fill {
+    pub(crate) fn thick(is_thick: bool) -> Self {
+        if is_thick { Self::Thick } else { Self::Thin }
+    }
+}
+
+/// Puts new, empty content into the directory of an object.
+pub(crate) fn make(kind: Kind, place: &Path, bytes: u64, fill: Fill) -> Result<()> {
+    let content = kind.content(place);
+    match kind {
+        Kind::Image => {
+            File::options().write(true).create_new(true).open(&content)?;
+            grow(kind, place, bytes, fill)
+        }
+        Kind::Directory => {
+            fs::create_dir(&content)?;
+            fs::set_permissions(&content, fs::Permissions::from_mode(0o755))?;
+            sync_directory(&content)
+        }
+    }
+}
+
+/// Puts a copy of another object's content into the directory of one; its blocks are shared where the disk can.
+pub(crate) fn copy(kind: Kind, from: &Path, place: &Path) -> Result<()> {
+    let (from, to) = (kind.content(from), kind.content(place));
+    match kind {
+        Kind::Image => {
+            let copied = copy_file(&from, &to)?;
+            tracing::debug!(?copied, "copied {}", from.display());
+            Ok(File::open(to)?.sync_all()?)
+        }
+        Kind::Directory => {
+            let copied = Target::new(&from)?.copy_tree(&Target::new(&to)?)?;
+            tracing::debug!(?copied, "copied {}", from.display());
+            sync_directory(&to)
+        }
+    }
+}
+
+/// Makes the content at least so large. A directory is as large as the disk.
+pub(crate) fn grow(kind: Kind, place: &Path, bytes: u64, fill: Fill) -> Result<()> {
+    if kind == Kind::Directory {
+        return Ok(());
+    }
+    let image = File::options().write(true).open(kind.content(place))?;
+    if fill == Fill::Thick {
+        // Before the size: when the disk is full, the image is as it was.
+        rustix::fs::fallocate(&image, FallocateFlags::KEEP_SIZE, 0, bytes).map_err(std::io::Error::from)?;
+    }
+    if image.metadata()?.len() < bytes {
+        image.set_len(bytes)?;
+    }
+    Ok(image.sync_all()?)
+}
+
+/// How large the content is in bytes; of a directory nobody knows.
+pub(crate) fn size(kind: Kind, place: &Path) -> Result<Option<u64>> {
+    match kind {
+        Kind::Image => Ok(Some(kind.content(place).metadata()?.len())),
+        Kind::Directory => Ok(None),
+    }
+}

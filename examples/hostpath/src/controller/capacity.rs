@@ -1,0 +1,30 @@
+//! GET_CAPACITY.
+
+use csi_core::{Capacity, GetCapacity, GetCapacityRequest, Place, Result, TopologyRequirement, async_trait};
+
+use crate::host::Driver;
+use crate::parameters::Parameters;
+
+#[async_trait]
+impl GetCapacity for Driver {
+    async fn capacity(&self, request: GetCapacityRequest) -> Result<Capacity> {
+        let parameters: Parameters = request.parameters.parse_known()?;
+        let Ok(kind) = self.choose_kind(parameters.kind, &request.volume_capabilities) else {
+            return Ok(Capacity::default());
+        };
+        let here = request
+            .accessible_topology
+            .map(|place| TopologyRequirement { requisite: vec![place], preferred: vec![] });
+        let mut pools = std::collections::BTreeMap::new();
+        let places = self.pools.places(parameters.pool.as_deref(), "");
+        // A pool at several places is one pool.
+        for place in Place::candidates(&places, here.as_ref(), 0).unwrap_or_default() {
+            pools.insert(&place.value.name, place.available_bytes.unwrap_or(0));
+        }
+        Ok(Capacity {
+            available_capacity: pools.values().sum(),
+            maximum_volume_size: Some(pools.values().copied().max().unwrap_or(0)),
+            minimum_volume_size: Some(kind.least(&request.volume_capabilities)),
+        })
+    }
+}

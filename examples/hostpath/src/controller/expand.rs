@@ -1,0 +1,53 @@
+//! EXPAND_VOLUME.
+
+use csi_core::{ControllerExpandVolumeRequest, Error, ExpandVolume, Expanded, Result, async_trait};
+
+use crate::When;
+use crate::content::{self, Fill};
+use crate::host::{Driver, Host};
+use crate::kind::Kind;
+
+const MIB: u64 = 1 << 20;
+
+#[async_trait]
+impl ExpandVolume for Driver {
+    async fn expand_volume(&self, request: ControllerExpandVolumeRequest) -> Result<Expanded> {
+        self.with(move |host| host.expand(&request)).await
+    }
+}
+
+impl Host {
+    fn expand(&self, request: &ControllerExpandVolumeRequest) -> Result<Expanded> {
+        let (id, not_found) =
+            (request.volume_id.as_str(), || Error::VolumeNotFound(request.volume_id.clone()));
+        let record = self.volumes.get(id).ok_or_else(not_found)?;
+        if let Some(asked) = request.volume_capability.as_ref().filter(|asked| !record.kind.supports(asked)) {
+            let kind = record.kind.name();
+            return Err(Error::Unsupported(format!(
+                "volume_capability: is {asked}, the volume is of kind {kind}"
+            )));
+        }
+        let now = record.created.capacity_bytes();
+        let wanted = request.capacity_range.choose(now, MIB)?.max(now);
+        if wanted > now {
+            if self.expansion == When::Offline {
+                self.refuse_in_use(id, &record)?;
+            }
+            let room = self.pools.reserve(&record.pool, wanted - now)?;
+            // The image first: a start finds it larger than its record, and knows what was not finished.
+            content::grow(
+                record.kind,
+                &self.volumes.place(id),
+                wanted,
+                Fill::thick(record.mutable.is_thick()),
+            )?;
+            let expanded = self.volumes.update(id, |record| {
+                record.created.expanded(wanted);
+                Ok(())
+            })?;
+            expanded.ok_or_else(not_found)?;
+            room.keep();
+        }
+        Ok(Expanded { capacity_bytes: wanted, node_expansion_required: record.kind == Kind::Image })
+    }
+}

@@ -1,0 +1,45 @@
+//! GET_VOLUME_HEALTH and LIST_VOLUME_HEALTH: what is wrong with volumes on the disk.
+
+use csi_core::{
+    ControllerGetVolumeHealthRequest, ControllerListVolumeHealthRequest, Error, GetVolumeHealth,
+    ListVolumeHealth, Page, Pager, Result, VolumeHealth, VolumeId, async_trait,
+};
+
+use crate::damage;
+use crate::host::Driver;
+
+#[async_trait]
+impl GetVolumeHealth for Driver {
+    async fn volume_health(&self, request: ControllerGetVolumeHealthRequest) -> Result<VolumeHealth> {
+        self.with(move |host| {
+            let volume_id = request.volume_id;
+            let record = host.volumes.get(volume_id.as_str());
+            let record = record.ok_or_else(|| Error::VolumeNotFound(volume_id.clone()))?;
+            let entries = damage::of_volume(host, volume_id.as_str(), &record)?;
+            Ok(VolumeHealth { volume_id, entries })
+        })
+        .await
+    }
+}
+
+#[async_trait]
+impl ListVolumeHealth for Driver {
+    async fn list_volume_health(
+        &self,
+        request: ControllerListVolumeHealthRequest,
+    ) -> Result<Page<VolumeHealth>> {
+        let pager = Pager::new(request.max_entries, request.starting_token.as_ref())?;
+        self.with(move |host| {
+            let mut unwell = Vec::new();
+            for (id, record) in host.volumes.from(pager.from()) {
+                let entries = damage::of_volume(host, &id, &record)?;
+                if !entries.is_empty() {
+                    let volume_id = VolumeId::new(&id)?;
+                    unwell.push((id, VolumeHealth { volume_id, entries }));
+                }
+            }
+            pager.page(unwell)
+        })
+        .await
+    }
+}

@@ -1,0 +1,58 @@
+//! The controller's capabilities, one a file.
+
+mod attach;
+mod capacity;
+mod create;
+mod expand;
+mod health;
+mod list;
+mod modify;
+mod snapshots;
+
+use csi_core::{Controller, Error, Result, Volume, VolumeCapability, VolumeId, async_trait};
+
+pub(crate) use snapshots::{Cut, SnapshotParameters};
+
+use crate::Feature;
+use crate::host::{Driver, Host};
+use crate::kind::Kind;
+
+#[async_trait]
+impl Controller for Driver {
+    async fn lookup(&self, id: &VolumeId) -> Result<Option<Volume>> {
+        self.volumes.get(id.as_str()).map(|record| record.volume(id.as_str())).transpose()
+    }
+
+    fn supports(&self, capability: &VolumeCapability) -> bool {
+        self.kinds().any(|kind| kind.supports(capability))
+    }
+
+    fn volume_supports(&self, volume: &Volume, capability: &VolumeCapability) -> bool {
+        self.volumes.get(volume.volume_id.as_str()).is_some_and(|record| record.kind.supports(capability))
+    }
+}
+
+impl Host {
+    /// The kinds of volumes that can be made, the one that is made unless somebody says otherwise first.
+    fn kinds(&self) -> impl Iterator<Item = Kind> {
+        let all = [self.default_kind, self.default_kind.other()];
+        // A device needs a place where it is staged.
+        all.into_iter().filter(|kind| *kind == Kind::Directory || self.features.has(Feature::Stage))
+    }
+
+    /// What a volume for all these uses is: what is asked for, or the first kind that serves them.
+    pub(crate) fn choose_kind(&self, asked: Option<Kind>, uses: &[VolumeCapability]) -> Result<Kind> {
+        let serves = |kind: &Kind| uses.iter().all(|one| kind.supports(one));
+        match asked {
+            Some(kind) if self.kinds().any(|one| one == kind) && serves(&kind) => Ok(kind),
+            Some(kind) => {
+                let reason =
+                    format!("is {}, which can't be used in one of the ways that are asked for", kind.name());
+                Err(Error::invalid("parameters[kind]", reason))
+            }
+            None => self.kinds().find(serves).ok_or_else(|| {
+                Error::Unsupported("volume_capabilities: no kind of volume serves all of these".to_owned())
+            }),
+        }
+    }
+}

@@ -1,0 +1,149 @@
+//! CREATE_DELETE_SNAPSHOT, LIST_SNAPSHOTS and GET_SNAPSHOT. A snapshot is a copy of its own: it needs its volume no more.
+
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use csi_core::{
+    CreateDeleteSnapshot, CreateSnapshotRequest, DeleteSnapshotRequest, Error, GetSnapshot,
+    GetSnapshotRequest, ListSnapshots, ListSnapshotsRequest, Page, Pager, Place, Result, Snapshot,
+    SnapshotId, TopologyRequirement, VolumeId, async_trait,
+};
+use serde::Deserialize;
+
+use crate::content;
+use crate::features::Feature;
+use crate::host::{Driver, Host};
+use crate::kind::Kind;
+use crate::pools::{Pool, Room};
+use crate::records::{SnapshotRecord, VolumeRecord, segments};
+use crate::still::{Moment, Still};
+use crate::store::{Made, new_id};
+
+/// A VolumeSnapshotClass has nothing to say.
+#[derive(Deserialize)]
+pub(crate) struct SnapshotParameters {}
+
+#[async_trait]
+impl CreateDeleteSnapshot for Driver {
+    async fn create_snapshot(&self, request: CreateSnapshotRequest) -> Result<Snapshot> {
+        let SnapshotParameters {} = request.parameters.parse()?;
+        self.with(move |host| {
+            if let Some((id, record)) = host.snapshots.by_name(request.name.as_str()) {
+                return record.snapshot(&id);
+            }
+            let source = host.source(&request.source_volume_id)?;
+            let mut still = Still::default();
+            if source.kind == Kind::Image {
+                still.hold(
+                    &source.kind.content(&host.volumes.place(request.source_volume_id.as_str())),
+                    Moment::Crash,
+                )?;
+            }
+            let required = request.accessibility_requirements.as_ref();
+            let cut =
+                host.cut(&request.source_volume_id, &source, Some(request.name.as_str()), None, required)?;
+            drop(still);
+            let Cut { id, record, made, room } = cut;
+            host.snapshots.commit(made)?;
+            room.keep();
+            record.snapshot(&id)
+        })
+        .await
+    }
+
+    async fn delete_snapshot(&self, request: DeleteSnapshotRequest) -> Result<()> {
+        self.with(move |host| {
+            let record = host.snapshot(&request.snapshot_id)?;
+            if let Some(group) = &record.group {
+                let reason = format!("is one of group snapshot {group}: delete the group");
+                return Err(Error::invalid("snapshot_id", reason));
+            }
+            host.remove_snapshot(request.snapshot_id.as_str(), &record)
+        })
+        .await
+    }
+}
+
+/// A snapshot on the disk that nobody finds yet.
+pub(crate) struct Cut {
+    pub(crate) id: String,
+    pub(crate) record: SnapshotRecord,
+    pub(crate) made: Made<SnapshotRecord>,
+    pub(crate) room: Room,
+}
+
+impl Host {
+    pub(crate) fn source(&self, id: &VolumeId) -> Result<Arc<VolumeRecord>> {
+        self.volumes.get(id.as_str()).ok_or_else(|| Error::VolumeNotFound(id.clone()))
+    }
+
+    pub(crate) fn snapshot(&self, id: &SnapshotId) -> Result<Arc<SnapshotRecord>> {
+        self.snapshots.get(id.as_str()).ok_or_else(|| Error::SnapshotNotFound(id.clone()))
+    }
+
+    pub(crate) fn remove_snapshot(&self, id: &str, record: &SnapshotRecord) -> Result<()> {
+        self.snapshots.remove(id)?;
+        self.pools.give_back(&record.pool, record.size_bytes);
+        Ok(())
+    }
+
+    /// Copies the content of a volume, which is held still if it can be.
+    pub(crate) fn cut(
+        &self,
+        volume: &VolumeId,
+        source: &VolumeRecord,
+        name: Option<&str>,
+        group: Option<&str>,
+        required: Option<&TopologyRequirement>,
+    ) -> Result<Cut> {
+        let bytes = source.created.capacity_bytes();
+        let places = self.pools.places(None, &source.pool);
+        let best = Place::candidates(&places, required, bytes)?;
+        let pool: &Pool = &best
+            .first()
+            .ok_or_else(|| Error::LimitReached("no pool has room for the snapshot".to_owned()))?
+            .value;
+        let room = self.pools.reserve(&pool.name, bytes)?;
+        let tells_places = self.features.has(Feature::SnapshotTopology);
+        let record = SnapshotRecord {
+            name: name.map(str::to_owned),
+            source: volume.to_string(),
+            kind: source.kind,
+            pool: pool.name.clone(),
+            size_bytes: bytes,
+            cut: SystemTime::now(),
+            places: if tells_places { pool.places.iter().map(segments).collect() } else { Vec::new() },
+            group: group.map(str::to_owned),
+        };
+        let id = new_id()?;
+        let from = self.volumes.place(volume.as_str());
+        let made = self
+            .snapshots
+            .make(id.clone(), record.clone(), |place| content::copy(source.kind, &from, place))?;
+        Ok(Cut { id, record, made, room })
+    }
+}
+
+#[async_trait]
+impl ListSnapshots for Driver {
+    async fn list_snapshots(&self, request: ListSnapshotsRequest) -> Result<Page<Snapshot>> {
+        let pager = Pager::new(request.max_entries, request.starting_token.as_ref())?;
+        let passes = |id: &str, record: &SnapshotRecord| {
+            request.snapshot_id.as_ref().is_none_or(|wanted| wanted.as_str() == id)
+                && request.source_volume_id.as_ref().is_none_or(|wanted| wanted.as_str() == record.source)
+        };
+        let page = self.snapshots.visit(pager.range(), |found| {
+            let passing = found.filter(|(id, record)| passes(id, record));
+            pager.page(passing.map(|(id, record)| (id.to_owned(), (id.to_owned(), record))))
+        })?;
+        let entries = page.entries.into_iter().map(|(id, record)| record.snapshot(&id));
+        Ok(Page { entries: entries.collect::<Result<_>>()?, next_token: page.next_token })
+    }
+}
+
+#[async_trait]
+impl GetSnapshot for Driver {
+    async fn get_snapshot(&self, request: GetSnapshotRequest) -> Result<Snapshot> {
+        self.snapshot(&request.snapshot_id)?.snapshot(request.snapshot_id.as_str())
+    }
+}

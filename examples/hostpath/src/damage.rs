@@ -1,0 +1,71 @@
+//! What is wrong with a volume, or with the disk that all are on: looked at each time, so it is told as long as it is so.
+
+use std::io::{Error as IoError, ErrorKind};
+use std::path::Path;
+
+use csi_core::VolumeHealthStatus::{DataLoss, Degraded, Inaccessible};
+use csi_core::mount::{MountHealth, health_of_filesystem};
+use csi_core::{Result, StorageHealthEntry, StorageHealthStatus, VolumeHealthEntry, VolumeHealthStatus};
+
+use crate::host::Host;
+use crate::kind::Kind;
+use crate::records::VolumeRecord;
+
+/// With less left on the disk, writes to thin images begin to fail.
+const FULL: u64 = 16 << 20;
+
+/// What is wrong with a volume's content, and with the disk that it is on.
+pub(crate) fn of_volume(host: &Host, id: &str, record: &VolumeRecord) -> Result<Vec<VolumeHealthEntry>> {
+    let mut entries: Vec<VolumeHealthEntry> =
+        of_content(&host.volumes.place(id), record).into_iter().collect();
+    if host.free_bytes()? < FULL {
+        entries.push(entry(Degraded, "PoolFull", "the disk that its pool is on is full".to_owned()));
+    }
+    Ok(entries)
+}
+
+/// What is wrong with a volume's own image or directory.
+pub(crate) fn of_content(place: &Path, record: &VolumeRecord) -> Option<VolumeHealthEntry> {
+    let content = record.kind.content(place);
+    let (due, kind) = (record.created.capacity_bytes(), record.kind.name());
+    match content.metadata() {
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            Some(entry(DataLoss, "ContentMissing", format!("its {kind} is not there any more")))
+        }
+        Err(error) => Some(unreadable(kind, &error)),
+        Ok(found) if found.is_dir() != (record.kind == Kind::Directory) => {
+            Some(entry(DataLoss, "ContentMissing", format!("something else is where its {kind} was")))
+        }
+        Ok(found) if record.kind == Kind::Image && found.len() < due => {
+            Some(entry(DataLoss, "ImageTruncated", format!("its image has {} bytes of {due}", found.len())))
+        }
+        Ok(_) => None,
+    }
+}
+
+/// What is wrong with the disk.
+pub(crate) fn of_storage(host: &Host) -> Result<Vec<StorageHealthEntry>> {
+    use StorageHealthStatus::{Degraded, Unreachable};
+    let entry = |status, reason: &str, message: String| {
+        vec![StorageHealthEntry { status, reason: reason.to_owned(), message, capability: None }]
+    };
+    if let Err(error) = std::fs::read_dir(&host.data) {
+        return Ok(entry(Unreachable, "DataDirectoryGone", format!("the data directory: {error}")));
+    }
+    Ok(match health_of_filesystem(&host.data)? {
+        MountHealth::Healthy if host.free_bytes()? < FULL => {
+            entry(Degraded, "PoolFull", "the disk of the data directory is full".to_owned())
+        }
+        MountHealth::Healthy => Vec::new(),
+        MountHealth::ReadOnly => entry(Degraded, "FilesystemReadOnly", MountHealth::ReadOnly.to_string()),
+        unwell => entry(Unreachable, "FilesystemDead", unwell.to_string()),
+    })
+}
+
+fn unreadable(kind: &str, error: &IoError) -> VolumeHealthEntry {
+    entry(Inaccessible, "ContentUnreadable", format!("its {kind} can't be looked at: {error}"))
+}
+
+fn entry(status: VolumeHealthStatus, reason: &str, message: String) -> VolumeHealthEntry {
+    VolumeHealthEntry { status, reason: reason.to_owned(), message }
+}

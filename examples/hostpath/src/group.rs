@@ -1,0 +1,127 @@
+//! The GroupController service: snapshots of several volumes at one moment, by holding all of them still.
+
+use std::collections::BTreeSet;
+use std::time::SystemTime;
+
+use csi_core::{
+    CreateVolumeGroupSnapshotRequest, DeleteVolumeGroupSnapshotRequest, Error, GetVolumeGroupSnapshotRequest,
+    GroupController, GroupSnapshotId, Result, SnapshotId, VolumeGroupSnapshot, VolumeId, async_trait,
+    mounted_from,
+};
+
+use crate::controller::{Cut, SnapshotParameters};
+use crate::host::{Driver, Host};
+use crate::kind::Kind;
+use crate::records::GroupRecord;
+use crate::still::{Moment, Still};
+use crate::store::new_id;
+
+#[async_trait]
+impl GroupController for Driver {
+    async fn create_volume_group_snapshot(
+        &self,
+        request: CreateVolumeGroupSnapshotRequest,
+    ) -> Result<VolumeGroupSnapshot> {
+        let SnapshotParameters {} = request.parameters.parse()?;
+        self.with(move |host| match host.groups.by_name(request.name.as_str()) {
+            Some((id, record)) => host.group(&id, &record),
+            None => host.cut_group(request.name.as_str(), &request.source_volume_ids),
+        })
+        .await
+    }
+
+    async fn delete_volume_group_snapshot(&self, request: DeleteVolumeGroupSnapshotRequest) -> Result<()> {
+        self.with(move |host| {
+            let record = host.group_of(&request.group_snapshot_id, &request.snapshot_ids)?;
+            // The group first: without it a start knows its members as deleted.
+            host.groups.remove(request.group_snapshot_id.as_str())?;
+            for id in &record.members {
+                if let Some(member) = host.snapshots.get(id) {
+                    host.remove_snapshot(id, &member)?;
+                }
+            }
+            Ok(())
+        })
+        .await
+    }
+
+    async fn volume_group_snapshot(
+        &self,
+        request: GetVolumeGroupSnapshotRequest,
+    ) -> Result<VolumeGroupSnapshot> {
+        let id = request.group_snapshot_id;
+        let record = self.group_of(&id, &request.snapshot_ids)?;
+        self.group(id.as_str(), &record)
+    }
+}
+
+impl Host {
+    fn cut_group(&self, name: &str, volumes: &[VolumeId]) -> Result<VolumeGroupSnapshot> {
+        let group = new_id()?;
+        let distinct: BTreeSet<&VolumeId> = volumes.iter().collect();
+        let mut sources = Vec::new();
+        for id in distinct {
+            sources.push((id, self.source(id)?));
+        }
+        let mut still = Still::default();
+        for (id, source) in &sources {
+            let content = source.kind.content(&self.volumes.place(id.as_str()));
+            match source.kind {
+                Kind::Image => still.hold(&content, Moment::Shared)?,
+                // Nothing can be frozen but all of the disk, which the copies go to.
+                Kind::Directory => {
+                    if let Some(target) = mounted_from(&content)?.first() {
+                        let target = target.display();
+                        return Err(Error::NotPossible(format!(
+                            "volume {id} is a directory in use, at {target}"
+                        )));
+                    }
+                }
+            }
+        }
+        let cut_at = SystemTime::now();
+        let mut cuts = Vec::new();
+        for (id, source) in &sources {
+            cuts.push(self.cut(id, source, None, Some(&group), None)?);
+        }
+        drop(still);
+        self.finish_group(group, name, cuts, cut_at)
+    }
+
+    /// Members get their places on the disk, then the group's record makes them be there, all at once.
+    fn finish_group(
+        &self,
+        id: String,
+        name: &str,
+        mut cuts: Vec<Cut>,
+        cut: SystemTime,
+    ) -> Result<VolumeGroupSnapshot> {
+        for cut in &mut cuts {
+            self.snapshots.settle(&mut cut.made)?;
+        }
+        let members = cuts.iter().map(|cut| cut.id.clone()).collect();
+        let record = GroupRecord { name: name.to_owned(), members, cut };
+        let made = self.groups.make(id.clone(), record.clone(), |_| Ok(()))?;
+        self.groups.commit(made)?;
+        for Cut { made, room, .. } in cuts {
+            self.snapshots.show(made);
+            room.keep();
+        }
+        self.group(&id, &record)
+    }
+
+    fn group(&self, id: &str, record: &GroupRecord) -> Result<VolumeGroupSnapshot> {
+        let member = |id: &String| self.snapshots.get(id).map(|snapshot| snapshot.snapshot(id));
+        record.group(id, record.members.iter().filter_map(member).collect::<Result<_>>()?)
+    }
+
+    /// The group, whose members these have to be.
+    fn group_of(&self, id: &GroupSnapshotId, members: &[SnapshotId]) -> Result<GroupRecord> {
+        let found = self.groups.get(id.as_str()).ok_or_else(|| Error::GroupSnapshotNotFound(id.clone()))?;
+        let asked: BTreeSet<&str> = members.iter().map(SnapshotId::as_str).collect();
+        match found.members.iter().map(String::as_str).collect::<BTreeSet<_>>() == asked {
+            true => Ok(GroupRecord::clone(&found)),
+            false => Err(Error::invalid("snapshot_ids", "are not the members of the group")),
+        }
+    }
+}

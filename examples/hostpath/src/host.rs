@@ -1,0 +1,182 @@
+//! What the controller and the node have in common.
+
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::ops::Deref;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use csi_core::{AttachLimit, BlockMetadataType, Error, Mode, NodeId, NodeInfo, Result, Topology, blocking};
+use rustix::fs::FlockOperation;
+
+use crate::args::When;
+use crate::kind::Kind;
+use crate::pools::{Pool, Pools, places_of, topology};
+use crate::records::{GroupRecord, SnapshotRecord, VolumeRecord};
+use crate::store::{Record, Store};
+use crate::{Args, Feature, features::Features, recover};
+
+/// How long another process may take to let go of the data.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// The driver: a value that controller and node service share.
+#[derive(Debug, Clone)]
+pub(crate) struct Driver(Arc<Host>);
+
+/// What it knows.
+#[derive(Debug)]
+pub(crate) struct Host {
+    pub(crate) data: PathBuf,
+    pub(crate) features: Features,
+    pub(crate) default_kind: Kind,
+    pub(crate) expansion: When,
+    pub(crate) block_metadata: BlockMetadataType,
+    pub(crate) node: NodeInfo,
+    /// All nodes that have this data.
+    pub(crate) nodes: BTreeSet<NodeId>,
+    pub(crate) volumes: Store<VolumeRecord>,
+    pub(crate) snapshots: Store<SnapshotRecord>,
+    pub(crate) groups: Store<GroupRecord>,
+    pub(crate) pools: Pools,
+    pub(crate) attach_limit: AttachLimit,
+    pub(crate) serves_node: bool,
+    /// Held by the one process that makes and deletes volumes.
+    _lock: Option<File>,
+}
+
+impl Deref for Driver {
+    type Target = Host;
+
+    fn deref(&self) -> &Host {
+        &self.0
+    }
+}
+
+impl Driver {
+    /// Opens the data directory, and makes it right after whatever happened to the last process.
+    ///
+    /// # Errors
+    /// When another controller has it, or the disk fails.
+    pub(crate) fn open(args: &Args) -> Result<Self> {
+        fs::create_dir_all(&args.data)?;
+        let data = args.data.canonicalize()?;
+        // The volumes' owners decide who may read them, once they are published; not before.
+        fs::set_permissions(&data, fs::Permissions::from_mode(0o700))?;
+        let features = Features::without(&args.without);
+        let node = node_info(args, &features)?;
+        let serves_controller = args.driver.mode != Mode::Node;
+        let lock = if serves_controller { Some(lock(&data)?) } else { None };
+        let host = Host {
+            pools: pools(args, &features, &data)?,
+            volumes: store(&data, "volumes", serves_controller)?,
+            snapshots: store(&data, "snapshots", serves_controller)?,
+            groups: store(&data, "groups", serves_controller)?,
+            attach_limit: AttachLimit::new(args.attach_limit.map_or(usize::MAX, |most| most as usize)),
+            nodes: args.peers.iter().cloned().chain([node.node_id.clone()]).collect(),
+            default_kind: if features.has(Feature::Stage) { args.kind } else { Kind::Directory },
+            expansion: args.expansion,
+            block_metadata: args.block_metadata.into(),
+            features,
+            node,
+            data,
+            serves_node: args.driver.mode != Mode::Controller,
+            _lock: lock,
+        };
+        if serves_controller {
+            recover::recover(&host)?;
+        }
+        Ok(Self(Arc::new(host)))
+    }
+
+    /// Runs `work` where blocking does no harm.
+    pub(crate) async fn with<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Self) -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        let this = self.clone();
+        blocking(move || work(&this)).await
+    }
+}
+
+impl Host {
+    /// The bytes that can still be written below the data directory, whatever was promised.
+    pub(crate) fn free_bytes(&self) -> Result<u64> {
+        let disk = rustix::fs::statvfs(&self.data).map_err(std::io::Error::from)?;
+        Ok(disk.f_bavail * disk.f_frsize)
+    }
+}
+
+fn store<T: Record>(data: &Path, name: &str, is_ours: bool) -> Result<Store<T>> {
+    let root = data.join(name);
+    if is_ours { Store::open(root) } else { Ok(Store::of_another_process(root)) }
+}
+
+/// One controller at a time: what it knows is in its memory too.
+fn lock(data: &Path) -> Result<File> {
+    let file = File::options().create(true).truncate(false).write(true).open(data.join(".controller"))?;
+    let end = Instant::now() + PATIENCE;
+    loop {
+        match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => return Ok(file),
+            Err(rustix::io::Errno::WOULDBLOCK) if Instant::now() < end => {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            Err(rustix::io::Errno::WOULDBLOCK) => {
+                let data = data.display();
+                return Err(Error::Unhealthy(format!(
+                    "another controller serves {data}: stop it, or give --mode node"
+                )));
+            }
+            Err(error) => return Err(std::io::Error::from(error).into()),
+        }
+    }
+}
+
+/// This node, and with topology where it is: itself, and what the flags add.
+fn node_info(args: &Args, features: &Features) -> Result<NodeInfo> {
+    let mut info = args.driver.node_info()?;
+    if features.has(Feature::Topology) {
+        let here = topology(&args.topology, &args.driver_name);
+        let own = topology_of(&info.node_id, &args.driver_name);
+        let place = own.iter().fold(here, |place, (key, value)| place.and(key, value));
+        info = info.at(place);
+    }
+    Ok(match args.attach_limit {
+        Some(most) => info.max_volumes(most.into()),
+        None => info,
+    })
+}
+
+/// The place that a node is by itself.
+fn topology_of(node: &NodeId, prefix: &str) -> Topology {
+    Topology::new(format!("{prefix}/node"), node.as_str())
+}
+
+fn pools(args: &Args, features: &Features, data: &Path) -> Result<Pools> {
+    let disk = rustix::fs::statvfs(data).map_err(std::io::Error::from)?;
+    let nodes: Vec<Topology> = match features.has(Feature::Topology) {
+        true => [args.driver.node_info()?.node_id]
+            .iter()
+            .chain(&args.peers)
+            .map(|node| topology_of(node, &args.driver_name))
+            .collect(),
+        false => Vec::new(),
+    };
+    let whole_disk =
+        Pool { name: "default".to_owned(), bytes: disk.f_blocks * disk.f_frsize, places: nodes.clone() };
+    if args.pools.is_empty() {
+        return Ok(Pools::new(vec![whole_disk]));
+    }
+    let pool = |arg: &crate::PoolArg| Pool {
+        name: arg.name.clone(),
+        bytes: arg.bytes,
+        places: if features.has(Feature::Topology) {
+            places_of(&arg.topology, &nodes, &args.driver_name)
+        } else {
+            Vec::new()
+        },
+    };
+    Ok(Pools::new(args.pools.iter().map(pool).collect()))
+}

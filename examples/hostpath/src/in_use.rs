@@ -1,0 +1,33 @@
+//! Who uses a volume on this machine, by what the kernel says: no memory that a restart loses.
+
+use csi_core::mount::LoopDevice;
+use csi_core::{Error, Result, mounted_from};
+
+use crate::host::Host;
+use crate::kind::Kind;
+use crate::records::VolumeRecord;
+
+impl Host {
+    /// # Errors
+    /// [`Error::InUse`] while the volume is attached to a node, is a device of this machine, or is mounted here.
+    pub(crate) fn refuse_in_use(&self, id: &str, record: &VolumeRecord) -> Result<()> {
+        if let Some(node) = record.attached.keys().next() {
+            return Err(Error::InUse(format!("volume {id} is attached to node {node}")));
+        }
+        let content = record.kind.content(&self.volumes.place(id));
+        match record.kind {
+            Kind::Image => match LoopDevice::find(&content)?.first() {
+                Some(device) => {
+                    Err(Error::InUse(format!("volume {id} is on this node, as {}", device.path().display())))
+                }
+                None => Ok(()),
+            },
+            Kind::Directory => match mounted_from(&content)?.first() {
+                Some(target) => {
+                    Err(Error::InUse(format!("volume {id} is published at {}", target.display())))
+                }
+                None => Ok(()),
+            },
+        }
+    }
+}

@@ -1,0 +1,67 @@
+//! What a volume is made of.
+
+use std::path::{Path, PathBuf};
+
+use clap::ValueEnum;
+use csi_core::VolumeCapability;
+use csi_core::mount::Filesystem;
+use serde::{Deserialize, Serialize};
+
+const MIB: u64 = 1 << 20;
+
+/// What a volume is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum Kind {
+    /// An image file, attached as a loop device: raw, or with a filesystem on it
+    Image,
+    /// A directory, as large as the disk that it is on
+    Directory,
+}
+
+impl Kind {
+    pub(crate) fn other(self) -> Self {
+        match self {
+            Self::Image => Self::Directory,
+            Self::Directory => Self::Image,
+        }
+    }
+
+    /// Its name in parameters and contexts.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Image => "image",
+            Self::Directory => "directory",
+        }
+    }
+
+    /// Where its content lies in a directory of its own.
+    pub(crate) fn content(self, place: &Path) -> PathBuf {
+        place.join(self.name())
+    }
+
+    /// Whether volumes of this kind can be used so.
+    ///
+    /// A filesystem on a device belongs to one machine as long as it is written; a directory is what the machine's own
+    /// filesystem makes of it, and no device.
+    pub(crate) fn supports(self, capability: &VolumeCapability) -> bool {
+        let mode = capability.access_mode;
+        match self {
+            Self::Image if capability.is_block() => true,
+            Self::Image => {
+                let known = capability.fs_type().is_none_or(|name| name.parse::<Filesystem>().is_ok());
+                known && (!mode.is_multi_node() || mode.is_read_only())
+            }
+            Self::Directory => capability.is_mount() && capability.fs_type().is_none(),
+        }
+    }
+
+    /// The least size of a volume that is used in these ways.
+    pub(crate) fn least(self, capabilities: &[VolumeCapability]) -> u64 {
+        let filesystems = capabilities.iter().filter_map(|one| one.fs_type()?.parse().ok());
+        match self {
+            Self::Image => filesystems.map(Filesystem::minimum_size).max().unwrap_or(MIB),
+            Self::Directory => MIB,
+        }
+    }
+}

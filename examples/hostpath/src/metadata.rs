@@ -1,0 +1,171 @@
+//! The SnapshotMetadata service: which blocks of an image hold data, by the disk's own account; and which differ between two
+//! images, by their content.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt as _;
+
+use csi_core::mount::data_ranges;
+use csi_core::{
+    BlockMetadata, BlockMetadataType, BlockRange, Error, GetMetadataAllocatedRequest,
+    GetMetadataDeltaRequest, Result, SnapshotId, SnapshotMetadata, async_trait,
+};
+use tokio::sync::mpsc::{Sender, channel};
+use tokio_stream::wrappers::ReceiverStream;
+
+use crate::host::{Driver, Host};
+use crate::kind::Kind;
+
+/// What is told apart. A range begins and ends with one.
+const BLOCK: u64 = 4096;
+/// How much is read at once.
+const CHUNK: u64 = 1 << 20;
+/// How many ranges wait for their reader.
+const AHEAD: usize = 1024;
+
+#[async_trait]
+impl SnapshotMetadata for Driver {
+    async fn metadata_allocated(&self, request: GetMetadataAllocatedRequest) -> Result<BlockMetadata> {
+        self.with(move |host| {
+            let (image, _) = host.image("snapshot_id", &request.snapshot_id)?;
+            let size = image.metadata()?.len();
+            Ok(host.stream(size, move |found| {
+                for range in data_ranges(&image, request.starting_offset) {
+                    let range = range?;
+                    found.add(range.start / BLOCK * BLOCK, range.end.next_multiple_of(BLOCK).min(size))?;
+                }
+                Ok(())
+            }))
+        })
+        .await
+    }
+
+    async fn metadata_delta(&self, request: GetMetadataDeltaRequest) -> Result<BlockMetadata> {
+        self.with(move |host| {
+            let (base, base_of) = host.image("base_snapshot_id", &request.base_snapshot_id)?;
+            let (target, target_of) = host.image("target_snapshot_id", &request.target_snapshot_id)?;
+            if base_of != target_of {
+                return Err(Error::invalid(
+                    "base_snapshot_id",
+                    "is of another volume than target_snapshot_id",
+                ));
+            }
+            let size = target.metadata()?.len();
+            let from = request.starting_offset / BLOCK * BLOCK;
+            Ok(host.stream(size, move |found| {
+                let mut at = from;
+                // Where both have holes, both read as zeros.
+                while let Some(next) = next_data(&base, at)?.into_iter().chain(next_data(&target, at)?).min()
+                {
+                    at = (next / BLOCK * BLOCK).max(at);
+                    if at >= size {
+                        break;
+                    }
+                    let end = (at + CHUNK).min(size);
+                    compare(&base, &target, at, end, found)?;
+                    at = end;
+                }
+                Ok(())
+            }))
+        })
+        .await
+    }
+}
+
+impl Host {
+    /// The snapshot's image, and the volume that it was cut from.
+    fn image(&self, field: &str, id: &SnapshotId) -> Result<(File, String)> {
+        let record = self.snapshot(id)?;
+        if record.kind != Kind::Image {
+            return Err(Error::invalid(field, "is of a directory, which has no blocks to tell of"));
+        }
+        Ok((File::open(record.kind.content(&self.snapshots.place(id.as_str())))?, record.source.clone()))
+    }
+
+    /// The ranges that `work` finds while they are read.
+    fn stream(
+        &self,
+        volume_capacity_bytes: u64,
+        work: impl FnOnce(&mut Found) -> io::Result<()> + Send + 'static,
+    ) -> BlockMetadata {
+        let (sender, ranges) = channel(AHEAD);
+        let mut found = Found { kind: self.block_metadata, pending: None, sender };
+        tokio::task::spawn_blocking(move || match work(&mut found).and_then(|()| found.finish()) {
+            // Nobody reads on.
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
+            Err(error) => drop(found.sender.blocking_send(Err(error.into()))),
+            Ok(()) => {}
+        });
+        BlockMetadata {
+            block_metadata_type: self.block_metadata,
+            volume_capacity_bytes,
+            ranges: Box::pin(ReceiverStream::new(ranges)),
+        }
+    }
+}
+
+/// Ranges on their way to the caller: those that touch are one, and are cut where their length is fixed.
+struct Found {
+    kind: BlockMetadataType,
+    pending: Option<(u64, u64)>,
+    sender: Sender<Result<BlockRange>>,
+}
+
+impl Found {
+    /// The next range; none begins before an earlier one.
+    fn add(&mut self, start: u64, end: u64) -> io::Result<()> {
+        match &mut self.pending {
+            Some((_, last)) if start <= *last => *last = end.max(*last),
+            _ => {
+                self.finish()?;
+                self.pending = Some((start, end));
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends what is pending.
+    fn finish(&mut self) -> io::Result<()> {
+        let Some((start, end)) = self.pending.take() else { return Ok(()) };
+        let step = match self.kind {
+            BlockMetadataType::FixedLength => BLOCK,
+            BlockMetadataType::VariableLength => end - start,
+        };
+        let mut at = start;
+        while at < end {
+            let range = BlockRange { byte_offset: at, size_bytes: step };
+            self.sender.blocking_send(Ok(range)).map_err(|_| io::Error::from(io::ErrorKind::BrokenPipe))?;
+            at += step;
+        }
+        Ok(())
+    }
+}
+
+/// Where a file has data next, at an offset or after it.
+fn next_data(file: &File, from: u64) -> io::Result<Option<u64>> {
+    data_ranges(file, from).next().transpose().map(|range| range.map(|range| range.start))
+}
+
+fn compare(base: &File, target: &File, start: u64, end: u64, found: &mut Found) -> io::Result<()> {
+    let (old, new) = (read(base, start, end)?, read(target, start, end)?);
+    let blocks = old.chunks(BLOCK as usize).zip(new.chunks(BLOCK as usize));
+    for (at, (old, new)) in (start..end).step_by(BLOCK as usize).zip(blocks) {
+        if old != new {
+            found.add(at, (at + BLOCK).min(end))?;
+        }
+    }
+    Ok(())
+}
+
+/// What is between two offsets; zeros past the end of a file, which a volume that has grown had there.
+fn read(file: &File, start: u64, end: u64) -> io::Result<Vec<u8>> {
+    let mut bytes = vec![0; (end - start) as usize];
+    let mut filled = 0;
+    while filled < bytes.len() {
+        match file.read_at(&mut bytes[filled..], start + filled as u64)? {
+            0 => break,
+            count => filled += count,
+        }
+    }
+    Ok(bytes)
+}

@@ -1,0 +1,28 @@
+//! EXPAND_VOLUME on the node.
+
+use csi_core::{
+    Error, NodeExpandVolume, NodeExpandVolumeRequest, Result, async_trait, blocking, mounted_from,
+};
+
+use super::{HostNode, check_use};
+use crate::kind::Kind;
+
+#[async_trait]
+impl NodeExpandVolume for HostNode {
+    async fn expand_volume(&self, request: NodeExpandVolumeRequest) -> Result<u64> {
+        let (volumes, record) = self.find(&request.volume_id).await?;
+        if let Some(capability) = &request.volume_capability {
+            check_use(&record, capability)?;
+        }
+        if record.kind == Kind::Image {
+            return volumes.devices.expand_volume(request).await;
+        }
+        // As large as the disk; so what is left is to be where the caller says.
+        let content = record.kind.content(&volumes.place(&request.volume_id)?);
+        let path = request.volume_path.to_path_buf();
+        match blocking(move || Ok(mounted_from(&content)?.contains(&path))).await? {
+            true => Ok(record.created.capacity_bytes()),
+            false => Err(Error::VolumeNotFound(request.volume_id)),
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! Volumes of one store, as this node's devices and directories: all that the ready-made plugins ask of a driver.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use csi_core::mount::{DeviceAccess, LoopDevice, LoopOptions};
+use csi_core::{
+    Attachment, BlockDevices, BlockNode, Directories, DirectoryNode, Error, NodeInfo, Result, VolumeId,
+    async_trait, blocking,
+};
+
+use super::READONLY;
+use crate::host::Driver;
+use crate::kind::Kind;
+use crate::records::VolumeRecord;
+use crate::store::read_record;
+
+/// The volumes of a store, with a plugin for each kind.
+#[derive(Debug)]
+pub(super) struct Volumes {
+    content: Arc<Content>,
+    pub(super) devices: BlockNode<Content>,
+    pub(super) directories: DirectoryNode<Content>,
+}
+
+/// Where the volumes' content is.
+#[derive(Debug)]
+pub(super) struct Content {
+    node: NodeInfo,
+    root: PathBuf,
+}
+
+impl Volumes {
+    pub(super) fn new(driver: &Driver, root: PathBuf) -> Self {
+        let content = Arc::new(Content { node: driver.node.clone(), root });
+        let (devices, directories) = (Arc::clone(&content), Arc::clone(&content));
+        Self { content, devices: BlockNode::new(devices), directories: DirectoryNode::new(directories) }
+    }
+
+    /// The directory of the volume's content.
+    pub(super) fn place(&self, id: &VolumeId) -> Result<PathBuf> {
+        self.content.place(id)
+    }
+
+    /// The volume's record as it is on the disk: the controller may be another process.
+    pub(super) async fn record(&self, id: &VolumeId) -> Result<Option<VolumeRecord>> {
+        let Ok(place) = self.content.place(id) else { return Ok(None) };
+        blocking(move || read_record(&place)).await
+    }
+}
+
+impl Content {
+    fn place(&self, id: &VolumeId) -> Result<PathBuf> {
+        Ok(self.root.join(id.as_file_name()?))
+    }
+
+    async fn with<T: Send + 'static>(
+        &self,
+        id: &VolumeId,
+        work: impl FnOnce(&Path) -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        let image = Kind::Image.content(&self.place(id)?);
+        blocking(move || work(&image)).await
+    }
+}
+
+/// The device of an image, also of one that was deleted under it.
+fn device(image: &Path) -> Result<Option<LoopDevice>> {
+    Ok(LoopDevice::find(image)?.into_iter().next())
+}
+
+#[async_trait]
+impl BlockDevices for Content {
+    async fn info(&self) -> Result<NodeInfo> {
+        Ok(self.node.clone())
+    }
+
+    async fn attach(&self, volume: &Attachment) -> Result<PathBuf> {
+        let is_read_only = volume.publish_context.get(READONLY).is_some();
+        let access = if is_read_only { DeviceAccess::ReadOnly } else { DeviceAccess::ReadWrite };
+        let options = LoopOptions::new().access(access);
+        self.with(&volume.volume_id, move |image| match image.try_exists()? {
+            true => Ok(LoopDevice::attach_or_find(image, &options)?.path().to_owned()),
+            false => Err(Error::Unavailable(format!("{} is not there any more", image.display()))),
+        })
+        .await
+    }
+
+    async fn device(&self, id: &VolumeId) -> Result<Option<PathBuf>> {
+        self.with(id, |image| Ok(device(image)?.map(|device| device.path().to_owned()))).await
+    }
+
+    async fn refresh(&self, id: &VolumeId) -> Result<()> {
+        self.with(id, |image| Ok(device(image)?.map_or(Ok(()), |device| device.refresh_size())?)).await
+    }
+
+    async fn detach(&self, id: &VolumeId) -> Result<()> {
+        self.with(id, |image| Ok(LoopDevice::detach_all_of(image).map(drop)?)).await
+    }
+}
+
+#[async_trait]
+impl Directories for Content {
+    async fn info(&self) -> Result<NodeInfo> {
+        Ok(self.node.clone())
+    }
+
+    async fn directory(&self, id: &VolumeId) -> Result<PathBuf> {
+        Ok(Kind::Directory.content(&self.place(id)?))
+    }
+}

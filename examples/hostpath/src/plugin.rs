@@ -1,0 +1,111 @@
+//! Which traits are registered: what is registered is what is advertised.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use csi_core::{ControllerService, Expansion, Identity, NodeService, Plugin, Readiness, Result, async_trait};
+
+use crate::args::When;
+use crate::features::Features;
+use crate::host::Driver;
+use crate::node::HostNode;
+use crate::{Args, Feature};
+
+/// The whole plugin, with its data directory opened.
+///
+/// # Errors
+/// When the data directory can't be had; see the message.
+pub fn plugin(args: &Args) -> Result<Plugin> {
+    let driver = Driver::open(args)?;
+    let features = driver.features.clone();
+    let has = |feature| features.has(feature);
+    let shared = Arc::new(driver.clone());
+    let mut plugin = Plugin::new(&args.driver_name, env!("CARGO_PKG_VERSION"))
+        .identity(driver.clone())
+        .controller(controller(driver.clone(), &features, args.expansion))
+        .node(node(driver, &features)?);
+    if has(Feature::GroupSnapshots) {
+        plugin = plugin.group_controller(Arc::clone(&shared));
+    }
+    if has(Feature::SnapshotMetadata) {
+        plugin = plugin.snapshot_metadata(shared);
+    }
+    if has(Feature::Topology) {
+        plugin = plugin.volume_accessibility_constraints();
+    }
+    if has(Feature::SnapshotTopology) {
+        plugin = plugin.snapshot_accessibility_constraints();
+    }
+    if features.tell_condition() {
+        plugin = plugin.serve_volume_condition();
+    }
+    Ok(plugin)
+}
+
+/// How features of a service are registered.
+type Registered<S, const N: usize> = [(Feature, fn(S) -> S); N];
+
+type Controller = ControllerService<Driver>;
+
+fn controller(driver: Driver, features: &Features, expansion: When) -> Controller {
+    let expand = match expansion {
+        When::Online => |service: Controller| service.expand_volume(Expansion::Online),
+        When::Offline => |service: Controller| service.expand_volume(Expansion::Offline),
+    };
+    let registered: Registered<Controller, 16> = [
+        (Feature::CreateDelete, Controller::create_delete_volume),
+        (Feature::Clone, Controller::clone_volume),
+        (Feature::Attach, Controller::publish_unpublish_volume),
+        (Feature::AttachReadonly, Controller::publish_readonly),
+        (Feature::List, Controller::list_volumes),
+        (Feature::PublishedNodes, Controller::list_volumes_published_nodes),
+        (Feature::Get, Controller::get_volume),
+        (Feature::Capacity, Controller::get_capacity),
+        (Feature::Modify, Controller::modify_volume),
+        (Feature::Expand, expand),
+        (Feature::Snapshots, Controller::create_delete_snapshot),
+        (Feature::ListSnapshots, Controller::list_snapshots),
+        (Feature::GetSnapshot, Controller::get_snapshot),
+        (Feature::MultiWriter, Controller::single_node_multi_writer),
+        (Feature::Health, Controller::get_volume_health),
+        (Feature::ListHealth, Controller::list_volume_health),
+    ];
+    registered
+        .into_iter()
+        .filter(|(feature, _)| features.has(*feature))
+        .fold(Controller::new(Arc::new(driver)), |service, (_, register)| register(service))
+}
+
+type Node = NodeService<HostNode>;
+
+fn node(driver: Driver, features: &Features) -> Result<Node> {
+    let registered: Registered<Node, 7> = [
+        (Feature::Stage, Node::stage_unstage_volume),
+        (Feature::Stats, Node::get_volume_stats),
+        (Feature::NodeExpand, Node::expand_volume),
+        (Feature::NodeHealth, Node::get_volume_health),
+        (Feature::StorageHealth, Node::get_storage_health),
+        (Feature::MountGroup, Node::volume_mount_group),
+        (Feature::MultiWriter, Node::single_node_multi_writer),
+    ];
+    let service = Node::new(Arc::new(HostNode::new(driver)?));
+    let chosen = registered.into_iter().filter(|(feature, _)| features.has(*feature));
+    Ok(chosen.fold(service, |service, (_, register)| register(service)))
+}
+
+#[async_trait]
+impl Identity for Driver {
+    async fn probe(&self) -> Result<Readiness> {
+        self.with(|host| match host.data.is_dir() {
+            true => Ok(Readiness::Ready),
+            false => {
+                Err(csi_core::Error::Unhealthy(format!("{} is not there any more", host.data.display())))
+            }
+        })
+        .await
+    }
+
+    fn manifest(&self) -> BTreeMap<String, String> {
+        BTreeMap::from([("data".to_owned(), self.data.display().to_string())])
+    }
+}

@@ -1,0 +1,143 @@
+//! Pools: so much room, at a place, of which volumes and snapshots take their sizes.
+
+use std::collections::{BTreeMap, HashMap};
+use std::str::FromStr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use csi_core::{Error, Place, Quantity, Result, Topology};
+
+use crate::args::pair;
+
+/// A pool as a flag says it: `NAME=SIZE[,KEY=VALUE]…`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PoolArg {
+    /// Its name, for the StorageClass's parameter.
+    pub name: String,
+    /// Its size in bytes.
+    pub bytes: u64,
+    /// Where it is, by keys without prefix; nowhere in particular when empty.
+    pub topology: Vec<(String, String)>,
+}
+
+impl FromStr for PoolArg {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let mut parts = text.split(',');
+        let (name, size) = pair(parts.next().unwrap_or_default())?;
+        let bytes = size.parse::<Quantity>().map_err(|error| error.to_string())?.bytes();
+        Ok(Self { name, bytes, topology: parts.map(pair).collect::<Result<_, _>>()? })
+    }
+}
+
+/// A pool.
+#[derive(Debug, Clone)]
+pub(crate) struct Pool {
+    pub(crate) name: String,
+    pub(crate) bytes: u64,
+    /// From where its volumes can be used, any of these; empty is everywhere.
+    pub(crate) places: Vec<Topology>,
+}
+
+/// All pools, and how much of each is given away.
+#[derive(Debug, Clone)]
+pub(crate) struct Pools {
+    pools: Arc<[Pool]>,
+    given: Arc<Mutex<HashMap<String, u64>>>,
+}
+
+/// Room in a pool; given back when this is dropped, unless it was kept.
+#[derive(Debug)]
+pub(crate) struct Room {
+    pools: Pools,
+    pool: String,
+    bytes: u64,
+}
+
+impl Pools {
+    pub(crate) fn new(pools: Vec<Pool>) -> Self {
+        Self { pools: pools.into(), given: Arc::default() }
+    }
+
+    pub(crate) fn get(&self, name: &str) -> Option<&Pool> {
+        self.pools.iter().find(|pool| pool.name == name)
+    }
+
+    /// The pools as places: one of this name, or all, and those named `first` before the others.
+    pub(crate) fn places(&self, only: Option<&str>, first: &str) -> Vec<Place<Pool>> {
+        let mut pools: Vec<&Pool> =
+            self.pools.iter().filter(|pool| only.is_none_or(|name| pool.name == name)).collect();
+        pools.sort_by_key(|pool| pool.name != first);
+        let given = self.given();
+        let mut places = Vec::new();
+        for pool in pools {
+            let left = left(pool, &given);
+            let everywhere = pool.places.is_empty().then(Topology::default);
+            for topology in pool.places.iter().cloned().chain(everywhere) {
+                places.push(Place::new(topology, pool.clone()).available_bytes(left));
+            }
+        }
+        places
+    }
+
+    /// Room for an object that is there, or is known to fit.
+    pub(crate) fn take(&self, pool: &str, bytes: u64) {
+        *self.given().entry(pool.to_owned()).or_default() += bytes;
+    }
+
+    pub(crate) fn give_back(&self, pool: &str, bytes: u64) {
+        if let Some(given) = self.given().get_mut(pool) {
+            *given = given.saturating_sub(bytes);
+        }
+    }
+
+    /// # Errors
+    /// [`Error::LimitReached`] when the pool has less left.
+    pub(crate) fn reserve(&self, name: &str, bytes: u64) -> Result<Room> {
+        let pool = self.get(name).ok_or_else(|| Error::LimitReached(format!("pool {name} is gone")))?;
+        let mut given = self.given();
+        let left = left(pool, &given);
+        if bytes > left {
+            return Err(Error::LimitReached(format!(
+                "pool {name} has {left} bytes left, {bytes} are needed"
+            )));
+        }
+        *given.entry(name.to_owned()).or_default() += bytes;
+        Ok(Room { pools: self.clone(), pool: name.to_owned(), bytes })
+    }
+
+    /// The table is right after every statement that changes it, so a panic elsewhere does not spoil it.
+    fn given(&self) -> MutexGuard<'_, HashMap<String, u64>> {
+        self.given.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn left(pool: &Pool, given: &HashMap<String, u64>) -> u64 {
+    pool.bytes.saturating_sub(given.get(&pool.name).copied().unwrap_or(0))
+}
+
+impl Room {
+    /// It is taken by an object that is there now.
+    pub(crate) fn keep(mut self) {
+        self.bytes = 0;
+    }
+}
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        self.pools.give_back(&self.pool, self.bytes);
+    }
+}
+
+/// The places of a pool, as the flags have them: those that it names itself, or else each node that has the data.
+pub(crate) fn places_of(own: &[(String, String)], nodes: &[Topology], prefix: &str) -> Vec<Topology> {
+    if own.is_empty() { nodes.to_vec() } else { vec![topology(own, prefix)] }
+}
+
+/// Keys and values as a place, the keys with this prefix.
+pub(crate) fn topology(pairs: &[(String, String)], prefix: &str) -> Topology {
+    let pairs: BTreeMap<_, _> = pairs.iter().cloned().collect();
+    pairs
+        .into_iter()
+        .fold(Topology::default(), |place, (key, value)| place.and(format!("{prefix}/{key}"), value))
+}

@@ -1,0 +1,116 @@
+//! What is kept of each volume, snapshot and group.
+
+use std::collections::BTreeMap;
+use std::time::SystemTime;
+
+use csi_core::{
+    CreateRecord, GroupSnapshotId, Result, Snapshot, SnapshotId, Topology, Volume, VolumeGroupSnapshot,
+    VolumeId, VolumeListing,
+};
+use serde::{Deserialize, Serialize};
+
+use crate::kind::Kind;
+use crate::parameters::Mutable;
+use crate::store::Record;
+
+/// A volume.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct VolumeRecord {
+    pub(crate) name: String,
+    pub(crate) kind: Kind,
+    pub(crate) pool: String,
+    pub(crate) mutable: Mutable,
+    pub(crate) created: CreateRecord,
+    /// By node.
+    pub(crate) attached: BTreeMap<String, AttachedAs>,
+}
+
+/// How a volume is attached to a node.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct AttachedAs {
+    pub(crate) readonly: bool,
+    /// The way of use, in the spec's words.
+    pub(crate) capability: String,
+    /// No other node may have it.
+    pub(crate) alone: bool,
+    /// The node writes, and no other may.
+    pub(crate) only_writer: bool,
+}
+
+/// A snapshot.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct SnapshotRecord {
+    /// None for a member of a group.
+    pub(crate) name: Option<String>,
+    pub(crate) source: String,
+    pub(crate) kind: Kind,
+    pub(crate) pool: String,
+    pub(crate) size_bytes: u64,
+    pub(crate) cut: SystemTime,
+    /// From where a volume can be made of it.
+    pub(crate) places: Vec<BTreeMap<String, String>>,
+    /// The group that it was cut with. One whose group is not there was never finished, or is half deleted.
+    pub(crate) group: Option<String>,
+}
+
+/// A group snapshot. Its members name it; it is there when this is.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct GroupRecord {
+    pub(crate) name: String,
+    pub(crate) members: Vec<String>,
+    pub(crate) cut: SystemTime,
+}
+
+impl Record for VolumeRecord {
+    fn name(&self) -> Option<&str> {
+        Some(&self.name)
+    }
+}
+
+impl Record for SnapshotRecord {
+    fn name(&self) -> Option<&str> {
+        self.name.as_deref()
+    }
+}
+
+impl Record for GroupRecord {
+    fn name(&self) -> Option<&str> {
+        Some(&self.name)
+    }
+}
+
+impl VolumeRecord {
+    pub(crate) fn volume(&self, id: &str) -> Result<Volume> {
+        Ok(self.created.volume(VolumeId::new(id)?)?.context("kind", self.kind.name()))
+    }
+
+    pub(crate) fn listing(&self, id: &str) -> Result<VolumeListing> {
+        let nodes = self.attached.keys().map(csi_core::NodeId::new);
+        Ok(VolumeListing { volume: self.volume(id)?, published_node_ids: nodes.collect::<Result<_>>()? })
+    }
+}
+
+impl SnapshotRecord {
+    pub(crate) fn snapshot(&self, id: &str) -> Result<Snapshot> {
+        let mut snapshot = Snapshot::new(SnapshotId::new(id)?, VolumeId::new(&self.source)?, self.cut);
+        snapshot.size_bytes = self.size_bytes;
+        snapshot.group_snapshot_id = self.group.as_ref().map(GroupSnapshotId::new).transpose()?;
+        snapshot.accessible_topology = self.places.iter().map(topology).collect();
+        Ok(snapshot)
+    }
+}
+
+impl GroupRecord {
+    pub(crate) fn group(&self, id: &str, members: Vec<Snapshot>) -> Result<VolumeGroupSnapshot> {
+        Ok(VolumeGroupSnapshot::new(GroupSnapshotId::new(id)?, members, self.cut))
+    }
+}
+
+/// A place as it is kept.
+pub(crate) fn segments(place: &Topology) -> BTreeMap<String, String> {
+    place.iter().map(|(key, value)| (key.to_owned(), value.to_owned())).collect()
+}
+
+fn topology(segments: &BTreeMap<String, String>) -> Topology {
+    segments.iter().fold(Topology::default(), |place, (key, value)| place.and(key, value))
+}

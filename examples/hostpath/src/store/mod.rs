@@ -1,0 +1,259 @@
+//! Objects that are there or are not, whatever the moment at which this process is killed.
+//!
+//! An object is a directory, `ROOT/<id>`: its record, `record.json`, and its content. It is made in `ROOT/.new` and renamed
+//! when all of it is on the disk; deleted, it is renamed to `ROOT/.old` first. Both are swept when the store is opened. A
+//! record that changes is written beside the old one and renamed over it.
+
+mod files;
+mod id;
+
+use std::collections::{BTreeMap, HashMap};
+use std::ops::Bound;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::{fs, io};
+
+use csi_core::mount::Target;
+use csi_core::{Error, Result};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+pub(crate) use files::{sync_directory, write_whole};
+pub(crate) use id::new_id;
+
+const RECORD: &str = "record.json";
+const NEW: &str = ".new";
+const OLD: &str = ".old";
+
+/// What is kept of an object.
+pub(crate) trait Record: Serialize + DeserializeOwned + Clone + Send + Sync + 'static {
+    /// The name that it was made for, if it was for one: each names one object of the store.
+    fn name(&self) -> Option<&str>;
+}
+
+/// The objects of one kind, on the disk and, for this process alone writes there, in memory.
+#[derive(Debug)]
+pub(crate) struct Store<T> {
+    root: PathBuf,
+    entries: RwLock<Entries<T>>,
+}
+
+#[derive(Debug)]
+struct Entries<T> {
+    by_id: BTreeMap<String, Arc<Entry<T>>>,
+    by_name: HashMap<String, String>,
+}
+
+#[derive(Debug)]
+struct Entry<T> {
+    /// Held by who changes the record, from reading it until it is on the disk.
+    turn: Mutex<()>,
+    record: RwLock<Arc<T>>,
+}
+
+/// An object on the disk that nobody finds yet; dropped, it is gone.
+#[derive(Debug)]
+pub(crate) struct Made<T> {
+    id: String,
+    record: T,
+    place: PathBuf,
+    /// Once it has its name in the store: that one.
+    kept: bool,
+}
+
+impl<T: Record> Store<T> {
+    /// The store of a directory, as whoever had it before left it: what was half made or half deleted goes.
+    ///
+    /// # Errors
+    /// Those of the disk. A record that can't be read is none of these: its object stays on the disk, and nobody finds it.
+    pub(crate) fn open(root: PathBuf) -> Result<Self> {
+        for name in [NEW, OLD] {
+            let directory = root.join(name);
+            fs::create_dir_all(&directory)?;
+            for entry in fs::read_dir(&directory)? {
+                sweep(&entry?.path());
+            }
+        }
+        let mut entries = Entries { by_id: BTreeMap::new(), by_name: HashMap::new() };
+        for entry in fs::read_dir(&root)? {
+            let name = entry?.file_name();
+            let Some(id) = name.to_str().filter(|id| !id.starts_with('.')) else { continue };
+            match read_record::<T>(&root.join(id)) {
+                Ok(Some(record)) => entries.insert(id.to_owned(), record),
+                Ok(None) => tracing::error!(id, "an object without a record: it is left alone"),
+                Err(error) => {
+                    tracing::error!(id, %error, "an object whose record can't be read: it is left alone");
+                }
+            }
+        }
+        Ok(Self { root, entries: RwLock::new(entries) })
+    }
+
+    /// The store of a directory that another process writes to: only [places](Self::place) are known of it.
+    pub(crate) fn of_another_process(root: PathBuf) -> Self {
+        Self { root, entries: RwLock::new(Entries { by_id: BTreeMap::new(), by_name: HashMap::new() }) }
+    }
+
+    /// Where the object is, or would be.
+    pub(crate) fn place(&self, id: &str) -> PathBuf {
+        self.root.join(id)
+    }
+
+    pub(crate) fn get(&self, id: &str) -> Option<Arc<T>> {
+        self.read().by_id.get(id).map(|entry| entry.now())
+    }
+
+    pub(crate) fn by_name(&self, name: &str) -> Option<(String, Arc<T>)> {
+        let entries = self.read();
+        let (id, entry) = entries.by_id.get_key_value(entries.by_name.get(name)?)?;
+        Some((id.clone(), entry.now()))
+    }
+
+    /// Calls `visit` with the objects in the order of their ids, from the first that is in the range.
+    pub(crate) fn visit<R>(
+        &self,
+        range: (Bound<&str>, Bound<&str>),
+        visit: impl FnOnce(&mut dyn Iterator<Item = (&str, Arc<T>)>) -> R,
+    ) -> R {
+        let entries = self.read();
+        let mut found = entries.by_id.range::<str, _>(range).map(|(id, entry)| (id.as_str(), entry.now()));
+        visit(&mut found)
+    }
+
+    /// All of them, in the order of their ids.
+    pub(crate) fn all(&self) -> Vec<(String, Arc<T>)> {
+        self.from(None)
+    }
+
+    /// Those whose ids are not less than this.
+    pub(crate) fn from(&self, id: Option<&str>) -> Vec<(String, Arc<T>)> {
+        let range = (id.map_or(Bound::Unbounded, Bound::Included), Bound::Unbounded);
+        self.visit(range, |found| found.map(|(id, record)| (id.to_owned(), record)).collect())
+    }
+
+    /// Makes an object on the disk, with what `fill` puts into its directory. It is found once it is
+    /// [committed](Self::commit).
+    pub(crate) fn make(
+        &self,
+        id: String,
+        record: T,
+        fill: impl FnOnce(&Path) -> Result<()>,
+    ) -> Result<Made<T>> {
+        let made = Made { place: self.root.join(NEW).join(&id), id, record, kept: false };
+        fs::create_dir(&made.place)?;
+        fill(&made.place)?;
+        write_whole(&made.place.join(RECORD), &json(&made.record)?)?;
+        sync_directory(&made.place)?;
+        Ok(made)
+    }
+
+    /// Gives an object its place on the disk, from where a later process finds it.
+    pub(crate) fn settle(&self, made: &mut Made<T>) -> Result<()> {
+        let place = self.place(&made.id);
+        fs::rename(&made.place, &place)?;
+        made.place = place;
+        sync_directory(&self.root)
+    }
+
+    /// Lets everybody find an object that has its place.
+    pub(crate) fn show(&self, mut made: Made<T>) {
+        made.kept = true;
+        self.write().insert(made.id.clone(), made.record.clone());
+    }
+
+    /// Both at once.
+    pub(crate) fn commit(&self, mut made: Made<T>) -> Result<()> {
+        self.settle(&mut made)?;
+        self.show(made);
+        Ok(())
+    }
+
+    /// Changes the record, on the disk and then for everybody; nothing, where `change` fails. `None` without the object.
+    pub(crate) fn update<R>(&self, id: &str, change: impl FnOnce(&mut T) -> Result<R>) -> Result<Option<R>> {
+        let Some(entry) = self.read().by_id.get(id).cloned() else { return Ok(None) };
+        let _turn = entry.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut record = T::clone(&entry.now());
+        let answer = change(&mut record)?;
+        write_whole(&self.place(id).join(RECORD), &json(&record)?)?;
+        sync_directory(&self.place(id))?;
+        *entry.record.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(record);
+        Ok(Some(answer))
+    }
+
+    /// Deletes the object. What is left of its content when the disk fails goes when the store is opened next.
+    pub(crate) fn remove(&self, id: &str) -> Result<()> {
+        let gone = self.root.join(OLD).join(new_id()?);
+        match fs::rename(self.place(id), &gone) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            renamed => renamed?,
+        }
+        sync_directory(&self.root)?;
+        self.write().forget(id);
+        sweep(&gone);
+        Ok(())
+    }
+
+    fn read(&self) -> RwLockReadGuard<'_, Entries<T>> {
+        self.entries.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self) -> RwLockWriteGuard<'_, Entries<T>> {
+        self.entries.write().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<T: Record> Entries<T> {
+    fn insert(&mut self, id: String, record: T) {
+        if let Some(name) = record.name() {
+            self.by_name.insert(name.to_owned(), id.clone());
+        }
+        let entry = Entry { turn: Mutex::default(), record: RwLock::new(Arc::new(record)) };
+        self.by_id.insert(id, Arc::new(entry));
+    }
+
+    fn forget(&mut self, id: &str) {
+        if let Some(name) = self.by_id.remove(id).and_then(|entry| entry.now().name().map(str::to_owned)) {
+            self.by_name.remove(&name);
+        }
+    }
+}
+
+impl<T> Entry<T> {
+    fn now(&self) -> Arc<T> {
+        Arc::clone(&self.record.read().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl<T> Drop for Made<T> {
+    fn drop(&mut self) {
+        if !self.kept {
+            sweep(&self.place);
+        }
+    }
+}
+
+/// The record of the object at a place, as it is on the disk: for a process that does not write there.
+pub(crate) fn read_record<T: Record>(place: &Path) -> Result<Option<T>> {
+    match fs::read(place.join(RECORD)) {
+        Ok(text) => serde_json::from_slice(&text).map(Some).map_err(Error::internal),
+        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
+            Ok(None)
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn json<T: Serialize>(record: &T) -> Result<Vec<u8>> {
+    serde_json::to_vec_pretty(record).map_err(Error::internal)
+}
+
+/// Deletes a directory that nobody finds any more, and leaves what is mounted in it alone.
+fn sweep(directory: &Path) {
+    let removed = Target::new(directory).and_then(|directory| directory.remove_tree());
+    if let Err(error) = removed {
+        tracing::warn!("left until the next start: {error}");
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,22 @@
+//! The plugin as its flags make it.
+
+use clap::{Parser as _, ValueEnum as _};
+
+use crate::{Args, Feature, plugin};
+
+/// Whether a plugin without these features can be served.
+#[track_caller]
+pub(crate) fn starts(off: &[Feature]) {
+    let data = tempfile::tempdir().unwrap();
+    let socket = data.path().join("csi.sock");
+    let mut flags = vec!["hostpath".to_owned(), "--node-id=n1".to_owned()];
+    flags.push(format!("--endpoint={}", socket.display()));
+    flags.push(format!("--data={}", data.path().join("data").display()));
+    for feature in off {
+        flags.push(format!("--without={}", feature.to_possible_value().unwrap().get_name()));
+    }
+    let args = Args::parse_from(flags);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let served = runtime.block_on(plugin(&args).unwrap().serve_until(&args.driver.endpoint, async {}));
+    assert!(served.is_ok(), "{off:?}: {served:?}");
+}
