@@ -1,5 +1,7 @@
 //! Drivers with one fault each: the kit finds it, by the test that is about it. The drivers without a fault pass. Needs
 //! root, for the mounts.
+//!
+//! A fault meets the tests of the group that is about it; with `CSI_MUTANTS=whole` all tests, which takes minutes.
 #![cfg(target_os = "linux")]
 
 #[path = "support/faults/mod.rs"]
@@ -43,14 +45,15 @@ fn kit(driver: Driver, kit: Kit, places: &Places) -> Kit {
         .mutable_parameters([("iops", "100"), ("tier", "fast")].into_iter().collect())
 }
 
-/// The kit's report on the driver with this fault, and what it left.
-fn run(driver: Driver, fault: proxy::Fault) -> (Report, Vec<PathBuf>) {
+/// The kit's report on the driver with this fault, and what it left. All tests, or those whose id holds a text.
+fn run(driver: Driver, fault: proxy::Fault, only: Option<&str>) -> (Report, Vec<PathBuf>) {
     in_private(async || {
         let places = Places::new();
         let (endpoint, behind) = (places.endpoint("csi.sock"), places.endpoint("behind.sock"));
         let (first, second) = plugins(driver, &places);
         let work = async {
-            let run = kit(driver, places.kit(endpoint.clone()), &places).run();
+            let kit = kit(driver, places.kit(endpoint.clone()), &places);
+            let run = only.into_iter().fold(kit, Kit::only).run();
             proxy::with_fault(fault, &endpoint, &behind, run).await.unwrap()
         };
         let beside = places.endpoint("second.sock");
@@ -74,7 +77,7 @@ fn run(driver: Driver, fault: proxy::Fault) -> (Report, Vec<PathBuf>) {
 fn without_a_fault_they_pass() {
     let mut passed = std::collections::BTreeSet::new();
     for (driver, least) in [(Driver::Directories, 110), (Driver::Images, 110), (Driver::Inline, 15)] {
-        let (report, left) = run(driver, faults::none());
+        let (report, left) = run(driver, faults::none(), None);
         print(&report);
         report.assert_ok();
         assert!(report.passed() >= least, "{}", report.summary());
@@ -90,7 +93,14 @@ fn without_a_fault_they_pass() {
 /// What is wrong with how the kit took it.
 fn judged(mutant: &Mutant) -> Vec<String> {
     let (name, due) = (mutant.name, mutant.due);
-    let (report, left) = run(mutant.driver, mutant.fault.clone());
+    let group = match mutant.due.split_inclusive('.').next() {
+        // What is judged of all calls needs those of the others.
+        Some("every-call.") => None,
+        group => group,
+    };
+    let is_whole = std::env::var("CSI_MUTANTS").is_ok_and(|all| all == "whole");
+    let only = group.filter(|_| !is_whole);
+    let (report, left) = run(mutant.driver, mutant.fault.clone(), only);
     let caught: Vec<&str> = report.failed().map(|entry| entry.test.id.as_str()).collect();
     let by = if caught.contains(&due) { due } else { "NOT by its test" };
     let others: Vec<_> = caught.iter().copied().filter(|id| *id != due).collect();

@@ -51,8 +51,8 @@ fn filters_choose_and_nothing_chosen_is_no_success() {
     in_private(async || {
         let places = Places::new();
         let work = async {
-            let output = program(&places).args(["--only", "same-name-same-volume"]).output().await.unwrap();
-            assert!(text(&output).contains("2 passed"), "{}", text(&output));
+            let output = program(&places).args(["--only", "two-names"]).output().await.unwrap();
+            assert!(text(&output).contains("1 passed, 0 failed"), "{}", text(&output));
             let output = program(&places).args(["--only", "no such test"]).output().await.unwrap();
             assert_eq!(output.status.code(), Some(2), "{}", text(&output));
         };
@@ -62,6 +62,91 @@ fn filters_choose_and_nothing_chosen_is_no_success() {
         assert_eq!(output.status.code(), Some(2), "nobody serves: {}", text(&output));
         let output = program(&places).arg("--list").output().await.unwrap();
         assert!(text(&output).lines().count() > 80, "{}", text(&output));
+    });
+}
+
+#[test]
+fn a_fault_is_told_with_what_was_sent_and_due_and_status_1() {
+    in_private(async || {
+        let places = Places::new();
+        // The driver knows no such parameter.
+        std::fs::write(places.of("parameters"), "# wrong\n[CreateSnapshot]\nno-such=1\n").unwrap();
+        std::fs::write(places.of("mutable"), "iops=1\nno-such=1\n").unwrap();
+        std::fs::write(places.of("secrets"), "token=hunter2-hunter2\n").unwrap();
+        let work = async {
+            let mut program = program(&places);
+            program.arg("--mutable-parameters").arg(places.of("mutable"));
+            program
+                .arg("--parameters")
+                .arg(places.of("parameters"))
+                .arg("--secrets")
+                .arg(places.of("secrets"));
+            let output = program.args(["--only", "modify.takes", "--format", "tap"]).output().await.unwrap();
+            assert_eq!(output.status.code(), Some(1), "{}", text(&output));
+            for word in [
+                "not ok 1 - modify.takes",
+                "rule: ",
+                "sent: ",
+                "no-such",
+                "came: ",
+                "InvalidArgument",
+                "due: ",
+            ] {
+                assert!(text(&output).contains(word), "{word}: {}", text(&output));
+            }
+            assert!(!text(&output).contains("hunter2"), "{}", text(&output));
+        };
+        let endpoint = places.endpoint("csi.sock");
+        with_plugin(memory::Memory::directories(places.of("volumes")).plugin(), &endpoint, work).await;
+        assert_eq!(places.left(), Vec::<std::path::PathBuf>::new());
+    });
+}
+
+#[test]
+fn without_mount_access_it_calls_and_does_not_look() {
+    in_private(async || {
+        let places = Places::new();
+        let work = async {
+            let output =
+                program(&places).args(["--no-mount-access", "--only", "node-"]).output().await.unwrap();
+            assert_eq!(output.status.code(), Some(0), "{}", text(&output));
+            assert!(text(&output).contains("ok      node-publish.matrix"), "{}", text(&output));
+            let not = "n/a     node-use.read-only: the kit does not see the node's mounts";
+            assert!(text(&output).contains(not), "{}", text(&output));
+        };
+        let endpoint = places.endpoint("csi.sock");
+        with_plugin(memory::Memory::directories(places.of("volumes")).plugin(), &endpoint, work).await;
+        assert_eq!(places.left(), Vec::<std::path::PathBuf>::new());
+    });
+}
+
+#[test]
+fn ctrl_c_undoes_what_was_made() {
+    use nix::sys::signal::{Signal, kill};
+    in_private(async || {
+        let places = Places::new();
+        let work = async {
+            for (signal, only) in [(Signal::SIGINT, "snapshots."), (Signal::SIGTERM, "node-")] {
+                let mut child = program(&places)
+                    .args(["--only", only])
+                    .stdout(Stdio::null())
+                    .stderr(Stdio::null())
+                    .spawn()
+                    .unwrap();
+                while !places.of("journal").exists() {
+                    assert!(child.try_wait().unwrap().is_none(), "it ended before it had made anything");
+                    tokio::time::sleep(Duration::from_millis(1)).await;
+                }
+                let id = i32::try_from(child.id().unwrap()).unwrap();
+                kill(nix::unistd::Pid::from_raw(id), signal).unwrap();
+                assert_eq!(child.wait().await.unwrap().code(), Some(2), "{signal}");
+                assert_eq!(places.left(), Vec::<std::path::PathBuf>::new(), "after {signal}");
+                assert!(!places.of("journal").exists());
+            }
+        };
+        let endpoint = places.endpoint("csi.sock");
+        with_plugin(memory::Memory::directories(places.of("volumes")).plugin(), &endpoint, work).await;
+        assert_eq!(mounts_below(&places.of("target")), 0);
     });
 }
 

@@ -31,7 +31,7 @@ async fn life(cx: &Cx) -> Outcome<Life> {
 async fn files_are_the_groups(cx: &Cx) -> Outcome {
     let mut life = life(cx).await?;
     let target = life.arrive().await?;
-    let found = content::io("a look at the target", &target, |path| path.metadata()).await?;
+    let found = content::io("a look at the target", &target, std::path::Path::metadata).await?;
     if found.gid() != GROUP || found.mode() & 0o070 != 0o070 {
         let came = format!("a root of group {} with mode {:o}", found.gid(), found.mode() & 0o7777);
         return Err(cx.failure(
@@ -41,7 +41,7 @@ async fn files_are_the_groups(cx: &Cx) -> Outcome {
         ));
     }
     content::write(&target, Kind::Files, b'g').await?;
-    let made = content::io("the file's group", &target.join("file"), |path| path.metadata()).await?.gid();
+    let made = content::io("the file's group", &target.join("file"), std::path::Path::metadata).await?.gid();
     check(made == GROUP, &format!("a new file of group {GROUP}"), || format!("one of group {made}"))?;
     life.end(&[&target]).await
 }

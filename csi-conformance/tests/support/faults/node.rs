@@ -11,7 +11,8 @@ pub(super) fn all() -> Vec<Mutant> {
             "unpublish leaks the mount",
             "node-publish.mounts-and-unmounts",
             nothing(Rpc::NodeUnpublishVolume),
-        ),
+        )
+        .leaves_something(),
         mutant(
             "read-only is ignored",
             "node-use.read-only",

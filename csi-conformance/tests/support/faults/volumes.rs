@@ -139,9 +139,11 @@ fn lists_the_dead() -> Fault {
 pub(super) fn all() -> Vec<Mutant> {
     type Create = v1::CreateVolumeResponse;
     vec![
-        mutant("create is not idempotent", "create-volume.same-name-same-volume", not_idempotent()),
+        mutant("create is not idempotent", "create-volume.same-name-same-volume", not_idempotent())
+            .leaves_something(),
         mutant("parallel creates double a volume", "concurrency.same-create-at-once", doubles_in_parallel()),
-        mutant("a caller that hangs up drops the lock", "concurrency.given-up", drops_the_lock_on_cancel()),
+        mutant("a caller that hangs up drops the lock", "concurrency.given-up", drops_the_lock_on_cancel())
+            .leaves_something(),
         mutant(
             "the wrong code for a name that is taken",
             "create-volume.same-name-other-size",
@@ -166,7 +168,8 @@ pub(super) fn all() -> Vec<Mutant> {
             "delete says OK and does nothing",
             "create-volume.again-after-delete",
             nothing(Rpc::DeleteVolume),
-        ),
+        )
+        .leaves_something(),
         mutant("deleted volumes are listed", "list-volumes.lists-what-is", lists_the_dead()),
         mutant("pages by position", "list-volumes.pages-under-change", unstable_paging()),
         mutant(

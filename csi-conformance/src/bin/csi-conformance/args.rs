@@ -1,0 +1,175 @@
+//! The program's flags, and the kit as they want it.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clap::{Parser, ValueEnum};
+use csi_conformance::{Endpoint, Kit, MountAccess, Pairs};
+
+/// Tests a CSI driver on a socket against the rules of CSI v1.13.0 and v1.12.0.
+///
+/// Volumes are made, used and deleted by the driver: give it a pool that may be used for this.
+#[derive(Debug, Parser)]
+#[command(name = "csi-conformance", version, after_long_help = AFTER)]
+pub(crate) struct Args {
+    /// The driver's socket, unix:///run/csi/csi.sock say.
+    #[arg(long, env = "CSI_ENDPOINT", required_unless_present = "list")]
+    pub(crate) endpoint: Option<Endpoint>,
+    /// The controller's socket, where it is another one.
+    #[arg(long, value_name = "ENDPOINT")]
+    controller_endpoint: Option<Endpoint>,
+    /// The socket of the same driver on another node, for what takes two. Nothing is mounted there.
+    #[arg(long, value_name = "ENDPOINT")]
+    second_node: Option<Endpoint>,
+    /// An existing directory in which volumes are staged.
+    #[arg(long, value_name = "DIR")]
+    staging: Option<PathBuf>,
+    /// An existing directory in which volumes are published. Without it no volume is put on this node.
+    #[arg(long, value_name = "DIR")]
+    target: Option<PathBuf>,
+    /// The driver mounts where this program does not see it: call, and don't look.
+    #[arg(long)]
+    no_mount_access: bool,
+
+    /// Run the tests alone whose id, rule or section holds this text (several times: any of them).
+    #[arg(long, value_name = "TEXT", help_heading = "Which tests")]
+    only: Vec<String>,
+    /// Leave out the tests whose id, rule or section holds this text.
+    #[arg(long, value_name = "TEXT", help_heading = "Which tests")]
+    skip: Vec<String>,
+    /// List the tests with their rules, and run none.
+    #[arg(long, help_heading = "Which tests")]
+    pub(crate) list: bool,
+
+    /// Secrets: a file of lines key=value, with [CreateVolume] and the like as headings for one RPC alone.
+    #[arg(long, value_name = "FILE", help_heading = "What to send")]
+    secrets: Option<PathBuf>,
+    /// Parameters of volumes and snapshots, in the same form.
+    #[arg(long, value_name = "FILE", help_heading = "What to send")]
+    parameters: Option<PathBuf>,
+    /// Mutable parameters that the driver takes, in the same form; two keys show more than one.
+    #[arg(long, value_name = "FILE", help_heading = "What to send")]
+    mutable_parameters: Option<PathBuf>,
+    /// The driver takes inline ephemeral volumes, with the attributes in this file, if there is one.
+    #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "", help_heading = "What to send")]
+    ephemeral: Option<PathBuf>,
+    /// A volume that is there already, for a driver that makes none. It is written to, and not deleted.
+    #[arg(long, value_name = "ID", help_heading = "What to send")]
+    volume: Option<String>,
+    /// The context of that volume, in the same form as secrets.
+    #[arg(long, value_name = "FILE", requires = "volume", help_heading = "What to send")]
+    volume_context: Option<PathBuf>,
+    /// A volume that the driver knows to be unwell. Nothing is done to it.
+    #[arg(long, value_name = "ID", help_heading = "What to send")]
+    unwell_volume: Option<String>,
+    /// The filesystem of volumes.
+    #[arg(
+        long,
+        value_name = "NAME",
+        default_value = "",
+        hide_default_value = true,
+        help_heading = "What to send"
+    )]
+    fs_type: String,
+    /// The size of volumes in MiB.
+    #[arg(long, value_name = "MIB", default_value_t = 128, value_parser = clap::value_parser!(i64).range(1..1 << 30), help_heading = "What to send")]
+    size: i64,
+    /// How many seconds a call may take.
+    #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..), help_heading = "What to send")]
+    deadline: u64,
+
+    /// What goes to standard output.
+    #[arg(long, value_enum, default_value_t = Format::Text, help_heading = "Reports")]
+    pub(crate) format: Format,
+    /// Write the report as TAP to this file too.
+    #[arg(long, value_name = "FILE", help_heading = "Reports")]
+    pub(crate) tap: Option<PathBuf>,
+    /// Write the report as JUnit XML to this file too.
+    #[arg(long, value_name = "FILE", help_heading = "Reports")]
+    pub(crate) junit: Option<PathBuf>,
+
+    /// Where the run notes what it makes; a file in the temporary directory without.
+    #[arg(long, value_name = "FILE", help_heading = "After a run")]
+    journal: Option<PathBuf>,
+    /// Finish a run that died: undo what its journal names.
+    #[arg(long, help_heading = "After a run")]
+    pub(crate) clean_up: bool,
+}
+
+const AFTER: &str = "\
+Exit status:
+  0  all that applies passed
+  1  something failed, or could not be undone
+  2  the run could not take place, or was stopped
+
+Examples:
+  A driver of controller and node, on a node:
+    mkdir -p /var/tmp/staging /var/tmp/target
+    csi-conformance --endpoint unix:///run/csi/csi.sock --staging /var/tmp/staging --target /var/tmp/target
+  A controller alone:
+    csi-conformance --endpoint unix:///run/csi/csi.sock
+  One test that failed, again:
+    csi-conformance --endpoint unix:///run/csi/csi.sock --only create-volume.clone
+  A driver of inline volumes:
+    csi-conformance --endpoint unix:///run/csi/csi.sock --target /var/tmp/target --ephemeral";
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Format {
+    Text,
+    Tap,
+    Junit,
+}
+
+impl Args {
+    /// # Errors
+    /// In words, when a file can't be read.
+    pub(crate) fn kit(&self) -> Result<Kit, String> {
+        // `--list` needs no driver.
+        let nowhere = || "/nowhere.sock".parse::<Endpoint>().map_err(|error| error.to_string());
+        let endpoint = self.endpoint.clone().map_or_else(nowhere, Ok)?;
+        let journal = self.journal.clone().unwrap_or_else(|| default_journal(&endpoint));
+        let mut kit = Kit::new(endpoint)
+            .secrets(pairs(self.secrets.as_deref())?)
+            .parameters(pairs(self.parameters.as_deref())?)
+            .mutable_parameters(pairs(self.mutable_parameters.as_deref())?)
+            .fs_type(&self.fs_type)
+            .size(self.size << 20)
+            .deadline(Duration::from_secs(self.deadline))
+            .journal(journal)
+            .mount_access(if self.no_mount_access { MountAccess::Elsewhere } else { MountAccess::Here });
+        if let Some(attributes) = &self.ephemeral {
+            let file = Some(attributes.as_path()).filter(|file| !file.as_os_str().is_empty());
+            kit = kit.ephemeral(pairs(file)?);
+        }
+        if let Some(id) = &self.volume {
+            kit = kit.volume(id, pairs(self.volume_context.as_deref())?);
+        }
+        kit = given(kit, &self.controller_endpoint, Kit::controller);
+        kit = given(kit, &self.second_node, Kit::second_node);
+        kit = given(kit, &self.staging, Kit::staging);
+        kit = given(kit, &self.target, Kit::target);
+        kit = given(kit, &self.unwell_volume, Kit::unwell_volume);
+        kit = self.only.iter().fold(kit, Kit::only);
+        Ok(self.skip.iter().fold(kit, Kit::skip))
+    }
+}
+
+fn given<T: Clone>(kit: Kit, value: &Option<T>, with: impl FnOnce(Kit, T) -> Kit) -> Kit {
+    match value.clone() {
+        Some(value) => with(kit, value),
+        None => kit,
+    }
+}
+
+/// One a driver, so that a later run finds what an earlier one left.
+fn default_journal(endpoint: &Endpoint) -> PathBuf {
+    let name: String =
+        endpoint.to_string().chars().map(|c| if c.is_alphanumeric() { c } else { '-' }).collect();
+    std::env::temp_dir().join(format!("csi-conformance-{name}.journal"))
+}
+
+fn pairs(path: Option<&Path>) -> Result<Pairs, String> {
+    let Some(path) = path else { return Ok(Pairs::default()) };
+    let text = std::fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))?;
+    Pairs::parse(&text).map_err(|error| format!("{}: {error}", path.display()))
+}

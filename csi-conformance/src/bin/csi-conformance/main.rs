@@ -1,0 +1,105 @@
+//! The program: a run of the kit from the command line.
+
+mod args;
+
+use std::io::IsTerminal as _;
+use std::path::Path;
+use std::process::ExitCode;
+
+use args::{Args, Format};
+use clap::Parser as _;
+use csi_conformance::{Kit, Progress, Report};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+const FAILED: u8 = 1;
+const COULD_NOT_RUN: u8 = 2;
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    match run(Args::parse()).await {
+        Ok(code) => code,
+        Err(reason) => {
+            eprintln!("csi-conformance: {reason}");
+            ExitCode::from(COULD_NOT_RUN)
+        }
+    }
+}
+
+async fn run(args: Args) -> Result<ExitCode, String> {
+    let kit = args.kit()?;
+    if args.list {
+        for test in kit.tests() {
+            println!("{:<52} {} [{}; {}]", test.id, test.title, test.section, test.rules.join(", "));
+        }
+        return Ok(ExitCode::SUCCESS);
+    }
+    if args.clean_up {
+        return clean_up(kit, ExitCode::SUCCESS).await;
+    }
+    let mut stop = Stop::new().map_err(|error| format!("signals can't be waited for: {error}"))?;
+    let is_live = args.format == Format::Text;
+    let report = tokio::select! {
+        report = kit.clone().run_watched(|progress| watch(&progress, is_live)) => report,
+        () = stop.asked() => {
+            eprintln!("stopped; undoing what was made (once more to leave it to --clean-up)");
+            return tokio::select! {
+                code = clean_up(kit, ExitCode::from(COULD_NOT_RUN)) => code,
+                () = stop.asked() => Err("what was made is left; --clean-up undoes it".to_owned()),
+            };
+        }
+    };
+    let report = report.map_err(|error| error.to_string())?;
+    match args.format {
+        Format::Text => println!("{}", report.summary()),
+        Format::Tap => print!("{}", report.tap()),
+        Format::Junit => print!("{}", report.junit()),
+    }
+    write(args.tap.as_deref(), &report, Report::tap)?;
+    write(args.junit.as_deref(), &report, Report::junit)?;
+    Ok(if report.is_ok() { ExitCode::SUCCESS } else { ExitCode::from(FAILED) })
+}
+
+/// Undoes what the journal names; `done` when that went well.
+async fn clean_up(kit: Kit, done: ExitCode) -> Result<ExitCode, String> {
+    let left = kit.clean_up().await.map_err(|error| error.to_string())?;
+    left.iter().for_each(|what| eprintln!("not undone: {what}"));
+    Ok(if left.is_empty() { done } else { ExitCode::from(FAILED) })
+}
+
+/// Ctrl-C, or whoever ends the job.
+struct Stop(Signal, Signal);
+
+impl Stop {
+    fn new() -> std::io::Result<Self> {
+        Ok(Self(signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?))
+    }
+
+    async fn asked(&mut self) {
+        tokio::select! {
+            _ = self.0.recv() => {}
+            _ = self.1.recv() => {}
+        }
+    }
+}
+
+fn watch(progress: &Progress<'_>, is_live: bool) {
+    match progress {
+        Progress::Begins(test, at, of) if std::io::stderr().is_terminal() => {
+            eprint!("\r\x1b[K[{at}/{of}] {}", test.id);
+        }
+        Progress::Ended(entry) => {
+            if std::io::stderr().is_terminal() {
+                eprint!("\r\x1b[K");
+            }
+            if is_live {
+                println!("{}", entry.text());
+            }
+        }
+        _ => {}
+    }
+}
+
+fn write(path: Option<&Path>, report: &Report, form: fn(&Report) -> String) -> Result<(), String> {
+    let Some(path) = path else { return Ok(()) };
+    std::fs::write(path, form(report)).map_err(|error| format!("{}: {error}", path.display()))
+}
