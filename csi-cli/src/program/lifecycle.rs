@@ -55,13 +55,14 @@ fn volume_arguments() -> [Arg; 7] {
         flag("name", "NAME", "The name that CreateVolume gets [default: csi-lifecycle- and numbers]"),
         flag("capability", "MODE,TYPE[,FS]", "How it is used: rwo,mount,ext4 or rwx,block")
             .default_value("rwo,mount")
+            .long_help(format!("How it is used: rwo,mount,ext4 or rwx,block\n{}", values::CAPABILITY_HELP))
             .value_parser(ValueParser::from(values::capability)),
         flag("size", "SIZE", "Its size at first")
             .default_value("512Mi")
             .value_parser(ValueParser::from(values::size)),
         flag("grown", "SIZE", "Its size later [default: twice the first]")
             .value_parser(ValueParser::from(values::size)),
-        flag("parameters", "KEY=VALUE", "One of the parameters; may be given again")
+        flag("parameters", "KEY=VALUE", "One of the parameters (several)")
             .action(ArgAction::Append)
             .value_parser(pairs.clone()),
         flag(
@@ -69,14 +70,10 @@ fn volume_arguments() -> [Arg; 7] {
             "ID",
             "Use this volume, which is there and stays: it is not written to, grown or deleted",
         ),
-        flag(
-            "volume-context",
-            "KEY=VALUE",
-            "Its volume context, as CreateVolume answered; may be given again",
-        )
-        .action(ArgAction::Append)
-        .requires("volume-id")
-        .value_parser(pairs),
+        flag("volume-context", "KEY=VALUE", "Its volume context, as CreateVolume answered (several)")
+            .action(ArgAction::Append)
+            .requires("volume-id")
+            .value_parser(pairs),
     ]
 }
 

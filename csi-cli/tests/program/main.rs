@@ -1,0 +1,12 @@
+//! `csi` as a process: its commands, its output, its exit status.
+#![cfg(feature = "program")]
+
+mod capabilities;
+mod completion;
+mod exit_status;
+mod rpcs;
+mod secrets;
+mod streams;
+#[path = "../support/mod.rs"]
+mod support;
+mod watch;
