@@ -100,16 +100,16 @@ pub(crate) async fn run(matches: &ArgMatches, common: &Common) -> Result<(), Sto
     let wanted = wanted(matches)?;
     // Before anything is made that a signal would leave behind.
     let mut signals = Signals::take()?;
+    let place = match matches.get_flag("no-node") {
+        true => None,
+        false => Some(Place::make(matches)?),
+    };
     let sockets = common.sockets().await?;
     let mut report = match common.format {
         Format::Table => Report::new(),
         Format::Json => Report::new().json(),
     };
     report.hide(&wanted.secrets.hidden());
-    let place = match matches.get_flag("no-node") {
-        true => None,
-        false => Some(Place::make(matches)?),
-    };
     let mut begun = Begun::default();
     let end = tokio::select! {
         biased;
@@ -132,9 +132,7 @@ pub(crate) async fn run(matches: &ArgMatches, common: &Common) -> Result<(), Sto
             caught = signals.next() => Undone { failed: vec![format!("{} again", caught.name)], ..begun.kept() },
         },
     };
-    if let Some(place) = place {
-        place.remove();
-    }
+    drop(place);
     match conclude(&report, &end, &undone, wanted.keep) {
         exit::DONE => Ok(()),
         status => Err(Stop::Ended(status)),
@@ -227,10 +225,12 @@ impl Place {
         let place = |given: Option<PathBuf>| given.or_else(|| made.clone()).unwrap_or_default();
         Ok(Self { places: Places { staging: place(staging), target: place(target) }, made })
     }
+}
 
-    /// One that is not empty stays: what is in it is named as what is left.
-    fn remove(self) {
-        if let Some(made) = self.made {
+impl Drop for Place {
+    /// A directory that is not empty stays: what is in it is named as what is left.
+    fn drop(&mut self) {
+        if let Some(made) = &self.made {
             let _ = std::fs::remove_dir(made);
         }
     }

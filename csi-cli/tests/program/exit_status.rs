@@ -1,6 +1,5 @@
 //! The exit statuses, as the help has them.
 
-use csi_core::Rpc;
 use csi_proto::v1;
 use prost::Message as _;
 use tonic::{Code, Status};
@@ -57,13 +56,17 @@ fn what_can_not_begin_says_why_and_what_mends_it() {
 
 #[test]
 fn a_driver_that_hangs_or_dies_is_told_from_one_that_refuses() {
-    let fake = Fake::new(handler(async |rpc, _| match rpc {
-        Rpc::Probe => std::future::pending().await,
-        _ => panic!("the connection breaks"),
-    }));
+    let fake = Fake::new(handler(async |_, _| std::future::pending().await));
     let output = run(&fake.socket(), &["identity", "probe", "--timeout", "100ms"]);
     assert_eq!(output.status.code(), Some(68), "{}", stderr(&output));
     assert!(stderr(&output).contains("DEADLINE_EXCEEDED") && stderr(&output).contains("goes on from there"));
+    let socket = fake.folder().join("deaf.sock");
+    let listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+    // One that hangs up on everybody, until the test looks no more.
+    std::thread::spawn(move || listener.incoming().for_each(drop));
+    let output = run(&socket, &["identity", "probe"]);
+    assert_eq!(output.status.code(), Some(78), "{}", stderr(&output));
+    assert!(stderr(&output).contains("the connection broke") && stderr(&output).contains("its log"));
 }
 
 #[test]

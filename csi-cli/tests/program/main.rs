@@ -4,6 +4,7 @@
 mod capabilities;
 mod completion;
 mod exit_status;
+mod lifecycle;
 mod rpcs;
 mod secrets;
 mod streams;

@@ -37,14 +37,14 @@ fn each_message_is_printed_before_the_next_is_sent() {
     let (fake, driver) = told();
     let mut csi = Running::start(csi(&fake.socket()).args(WORDS));
     driver.blocking_send(Ok(blocks(0))).unwrap();
-    assert_eq!(csi.line().unwrap(), "BYTE_OFFSET     SIZE_BYTES");
-    assert_eq!(csi.line().unwrap(), "0 B             4 KiB (4096)");
-    assert_eq!(csi.line().unwrap(), "4 KiB (4096)    4 KiB (4096)");
+    assert_eq!(csi.line().unwrap(), "BYTE_OFFSET   SIZE_BYTES");
+    assert_eq!(csi.line().unwrap(), "0 B           4 KiB (4096)");
+    assert_eq!(csi.line().unwrap(), "4 KiB (4096)  4 KiB (4096)");
     assert_eq!(csi.line().unwrap(), "block_metadata_type    FIXED_LENGTH");
     assert_eq!(csi.line().unwrap(), "volume_capacity_bytes  1 GiB (1073741824)");
     // The heading stands once, and so does what is the same.
     driver.blocking_send(Ok(blocks(8192))).unwrap();
-    assert_eq!(csi.line().unwrap(), "8 KiB (8192)    4 KiB (4096)");
+    assert_eq!(csi.line().unwrap(), "8 KiB (8192)  4 KiB (4096)");
     assert_eq!(csi.line().unwrap(), "12 KiB (12288)  4 KiB (4096)");
     drop(driver);
     let (status, rest, errors) = csi.finish();
@@ -93,7 +93,7 @@ fn a_reader_that_went_away_is_no_error() {
     let output = shell.output().unwrap();
     assert_eq!(
         (text(&output).as_str(), output.status.code()),
-        ("BYTE_OFFSET     SIZE_BYTES\nstatus over\n", Some(0))
+        ("BYTE_OFFSET   SIZE_BYTES\nstatus over\n", Some(0))
     );
     drop(fake);
     feeder.join().unwrap();
