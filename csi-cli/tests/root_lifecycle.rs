@@ -7,7 +7,7 @@ mod support;
 use std::path::{Path, PathBuf};
 use std::process::Output;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use csi_core::client::Client;
 use csi_core::{Endpoint, Plugin, Rpc};
@@ -244,19 +244,32 @@ fn what_can_not_be_taken_back_is_named_with_the_commands_that_do() {
 fn ctrl_c_in_the_middle_takes_everything_back() {
     in_private(|| {
         let driver = Driver::new(block::plugin);
-        for marker in ["CreateVolume", "NodeStageVolume", "NodePublishVolume", "NodeUnpublishVolume"] {
-            let mut command = csi(&driver.path("csi.sock"));
+        for stuck in
+            [Rpc::CreateVolume, Rpc::NodeStageVolume, Rpc::NodePublishVolume, Rpc::NodeUnpublishVolume]
+        {
+            // The driver does it, and its answer does not arrive.
+            let (client, reached) = (driver.client(), Arc::new(Notify::new()));
+            let (tell, first) = (reached.clone(), Arc::new(AtomicBool::new(true)));
+            let fake = Fake::new(handler(move |rpc, bytes| {
+                let (client, tell, first) = (client.clone(), tell.clone(), first.clone());
+                async move {
+                    let done = forward(client, rpc, bytes).await;
+                    if rpc == stuck && first.swap(false, Ordering::SeqCst) {
+                        tell.notify_one();
+                        std::future::pending::<()>().await;
+                    }
+                    done
+                }
+            }));
+            let mut command = csi(&fake.socket());
             command.args(["lifecycle", "--capability", "rwo,block", "--size", "1Mi"]);
-            let mut running = Running::start(command.env("TMPDIR", driver.path("places")));
-            let before = running.until(marker);
+            let running = Running::start(command.env("TMPDIR", driver.path("places")));
+            driver.runtime.block_on(reached.notified());
             running.signal(Signal::SIGINT);
-            let (status, rest, errors) = running.finish();
-            let text = before + &rest + &errors;
-            assert_eq!(status, Some(130), "{text}");
-            assert!(
-                text.contains("stopped by Ctrl-C") && text.trim_end().ends_with("nothing is left"),
-                "{text}"
-            );
+            let (status, text, errors) = running.finish();
+            assert_eq!(status, Some(130), "{stuck}: {text}{errors}");
+            assert!(text.contains("stopped by Ctrl-C") && text.contains("deleted volume"), "{stuck}: {text}");
+            assert!(text.trim_end().ends_with("nothing is left"), "{stuck}: {text}");
             driver.assert_clean(&text);
         }
     });
