@@ -158,8 +158,11 @@ impl<'r> Caller<'r> {
         let start = Instant::now();
         match tokio::time::timeout(self.patience, call).await {
             Ok(Ok(answer)) => Ok((answer.into_inner(), start.elapsed())),
-            Ok(Err(status)) => Err(Failure::refused(name, &status)),
-            Err(_) => Err(Failure {
+            // The deadline that the driver is told ends the wait on this side too, under another name.
+            Ok(Err(status)) if status.code() != Code::Cancelled || start.elapsed() < self.patience => {
+                Err(Failure::refused(name, &status))
+            }
+            _ => Err(Failure {
                 code: Some(Code::DeadlineExceeded),
                 ..Failure::new(name, format!("no answer within {:?}", self.patience))
             }),

@@ -1,9 +1,9 @@
 //! Any RPC, called by its descriptor.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use csi_core::Rpc;
-use csi_core::client::Client;
+use csi_core::client::{Client, explain};
 use prost::Message as _;
 use prost_reflect::{DynamicMessage, MessageDescriptor};
 use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder, Streaming};
@@ -76,7 +76,34 @@ pub(crate) async fn call(
     timeout: Duration,
     mut take: impl FnMut(DynamicMessage) -> Result<(), Stop>,
 ) -> Result<(), Ended> {
-    let late = |_| Status::new(Code::DeadlineExceeded, format!("no answer within {timeout:?}"));
+    let start = Instant::now();
+    let answered = answer(client, rpc, request, timeout, &mut take).await;
+    answered.map_err(|ended| match ended {
+        // The deadline that the driver is told ends the wait on this side too, under another name.
+        Ended::Refused(status) if status.code() == Code::Cancelled && start.elapsed() >= timeout => {
+            late(timeout).into()
+        }
+        Ended::Refused(status) if std::error::Error::source(&status).is_some() => {
+            let words = explain(&status);
+            let words = words.split_once(": ").map_or("", |(_, words)| words);
+            Status::unavailable(format!("the connection broke: {words}")).into()
+        }
+        ended => ended,
+    })
+}
+
+fn late(timeout: Duration) -> Status {
+    Status::new(Code::DeadlineExceeded, format!("no answer within {timeout:?}"))
+}
+
+async fn answer(
+    client: &Client,
+    rpc: Rpc,
+    request: DynamicMessage,
+    timeout: Duration,
+    take: &mut impl FnMut(DynamicMessage) -> Result<(), Stop>,
+) -> Result<(), Ended> {
+    let late = |_| late(timeout);
     let method = rpcs::method(rpc);
     let codec = Dynamic(method.output());
     let path = format!("/csi.v1.{}/{rpc}", rpc.service()).parse().expect("a name is a path");

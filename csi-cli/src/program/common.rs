@@ -46,7 +46,7 @@ pub(crate) fn arguments() -> [Arg; 3] {
             .value_parser(ValueParser::from(duration))
             .default_value("2m")
             .help_heading("Everywhere")
-            .help("How long to wait for an answer: 500ms, 10s, 2m; of a stream, for its next message"),
+            .help("How long to wait for each answer: 500ms, 10s, 2m"),
     ]
 }
 

@@ -67,17 +67,18 @@ fn of_field(field: &FieldDescriptor) -> Vec<Arg> {
     match Form::of(field) {
         Some(Form::Secrets) => secrets::arguments().into(),
         Some(Form::Pairs) => vec![
-            flag(name, "KEY=VALUE", format!("One of the {words}; may be given again"))
+            flag(name, "KEY=VALUE", format!("One of the {words} (several)"))
                 .action(ArgAction::Append)
                 .value_parser(ValueParser::from(values::pair)),
         ],
         Some(Form::Capability) => {
-            let help = "How it is used: rwo,mount,ext4 or rwx,block; mount flags may follow the filesystem";
-            let more = if field.is_list() { "; may be given again" } else { "" };
+            let help = "How it is used: rwo,mount,ext4 or rwx,block";
+            let more = if field.is_list() { " (several)" } else { "" };
             let action = if field.is_list() { ArgAction::Append } else { ArgAction::Set };
             vec![
                 flag("capability", "MODE,TYPE[,FS]", format!("{help}{more}"))
                     .action(action)
+                    .long_help(format!("{help}{more}\n{}", values::CAPABILITY_HELP))
                     .value_parser(ValueParser::from(values::capability)),
             ]
         }
@@ -92,7 +93,7 @@ fn of_field(field: &FieldDescriptor) -> Vec<Arg> {
         ],
         Some(Form::Requirement) => ["requisite", "preferred"]
             .map(|name| {
-                let help = format!("One of the {name} places: zone=a,rack=7; may be given again");
+                let help = format!("One of the {name} places: zone=a,rack=7 (several)");
                 flag(name, "KEY=VALUE,…", help).action(ArgAction::Append).value_parser(place.clone())
             })
             .into(),
@@ -105,12 +106,10 @@ fn of_field(field: &FieldDescriptor) -> Vec<Arg> {
                 .value_parser(ValueParser::from(values::size)),
         ],
         Some(Form::Number) => {
-            vec![flag(name, "NUMBER", format!("The {words}, at most")).value_parser(clap::value_parser!(i32))]
+            vec![flag(name, "NUMBER", "At most this many").value_parser(clap::value_parser!(i32))]
         }
         Some(Form::Text) if field.is_list() => {
-            vec![
-                flag(name, "ID", format!("One of the {words}; may be given again")).action(ArgAction::Append),
-            ]
+            vec![flag(name, "ID", format!("One of the {words} (several)")).action(ArgAction::Append)]
         }
         Some(Form::Text) if name.ends_with("-path") => {
             vec![flag(name, "PATH", format!("The {words}")).value_hint(ValueHint::AnyPath)]

@@ -55,13 +55,14 @@ fn volume_arguments() -> [Arg; 7] {
         flag("name", "NAME", "The name that CreateVolume gets [default: csi-lifecycle- and numbers]"),
         flag("capability", "MODE,TYPE[,FS]", "How it is used: rwo,mount,ext4 or rwx,block")
             .default_value("rwo,mount")
+            .long_help(format!("How it is used: rwo,mount,ext4 or rwx,block\n{}", values::CAPABILITY_HELP))
             .value_parser(ValueParser::from(values::capability)),
         flag("size", "SIZE", "Its size at first")
             .default_value("512Mi")
             .value_parser(ValueParser::from(values::size)),
         flag("grown", "SIZE", "Its size later [default: twice the first]")
             .value_parser(ValueParser::from(values::size)),
-        flag("parameters", "KEY=VALUE", "One of the parameters; may be given again")
+        flag("parameters", "KEY=VALUE", "One of the parameters (several)")
             .action(ArgAction::Append)
             .value_parser(pairs.clone()),
         flag(
@@ -69,14 +70,10 @@ fn volume_arguments() -> [Arg; 7] {
             "ID",
             "Use this volume, which is there and stays: it is not written to, grown or deleted",
         ),
-        flag(
-            "volume-context",
-            "KEY=VALUE",
-            "Its volume context, as CreateVolume answered; may be given again",
-        )
-        .action(ArgAction::Append)
-        .requires("volume-id")
-        .value_parser(pairs),
+        flag("volume-context", "KEY=VALUE", "Its volume context, as CreateVolume answered (several)")
+            .action(ArgAction::Append)
+            .requires("volume-id")
+            .value_parser(pairs),
     ]
 }
 
@@ -103,16 +100,16 @@ pub(crate) async fn run(matches: &ArgMatches, common: &Common) -> Result<(), Sto
     let wanted = wanted(matches)?;
     // Before anything is made that a signal would leave behind.
     let mut signals = Signals::take()?;
+    let place = match matches.get_flag("no-node") {
+        true => None,
+        false => Some(Place::make(matches)?),
+    };
     let sockets = common.sockets().await?;
     let mut report = match common.format {
         Format::Table => Report::new(),
         Format::Json => Report::new().json(),
     };
     report.hide(&wanted.secrets.hidden());
-    let place = match matches.get_flag("no-node") {
-        true => None,
-        false => Some(Place::make(matches)?),
-    };
     let mut begun = Begun::default();
     let end = tokio::select! {
         biased;
@@ -135,9 +132,7 @@ pub(crate) async fn run(matches: &ArgMatches, common: &Common) -> Result<(), Sto
             caught = signals.next() => Undone { failed: vec![format!("{} again", caught.name)], ..begun.kept() },
         },
     };
-    if let Some(place) = place {
-        place.remove();
-    }
+    drop(place);
     match conclude(&report, &end, &undone, wanted.keep) {
         exit::DONE => Ok(()),
         status => Err(Stop::Ended(status)),
@@ -230,10 +225,12 @@ impl Place {
         let place = |given: Option<PathBuf>| given.or_else(|| made.clone()).unwrap_or_default();
         Ok(Self { places: Places { staging: place(staging), target: place(target) }, made })
     }
+}
 
-    /// One that is not empty stays: what is in it is named as what is left.
-    fn remove(self) {
-        if let Some(made) = self.made {
+impl Drop for Place {
+    /// A directory that is not empty stays: what is in it is named as what is left.
+    fn drop(&mut self) {
+        if let Some(made) = &self.made {
             let _ = std::fs::remove_dir(made);
         }
     }

@@ -24,6 +24,7 @@ use clap::{ArgMatches, Command};
 
 use common::Common;
 use output::{Stop, complain};
+use values::Wrong;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -45,6 +46,12 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> u8 {
     let matches = match command().try_get_matches_from(arguments) {
         Ok(matches) => matches,
         Err(error) => {
+            // The parser repeats the value that it found wrong.
+            let reason = std::error::Error::source(&error).and_then(|source| source.downcast_ref());
+            if let Some(Wrong::Secret(reason)) = reason {
+                complain(reason);
+                return exit::USAGE;
+            }
             // Whoever asked may be gone: `csi --help | head -1`.
             let _ = error.print();
             return if error.use_stderr() { exit::USAGE } else { exit::DONE };
@@ -79,7 +86,6 @@ pub(crate) fn command() -> Command {
         .about(
             "A client for any CSI driver: calls it, shows what it can do, watches its health, tries it out",
         )
-        .max_term_width(100)
         .subcommand_required(true)
         .arg_required_else_help(true)
         .args(common::arguments())

@@ -91,10 +91,7 @@ fn mend(status: &Status) -> Option<&'static str> {
         Code::Unauthenticated | Code::PermissionDenied => {
             "secrets are given with --secrets-file FILE or --secrets-env KEY=VARIABLE"
         }
-        Code::Unavailable | Code::Unknown | Code::Internal if std::error::Error::source(status).is_some() => {
-            "the connection broke: has the driver ended? Its log says why; the same command again is safe"
-        }
-        Code::Unavailable => "the same command again may go well",
+        Code::Unavailable => "the same command again may go well; if the driver has ended, its log says why",
         _ => return None,
     })
 }

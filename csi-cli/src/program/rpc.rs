@@ -30,11 +30,11 @@ pub(crate) fn command(rpc: Rpc, group: &str) -> Command {
         .value_name("FILE")
         .value_parser(clap::value_parser!(PathBuf))
         .value_hint(ValueHint::FilePath)
-        .help("The whole request as protobuf JSON, - for standard input; other flags change it");
+        .help("The request as protobuf JSON, - for standard input; flags go over it");
     let dry_run = Arg::new("dry-run")
         .long("dry-run")
         .action(ArgAction::SetTrue)
-        .help("Print the request as JSON, without its secrets, and send nothing");
+        .help("Print the request as JSON and send nothing");
     let mut command = Command::new(rpcs::subcommand(rpc))
         .alias(rpc.name())
         .about(rpcs::help(rpc).0)

@@ -23,13 +23,17 @@ pub(crate) fn arguments() -> [Arg; 3] {
             .value_name("FILE")
             .value_parser(clap::value_parser!(PathBuf))
             .value_hint(ValueHint::FilePath)
-            .help("Secrets: lines of key=value, [RPC] before those of one RPC alone, or a JSON object; - is standard input"),
+            .long_help(
+                "Secrets: lines of key=value, or a JSON object; - for standard input.\nA line [CreateVolume] stands \
+                 before those that this RPC alone gets",
+            )
+            .help("Secrets: lines of key=value, or a JSON object; - for standard input"),
         Arg::new("secrets-env")
             .long("secrets-env")
             .value_name("KEY=VARIABLE")
             .action(ArgAction::Append)
-            .value_parser(ValueParser::from(values::pair))
-            .help("The secret KEY is in this variable of the environment; may be given again"),
+            .value_parser(ValueParser::from(values::variable))
+            .help("The secret KEY is in this variable of the environment (several)"),
         // What other tools have. It is taken so that no error of the parser tells of it.
         Arg::new("secrets")
             .long("secrets")

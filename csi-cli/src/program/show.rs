@@ -13,6 +13,8 @@ use crate::lifecycle::Hidden;
 
 /// The one field that may hold secrets and is not marked.
 const MOUNT_FLAGS: &str = "mount_flags";
+/// A message that has a way of its own to be written.
+const CAPABILITY: &str = "VolumeCapability";
 
 /// Hides what `Debug` of csi-proto's messages hides too: secrets, tokens, and mount flags not known to be harmless. Of
 /// any other text it hides what `hidden` knows: a driver may answer with what it was sent.
@@ -121,7 +123,7 @@ pub(crate) fn flatten(
     into: &mut Vec<(String, String)>,
 ) {
     match value {
-        Value::Message(inner) if !is_well_known(inner) => {
+        Value::Message(inner) if !is_well_known(inner) && inner.descriptor().name() != CAPABILITY => {
             for (field, value) in visible(inner) {
                 flatten(&format!("{path}.{}", field.name()), &field, &value, inner, into);
             }
@@ -164,24 +166,54 @@ fn text(field: &FieldDescriptor, value: &Value, parent: &DynamicMessage) -> Stri
             serde_json::Value::String(text) => text,
             other => other.to_string(),
         },
-        Value::Message(inner) => {
-            let mut fields = Vec::new();
-            for (field, value) in visible(inner) {
-                flatten(field.name(), &field, &value, inner, &mut fields);
+        Value::Message(inner) if inner.descriptor().name() == CAPABILITY => capability(inner),
+        Value::Message(inner) => match texts(inner).as_slice() {
+            [(_, only)] => only.clone(),
+            several => {
+                several.iter().map(|(name, text)| format!("{name}={text}")).collect::<Vec<_>>().join(" ")
             }
-            match fields.as_slice() {
-                [(_, only)] => only.clone(),
-                several => {
-                    several.iter().map(|(name, text)| format!("{name}={text}")).collect::<Vec<_>>().join(" ")
-                }
-            }
-        }
+        },
         Value::String(text) => printable(text),
         Value::Bool(value) => value.to_string(),
         Value::I32(value) => value.to_string(),
         Value::I64(value) => value.to_string(),
         other => format!("{other:?}"),
     }
+}
+
+/// A volume's capability as the command line takes it, `SINGLE_NODE_WRITER,mount,ext4,noatime`.
+fn capability(message: &DynamicMessage) -> String {
+    let mut words = Vec::new();
+    let mut access = Vec::new();
+    for (field, value) in visible(message) {
+        match &value {
+            Value::Message(inner) if field.name() == "access_mode" => words.extend(texts(inner)),
+            Value::Message(inner) => {
+                access.push(field.name().to_owned());
+                let mut inner = texts(inner);
+                // The filesystem's place is kept for it where flags follow.
+                if inner.first().is_some_and(|(name, _)| name != "fs_type") {
+                    access.push(String::new());
+                }
+                access.extend(inner.drain(..).map(|(name, text)| match name.as_str() {
+                    "volume_mount_group" => format!("group={text}"),
+                    _ => text.replace("; ", ","),
+                }));
+            }
+            _ => {}
+        }
+    }
+    let mode = words.into_iter().map(|(_, text)| text);
+    mode.chain(access).collect::<Vec<_>>().join(",")
+}
+
+/// The fields of a message, by name and text.
+pub(crate) fn texts(message: &DynamicMessage) -> Vec<(String, String)> {
+    let mut fields = Vec::new();
+    for (field, value) in visible(message) {
+        flatten(field.name(), &field, &value, message, &mut fields);
+    }
+    fields
 }
 
 /// Whether a number is one of bytes.

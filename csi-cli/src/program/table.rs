@@ -2,7 +2,7 @@
 
 use prost_reflect::{DynamicMessage, Kind, ReflectMessage as _, Value};
 
-use super::show::{flatten, visible};
+use super::show::{flatten, texts, visible};
 
 /// What is shown stands once: the heading of a table that goes on, and what is the same in the next message.
 #[derive(Debug, Default)]
@@ -60,13 +60,7 @@ impl Shown {
 
 /// The columns of a row, and what is in them.
 fn cells(row: &Value) -> Vec<(String, String)> {
-    let mut found = Vec::new();
-    if let Value::Message(row) = row {
-        for (field, value) in visible(row) {
-            flatten(field.name(), &field, &value, row, &mut found);
-        }
-    }
-    found
+    row.as_message().map(texts).unwrap_or_default()
 }
 
 /// The last word of a column's name, where no other column has it.

@@ -1,11 +1,38 @@
 //! Values as people write them on a command line: capabilities, sizes, pairs.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use csi_core::Quantity;
 use csi_proto::v1;
 use v1::volume_capability::access_mode::Mode;
 use v1::volume_capability::{AccessMode, AccessType, BlockVolume, MountVolume};
+
+/// What is wrong with a value.
+#[derive(Debug)]
+pub(crate) enum Wrong {
+    /// It may be shown beside the reason.
+    Value(String),
+    /// It holds a secret, or may.
+    Secret(&'static str),
+}
+
+impl std::error::Error for Wrong {}
+
+impl fmt::Display for Wrong {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Value(reason) => f.write_str(reason),
+            Self::Secret(reason) => f.write_str(reason),
+        }
+    }
+}
+
+impl From<String> for Wrong {
+    fn from(reason: String) -> Self {
+        Self::Value(reason)
+    }
+}
 
 /// Access modes by the names that Kubernetes gives them.
 const SHORT: [(&str, Mode); 4] = [
@@ -14,6 +41,11 @@ const SHORT: [(&str, Mode); 4] = [
     ("rox", Mode::MultiNodeReaderOnly),
     ("rwx", Mode::MultiNodeMultiWriter),
 ];
+
+/// What the long help says of a capability.
+pub(crate) const CAPABILITY_HELP: &str = "\
+MODE is rwo, rwop, rox, rwx or the spec's name of a mode; TYPE is mount or block; a filesystem,
+mount flags and group=GID may follow mount: rwo,mount,xfs,noatime,group=2000 (no filesystem: rwo,mount,,noatime)";
 
 /// The spec's modes.
 const MODES: [Mode; 7] = [
@@ -30,19 +62,22 @@ const MODES: [Mode; 7] = [
 ///
 /// # Errors
 /// Which word is not known, and what is.
-pub(crate) fn capability(text: &str) -> Result<v1::VolumeCapability, String> {
+pub(crate) fn capability(text: &str) -> Result<v1::VolumeCapability, Wrong> {
     let words = words(text);
     if words.iter().any(|word| is_secret(word)) {
-        return Err("mount flags on the command line can be read by every process: give this one in --request FILE, or \
-                    as the secret that the driver makes it of"
-            .to_owned());
+        return Err(Wrong::Secret(
+            "mount flags on the command line can be read by every process: give this one in --request FILE, or as the \
+             secret that the driver makes it of",
+        ));
     }
     let mut words = words.into_iter();
     let mode = mode(words.next().unwrap_or_default())?;
     let access = match words.next() {
         Some("block") => {
             if let Some(more) = words.next() {
-                return Err(format!("{more:?} after block: a block volume has no filesystem and no flags"));
+                return Err(
+                    format!("{more:?} after block: a block volume has no filesystem and no flags").into()
+                );
             }
             AccessType::Block(BlockVolume {})
         }
@@ -59,8 +94,12 @@ pub(crate) fn capability(text: &str) -> Result<v1::VolumeCapability, String> {
                     .to_owned(),
             })
         }
-        Some(other) => return Err(format!("unknown access type {other:?}: known are mount, block")),
-        None => return Err("the access type is missing: rwo,mount or rwo,mount,ext4 or rwo,block".to_owned()),
+        Some(other) => return Err(format!("unknown access type {other:?}: known are mount, block").into()),
+        None => {
+            return Err("the access type is missing: rwo,mount or rwo,mount,ext4 or rwo,block"
+                .to_owned()
+                .into());
+        }
     };
     Ok(v1::VolumeCapability {
         access_mode: Some(AccessMode { mode: mode.into() }),
@@ -109,22 +148,29 @@ pub(crate) fn size(text: &str) -> Result<i64, String> {
 ///
 /// # Errors
 /// When there is no key, or no `=`.
-pub(crate) fn pair(text: &str) -> Result<(String, String), String> {
+pub(crate) fn pair(text: &str) -> Result<(String, String), Wrong> {
     match text.split_once('=') {
-        Some((key, _)) if key == csi_proto::redact::TOKENS_KEY => {
-            Err("tokens on the command line can be read by every process: give them in --request FILE"
-                .to_owned())
-        }
+        Some((key, _)) if key == csi_proto::redact::TOKENS_KEY => Err(Wrong::Secret(
+            "tokens on the command line can be read by every process: give them in --request FILE",
+        )),
         Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
-        _ => Err("write it as key=value".to_owned()),
+        _ => Err("write it as key=value".to_owned().into()),
     }
+}
+
+/// Reads `KEY=VARIABLE`, where somebody may have written a secret instead.
+///
+/// # Errors
+/// When there is no key, or no `=`.
+pub(crate) fn variable(text: &str) -> Result<(String, String), Wrong> {
+    pair(text).map_err(|_| Wrong::Secret("--secrets-env: write KEY=VARIABLE, with the name of a variable"))
 }
 
 /// Reads a place, `zone=a,rack=7`.
 ///
 /// # Errors
 /// When one of the segments is no `key=value`.
-pub(crate) fn topology(text: &str) -> Result<v1::Topology, String> {
+pub(crate) fn topology(text: &str) -> Result<v1::Topology, Wrong> {
     let segments = text.split(',').map(pair).collect::<Result<BTreeMap<_, _>, _>>()?;
     Ok(v1::Topology { segments })
 }
@@ -170,13 +216,13 @@ mod tests {
             ("rwo,block,ext4", "a block volume has no filesystem"),
             ("rwo,mount,cifs,password=canary", "give this one in --request FILE"),
         ] {
-            let error = capability(text).unwrap_err();
+            let error = capability(text).unwrap_err().to_string();
             assert!(error.contains(says) && !error.contains("canary"), "{text}: {error}");
         }
         assert!(size("1Gb").unwrap_err().contains("write 1Gi"));
         assert!(size("9Ei").unwrap_err().contains("less than 8Ei"));
         assert!(pair("=x").is_err() && pair("x").is_err());
-        let token = pair(&format!("{}=canary", csi_proto::redact::TOKENS_KEY)).unwrap_err();
+        let token = pair(&format!("{}=canary", csi_proto::redact::TOKENS_KEY)).unwrap_err().to_string();
         assert!(token.contains("--request") && !token.contains("canary"));
     }
 

@@ -3,9 +3,8 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use csi_core::client::explain;
 use serde_json::json;
-use tonic::Status;
+use tonic::{Code, Status};
 
 use super::sources::Source;
 use crate::lifecycle::Hidden;
@@ -63,15 +62,18 @@ impl Known {
         let (told, unanswered) = match answer {
             Ok(troubles) => (Some(troubles), Troubles::new()),
             Err(status) => {
+                // How a connection fails differs from one try to the next, and says nothing more.
+                let (code, reason, message) = match std::error::Error::source(&status) {
+                    Some(_) => (Code::Unavailable, "NotReached", "nothing answers on the socket"),
+                    None => (status.code(), "NotAnswered", status.message()),
+                };
                 let trouble = Trouble {
                     seen_by: "csi",
                     subject: source.to_string(),
-                    status: code_name(status.code()),
-                    reason: "NotAnswered".to_owned(),
+                    status: code_name(code),
+                    reason: reason.to_owned(),
                 };
-                let words = explain(&status);
-                let words = words.split_once(": ").map_or("", |(_, words)| words);
-                (None, Troubles::from([(trouble, words.to_owned())]))
+                (None, Troubles::from([(trouble, message.to_owned())]))
             }
         };
         let mut events = replace(&mut self.unanswered, source, unanswered);

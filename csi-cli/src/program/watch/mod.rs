@@ -51,7 +51,7 @@ pub(crate) fn command() -> Command {
                 .long("volume-id")
                 .value_name("ID")
                 .action(ArgAction::Append)
-                .help("Ask for the health of this volume; may be given again"),
+                .help("Ask for the health of this volume (several)"),
             Arg::new("volume-path")
                 .long("volume-path")
                 .value_name("PATH")

@@ -1,0 +1,118 @@
+//! The overview of what a driver can do.
+
+use csi_core::Rpc;
+use csi_proto::v1;
+use prost::Message;
+use serde_json::json;
+use tonic::Status;
+use v1::controller_service_capability::rpc::Type as ControllerRpc;
+use v1::node_service_capability::rpc::Type as NodeRpc;
+
+use crate::support::*;
+
+fn controller(number: i32) -> v1::ControllerServiceCapability {
+    use v1::controller_service_capability::{Rpc, Type};
+    v1::ControllerServiceCapability { r#type: Some(Type::Rpc(Rpc { r#type: number })) }
+}
+
+fn node(number: i32) -> v1::NodeServiceCapability {
+    use v1::node_service_capability::{Rpc, Type};
+    v1::NodeServiceCapability { r#type: Some(Type::Rpc(Rpc { r#type: number })) }
+}
+
+fn fake() -> Fake {
+    use v1::plugin_capability::{Service, Type, VolumeExpansion};
+    Fake::new(handler(async |rpc, _| match rpc {
+        Rpc::GetPluginInfo => answer(&v1::GetPluginInfoResponse {
+            name: "a.csi.example.org".into(),
+            vendor_version: "1.2.3".into(),
+            ..Default::default()
+        }),
+        Rpc::Probe => answer(&v1::ProbeResponse { ready: Some(false) }),
+        Rpc::GetPluginCapabilities => {
+            let types =
+                [Type::Service(Service { r#type: 1 }), Type::VolumeExpansion(VolumeExpansion { r#type: 1 })];
+            let capabilities = types.map(|one| v1::PluginCapability { r#type: Some(one) }).into();
+            answer(&v1::GetPluginCapabilitiesResponse { capabilities })
+        }
+        Rpc::ControllerGetCapabilities => {
+            let capabilities = vec![controller(ControllerRpc::CreateDeleteVolume.into()), controller(99)];
+            answer(&v1::ControllerGetCapabilitiesResponse { capabilities })
+        }
+        Rpc::NodeGetCapabilities => {
+            let capabilities = vec![node(NodeRpc::StageUnstageVolume.into())];
+            answer(&v1::NodeGetCapabilitiesResponse { capabilities })
+        }
+        Rpc::NodeGetInfo => answer(&v1::NodeGetInfoResponse {
+            node_id: "node-a".into(),
+            max_volumes_per_node: 8,
+            accessible_topology: Some(v1::Topology { segments: [("zone".into(), "a".into())].into() }),
+        }),
+        _ => Err(Status::unimplemented("no")),
+    }))
+}
+
+#[test]
+fn it_is_a_page_for_people() {
+    let fake = fake();
+    let page = ok(&run(&fake.socket(), &["capabilities"]));
+    let endpoint = format!("unix://{}", fake.socket().display());
+    let mut lines = page.lines();
+    assert_eq!(lines.next().unwrap(), format!("a.csi.example.org 1.2.3 at {endpoint}: still starting"));
+    assert_eq!(lines.next().unwrap(), "node node-a, at most 8 volumes, zone=a");
+    for part in [
+        "plugin\n  CONTROLLER_SERVICE       it has a controller\n  VOLUME_EXPANSION_ONLINE  volumes grow while",
+        "controller\n  CREATE_DELETE_VOLUME  makes and deletes volumes\n  99 (not known here)\n  not offered: CLONE_VOLUME,",
+        "group\n  not served here\n",
+        "node\n  STAGE_UNSTAGE_VOLUME  makes a volume ready once",
+    ] {
+        assert!(page.contains(part), "{part}\nin\n{page}");
+    }
+    assert!(page.lines().all(|line| line.len() <= 100), "{page}");
+}
+
+#[test]
+fn it_is_json_for_programs() {
+    let fake = fake();
+    let printed = ok(&run(&fake.socket(), &["capabilities", "--output", "json"]));
+    let printed: serde_json::Value = serde_json::from_str(&printed).unwrap();
+    let due = json!({
+        "endpoint": format!("unix://{}", fake.socket().display()),
+        "name": "a.csi.example.org",
+        "vendorVersion": "1.2.3",
+        "manifest": {},
+        "ready": false,
+        "plugin": ["CONTROLLER_SERVICE", "VOLUME_EXPANSION_ONLINE"],
+        "controller": ["CREATE_DELETE_VOLUME", "99 (not known here)"],
+        "group": null,
+        "node": ["STAGE_UNSTAGE_VOLUME"],
+        "nodeInfo": {
+            "nodeId": "node-a",
+            "maxVolumesPerNode": "8",
+            "accessibleTopology": { "segments": { "zone": "a" } },
+        },
+    });
+    assert_eq!(printed, due);
+}
+
+#[test]
+fn a_controller_at_a_socket_of_its_own_is_asked_there() {
+    let (node, whole) = (
+        Fake::new(handler(async |rpc, _| match rpc {
+            Rpc::ControllerGetCapabilities => Err(Status::unimplemented("elsewhere")),
+            Rpc::GetPluginInfo | Rpc::Probe | Rpc::GetPluginCapabilities => empty(),
+            _ => Err(Status::unimplemented("no")),
+        })),
+        fake(),
+    );
+    let at = whole.socket();
+    let words = ["capabilities", "--controller-endpoint", at.to_str().unwrap()];
+    let page = ok(&run(&node.socket(), &words));
+    assert!(page.contains("CREATE_DELETE_VOLUME") && page.contains("node\n  not served here"), "{page}");
+}
+
+fn empty() -> Result<Answers, Status> {
+    #[derive(Clone, PartialEq, Message)]
+    struct Empty {}
+    answer(&Empty {})
+}

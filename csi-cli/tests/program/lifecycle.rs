@@ -1,0 +1,127 @@
+//! A volume's life against drivers that are made of bytes: no mounts, so anybody can run it.
+
+use csi_core::Rpc;
+use csi_proto::v1;
+use prost::Message as _;
+use tonic::Status;
+use v1::controller_service_capability::rpc::Type as ControllerRpc;
+
+use crate::support::*;
+
+/// A controller alone, with these capabilities.
+fn controller(rpc: Rpc, bytes: &[u8], capabilities: &[ControllerRpc]) -> Result<Answers, Status> {
+    match rpc {
+        Rpc::GetPluginInfo => answer(&v1::GetPluginInfoResponse { name: "a.b".into(), ..Default::default() }),
+        Rpc::Probe => answer(&v1::ProbeResponse::default()),
+        Rpc::GetPluginCapabilities => {
+            use v1::plugin_capability::{Service, Type};
+            let one = v1::PluginCapability { r#type: Some(Type::Service(Service { r#type: 1 })) };
+            answer(&v1::GetPluginCapabilitiesResponse { capabilities: vec![one] })
+        }
+        Rpc::ControllerGetCapabilities => {
+            use v1::controller_service_capability::{Rpc, Type};
+            let one = |kind: &ControllerRpc| v1::ControllerServiceCapability {
+                r#type: Some(Type::Rpc(Rpc { r#type: (*kind).into() })),
+            };
+            answer(&v1::ControllerGetCapabilitiesResponse {
+                capabilities: capabilities.iter().map(one).collect(),
+            })
+        }
+        Rpc::CreateVolume => answer(&v1::CreateVolumeResponse {
+            volume: Some(v1::Volume { volume_id: "id-1".into(), ..Default::default() }),
+        }),
+        Rpc::ValidateVolumeCapabilities => {
+            let request = v1::ValidateVolumeCapabilitiesRequest::decode(bytes).unwrap();
+            let volume_capabilities = request.volume_capabilities;
+            answer(&v1::ValidateVolumeCapabilitiesResponse {
+                confirmed: Some(v1::validate_volume_capabilities_response::Confirmed {
+                    volume_capabilities,
+                    ..Default::default()
+                }),
+                ..Default::default()
+            })
+        }
+        Rpc::CreateSnapshot => answer(&v1::CreateSnapshotResponse {
+            snapshot: Some(v1::Snapshot { snapshot_id: "snap-1".into(), ..Default::default() }),
+        }),
+        Rpc::DeleteVolume | Rpc::DeleteSnapshot => answer(&v1::DeleteVolumeResponse {}),
+        other => Err(Status::unimplemented(other.name())),
+    }
+}
+
+#[test]
+fn a_driver_that_makes_no_volumes_wants_one_by_its_id() {
+    let fake = Fake::new(handler(async |rpc, bytes| controller(rpc, &bytes, &[ControllerRpc::ListVolumes])));
+    let output = run(&fake.socket(), &["lifecycle"]);
+    let shown = text(&output);
+    assert_eq!(output.status.code(), Some(1), "{shown}");
+    assert!(shown.contains("makes no volumes") && shown.contains("--volume-id"), "{shown}");
+    assert!(fake.asked().iter().all(|(rpc, _)| *rpc != Rpc::CreateVolume));
+    let shown = ok(&run(&fake.socket(), &["lifecycle", "--volume-id", "v"]));
+    assert!(shown.contains("no node service here") && shown.contains("all well"), "{shown}");
+    assert!(fake.asked().iter().all(|(rpc, _)| *rpc != Rpc::DeleteVolume));
+}
+
+#[test]
+fn a_volume_that_may_be_there_is_asked_for_again_before_it_is_deleted() {
+    // It is made, and the answer is lost.
+    let lost = std::sync::atomic::AtomicBool::new(true);
+    let fake = Fake::new(handler(move |rpc, bytes| {
+        let is_lost = rpc == Rpc::CreateVolume && lost.swap(false, std::sync::atomic::Ordering::SeqCst);
+        async move {
+            match is_lost {
+                true => Err(Status::internal("lost")),
+                false => controller(rpc, &bytes, &[ControllerRpc::CreateDeleteVolume]),
+            }
+        }
+    }));
+    let output = run(&fake.socket(), &["lifecycle", "--no-node"]);
+    let shown = text(&output);
+    assert_eq!(output.status.code(), Some(1), "{shown}");
+    assert!(shown.contains("deleted volume id-1") && shown.contains("nothing is left"), "{shown}");
+    let asked: Vec<_> = fake.asked().into_iter().map(|(rpc, _)| rpc).collect();
+    assert_eq!(asked[asked.len() - 3..], [Rpc::CreateVolume, Rpc::CreateVolume, Rpc::DeleteVolume]);
+}
+
+#[test]
+fn a_driver_that_is_busy_is_asked_again_and_one_that_fails_is_told_of() {
+    let busy = std::sync::atomic::AtomicUsize::new(0);
+    let fake = Fake::new(handler(move |rpc, bytes| {
+        let count = match rpc {
+            Rpc::DeleteVolume => busy.fetch_add(1, std::sync::atomic::Ordering::SeqCst),
+            _ => usize::MAX,
+        };
+        async move {
+            let offers = [ControllerRpc::CreateDeleteVolume, ControllerRpc::CreateDeleteSnapshot];
+            match (rpc, count) {
+                (Rpc::DeleteSnapshot, _) => Err(Status::internal("it stays")),
+                (_, 0 | 1) => Err(Status::aborted("busy")),
+                _ => controller(rpc, &bytes, &offers),
+            }
+        }
+    }));
+    let output = run(&fake.socket(), &["lifecycle", "--no-node", "--name", "it's"]);
+    let shown = text(&output);
+    assert_eq!(output.status.code(), Some(1), "{shown}");
+    assert!(shown.contains("DeleteSnapshot failed") && shown.contains("deleted volume id-1"), "{shown}");
+    assert!(shown.contains("not taken back: DeleteSnapshot: Internal: it stays"), "{shown}");
+    assert!(shown.contains("  csi controller delete-snapshot --snapshot-id 'snap-1'"), "{shown}");
+    assert!(shown.trim_end().ends_with("1 thing is left"), "{shown}");
+}
+
+#[test]
+fn what_is_kept_is_named_with_what_takes_it_back() {
+    let offers = [ControllerRpc::CreateDeleteVolume, ControllerRpc::CreateDeleteSnapshot];
+    let fake = Fake::new(handler(move |rpc, bytes| async move { controller(rpc, &bytes, &offers) }));
+    let shown = ok(&run(&fake.socket(), &["lifecycle", "--no-node", "--keep"]));
+    let (_, commands) = shown.split_once("what takes it back:\n").unwrap();
+    let commands: Vec<_> = commands.lines().take(2).map(str::trim).collect();
+    assert_eq!(
+        commands,
+        [
+            "csi controller delete-snapshot --snapshot-id 'snap-1'",
+            "csi controller delete-volume --volume-id 'id-1'"
+        ]
+    );
+    assert!(fake.asked().iter().all(|(rpc, _)| !matches!(rpc, Rpc::DeleteVolume | Rpc::DeleteSnapshot)));
+}

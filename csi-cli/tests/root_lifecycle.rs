@@ -1,0 +1,377 @@
+//! `csi lifecycle` against real drivers with real mounts, and against the same drivers with a call that fails: whatever
+//! happens, nothing is left. Needs root.
+#![cfg(feature = "program")]
+
+mod support;
+
+use std::path::{Path, PathBuf};
+use std::process::Output;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use csi_core::client::Client;
+use csi_core::{Endpoint, Plugin, Rpc};
+use nix::sys::signal::Signal;
+use support::*;
+use tokio::runtime::Runtime;
+use tokio::sync::Notify;
+use tonic::Status;
+
+/// A driver that serves, with its volumes, and directories for the life of one.
+struct Driver {
+    folder: Option<tempfile::TempDir>,
+    runtime: Runtime,
+}
+
+impl Driver {
+    fn new(plugin: fn(PathBuf) -> Plugin) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        for name in ["volumes", "places"] {
+            std::fs::create_dir(folder.path().join(name)).unwrap();
+        }
+        let builder = &mut tokio::runtime::Builder::new_multi_thread();
+        let runtime = builder.worker_threads(1).enable_all().build().unwrap();
+        let endpoint = endpoint(&folder.path().join("csi.sock"));
+        let plugin = plugin(folder.path().join("volumes"));
+        runtime.spawn(async move { plugin.serve_until(&endpoint, std::future::pending()).await });
+        let driver = Self { folder: Some(folder), runtime };
+        let client = driver.client();
+        driver.runtime.block_on(client.ready(std::time::Duration::from_secs(20))).unwrap();
+        driver
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.as_ref().unwrap().path().join(name)
+    }
+
+    fn client(&self) -> Client {
+        let _entered = self.runtime.enter();
+        Client::new(&endpoint(&self.path("csi.sock")))
+    }
+
+    /// The driver itself, reached by way of somebody who may refuse.
+    fn refusing(&self, refuses: impl Fn(Rpc) -> Option<Status> + Send + Sync + 'static) -> Fake {
+        let client = self.client();
+        Fake::new(handler(move |rpc, bytes| {
+            let (client, refused) = (client.clone(), refuses(rpc));
+            async move {
+                match refused {
+                    Some(status) => Err(status),
+                    None => forward(client, rpc, bytes).await,
+                }
+            }
+        }))
+    }
+
+    /// The command, with its temporary directory among ours.
+    fn lifecycle(&self, socket: &Path, words: &[&str]) -> Output {
+        csi(socket).arg("lifecycle").args(words).env("TMPDIR", self.path("places")).output().unwrap()
+    }
+
+    fn assert_clean(&self, text: &str) {
+        let left: Vec<_> = ["volumes", "places"]
+            .iter()
+            .flat_map(|name| std::fs::read_dir(self.path(name)).unwrap())
+            .map(|entry| entry.unwrap().path())
+            .collect();
+        assert!(left.is_empty() && self.mounts() == 0, "left: {left:?}\n{text}");
+        assert!(!losetup().contains(self.path("volumes").to_str().unwrap()), "{text}");
+    }
+
+    fn mounts(&self) -> usize {
+        let here = self.path("");
+        csi_mount::mounts().unwrap().iter().filter(|entry| entry.mount_point.starts_with(&here)).count()
+    }
+}
+
+impl Drop for Driver {
+    /// What lies below is deleted only when nothing is mounted there.
+    fn drop(&mut self) {
+        if self.mounts() > 0 {
+            eprintln!("mounts are left, so {} stays", self.folder.take().unwrap().keep().display());
+        }
+    }
+}
+
+fn endpoint(socket: &Path) -> Endpoint {
+    format!("unix://{}", socket.display()).parse().unwrap()
+}
+
+fn losetup() -> String {
+    let output =
+        std::process::Command::new("losetup").args(["--all", "--output", "BACK-FILE"]).output().unwrap();
+    stdout(&output)
+}
+
+fn in_private(test: impl FnOnce() + Send) {
+    csi_mount::testing::private_mount_namespace(test);
+}
+
+#[test]
+fn dirs_lives_and_nothing_is_left() {
+    in_private(|| {
+        let driver = Driver::new(dirs::plugin);
+        let text = ok(&driver.lifecycle(&driver.path("csi.sock"), &[]));
+        for part in ["NodePublishVolume          target-read-only", "write, read-only", "all well: 16 steps"]
+        {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+        assert!(text.trim_end().ends_with("nothing is left"), "{text}");
+        driver.assert_clean(&text);
+        // In the user's own directories, which stay, with the form for programs.
+        let places = driver.path("places");
+        let (staging, target) = (places.join("staging"), places.join("target"));
+        std::fs::create_dir(&staging).unwrap();
+        std::fs::create_dir(&target).unwrap();
+        let words = [
+            "--staging",
+            staging.to_str().unwrap(),
+            "--target",
+            target.to_str().unwrap(),
+            "--output",
+            "json",
+        ];
+        let text = ok(&driver.lifecycle(&driver.path("csi.sock"), &words));
+        let lines: Vec<serde_json::Value> =
+            text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        let end = lines.last().unwrap();
+        assert_eq!((&end["well"], &end["steps"]), (&true.into(), &16.into()), "{text}");
+        let publish = lines.iter().find(|line| line["step"] == "NodePublishVolume").unwrap();
+        assert!(
+            publish["outcome"] == "ok" && publish["ms"].is_number() && publish["again_ms"].is_number(),
+            "{text}"
+        );
+        std::fs::remove_dir(staging).unwrap();
+        std::fs::remove_dir(target).unwrap();
+        driver.assert_clean(&text);
+    });
+}
+
+#[test]
+fn block_lives_as_a_filesystem_and_raw() {
+    in_private(|| {
+        let driver = Driver::new(block::plugin);
+        for (capability, size, due) in
+            [("rwo,mount,xfs", "320Mi", "xfs on /dev/loop"), ("rwo,block", "16Mi", "as a raw device")]
+        {
+            let text =
+                ok(&driver
+                    .lifecycle(&driver.path("csi.sock"), &["--capability", capability, "--size", size]));
+            assert!(text.contains(due) && text.contains(", was ") && text.contains("all well"), "{text}");
+            driver.assert_clean(&text);
+        }
+    });
+}
+
+/// The calls of a life, in the order in which they first come.
+const CALLS: [Rpc; 12] = [
+    Rpc::GetPluginInfo,
+    Rpc::NodeGetInfo,
+    Rpc::CreateVolume,
+    Rpc::ValidateVolumeCapabilities,
+    Rpc::NodeStageVolume,
+    Rpc::NodePublishVolume,
+    Rpc::NodeGetVolumeStats,
+    Rpc::ControllerExpandVolume,
+    Rpc::NodeExpandVolume,
+    Rpc::NodeUnpublishVolume,
+    Rpc::NodeUnstageVolume,
+    Rpc::DeleteVolume,
+];
+
+#[test]
+fn whichever_call_fails_once_nothing_is_left() {
+    in_private(|| {
+        let driver = Driver::new(block::plugin);
+        for (failing, at) in CALLS.into_iter().flat_map(|rpc| [(rpc, 0), (rpc, 1)]) {
+            let count = Arc::new(AtomicUsize::new(0));
+            let fake = driver.refusing(move |rpc| {
+                let is_it = rpc == failing && count.fetch_add(1, Ordering::SeqCst) == at;
+                is_it.then(|| Status::internal("this time it fails"))
+            });
+            let output = driver.lifecycle(&fake.socket(), &["--capability", "rwo,block", "--size", "1Mi"]);
+            let text = text(&output);
+            assert_eq!(output.status.code(), Some(1), "{failing} {at}: {text}");
+            assert!(
+                text.contains(&format!("{failing} failed")) && text.contains("this time it fails"),
+                "{text}"
+            );
+            assert!(text.trim_end().ends_with("nothing is left"), "{failing} {at}: {text}");
+            driver.assert_clean(&text);
+        }
+    });
+}
+
+#[test]
+fn what_can_not_be_taken_back_is_named_with_the_commands_that_do() {
+    in_private(|| {
+        let driver = Driver::new(block::plugin);
+        let fake = driver.refusing(|rpc| {
+            let fails = matches!(rpc, Rpc::NodeUnstageVolume | Rpc::ControllerExpandVolume);
+            fails.then(|| Status::internal("it never works"))
+        });
+        let output =
+            driver.lifecycle(&fake.socket(), &["--capability", "rwo,block", "--size", "1Mi", "--name", "v"]);
+        let shown = text(&output);
+        assert_eq!(output.status.code(), Some(1), "{shown}");
+        // What does not rest on it is gone: the targets.
+        assert!(
+            shown.contains("unpublished") && shown.contains("not taken back: NodeUnstageVolume"),
+            "{shown}"
+        );
+        let (_, commands) = shown.split_once("what takes it back:\n").unwrap();
+        let commands: Vec<_> = commands.lines().take_while(|line| line.starts_with("  ")).collect();
+        assert!(commands[0].contains("csi node unstage-volume --volume-id"), "{shown}");
+        assert!(shown.contains("csi controller delete-volume --volume-id"), "{shown}");
+        // They do, as they stand there, once the driver works.
+        for command in commands {
+            let program = Path::new(env!("CARGO_BIN_EXE_csi")).parent().unwrap();
+            let path = format!("{}:{}", program.display(), std::env::var("PATH").unwrap());
+            let mut shell = std::process::Command::new("sh");
+            shell.args(["-ec", command]).env("PATH", path);
+            shell.env("CSI_ENDPOINT", endpoint(&driver.path("csi.sock")).to_string());
+            ok(&shell.output().unwrap());
+        }
+        // The temporary directory of the run was not empty when it ended.
+        for entry in std::fs::read_dir(driver.path("places")).unwrap() {
+            std::fs::remove_dir(entry.unwrap().path()).unwrap();
+        }
+        driver.assert_clean(&shown);
+    });
+}
+
+#[test]
+fn ctrl_c_in_the_middle_takes_everything_back() {
+    in_private(|| {
+        let driver = Driver::new(block::plugin);
+        for stuck in
+            [Rpc::CreateVolume, Rpc::NodeStageVolume, Rpc::NodePublishVolume, Rpc::NodeUnpublishVolume]
+        {
+            // The driver does it, and its answer does not arrive.
+            let (client, reached) = (driver.client(), Arc::new(Notify::new()));
+            let (tell, first) = (reached.clone(), Arc::new(AtomicBool::new(true)));
+            let fake = Fake::new(handler(move |rpc, bytes| {
+                let (client, tell, first) = (client.clone(), tell.clone(), first.clone());
+                async move {
+                    let done = forward(client, rpc, bytes).await;
+                    if rpc == stuck && first.swap(false, Ordering::SeqCst) {
+                        tell.notify_one();
+                        std::future::pending::<()>().await;
+                    }
+                    done
+                }
+            }));
+            let mut command = csi(&fake.socket());
+            command.args(["lifecycle", "--capability", "rwo,block", "--size", "1Mi"]);
+            let running = Running::start(command.env("TMPDIR", driver.path("places")));
+            driver.runtime.block_on(reached.notified());
+            running.signal(Signal::SIGINT);
+            let (status, text, errors) = running.finish();
+            assert_eq!(status, Some(130), "{stuck}: {text}{errors}");
+            assert!(text.contains("stopped by Ctrl-C") && text.contains("deleted volume"), "{stuck}: {text}");
+            assert!(text.trim_end().ends_with("nothing is left"), "{stuck}: {text}");
+            driver.assert_clean(&text);
+        }
+    });
+}
+
+#[test]
+fn a_second_ctrl_c_waits_no_longer_and_names_what_is_left() {
+    in_private(|| {
+        let driver = Driver::new(dirs::plugin);
+        let (client, reached) = (driver.client(), Arc::new(Notify::new()));
+        let tell = reached.clone();
+        let fake = Fake::new(handler(move |rpc, bytes| {
+            let (client, tell) = (client.clone(), tell.clone());
+            async move {
+                if rpc == Rpc::NodeUnpublishVolume {
+                    tell.notify_one();
+                    std::future::pending::<()>().await;
+                }
+                forward(client, rpc, bytes).await
+            }
+        }));
+        let mut command = csi(&fake.socket());
+        command.args(["lifecycle", "--name", "v"]).env("TMPDIR", driver.path("places"));
+        let running = Running::start(&mut command);
+        let once = || driver.runtime.block_on(reached.notified());
+        once();
+        running.signal(Signal::SIGINT);
+        // Taking back asks it again.
+        once();
+        running.signal(Signal::SIGINT);
+        let (status, text, _) = running.finish();
+        assert_eq!(status, Some(1), "{text}");
+        assert!(text.contains("Ctrl-C again") && text.contains("csi node unpublish-volume"), "{text}");
+        drop(fake);
+        let (_, commands) = text.split_once("what takes it back:\n").unwrap();
+        let path = Path::new(env!("CARGO_BIN_EXE_csi")).parent().unwrap().display().to_string();
+        for command in commands.lines().take_while(|line| line.starts_with("  ")) {
+            let mut shell = std::process::Command::new("sh");
+            shell.args(["-ec", command]).env("PATH", format!("{path}:{}", std::env::var("PATH").unwrap()));
+            shell.env("CSI_ENDPOINT", endpoint(&driver.path("csi.sock")).to_string());
+            ok(&shell.output().unwrap());
+        }
+        for entry in std::fs::read_dir(driver.path("places")).unwrap() {
+            std::fs::remove_dir(entry.unwrap().path()).unwrap();
+        }
+        driver.assert_clean(&text);
+    });
+}
+
+#[test]
+fn a_volume_that_is_there_stays_as_it_is() {
+    in_private(|| {
+        let driver = Driver::new(dirs::plugin);
+        let socket = driver.path("csi.sock");
+        ok(&run(&socket, &["controller", "create-volume", "--name", "mine", "--capability", "rwo,mount"]));
+        let before: Vec<_> = std::fs::read_dir(driver.path("volumes")).unwrap().collect();
+        assert_eq!(before.len(), 1);
+        let volume = before[0].as_ref().unwrap().path();
+        let fake = driver.refusing(|rpc| match rpc {
+            Rpc::CreateVolume | Rpc::DeleteVolume => panic!("{rpc}"),
+            _ => None,
+        });
+        let text = ok(&driver.lifecycle(&fake.socket(), &["--volume-id", "mine"]));
+        assert!(
+            text.contains("mine, which is there already") && text.contains("nothing is written here"),
+            "{text}"
+        );
+        assert_eq!(std::fs::read_dir(&volume).unwrap().count(), 0, "{text}");
+        ok(&run(&socket, &["controller", "delete-volume", "--volume-id", "mine"]));
+        driver.assert_clean(&text);
+    });
+}
+
+#[test]
+fn secrets_of_a_life_are_sent_and_not_told() {
+    in_private(|| {
+        let driver = Driver::new(dirs::plugin);
+        let client = driver.client();
+        let fake = Fake::new(handler(move |rpc, bytes| {
+            let client = client.clone();
+            async move {
+                let sent = String::from_utf8_lossy(&bytes).into_owned();
+                match rpc {
+                    Rpc::NodePublishVolume => Err(Status::internal(format!("can't log in with {sent}"))),
+                    _ => forward(client, rpc, bytes).await,
+                }
+            }
+        }));
+        let mut command = csi(&fake.socket());
+        command.args(["lifecycle", "--secrets-env", "key=LOGIN"]).env("LOGIN", "canary-7f3a");
+        let output = command.env("TMPDIR", driver.path("places")).output().unwrap();
+        let text = text(&output);
+        assert!(
+            text.contains("can't log in with") && text.contains("***") && !text.contains("canary"),
+            "{text}"
+        );
+        let has_it = |bytes: &[u8]| String::from_utf8_lossy(bytes).contains("canary-7f3a");
+        let sent: Vec<_> =
+            fake.asked().iter().filter(|(_, bytes)| has_it(bytes)).map(|(rpc, _)| *rpc).collect();
+        for rpc in [Rpc::CreateVolume, Rpc::NodePublishVolume, Rpc::DeleteVolume] {
+            assert!(sent.contains(&rpc), "{rpc}: {sent:?}");
+        }
+        driver.assert_clean(&text);
+    });
+}

@@ -1,0 +1,65 @@
+//! Messages by their descriptor, for tests that look at all of them alike.
+
+use std::sync::LazyLock;
+
+use csi_core::Rpc;
+use prost_reflect::{
+    DescriptorPool, DynamicMessage, FieldDescriptor, Kind, MapKey, MessageDescriptor, MethodDescriptor, Value,
+};
+
+pub(crate) static POOL: LazyLock<DescriptorPool> =
+    LazyLock::new(|| DescriptorPool::decode(csi_proto::FILE_DESCRIPTOR_SET).unwrap());
+
+pub(crate) fn method(rpc: Rpc) -> MethodDescriptor {
+    let service = POOL.get_service_by_name(&format!("csi.v1.{}", rpc.service())).unwrap();
+    service.methods().find(|method| method.name() == rpc.name()).unwrap()
+}
+
+/// A message of csi-proto as one known by its descriptor.
+pub(crate) fn dynamic(descriptor: &MessageDescriptor, bytes: &[u8]) -> DynamicMessage {
+    DynamicMessage::decode(descriptor.clone(), bytes).unwrap()
+}
+
+/// A message with something in every field. Of fields that exclude each other it has the first.
+pub(crate) fn filled(descriptor: &MessageDescriptor) -> DynamicMessage {
+    let mut message = DynamicMessage::new(descriptor.clone());
+    let mut oneofs = Vec::new();
+    for field in descriptor.fields() {
+        let oneof = field.containing_oneof().map(|oneof| oneof.name().to_owned());
+        if let Some(oneof) = oneof {
+            if oneofs.contains(&oneof) {
+                continue;
+            }
+            oneofs.push(oneof);
+        }
+        let value = of(&field);
+        let value = match () {
+            () if field.is_map() => {
+                Value::Map([(MapKey::String(format!("key of {}", field.name())), value)].into())
+            }
+            () if field.is_list() => Value::List(vec![value.clone(), value]),
+            () => value,
+        };
+        message.set_field(&field, value);
+    }
+    message
+}
+
+fn of(field: &FieldDescriptor) -> Value {
+    let kind = match field.kind() {
+        // The entry of a map: its value.
+        Kind::Message(entry) if field.is_map() => entry.map_entry_value_field().kind(),
+        kind => kind,
+    };
+    let number = i32::try_from(field.number()).unwrap();
+    match kind {
+        Kind::String => Value::String(format!("a {}", field.name())),
+        Kind::Bool => Value::Bool(true),
+        Kind::Int32 => Value::I32(1000 + number),
+        Kind::Int64 if field.full_name() == "google.protobuf.Timestamp.seconds" => Value::I64(1_800_000_000),
+        Kind::Int64 => Value::I64((1 << 40) + i64::from(number)),
+        Kind::Enum(known) => Value::EnumNumber(known.values().last().unwrap().number()),
+        Kind::Message(inner) => Value::Message(filled(&inner)),
+        other => panic!("{other:?} in {}", field.full_name()),
+    }
+}
