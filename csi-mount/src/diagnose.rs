@@ -108,3 +108,20 @@ fn xfs_uuid(device: &Path) -> io::Result<Option<[u8; 16]>> {
     let uuid = <[u8; 16]>::try_from(&block[32..]).ok();
     Ok(uuid.filter(|_| block.starts_with(b"XFSB")))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_that_a_filesystem_repeats_are_hidden() {
+        let options = MountOptions::parse(["vers=s3cret", "password=hunter2", "commit=5"]).unwrap();
+        let hide = |message| hidden(message, &options);
+        assert_eq!(
+            hide("cifs: Unknown vers= option specified: s3cret"),
+            "cifs: Unknown vers= option specified: ***"
+        );
+        assert_eq!(hide("hunter2 and s3cret"), "*** and ***");
+        assert_eq!(hide("sector 512 of 5"), "sector 512 of 5", "too short for a secret");
+    }
+}

@@ -259,8 +259,28 @@ mod needs_root {
 
 #[cfg(test)]
 mod tests {
+    use rustix::thread::{CapabilitySet, capabilities as of_thread, set_capabilities};
+
     use super::*;
     use crate::testing::without_features;
+
+    #[test]
+    fn a_missing_capability_is_told_by_what_it_is_for() {
+        let judged = || {
+            let mut sets = of_thread(None).unwrap();
+            sets.effective = CapabilitySet::DAC_OVERRIDE.intersection(sets.permitted);
+            set_capabilities(None, sets).unwrap();
+            capabilities()
+        };
+        // They are a thread's own.
+        let findings = std::thread::scope(|scope| scope.spawn(judged).join().unwrap());
+        let said = |subject: &str| findings.iter().find(|found| found.subject == subject).unwrap();
+        assert_eq!(said("CAP_SYS_ADMIN").verdict, Verdict::Broken);
+        assert!(said("CAP_SYS_ADMIN").detail.contains("nothing can be mounted"), "{findings:?}");
+        assert_eq!(said("CAP_SYS_RESOURCE").verdict, Verdict::Degraded);
+        let report = SelfCheck { findings: findings.clone() };
+        assert!(report.into_result().unwrap_err().to_string().contains("CAP_SYS_ADMIN"));
+    }
 
     #[test]
     fn an_old_kernel_is_told_by_what_is_lost() {

@@ -7,11 +7,13 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use csi_mount::flow::block::{Content, StagePlan, device_of, expand, publish, stage, unpublish, unstage};
+use csi_mount::flow::block::{
+    Content, StagePlan, VolumeUsage, device_of, expand, publish, stage, unpublish, unstage, usage,
+};
 use csi_mount::testing::{PeerNamespace, private_mount_namespace};
 use csi_mount::{
     BlockDevice, DeviceAccess, DeviceUse, ErrorKind, Filesystem, Grown, LoopDevice, LoopOptions,
-    MountAttributes, MountOptions, MountState, Outcome, Removed, Target, Unmounted,
+    MountAttributes, MountOptions, MountState, Outcome, Removed, Target, Unmounted, stats,
 };
 use devices::{Image, MIB, put_node, run, that_can_fail};
 use rustix::fs::{CWD, RenameFlags, renameat_with};
@@ -50,7 +52,10 @@ fn every_step_can_be_repeated() {
                 assert_eq!(publish(staging.path(), &writable, empty).unwrap(), expected);
                 assert_eq!(publish(staging.path(), &read_only, ro).unwrap(), expected);
             }
-            assert_eq!(device_of(writable.path()).unwrap(), image.loop_device().number(), "{filesystem}");
+            let number = image.loop_device().number();
+            assert_eq!(device_of(writable.path()).unwrap(), number, "{filesystem}");
+            let expected = VolumeUsage::Filesystem(stats(staging.path()).unwrap());
+            assert_eq!(usage(writable.path()).unwrap(), (expected, Some(number)), "{filesystem}");
             fs::write(writable.path().join("file"), "data").unwrap();
             assert_eq!(fs::read_to_string(read_only.path().join("file")).unwrap(), "data");
             let refused = fs::write(read_only.path().join("file"), "x").unwrap_err();

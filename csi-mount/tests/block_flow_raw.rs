@@ -6,7 +6,7 @@ use std::fs::{self, OpenOptions};
 use std::io::{Read as _, Write as _};
 use std::path::Path;
 
-use csi_mount::flow::block::{device_of, expand, publish_device, unpublish};
+use csi_mount::flow::block::{VolumeUsage, device_of, expand, publish_device, unpublish, usage};
 use csi_mount::testing::private_mount_namespace;
 use csi_mount::{
     BlockDevice, DeviceAccess, ErrorKind, LoopDevice, LoopOptions, MountState, Outcome, Removed, Target,
@@ -37,7 +37,9 @@ fn a_writable_target_is_the_device() {
         for expected in [Outcome::Mounted, Outcome::AlreadyMounted] {
             assert_eq!(publish_device(image.path(), &at, DeviceAccess::ReadWrite).unwrap(), expected);
         }
-        assert_eq!(device_of(at.path()).unwrap(), image.loop_device().number());
+        let number = image.loop_device().number();
+        assert_eq!(device_of(at.path()).unwrap(), number);
+        assert_eq!(usage(at.path()).unwrap(), (VolumeUsage::Device { size: 8 * MIB }, Some(number)));
         write_to(at.path()).unwrap();
         assert_eq!(&start_of(image.path()), b"written");
 

@@ -17,7 +17,8 @@ use csi_mount::flow::block::{Content, StageCheck, StagePlan, stage, unstage};
 use csi_mount::testing::private_mount_namespace;
 use csi_mount::{
     BlockDevice, CheckLimits, CheckPolicy, ErrorKind, ExpectedDevice, Filesystem, Format, FormatLimit,
-    FormatStep, KernelVersion, MkfsProfile, Mount, MountOptions, MountState, Probe, Rescan, Target, check,
+    FormatStep, KernelVersion, MkfsProfile, Mount, MountOptions, MountState, Probe, Rescan, Target, Verdict,
+    check, self_check,
 };
 use devices::{Image, MIB, put_node, run};
 
@@ -140,6 +141,34 @@ fn a_profile_leaves_off_what_an_older_kernel_does_not_know() {
         let Probe::Blank(proof) = device.probe() else { panic!("not blank") };
         Format::new(filesystem).profile(kernel.parse().unwrap()).run(proof).unwrap();
     }
+}
+
+/// The same on this very kernel: what this mkfs makes by itself is mounted, or it is said why not; ours is mounted.
+#[test]
+fn what_mkfs_makes_for_a_newer_kernel_is_named() {
+    private_mount_namespace(|| {
+        for profile in [MkfsProfile::Mkfs, MkfsProfile::Running] {
+            let image = Image::new(320);
+            let plan = StagePlan::new(Filesystem::Xfs).mkfs_profile(profile);
+            match stage(image.path(), &staging(&image), &plan) {
+                Ok(_) => drop(unstage(&staging(&image), Some(image.path())).unwrap()),
+                Err(error) => {
+                    assert_eq!(
+                        (profile, error.kind()),
+                        (MkfsProfile::Mkfs, ErrorKind::Unsupported),
+                        "{error}"
+                    );
+                    let text = error.to_string();
+                    assert!(
+                        text.contains("the filesystem has ") && text.contains("the kernel is "),
+                        "{text}"
+                    );
+                    assert_eq!(staging(&image).state().unwrap(), MountState::NotMounted);
+                    println!("{text}");
+                }
+            }
+        }
+    });
 }
 
 /// Microsoft local-csi-driver#458, piraeusdatastore/linstor-csi#385: fsck ran out of bounds, and on a mounted device.
@@ -323,6 +352,11 @@ fn a_missing_mkfs_is_named_before_anything_is_written() {
             assert_eq!(error.kind(), ErrorKind::MissingTool, "{error}");
             let text = error.to_string();
             assert!(text.contains(&format!("mkfs.{filesystem}")) && text.contains(package), "{text}");
+            // At the start of the driver it is told, too.
+            let report = self_check("/", &[filesystem]);
+            let program = format!("mkfs.{filesystem} for {filesystem}");
+            let found = report.findings().iter().find(|found| found.subject == program).unwrap();
+            assert!(found.verdict == Verdict::Broken && found.detail.contains(package), "{report}");
             assert!(matches!(image.open().probe(), Probe::Blank(_)));
         }
     });

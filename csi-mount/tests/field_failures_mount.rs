@@ -222,6 +222,8 @@ fn a_table_that_can_not_be_read_is_an_error() {
         let proc = Target::new("/proc").unwrap();
         rustix::mount::mount("hidden", proc.path(), "tmpfs", MountFlags::empty(), c"").unwrap();
         mounts().unwrap_err();
+        let state = mount_state(target.path()).unwrap();
+        assert!(matches!(state, MountState::Mounted(_)), "whether it is mounted is asked of no table");
         without_features(&[Feature::StatxMount, Feature::Statmount, Feature::Openat2], || {
             let error = mount_state(target.path()).unwrap_err();
             assert!(error.to_string().contains("mount /proc into the container"), "{error}");

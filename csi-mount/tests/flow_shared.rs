@@ -181,7 +181,7 @@ fn a_server_that_is_gone_is_found_and_its_mounts_are_replaced() {
 
         let error = bounded(PATIENT, || publish(staging.path(), &one, MountAttributes::empty())).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unresponsive, "{error}");
-        assert!(error.to_string().contains("unstage and stage"), "{error}");
+        assert!(error.to_string().contains("unstage it and stage it again"), "{error}");
 
         let server = fs::File::options().read(true).write(true).open("/dev/fuse").unwrap();
         assert_eq!(bounded(PATIENT, || stage(&staging, &served_by(&server))).unwrap(), Outcome::Mounted);

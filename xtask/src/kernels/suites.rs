@@ -143,6 +143,7 @@ pub(crate) const SUITES: &[Suite] = &[
     Suite { test: "block_flow_raw", ..DEVICES },
     Suite { test: "field_failures_mount", ..DEVICES },
     Suite { test: "field_failures_device", ..DEVICES },
+    Suite { test: "field_failures_block", only: "newer_kernel", ..DEVICES },
     Suite { test: "crash", only: "on_an_old_kernel", env: &[("CSI_CRASH_STRIDE", "41")], ..DEVICES },
     Suite {
         test: "real_disks",
