@@ -15,7 +15,7 @@ use std::sync::Mutex;
 use corpus_images::{Base, Change};
 use csi_mount::flow::block::{StagePlan, stage};
 use csi_mount::testing::private_mount_namespace;
-use csi_mount::{ErrorKind, Filesystem, LoopOptions, MountState, Probe, Target};
+use csi_mount::{ErrorKind, Filesystem, MountState, Probe, Target};
 use devices::{Image, MIB};
 
 /// What the prober and libblkid say, in the same words.
@@ -200,7 +200,7 @@ fn what_cannot_be_read_is_kept() {
         let mut count = 0;
         for kept in [0, 1, 3, 4, 15, 16, 31] {
             for filled in [false, true] {
-                let image = Image::with(32, &LoopOptions::new());
+                let image = devices::that_can_fail(32);
                 if filled {
                     image.write(20 * MIB, b"somebody's");
                 }

@@ -1,7 +1,6 @@
 //! Killed before any system call, a step repeated by a new process comes to the right end.
 //!
-//! Each test kills at every `CSI_CRASH_STRIDE`th call (in CI a prime that makes it a matter of seconds; 1 is all of them)
-//! and prints how many points there were.
+//! Each test kills at so many points as [`Points`] says (in CI a matter of seconds), and prints how many there were.
 
 mod devices;
 mod stepper;
@@ -16,7 +15,7 @@ use csi_mount::{
     mounts,
 };
 use devices::{Image, MIB};
-use stepper::{End, Job, Programs, do_job};
+use stepper::{End, Job, Points, Programs, do_job};
 
 fn job(words: &[&str]) -> csi_mount::Result<()> {
     let [step, device, staging, target] = words else { panic!("{words:?}") };
@@ -115,31 +114,25 @@ fn at_every_point(
     expected: impl Fn(&Volume) + Sync,
 ) {
     do_job(job);
-    let stride = std::env::var("CSI_CRASH_STRIDE").map_or(stride, |text| text.parse().unwrap());
-    let (points, calls) = private_mount_namespace(|| {
+    private_mount_namespace(|| {
         let baseline = mounts().unwrap().len();
-        let mut points = 0;
-        let mut call = 1;
+        let mut points = Points::new(stride);
         loop {
             let volume = prepare();
             let [device, staging, target] = &volume.names;
             let job = Job { programs: Programs::Followed, test, words: &[step, device, staging, target] };
-            let end = job.kill_before(call);
+            let end = job.kill_before(points.call());
             if let End::Killed = end {
-                points += 1;
                 job.run();
             }
             expected(&volume);
             volume.take_down();
-            assert_eq!(mounts().unwrap().len(), baseline, "killed before call {call} of {step}");
-            if let End::Finished = end {
-                return (points, call);
+            assert_eq!(mounts().unwrap().len(), baseline, "killed before call {} of {step}", points.call());
+            if !points.next(step, end) {
+                return;
             }
-            call += stride;
         }
     });
-    println!("{step}: killed at {points} points of fewer than {calls} system calls, every one converged");
-    assert!(points > 3, "only {points} points");
 }
 
 /// No record of a format is left anywhere on the device.

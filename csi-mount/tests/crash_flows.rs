@@ -1,9 +1,9 @@
 //! Killed before any system call, a step of the shared, FUSE and ephemeral flows that is repeated by a new process comes
 //! to the right end.
 //!
-//! Each test kills at every `CSI_CRASH_STRIDE`th call (in CI a prime that makes it a matter of seconds; 1 is all of them)
-//! and prints how many points there were. An ext4 on a loop device stands for what a server shares, and a FUSE filesystem
-//! without its daemon for a server that is gone: here is no client of NFS.
+//! Each test kills at so many points as [`Points`] says (in CI a matter of seconds), and prints how many there were. An
+//! ext4 on a loop device stands for what a server shares, and a FUSE filesystem without its daemon for a server that is
+//! gone: this needs no client of NFS.
 
 mod devices;
 mod flow_support;
@@ -20,7 +20,7 @@ use csi_mount::{DeviceUse, MountAttributes, MountHealth, Outcome, Target, health
 use devices::{Image, run};
 use flow_support::{eventually, layers, on_tmpfs};
 use fuse_support::answering_daemon;
-use stepper::{End, Job, Programs, do_job};
+use stepper::{End, Job, Points, Programs, do_job};
 
 const DAEMON_AT: &str = "CRASH_FLOWS_DAEMON_AT";
 
@@ -131,11 +131,11 @@ struct Step<'a> {
 /// Kills the step at its points, each time at a new place, and repeats it.
 fn at_every_point(step: &Step<'_>) {
     do_job(job);
-    let stride = std::env::var("CSI_CRASH_STRIDE").map_or(step.stride, |text| text.parse().unwrap());
     on_tmpfs(|base| {
         let baseline = mounts().unwrap().len();
-        let (mut points, mut call) = (0, 1);
+        let mut points = Points::new(step.stride);
         loop {
+            let call = points.call();
             let place = base.join(call.to_string());
             fs::create_dir(&place).unwrap();
             let target = |name: &str| Target::new(place.join(name)).unwrap();
@@ -148,7 +148,6 @@ fn at_every_point(step: &Step<'_>) {
             let job = Job { programs: Programs::LetGo, test: step.test, words: &words };
             let end = job.kill_before(call);
             if let End::Killed = end {
-                points += 1;
                 (step.killed)(&place);
                 job.run();
             }
@@ -157,15 +156,9 @@ fn at_every_point(step: &Step<'_>) {
             fuse::unstage(&place.staging).unwrap();
             assert_eq!(daemons(&place.staging), 0, "killed before call {call}: a daemon is left");
             assert_eq!(mounts().unwrap().len(), baseline, "killed before call {call}: a mount is left");
-            if let End::Finished = end {
-                println!(
-                    "{}: killed at {points} points of fewer than {call} system calls, every one converged",
-                    step.name
-                );
-                assert!(points > 3, "only {points} points");
+            if !points.next(step.name, end) {
                 return;
             }
-            call += stride;
         }
     });
 }
@@ -240,7 +233,9 @@ fn a_shared_filesystem() {
 /// A mount at the staging directory whose server is gone.
 fn lose_server(place: &Place) {
     place.staging.create_dir().unwrap();
-    drop(fuse_support::fuse(&place.staging));
+    let device = fuse_support::fuse(&place.staging);
+    fuse_support::answer_init(&device);
+    drop(device);
     assert!(matches!(health(place.staging.path()).unwrap(), MountHealth::Dead(_)));
 }
 

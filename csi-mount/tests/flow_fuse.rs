@@ -197,6 +197,19 @@ fn a_lost_daemon_is_found_and_replaced() {
     });
 }
 
+/// The newest kernels have another error for it than that of a daemon that was lost later.
+#[test]
+fn a_daemon_that_ended_before_its_first_answer_is_replaced() {
+    in_place(|staging, _| {
+        staging.create_dir().unwrap();
+        drop(fuse_support::fuse(staging));
+        assert!(is_lost(staging.path()).unwrap(), "{:?}", health(staging.path()));
+        assert_eq!(stage(staging, &daemon("serve", staging)).unwrap(), Outcome::Mounted);
+        assert_eq!(layers(staging.path()), 1);
+        unstage(staging).unwrap();
+    });
+}
+
 #[test]
 fn a_daemon_may_go_into_the_background_or_have_a_launcher() {
     in_place(|staging, _| {

@@ -12,8 +12,13 @@ use crate::{
 /// says that it no longer has what was mounted. One that merely does not answer is left, for it may be back any moment,
 /// with what was written to it.
 pub(super) fn take_off_lost(target: &Target) -> Result<Option<Unmounted>> {
+    take_off_if(target, |number| matches!(number, libc::ENOTCONN | libc::ESTALE))
+}
+
+/// As [`take_off_lost`], of the error numbers for which that is so.
+pub(super) fn take_off_if(target: &Target, is_lost: impl Fn(i32) -> bool) -> Result<Option<Unmounted>> {
     match health(target.path())? {
-        MountHealth::Dead(libc::ENOTCONN | libc::ESTALE) => {
+        MountHealth::Dead(number) if is_lost(number) => {
             tracing::warn!(target = %target.path().display(), "a mount whose server is gone is taken off");
             Unmount::new().detach(Detach::IfUnresponsive).at(target).map(Some)
         }

@@ -42,11 +42,61 @@ pub(crate) struct Job<'a> {
 }
 
 /// How a traced job ended.
+#[derive(Clone, Copy)]
 pub(crate) enum End {
     /// Killed before the system call.
     Killed,
-    /// It came to its end before that.
-    Finished,
+    /// It came to its end before that, with so many system calls.
+    Finished { calls: u64 },
+}
+
+/// Before which of its system calls a step is killed: the first, and then each so-many-th.
+///
+/// `CSI_CRASH_STRIDE` says how many calls are between two points, 1 being all of them; `CSI_CRASH_POINTS` how many points
+/// there are at most, where a machine is slow.
+pub(crate) struct Points {
+    call: u64,
+    stride: u64,
+    at_most: Option<u64>,
+    killed: u32,
+}
+
+impl Points {
+    /// With this stride where the environment says nothing.
+    pub(crate) fn new(stride: u64) -> Self {
+        let number = |name| std::env::var(name).ok().map(|text| text.parse().expect("a number"));
+        let at_most = number("CSI_CRASH_POINTS");
+        // The first run is to the end then, and tells how many calls there are.
+        let call = if at_most.is_some() { u64::MAX } else { 1 };
+        Self { call, stride: number("CSI_CRASH_STRIDE").unwrap_or(stride), at_most, killed: 0 }
+    }
+
+    /// Before which call to kill it now.
+    pub(crate) fn call(&self) -> u64 {
+        self.call
+    }
+
+    /// Goes on to the next point; false when there is none.
+    pub(crate) fn next(&mut self, step: &str, end: End) -> bool {
+        match (end, self.at_most.take()) {
+            (End::Finished { calls }, Some(at_most)) => {
+                self.stride = self.stride.max(calls.div_ceil(at_most));
+                self.call = 1;
+                true
+            }
+            (End::Finished { calls }, None) => {
+                let killed = self.killed;
+                println!("{step}: killed at {killed} points of {calls} system calls, every one converged");
+                assert!(killed > 3, "only {killed} points");
+                false
+            }
+            (End::Killed, _) => {
+                self.killed += 1;
+                self.call += self.stride;
+                true
+            }
+        }
+    }
 }
 
 impl Job<'_> {
@@ -97,7 +147,7 @@ impl Job<'_> {
         let end = trace(process, thread, call, self.programs);
         // Reaped above, which this value does not know.
         drop(child.stdin.take());
-        if let End::Finished = end {
+        if let End::Finished { .. } = end {
             let mut text = String::new();
             std::io::Read::read_to_string(&mut errors, &mut text).unwrap();
             assert!(text.is_empty(), "{:?}: {text}", self.words);
@@ -110,12 +160,13 @@ impl Job<'_> {
 fn trace(process: Pid, thread: Pid, call: u64, programs: Programs) -> End {
     // Whether each is inside a system call.
     let mut inside: HashMap<Pid, bool> = HashMap::new();
-    let (mut count, mut end) = (0, End::Finished);
+    let (mut count, mut is_killed) = (0, false);
     loop {
         // Only what this thread traces: other tests have processes too.
         let flags = WaitPidFlag::__WALL | WaitPidFlag::__WNOTHREAD;
-        let Ok(status) = waitpid(None, Some(flags)) else { return end };
-        let is_killed = matches!(end, End::Killed);
+        let Ok(status) = waitpid(None, Some(flags)) else {
+            return if is_killed { End::Killed } else { End::Finished { calls: count } };
+        };
         match status {
             WaitStatus::PtraceSyscall(pid) => {
                 let is_inside = inside.entry(pid).or_default();
@@ -127,7 +178,7 @@ fn trace(process: Pid, thread: Pid, call: u64, programs: Programs) -> End {
                         kill(pid, Signal::SIGKILL).unwrap();
                     }
                     kill(process, Signal::SIGKILL).unwrap();
-                    end = End::Killed;
+                    is_killed = true;
                 }
                 go_on(pid, None);
             }

@@ -59,7 +59,18 @@ const ENDING: Duration = Duration::from_secs(20);
 /// # Errors
 /// Those of [`health`](crate::health()).
 pub fn is_lost(path: impl AsRef<Path>) -> Result<bool> {
-    Ok(matches!(health(path)?, MountHealth::Dead(libc::ENOTCONN)))
+    let path = path.as_ref();
+    Ok(matches!(health(path)?, MountHealth::Dead(number) if is_lost_with(path, number)))
+}
+
+/// Of a daemon that ended before its first answer the newest kernels (7.2) say that it refused the connection. One that
+/// lives may say the same of what it serves from.
+fn is_lost_with(path: &Path, number: i32) -> bool {
+    match number {
+        libc::ENOTCONN => true,
+        libc::ECONNREFUSED => Processes::of(path).living().is_empty(),
+        _ => false,
+    }
 }
 
 /// Binds the staged filesystem to the target directory; see [`shared::publish`], of which it has
@@ -133,5 +144,6 @@ fn place(table: &[MountEntry], entry: &MountEntry) -> Option<(DeviceNumber, Path
 
 /// Takes off a mount that has lost its daemon, if that is what is there.
 fn take_off_lost(staging: &Target) -> Result<()> {
-    lost::take_off_lost(staging).map(drop)
+    let is_lost = |number| number == libc::ESTALE || is_lost_with(staging.path(), number);
+    lost::take_off_if(staging, is_lost).map(drop)
 }
