@@ -212,4 +212,21 @@ mod needs_root {
             }
         });
     }
+
+    #[test]
+    fn a_filesystem_without_options_is_told_of_as_one_with_some() {
+        let directory = tempfile::tempdir().unwrap();
+        private_mount_namespace(|| {
+            let target = Target::new(directory.path()).unwrap();
+            let told = |options: &[&str]| {
+                let options = MountOptions::parse(options).unwrap();
+                Mount::new("tmpfs", "x").options(&options).at(&target).unwrap();
+                let id = unique_id(&target.look("look").unwrap().fd).unwrap();
+                let found = id.map(|id| mount_api::statmount(id).map(|found| found.is_some()).ok());
+                crate::unmount(&target).unwrap();
+                found
+            };
+            assert_eq!(told(&[]), told(&["size=1m"]));
+        });
+    }
 }

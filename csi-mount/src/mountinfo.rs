@@ -111,7 +111,7 @@ pub(crate) fn mount_by_id(id: MountId) -> Result<Option<MountEntry>> {
     let mut table = open()?;
     for _ in 0..ATTEMPTS {
         let (bytes, consistency) = read(&mut table)?;
-        let found = parse_mountinfo(&bytes)?.into_iter().find(|entry| entry.id == id);
+        let found = line_of(&bytes, id).map(parse_mountinfo).transpose()?.and_then(|mut found| found.pop());
         if found.is_some() || consistency == Consistency::Whole {
             return Ok(found);
         }
@@ -148,6 +148,12 @@ fn read(table: &mut File) -> Result<(Vec<u8>, Consistency)> {
         true => Ok((bytes, Consistency::Torn)),
         false => Ok((bytes, Consistency::Whole)),
     }
+}
+
+/// The line of that mount: the others are not understood for it.
+fn line_of(text: &[u8], id: MountId) -> Option<&[u8]> {
+    let start = format!("{} ", id.0);
+    text.split(|byte| *byte == b'\n').find(|line| line.starts_with(start.as_bytes()))
 }
 
 /// Reads the text of a mountinfo file: of another process, say.
@@ -189,7 +195,7 @@ fn parse_line(line: &[u8]) -> Option<MountEntry> {
             },
         }
     }
-    let fs_type = unescaped(next()?).to_string_lossy().into_owned();
+    let fs_type = unescaped(next()?).into_string().unwrap_or_else(|raw| raw.to_string_lossy().into_owned());
     let source = unescaped(next()?);
     // An empty list of options leaves no field.
     let super_options = SuperOptions(unescaped(next().unwrap_or_default()).into_vec());
@@ -219,6 +225,10 @@ fn device(field: &[u8]) -> Option<DeviceNumber> {
 
 /// Of access time modes mountinfo names all but strictatime.
 fn attributes(field: &[u8]) -> MountAttributes {
+    // What nearly every mount has.
+    if field == b"rw,relatime" {
+        return MountAttributes::empty();
+    }
     let words = field.split(|byte| *byte == b',').filter_map(|word| std::str::from_utf8(word).ok());
     let start = MountAttributes::STRICTATIME;
     words.fold(start, |attributes, word| attributes.apply_word(word).unwrap_or(attributes))
@@ -226,6 +236,9 @@ fn attributes(field: &[u8]) -> MountAttributes {
 
 /// Puts back what the kernel writes as a backslash and three octal digits.
 fn unescaped(field: &[u8]) -> OsString {
+    if !field.contains(&b'\\') {
+        return OsStr::from_bytes(field).to_owned();
+    }
     let mut bytes = Vec::with_capacity(field.len());
     let mut rest = field;
     while let [first, tail @ ..] = rest {
@@ -266,6 +279,14 @@ mod tests {
         assert!(entry.super_options.has_flag("rw"));
         assert_eq!(entry.super_options.value("secret"), Some(OsStr::new("s3cret")));
         assert!(!format!("{entry:?}").contains("s3cret"));
+    }
+
+    #[test]
+    fn a_line_is_found_by_its_whole_number() {
+        let text = b"11 0 0:1 / /a rw - tmpfs x rw\n1 0 0:1 / /b rw - tmpfs x rw\n";
+        let entry = one(line_of(text, MountId(1)).unwrap());
+        assert_eq!(entry.mount_point, Path::new("/b"));
+        assert_eq!(line_of(text, MountId(0)), None);
     }
 
     #[test]

@@ -49,6 +49,11 @@ pub fn without_features<T>(features: &[Feature], run: impl FnOnce() -> T) -> T {
     crate::sys::features::without(features, run)
 }
 
+/// The parts of a device that [`probe`](crate::BlockDevice::probe) reads, in its order: to read the same without it.
+pub fn probe_reads(device: &crate::BlockDevice) -> Vec<std::ops::Range<u64>> {
+    crate::probe::reads(device)
+}
+
 type Answer = Box<dyn Any + Send>;
 type Job = Box<dyn FnOnce() -> Answer + Send>;
 type Queued = (Job, mpsc::Sender<thread::Result<Answer>>);

@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use crate::members::{Member, members};
 use crate::step::{Step, timed};
-use crate::{Failure, codegen, elf, kernels, needs, target, test};
+use crate::{Failure, bench, codegen, elf, kernels, needs, target, test};
 
 /// The package whose binary must also build as a static one, and the test that runs it in an otherwise empty root.
 const STATIC: &str = "block";
@@ -18,6 +18,7 @@ pub(crate) fn run(root: &Path) -> Result<(), Failure> {
     let start = Instant::now();
     // Better now than after ten minutes of building.
     let mut missing = needs::missing_for_emulation();
+    missing.extend(needs::missing_to_count());
     if needs::Privilege::of_this_process()? != needs::Privilege::Ordinary {
         missing.extend(needs::missing()?);
     }
@@ -36,6 +37,8 @@ pub(crate) fn run(root: &Path) -> Result<(), Failure> {
     for member in members(root)? {
         each_feature_alone(root, &member)?;
     }
+    Step::cargo("benches build", ["bench", "--no-run", "--workspace"]).run(root)?;
+    bench::check_instructions(root)?;
     static_build(root)?;
     let mut not_run = None;
     timed("tests on the oldest and the newest kernel that can be had", || {

@@ -1,5 +1,6 @@
 //! The workspace's own commands: code generation, tests and the gate, as one program instead of scripts.
 
+mod bench;
 mod ci;
 mod codegen;
 mod coverage;
@@ -31,6 +32,8 @@ Usage: cargo xtask <command>
                       on one of them, or `newest`, or `all`; only suites with SUITE in `package/program`
   ci                  the gate: format, fresh codegen, clippy, tests, docs, each feature alone, a static build, and
                       the tests on the oldest and the newest kernel that can be had
+  bench [OPTIONS]     measure the toolkit beside system calls, programs and other crates; write docs/benchmarks.md.
+                      `bench --help` says more: --quick, --only, --compare, --resume, --instructions
   coverage            print what the spec asks of a plugin, who keeps it, and how many places cite it, with counts
   needs               list what the tests need of this machine, and what of it is missing
   needs --packages    print the Debian packages that are missing and nothing else, for apt-get install
@@ -69,6 +72,9 @@ fn main() -> ExitCode {
             kernels::run(&root, &choice, rest.get(1).unwrap_or(&"")).map(drop)
         }
         ["ci"] => ci::run(&root),
+        ["bench", options @ ..] => {
+            bench::Options::parse(options).and_then(|options| bench::run(&root, &options))
+        }
         ["coverage"] => print_coverage(&root),
         ["needs"] => needs::report(),
         ["needs", "--packages"] => {

@@ -19,7 +19,15 @@ const PROGRAMS: &[(&str, &str)] = &[
     ("mkswap", "util-linux"),
     ("fsfreeze", "util-linux"),
     ("fusermount3", "fuse3"),
+    ("findmnt", "util-linux"),
+    ("mountpoint", "util-linux"),
+    ("mount", "mount"),
+    ("losetup", "mount"),
+    ("xfs_growfs", "xfsprogs"),
 ];
+
+/// What `cargo xtask bench` takes besides; the gate counts instructions with the first.
+const MEASUREMENT: &[(&str, &str)] = &[("valgrind", "valgrind"), ("strace", "strace")];
 
 /// What the emulated machine of `cargo xtask test --kernels` takes, and nothing else does.
 const EMULATION: &[(&str, &str)] = &[
@@ -91,9 +99,7 @@ pub(crate) fn missing() -> Result<Vec<String>, Failure> {
         }
         Privilege::Ordinary => missing.push("root: run it with sudo, or as root in a virtual machine".into()),
     }
-    missing.extend(
-        missing_of(PROGRAMS).map(|(program, package)| format!("{program}: apt-get install {package}")),
-    );
+    missing.extend(named(missing_of(PROGRAMS)));
     for (device, remedy) in DEVICES {
         if let Err(e) = File::options().read(true).write(true).open(device) {
             missing.push(format!("{device} ({e}): {remedy}"));
@@ -104,12 +110,13 @@ pub(crate) fn missing() -> Result<Vec<String>, Failure> {
 
 /// Prints every need and whether it is met; fails where one is not.
 pub(crate) fn report() -> Result<(), Failure> {
-    for (program, package) in PROGRAMS.iter().chain(EMULATION) {
+    for (program, package) in PROGRAMS.iter().chain(EMULATION).chain(MEASUREMENT) {
         let place = find(program).map_or("missing".to_owned(), |path| path.display().to_string());
         println!("{program:<18} {package:<12} {place}");
     }
     let mut missing = missing()?;
     missing.extend(missing_for_emulation());
+    missing.extend(named(missing_of(MEASUREMENT)));
     if missing.is_empty() {
         println!("nothing is missing");
         return Ok(());
@@ -118,8 +125,8 @@ pub(crate) fn report() -> Result<(), Failure> {
 }
 
 pub(crate) fn print_packages() {
-    let packages: BTreeSet<&str> =
-        missing_of(PROGRAMS).chain(missing_of(EMULATION)).map(|(_, package)| package).collect();
+    let all = missing_of(PROGRAMS).chain(missing_of(EMULATION)).chain(missing_of(MEASUREMENT));
+    let packages: BTreeSet<&str> = all.map(|(_, package)| package).collect();
     for package in packages {
         println!("{package}");
     }
@@ -127,8 +134,23 @@ pub(crate) fn print_packages() {
 
 /// What is missing for the tests on other kernels, one line a thing; neither root nor a device is needed.
 pub(crate) fn missing_for_emulation() -> Vec<String> {
-    let both = missing_of(PROGRAMS).chain(missing_of(EMULATION));
-    both.map(|(program, package)| format!("{program}: apt-get install {package}")).collect()
+    named(missing_of(PROGRAMS).chain(missing_of(EMULATION))).collect()
+}
+
+/// What is missing to measure, one line a thing: what the privileged tests need, and a little more.
+pub(crate) fn missing_to_measure() -> Result<Vec<String>, Failure> {
+    let mut missing = missing()?;
+    missing.extend(named(missing_of(MEASUREMENT)));
+    Ok(missing)
+}
+
+/// What is missing to count instructions: the gate does no more of it.
+pub(crate) fn missing_to_count() -> Vec<String> {
+    named(missing_of(&MEASUREMENT[..1])).collect()
+}
+
+fn named(missing: impl Iterator<Item = (&'static str, &'static str)>) -> impl Iterator<Item = String> {
+    missing.map(|(program, package)| format!("{program}: apt-get install {package}"))
 }
 
 fn missing_of(

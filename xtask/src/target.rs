@@ -13,8 +13,8 @@ pub(crate) fn static_dir() -> Result<PathBuf, Failure> {
     Ok(dir()?.join("static"))
 }
 
-/// This program lies in `<target>/debug/`, wherever the user put the target folder.
-fn dir() -> Result<PathBuf, Failure> {
+/// Where cargo builds: this program lies in `<target>/debug/`, wherever the user put the target folder.
+pub(crate) fn dir() -> Result<PathBuf, Failure> {
     let exe = std::env::current_exe()?;
     let target = exe.parent().and_then(Path::parent);
     target

@@ -136,6 +136,12 @@ pub(crate) fn bytes(device: &BlockDevice, range: Range<u64>) -> Result<Vec<u8>, 
     windows::bytes(device, range)
 }
 
+/// What a probe of the device reads.
+#[cfg(any(test, feature = "testing"))]
+pub(crate) fn reads(device: &BlockDevice) -> Vec<Range<u64>> {
+    windows::recorded(|| drop(device.probe()))
+}
+
 /// The parts of a device whose content names it.
 pub(crate) fn ends(size: u64) -> [Range<u64>; 2] {
     windows::ends(size)

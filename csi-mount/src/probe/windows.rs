@@ -178,7 +178,23 @@ fn forget_cache(device: &BlockDevice) -> io::Result<()> {
     Ok(())
 }
 
+#[cfg(any(test, feature = "testing"))]
+thread_local! {
+    /// What this thread read, while it is recorded.
+    static READS: std::cell::RefCell<Option<Vec<Range<u64>>>> = const { std::cell::RefCell::new(None) };
+}
+
+/// What is read meanwhile.
+#[cfg(any(test, feature = "testing"))]
+pub(super) fn recorded(run: impl FnOnce()) -> Vec<Range<u64>> {
+    READS.set(Some(Vec::new()));
+    run();
+    READS.take().unwrap_or_default()
+}
+
 fn read_range(device: &BlockDevice, range: &Range<u64>) -> Result<Vec<u8>, Unread> {
+    #[cfg(any(test, feature = "testing"))]
+    READS.with_borrow_mut(|reads| reads.as_mut().map(|reads| reads.push(range.clone())));
     let length = usize::try_from(range.end - range.start).unwrap_or(usize::MAX);
     // A direct read wants aligned memory: some room before, so that an aligned part of it is long enough.
     let mut memory = vec![0u8; length + ALIGN as usize];

@@ -142,12 +142,13 @@ pub(crate) struct StatMount {
 
 /// Asks about the mount of that unique id. None when the kernel can't tell all of it (before Linux 6.13).
 pub(crate) fn statmount(unique_id: u64) -> io::Result<Option<StatMount>> {
-    let needed = SB_BASIC | MNT_BASIC | FS_TYPE | MNT_OPTS | SB_SOURCE;
+    // Of options it says nothing where there are none, as on a plain tmpfs. A kernel that tells the source tells them.
+    let needed = SB_BASIC | MNT_BASIC | FS_TYPE | SB_SOURCE;
     let request = MountIdRequest {
         size: size_of::<MountIdRequest>() as u32,
         spare: 0,
         id: unique_id,
-        wanted: needed | FS_SUBTYPE,
+        wanted: needed | FS_SUBTYPE | MNT_OPTS,
     };
     // Of u64, so that it is aligned for the struct at its start.
     let mut buffer = vec![0_u64; BUFFER / size_of::<u64>()];
@@ -166,14 +167,15 @@ pub(crate) fn statmount(unique_id: u64) -> io::Result<Option<StatMount>> {
         let text = bytes.get(HEAD + offset as usize..).and_then(|text| CStr::from_bytes_until_nul(text).ok());
         text.map(|text| text.to_bytes().to_vec()).unwrap_or_default()
     };
+    let told = |what: u64, offset: u32| (head.mask & what != 0).then(|| string(offset));
     Ok(Some(StatMount {
         device: (head.device_major, head.device_minor),
         parent: head.old_parent_id.into(),
         attributes: head.attributes,
         is_super_read_only: head.super_flags & SUPER_READ_ONLY != 0,
         fs_type: string(head.fs_type),
-        fs_subtype: (head.mask & FS_SUBTYPE != 0).then(|| string(head.fs_subtype)),
+        fs_subtype: told(FS_SUBTYPE, head.fs_subtype),
         source: string(head.source),
-        options: SuperOptions::new(string(head.options)),
+        options: SuperOptions::new(told(MNT_OPTS, head.options).unwrap_or_default()),
     }))
 }

@@ -1,0 +1,171 @@
+//! How contestants are measured: taking turns, or once each to see that they work.
+
+use std::time::{Duration, Instant};
+
+use crate::Contestant;
+
+/// Measures the contestants of one subject at one size.
+pub trait Engine {
+    /// Measures them.
+    fn compare(&mut self, contestants: &mut [Contestant<'_>]);
+}
+
+/// Each once.
+#[derive(Debug)]
+pub struct Once;
+
+impl Engine for Once {
+    fn compare(&mut self, contestants: &mut [Contestant<'_>]) {
+        for contestant in contestants {
+            contestant.run(1);
+        }
+    }
+}
+
+/// How long to measure.
+#[derive(Debug, Clone, Copy)]
+pub struct Limits {
+    /// No new round begins after this.
+    pub time: Duration,
+    /// At least so many rounds, whatever the time.
+    pub least_rounds: usize,
+    /// At most so many.
+    pub most_rounds: usize,
+}
+
+/// What one contestant took.
+#[derive(Debug)]
+pub struct Taken {
+    /// Its name.
+    pub name: &'static str,
+    /// Its kind.
+    pub kind: crate::Kind,
+    /// How many times it ran in a round.
+    pub times: u64,
+    /// Nanoseconds for one time, a value a round; the rounds of all contestants are the same ones, but one that is slow
+    /// takes part in the first ones only.
+    pub nanoseconds: Vec<f64>,
+}
+
+/// All contestants take turns in short rounds, each round in another random order.
+#[derive(Debug)]
+pub struct Interleaved {
+    limits: Limits,
+    random: Random,
+    /// What was measured.
+    pub taken: Vec<Taken>,
+}
+
+/// How long a contestant's turn is to be: long enough for the clock, short enough that the machine does not change.
+const TURN: Duration = Duration::from_millis(2);
+/// A turn whose untimed part is this long is not made longer.
+const LONG_TURN: Duration = Duration::from_millis(8);
+
+impl Interleaved {
+    /// Within these limits; the seed makes the order of turns.
+    pub fn new(limits: Limits, seed: u64) -> Self {
+        Self { limits, random: Random(seed | 1), taken: Vec::new() }
+    }
+}
+
+impl Engine for Interleaved {
+    fn compare(&mut self, contestants: &mut [Contestant<'_>]) {
+        let begun = Instant::now();
+        let (mut slow, mut all_taken) = (Vec::new(), Vec::new());
+        for contestant in contestants.iter_mut() {
+            let begun = Instant::now();
+            let times = times_of_a_turn(contestant);
+            slow.push(times == 1 && begun.elapsed() > self.limits.time / 20);
+            let (name, kind) = (contestant.name, contestant.kind);
+            all_taken.push(Taken { name, kind, times, nanoseconds: Vec::new() });
+        }
+        self.taken = all_taken;
+        let mut order: Vec<usize> = (0..contestants.len()).collect();
+        for round in 0..self.limits.most_rounds {
+            if round >= self.limits.least_rounds && begun.elapsed() > self.limits.time {
+                break;
+            }
+            self.random.shuffle(&mut order);
+            for &at in &order {
+                let taken = &mut self.taken[at];
+                if round >= self.limits.least_rounds && slow[at] {
+                    continue;
+                }
+                let time = contestants[at].run(taken.times);
+                taken.nanoseconds.push(time.as_nanos() as f64 / taken.times as f64);
+            }
+        }
+    }
+}
+
+/// Warms up too.
+fn times_of_a_turn(contestant: &mut Contestant<'_>) -> u64 {
+    let mut times = 1;
+    loop {
+        let begun = Instant::now();
+        let timed = contestant.run(times);
+        if timed >= TURN || begun.elapsed() >= LONG_TURN || times > 1 << 24 {
+            return times;
+        }
+        times *= 2;
+    }
+}
+
+/// Xorshift: orders need no better.
+#[derive(Debug)]
+struct Random(u64);
+
+impl Random {
+    fn shuffle<T>(&mut self, items: &mut [T]) {
+        for last in (1..items.len()).rev() {
+            self.0 ^= self.0 << 13;
+            self.0 ^= self.0 >> 7;
+            self.0 ^= self.0 << 17;
+            items.swap(last, (self.0 % (last as u64 + 1)) as usize);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn limits(least_rounds: usize) -> Limits {
+        Limits { time: Duration::ZERO, least_rounds, most_rounds: 100 }
+    }
+
+    #[test]
+    fn a_slow_one_stops_after_the_least_rounds() {
+        let slow = |_| {
+            std::thread::sleep(Duration::from_millis(20));
+            Duration::from_millis(20)
+        };
+        let limits = Limits { time: Duration::from_millis(300), least_rounds: 2, most_rounds: 10 };
+        let mut engine = Interleaved::new(limits, 1);
+        engine.compare(&mut [
+            Contestant::bare("fast", Duration::from_millis),
+            Contestant::program("slow", slow),
+        ]);
+        assert_eq!(engine.taken.iter().map(|taken| taken.nanoseconds.len()).collect::<Vec<_>>(), [10, 2]);
+    }
+
+    #[test]
+    fn all_take_part_in_every_round() {
+        let fast = |times| Duration::from_nanos(1000 * times);
+        let slow = |times| Duration::from_millis(5 * times);
+        let mut engine = Interleaved::new(limits(7), 1);
+        engine.compare(&mut [Contestant::ours("fast", fast), Contestant::bare("slow", slow)]);
+        assert_eq!(engine.taken[0].nanoseconds, [1000.0; 7]);
+        assert_eq!((engine.taken[1].nanoseconds.as_slice(), engine.taken[1].times), ([5e6; 7].as_slice(), 1));
+    }
+
+    #[test]
+    fn a_shuffle_keeps_all_and_changes_the_order() {
+        let mut items: Vec<u32> = (0..50).collect();
+        let before = items.clone();
+        Random(77).shuffle(&mut items);
+        assert_ne!(items, before);
+        items.sort_unstable();
+        assert_eq!(items, before);
+    }
+}

@@ -1,0 +1,103 @@
+//! A driver's volumes: made, published, and gone again.
+
+use std::fs;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use csi_proto::v1;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::{Value, json};
+use v1::controller_client::ControllerClient;
+use v1::node_client::NodeClient;
+use v1::volume_capability::{AccessMode, AccessType, MountVolume};
+
+use super::Running;
+
+fn capability() -> v1::VolumeCapability {
+    v1::VolumeCapability {
+        access_mode: Some(AccessMode { mode: 1 }),
+        access_type: Some(AccessType::Mount(MountVolume::default())),
+    }
+}
+
+/// Volumes' whole lives, of four calls each, until there were so many calls; what the process takes right afterwards.
+pub(super) fn live(running: &Running<'_>, calls: u32) -> Value {
+    running.runtime.block_on(async {
+        let mut controller = ControllerClient::new(running.channel.clone());
+        for at in 0..calls / 4 {
+            let create = v1::CreateVolumeRequest {
+                name: format!("pvc-{at}"),
+                volume_capabilities: vec![capability()],
+                ..Default::default()
+            };
+            let made = controller.create_volume(create).await.expect("create").into_inner();
+            let volume_id = made.volume.expect("a volume").volume_id;
+            publish_and_back(running, &volume_id, 1).await;
+            let delete = v1::DeleteVolumeRequest { volume_id, ..Default::default() };
+            controller.delete_volume(delete).await.expect("delete");
+        }
+    });
+    let seen = running.seen();
+    json!({ "resident_kib": seen.resident_kib, "private_kib": seen.private_kib, "threads": seen.threads })
+}
+
+async fn publish_and_back(running: &Running<'_>, volume_id: &str, times: u32) {
+    let mut node = NodeClient::new(running.channel.clone());
+    let target_path = running.root.with_file_name("target").display().to_string();
+    for _ in 0..times {
+        let publish = v1::NodePublishVolumeRequest {
+            volume_id: volume_id.to_owned(),
+            target_path: target_path.clone(),
+            volume_capability: Some(capability()),
+            readonly: true,
+            ..Default::default()
+        };
+        node.node_publish_volume(publish).await.expect("publish");
+        let target_path = target_path.clone();
+        let unpublish = v1::NodeUnpublishVolumeRequest { volume_id: volume_id.to_owned(), target_path };
+        node.node_unpublish_volume(unpublish).await.expect("unpublish");
+    }
+}
+
+const TIMES: u32 = 200;
+
+/// Context switches and system calls of a publish with its unpublish; the latter if strace is there to count them.
+pub(super) fn publish(running: &Running<'_>) -> Value {
+    let volume_id = running.runtime.block_on(async {
+        let create = v1::CreateVolumeRequest {
+            name: "counted".to_owned(),
+            volume_capabilities: vec![capability()],
+            ..Default::default()
+        };
+        let mut controller = ControllerClient::new(running.channel.clone());
+        let made = controller.create_volume(create).await.expect("create").into_inner();
+        made.volume.expect("a volume").volume_id
+    });
+    let times = |times| running.runtime.block_on(publish_and_back(running, &volume_id, times));
+    // Threads that it needs are there from then on.
+    times(10);
+    let before = running.seen();
+    times(TIMES);
+    let after = running.seen();
+    let per_pair = |count: u64| count as f64 / f64::from(TIMES);
+    json!({
+        "context_switches": per_pair(after.switches - before.switches),
+        "cpu_us": per_pair((after.cpu - before.cpu).as_micros() as u64),
+        "system_calls": counted_calls(running, || times(TIMES)).map(per_pair),
+    })
+}
+
+/// The system calls of the process and its children while `work` is done.
+fn counted_calls(running: &Running<'_>, work: impl FnOnce()) -> Option<u64> {
+    let table = running.root.with_file_name("strace");
+    let mut strace = Command::new("strace");
+    strace.args(["-f", "-c", "-U", "calls,name", "-p", &running.child.id().to_string(), "-o"]).arg(&table);
+    let mut strace = strace.stdin(Stdio::null()).stderr(Stdio::null()).spawn().ok()?;
+    std::thread::sleep(Duration::from_millis(500));
+    work();
+    kill(Pid::from_raw(strace.id() as i32), Signal::SIGINT).expect("stop strace");
+    strace.wait().expect("strace");
+    let text = fs::read_to_string(table).ok()?;
+    text.lines().rev().find_map(|line| line.trim().strip_suffix("total")?.trim().parse().ok())
+}

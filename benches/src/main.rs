@@ -1,0 +1,97 @@
+//! The program behind `cargo xtask bench`, which starts it once for each run: a process of its own for each subject, so
+//! that no run is influenced by what another left in memory. Its results are JSON, one value to a line.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use benches::footprint::{self, Plan};
+use benches::{ALL, Interleaved, Limits, counted, enter_namespace};
+use serde_json::json;
+
+const HELP: &str = "\
+The program behind `cargo xtask bench`, which says more and does more with the results.
+
+Usage: bench <command>
+
+  list                                     every subject and size, and all that is counted, as JSON
+  compare SUBJECT SIZE MILLISECONDS LEAST SEED
+                                           measures a subject at a size: rounds in which all contestants take turns,
+                                           at least LEAST of them, and none begun after MILLISECONDS
+  count NAME TIMES                         does so many times what is counted by valgrind
+  footprint PROGRAM STARTS CALLS SECONDS   measures the process of a driver
+";
+
+fn list() {
+    let subjects = ALL
+        .iter()
+        .map(|subject| json!({ "name": subject.name, "unit": subject.unit, "sizes": subject.sizes }))
+        .collect::<Vec<_>>();
+    let counted = counted::ALL.iter().map(|counted| json!({ "name": counted.name, "times": counted.times }));
+    let counted: Vec<_> = counted.collect();
+    println!("{}", json!({ "subjects": subjects, "counted": counted }));
+}
+
+fn compare(subject: &str, size: usize, limits: Limits, seed: u64) -> Option<()> {
+    let subject = ALL.iter().find(|known| known.name == subject)?;
+    enter_namespace();
+    let mut engine = Interleaved::new(limits, seed);
+    subject.run(size, &mut engine);
+    let contestants = engine
+        .taken
+        .iter()
+        .map(|taken| {
+            json!({
+                "name": taken.name,
+                "kind": taken.kind.name(),
+                "times": taken.times,
+                "nanoseconds": taken.nanoseconds,
+            })
+        })
+        .collect::<Vec<_>>();
+    println!("{}", json!({ "contestants": contestants }));
+    Some(())
+}
+
+fn run(arguments: &[&str]) -> Option<()> {
+    match *arguments {
+        ["list"] => list(),
+        ["compare", subject, size, milliseconds, least, seed] => {
+            let limits = Limits {
+                time: Duration::from_millis(milliseconds.parse().ok()?),
+                least_rounds: least.parse().ok()?,
+                most_rounds: 1000,
+            };
+            compare(subject, size.parse().ok()?, limits, seed.parse().ok()?)?;
+        }
+        ["count", name, times] => {
+            counted::ALL.iter().find(|counted| counted.name == name)?.run(times.parse().ok()?);
+        }
+        ["footprint", program, starts, calls, seconds] => {
+            enter_namespace();
+            let plan = Plan {
+                starts: starts.parse().ok()?,
+                calls: calls.parse().ok()?,
+                idle: Duration::from_secs_f64(seconds.parse().ok()?),
+            };
+            println!("{}", footprint::measure(program.as_ref(), plan));
+        }
+        _ => return None,
+    }
+    Some(())
+}
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    if matches!(arguments.as_slice(), ["help" | "--help" | "-h"]) {
+        print!("{HELP}");
+        return ExitCode::SUCCESS;
+    }
+    match run(&arguments) {
+        Some(()) => ExitCode::SUCCESS,
+        None => {
+            eprint!("{HELP}");
+            ExitCode::from(2)
+        }
+    }
+}

@@ -1,0 +1,149 @@
+//! What is on a device, putting a filesystem on it, and loop devices.
+
+use std::fs::File;
+use std::ops::Range;
+use std::os::fd::AsFd as _;
+use std::path::Path;
+
+use csi_mount::{BlankProof, BlockDevice, Filesystem, Format, LoopDevice, LoopOptions, Probe, testing};
+use rustix::fs::{Mode, OFlags};
+
+use crate::place::{Image, Place};
+use crate::{Bench, Contestant, each, looped, program};
+
+/// The ranges that the prober reads of a device, read with nothing else done. Each as the
+/// prober does: past the page cache, into memory that is new.
+fn bare_reads(device: &Path, reads: &[Range<u64>]) {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::DIRECT;
+    let device = rustix::fs::open(device, flags, Mode::empty()).expect("open");
+    for range in reads {
+        let length = (range.end - range.start) as usize;
+        let mut memory = vec![0; length + ALIGN];
+        let lead = memory.as_ptr().align_offset(ALIGN);
+        let mut done = 0;
+        while done < length {
+            let at = range.start + done as u64;
+            let count = rustix::io::pread(device.as_fd(), &mut memory[lead + done..lead + length], at);
+            done += count.expect("read");
+        }
+    }
+}
+
+const ALIGN: usize = 4096;
+
+fn probe(bench: &mut Bench<'_>, image: &Image, check: fn(&Probe<'_>) -> bool) {
+    let reads = testing::probe_reads(&image.open());
+    let ours = || {
+        let device = BlockDevice::open(image.path()).expect("open");
+        let found = device.probe();
+        assert!(check(&found), "{found}");
+    };
+    // It ends with 2 where it finds nothing, which is not a failure here.
+    let blkid = || {
+        let mut blkid = std::process::Command::new("blkid");
+        blkid.arg("-p").arg(image.path()).output().expect("blkid");
+    };
+    bench.compare([
+        Contestant::bare("the same reads", looped(|| bare_reads(image.path(), &reads))),
+        Contestant::ours("probe", looped(ours)),
+        Contestant::program("blkid(8)", looped(blkid)),
+    ]);
+}
+
+pub(super) fn probe_blank(bench: &mut Bench<'_>, mebibytes: usize) {
+    let place = Place::new();
+    let image = Image::new(&place, "image", mebibytes as u64);
+    probe(bench, &image, |found| matches!(found, Probe::Blank(_)));
+}
+
+pub(super) fn probe_ext4(bench: &mut Bench<'_>, _: usize) {
+    let place = Place::new();
+    let image = Image::with_filesystem(&place, "mkfs.ext4", 64);
+    probe(bench, &image, |found| found.filesystem() == Some(Filesystem::Ext4));
+}
+
+pub(super) fn probe_xfs(bench: &mut Bench<'_>, _: usize) {
+    let place = Place::new();
+    let image = Image::with_filesystem(&place, "mkfs.xfs", 300);
+    probe(bench, &image, |found| found.filesystem() == Some(Filesystem::Xfs));
+}
+
+pub(super) fn probe_random(bench: &mut Bench<'_>, _: usize) {
+    let place = Place::new();
+    let image = Image::new(&place, "image", 64);
+    image.scramble();
+    probe(bench, &image, |found| matches!(found, Probe::UnknownData { .. }));
+}
+
+fn blank(device: &BlockDevice) -> BlankProof<'_> {
+    match device.probe() {
+        Probe::Blank(proof) => proof,
+        other => panic!("the device holds {other}"),
+    }
+}
+
+pub(super) fn format(bench: &mut Bench<'_>, mebibytes: usize) {
+    let place = Place::new();
+    let prepare = || Image::new(&place, "image", mebibytes as u64);
+    let ours = |image: Image| {
+        let device = image.open();
+        Format::new(Filesystem::Ext4).run(blank(&device)).expect("format");
+        drop(device);
+        image
+    };
+    let arguments = ["-q", "-F", "-m", "0", "-E", "nodiscard"].map(Path::new);
+    let mkfs = |image: Image| {
+        program("mkfs.ext4", arguments.into_iter().chain([image.path()]));
+        image
+    };
+    // No system call makes a filesystem: the program alone is what there is to compare with.
+    bench.compare([
+        Contestant::bare("mkfs.ext4 alone", each(prepare, mkfs, drop)),
+        Contestant::ours("probe, Format", each(prepare, ours, drop)),
+    ]);
+}
+
+fn image_file(place: &Place) -> std::path::PathBuf {
+    let path = place.path("image");
+    File::create(&path).and_then(|file| file.set_len(64 << 20)).expect("make an image");
+    path
+}
+
+fn attach_by_program(file: &Path) -> String {
+    let mut losetup = std::process::Command::new("losetup");
+    let output = losetup.args(["--find", "--show"]).arg(file).output().expect("losetup");
+    assert!(output.status.success(), "losetup: {}", output.status);
+    String::from_utf8_lossy(&output.stdout).trim_end().to_owned()
+}
+
+fn attach(file: &Path) -> LoopDevice {
+    LoopDevice::attach(file, &LoopOptions::new()).expect("attach")
+}
+
+pub(super) fn loop_attach(bench: &mut Bench<'_>, _: usize) {
+    let place = Place::new();
+    let file = image_file(&place);
+    let detach = |device: LoopDevice| device.detach().expect("detach");
+    bench.compare([
+        Contestant::ours("LoopDevice::attach", each(|| (), |()| attach(&file), detach)),
+        Contestant::program(
+            "losetup(8)",
+            each(|| (), |()| attach_by_program(&file), |node| program("losetup", ["--detach", &node])),
+        ),
+    ]);
+}
+
+pub(super) fn loop_detach(bench: &mut Bench<'_>, _: usize) {
+    let place = Place::new();
+    let file = image_file(&place);
+    bench.compare([
+        Contestant::ours(
+            "LoopDevice::detach",
+            each(|| attach(&file), |device| device.detach().expect("detach"), |()| ()),
+        ),
+        Contestant::program(
+            "losetup(8)",
+            each(|| attach_by_program(&file), |node| program("losetup", ["--detach", &node]), |()| ()),
+        ),
+    ]);
+}

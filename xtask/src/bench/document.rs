@@ -1,0 +1,135 @@
+//! docs/benchmarks.md: what was measured goes between two marks, the words around them are somebody's.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+use super::goals::Verdict;
+use super::record::Record;
+use super::{chart, table};
+use crate::Failure;
+
+const BEGIN: &str = "<!-- measured: written by `cargo xtask bench` -->";
+const END: &str = "<!-- end of what was measured -->";
+
+/// Writes the document, its charts and the record; which files these are.
+pub(crate) fn write(root: &Path, record: &Record, verdicts: &[Verdict]) -> Result<Vec<PathBuf>, Failure> {
+    let docs = root.join("docs");
+    let path = docs.join("benchmarks.md");
+    let text =
+        fs::read_to_string(&path).map_err(|error| Failure::new(format!("{}: {error}", path.display())))?;
+    let text = between_marks(&text, &measured(record, verdicts))
+        .ok_or_else(|| Failure::new(format!("{} has not both marks:\n{BEGIN}\n{END}", path.display())))?;
+    let files = [
+        (path, text),
+        (docs.join("benchmarks.svg"), chart::bars(record)),
+        (docs.join("benchmarks-scale.svg"), chart::scale(record)),
+        (docs.join("benchmarks.json"), record.to_json()?),
+    ];
+    files
+        .into_iter()
+        .map(|(path, text)| {
+            fs::write(&path, text)?;
+            Ok(path)
+        })
+        .collect()
+}
+
+/// The text with this between its marks; none where it has not both.
+fn between_marks(text: &str, measured: &str) -> Option<String> {
+    let (before, rest) = text.split_once(BEGIN)?;
+    let (_, after) = rest.split_once(END)?;
+    Some(format!("{before}{BEGIN}\n\n{measured}\n{END}{after}"))
+}
+
+fn measured(record: &Record, verdicts: &[Verdict]) -> String {
+    let mut out = String::new();
+    let reached = verdicts.iter().filter(|verdict| verdict.is_reached).count();
+    let _ = writeln!(out, "## Limits\n\n{reached} of {} are kept.\n", verdicts.len());
+    out.push_str(&table::goals_in_markdown(verdicts));
+    out.push_str("\n## Side by side\n\n![Times as multiples of the bare work](benchmarks.svg)\n\n");
+    let _ = writeln!(
+        out,
+        "Median time, and the ratio to the bare work (to ours where there is none) with its quartiles; rounds of {} runs.\n",
+        record.repeats
+    );
+    out.push_str(&table::in_markdown(record));
+    out.push_str("\n## As the work grows\n\n![Time by size](benchmarks-scale.svg)\n");
+    out.push_str(&footprint(record));
+    out.push_str(&instructions(record));
+    out.push_str("\n## Machine\n\n| | |\n|---|---|\n");
+    for (name, value) in &record.machine {
+        let _ = writeln!(out, "| {name} | {value} |");
+    }
+    out
+}
+
+/// Where a number of the footprint is in what `bench footprint` tells, and what it is.
+const NUMBERS: [(&str, &str); 14] = [
+    ("bytes", "size of the stripped, static program, bytes"),
+    ("first_probe_ms/median", "from start to the first answered Probe, ms"),
+    ("idle/resident_kib", "resident, idle, KiB"),
+    ("idle/private_kib", "of it private, KiB"),
+    ("idle/threads", "threads, idle"),
+    ("idle/wakeups", "wake-ups while idle"),
+    ("idle/cpu_us", "processor time while idle, µs"),
+    ("after_calls/resident_kib", "resident after 10,000 calls, KiB"),
+    ("after_calls/threads", "threads after 10,000 calls"),
+    ("idle_after_calls/resident_kib", "resident 10 s later, KiB"),
+    ("idle_after_calls/wakeups", "wake-ups while idle then"),
+    ("publish/context_switches", "context switches of a publish and its unpublish"),
+    ("publish/cpu_us", "processor time of both, µs"),
+    ("publish/system_calls", "system calls of both"),
+];
+
+fn footprint(record: &Record) -> String {
+    let mut out =
+        "\n## Footprint of a driver's process\n\n| | `dirs` | tonic alone |\n|---|---|---|\n".to_owned();
+    let cell = |program: &str, path: &str| {
+        let found = record.footprint.get(program)?;
+        let value = path.split('/').try_fold(found, |value, key| value.get(key)).and_then(Value::as_f64)?;
+        Some(format!("{}", (value * 100.0).round() / 100.0))
+    };
+    for (path, what) in NUMBERS {
+        let [dirs, bare] = ["dirs", "bare"].map(|program| cell(program, path).unwrap_or_default());
+        let _ = writeln!(out, "| {what} | {dirs} | {bare} |");
+    }
+    out
+}
+
+fn instructions(record: &Record) -> String {
+    let mut out = "\n## Instructions\n\n| | of one time |\n|---|---|\n".to_owned();
+    for (name, count) in &record.instructions {
+        let _ = writeln!(out, "| {name} | {count} |");
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bench::goals;
+    use crate::bench::record::tests::record;
+
+    #[test]
+    fn only_what_is_between_the_marks_is_replaced() {
+        let text = format!("a\n{BEGIN}\nold\n{END}\nb\n");
+        assert_eq!(between_marks(&text, "new\n"), Some(format!("a\n{BEGIN}\n\nnew\n\n{END}\nb\n")));
+        assert_eq!(between_marks("a\n", "new"), None);
+    }
+
+    #[test]
+    fn a_document_has_all_its_parts() {
+        let mut record = record("publish read-only", 1000, &[2.0]);
+        record.footprint.insert("dirs".to_owned(), serde_json::json!({ "bytes": 123_456, "publish": {} }));
+        record.instructions.insert("read-request".to_owned(), 777);
+        let text = measured(&record, &goals::judge(&record));
+        for part in
+            ["**missed**", "| 123456 |  |", "| read-request | 777 |", "publish read-only, 1000 mounts"]
+        {
+            assert!(text.contains(part), "{part} in {text}");
+        }
+    }
+}

@@ -1,0 +1,171 @@
+//! What the toolkit is to cost at most, and whether it does.
+
+use serde_json::Value;
+
+use super::record::{Record, Subject};
+
+/// A limit.
+enum Goal {
+    /// Ours takes at most so many times what the bare work takes.
+    AtMost(&'static str, u64, f64),
+    /// Ours is at least so many times faster than each of this kind.
+    Faster(&'static str, u64, &'static str, f64),
+    /// Ours takes the same at both sizes, within this part of it.
+    Flat(&'static str, u64, u64, f64),
+    /// From the first size to the second, ours gains at least this part of what the bare work gains.
+    Scales(&'static str, u64, u64, f64),
+    /// A number of the footprint, in this unit, at most.
+    Footprint(&'static str, &'static str, f64),
+}
+
+use Goal::{AtMost, Faster, Flat, Footprint, Scales};
+
+const GOALS: &[Goal] = &[
+    AtMost("publish read-only", 1000, 1.5),
+    Faster("publish read-only", 1000, "program", 100.0),
+    AtMost("mount_state", 10, 2.0),
+    AtMost("mount_state", 10_000, 2.0),
+    Flat("mount_state", 10, 10_000, 0.2),
+    AtMost("table of mounts", 10_000, 1.25),
+    Faster("table of mounts", 10_000, "crate", 1.0),
+    AtMost("probe blank", 64, 2.0),
+    AtMost("probe blank", 10_240, 2.0),
+    AtMost("probe ext4", 0, 2.0),
+    AtMost("probe xfs", 0, 2.0),
+    AtMost("probe random data", 0, 2.0),
+    Faster("probe blank", 10_240, "program", 50.0),
+    Faster("probe ext4", 0, "program", 50.0),
+    Faster("probe xfs", 0, "program", 50.0),
+    AtMost("stage to unstage", 0, 1.3),
+    AtMost("rpc publish", 1, 1.25),
+    AtMost("rpc publish", 32, 1.25),
+    AtMost("rpc question", 1, 1.25),
+    Scales("rpc publish", 1, 32, 0.9),
+    Footprint("first_probe_ms/median", "ms to the first answer", 3.0),
+    Footprint("idle/resident_kib", "KiB resident, idle", 4096.0),
+    Footprint("after_calls/resident_kib", "KiB resident after 10,000 calls", 6144.0),
+    Footprint("bytes", "bytes of the stripped program", 4.0 * 1024.0 * 1024.0),
+    Footprint("idle/wakeups", "wake-ups while idle", 0.0),
+    Footprint("idle_after_calls/wakeups", "wake-ups while idle, after 10,000 calls", 0.0),
+];
+
+/// A limit beside what was measured.
+pub(crate) struct Verdict {
+    pub(crate) what: String,
+    pub(crate) wanted: String,
+    pub(crate) found: String,
+    pub(crate) is_reached: bool,
+}
+
+/// Of every goal that the record has numbers for.
+pub(crate) fn judge(record: &Record) -> Vec<Verdict> {
+    GOALS.iter().filter_map(|goal| verdict(goal, record)).collect()
+}
+
+fn verdict(goal: &Goal, record: &Record) -> Option<Verdict> {
+    match *goal {
+        AtMost(name, size, factor) => {
+            let subject = record.subject(name, size)?;
+            let ratio = &subject.ours()?.ratio;
+            Some(Verdict {
+                what: format!("{}, to the bare work", subject.title()),
+                wanted: format!("at most {factor}"),
+                found: format!("{:.2} [{:.2} – {:.2}]", ratio.median, ratio.low, ratio.high),
+                is_reached: ratio.median <= factor,
+            })
+        }
+        Faster(name, size, kind, factor) => {
+            let subject = record.subject(name, size)?;
+            let each: Vec<_> = subject.of_kind(kind).collect();
+            let least = each.iter().map(|other| other.to_ours.median).fold(f64::INFINITY, f64::min);
+            let list = each.iter().map(|other| format!("{} {:.1}", other.name, other.to_ours.median));
+            Some(Verdict {
+                what: format!("{}, {kind} to ours", subject.title()),
+                wanted: if factor > 1.0 { format!("at least {factor}") } else { "more than 1".to_owned() },
+                found: list.collect::<Vec<_>>().join(", "),
+                is_reached: least.is_finite() && if factor > 1.0 { least >= factor } else { least > factor },
+            })
+        }
+        Flat(name, first, last, part) => {
+            let (first, last) = (record.subject(name, first)?, record.subject(name, last)?);
+            let times = [first, last].map(|subject| Some(subject.ours()?.nanoseconds.median));
+            let ratio = times[1]? / times[0]?;
+            Some(Verdict {
+                what: format!("{name}, at {} {} to at {}", last.size, last.unit, first.size),
+                wanted: format!("{} to {}", 1.0 - part, 1.0 + part),
+                found: format!("{ratio:.2}"),
+                is_reached: (ratio - 1.0).abs() <= part,
+            })
+        }
+        Scales(name, first, last, part) => {
+            let (first, last) = (record.subject(name, first)?, record.subject(name, last)?);
+            let gain = |kind: &str| {
+                let of = |subject: &Subject| subject.of_kind(kind).next().map(|one| one.nanoseconds.median);
+                Some(of(first)? / of(last)?)
+            };
+            let (ours, bare) = (gain("ours")?, gain("bare")?);
+            Some(Verdict {
+                what: format!(
+                    "{name}, calls a second of {} {} to those of {}",
+                    last.size, last.unit, first.size
+                ),
+                wanted: format!("at least {part} of the bare server's"),
+                found: format!("{ours:.2}, the bare server's {bare:.2}"),
+                is_reached: ours >= bare * part,
+            })
+        }
+        Footprint(path, unit, most) => {
+            let dirs = record.footprint.get("dirs")?;
+            let found =
+                path.split('/').try_fold(dirs, |value, key| value.get(key)).and_then(Value::as_f64)?;
+            Some(Verdict {
+                what: format!("process of `dirs`: {unit}"),
+                wanted: format!("at most {most}"),
+                found: format!("{}", (found * 100.0).round() / 100.0),
+                is_reached: found <= most,
+            })
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bench::record::tests::record;
+
+    #[test]
+    fn a_goal_is_reached_or_missed() {
+        let found = |ratio: f64| {
+            let verdicts = judge(&record("publish read-only", 1000, &[ratio]));
+            let reached: Vec<bool> = verdicts.iter().map(|verdict| verdict.is_reached).collect();
+            reached
+        };
+        // The program takes 300 times what the bare work takes.
+        assert_eq!(found(1.4), [true, true]);
+        assert_eq!(found(1.6), [false, true]);
+        assert_eq!(found(3.5), [false, false]);
+    }
+
+    #[test]
+    fn what_was_not_measured_is_not_judged() {
+        assert!(judge(&record("something else", 1, &[1.0])).is_empty());
+    }
+
+    #[test]
+    fn flat_is_the_same_at_both_sizes() {
+        let mut both = record("mount_state", 10, &[1.0]);
+        both.subjects.extend(record("mount_state", 10_000, &[1.3]).subjects);
+        let flat = judge(&both).into_iter().find(|verdict| verdict.wanted == "0.8 to 1.2").expect("judged");
+        assert!(!flat.is_reached && flat.found == "1.30", "{}", flat.found);
+    }
+
+    #[test]
+    fn the_footprint_is_of_the_driver() {
+        let mut record = record("x", 1, &[1.0]);
+        record
+            .footprint
+            .insert("dirs".to_owned(), serde_json::json!({ "bytes": 5e6, "idle": { "wakeups": 0 } }));
+        let verdicts = judge(&record);
+        assert_eq!(verdicts.iter().map(|verdict| verdict.is_reached).collect::<Vec<_>>(), [false, true]);
+    }
+}

@@ -1,0 +1,129 @@
+//! Instructions that the parsers and a call take: the same on a busy machine, so that what was made slower shows there.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use serde::Deserialize;
+
+use super::programs;
+use crate::step::timed;
+use crate::{Failure, needs};
+
+/// Relative to the workspace: what they were when someone last looked.
+const RECORDED: &str = "benches/instructions.json";
+/// A count may be so much above the recorded one: other compilers and C libraries differ by less.
+const TOLERANCE: f64 = 1.10;
+
+type Counts = BTreeMap<String, u64>;
+
+#[derive(Deserialize)]
+struct List {
+    counted: Vec<Counted>,
+}
+
+#[derive(Deserialize)]
+struct Counted {
+    name: String,
+    times: u64,
+}
+
+/// The step of the gate.
+pub(crate) fn check(root: &Path) -> Result<(), Failure> {
+    let bench = programs::bench(root)?;
+    timed("instructions of parsers and calls, beside those recorded", || compare(root, &bench))
+}
+
+/// Counts; compares, or records.
+pub(crate) fn run(root: &Path, record: bool) -> Result<(), Failure> {
+    let bench = programs::bench(root)?;
+    if !record {
+        return compare(root, &bench);
+    }
+    let counts = count(&bench)?;
+    fs::write(root.join(RECORDED), serde_json::to_string_pretty(&counts)? + "\n")?;
+    println!("written: {RECORDED}");
+    Ok(())
+}
+
+fn compare(root: &Path, bench: &Path) -> Result<(), Failure> {
+    let before: Counts = serde_json::from_slice(&fs::read(root.join(RECORDED))?)?;
+    let now = count(bench)?;
+    println!("\n{:<24}{:>14}{:>14}{:>9}", "instructions of one", "recorded", "now", "ratio");
+    for (name, count) in &now {
+        let recorded = before.get(name);
+        let ratio =
+            recorded.map_or("new".to_owned(), |recorded| format!("{:.3}", *count as f64 / *recorded as f64));
+        let recorded = recorded.map_or(String::new(), u64::to_string);
+        println!("{name:<24}{recorded:>14}{count:>14}{ratio:>9}");
+    }
+    match grown(&before, &now).as_slice() {
+        [] => Ok(()),
+        names => Err(Failure::new(format!(
+            "more instructions than recorded, by over a tenth: {}\nif that is meant: cargo xtask bench --instructions --record",
+            names.join(", ")
+        ))),
+    }
+}
+
+/// Those that take more than they may, and those of which nothing is recorded.
+fn grown<'n>(before: &Counts, now: &'n Counts) -> Vec<&'n str> {
+    let is_grown = |name: &String, count: u64| {
+        before.get(name).is_none_or(|recorded| count as f64 > *recorded as f64 * TOLERANCE)
+    };
+    now.iter().filter(|(name, count)| is_grown(name, **count)).map(|(name, _)| name.as_str()).collect()
+}
+
+/// Instructions of one time of each.
+pub(crate) fn count(bench: &Path) -> Result<Counts, Failure> {
+    let valgrind = needs::find("valgrind")
+        .ok_or_else(|| Failure::usage("valgrind, which counts instructions: apt-get install valgrind"))?;
+    let list = Command::new(bench).arg("list").output()?;
+    let list: List = serde_json::from_slice(&list.stdout)?;
+    let mut counts = Counts::new();
+    for counted in list.counted {
+        println!("instructions of {}", counted.name);
+        // What comes before and after the work is in both, and so in neither.
+        let more = counted.times * 3;
+        let few = collected(&valgrind, bench, &counted.name, counted.times)?;
+        let many = collected(&valgrind, bench, &counted.name, more)?;
+        counts.insert(counted.name, many.saturating_sub(few) / (more - counted.times));
+    }
+    Ok(counts)
+}
+
+fn collected(valgrind: &PathBuf, bench: &Path, name: &str, times: u64) -> Result<u64, Failure> {
+    let mut command = Command::new(valgrind);
+    command.args(["--tool=callgrind", "--callgrind-out-file=/dev/null"]).arg(bench);
+    let output = command.args(["count", name, &times.to_string()]).stdin(Stdio::null()).output()?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    parse(&said)
+        .filter(|_| output.status.success())
+        .ok_or_else(|| Failure::new(format!("{}: {command:?}\n{said}", output.status)))
+}
+
+/// From a line such as `==12== Collected : 51735`.
+fn parse(said: &str) -> Option<u64> {
+    said.lines().find_map(|line| line.split_once("Collected :")?.1.trim().parse().ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_callgrind_says() {
+        assert_eq!(parse("==12== Events    : Ir\n==12== Collected : 51735\n==12==\n"), Some(51_735));
+        assert_eq!(parse("valgrind: no such program"), None);
+    }
+
+    #[test]
+    fn only_what_grew_by_over_a_tenth_is_named() {
+        let counts =
+            |list: &[(&str, u64)]| list.iter().map(|(name, count)| ((*name).to_owned(), *count)).collect();
+        let before = counts(&[("same", 100), ("grown", 100), ("less", 100), ("gone", 1)]);
+        let now = counts(&[("same", 109), ("grown", 111), ("less", 50), ("new", 1)]);
+        assert_eq!(grown(&before, &now), ["grown", "new"]);
+    }
+}

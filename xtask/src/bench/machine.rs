@@ -1,0 +1,93 @@
+//! What the machine is, as far as times depend on it.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+/// Name and value of each thing, as a record has them.
+pub(crate) fn describe(root: &Path) -> Vec<(String, String)> {
+    let rows = [
+        ("processor", processor()),
+        ("memory", memory()),
+        ("kernel", first_line("/proc/sys/kernel/osrelease")),
+        ("system", system()),
+        ("commit", first_of(Command::new("git").args(["describe", "--always", "--dirty"]).current_dir(root))),
+        ("date", first_of(Command::new("date").args(["-u", "+%Y-%m-%d %H:%M UTC"]))),
+        ("load before", load()),
+        ("rustc", first_of(Command::new("rustc").arg("-V"))),
+        ("util-linux", first_of(Command::new("mount").arg("--version"))),
+        ("e2fsprogs", first_of(Command::new("mkfs.ext4").arg("-V"))),
+        ("xfsprogs", first_of(Command::new("mkfs.xfs").arg("-V"))),
+        ("crates", crates(root)),
+    ];
+    let known = rows.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?)));
+    known.collect()
+}
+
+fn first_line(path: &str) -> Option<String> {
+    fs::read_to_string(path).ok()?.lines().next().map(str::to_owned)
+}
+
+/// The first line that a program says, wherever it says it.
+fn first_of(command: &mut Command) -> Option<String> {
+    let output = command.output().ok()?;
+    let said = [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
+    said.iter().find_map(|text| text.lines().next().filter(|line| !line.is_empty()).map(str::to_owned))
+}
+
+fn value(path: &str, key: &str) -> Option<String> {
+    let text = fs::read_to_string(path).ok()?;
+    let line = text.lines().find(|line| line.starts_with(key))?;
+    Some(line.split_once(':')?.1.trim().to_owned())
+}
+
+fn processor() -> Option<String> {
+    let count = std::thread::available_parallelism().ok()?;
+    Some(format!("{}, {count} cores", value("/proc/cpuinfo", "model name")?))
+}
+
+fn memory() -> Option<String> {
+    let kib: u64 = value("/proc/meminfo", "MemTotal")?.split(' ').next()?.parse().ok()?;
+    Some(format!("{} GiB", (kib + (1 << 19)) >> 20))
+}
+
+fn system() -> Option<String> {
+    let text = fs::read_to_string("/etc/os-release").ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("PRETTY_NAME="))?;
+    Some(line.trim_matches('"').to_owned())
+}
+
+/// Of the last minute: one who reads the times sees how busy the machine was.
+fn load() -> Option<String> {
+    first_line("/proc/loadavg")?.split(' ').next().map(str::to_owned)
+}
+
+/// Those that are measured beside, with their versions.
+fn crates(root: &Path) -> Option<String> {
+    let lock = fs::read_to_string(root.join("Cargo.lock")).ok()?;
+    let version = |name: &str| {
+        let (_, rest) = lock.split_once(&format!("name = \"{name}\"\nversion = \""))?;
+        Some(format!("{name} {}", rest.split_once('"')?.0))
+    };
+    let names = ["procfs", "proc-mounts", "mountinfo", "sys-mount", "nix", "rustix", "tonic", "tokio"];
+    Some(names.into_iter().filter_map(version).collect::<Vec<_>>().join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_machine_has_a_kernel_and_the_crates_have_versions() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+        let rows = describe(root);
+        let value = |name: &str| rows.iter().find(|(row, _)| row == name).map(|(_, value)| value.as_str());
+        assert!(value("kernel").is_some_and(|kernel| kernel.contains('.')), "{rows:?}");
+        let crates = value("crates").expect("a lock file");
+        assert!(
+            ["procfs 0.", "proc-mounts ", "mountinfo ", "sys-mount "]
+                .iter()
+                .all(|name| crates.contains(name))
+        );
+    }
+}

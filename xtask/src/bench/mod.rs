@@ -1,0 +1,68 @@
+//! `cargo xtask bench`: everything that `benches/` measures, in random order, several times, as one record.
+//!
+//! The measuring is done by the program `bench` of that package, one process a run; here is what a run of runs takes:
+//! their order and repetition, the record, what it says of the goals, and how it is shown.
+
+mod chart;
+mod compare;
+mod document;
+mod goals;
+mod instructions;
+mod machine;
+mod options;
+mod programs;
+mod record;
+mod runs;
+mod statistics;
+mod table;
+
+use std::fs;
+use std::path::Path;
+use std::time::Instant;
+
+use crate::{Failure, needs, target};
+
+pub(crate) use instructions::check as check_instructions;
+pub(crate) use options::{HELP, Options};
+use record::Record;
+
+/// Where results lie that are not for the documents.
+const FOLDER: &str = "bench";
+
+pub(crate) fn run(root: &Path, options: &Options) -> Result<(), Failure> {
+    if let Options::Help = options {
+        print!("{HELP}");
+        return Ok(());
+    }
+    if let Options::Instructions { record } = options {
+        return instructions::run(root, *record);
+    }
+    let Options::Measure(plan) = options else { return Ok(()) };
+    // Before minutes are spent on what it can't be compared with.
+    let before = plan.compare.as_deref().map(Record::read).transpose()?;
+    let missing = needs::missing_to_measure()?;
+    if !missing.is_empty() {
+        return Err(Failure::usage(format!("this machine lacks:\n  {}", missing.join("\n  "))));
+    }
+    let programs = programs::build(root)?;
+    let begun = Instant::now();
+    let folder = target::dir()?.join(FOLDER);
+    let (record, failures) = runs::measure(root, &programs, plan, &folder)?;
+    let file = folder.join("latest.json");
+    fs::write(&file, record.to_json()?)?;
+
+    println!("\n{}", table::text(&record));
+    let verdicts = goals::judge(&record);
+    println!("{}", table::goals(&verdicts));
+    println!("measured in {:.0} s; recorded in {}", begun.elapsed().as_secs_f64(), file.display());
+    if plan.is_whole() && failures.is_empty() {
+        for path in document::write(root, &record, &verdicts)? {
+            println!("written: {}", path.display());
+        }
+    }
+    if !failures.is_empty() {
+        let list = failures.join("\n  ");
+        return Err(Failure::new(format!("these did not run, and docs/ is as it was:\n  {list}")));
+    }
+    before.map_or(Ok(()), |before| compare::report(&before, &record))
+}

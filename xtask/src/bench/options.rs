@@ -1,0 +1,113 @@
+//! What may be said on the command line.
+
+use std::path::PathBuf;
+
+use crate::Failure;
+
+pub(crate) const HELP: &str = "\
+What the toolkit costs, beside system calls, programs and other crates; as root, in mount namespaces of its own.
+
+Usage: cargo xtask bench [options]
+
+  --quick             a tenth of the time: one short run of each, at the smallest and the largest size
+  --only TEXT         only subjects whose name contains it; no footprint and no instruction counts
+  --compare FILE      afterwards say what changed since a record, as ratios to the bare work of the same run, and fail
+                      where something became slower by more than both records' own spread
+  --resume            go on with a run that was interrupted, and keep what it measured
+  --instructions      only count instructions of the parsers and of a call (valgrind), beside those recorded; the same on
+                      a busy machine, for any user; fails where one grew by more than a tenth
+  --instructions --record
+                      write them to benches/instructions.json
+  --help              this
+
+A whole run takes about ten minutes on an idle machine. It writes docs/benchmarks.md between its two marks, the charts
+and docs/benchmarks.json, which `--compare` takes. Any other run prints its table, and every run leaves its record in
+<target>/bench/latest.json.
+
+Ratios are taken between neighbours: all who do the same thing take turns in short rounds, in random order, and a ratio
+is within a round. They hold on a busy machine too; times do not.
+";
+
+/// What to do.
+#[derive(Debug, PartialEq)]
+pub(crate) enum Options {
+    Help,
+    Instructions { record: bool },
+    Measure(Plan),
+}
+
+/// What to measure, and for how long.
+#[derive(Debug, Default, PartialEq)]
+pub(crate) struct Plan {
+    pub(crate) quick: bool,
+    pub(crate) only: Option<String>,
+    pub(crate) compare: Option<PathBuf>,
+    pub(crate) resume: bool,
+}
+
+impl Plan {
+    /// Whether its results are for the documents.
+    pub(crate) fn is_whole(&self) -> bool {
+        !self.quick && self.only.is_none()
+    }
+
+    /// How often each is run.
+    pub(crate) fn repeats(&self) -> usize {
+        if self.quick { 1 } else { 3 }
+    }
+
+    /// For how long a run begins new rounds.
+    pub(crate) fn milliseconds(&self) -> u64 {
+        if self.quick { 300 } else { 1500 }
+    }
+}
+
+impl Options {
+    pub(crate) fn parse(arguments: &[&str]) -> Result<Self, Failure> {
+        let mut plan = Plan::default();
+        let mut arguments = arguments.iter();
+        while let Some(argument) = arguments.next() {
+            let mut value = |what: &str| {
+                let value = arguments.next().filter(|value| !value.starts_with("--"));
+                value.copied().ok_or_else(|| Failure::usage(format!("{argument} takes {what}\n\n{HELP}")))
+            };
+            match *argument {
+                "--help" | "-h" | "help" => return Ok(Self::Help),
+                "--quick" => plan.quick = true,
+                "--resume" => plan.resume = true,
+                "--only" => plan.only = Some(value("a text")?.to_owned()),
+                "--compare" => plan.compare = Some(value("a file")?.into()),
+                "--instructions" => {
+                    return match arguments.as_slice() {
+                        [] => Ok(Self::Instructions { record: false }),
+                        ["--record"] => Ok(Self::Instructions { record: true }),
+                        _ => Err(Failure::usage(HELP)),
+                    };
+                }
+                other => return Err(Failure::usage(format!("no such option: {other}\n\n{HELP}"))),
+            }
+        }
+        Ok(Self::Measure(plan))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options() {
+        let plan = |line: &str| match Options::parse(&line.split_whitespace().collect::<Vec<_>>()) {
+            Ok(Options::Measure(plan)) => plan,
+            other => panic!("{other:?}"),
+        };
+        assert!(plan("").is_whole());
+        assert_eq!(plan("--quick --only rpc").only.as_deref(), Some("rpc"));
+        assert!(!plan("--only rpc").is_whole() && !plan("--quick").is_whole());
+        assert_eq!(plan("--compare a.json --resume").compare, Some("a.json".into()));
+        for wrong in ["--only", "--only --quick", "--fast", "--instructions --fast"] {
+            assert!(Options::parse(&wrong.split_whitespace().collect::<Vec<_>>()).is_err(), "{wrong}");
+        }
+        assert_eq!(Options::parse(&["--quick", "--help"]).ok(), Some(Options::Help));
+    }
+}

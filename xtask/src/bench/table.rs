@@ -1,0 +1,111 @@
+//! The record as tables: of text for a terminal, of Markdown for the documents.
+
+use std::fmt::Write as _;
+
+use super::goals::Verdict;
+use super::record::{Contestant, Record, Subject};
+use super::statistics::Spread;
+
+/// Every contestant of every subject.
+pub(crate) fn text(record: &Record) -> String {
+    let mut out = format!("{:<44}{:>12}{:>12}  quartiles\n", "", "median", "ratio");
+    for subject in &record.subjects {
+        let _ = writeln!(out, "{}", subject.title());
+        for contestant in &subject.contestants {
+            let Contestant { name, kind, nanoseconds, ratio, .. } = contestant;
+            let name = if *kind == "ours" { format!("{name} (ours)") } else { name.clone() };
+            let [time, low, high] = [nanoseconds.median, ratio.low, ratio.high];
+            let _ = writeln!(
+                out,
+                "  {name:<42}{:>12}{:>12}  {} – {}",
+                duration(time),
+                number(ratio.median),
+                number(low),
+                number(high)
+            );
+        }
+    }
+    out
+}
+
+/// Each goal and whether it is reached.
+pub(crate) fn goals(verdicts: &[Verdict]) -> String {
+    let mut out = String::new();
+    for Verdict { what, wanted, found, is_reached } in verdicts {
+        let said = if *is_reached { "reached" } else { "MISSED" };
+        let _ = writeln!(out, "{said:<9}{what:<64}{wanted}: {found}");
+    }
+    out
+}
+
+pub(crate) fn goals_in_markdown(verdicts: &[Verdict]) -> String {
+    let mut out = "| | limit | measured | |\n|---|---|---|---|\n".to_owned();
+    for Verdict { what, wanted, found, is_reached } in verdicts {
+        let said = if *is_reached { "reached" } else { "**missed**" };
+        let _ = writeln!(out, "| {what} | {wanted} | {found} | {said} |");
+    }
+    out
+}
+
+/// A row a subject: the bare work, ours, and the others, each with its time and its ratio.
+pub(crate) fn in_markdown(record: &Record) -> String {
+    let mut out = "| | bare | ours | program | crates |\n|---|---|---|---|---|\n".to_owned();
+    for subject in &record.subjects {
+        let cell = |kind: &str| {
+            let all = subject.of_kind(kind).map(|contestant| cell(subject, contestant));
+            all.collect::<Vec<_>>().join("<br>")
+        };
+        let [bare, ours, program, crates] = ["bare", "ours", "program", "crate"].map(cell);
+        let _ = writeln!(out, "| {} | {bare} | {ours} | {program} | {crates} |", subject.title());
+    }
+    out
+}
+
+/// `Bind: 84.9 µs, **1.93** [1.85 – 2.25]`
+fn cell(subject: &Subject, contestant: &Contestant) -> String {
+    let Contestant { name, kind, nanoseconds, ratio: Spread { median, low, high, .. }, .. } = contestant;
+    let time = duration(nanoseconds.median);
+    if kind == subject.base() {
+        return format!("{name}: {time}");
+    }
+    format!("{name}: {time}, **{}** [{} – {}]", number(*median), number(*low), number(*high))
+}
+
+/// With three digits that count.
+pub(crate) fn number(value: f64) -> String {
+    match value {
+        value if value < 10.0 => format!("{value:.2}"),
+        value if value < 100.0 => format!("{value:.1}"),
+        value => format!("{value:.0}"),
+    }
+}
+
+pub(crate) fn duration(nanoseconds: f64) -> String {
+    match nanoseconds {
+        value if value < 1e3 => format!("{value:.0} ns"),
+        value if value < 1e6 => format!("{} µs", number(value / 1e3)),
+        value if value < 1e9 => format!("{} ms", number(value / 1e6)),
+        value => format!("{} s", number(value / 1e9)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bench::record::tests::record;
+
+    #[test]
+    fn numbers_have_three_digits() {
+        assert_eq!([1.234, 12.34, 123.4].map(number), ["1.23", "12.3", "123"]);
+        assert_eq!([840.0, 8400.0, 84e6].map(duration), ["840 ns", "8.40 µs", "84.0 ms"]);
+        assert_eq!(duration(2.1e9), "2.10 s");
+    }
+
+    #[test]
+    fn a_row_has_all_kinds() {
+        let rows = in_markdown(&record("x", 10, &[2.0]));
+        let row = "| x, 10 mounts | bare: 100 ns | ours: 200 ns, **2.00** [2.00 – 2.00] | program: 30.0 µs, **300** [300 – 300] |  |";
+        assert_eq!(rows.lines().last(), Some(row));
+        assert!(text(&record("x", 10, &[2.0])).contains("ours (ours)"));
+    }
+}
