@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use csi_core::client::Client;
 use csi_proto::v1;
+use support::life::Life;
 use support::{MIB, Run, in_private, rounds, wanted};
 use tokio::task::JoinSet;
 
@@ -155,5 +156,47 @@ fn killed_at_random_moments_it_loses_and_doubles_nothing() {
             kept.len(),
             cut.len()
         );
+    });
+}
+
+/// Each kind of half that a kill can leave, made by hand.
+#[test]
+fn what_was_half_done_is_finished_or_taken_back() {
+    in_private(async || {
+        let run = Run::on_tmpfs(64 << 30);
+        let mut driver = run.start(&[]).await;
+        let mut mounted = Life::new(&run, wanted("mounted", Some("xfs"), 320 * MIB)).await.unwrap();
+        let target = mounted.start().await.unwrap();
+        let growing = Life::new(&run, wanted("growing", None, 8 * MIB)).await.unwrap();
+        let mut members = Vec::new();
+        for name in ["half", "whole"] {
+            let request = v1::CreateVolumeGroupSnapshotRequest {
+                name: name.to_owned(),
+                source_volume_ids: vec![mounted.id.clone(), growing.id.clone()],
+                ..Default::default()
+            };
+            let made = run.client().group_controller().create_volume_group_snapshot(request).await.unwrap();
+            members.push(made.into_inner().group_snapshot.unwrap());
+        }
+        driver.kill().await.unwrap();
+
+        // Killed before the group's record, with a filesystem frozen; and between an image and its record.
+        std::fs::remove_dir_all(run.of("data").join("groups").join(&members[0].group_snapshot_id)).unwrap();
+        let frozen = std::process::Command::new("fsfreeze").arg("--freeze").arg(&target).status().unwrap();
+        assert!(frozen.success());
+        let image = run.of("data").join("volumes").join(&growing.id).join("image");
+        std::fs::File::options().write(true).open(image).unwrap().set_len(16 * MIB).unwrap();
+
+        let mut driver = run.start(&[]).await;
+        let write = tokio::task::spawn_blocking(move || std::fs::write(target.join("file"), "x"));
+        tokio::time::timeout(Duration::from_secs(20), write).await.expect("it is thawed").unwrap().unwrap();
+        let due: BTreeSet<_> = members[1].snapshots.iter().map(|one| one.snapshot_id.clone()).collect();
+        assert_eq!(snapshots(&run.client()).await.into_iter().collect::<BTreeSet<_>>(), due);
+        let request = v1::ControllerGetVolumeRequest { volume_id: growing.id.clone() };
+        let found = run.client().controller().controller_get_volume(request).await.unwrap().into_inner();
+        assert_eq!(found.volume.unwrap().capacity_bytes as u64, 16 * MIB);
+        mounted.end().await;
+        run.assert_clean();
+        driver.kill().await.unwrap();
     });
 }
