@@ -1,6 +1,8 @@
 //! The driver as a process of its own, with directories of its own, and what is to be left of it.
 #![allow(dead_code, reason = "each test file uses a part")]
 
+pub(crate) mod life;
+
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 

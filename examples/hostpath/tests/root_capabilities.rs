@@ -1,0 +1,312 @@
+//! What each capability adds, as its callers see it: attaching with limits and modes, places and pools, parameters that change,
+//! growth, and the two forms of health. Needs root.
+#![cfg(target_os = "linux")]
+
+mod support;
+
+use std::fs;
+
+use csi_proto::v1;
+use support::life::{Life, of_snapshot};
+use support::{MIB, Run, capability, in_private, wanted};
+use tonic::Code;
+
+const GIB: u64 = 1 << 30;
+/// The spec's numbers of the modes.
+const SINGLE_WRITER: i32 = 1;
+const MANY_READERS: i32 = 3;
+const ONE_WRITER_OF_MANY: i32 = 4;
+const MANY_WRITERS: i32 = 5;
+
+fn key(name: &str) -> String {
+    format!("hostpath.csi.example.org/{name}")
+}
+
+fn place(name: &str, value: &str) -> v1::Topology {
+    v1::Topology { segments: [(key(name), value.to_owned())].into() }
+}
+
+#[test]
+fn attaching_keeps_to_modes_and_limits() {
+    in_private(async || {
+        let run = Run::on_tmpfs(64 << 30);
+        let mut driver = run.start(&["--peer=node-2", "--attach-limit=2"]).await;
+        let volume = async |name: &str, mode| {
+            let request = v1::CreateVolumeRequest {
+                volume_capabilities: vec![capability(None, mode)],
+                ..wanted(name, None, MIB)
+            };
+            Life::new(&run, request).await.unwrap()
+        };
+        let code =
+            |result: Result<(), tonic::Status>| result.map_or_else(|refused| refused.code(), |()| Code::Ok);
+        for (name, mode, second) in [
+            ("single", SINGLE_WRITER, Code::FailedPrecondition),
+            ("one-writer", ONE_WRITER_OF_MANY, Code::FailedPrecondition),
+            ("writers", MANY_WRITERS, Code::Ok),
+            ("readers", MANY_READERS, Code::Ok),
+        ] {
+            let mut life = volume(name, mode).await;
+            life.attach("node-1").await.unwrap();
+            let elsewhere = life.attach("node-2").await;
+            if let Err(refused) = &elsewhere {
+                assert!(refused.message().contains("node-1"), "{refused:?}");
+            }
+            assert_eq!(code(elsewhere), second, "{name}");
+            // Beside a writer there may be readers, where the mode says so.
+            life.readonly = true;
+            if mode == ONE_WRITER_OF_MANY {
+                assert_eq!(code(life.attach("node-2").await), Code::Ok);
+            }
+            assert_eq!(code(life.delete().await), Code::FailedPrecondition, "{name} is attached");
+            life.detach("").await.unwrap();
+            life.delete().await.unwrap();
+        }
+        let mut lives = Vec::new();
+        for at in 0..3 {
+            lives.push(volume(&format!("limited-{at}"), SINGLE_WRITER).await);
+        }
+        assert_eq!(code(lives[0].attach("node-1").await), Code::Ok);
+        assert_eq!(code(lives[1].attach("node-1").await), Code::Ok);
+        // Known after a restart too.
+        driver.kill().await.unwrap();
+        let mut driver = run.start(&["--peer=node-2", "--attach-limit=2"]).await;
+        assert_eq!(code(lives[2].attach("node-1").await), Code::ResourceExhausted);
+        assert_eq!(code(lives[0].attach("node-1").await), Code::Ok, "it is there already");
+        assert_eq!(code(lives[2].attach("node-2").await), Code::Ok);
+        assert_eq!(code(lives[2].attach("node-3").await), Code::NotFound);
+        lives[0].detach("node-1").await.unwrap();
+        assert_eq!(code(lives[2].attach("node-1").await), Code::FailedPrecondition);
+        let info = run.client().node().node_get_info(v1::NodeGetInfoRequest {}).await.unwrap().into_inner();
+        assert_eq!(info.max_volumes_per_node, 2);
+        driver.kill().await.unwrap();
+    });
+}
+
+#[test]
+fn what_is_attached_to_be_read_takes_no_writes() {
+    in_private(async || {
+        let run = Run::on_tmpfs(64 << 30);
+        let mut driver = run.start(&[]).await;
+        let mut life = Life::new(&run, wanted("volume", Some("xfs"), 320 * MIB)).await.unwrap();
+        let target = life.start().await.unwrap();
+        fs::write(target.join("file"), "x").unwrap();
+        life.unpublish(&target).await.unwrap();
+        life.unstage().await.unwrap();
+        life.detach("node-1").await.unwrap();
+
+        life.readonly = true;
+        life.attach("node-1").await.unwrap();
+        life.stage().await.unwrap();
+        life.readonly = false;
+        let target = life.publish("one").await.unwrap();
+        assert_eq!(fs::read(target.join("file")).unwrap(), b"x");
+        let refused = fs::write(target.join("file"), "y").unwrap_err();
+        assert_eq!(refused.kind(), std::io::ErrorKind::ReadOnlyFilesystem);
+        life.end().await;
+        run.assert_clean();
+        driver.kill().await.unwrap();
+    });
+}
+
+async fn capacity(run: &Run, parameters: &[(&str, &str)], accessible_topology: Option<v1::Topology>) -> i64 {
+    let parameters = parameters.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
+    let request = v1::GetCapacityRequest { parameters, accessible_topology, ..Default::default() };
+    run.client().controller().get_capacity(request).await.unwrap().into_inner().available_capacity
+}
+
+#[test]
+fn pools_and_places_are_chosen_and_counted() {
+    in_private(async || {
+        let run = Run::on_tmpfs(64 << 30);
+        let flags = ["--pool=here=1Gi", "--pool=a=2Gi,zone=a", "--pool=b=4Gi,zone=b", "--topology=zone=a"];
+        let mut driver = run.start(&flags).await;
+        let left = async || {
+            let mut left = Vec::new();
+            for pool in ["here", "a", "b", "none"] {
+                left.push(
+                    capacity(&run, &[("pool", pool), ("csi.storage.k8s.io/fstype", "xfs")], None).await >> 20,
+                );
+            }
+            left
+        };
+        assert_eq!(left().await, [1024, 2048, 4096, 0]);
+        assert_eq!(capacity(&run, &[], None).await as u64, 7 * GIB);
+        assert_eq!(capacity(&run, &[], Some(place("zone", "a"))).await as u64, 2 * GIB);
+        assert_eq!(capacity(&run, &[], Some(place("zone", "c"))).await, 0);
+        assert_eq!(capacity(&run, &[], Some(place("node", "node-1"))).await as u64, GIB);
+
+        let placed = |name: &str, bytes: u64, zones: &[&str], preferred: &[&str]| {
+            let list = |names: &[&str]| names.iter().map(|name| place("zone", name)).collect();
+            v1::CreateVolumeRequest {
+                accessibility_requirements: Some(v1::TopologyRequirement {
+                    requisite: list(zones),
+                    preferred: list(preferred),
+                }),
+                ..wanted(name, None, bytes)
+            }
+        };
+        let made = async |request| {
+            run.client()
+                .controller()
+                .create_volume(request)
+                .await
+                .map(|made| made.into_inner().volume.unwrap())
+        };
+        let volume = made(placed("one", GIB, &["a", "b"], &["b"])).await.unwrap();
+        assert_eq!(volume.accessible_topology, [place("zone", "b")], "the preferred one");
+        let volume = made(placed("two", 3 * GIB, &["a", "b"], &["a"])).await.unwrap();
+        assert_eq!(volume.accessible_topology, [place("zone", "b")], "the one with room");
+        assert_eq!(left().await, [1024, 2048, 0, 0]);
+        let full = made(placed("three", GIB, &["b"], &[])).await.unwrap_err();
+        assert_eq!(full.code(), Code::ResourceExhausted, "{full:?}");
+        let nowhere = made(placed("four", GIB, &["c"], &[])).await.unwrap_err();
+        assert_eq!(nowhere.code(), Code::ResourceExhausted, "{nowhere:?}");
+        let mut unknown = wanted("five", None, MIB);
+        unknown.parameters.insert("pool".to_owned(), "none".to_owned());
+        assert_eq!(made(unknown).await.unwrap_err().code(), Code::InvalidArgument);
+
+        // What is taken is counted anew after a restart, and snapshots take room, too.
+        driver.kill().await.unwrap();
+        let mut driver = run.start(&flags).await;
+        assert_eq!(left().await, [1024, 2048, 0, 0]);
+        let mut small = wanted("six", None, 512 * MIB);
+        small.parameters.insert("pool".to_owned(), "a".to_owned());
+        let life = Life::new(&run, small).await.unwrap();
+        let snapshot = life.snapshot("cut").await.unwrap();
+        assert_eq!(left().await, [1024, 1024, 0, 0]);
+        let listed =
+            run.client().controller().list_snapshots(v1::ListSnapshotsRequest::default()).await.unwrap();
+        let found = listed.into_inner().entries.remove(0).snapshot.unwrap();
+        assert_eq!(
+            (found.snapshot_id, found.accessible_topology),
+            (snapshot.clone(), vec![place("zone", "a")])
+        );
+        let restored = v1::CreateVolumeRequest {
+            volume_content_source: of_snapshot(&snapshot),
+            ..wanted("seven", None, 512 * MIB)
+        };
+        assert_eq!(
+            made(restored).await.unwrap().accessible_topology,
+            [place("zone", "a")],
+            "beside its source"
+        );
+        let gone = v1::DeleteSnapshotRequest { snapshot_id: snapshot, ..Default::default() };
+        run.client().controller().delete_snapshot(gone).await.unwrap();
+        life.delete().await.unwrap();
+        assert_eq!(left().await, [1024, 1536, 0, 0]);
+        driver.kill().await.unwrap();
+    });
+}
+
+#[test]
+fn parameters_change_for_good_and_all_or_none() {
+    in_private(async || {
+        let run = Run::on_tmpfs(64 << 30);
+        let mut driver = run.start(&[]).await;
+        let request = wanted("volume", None, 8 * MIB);
+        let life = Life::new(&run, request.clone()).await.unwrap();
+        let image = run.of("data").join("volumes").join(&life.id).join("image");
+        let blocks = || std::os::unix::fs::MetadataExt::blocks(&image.metadata().unwrap()) * 512;
+        assert!(blocks() < MIB);
+        let modify = async |pairs: &[(&str, &str)]| {
+            let mutable_parameters =
+                pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
+            let request = v1::ControllerModifyVolumeRequest {
+                volume_id: life.id.clone(),
+                mutable_parameters,
+                ..Default::default()
+            };
+            run.client().controller().controller_modify_volume(request).await.map(drop)
+        };
+        let refused = modify(&[("provisioning", "thick"), ("iops", "7")]).await.unwrap_err();
+        assert_eq!(refused.code(), Code::InvalidArgument, "{refused:?}");
+        assert!(blocks() < MIB, "nothing was changed");
+        modify(&[("provisioning", "thick")]).await.unwrap();
+        assert!(blocks() >= 8 * MIB, "the room is taken");
+        modify(&[("description", "mine")]).await.unwrap();
+        driver.kill().await.unwrap();
+        let mut driver = run.start(&[]).await;
+        life.expand(16 * MIB).await.unwrap();
+        assert!(blocks() >= 16 * MIB, "thick it stays, over a restart and as it grows");
+        // The volume is by now another one than this asks for, and the one that this asks for.
+        let again = run.client().controller().create_volume(request.clone()).await.unwrap_err();
+        assert_eq!(again.code(), Code::AlreadyExists, "{again:?}");
+        let pairs = [("provisioning", "thick"), ("description", "mine")];
+        let mutable_parameters =
+            pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
+        let same = v1::CreateVolumeRequest { mutable_parameters, ..request };
+        let found = run.client().controller().create_volume(same).await.unwrap().into_inner().volume.unwrap();
+        assert_eq!((found.volume_id, found.capacity_bytes as u64), (life.id.clone(), 16 * MIB));
+        driver.kill().await.unwrap();
+    });
+}
+
+#[test]
+fn offline_a_volume_in_use_does_not_grow() {
+    in_private(async || {
+        let run = Run::on_tmpfs(64 << 30);
+        // Neither attached nor staged tells here that a directory is in use: its mounts do.
+        for flags in [&["--expansion=offline"][..], &["--expansion=offline", "--without=attach,stage"]] {
+            let mut driver = run.start(flags).await;
+            let mut life = Life::new(&run, wanted("volume", Some(""), 320 * MIB)).await.unwrap();
+            let attaches = flags.len() == 1;
+            if attaches {
+                life.attach("node-1").await.unwrap();
+                life.stage().await.unwrap();
+            }
+            let target = life.publish("one").await.unwrap();
+            let refused = life.expand(640 * MIB).await.unwrap_err();
+            assert_eq!(refused.code(), Code::FailedPrecondition, "{refused:?}");
+            assert_eq!(life.delete().await.unwrap_err().code(), Code::FailedPrecondition);
+            life.unpublish(&target).await.unwrap();
+            if attaches {
+                life.unstage().await.unwrap();
+                life.detach("node-1").await.unwrap();
+            }
+            life.expand(640 * MIB).await.unwrap();
+            life.delete().await.unwrap();
+            run.assert_clean();
+            driver.kill().await.unwrap();
+        }
+    });
+}
+
+#[test]
+fn controller_and_node_can_be_two_processes_and_no_two_controllers_one_directory() {
+    in_private(async || {
+        let run = Run::on_tmpfs(64 << 30);
+        let mut controller = run.start(&["--mode=controller"]).await;
+        let node_socket = run.of("node.sock");
+        let mut node = tokio::process::Command::new(env!("CARGO_BIN_EXE_hostpath"))
+            .args(["--mode=node", "--node-id=node-1", "--log-level=warn", "--endpoint"])
+            .arg(&node_socket)
+            .arg("--data")
+            .arg(run.of("data"))
+            .kill_on_drop(true)
+            .spawn()
+            .unwrap();
+        let endpoint: csi_core::Endpoint = node_socket.to_str().unwrap().parse().unwrap();
+        let client = csi_core::client::Client::new(&endpoint);
+        client.ready(std::time::Duration::from_secs(30)).await.unwrap();
+        let kit = csi_conformance::Kit::new(endpoint).controller(run.endpoint());
+        let kit = kit.staging(run.of("staging")).target(run.of("target")).fs_type("xfs").size(320 << 20);
+        let report = kit.only("sequences").only("node-use").run().await.unwrap();
+        println!("{}", report.summary());
+        report.assert_ok();
+        run.assert_clean();
+
+        let second = tokio::process::Command::new(env!("CARGO_BIN_EXE_hostpath"))
+            .args(["--node-id=node-1", "--endpoint"])
+            .arg(run.of("second.sock"))
+            .arg("--data")
+            .arg(run.of("data"))
+            .output()
+            .await
+            .unwrap();
+        let told = String::from_utf8_lossy(&second.stderr).into_owned();
+        assert!(second.status.code() == Some(2) && told.contains("another controller"), "{told}");
+        node.kill().await.unwrap();
+        controller.kill().await.unwrap();
+    });
+}

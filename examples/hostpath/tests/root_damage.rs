@@ -1,0 +1,207 @@
+//! Damage that is real is noticed, by the controller and by the node, in the form of v1.13.0 and in that of v1.12.0; and
+//! forgotten when it is mended. Needs root.
+#![cfg(target_os = "linux")]
+
+mod support;
+
+use std::fs::{self, File};
+use std::path::Path;
+use std::process::Command;
+
+use csi_core::client::Client;
+use csi_mount::LoopDevice;
+use csi_proto::v1;
+use nix::mount::{MsFlags, mount};
+use support::life::Life;
+use support::{MIB, Run, in_private, wanted};
+
+fn image(run: &Run, life: &Life<'_>) -> std::path::PathBuf {
+    run.of("data").join("volumes").join(&life.id).join("image")
+}
+
+/// The volumes that are listed as not well, and those whose condition is abnormal.
+async fn listed(client: &Client) -> (Vec<String>, Vec<String>) {
+    let request = v1::ControllerListVolumeHealthRequest::default();
+    let unwell = client.controller().controller_list_volume_health(request).await.unwrap().into_inner();
+    let all = client.controller().list_volumes(v1::ListVolumesRequest::default()).await.unwrap().into_inner();
+    #[allow(deprecated, reason = "the form of v1.12.0 is what this looks at")]
+    let abnormal = |entry: &v1::list_volumes_response::Entry| {
+        entry.status.as_ref().unwrap().volume_condition.as_ref().unwrap().abnormal
+    };
+    (
+        unwell.entries.into_iter().map(|health| health.volume_id).collect(),
+        all.entries
+            .iter()
+            .filter(|entry| abnormal(entry))
+            .map(|entry| entry.volume.clone().unwrap().volume_id)
+            .collect(),
+    )
+}
+
+async fn storage(client: &Client) -> Vec<String> {
+    let request = v1::NodeGetStorageHealthRequest::default();
+    let answer = client.node().node_get_storage_health(request).await.unwrap().into_inner();
+    answer.backend_health.into_iter().map(|entry| entry.reason).collect()
+}
+
+fn none() -> Vec<String> {
+    Vec::new()
+}
+
+#[test]
+fn an_image_that_is_gone_or_cut_off_is_lost_data() {
+    in_private(async || {
+        let run = Run::on_tmpfs(64 << 30);
+        let mut driver = run.start(&[]).await;
+        let mut hurt = Life::new(&run, wanted("hurt", None, 8 * MIB)).await.unwrap();
+        let well = Life::new(&run, wanted("well", None, 8 * MIB)).await.unwrap();
+        hurt.start().await.unwrap();
+        assert_eq!(hurt.wrong().await, (none(), none()));
+        assert_eq!(listed(&run.client()).await, (none(), none()));
+
+        let image = image(&run, &hurt);
+        File::options().write(true).open(&image).unwrap().set_len(4 * MIB).unwrap();
+        let reasons = vec!["ImageTruncated".to_owned()];
+        assert_eq!(hurt.wrong().await, (reasons.clone(), reasons));
+        File::options().write(true).open(&image).unwrap().set_len(8 * MIB).unwrap();
+        assert_eq!(hurt.wrong().await, (none(), none()), "it is as large again");
+
+        fs::rename(&image, run.of("aside")).unwrap_or_else(|_| fs::remove_file(&image).unwrap());
+        let reasons = vec!["ContentMissing".to_owned()];
+        assert_eq!(hurt.wrong().await, (reasons.clone(), reasons));
+        let ids = vec![hurt.id.clone()];
+        assert_eq!(listed(&run.client()).await, (ids.clone(), ids), "and the other volume is not");
+        // What is left of it goes all the same.
+        hurt.end().await;
+        well.delete().await.unwrap();
+        run.assert_clean();
+        driver.kill().await.unwrap();
+    });
+}
+
+#[test]
+fn a_directory_that_is_gone_is_lost_data() {
+    in_private(async || {
+        let run = Run::on_tmpfs(64 << 30);
+        let mut driver = run.start(&["--kind=directory"]).await;
+        let mut life = Life::new(&run, wanted("hurt", Some(""), MIB)).await.unwrap();
+        let target = life.start().await.unwrap();
+        fs::write(target.join("file"), "x").unwrap();
+        assert_eq!(life.wrong().await, (none(), none()));
+        life.unpublish(&target).await.unwrap();
+        let content = run.of("data").join("volumes").join(&life.id).join("directory");
+        fs::rename(&content, content.with_file_name("elsewhere")).unwrap();
+        assert_eq!(life.wrong().await.0, ["ContentMissing"]);
+        assert!(life.publish("one").await.is_err(), "what is lost is not published");
+        fs::rename(content.with_file_name("elsewhere"), &content).unwrap();
+        let target = life.publish("one").await.unwrap();
+        assert_eq!(fs::read(target.join("file")).unwrap(), b"x");
+        assert_eq!(life.wrong().await, (none(), none()));
+        life.end().await;
+        run.assert_clean();
+        driver.kill().await.unwrap();
+    });
+}
+
+fn remount(path: &Path, flags: MsFlags) {
+    mount(None::<&str>, path, None::<&str>, MsFlags::MS_REMOUNT | flags, None::<&str>).unwrap();
+}
+
+#[test]
+fn a_filesystem_that_turned_read_only_or_died_is_told() {
+    in_private(async || {
+        let run = Run::on_tmpfs(64 << 30);
+        let mut driver = run.start(&[]).await;
+        let mut life = Life::new(&run, wanted("hurt", Some("xfs"), 320 * MIB)).await.unwrap();
+        let target = life.start().await.unwrap();
+        assert_eq!(life.wrong().await, (none(), none()));
+        // Of the filesystem, as the kernel does it after an error; the mount at the target still allows writes.
+        remount(&life.staging(), MsFlags::MS_RDONLY);
+        assert_eq!(life.wrong().await.1, ["FilesystemReadOnly"]);
+        remount(&life.staging(), MsFlags::empty());
+        assert_eq!(life.wrong().await, (none(), none()));
+
+        let shut_down = Command::new("xfs_io").args(["-x", "-c", "shutdown"]).arg(&target).status().unwrap();
+        assert!(shut_down.success());
+        assert_eq!(life.wrong().await.1, ["FilesystemDead"]);
+        let request = v1::NodeGetVolumeStatsRequest {
+            volume_id: life.id.clone(),
+            volume_path: target.to_str().unwrap().to_owned(),
+            ..Default::default()
+        };
+        #[allow(deprecated, reason = "the form of v1.12.0 is what this looks at")]
+        if let Ok(answer) = run.client().node().node_get_volume_stats(request).await {
+            assert!(answer.into_inner().volume_condition.unwrap().abnormal);
+        }
+        life.end().await;
+        run.assert_clean();
+        driver.kill().await.unwrap();
+    });
+}
+
+#[test]
+fn a_device_that_went_away_is_told() {
+    in_private(async || {
+        let run = Run::on_tmpfs(64 << 30);
+        let mut driver = run.start(&[]).await;
+        let mut life = Life::new(&run, wanted("hurt", None, 8 * MIB)).await.unwrap();
+        life.start().await.unwrap();
+        LoopDevice::detach_all_of(image(&run, &life)).unwrap();
+        assert_eq!(life.wrong().await, (none(), vec!["DeviceGone".to_owned()]));
+        life.end().await;
+        run.assert_clean();
+        driver.kill().await.unwrap();
+    });
+}
+
+#[test]
+fn a_full_disk_is_told_of_volumes_and_of_the_storage() {
+    in_private(async || {
+        let run = Run::on_tmpfs(64 * MIB);
+        let mut driver = run.start(&[]).await;
+        let mut life = Life::new(&run, wanted("one", None, 32 * MIB)).await.unwrap();
+        life.start().await.unwrap();
+        assert_eq!((life.wrong().await, storage(&run.client()).await), ((none(), none()), none()));
+        let filler = run.of("data").join("filler");
+        File::create(&filler).unwrap();
+        take_room(&filler, 56 * MIB);
+        assert_eq!(
+            (life.wrong().await.0, storage(&run.client()).await),
+            (vec!["PoolFull".to_owned()], vec!["PoolFull".to_owned()])
+        );
+        // A thick volume needs the room now.
+        let mut thick = wanted("thick", None, 16 * MIB);
+        thick.parameters.insert("provisioning".to_owned(), "thick".to_owned());
+        let refused = run.client().controller().create_volume(thick.clone()).await.unwrap_err();
+        assert_eq!(refused.code(), tonic::Code::ResourceExhausted, "{refused:?}");
+        fs::remove_file(&filler).unwrap();
+        assert_eq!((life.wrong().await.0, storage(&run.client()).await), (none(), none()));
+        let thick = Life::new(&run, thick).await.unwrap();
+        thick.delete().await.unwrap();
+        life.end().await;
+        run.assert_clean();
+        driver.kill().await.unwrap();
+    });
+}
+
+fn take_room(path: &Path, bytes: u64) {
+    let file = File::options().write(true).open(path).unwrap();
+    nix::fcntl::fallocate(&file, nix::fcntl::FallocateFlags::empty(), 0, bytes as i64).unwrap();
+}
+
+#[test]
+fn a_data_directory_that_is_gone_ends_its_health() {
+    in_private(async || {
+        let run = Run::new();
+        let mut driver = run.start(&[]).await;
+        assert_eq!(storage(&run.client()).await, none());
+        fs::rename(run.of("data"), run.of("aside")).unwrap();
+        assert_eq!(storage(&run.client()).await, ["DataDirectoryGone"]);
+        let probed = run.client().identity().probe(v1::ProbeRequest {}).await.unwrap_err();
+        assert_eq!(probed.code(), tonic::Code::FailedPrecondition, "{probed:?}");
+        fs::rename(run.of("aside"), run.of("data")).unwrap();
+        assert_eq!(storage(&run.client()).await, none());
+        run.client().identity().probe(v1::ProbeRequest {}).await.unwrap();
+        driver.kill().await.unwrap();
+    });
+}
