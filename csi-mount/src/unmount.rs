@@ -12,7 +12,7 @@ use crate::in_flight::{self, Subject, Unanswered};
 use crate::mount_users;
 use crate::stats::STATS_TIMEOUT;
 use crate::sys::child::Question;
-use crate::{Error, ErrorKind, MountId, MountState, Result, Target, scratch, turn};
+use crate::{Error, ErrorKind, MountState, Result, Target, scratch, turn};
 
 const UNMOUNT: &str = "unmount";
 
@@ -200,7 +200,7 @@ impl Unmount {
         let flags = flags | UnmountFlags::NOFOLLOW;
         if !is_remote {
             let path = target.kernel_path(UNMOUNT)?;
-            return outcome(target, mount, rustix::mount::unmount(&path, flags));
+            return outcome(target, rustix::mount::unmount(&path, flags));
         }
         drop(turn);
         let name =
@@ -208,7 +208,7 @@ impl Unmount {
         let question = Question::Unmount(target.parent(UNMOUNT)?, &name, flags.bits().cast_signed());
         match in_flight::ask(Subject::Unmount(mount), question, self.timeout) {
             Ok((answer, _)) if answer.error == 0 => Ok(Attempt::Done),
-            Ok((answer, _)) => outcome(target, mount, Err(Errno::from_raw_os_error(answer.error as i32))),
+            Ok((answer, _)) => outcome(target, Err(Errno::from_raw_os_error(answer.error as i32))),
             Err(failed @ (Unanswered::Failed(_) | Unanswered::Crowded)) => {
                 Err(target.error(UNMOUNT, std::io::Error::from(failed)))
             }
@@ -255,22 +255,37 @@ enum Attempt {
 }
 
 /// What became of the mount that was to be taken off.
-fn outcome(target: &Target, mount: MountId, result: rustix::io::Result<()>) -> Result<Attempt> {
+fn outcome(target: &Target, result: rustix::io::Result<()>) -> Result<Attempt> {
     match result {
         Ok(()) => Ok(Attempt::Done),
-        Err(Errno::INVAL | Errno::NOENT) => match target.state()? {
-            // The very mount, which the kernel refuses to take off: one locked by a more privileged namespace.
-            MountState::Mounted(found) if found.id == mount => Err(target
-                .error(UNMOUNT, Errno::INVAL)
-                .as_kind(ErrorKind::PermissionDenied)
-                .mend("it was made in another user namespace; unmount it there")),
-            // Somebody was faster, and may have mounted again since.
-            _ => Ok(Attempt::Nothing),
-        },
+        Err(Errno::INVAL | Errno::NOENT) if is_locked(target)? => Err(target
+            .error(UNMOUNT, Errno::INVAL)
+            .as_kind(ErrorKind::PermissionDenied)
+            .mend("it was made in another user namespace; unmount it there")),
+        // Somebody was faster, and may have mounted again since.
+        Err(Errno::INVAL | Errno::NOENT) => Ok(Attempt::Nothing),
         Err(Errno::BUSY) => Ok(Attempt::Busy),
         Err(error @ Errno::PERM) => Err(target.error(UNMOUNT, error).mend("the process needs CAP_SYS_ADMIN")),
         Err(error) => Err(target.error(UNMOUNT, error)),
     }
+}
+
+/// Whether the kernel refuses to take off what is mounted there: locked by a more privileged namespace. Another mount may
+/// have come and gone meanwhile, even with the same number; one that is held open is the same before and after.
+fn is_locked(target: &Target) -> Result<bool> {
+    let held = match target.look(UNMOUNT) {
+        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::InvalidInput) => {
+            return Ok(false);
+        }
+        held => held?,
+    };
+    if !held.facts.is_mount_root {
+        return Ok(false);
+    }
+    // Held, it is busy: nothing is unmounted by this.
+    let refused = rustix::mount::unmount(target.kernel_path(UNMOUNT)?, UnmountFlags::NOFOLLOW);
+    let is_there = target.state()?.mount_point().is_some_and(|top| top.id == held.facts.mount);
+    Ok(refused == Err(Errno::INVAL) && is_there)
 }
 
 fn has_mounts_below(target: &Target) -> Result<bool> {

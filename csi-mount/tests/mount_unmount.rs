@@ -4,6 +4,7 @@ mod mount_support;
 
 use std::fs;
 use std::os::unix::fs::symlink;
+use std::process::Command;
 
 use csi_mount::testing::{Feature, PeerNamespace, without_features};
 use csi_mount::{Bind, Detach, ErrorKind, Mount, MountState, Removed, Target, Unmount, Unmounted, unmount};
@@ -98,4 +99,31 @@ fn a_symbolic_link_is_not_followed_to_what_is_mounted() {
             assert_eq!(layers(target.path()), 1);
         });
     }
+}
+
+/// Who has less to say in a user namespace of their own keeps what they were given, and is told.
+#[test]
+fn a_mount_of_another_user_namespace_stays_and_says_so() {
+    const INSIDE: &str = "CSI_MOUNT_TEST_LOCKED_AT";
+    if let Some(path) = std::env::var_os(INSIDE) {
+        let target = Target::new(path).unwrap();
+        let error = unmount(&target).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::PermissionDenied, "{error}");
+        assert!(error.to_string().contains("another user namespace"), "{error}");
+        assert!(matches!(target.state().unwrap(), MountState::Mounted(_)));
+        return;
+    }
+    sandbox(|sandbox| {
+        let target = target(sandbox, "target");
+        Mount::new("tmpfs", "given").at(&target).unwrap();
+        let inside = Command::new("unshare")
+            .args(["--user", "--map-root-user", "--mount"])
+            .arg(std::env::current_exe().unwrap())
+            .args(["--exact", "a_mount_of_another_user_namespace_stays_and_says_so"])
+            .env(INSIDE, target.path())
+            .output()
+            .unwrap();
+        assert!(inside.status.success(), "{}", String::from_utf8_lossy(&inside.stdout));
+        unmount(&target).unwrap();
+    });
 }

@@ -18,6 +18,7 @@ const PROGRAMS: &[(&str, &str)] = &[
     ("blkid", "util-linux"),
     ("mkswap", "util-linux"),
     ("fsfreeze", "util-linux"),
+    ("unshare", "util-linux"),
     ("fusermount3", "fuse3"),
     ("findmnt", "util-linux"),
     ("mountpoint", "util-linux"),

@@ -117,7 +117,7 @@ pub(crate) const SUITES: &[Suite] = &[
     Suite { test: "mount_ops", ..DEVICES },
     Suite { test: "mount_stats", ..DEVICES },
     Suite { test: "mount_target", ..MOUNT },
-    Suite { test: "mount_unmount", ..MOUNT },
+    Suite { test: "mount_unmount", files: &["unshare"], ..MOUNT },
     Suite { test: "mountinfo_oracle", env: &[("CSI_TEST_ROUNDS", "100")], ..MOUNT },
     Suite { test: "propagation", env: &[("CSI_TEST_ROUNDS", "20")], ..MOUNT },
     Suite { test: "races", env: &[("CSI_TEST_ROUNDS", "4")], ..MOUNT },
