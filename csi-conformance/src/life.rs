@@ -166,6 +166,22 @@ impl Life {
         }
     }
 
+    /// The node's part of growing, as the kubelet asks for it.
+    pub(crate) fn growing(
+        &self,
+        path: &Path,
+        capacity_range: Option<v1::CapacityRange>,
+    ) -> v1::NodeExpandVolumeRequest {
+        v1::NodeExpandVolumeRequest {
+            volume_id: self.id.clone(),
+            volume_path: text(path),
+            capacity_range,
+            staging_target_path: if self.stages() { text(&self.staging) } else { String::new() },
+            volume_capability: Some(self.capability.clone()),
+            ..Default::default()
+        }
+    }
+
     /// All of the way to a workload; answers with the target.
     pub(crate) async fn arrive(&mut self) -> Outcome<PathBuf> {
         self.prepare().await?;

@@ -3,6 +3,8 @@
 
 mod support;
 
+use clap::Parser as _;
+use csi_conformance::Pairs;
 use support::*;
 
 #[test]
@@ -37,5 +39,27 @@ fn block_conforms_and_nothing_is_left() {
         let loops = std::process::Command::new("losetup").arg("-a").output().unwrap();
         let root = places.of("volumes").display().to_string();
         assert!(!String::from_utf8_lossy(&loops.stdout).contains(&root), "a loop device is left");
+    });
+}
+
+/// The example's flags, as its program has them.
+#[derive(clap::Parser)]
+struct Flags {
+    #[command(flatten)]
+    args: csi_core::DriverArgs,
+}
+
+#[test]
+fn secrets_conforms_and_nothing_is_left() {
+    in_private(async || {
+        let places = Places::new();
+        let endpoint = places.endpoint("csi.sock");
+        let flags = Flags::parse_from(["secrets", "--endpoint", &endpoint.to_string(), "--node-id", "node-1"]);
+        let kit = places.kit(endpoint.clone()).ephemeral(Pairs::default());
+        let report = with_plugin(secrets::plugin(&flags.args), &endpoint, kit.run()).await.unwrap();
+        print(&report);
+        report.assert_ok();
+        assert!(report.passed() >= 20, "{}", report.summary());
+        assert_eq!(places.left(), Vec::<std::path::PathBuf>::new());
     });
 }

@@ -20,6 +20,7 @@ mod metadata;
 mod metadata_contents;
 mod modify;
 mod mount_group;
+mod node_missing;
 mod node_publish;
 mod node_use;
 mod sequences;
@@ -48,6 +49,7 @@ pub(crate) fn all() -> Vec<Test> {
         expand::tests(),
         modify::tests(),
         node_publish::tests(),
+        node_missing::tests(),
         node_use::tests(),
         contents::tests(),
         mount_group::tests(),

@@ -18,7 +18,6 @@ crate::test::tests! { "node-publish", "Node Service RPC: NodeStageVolume, NodePu
     "A second publish is answered by the matrix of modes", matrix, ["node-publish-volume.second-target", "node-publish-volume.differs-is-already-exists"], [Volume(Files)];
     "A second publish of a raw device is answered by the matrix of modes", device_matrix, ["node-publish-volume.second-target", "node-publish-volume.differs-is-already-exists"], [Volume(Device)];
     "With STAGE_UNSTAGE_VOLUME, a publish without a staging path is FAILED_PRECONDITION", without_staging_path, ["node-publish-volume.needs-staging-path"], [Volume(Files), Node(StageUnstageVolume)];
-    "A volume that is not there is NOT_FOUND", not_found, ["node-publish-volume.missing"], [Volume(Files)];
     "A published target is a mount, and after unpublish it is gone", mounts_and_unmounts, ["node-unpublish-volume.deletes-target"], [Volume(Files), Mounts];
     "A published raw device is a device, and after unpublish it is gone", device_comes_and_goes, ["node-unpublish-volume.deletes-target"], [Volume(Device), Mounts];
     "The same publish many times at once mounts once", at_once, ["concurrency.simultaneous-calls", "concurrency.pending-is-aborted"], [Volume(Files), Mounts];
@@ -100,12 +99,6 @@ async fn without_staging_path(cx: &Cx) -> Outcome {
         ..life.publishing(&life.target())
     };
     cx.refused(request, &[Code::FailedPrecondition], "the driver stages volumes").await
-}
-
-async fn not_found(cx: &Cx) -> Outcome {
-    let life = Life::staged(cx, Kind::Files).await?;
-    let publish = v1::NodePublishVolumeRequest { volume_id: cx.name(), ..life.publishing(&life.target()) };
-    cx.refused(publish, &[Code::NotFound, Code::FailedPrecondition], "there is no such volume").await
 }
 
 /// How many mounts are at a path.

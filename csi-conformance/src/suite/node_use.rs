@@ -4,10 +4,11 @@ use csi_core::ControllerCapability::ExpandVolume as ControllerExpandVolume;
 use csi_core::NodeCapability::{ExpandVolume, GetVolumeStats};
 use csi_proto::v1;
 use tonic::Code;
+use v1::plugin_capability::volume_expansion::Type::Online;
 
 use crate::content;
 use crate::cx::Cx;
-use crate::failure::Outcome;
+use crate::failure::{Outcome, check};
 use crate::life::{Life, text};
 use crate::test::Kind;
 
@@ -18,6 +19,7 @@ crate::test::tests! { "node-use", "Node Service RPC: NodePublishVolume, NodeGetV
     "A read-only raw device takes no writes, or is refused", device_read_only, ["node-publish-volume.readonly"], [Volume(Device), Mounts];
     "Usage is told of a published volume, and NOT_FOUND of what is not there", stats, ["node-get-volume-stats.usage", "node-get-volume-stats.missing"], [Volume(Files), Node(GetVolumeStats)];
     "A published volume grows, as the resizer and the kubelet grow it", grows, ["volume-expansion.online-grows-published", "node-expand-volume.grows", "node-expand-volume.large-enough-is-ok"], [Volume(Files), Node(ExpandVolume), Controller(ControllerExpandVolume)];
+    "A raw device grows, and the workload sees it", device_grows, ["volume-expansion.online-grows-published", "node-expand-volume.grows", "controller-expand-volume.grows"], [Volume(Device), Mounts, Controller(ControllerExpandVolume)];
 }
 
 async fn stays(cx: &Cx, kind: Kind) -> Outcome {
@@ -100,47 +102,43 @@ async fn stats(cx: &Cx) -> Outcome {
 }
 
 async fn grows(cx: &Cx) -> Outcome {
-    use v1::plugin_capability::volume_expansion::Type::Online;
-    let life = Life::staged(cx, Kind::Files).await?;
-    let target = life.target();
+    grow(cx, Kind::Files).await
+}
+
+async fn device_grows(cx: &Cx) -> Outcome {
+    grow(cx, Kind::Device).await
+}
+
+/// While it is published where the driver does that, and before it is published where not.
+async fn grow(cx: &Cx, kind: Kind) -> Outcome {
+    let mut life = Life::new(cx, kind).await?;
     let wanted = cx.settings.size * 2;
-    let capacity_range = Some(v1::CapacityRange { required_bytes: wanted, limit_bytes: 0 });
     let larger = v1::ControllerExpandVolumeRequest {
         volume_id: life.id.clone(),
-        capacity_range,
+        capacity_range: Some(v1::CapacityRange { required_bytes: wanted, limit_bytes: 0 }),
         volume_capability: Some(life.capability.clone()),
         ..Default::default()
     };
-    let online = cx.offers.expands(Online);
-    if online {
-        cx.ok(life.publishing(&target)).await?;
-    } else {
-        life.end_here().await?;
+    let target = life.arrive().await?;
+    let is_online = cx.offers.expands(Online);
+    if !is_online {
+        life.leave(&target).await?;
     }
     let answer = cx.ok(larger.clone()).await?;
     if answer.capacity_bytes < wanted {
-        return Err(cx.failure(
-            &larger,
-            format!("{} bytes", answer.capacity_bytes),
-            format!("at least {wanted}"),
-        ));
+        let came = format!("{} bytes", answer.capacity_bytes);
+        return Err(cx.failure(&larger, came, format!("at least {wanted}")));
     }
-    if !online {
-        let mut again = life.clone();
-        again.prepare().await?;
-        cx.ok(life.publishing(&target)).await?;
-    }
-    if answer.node_expansion_required {
-        let request = v1::NodeExpandVolumeRequest {
-            volume_id: life.id.clone(),
-            volume_path: text(&target),
-            capacity_range,
-            staging_target_path: if life.stages() { text(life.staging_path()) } else { String::new() },
-            volume_capability: Some(life.capability.clone()),
-            ..Default::default()
-        };
+    let target = if is_online { target } else { life.arrive().await? };
+    if answer.node_expansion_required && cx.offers.node(ExpandVolume) {
+        let request = life.growing(&target, larger.capacity_range);
         cx.ok(request.clone()).await?;
         cx.ok(request).await?;
+    }
+    if kind == Kind::Device {
+        let size = content::size(&target, kind).await?;
+        let is_grown = size >= wanted.unsigned_abs();
+        check(is_grown, &format!("a device of {wanted} bytes at the target"), || format!("{size} bytes"))?;
     }
     life.end(&[&target]).await
 }

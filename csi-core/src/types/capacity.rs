@@ -20,10 +20,16 @@ impl CapacityRange {
             && self.limit_bytes.is_none_or(|most| bytes <= most)
     }
 
-    /// The same range, with no less than `bytes` required where anything is: for volumes that have a least size.
+    /// The same range, with no less than `bytes` required where anything is, and none left where the limit is lower:
+    /// for volumes that have a least size.
     #[must_use]
     pub fn at_least(self, bytes: u64) -> Self {
-        Self { required_bytes: self.required_bytes.map(|required| required.max(bytes)), ..self }
+        let is_below = self.limit_bytes.is_some_and(|limit| limit < bytes);
+        let required_bytes = match self.required_bytes {
+            None if !is_below => None,
+            required => Some(required.unwrap_or(0).max(bytes)),
+        };
+        Self { required_bytes, ..self }
     }
 
     /// The size to make a volume: what is required, or `default` when nothing is, rounded up to a whole number
@@ -113,6 +119,8 @@ mod tests {
         assert!(range(u64::MAX - 1, u64::MAX).choose(1, 4096).is_err());
         assert_eq!(range(5, 8).at_least(6).required_bytes, Some(6));
         assert_eq!(limit_only.at_least(6), limit_only, "the default is the caller's own to choose");
+        assert!(limit_only.at_least(11).choose(100, 1).is_err(), "the limit is below the least size");
+        assert_eq!(CapacityRange::default().at_least(6), CapacityRange::default());
     }
 
     // spec: fields.not-negative

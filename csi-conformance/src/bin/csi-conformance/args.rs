@@ -51,7 +51,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE", help_heading = "What to send")]
     mutable_parameters: Option<PathBuf>,
     /// The driver takes inline ephemeral volumes, with the attributes in this file, if there is one.
-    #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "", help_heading = "What to send")]
+    #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "/dev/null", help_heading = "What to send")]
     ephemeral: Option<PathBuf>,
     /// A volume that is there already, for a driver that makes none. It is written to, and not deleted.
     #[arg(long, value_name = "ID", help_heading = "What to send")]
@@ -138,8 +138,7 @@ impl Args {
             .journal(journal)
             .mount_access(if self.no_mount_access { MountAccess::Elsewhere } else { MountAccess::Here });
         if let Some(attributes) = &self.ephemeral {
-            let file = Some(attributes.as_path()).filter(|file| !file.as_os_str().is_empty());
-            kit = kit.ephemeral(pairs(file)?);
+            kit = kit.ephemeral(pairs(Some(attributes))?);
         }
         if let Some(id) = &self.volume {
             kit = kit.volume(id, pairs(self.volume_context.as_deref())?);

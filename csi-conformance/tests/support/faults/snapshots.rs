@@ -234,7 +234,7 @@ pub(super) fn all() -> Vec<Mutant> {
             "a stream begins at the beginning",
             "metadata.from-offset",
             request(Rpc::GetMetadataAllocated, |r: &mut v1::GetMetadataAllocatedRequest| {
-                r.starting_offset = 0
+                r.starting_offset = 0;
             }),
         )
         .of_images(),
