@@ -61,6 +61,7 @@
 //! | feature | default | gives |
 //! |---|---|---|
 //! | `mount` | yes | on Linux: [`mount`], the ready-made node plugins, and the requests' own ways to the kernel |
+//! | `luks` | | encrypted block volumes: `BlockDevices::encryption` |
 //! | `clap` | | `DriverArgs`: flags and environment for all that follows, for `Plugin::run_with` |
 //! | `http` | | `Plugin::http`: `/healthz`, `/readyz` and `/metrics` |
 //! | `log` | | `init_log`: the log on standard error, as text or JSON |

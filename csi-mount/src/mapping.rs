@@ -11,8 +11,7 @@ use std::time::{Duration, Instant};
 use rustix::fs::{Mode, OFlags};
 
 use crate::fnv::fnv1a;
-use crate::own_descriptors::with_own_descriptors;
-use crate::sys::device_mapper;
+use crate::sys::device_mapper::{self, Status};
 use crate::sysfs::{Mapped, Sysfs};
 use crate::{BlockDevice, DeviceNumber, Error, ErrorKind, Result};
 
@@ -25,7 +24,14 @@ const FREE_SOON: Duration = Duration::from_secs(2);
 
 /// A mapping that this crate made, whole or, if who made it was killed, half.
 #[derive(Debug)]
-pub(crate) struct Mapping(Mapped);
+pub(crate) struct Mapping {
+    name: String,
+    number: DeviceNumber,
+    is_suspended: bool,
+    /// In bytes; 0 if it was not made to the end.
+    size: u64,
+    beneath: Option<DeviceNumber>,
+}
 
 /// The name of the mapping of what is staged at a place: the same in every process and version.
 pub(crate) fn name_for(staging: &Path) -> String {
@@ -39,59 +45,72 @@ impl Mapping {
     ///
     /// [`Busy`](ErrorKind::Busy) if the name is that of something else.
     pub(crate) fn find(name: &str) -> Result<Option<Self>> {
-        match Sysfs::of_the_system().mapped(name)? {
-            Some(found) if !is_ours(&found) => {
-                let reason = format!("{name} is the name of a mapping that is none ({:?})", found.uuid);
-                Err(Error::new(ErrorKind::Busy, FIND, reason).at(node(name)))
-            }
-            found => Ok(found.map(Self)),
+        let sysfs = Sysfs::of_the_system();
+        // Asking it would load its module.
+        if !sysfs.has_mapper() {
+            return Ok(None);
         }
+        let status = device_mapper::status(control()?.as_fd(), name)
+            .map_err(|error| Error::os(FIND, node(name), error))?;
+        let Some(Status { uuid, number, is_suspended }) = status else { return Ok(None) };
+        if !is_ours(name, &uuid) {
+            let reason = format!("the name is that of something else ({uuid:?})");
+            return Err(Error::new(ErrorKind::Busy, FIND, reason).at(node(name)));
+        }
+        let ready = sysfs.all_mapped()?.into_iter().find(|mapped| mapped.number == number);
+        let (size, beneath) = ready.map_or((0, None), |mapped| (mapped.size, mapped.beneath));
+        Ok(Some(Self { name: name.to_owned(), number, is_suspended, size, beneath }))
     }
 
     /// The mapping that is this device.
     #[cfg(feature = "luks")]
     pub(crate) fn numbered(number: DeviceNumber) -> Result<Option<Self>> {
-        Ok(Sysfs::of_the_system().mapped_as(number)?.filter(is_ours).map(Self))
+        Self::that(|mapped| mapped.number == number)
     }
 
     /// The mapping over this device.
     pub(crate) fn over(number: DeviceNumber) -> Result<Option<Self>> {
-        let found = Sysfs::of_the_system().mapped_over(number)?;
-        Ok(found.into_iter().find(|mapped| is_ours(mapped) && mapped.size > 0).map(Self))
+        Ok(Self::that(|mapped| mapped.beneath == Some(number))?.filter(|mapping| mapping.size > 0))
     }
 
-    pub(crate) fn name(&self) -> &str {
-        &self.0.name
+    fn that(is_it: impl Fn(&Mapped) -> bool) -> Result<Option<Self>> {
+        let all = Sysfs::of_the_system().all_mapped()?;
+        let ours = all.into_iter().find(|mapped| is_ours(&mapped.name, &mapped.uuid) && is_it(mapped));
+        ours.map_or(Ok(None), |mapped| Self::find(&mapped.name))
     }
 
     pub(crate) fn number(&self) -> DeviceNumber {
-        self.0.number
+        self.number
     }
 
-    /// In bytes; 0 if it was not made to the end.
+    #[cfg(feature = "luks")]
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
     #[cfg(feature = "luks")]
     pub(crate) fn size(&self) -> u64 {
-        self.0.size
+        self.size
     }
 
     /// The encrypted device; none if it is gone, or the mapping is half made.
     pub(crate) fn beneath(&self) -> Option<DeviceNumber> {
-        self.0.beneath
+        self.beneath
     }
 
     /// The device inside.
     pub(crate) fn device(&self) -> Result<BlockDevice> {
-        BlockDevice::by_number(self.0.number)
+        BlockDevice::by_number(self.number)
     }
 
     /// Lets it go on, if it was left in the middle of a change: until then every read and write waits.
     pub(crate) fn go_on(&self) -> Result<()> {
-        if !self.0.is_suspended {
+        if !self.is_suspended {
             return Ok(());
         }
         const RESUME: &str = "resume encrypted device";
-        device_mapper::resume(control()?.as_fd(), self.name())
-            .map_err(|error| Error::os(RESUME, node(self.name()), error))
+        device_mapper::resume(control()?.as_fd(), &self.name)
+            .map_err(|error| Error::os(RESUME, node(&self.name), error))
     }
 
     /// Closes it. One that is gone is closed.
@@ -103,18 +122,18 @@ impl Mapping {
         let control = control()?;
         let end = Instant::now() + FREE_SOON;
         loop {
-            match device_mapper::remove(control.as_fd(), self.name()) {
+            match device_mapper::remove(control.as_fd(), &self.name) {
                 Ok(()) | Err(nix::Error::ENXIO) => break,
                 Err(nix::Error::EBUSY) if Instant::now() < end => {
                     std::thread::sleep(Duration::from_millis(10));
                 }
-                Err(error) => return Err(Error::os(CLOSE, node(self.name()), error)),
+                Err(error) => return Err(Error::os(CLOSE, node(&self.name), error)),
             }
         }
         // `cryptsetup` made it, where no udev did.
-        match std::fs::remove_file(node(self.name())) {
+        match std::fs::remove_file(node(&self.name)) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                tracing::debug!(%error, mapping = self.name(), "the node of a closed mapping is left");
+                tracing::debug!(%error, mapping = self.name, "the node of a closed mapping is left");
             }
             _ => {}
         }
@@ -123,12 +142,12 @@ impl Mapping {
 }
 
 /// `cryptsetup` says by the UUID that it made it, and for which name.
-fn is_ours(mapped: &Mapped) -> bool {
-    let digits = mapped.name.strip_prefix(PREFIX).unwrap_or_default();
+fn is_ours(name: &str, uuid: &str) -> bool {
+    let digits = name.strip_prefix(PREFIX).unwrap_or_default();
     digits.len() == 16
         && digits.bytes().all(|digit| digit.is_ascii_hexdigit())
-        && mapped.uuid.starts_with("CRYPT-LUKS")
-        && mapped.uuid.ends_with(&format!("-{}", mapped.name))
+        && uuid.starts_with("CRYPT-LUKS")
+        && uuid.ends_with(&format!("-{name}"))
 }
 
 fn node(name: &str) -> std::path::PathBuf {
@@ -144,7 +163,7 @@ pub(crate) fn control() -> Result<File> {
     const CONTROL: &str = "/dev/mapper/control";
     const ASK: &str = "ask the device mapper by";
     let flags = OFlags::RDWR | OFlags::CLOEXEC;
-    match with_own_descriptors(|| rustix::fs::open(CONTROL, flags, Mode::empty())) {
+    match rustix::fs::open(CONTROL, flags, Mode::empty()) {
         Ok(control) => Ok(control.into()),
         Err(error) => {
             let failed = Error::os(ASK, CONTROL, error);
@@ -170,14 +189,6 @@ mod tests {
 
     #[test]
     fn only_what_this_crate_made_is_ours() {
-        let mapped = |name: &str, uuid: &str| Mapped {
-            number: DeviceNumber { major: 254, minor: 0 },
-            name: name.to_owned(),
-            uuid: uuid.to_owned(),
-            size: 0,
-            is_suspended: false,
-            beneath: None,
-        };
         let name = "csi-e2e6a944b2d2df2f";
         for (name, uuid, expected) in [
             (name, "CRYPT-LUKS2-0123-csi-e2e6a944b2d2df2f", true),
@@ -189,7 +200,7 @@ mod tests {
             ("csi-data", "CRYPT-LUKS2-0123-csi-data", false),
             ("e2e6a944b2d2df2f", "CRYPT-LUKS2-0123-e2e6a944b2d2df2f", false),
         ] {
-            assert_eq!(is_ours(&mapped(name, uuid)), expected, "{name} {uuid}");
+            assert_eq!(is_ours(name, uuid), expected, "{name} {uuid}");
         }
     }
 }

@@ -25,6 +25,7 @@ const PROGRAMS: &[(&str, &str)] = &[
     ("mount", "mount"),
     ("losetup", "mount"),
     ("xfs_growfs", "xfsprogs"),
+    ("cryptsetup", "cryptsetup-bin"),
 ];
 
 /// What `cargo xtask bench` takes besides; the gate counts instructions with the first.
@@ -46,6 +47,8 @@ const EMULATION: &[(&str, &str)] = &[
     ("xfs_io", "xfsprogs"),
     ("btrfs", "btrfs-progs"),
     ("dmsetup", "dmsetup"),
+    ("grep", "grep"),
+    ("cksum", "coreutils"),
 ];
 
 /// A device that tests open, and how to come by it.

@@ -9,6 +9,7 @@ use csi_mount::flow::block::{self, StagePlan, VolumeUsage};
 use csi_mount::{BlockDevice, DeviceAccess, ErrorKind, Filesystem, LoopDevice, MountAttributes, Target};
 
 use super::condition::device_gone;
+use super::encryption::{Encryption, expander, is_encrypted};
 use super::kernel::{mount_options, usage};
 use super::mount_group::{Due, MountGroup};
 use super::{
@@ -69,6 +70,24 @@ pub trait BlockDevices: Send + Sync + 'static {
     /// How the group of VOLUME_MOUNT_GROUP gets a volume's files, where that is declared.
     fn mount_group(&self) -> MountGroup {
         MountGroup::default()
+    }
+
+    /// How the volume's device is encrypted, if it is to be: a blank one is made so when it is staged, and what is formatted,
+    /// mounted or published is what is inside. Not called for its key: see [`encryption_key`](Self::encryption_key). A volume
+    /// has to be one or the other for good, so say it by its [`volume_context`](Attachment::volume_context).
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] for a way of encryption that can't be had.
+    #[cfg(feature = "luks")]
+    fn encryption(&self, _volume: &Attachment) -> Result<Option<csi_mount::Luks>> {
+        Ok(None)
+    }
+
+    /// The name of the key of encrypted devices among the secrets of NodeStageVolume, and of NodeExpandVolume, which needs it
+    /// to grow them at once; without it there they grow when they are staged next.
+    #[cfg(feature = "luks")]
+    fn encryption_key(&self) -> &str {
+        "luksKey"
     }
 
     /// How a volume is formatted and mounted: the filesystem that the caller names, or ext4, with the caller's mount
@@ -141,31 +160,61 @@ impl<D: BlockDevices> BlockNode<D> {
             .expand_volume()
             .self_check(&filesystems)
     }
+
+    /// The device with the volume's content: inside an encrypted one that is open, else the volume's own.
+    async fn content(&self, volume_id: &VolumeId) -> Result<Option<PathBuf>> {
+        let Some(device) = self.0.device(volume_id).await? else { return Ok(None) };
+        blocking(move || Ok(Some(block::inside(&device)?.unwrap_or(device)))).await
+    }
+
+    /// What is beneath an encrypted device that is not open is nobody's to write to.
+    async fn refuse_closed(&self, request: &NodePublishVolumeRequest) -> Result<()> {
+        let volume = Attachment {
+            volume_id: request.volume_id.clone(),
+            publish_context: request.publish_context.clone(),
+            volume_context: request.volume_context.clone(),
+            secrets: request.secrets.clone(),
+        };
+        if !is_encrypted(&*self.0, &volume)? {
+            return Ok(());
+        }
+        let id = &request.volume_id;
+        let inside = match self.0.device(id).await? {
+            Some(device) => blocking(move || Ok(block::inside(&device)?)).await?,
+            None => None,
+        };
+        match inside {
+            Some(_) => Ok(()),
+            None => Err(Error::NotStaged(format!("the encrypted device of volume {id} is not open"))),
+        }
+    }
 }
 
 #[async_trait]
 impl<D: BlockDevices> StageUnstageVolume for BlockNode<D> {
     async fn stage_volume(&self, request: NodeStageVolumeRequest) -> Result<()> {
-        let volume_id = request.volume_id.clone();
         let plan = match request.volume_capability.is_mount() {
             true => Some(self.0.plan(&request.volume_capability)?),
             false => None,
         };
+        let is_read_only = request.volume_capability.access_mode.is_read_only();
+        let volume = Attachment {
+            volume_id: request.volume_id,
+            publish_context: request.publish_context,
+            volume_context: request.volume_context,
+            secrets: request.secrets,
+        };
+        let encryption = Encryption::of(&*self.0, &volume)?;
+        let volume_id = volume.volume_id.clone();
         let was_there = self.0.device(&volume_id).await?.is_some();
-        let device = self
-            .0
-            .attach(&Attachment {
-                volume_id: request.volume_id,
-                publish_context: request.publish_context,
-                volume_context: request.volume_context,
-                secrets: request.secrets,
-            })
-            .await?;
-        // A raw device is ready once it is there.
-        let Some(plan) = plan else { return Ok(()) };
+        let device = self.0.attach(&volume).await?;
         let staging = request.staging_target_path;
         let staged = blocking(move || {
-            let staged = block::stage(&device, &Target::new(&staging)?, &plan)?;
+            let Some(plan) = plan else {
+                let access = if is_read_only { DeviceAccess::ReadOnly } else { DeviceAccess::ReadWrite };
+                return encryption.stage_device(&device, &staging, access);
+            };
+            let staged = block::stage(&device, &Target::new(&staging)?, &encryption.plan(plan))?;
             tracing::info!(device = %device.display(), ?staged, "staged");
             Ok(())
         })
@@ -198,10 +247,11 @@ impl<D: BlockDevices> Node for BlockNode<D> {
     }
 
     async fn publish_volume(&self, request: NodePublishVolumeRequest) -> Result<()> {
-        let Some(device) = self.0.device(&request.volume_id).await? else {
+        let Some(device) = self.content(&request.volume_id).await? else {
             return Err(Error::NotStaged(format!("volume {} is not staged on this node", request.volume_id)));
         };
         if request.volume_capability.is_block() {
+            self.refuse_closed(&request).await?;
             let access =
                 if request.is_read_only() { DeviceAccess::ReadOnly } else { DeviceAccess::ReadWrite };
             return blocking(move || {
@@ -230,7 +280,7 @@ impl<D: BlockDevices> Node for BlockNode<D> {
     }
 
     async fn published(&self, request: &NodePublishVolumeRequest) -> Result<PublishedTargets> {
-        let Some(device) = self.0.device(&request.volume_id).await? else {
+        let Some(device) = self.content(&request.volume_id).await? else {
             return Ok(PublishedTargets::default());
         };
         let (target, staging) = (request.target_path.clone(), request.staging_target_path.clone());
@@ -268,7 +318,7 @@ fn not_staged(error: &csi_mount::Error, staging: &Path) -> Error {
 impl<D: BlockDevices> GetVolumeStats for BlockNode<D> {
     async fn volume_stats(&self, request: NodeGetVolumeStatsRequest) -> Result<VolumeStats> {
         let volume_id = request.volume_id;
-        let Some(device) = self.0.device(&volume_id).await? else {
+        let Some(device) = self.content(&volume_id).await? else {
             return Err(Error::VolumeNotFound(volume_id));
         };
         blocking(move || {
@@ -305,27 +355,26 @@ fn is_beneath(found: Option<csi_mount::DeviceNumber>, device: &Path) -> Result<b
 impl<D: BlockDevices> NodeExpandVolume for BlockNode<D> {
     async fn expand_volume(&self, request: NodeExpandVolumeRequest) -> Result<u64> {
         let volume_id = request.volume_id;
-        let Some(device) = self.0.device(&volume_id).await? else {
+        let Some(device) = self.content(&volume_id).await? else {
             return Err(Error::VolumeNotFound(volume_id));
         };
         self.0.refresh(&volume_id).await?;
+        let expand = expander(&*self.0, &request.secrets)?;
         blocking(move || {
+            if !request.volume_path.is_absolute() {
+                return Err(Error::VolumeNotFound(volume_id));
+            }
+            let grown = expand(&request.volume_path).map_err(|error| match error.kind() {
+                ErrorKind::NotFound => Error::VolumeNotFound(volume_id),
+                // Not now and not here; the next stage grows it. FAILED_PRECONDITION lets the kubelet go on.
+                ErrorKind::PermissionDenied => Error::InUse(error.to_string()),
+                _ => error.into(),
+            })?;
             // Where it is published raw and read-only, a loop device over it is what the workload sees.
             for over in LoopDevice::find(&device)? {
                 over.refresh_size()?;
             }
-            if !request.volume_path.is_absolute() {
-                return Err(Error::VolumeNotFound(volume_id));
-            }
-            match block::expand(&request.volume_path) {
-                Ok(grown) => Ok(grown.size()),
-                Err(error) => Err(match error.kind() {
-                    ErrorKind::NotFound => Error::VolumeNotFound(volume_id),
-                    // Not now and not here; the next stage grows it. FAILED_PRECONDITION lets the kubelet go on.
-                    ErrorKind::PermissionDenied => Error::InUse(error.to_string()),
-                    _ => error.into(),
-                }),
-            }
+            Ok(grown.size())
         })
         .await
     }

@@ -12,6 +12,8 @@ mod condition;
 #[cfg(all(feature = "mount", target_os = "linux"))]
 mod directory;
 #[cfg(all(feature = "mount", target_os = "linux"))]
+mod encryption;
+#[cfg(all(feature = "mount", target_os = "linux"))]
 mod ephemeral;
 mod expand;
 #[cfg(all(feature = "mount", target_os = "linux"))]

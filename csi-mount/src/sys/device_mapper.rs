@@ -1,9 +1,12 @@
-//! What to do with a mapping that a killed program left half made: `cryptsetup` itself finds none there to close.
+//! The device mapper's devices by name. One that a killed program left half made is not in sysfs, and `cryptsetup` finds
+//! none there to close.
 #![allow(unsafe_code, reason = "ioctl(2) is a raw system call")]
 
 use std::os::fd::{AsRawFd as _, BorrowedFd};
 
 use nix::Result;
+
+use crate::DeviceNumber;
 
 /// `struct dm_ioctl` of linux/dm-ioctl.h.
 #[repr(C)]
@@ -30,6 +33,15 @@ const _: () = assert!(size_of::<Request>() == SIZE as usize);
 mod raw {
     nix::ioctl_readwrite!(remove, 0xfd, 4, super::Request);
     nix::ioctl_readwrite!(suspend, 0xfd, 6, super::Request);
+    nix::ioctl_readwrite!(status, 0xfd, 7, super::Request);
+}
+
+/// What the kernel has under a name.
+pub(crate) struct Status {
+    /// As text; not UTF-8, it is no name of ours either.
+    pub(crate) uuid: String,
+    pub(crate) number: DeviceNumber,
+    pub(crate) is_suspended: bool,
 }
 
 impl Request {
@@ -54,6 +66,23 @@ impl Request {
             data: [0; 7],
         }
     }
+}
+
+/// `DM_DEV_STATUS`: whose name it is; none if nobody's.
+pub(crate) fn status(control: BorrowedFd<'_>, name: &str) -> Result<Option<Status>> {
+    const SUSPENDED: u32 = 1 << 1;
+    let mut request = Request::about(name);
+    // SAFETY: the kernel reads and writes one structure of the size that it names.
+    match unsafe { raw::status(control.as_raw_fd(), &raw mut request) } {
+        Err(nix::Error::ENXIO) => return Ok(None),
+        other => other?,
+    };
+    let end = request.uuid.iter().position(|byte| *byte == 0).unwrap_or(request.uuid.len());
+    Ok(Some(Status {
+        uuid: String::from_utf8_lossy(&request.uuid[..end]).into_owned(),
+        number: DeviceNumber::from_dev_t(request.device),
+        is_suspended: request.flags & SUSPENDED != 0,
+    }))
 }
 
 /// `DM_DEV_REMOVE`: takes away a mapping that nobody has open.

@@ -5,7 +5,7 @@ use std::path::Path;
 use super::{Sysfs, names, parse_number, text};
 use crate::{DeviceNumber, Result};
 
-/// A device of the device mapper.
+/// A device of the device mapper, ready for use: one that is not has no place in sysfs on newer kernels.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Mapped {
     pub(crate) number: DeviceNumber,
@@ -14,33 +14,21 @@ pub(crate) struct Mapped {
     pub(crate) uuid: String,
     /// In bytes; 0 if who made it was killed before it mapped anything.
     pub(crate) size: u64,
-    /// Whether what is asked of it waits.
-    pub(crate) is_suspended: bool,
     /// The one device that it is over; none if that is gone, or there are several.
     pub(crate) beneath: Option<DeviceNumber>,
 }
 
 impl Sysfs {
-    /// The device of the mapper with this name.
-    pub(crate) fn mapped(&self, name: &str) -> Result<Option<Mapped>> {
-        Ok(self.all_mapped()?.into_iter().find(|mapped| mapped.name == name))
-    }
-
-    /// The device of the mapper with this number.
-    #[cfg(feature = "luks")]
-    pub(crate) fn mapped_as(&self, number: DeviceNumber) -> Result<Option<Mapped>> {
-        Ok(self.all_mapped()?.into_iter().find(|mapped| mapped.number == number))
-    }
-
-    /// The devices of the mapper over this one alone.
-    pub(crate) fn mapped_over(&self, number: DeviceNumber) -> Result<Vec<Mapped>> {
-        Ok(self.all_mapped()?.into_iter().filter(|mapped| mapped.beneath == Some(number)).collect())
-    }
-
-    fn all_mapped(&self) -> Result<Vec<Mapped>> {
+    /// All of them, whatever they map.
+    pub(crate) fn all_mapped(&self) -> Result<Vec<Mapped>> {
         let block = self.root.join("block");
         let devices = names(&block)?.into_iter().filter(|device| device.starts_with("dm-"));
         Ok(devices.filter_map(|device| mapped_at(&block.join(device))).collect())
+    }
+
+    /// Whether the device mapper is at work on this node. It also would be, if it were asked.
+    pub(crate) fn has_mapper(&self) -> bool {
+        self.root.join("class/misc/device-mapper").exists()
     }
 }
 
@@ -59,7 +47,6 @@ fn mapped_at(directory: &Path) -> Option<Mapped> {
         name: of("dm/name")?,
         uuid: of("dm/uuid").unwrap_or_default(),
         size: sectors * 512,
-        is_suspended: of("dm/suspended").as_deref() == Some("1"),
         beneath,
     })
 }
@@ -121,21 +108,18 @@ mod tests {
         symlink(block.join("sdc"), block.join("dm-2/slaves/sdc")).unwrap();
         let sysfs = Sysfs { root: directory.path().to_owned() };
         let number = |major, minor| DeviceNumber { major, minor };
-        let found = |name| sysfs.mapped(name).unwrap().unwrap();
+        let all = sysfs.all_mapped().unwrap();
         let live = Mapped {
             number: number(254, 0),
             name: "a".to_owned(),
             uuid: "LVM-x".to_owned(),
             size: 1 << 20,
-            is_suspended: false,
             beneath: Some(number(8, 16)),
         };
-        assert_eq!(found("a"), live);
-        assert_eq!((found("b").size, found("b").beneath), (0, None));
-        assert_eq!((found("ab").is_suspended, found("ab").beneath), (true, None), "its disk is gone");
-        assert_eq!(sysfs.mapped("dm-0").unwrap(), None);
-        #[cfg(feature = "luks")]
-        assert_eq!(sysfs.mapped_as(number(254, 1)).unwrap().unwrap(), found("b"));
-        assert_eq!(sysfs.mapped_over(number(8, 16)).unwrap(), [found("a")]);
+        assert_eq!(all.len(), 3);
+        assert_eq!(all[0], live);
+        assert_eq!((&*all[1].name, all[1].size, all[1].beneath), ("b", 0, None));
+        assert_eq!((&*all[2].name, all[2].beneath), ("ab", None), "its disk is gone");
+        assert!(!sysfs.has_mapper());
     }
 }

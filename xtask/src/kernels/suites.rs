@@ -91,6 +91,38 @@ const DEVICES: Suite = Suite {
     ..MOUNT
 };
 
+/// One that has volumes inside encrypted devices. Their ciphers are slow here, so the crashes are a sample.
+const LUKS: Suite = Suite {
+    modules: &[
+        "loop",
+        "xfs",
+        "btrfs",
+        "crc32c_generic",
+        "dm_mod",
+        "dm_crypt",
+        "xts",
+        "aes_generic",
+        "sha256_generic",
+        "null_blk",
+    ],
+    files: &[
+        "mkfs.ext4",
+        "/etc/mke2fs.conf",
+        "e2fsck",
+        "resize2fs",
+        "mkfs.xfs",
+        "mkfs.btrfs",
+        "cryptsetup",
+        "dmsetup",
+        "grep",
+        "cksum",
+        "cp",
+        "sleep",
+    ],
+    seconds: 120,
+    ..MOUNT
+};
+
 /// All of it, in the order in which it runs.
 pub(crate) const SUITES: &[Suite] = &[
     Suite { test: "lib", only: "needs_root::", ..MOUNT },
@@ -141,6 +173,8 @@ pub(crate) const SUITES: &[Suite] = &[
     Suite { test: "grow", ..DEVICES },
     Suite { test: "block_flow", ..DEVICES },
     Suite { test: "block_flow_raw", ..DEVICES },
+    Suite { test: "luks_flow", ..LUKS },
+    Suite { test: "luks_crash", env: &[("CSI_CRASH_STRIDE", "1511")], ..LUKS },
     Suite { test: "field_failures_mount", ..DEVICES },
     Suite { test: "field_failures_device", ..DEVICES },
     Suite { test: "field_failures_block", only: "newer_kernel", ..DEVICES },
@@ -157,4 +191,5 @@ pub(crate) const SUITES: &[Suite] = &[
         }],
         ..MOUNT
     },
+    Suite { package: "csi-core", test: "root_encryption_mapped", ..LUKS },
 ];

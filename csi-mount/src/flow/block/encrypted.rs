@@ -5,20 +5,18 @@ use std::path::{Path, PathBuf};
 use crate::mapping::{self, Mapping};
 use crate::{BlockDevice, Result, Target};
 
-/// The device that holds a volume's content: the one inside, where [`stage`](super::stage) opened an encrypted device, else
-/// the device itself.
+/// The device inside an encrypted device that [`stage`](super::stage) or `stage_device` opened: the one with the content of
+/// the volume. None if the device is not encrypted, or not open.
 ///
-/// It asks the kernel, so it is right in any process. An encrypted device that is not open is answered with as it is.
+/// It asks the kernel, so it is right in any process.
 ///
 /// # Errors
 ///
 /// Those of [`BlockDevice::open`].
-pub fn inside(device: impl AsRef<Path>) -> Result<PathBuf> {
+pub fn inside(device: impl AsRef<Path>) -> Result<Option<PathBuf>> {
     let device = BlockDevice::open(device)?;
-    match Mapping::over(device.number())? {
-        Some(mapping) => Ok(mapping.device()?.path().to_owned()),
-        None => Ok(device.path().to_owned()),
-    }
+    let mapping = Mapping::over(device.number())?;
+    mapping.map(|mapping| Ok(mapping.device()?.path().to_owned())).transpose()
 }
 
 /// The mapping of what is staged there, whole or half made.

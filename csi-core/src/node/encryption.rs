@@ -1,0 +1,103 @@
+//! Block volumes inside encrypted devices: what [`BlockNode`](super::BlockNode) does about them, with the feature `luks` and
+//! without.
+
+use std::path::Path;
+
+use csi_mount::flow::block::{self, StagePlan};
+use csi_mount::{DeviceAccess, Grown};
+#[cfg(feature = "luks")]
+use csi_mount::{Luks, LuksKey, Target};
+
+use super::block::{Attachment, BlockDevices};
+#[cfg(feature = "luks")]
+use crate::Error;
+use crate::{Result, Secrets};
+
+/// How a volume's device is encrypted, and its key, if it is.
+pub(super) struct Encryption {
+    #[cfg(feature = "luks")]
+    luks: Option<(Luks, LuksKey)>,
+}
+
+#[cfg(feature = "luks")]
+impl Encryption {
+    /// As the driver says, with the key from the call's secrets.
+    pub(super) fn of(devices: &impl BlockDevices, volume: &Attachment) -> Result<Self> {
+        let Some(luks) = devices.encryption(volume)? else { return Ok(Self { luks: None }) };
+        let name = devices.encryption_key();
+        match key(devices, &volume.secrets)? {
+            Some(key) => Ok(Self { luks: Some((luks, key)) }),
+            None => Err(Error::Unauthenticated(format!(
+                "secrets[{name}]: the volume is encrypted, and its key is missing"
+            ))),
+        }
+    }
+
+    pub(super) fn plan(&self, plan: StagePlan) -> StagePlan {
+        match &self.luks {
+            Some((luks, key)) => plan.encrypted(luks.clone(), key.clone()),
+            None => plan,
+        }
+    }
+
+    /// Opens a device that is published raw; one that is not encrypted is ready once it is there.
+    pub(super) fn stage_device(&self, device: &Path, staging: &Path, access: DeviceAccess) -> Result<()> {
+        if let Some((luks, key)) = &self.luks {
+            block::stage_device(device, &Target::new(staging)?, luks, key, access)?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(not(feature = "luks"))]
+impl Encryption {
+    #[expect(clippy::unnecessary_wraps, reason = "with the feature it may fail")]
+    pub(super) fn of(_: &impl BlockDevices, _: &Attachment) -> Result<Self> {
+        Ok(Self {})
+    }
+
+    pub(super) fn plan(&self, plan: StagePlan) -> StagePlan {
+        plan
+    }
+
+    #[expect(clippy::unnecessary_wraps, reason = "with the feature it may fail")]
+    pub(super) fn stage_device(&self, _: &Path, _: &Path, _: DeviceAccess) -> Result<()> {
+        Ok(())
+    }
+}
+
+/// Whether the driver says that it is encrypted.
+pub(super) fn is_encrypted(devices: &impl BlockDevices, volume: &Attachment) -> Result<bool> {
+    #[cfg(feature = "luks")]
+    return Ok(devices.encryption(volume)?.is_some());
+    #[cfg(not(feature = "luks"))]
+    return Ok((devices, volume, false).2);
+}
+
+/// The key in these secrets, under the driver's name for it.
+#[cfg(feature = "luks")]
+fn key(devices: &impl BlockDevices, secrets: &Secrets) -> Result<Option<LuksKey>> {
+    let name = devices.encryption_key();
+    let read = |text: &str| {
+        LuksKey::new(text).map_err(|error| Error::invalid(format!("secrets[{name}]"), error.to_string()))
+    };
+    secrets.get(name).map(read).transpose()
+}
+
+/// Grows what is at the path, with the key, if there is one, for the device around it.
+pub(super) fn expander<D: BlockDevices>(
+    devices: &D,
+    secrets: &Secrets,
+) -> Result<impl FnOnce(&Path) -> csi_mount::Result<Grown> + Send + use<D>> {
+    #[cfg(feature = "luks")]
+    let key = key(devices, secrets)?;
+    #[cfg(not(feature = "luks"))]
+    let _ = (devices, secrets);
+    Ok(move |path: &Path| {
+        #[cfg(feature = "luks")]
+        if let Some(key) = key {
+            return block::expand_encrypted(path, &key);
+        }
+        block::expand(path)
+    })
+}

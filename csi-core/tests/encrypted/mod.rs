@@ -1,0 +1,118 @@
+//! A plugin whose volumes are encrypted.
+#![allow(dead_code, reason = "each test file uses a part")]
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use csi_core::*;
+use csi_mount::{Filesystem, LoopDevice, LoopOptions, Luks, LuksPbkdf};
+use csi_proto::v1;
+use v1::volume_capability::{AccessType, BlockVolume};
+
+use crate::common::{Served, mount_capability};
+
+pub(crate) const KEY: &str = "canary-of-the-key";
+
+/// Images below a directory; all of them encrypted.
+pub(crate) struct Images(PathBuf);
+
+impl Images {
+    fn loop_device(&self, id: &VolumeId) -> Result<Option<LoopDevice>> {
+        Ok(LoopDevice::find(self.0.join(id.as_str()))?.into_iter().next())
+    }
+}
+
+#[async_trait]
+impl BlockDevices for Images {
+    async fn info(&self) -> Result<NodeInfo> {
+        NodeInfo::new("n")
+    }
+    async fn attach(&self, volume: &Attachment) -> Result<PathBuf> {
+        let image = self.0.join(volume.volume_id.as_str());
+        Ok(LoopDevice::attach_or_find(image, &LoopOptions::new())?.path().to_owned())
+    }
+    async fn device(&self, id: &VolumeId) -> Result<Option<PathBuf>> {
+        Ok(self.loop_device(id)?.map(|device| device.path().to_owned()))
+    }
+    async fn detach(&self, id: &VolumeId) -> Result<()> {
+        Ok(self.loop_device(id)?.map_or(Ok(()), LoopDevice::detach)?)
+    }
+    async fn refresh(&self, id: &VolumeId) -> Result<()> {
+        Ok(self.loop_device(id)?.map_or(Ok(()), |device| device.refresh_size())?)
+    }
+    fn encryption(&self, volume: &Attachment) -> Result<Option<Luks>> {
+        let cheap = LuksPbkdf::Pbkdf2 { iterations: 1000 };
+        Ok((volume.volume_context.get("encrypted") == Some("true")).then(|| Luks::new().pbkdf(cheap)))
+    }
+    fn filesystems(&self) -> Vec<Filesystem> {
+        vec![Filesystem::Ext4]
+    }
+}
+
+/// A volume of 24 MiB, and a plugin for it.
+pub(crate) struct Volume<'a> {
+    pub(crate) place: &'a Path,
+    pub(crate) served: Served,
+}
+
+impl<'a> Volume<'a> {
+    pub(crate) async fn new(place: &'a Path) -> Self {
+        std::fs::File::create(place.join("v")).unwrap().set_len(24 << 20).unwrap();
+        std::fs::create_dir(place.join("staging")).unwrap();
+        let node = BlockNode::service(Arc::new(Images(place.to_owned())));
+        Self { place, served: Served::start(Plugin::new("luks.csi.example.org", "1").node(node)).await }
+    }
+
+    pub(crate) fn path(&self, name: &str) -> String {
+        self.place.join(name).display().to_string()
+    }
+
+    pub(crate) async fn stage(
+        &self,
+        secrets: &[(&str, &str)],
+        access: AccessType,
+    ) -> std::result::Result<(), tonic::Status> {
+        let request = v1::NodeStageVolumeRequest {
+            volume_id: "v".into(),
+            staging_target_path: self.path("staging"),
+            volume_capability: Some(capability(access)),
+            secrets: map(secrets),
+            volume_context: map(&[("encrypted", "true")]),
+            ..Default::default()
+        };
+        self.served.node().node_stage_volume(request).await.map(drop)
+    }
+
+    pub(crate) async fn publish(&self, access: AccessType) -> std::result::Result<(), tonic::Status> {
+        let request = v1::NodePublishVolumeRequest {
+            volume_id: "v".into(),
+            staging_target_path: self.path("staging"),
+            target_path: self.path("pod"),
+            volume_capability: Some(capability(access)),
+            volume_context: map(&[("encrypted", "true")]),
+            ..Default::default()
+        };
+        self.served.node().node_publish_volume(request).await.map(drop)
+    }
+
+    pub(crate) fn is_zero(&self) -> bool {
+        std::fs::read(self.place.join("v")).unwrap() == vec![0; 24 << 20]
+    }
+}
+
+pub(crate) fn map(entries: &[(&str, &str)]) -> BTreeMap<String, String> {
+    entries.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
+}
+
+pub(crate) fn capability(access: AccessType) -> v1::VolumeCapability {
+    v1::VolumeCapability { access_type: Some(access), ..mount_capability(1) }
+}
+
+pub(crate) fn mount() -> AccessType {
+    mount_capability(1).access_type.unwrap()
+}
+
+pub(crate) fn block() -> AccessType {
+    AccessType::Block(BlockVolume {})
+}

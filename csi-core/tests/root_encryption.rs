@@ -1,0 +1,47 @@
+//! Encrypted volumes through a whole plugin: the key comes with the call's secrets, and nothing is published that is not
+//! encrypted. Needs root. What needs a device mapper is in `root_encryption_mapped.rs`.
+#![cfg(all(feature = "luks", target_os = "linux"))]
+
+mod common;
+mod encrypted;
+mod private;
+
+use csi_mount::{LoopDevice, LoopOptions};
+use encrypted::{KEY, Volume, block, mount};
+use private::on_tmpfs;
+use tonic::Code;
+
+#[test]
+fn without_a_key_nothing_is_begun() {
+    on_tmpfs(async |place| {
+        let volume = Volume::new(place).await;
+        for access in [mount(), block()] {
+            for (secrets, code) in [
+                (&[][..], Code::Unauthenticated),
+                (&[("other", KEY)], Code::Unauthenticated),
+                (&[("luksKey", "")], Code::InvalidArgument),
+            ] {
+                let error = volume.stage(secrets, access.clone()).await.unwrap_err();
+                assert_eq!(error.code(), code, "{error}");
+                assert!(error.message().contains("secrets[luksKey]"), "{error}");
+                assert!(!error.message().contains(KEY), "{error}");
+            }
+        }
+        assert!(volume.is_zero());
+        assert!(LoopDevice::find(place.join("v")).unwrap().is_empty());
+    });
+}
+
+/// What is beneath an encrypted device that is not open would be written in the clear.
+#[test]
+fn an_encrypted_device_that_is_not_open_is_not_published() {
+    on_tmpfs(async |place| {
+        let volume = Volume::new(place).await;
+        let device = LoopDevice::attach(place.join("v"), &LoopOptions::new()).unwrap();
+        let error = volume.publish(block()).await.unwrap_err();
+        assert_eq!(error.code(), Code::FailedPrecondition, "{error}");
+        assert!(error.message().contains("not open"), "{error}");
+        assert!(!place.join("pod").exists());
+        device.detach().unwrap();
+    });
+}
