@@ -5,11 +5,8 @@
 
 mod support;
 
-use csi_conformance::{Kit, Pairs, Report};
-use csi_mount::testing::private_mount_namespace;
 use nfs::VolumeArgs;
 use nfs::try_out::{Class, Server, live};
-use std::time::Duration;
 use support::nfsd::Nfsd;
 use support::*;
 
@@ -23,7 +20,9 @@ async fn lives(class: &Class) {
     let places = Places::new();
     let plugin = places.driver(&VolumeArgs::default());
     with_plugin(plugin, &places, async |client| {
-        live(&client, class, places.path(), |step| println!("{step}")).await.unwrap();
+        let start = std::time::Instant::now();
+        let tell = |step: &str| println!("{:6} ms  {step}", start.elapsed().as_millis());
+        live(&client, class, places.path(), tell).await.unwrap();
     })
     .await;
 }

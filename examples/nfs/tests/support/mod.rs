@@ -1,6 +1,7 @@
 //! What the tests share: the driver on a socket, and servers.
 #![allow(dead_code, reason = "each test file uses a part")]
 
+pub(crate) mod calls;
 pub(crate) mod nfsd;
 pub(crate) mod rpc;
 

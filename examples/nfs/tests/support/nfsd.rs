@@ -41,7 +41,7 @@ impl Nfsd {
         let target = Target::new(&export).unwrap();
         target.create_dir().unwrap();
         Mount::new("tmpfs", "export").at(&target).unwrap();
-        fs::create_dir(export.join("share")).unwrap();
+        fs::create_dir_all(export.join("share")).unwrap();
 
         // Its lock manager tells the port mapper of itself.
         static PORT_MAPPER: OnceLock<u16> = OnceLock::new();
@@ -52,8 +52,8 @@ impl Nfsd {
         }
         write("/proc/fs/nfsd/portlist", "tcp 2049\n");
         write("/proc/fs/nfsd/threads", "4\n");
-        // Nobody had a lock before that could be claimed again.
-        write("/proc/fs/nfsd/v4_end_grace", "Y\n");
+        // Nobody had a lock before that could be claimed again. It refuses when it knows that by itself.
+        let _ = fs::write("/proc/fs/nfsd/v4_end_grace", "Y\n");
         let path = export.display();
         write("/proc/net/rpc/auth.unix.ip/channel", &format!("nfsd 127.0.0.1 {NEVER} local\n"));
         write("/proc/net/rpc/nfsd.export/channel", &format!("local {path} {NEVER} {FLAGS} 65534 65534 0\n"));
@@ -119,6 +119,7 @@ fn handle(path: &Path) -> std::io::Result<Vec<u8>> {
 
 impl Drop for Nfsd {
     fn drop(&mut self) {
+        // After a panic mounts of it may be left, which the end of the machine takes care of.
         if std::thread::panicking() {
             return;
         }

@@ -1,0 +1,326 @@
+//! What the controller does to a share, here a directory of this machine: by the calls that an orchestrator makes.
+
+mod support;
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, symlink};
+use std::path::{Path, PathBuf};
+
+use csi_core::client::Client;
+use nfs::VolumeArgs;
+use support::calls::*;
+use support::*;
+use tonic::Code;
+
+/// Runs a test against the driver; it is given a client and the share.
+fn on_share(test: impl AsyncFnOnce(Client, &Path)) {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let places = Places::new();
+        let share = places.of("share");
+        let plugin = places.controller(&VolumeArgs::default());
+        with_plugin(plugin, &places, async |client| test(client, &share).await).await;
+    });
+}
+
+/// What is on the share but the driver's own directory.
+fn entries(share: &Path) -> Vec<String> {
+    let names = fs::read_dir(share).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let mut names: Vec<String> = names.filter(|name| name != ".csi-nfs").collect();
+    names.sort();
+    names
+}
+
+/// What the driver has in its own directory, but for the empty directories that hold it.
+fn own(share: &Path) -> Vec<PathBuf> {
+    let parts = fs::read_dir(share.join(".csi-nfs")).unwrap().map(|part| part.unwrap().path());
+    parts.flat_map(|part| fs::read_dir(part).unwrap().map(|entry| entry.unwrap().path())).collect()
+}
+
+fn mode(path: &Path) -> u32 {
+    fs::metadata(path).unwrap().mode() & 0o7777
+}
+
+#[test]
+fn a_volume_is_a_directory_named_as_its_class_says() {
+    on_share(async |client, share| {
+        let plain = Ask::new("pvc-1").bytes(1 << 30).create(&client).await.unwrap();
+        assert_eq!(mode(&share.join("pvc-1")), 0o755);
+        assert_eq!(plain.capacity_bytes, 1 << 30);
+        let due = [("server", "192.0.2.7"), ("share", "/export"), ("subDir", "pvc-1")];
+        assert_eq!(plain.volume_context, due.map(|(key, value)| (key.to_owned(), value.to_owned())).into());
+
+        let named = Ask::new("pvc-2")
+            .with("subDir", "teams/${pvc.metadata.namespace}/${pvc.metadata.name}-${pv.metadata.name}")
+            .with("csi.storage.k8s.io/pvc/name", "claim")
+            .with("csi.storage.k8s.io/pvc/namespace", "red")
+            .with("csi.storage.k8s.io/pv/name", "pvc-2")
+            .with("mountPermissions", "01777");
+        let named = named.create(&client).await.unwrap();
+        assert_eq!(named.volume_context["subDir"], "teams/red/claim-pvc-2");
+        assert_eq!(mode(&share.join("teams/red/claim-pvc-2")), 0o1777, "whatever the umask");
+        assert_eq!(mode(&share.join("teams")), 0o755);
+        assert_eq!(mode(&share.join(".csi-nfs")), 0o700);
+
+        for volume in [&plain, &named] {
+            delete(&client, volume).await.unwrap();
+            delete(&client, volume).await.unwrap();
+        }
+        assert_eq!(entries(share), ["teams"]);
+        assert!(!share.join("teams/red/claim-pvc-2").exists());
+        assert_eq!(own(share), Vec::<PathBuf>::new());
+    });
+}
+
+#[test]
+fn what_becomes_of_a_directory_is_as_its_class_says() {
+    on_share(async |client, share| {
+        for (round, policy) in ["delete", "retain", "archive", "archive"].into_iter().enumerate() {
+            let ask = Ask::new("pvc-1").with("onDelete", policy).with("subDir", &format!("{policy}/data"));
+            let volume = ask.create(&client).await.unwrap();
+            fs::write(share.join(policy).join("data/file"), format!("{round}")).unwrap();
+            delete(&client, &volume).await.unwrap();
+        }
+        let read = |path: &str| fs::read_to_string(share.join(path)).ok();
+        assert_eq!(entries(&share.join("delete")), Vec::<String>::new());
+        assert_eq!(read("retain/data/file").as_deref(), Some("1"));
+        assert_eq!(entries(&share.join("archive")), ["archived-data", "archived-data-2"]);
+        assert_eq!(read("archive/archived-data/file").as_deref(), Some("2"));
+        assert_eq!(read("archive/archived-data-2/file").as_deref(), Some("3"));
+
+        // What was retained is found by the next, and no more goes with it.
+        let ask = Ask::new("pvc-2").with("onDelete", "delete").with("subDir", "retain/data");
+        let volume = ask.create(&client).await.unwrap();
+        assert_eq!(read("retain/data/file").as_deref(), Some("1"));
+        delete(&client, &volume).await.unwrap();
+        assert_eq!(read("retain/data/file").as_deref(), Some("1"));
+        assert_eq!(own(share), Vec::<PathBuf>::new());
+    });
+}
+
+#[test]
+fn a_directory_goes_with_the_last_of_its_volumes() {
+    on_share(async |client, share| {
+        let first = Ask::new("pvc-1").with("subDir", "common").create(&client).await.unwrap();
+        let second = Ask::new("pvc-2").with("subDir", "common").create(&client).await.unwrap();
+        let below = Ask::new("pvc-3").with("subDir", "common/below").create(&client).await.unwrap();
+        fs::write(share.join("common/file"), "data").unwrap();
+        delete(&client, &first).await.unwrap();
+        assert!(share.join("common/file").exists());
+
+        let refused = delete(&client, &second).await.unwrap_err();
+        assert_eq!(refused.code(), Code::FailedPrecondition);
+        assert!(refused.message().contains("common/below"), "{refused}");
+        assert!(share.join("common/file").exists());
+        delete(&client, &below).await.unwrap();
+        delete(&client, &second).await.unwrap();
+        assert_eq!(entries(share), Vec::<String>::new());
+        assert_eq!(own(share), Vec::<PathBuf>::new());
+    });
+}
+
+#[test]
+fn snapshots_and_clones_are_copies() {
+    on_share(async |client, share| {
+        let source = Ask::new("pvc-1").with("mountPermissions", "0770").create(&client).await.unwrap();
+        let at = share.join("pvc-1");
+        fs::create_dir(at.join("inner")).unwrap();
+        fs::write(at.join("inner/file"), "first").unwrap();
+        symlink("/etc/passwd", at.join("link")).unwrap();
+        fs::hard_link(at.join("inner/file"), at.join("same")).unwrap();
+
+        let cut = snapshot(&client, "snap-1", &source.volume_id).await.unwrap();
+        assert!(cut.ready_to_use && cut.size_bytes == 5, "{cut:?}");
+        assert_eq!(snapshot(&client, "snap-1", &source.volume_id).await.unwrap(), cut, "a retry finds it");
+        let cloned = Ask::new("pvc-2").of_volume(&source.volume_id).create(&client).await.unwrap();
+        fs::write(at.join("inner/file"), "second").unwrap();
+        delete(&client, &source).await.unwrap();
+
+        // It outlives the volume that it is of.
+        let restored = Ask::new("pvc-3").with("subDir", "deep/down").of_snapshot(&cut.snapshot_id);
+        let restored = restored.create(&client).await.unwrap();
+        for copy in ["pvc-2", "deep/down"] {
+            let copy = share.join(copy);
+            assert_eq!(fs::read_to_string(copy.join("same")).unwrap(), "first", "{}", copy.display());
+            assert_eq!(fs::read_link(copy.join("link")).unwrap(), Path::new("/etc/passwd"));
+            let links = ["same", "inner/file"].map(|name| fs::metadata(copy.join(name)).unwrap().ino());
+            assert_eq!(links[0], links[1]);
+            assert_eq!(mode(&copy), 0o770);
+        }
+
+        let again = Ask::new("pvc-3").with("subDir", "deep/down").refused(&client).await;
+        assert_eq!(again.0, Code::AlreadyExists, "made from a snapshot, asked for without: {}", again.1);
+        let there =
+            Ask::new("pvc-4").with("subDir", "pvc-2").of_snapshot(&cut.snapshot_id).refused(&client).await;
+        assert_eq!(there.0, Code::AlreadyExists, "{}", there.1);
+        let other = snapshot(&client, "snap-1", &cloned.volume_id).await.unwrap_err();
+        assert_eq!(other.code(), Code::AlreadyExists, "{other}");
+
+        delete_snapshot(&client, &cut.snapshot_id).await.unwrap();
+        delete_snapshot(&client, &cut.snapshot_id).await.unwrap();
+        for missing in
+            [Ask::new("pvc-5").of_snapshot(&cut.snapshot_id), Ask::new("pvc-5").of_volume(&source.volume_id)]
+        {
+            let (code, text) = missing.refused(&client).await;
+            assert_eq!(code, Code::NotFound, "{text}");
+        }
+        let missing = snapshot(&client, "snap-2", &source.volume_id).await.unwrap_err();
+        assert_eq!(missing.code(), Code::NotFound);
+        for volume in [&cloned, &restored] {
+            delete(&client, volume).await.unwrap();
+        }
+        assert_eq!(entries(share), ["deep"]);
+        assert_eq!(own(share), Vec::<PathBuf>::new());
+    });
+}
+
+#[test]
+fn no_name_leads_out_of_the_share() {
+    on_share(async |client, share| {
+        let outside = share.parent().unwrap().join("outside");
+        fs::create_dir(&outside).unwrap();
+        fs::write(outside.join("file"), "data").unwrap();
+        symlink(&outside, share.join("link")).unwrap();
+        symlink("..", share.join("up")).unwrap();
+        for sub_dir in [
+            "..",
+            "../outside",
+            "a/../../outside",
+            "/outside",
+            "link",
+            "link/inner",
+            "up/outside",
+            "",
+            ".",
+            ".csi-nfs/volumes",
+            "./.csi-nfs/x",
+            "a\nb",
+            "a\0b",
+            &"x".repeat(241),
+            "${pvc.metadata.name}",
+            "${node}",
+            "a${",
+        ] {
+            let (code, text) = Ask::new("pvc-1").with("subDir", sub_dir).refused(&client).await;
+            assert_eq!(code, Code::InvalidArgument, "{sub_dir:?}: {text}");
+        }
+        for (key, value) in [("pvc/name", ".."), ("pvc/name", "a/b"), ("pvc/name", ".csi-nfs")] {
+            let ask = Ask::new("pvc-1").with("subDir", "${pvc.metadata.name}");
+            let (code, text) = ask.with(&format!("csi.storage.k8s.io/{key}"), value).refused(&client).await;
+            assert_eq!(code, Code::InvalidArgument, "{value}: {text}");
+        }
+        for (key, value) in
+            [("onDelete", "keep"), ("mountPermissions", "9"), ("sharee", "/x"), ("server", "a b")]
+        {
+            let (code, text) = Ask::new("pvc-1").with(key, value).refused(&client).await;
+            assert!(
+                code == Code::InvalidArgument && text.contains("parameters") | text.contains(key),
+                "{text}"
+            );
+        }
+        assert_eq!(entries(share), ["link", "up"]);
+        assert_eq!(fs::read_dir(&outside).unwrap().count(), 1);
+
+        // A record that somebody forged who can write to the whole share.
+        let volume = Ask::new("pvc-1").create(&client).await.unwrap();
+        let record = share.join(".csi-nfs/volumes/pvc-1");
+        let text = fs::read_to_string(&record).unwrap();
+        fs::write(&record, text.replace("\"sub_dir\":\"pvc-1\"", "\"sub_dir\":\"../outside\"")).unwrap();
+        delete(&client, &volume).await.unwrap_err();
+        fs::write(&record, text.replace("\"sub_dir\":\"pvc-1\"", "\"sub_dir\":\"link\"")).unwrap();
+        let _ = delete(&client, &volume).await;
+        assert_eq!(fs::read_to_string(outside.join("file")).unwrap(), "data");
+    });
+}
+
+#[test]
+fn a_retry_goes_on_where_an_attempt_ended() {
+    on_share(async |client, share| {
+        let source = Ask::new("source").create(&client).await.unwrap();
+        fs::write(share.join("source/file"), "data").unwrap();
+        let ask = Ask::new("pvc-1").of_volume(&source.volume_id);
+        let volume = ask.clone().create(&client).await.unwrap();
+        let own_of = |part: &str| share.join(".csi-nfs").join(part).join("pvc-1");
+        let unfinished = |finished: bool| {
+            let text = fs::read_to_string(own_of("volumes")).unwrap();
+            let (from, to) = ("\"is_finished\":true", format!("\"is_finished\":{finished}"));
+            assert!(text.contains(from), "{text}");
+            fs::write(own_of("volumes"), text.replace(from, &to)).unwrap();
+        };
+        let is_whole = || fs::read_to_string(share.join("pvc-1/file")).is_ok_and(|text| text == "data");
+
+        // Killed before the record said that it was done.
+        unfinished(false);
+        assert_eq!(ask.clone().create(&client).await.unwrap(), volume);
+        assert!(is_whole());
+        // Killed in the middle of the copy: what it had made is in the way of nothing.
+        unfinished(false);
+        fs::rename(share.join("pvc-1"), own_of("unfinished")).unwrap();
+        fs::write(own_of("unfinished").join("half"), "").unwrap();
+        assert_eq!(ask.clone().create(&client).await.unwrap(), volume);
+        assert!(is_whole() && !share.join("pvc-1/half").exists() && !own_of("unfinished").exists());
+        // Killed before the record was there at all.
+        fs::remove_file(own_of("volumes")).unwrap();
+        fs::rename(share.join("pvc-1"), share.join("gone")).unwrap();
+        assert_eq!(ask.create(&client).await.unwrap(), volume);
+        assert!(is_whole());
+        // Killed while the trash was emptied.
+        fs::create_dir_all(own_of("trash").join("rest")).unwrap();
+        fs::remove_dir_all(share.join("pvc-1")).unwrap();
+        delete(&client, &volume).await.unwrap();
+        assert!(!own_of("trash").exists() && !own_of("volumes").exists());
+        delete(&client, &source).await.unwrap();
+        assert_eq!(entries(share), ["gone"]);
+        assert_eq!(own(share), Vec::<PathBuf>::new());
+    });
+}
+
+#[test]
+fn many_at_once_and_each_of_them_twice() {
+    on_share(async |client, share| {
+        let mut calls = tokio::task::JoinSet::new();
+        for number in 0..32 {
+            for _ in 0..3 {
+                let client = client.clone();
+                // Half of them share a directory.
+                let sub_dir = if number % 2 == 0 { "common".to_owned() } else { format!("own/{number}") };
+                let ask = Ask::new(&format!("pvc-{number}")).with("subDir", &sub_dir);
+                calls.spawn(async move { ask.create(&client).await.unwrap() });
+            }
+        }
+        let mut volumes: Vec<_> = calls.join_all().await.into_iter().map(|volume| volume.volume_id).collect();
+        volumes.sort();
+        volumes.dedup();
+        assert_eq!(volumes.len(), 32);
+        assert_eq!(fs::read_dir(share.join("own")).unwrap().count(), 16);
+        let mut calls = tokio::task::JoinSet::new();
+        for volume_id in volumes.iter().flat_map(|id| [id.clone(), id.clone()]) {
+            let client = client.clone();
+            let volume = csi_core::proto::v1::Volume { volume_id, ..Default::default() };
+            calls.spawn(async move { delete(&client, &volume).await.unwrap() });
+        }
+        calls.join_all().await;
+        assert_eq!(entries(share), ["own"]);
+        assert_eq!(fs::read_dir(share.join("own")).unwrap().count(), 0);
+        assert_eq!(own(share), Vec::<PathBuf>::new());
+    });
+}
+
+#[test]
+fn an_id_says_how_its_share_is_reached_and_anothers_is_no_volume() {
+    on_share(async |client, _| {
+        let options = ["nfsvers=4.1", "noatime", "port=2050", "hard"].map(str::to_owned);
+        let volume = Ask::new("pvc-1").options(&options).create(&client).await.unwrap();
+        assert_eq!(volume.volume_id, "v1:192.0.2.7:%2Fexport:pvc-1:nfsvers=4.1,port=2050");
+        for foreign in ["anything", "v1:h:%2Fe:..:", "v1:h:relative:pvc-1:", "v1:h:%2Fe:pvc-1:soft"] {
+            let volume = csi_core::proto::v1::Volume { volume_id: foreign.to_owned(), ..Default::default() };
+            delete(&client, &volume).await.unwrap();
+            let error = snapshot(&client, "snap", foreign).await.unwrap_err();
+            assert_eq!(error.code(), Code::NotFound, "{foreign}: {error}");
+        }
+        let long = format!("{}.example.org", "x".repeat(100));
+        let (code, text) = Ask::new("pvc-1").with("server", &long).refused(&client).await;
+        assert!(code == Code::InvalidArgument && text.contains("128"), "{text}");
+        delete(&client, &volume).await.unwrap();
+    });
+}
