@@ -39,6 +39,8 @@ pub(crate) enum Subject {
     Unmounting(MountId),
     /// Where a path leads, by the directory it is relative to and by the mount namespace.
     Path(PathBuf, Option<i32>, PathBuf),
+    /// Mounting from a source.
+    Mount(String),
     /// A killed program that did not go.
     Program(i32),
 }
