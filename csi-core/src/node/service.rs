@@ -174,9 +174,11 @@ impl<D: Node> NodeService<D> {
         self
     }
 
-    /// Has the node looked at when the plugin starts.
+    /// Has the node looked at when the plugin starts, as the ready-made node plugins do, and said in the log what is
+    /// missing for volumes with these filesystems: for a node plugin that is made of those.
     #[cfg(all(feature = "mount", target_os = "linux"))]
-    pub(super) fn self_check(mut self, filesystems: &[csi_mount::Filesystem]) -> Self {
+    #[must_use]
+    pub fn self_check(mut self, filesystems: &[csi_mount::Filesystem]) -> Self {
         self.table.fitness = Some(super::fitness::Fitness::of(filesystems.to_vec()));
         self
     }

@@ -3,7 +3,6 @@
 use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::ops::Deref;
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -62,8 +61,6 @@ impl Driver {
     pub(crate) fn open(args: &Args) -> Result<Self> {
         fs::create_dir_all(&args.data)?;
         let data = args.data.canonicalize()?;
-        // The volumes' owners decide who may read them, once they are published; not before.
-        fs::set_permissions(&data, fs::Permissions::from_mode(0o700))?;
         let features = Features::without(&args.without);
         let node = node_info(args, &features)?;
         let serves_controller = args.driver.mode != Mode::Node;

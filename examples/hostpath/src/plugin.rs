@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use csi_core::mount::Filesystem;
 use csi_core::{ControllerService, Expansion, Identity, NodeService, Plugin, Readiness, Result, async_trait};
 
 use crate::args::When;
@@ -88,7 +89,7 @@ fn node(driver: Driver, features: &Features) -> Result<Node> {
         (Feature::MountGroup, Node::volume_mount_group),
         (Feature::MultiWriter, Node::single_node_multi_writer),
     ];
-    let service = Node::new(Arc::new(HostNode::new(driver)?));
+    let service = Node::new(Arc::new(HostNode::new(driver)?)).self_check(&Filesystem::ALL);
     let chosen = registered.into_iter().filter(|(feature, _)| features.has(*feature));
     Ok(chosen.fold(service, |service, (_, register)| register(service)))
 }

@@ -26,6 +26,9 @@ fn place(name: &str, value: &str) -> v1::Topology {
     v1::Topology { segments: [(key(name), value.to_owned())].into() }
 }
 
+// spec: controller-publish-volume.on-another-node, controller-publish-volume.limit
+// spec: controller-publish-volume.node-missing, controller-unpublish-volume.all-nodes
+// spec: delete-volume.in-use, node-get-info.max-volumes
 #[test]
 fn attaching_keeps_to_modes_and_limits() {
     in_private(async || {
@@ -83,6 +86,7 @@ fn attaching_keeps_to_modes_and_limits() {
     });
 }
 
+// spec: controller-publish-volume.readonly
 #[test]
 fn what_is_attached_to_be_read_takes_no_writes() {
     in_private(async || {
@@ -115,6 +119,8 @@ async fn capacity(run: &Run, parameters: &[(&str, &str)], accessible_topology: O
     run.client().controller().get_capacity(request).await.unwrap().into_inner().available_capacity
 }
 
+// spec: get-capacity.for-what-is-asked, create-volume.topology-met
+// spec: create-volume.topology-preferred, create-volume.topology-unmet
 #[test]
 fn pools_and_places_are_chosen_and_counted() {
     in_private(async || {
@@ -199,6 +205,8 @@ fn pools_and_places_are_chosen_and_counted() {
     });
 }
 
+// spec: controller-modify-volume.absent-keys-stay, controller-modify-volume.invalid-changes-nothing
+// spec: create-volume.mutable-parameters-win, create-volume.differs-is-already-exists
 #[test]
 fn parameters_change_for_good_and_all_or_none() {
     in_private(async || {
@@ -242,6 +250,7 @@ fn parameters_change_for_good_and_all_or_none() {
     });
 }
 
+// spec: controller-expand-volume.in-use, delete-volume.in-use
 #[test]
 fn offline_a_volume_in_use_does_not_grow() {
     in_private(async || {
@@ -272,23 +281,13 @@ fn offline_a_volume_in_use_does_not_grow() {
     });
 }
 
+// spec: process.knows-its-mode
 #[test]
 fn controller_and_node_can_be_two_processes_and_no_two_controllers_one_directory() {
     in_private(async || {
         let run = Run::on_tmpfs(64 << 30);
         let mut controller = run.start(&["--mode=controller"]).await;
-        let node_socket = run.of("node.sock");
-        let mut node = tokio::process::Command::new(env!("CARGO_BIN_EXE_hostpath"))
-            .args(["--mode=node", "--node-id=node-1", "--log-level=warn", "--endpoint"])
-            .arg(&node_socket)
-            .arg("--data")
-            .arg(run.of("data"))
-            .kill_on_drop(true)
-            .spawn()
-            .unwrap();
-        let endpoint: csi_core::Endpoint = node_socket.to_str().unwrap().parse().unwrap();
-        let client = csi_core::client::Client::new(&endpoint);
-        client.ready(std::time::Duration::from_secs(30)).await.unwrap();
+        let (mut node, endpoint) = run.start_node("node-1", &[]).await;
         let kit = csi_conformance::Kit::new(endpoint).controller(run.endpoint());
         let kit = kit.staging(run.of("staging")).target(run.of("target")).fs_type("xfs").size(320 << 20);
         let report = kit.only("sequences").only("node-use").run().await.unwrap();

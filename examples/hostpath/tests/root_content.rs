@@ -70,6 +70,9 @@ async fn copies_hold_what_was_written(run: Run, flags: &[&str], filesystem: &str
     driver.kill().await.unwrap();
 }
 
+// spec: create-volume.from-snapshot, create-volume.from-volume
+// spec: create-volume.larger-than-source, create-snapshot.cut-before-answer
+// spec: delete-volume.snapshots-live-on
 #[test]
 fn copies_of_images_hold_what_was_written() {
     in_private(async || {
@@ -79,10 +82,11 @@ fn copies_of_images_hold_what_was_written() {
     });
 }
 
+// spec: create-volume.from-snapshot, create-volume.from-volume
 #[test]
 fn copies_of_directories_hold_what_was_written() {
     in_private(async || {
-        copies_hold_what_was_written(Run::on_tmpfs(64 << 30), &["--kind=directory"], "").await
+        copies_hold_what_was_written(Run::on_tmpfs(64 << 30), &["--kind=directory"], "").await;
     });
 }
 
@@ -152,6 +156,7 @@ fn a_group_is_cut_at_one_moment_of_its_writers() {
     });
 }
 
+// spec: create-volume-group-snapshot.not-together, create-volume-group-snapshot.failure-leaves-nothing
 #[test]
 fn what_can_not_be_cut_together_is_not() {
     in_private(async || {
@@ -234,6 +239,7 @@ fn inline_volumes_live_as_long_as_their_pod() {
     });
 }
 
+// spec: node.mount-group
 #[test]
 fn a_group_has_the_files_of_a_volume() {
     in_private(async || {

@@ -66,6 +66,7 @@ async fn snapshots(client: &Client) -> Vec<String> {
     list.entries.into_iter().filter_map(|entry| Some(entry.snapshot?.snapshot_id)).collect()
 }
 
+// spec: concurrency.simultaneous-calls
 #[test]
 fn the_kit_passes_while_another_client_hammers() {
     in_private(async || {
@@ -87,6 +88,8 @@ const AT: [&str; 7] =
     ["create-volume", "node-publish", "snapshots", "node-use", "groups", "controller-publish", "sequences"];
 
 /// `CSI_TEST_ROUNDS` says how often; 200 is the full size.
+// spec: create-volume.same-name-same-volume, create-volume.one-volume-a-name
+// spec: timeouts.retry-continues
 #[test]
 fn killed_at_random_moments_it_loses_and_doubles_nothing() {
     in_private(async || {

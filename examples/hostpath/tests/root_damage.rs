@@ -48,6 +48,8 @@ fn none() -> Vec<String> {
     Vec::new()
 }
 
+// spec: controller-get-volume-health.current, controller-list-volume-health.only-unwell
+// spec: volume-health.entry-stays, list-volumes.condition
 #[test]
 fn an_image_that_is_gone_or_cut_off_is_lost_data() {
     in_private(async || {
@@ -107,6 +109,7 @@ fn remount(path: &Path, flags: MsFlags) {
     mount(None::<&str>, path, None::<&str>, MsFlags::MS_REMOUNT | flags, None::<&str>).unwrap();
 }
 
+// spec: node-get-volume-health.current, node-get-volume-stats.condition
 #[test]
 fn a_filesystem_that_turned_read_only_or_died_is_told() {
     in_private(async || {
@@ -189,6 +192,7 @@ fn take_room(path: &Path, bytes: u64) {
     nix::fcntl::fallocate(&file, nix::fcntl::FallocateFlags::empty(), 0, bytes as i64).unwrap();
 }
 
+// spec: probe.unhealthy
 #[test]
 fn a_data_directory_that_is_gone_ends_its_health() {
     in_private(async || {

@@ -171,6 +171,9 @@ async fn told_is_what_is(run: Run, flags: &[&str]) {
     driver.kill().await.unwrap();
 }
 
+// spec: get-metadata-allocated.all-data, get-metadata-delta.all-changes
+// spec: snapshot-metadata.fixed-length, snapshot-metadata.starting-offset
+// spec: snapshot-metadata.max-results
 #[test]
 fn what_is_told_is_what_the_images_hold() {
     in_private(async || {

@@ -5,7 +5,7 @@ use csi_core::{
     async_trait,
 };
 
-use super::{HostNode, check_use};
+use super::{HostNode, READONLY, check_use};
 use crate::kind::Kind;
 
 #[async_trait]
@@ -14,7 +14,10 @@ impl Node for HostNode {
         Ok(self.driver.node.clone())
     }
 
-    async fn publish_volume(&self, request: NodePublishVolumeRequest) -> Result<()> {
+    async fn publish_volume(&self, mut request: NodePublishVolumeRequest) -> Result<()> {
+        // What was attached to be read is not written, whatever the publish says. An image's device sees to that itself.
+        request.readonly |=
+            request.publish_context.get(READONLY).is_some() && request.volume_capability.is_mount();
         if request.volume_context.is_ephemeral() {
             return self.publish_inline(request).await;
         }

@@ -9,6 +9,7 @@ mod id;
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Bound;
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::{fs, io};
@@ -69,7 +70,8 @@ impl<T: Record> Store<T> {
     pub(crate) fn open(root: PathBuf) -> Result<Self> {
         for name in [NEW, OLD] {
             let directory = root.join(name);
-            fs::create_dir_all(&directory)?;
+            // Who may read what is inside counts where it is published, and not here.
+            fs::DirBuilder::new().recursive(true).mode(0o700).create(&directory)?;
             for entry in fs::read_dir(&directory)? {
                 sweep(&entry?.path());
             }

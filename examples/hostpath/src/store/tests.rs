@@ -28,6 +28,11 @@ fn open(root: &tempfile::TempDir) -> Store<Thing> {
     Store::open(root.path().join("things")).unwrap()
 }
 
+fn grow(thing: &mut Thing, by: u64) -> Result<(), Error> {
+    thing.size += by;
+    Ok(())
+}
+
 fn ids(store: &Store<Thing>) -> Vec<String> {
     store.all().into_iter().map(|(id, _)| id).collect()
 }
@@ -77,7 +82,7 @@ fn a_change_is_whole_or_is_none() {
     });
     assert!(refused.is_err() && store.get("a").unwrap().size == 1);
     assert!(store.update("none", |_| Ok(())).unwrap().is_none());
-    store.update("a", |thing| Ok(thing.size = 2)).unwrap().unwrap();
+    store.update("a", |thing| grow(thing, 1)).unwrap().unwrap();
     // Killed between the write and the rename, the old record is the record.
     fs::write(store.place("a").join("record.part"), "{\"na").unwrap();
     assert_eq!(open(&root).get("a").unwrap().size, 2);
@@ -91,7 +96,9 @@ fn changes_at_once_are_all_made() {
     std::thread::scope(|scope| {
         for _ in 0..8 {
             scope.spawn(|| {
-                (0..20).for_each(|_| store.update("a", |thing| Ok(thing.size += 1)).unwrap().unwrap())
+                for _ in 0..20 {
+                    store.update("a", |thing| grow(thing, 1)).unwrap().unwrap();
+                }
             });
         }
     });

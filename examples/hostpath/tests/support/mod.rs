@@ -86,15 +86,26 @@ impl Run {
 
     /// The driver, serving.
     pub(crate) async fn start(&self, flags: &[&str]) -> Child {
+        self.start_at(&self.endpoint(), "node-1", flags).await
+    }
+
+    /// Another node that has the same data.
+    pub(crate) async fn start_node(&self, id: &str, flags: &[&str]) -> (Child, Endpoint) {
+        let endpoint = format!("unix://{}", self.of(&format!("{id}.sock")).display()).parse().unwrap();
+        let flags: Vec<&str> = flags.iter().copied().chain(["--mode=node"]).collect();
+        (self.start_at(&endpoint, id, &flags).await, endpoint)
+    }
+
+    async fn start_at(&self, endpoint: &Endpoint, id: &str, flags: &[&str]) -> Child {
         let child = Command::new(env!("CARGO_BIN_EXE_hostpath"))
-            .args(["--endpoint", &self.endpoint().to_string(), "--node-id", "node-1", "--data"])
+            .args(["--endpoint", &endpoint.to_string(), "--node-id", id, "--data"])
             .arg(self.of("data"))
             .args(["--log-level", "warn"])
             .args(flags)
             .kill_on_drop(true)
             .spawn()
             .unwrap();
-        self.client().ready(Duration::from_secs(30)).await.unwrap();
+        Client::new(endpoint).ready(Duration::from_secs(60)).await.unwrap();
         child
     }
 
