@@ -21,6 +21,9 @@ impl Life<'_, '_> {
             Growth::Never => {
                 self.caller.report.left_out("ControllerExpandVolume", "this driver's volumes do not grow");
             }
+            _ if self.wanted.grown <= self.wanted.size => {
+                self.caller.report.left_out("ControllerExpandVolume", "it is not to become larger");
+            }
             Growth::Unused if self.wanted.keep == Keep::Everything => {
                 self.caller
                     .report
@@ -40,7 +43,8 @@ impl Life<'_, '_> {
     /// Makes it larger while it is on no node, if it grows then only, and brings it to the node once more where that has
     /// a part in it.
     pub(crate) async fn expand_unused(&mut self) -> Outcome<()> {
-        if self.wanted.premade.is_some() || self.offers.growth != Growth::Unused {
+        let is_asked_for = self.wanted.premade.is_none() && self.wanted.grown > self.wanted.size;
+        if !is_asked_for || self.offers.growth != Growth::Unused {
             return Ok(());
         }
         if self.expand_at_the_controller().await? {
