@@ -68,6 +68,18 @@ impl Driver {
         csi(socket).arg("lifecycle").args(words).env("TMPDIR", self.path("places")).output().unwrap()
     }
 
+    /// Runs commands as they were printed.
+    fn run_all<'c>(&self, commands: impl IntoIterator<Item = &'c str>) {
+        let program = Path::new(env!("CARGO_BIN_EXE_csi")).parent().unwrap();
+        let path = format!("{}:{}", program.display(), std::env::var("PATH").unwrap());
+        for command in commands {
+            let mut shell = std::process::Command::new("sh");
+            shell.args(["-ec", command]).env("PATH", &path);
+            shell.env("CSI_ENDPOINT", endpoint(&self.path("csi.sock")).to_string());
+            ok(&shell.output().unwrap());
+        }
+    }
+
     fn assert_clean(&self, text: &str) {
         let left: Vec<_> = ["volumes", "places"]
             .iter()
@@ -224,18 +236,7 @@ fn what_can_not_be_taken_back_is_named_with_the_commands_that_do() {
         assert!(commands[0].contains("csi node unstage-volume --volume-id"), "{shown}");
         assert!(shown.contains("csi controller delete-volume --volume-id"), "{shown}");
         // They do, as they stand there, once the driver works.
-        for command in commands {
-            let program = Path::new(env!("CARGO_BIN_EXE_csi")).parent().unwrap();
-            let path = format!("{}:{}", program.display(), std::env::var("PATH").unwrap());
-            let mut shell = std::process::Command::new("sh");
-            shell.args(["-ec", command]).env("PATH", path);
-            shell.env("CSI_ENDPOINT", endpoint(&driver.path("csi.sock")).to_string());
-            ok(&shell.output().unwrap());
-        }
-        // The temporary directory of the run was not empty when it ended.
-        for entry in std::fs::read_dir(driver.path("places")).unwrap() {
-            std::fs::remove_dir(entry.unwrap().path()).unwrap();
-        }
+        driver.run_all(commands);
         driver.assert_clean(&shown);
     });
 }
@@ -305,16 +306,7 @@ fn a_second_ctrl_c_waits_no_longer_and_names_what_is_left() {
         assert!(text.contains("Ctrl-C again") && text.contains("csi node unpublish-volume"), "{text}");
         drop(fake);
         let (_, commands) = text.split_once("what takes it back:\n").unwrap();
-        let path = Path::new(env!("CARGO_BIN_EXE_csi")).parent().unwrap().display().to_string();
-        for command in commands.lines().take_while(|line| line.starts_with("  ")) {
-            let mut shell = std::process::Command::new("sh");
-            shell.args(["-ec", command]).env("PATH", format!("{path}:{}", std::env::var("PATH").unwrap()));
-            shell.env("CSI_ENDPOINT", endpoint(&driver.path("csi.sock")).to_string());
-            ok(&shell.output().unwrap());
-        }
-        for entry in std::fs::read_dir(driver.path("places")).unwrap() {
-            std::fs::remove_dir(entry.unwrap().path()).unwrap();
-        }
+        driver.run_all(commands.lines().take_while(|line| line.starts_with("  ")));
         driver.assert_clean(&text);
     });
 }

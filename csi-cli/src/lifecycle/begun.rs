@@ -215,6 +215,11 @@ impl Begun {
     }
 }
 
+/// A word for a shell.
+pub(crate) fn quoted(text: &str) -> String {
+    format!("'{}'", text.replace('\'', r"'\''"))
+}
+
 /// Removes a directory, if it is there.
 fn remove(directory: &Path) -> Result<(), String> {
     match std::fs::remove_dir(directory) {
@@ -281,7 +286,6 @@ impl Step {
 
     /// The command that takes it back; where its call takes secrets, the user adds them.
     fn command(&self) -> String {
-        let quoted = |text: &str| format!("'{}'", text.replace('\'', r"'\''"));
         match self {
             Self::MaybeVolume(request) => {
                 format!("# a volume named {} may be there", quoted(&request.name))

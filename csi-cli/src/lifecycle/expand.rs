@@ -1,4 +1,4 @@
-//! A volume that is made larger while it is used.
+//! A volume that is made larger: while it is used, or between two uses.
 
 use std::fs;
 
@@ -7,20 +7,65 @@ use csi_proto::v1;
 use tonic::Code;
 
 use super::call::{Failure, Outcome};
+use super::introductions::Growth;
 use super::report::size;
 use super::scenario::{Life, text};
 use super::target;
-use super::wanted::Looks;
+use super::wanted::{Keep, Looks};
 
 impl Life<'_, '_> {
+    /// Makes it larger where it is, if it may grow there.
     pub(crate) async fn expand(&mut self) -> Outcome<()> {
-        if self.wanted.premade.is_some() {
+        match self.offers.growth {
+            _ if self.wanted.premade.is_some() => {}
+            Growth::Never => {
+                self.caller.report.left_out("ControllerExpandVolume", "this driver's volumes do not grow");
+            }
+            _ if self.wanted.grown <= self.wanted.size => {
+                self.caller.report.left_out("ControllerExpandVolume", "it is not to become larger");
+            }
+            Growth::Unused if self.wanted.keep == Keep::Everything => {
+                self.caller
+                    .report
+                    .left_out("ControllerExpandVolume", "it grows unused only, and is kept in use");
+            }
+            Growth::Unused => self.before = self.size_at_target()?,
+            Growth::InUse => {
+                self.before = self.size_at_target()?;
+                if self.expand_at_the_controller().await? {
+                    self.expand_on_the_node().await?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes it larger while it is on no node, if it grows then only, and brings it to the node once more where that has
+    /// a part in it.
+    pub(crate) async fn expand_unused(&mut self) -> Outcome<()> {
+        let is_asked_for = self.wanted.premade.is_none() && self.wanted.grown > self.wanted.size;
+        if !is_asked_for || self.offers.growth != Growth::Unused {
             return Ok(());
         }
-        if !self.offers.expands {
-            self.caller.report.left_out("ControllerExpandVolume", "this driver's volumes do not grow");
-            return Ok(());
+        if self.expand_at_the_controller().await? {
+            self.put_on_node().await?;
+            self.expand_on_the_node().await?;
+            self.take_off_node().await?;
         }
+        Ok(())
+    }
+
+    /// What a program at the target sees, where one looks there.
+    fn size_at_target(&self) -> Outcome<u64> {
+        match self.targets.first() {
+            Some((path, _)) if self.looks == Looks::Inside => target::size(path, self.wanted.content)
+                .map_err(|error| Failure::new("  size at the target", error)),
+            _ => Ok(0),
+        }
+    }
+
+    /// Asks the controller; whether the node has a part in it then.
+    async fn expand_at_the_controller(&mut self) -> Outcome<bool> {
         let request = v1::ControllerExpandVolumeRequest {
             volume_id: self.id.clone(),
             capacity_range: Some(v1::CapacityRange { required_bytes: self.wanted.grown, limit_bytes: 0 }),
@@ -40,21 +85,12 @@ impl Life<'_, '_> {
                 },
             )
             .await?;
-        if answer.node_expansion_required && self.offers.node_expands && !self.targets.is_empty() {
-            self.expand_on_the_node().await?;
-        }
-        Ok(())
+        Ok(answer.node_expansion_required && self.offers.node_expands && !self.targets.is_empty())
     }
 
     /// Lets the node grow the filesystem, or the next stage where this node can't while it is mounted.
     async fn expand_on_the_node(&mut self) -> Outcome<()> {
-        let (path, content) = (self.targets[0].0.clone(), self.wanted.content);
-        let looks = self.looks;
-        let before = match looks {
-            Looks::Inside => target::size(&path, content),
-            _ => Ok(0),
-        };
-        let before = before.map_err(|error| Failure::new("  size at the target", error))?;
+        let (path, content, before) = (self.targets[0].0.clone(), self.wanted.content, self.before);
         let request = v1::NodeExpandVolumeRequest {
             volume_id: self.id.clone(),
             volume_path: text(&path),
@@ -85,7 +121,7 @@ impl Life<'_, '_> {
             }
             Err(failure) => return Err(failure),
         }
-        if looks != Looks::Inside {
+        if self.looks != Looks::Inside {
             return Ok(());
         }
         self.caller.look("  size at the target", || {
@@ -97,10 +133,15 @@ impl Life<'_, '_> {
         })
     }
 
+    /// Whether it refused for want of a capability, its own or this process's.
     fn may_refuse_to_grow(&self, refused: &Failure) -> bool {
+        let is_ext4_there = || {
+            let mount = self.targets.first().and_then(|(path, _)| target::mount_at(path).ok());
+            self.looks != Looks::Nowhere && mount.is_some_and(|mount| mount.fs_type == "ext4")
+        };
         refused.code == Some(Code::FailedPrecondition)
-            && self.wanted.fs_type == "ext4"
-            && !has_cap_sys_resource()
+            && (self.wanted.fs_type == "ext4" || is_ext4_there())
+            && (!has_cap_sys_resource() || refused.reason.contains("CAP_SYS_RESOURCE"))
     }
 }
 

@@ -24,16 +24,30 @@ pub struct Offers {
     pub node: bool,
     /// The node's id.
     pub node_id: String,
+    /// Where the node is, if not every volume can be everywhere: a volume is then asked for there.
+    pub topology: Option<v1::Topology>,
     /// A volume for several writers of one node may have several targets there: every service that is here says so.
     pub several_targets: bool,
     /// A volume is made ready on a node before it is published.
     pub stages: bool,
     /// It tells how full a volume is.
     pub stats: bool,
-    /// The controller makes volumes larger.
-    pub expands: bool,
+    /// When the controller makes volumes larger.
+    pub growth: Growth,
     /// The node makes the filesystem larger then.
     pub node_expands: bool,
+}
+
+/// When volumes can be made larger.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Growth {
+    /// They stay as they are.
+    #[default]
+    Never,
+    /// While they are on a node, too.
+    InUse,
+    /// Only while they are on none.
+    Unused,
 }
 
 /// Asks who the driver is, whether it is well, and what it can do.
@@ -41,7 +55,12 @@ pub struct Offers {
 /// # Errors
 /// When it does not say.
 pub async fn meet(caller: &mut Caller<'_>) -> Outcome<Offers> {
-    let controller = if identity(caller).await? { controller(caller).await } else { Ok(Vec::new()) };
+    let plugin = identity(caller).await?;
+    let has = |kind: service::Type| {
+        plugin.iter().any(|one| matches!(one, PluginType::Service(service) if service.r#type() == kind))
+    };
+    let has_controller = has(service::Type::ControllerService);
+    let controller = if has_controller { controller(caller).await } else { Ok(Vec::new()) };
     let controller = match controller {
         // The answer is the same on every socket of the driver, whether that one has the controller or not.
         Err(failure) if failure.code == Some(Code::Unimplemented) => {
@@ -50,11 +69,11 @@ pub async fn meet(caller: &mut Caller<'_>) -> Outcome<Offers> {
         }
         found => found?,
     };
-    let (node, node_id) = match node(caller).await {
-        Ok((node, id)) => (Some(node), id),
+    let (node, info) = match node(caller).await {
+        Ok((node, info)) => (Some(node), info),
         Err(failure) if failure.code == Some(Code::Unimplemented) => {
             caller.report.left_out("NodeGetCapabilities", "no node service here");
-            (None, String::new())
+            (None, v1::NodeGetInfoResponse::default())
         }
         Err(failure) => return Err(failure),
     };
@@ -68,10 +87,24 @@ pub async fn meet(caller: &mut Caller<'_>) -> Outcome<Offers> {
         several_targets: several_targets(&controller, node.as_deref()),
         stages: on_node(NodeRpc::StageUnstageVolume),
         stats: on_node(NodeRpc::GetVolumeStats),
-        expands: controller.contains(&ControllerRpc::ExpandVolume),
+        growth: growth(&plugin, &controller),
         node_expands: on_node(NodeRpc::ExpandVolume),
-        node_id,
+        node_id: info.node_id,
+        topology: info.accessible_topology.filter(|_| has(service::Type::VolumeAccessibilityConstraints)),
     })
+}
+
+/// A driver that does not say when takes it at any time, as far as its callers know.
+fn growth(plugin: &[PluginType], controller: &[ControllerRpc]) -> Growth {
+    let has = |kind: volume_expansion::Type| {
+        plugin.iter().any(|one| matches!(one, PluginType::VolumeExpansion(one) if one.r#type() == kind))
+    };
+    let is_only_offline = has(volume_expansion::Type::Offline) && !has(volume_expansion::Type::Online);
+    match controller.contains(&ControllerRpc::ExpandVolume) {
+        false => Growth::Never,
+        true if is_only_offline => Growth::Unused,
+        true => Growth::InUse,
+    }
 }
 
 /// A driver whose two services differ about it takes the mode in one of them only. One that has a single service here
@@ -86,8 +119,8 @@ fn several_targets(controller: &[ControllerRpc], node: Option<&[NodeRpc]>) -> bo
     }
 }
 
-/// Whether it has a controller.
-async fn identity(caller: &mut Caller<'_>) -> Outcome<bool> {
+/// What the plugin as a whole says of itself.
+async fn identity(caller: &mut Caller<'_>) -> Outcome<Vec<PluginType>> {
     caller
         .step(
             "GetPluginInfo",
@@ -116,10 +149,7 @@ async fn identity(caller: &mut Caller<'_>) -> Outcome<bool> {
             |found| Ok(words(found.capabilities.iter().map(|one| plugin_capability(one.r#type.as_ref())))),
         )
         .await?;
-    let controller = service::Type::ControllerService;
-    Ok(found.capabilities.iter().any(
-        |one| matches!(one.r#type.as_ref(), Some(PluginType::Service(service)) if service.r#type() == controller),
-    ))
+    Ok(found.capabilities.into_iter().filter_map(|one| one.r#type).collect())
 }
 
 async fn controller(caller: &mut Caller<'_>) -> Outcome<Vec<ControllerRpc>> {
@@ -141,7 +171,7 @@ async fn controller(caller: &mut Caller<'_>) -> Outcome<Vec<ControllerRpc>> {
     Ok(rpcs(&found))
 }
 
-async fn node(caller: &mut Caller<'_>) -> Outcome<(Vec<NodeRpc>, String)> {
+async fn node(caller: &mut Caller<'_>) -> Outcome<(Vec<NodeRpc>, v1::NodeGetInfoResponse)> {
     let rpcs = |found: &v1::NodeGetCapabilitiesResponse| {
         let rpcs =
             found.capabilities.iter().filter_map(|one| one.r#type.map(|NodeType::Rpc(rpc)| rpc.r#type()));
@@ -166,7 +196,7 @@ async fn node(caller: &mut Caller<'_>) -> Outcome<(Vec<NodeRpc>, String)> {
             },
         )
         .await?;
-    Ok((rpcs(&found), info.node_id))
+    Ok((rpcs(&found), info))
 }
 
 fn plugin_capability(capability: Option<&PluginType>) -> &'static str {
@@ -191,6 +221,22 @@ fn words<'n>(names: impl Iterator<Item = &'n str>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn volumes_grow_when_the_driver_says_so() {
+        let plugin = |kinds: &[volume_expansion::Type]| -> Vec<_> {
+            let one = |kind: &volume_expansion::Type| {
+                PluginType::VolumeExpansion(v1::plugin_capability::VolumeExpansion { r#type: (*kind).into() })
+            };
+            kinds.iter().map(one).collect()
+        };
+        let (online, offline) = (volume_expansion::Type::Online, volume_expansion::Type::Offline);
+        let expands = [ControllerRpc::ExpandVolume];
+        assert_eq!(growth(&plugin(&[online]), &[]), Growth::Never);
+        assert_eq!(growth(&plugin(&[online, offline]), &expands), Growth::InUse);
+        assert_eq!(growth(&plugin(&[]), &expands), Growth::InUse);
+        assert_eq!(growth(&plugin(&[offline]), &expands), Growth::Unused);
+    }
 
     #[test]
     fn several_targets_want_the_word_of_every_service_that_is_here() {

@@ -38,9 +38,11 @@ mod snapshot;
 mod target;
 mod wanted;
 
+#[cfg(feature = "program")]
+pub(crate) use begun::quoted;
 pub use begun::{Begun, Undone};
 pub use call::{Caller, Failure, Outcome, Sockets};
-pub use introductions::{Offers, meet};
+pub use introductions::{Growth, Offers, meet};
 pub use report::{Report, Timing, size};
 pub use scenario::play;
 pub use signals::{Caught, Signals};

@@ -25,6 +25,8 @@ pub(crate) struct Life<'c, 'r> {
     pub(crate) staging: PathBuf,
     /// Where pods have it; none where the volume is put on no node.
     pub(crate) targets: Vec<(PathBuf, Access)>,
+    /// Its size at a target before it grew, where one looked.
+    pub(crate) before: u64,
 }
 
 /// Creates a volume, uses it, makes it larger, and takes it away. It comes to this node's `places`, if there are some and
@@ -69,8 +71,19 @@ async fn play_openly(
     };
     let looks = wanted.looks(offers);
     let publish_context = BTreeMap::new();
-    let mut life =
-        Life { caller, begun, offers, wanted, looks, id, context, publish_context, staging, targets };
+    let mut life = Life {
+        caller,
+        begun,
+        offers,
+        wanted,
+        looks,
+        id,
+        context,
+        publish_context,
+        staging,
+        targets,
+        before: 0,
+    };
     life.live(places.is_some()).await
 }
 
@@ -103,6 +116,10 @@ async fn create(
         volume_capabilities: vec![wanted.capability(offers)],
         parameters: wanted.parameters.clone(),
         secrets: wanted.secrets.of(Rpc::CreateVolume),
+        accessibility_requirements: offers
+            .topology
+            .clone()
+            .map(|here| v1::TopologyRequirement { requisite: vec![here.clone()], preferred: vec![here] }),
         ..Default::default()
     };
     begun.begin(Step::MaybeVolume(request.clone()));
@@ -137,9 +154,7 @@ impl Life<'_, '_> {
     async fn live(&mut self, on_node: bool) -> Outcome<()> {
         self.validate().await?;
         if on_node {
-            self.attach().await?;
-            self.stage().await?;
-            self.publish().await?;
+            self.put_on_node().await?;
             self.use_it()?;
             self.stats().await?;
         }
@@ -149,13 +164,24 @@ impl Life<'_, '_> {
             return Ok(());
         }
         if on_node {
-            self.unpublish().await?;
-            self.unstage().await?;
-            self.detach().await?;
+            self.take_off_node().await?;
         }
+        self.expand_unused().await?;
         self.delete().await?;
         self.begun.remove_directories();
         Ok(())
+    }
+
+    pub(crate) async fn put_on_node(&mut self) -> Outcome<()> {
+        self.attach().await?;
+        self.stage().await?;
+        self.publish().await
+    }
+
+    pub(crate) async fn take_off_node(&mut self) -> Outcome<()> {
+        self.unpublish().await?;
+        self.unstage().await?;
+        self.detach().await
     }
 
     /// Where it is staged, for the wire.

@@ -37,7 +37,7 @@ type Told = Option<DynamicMessage>;
 struct Overview {
     endpoint: String,
     info: DynamicMessage,
-    probed: DynamicMessage,
+    health: Health,
     /// By the row of [`PARTS`].
     capabilities: Vec<Told>,
     node: Told,
@@ -48,17 +48,25 @@ pub(crate) async fn run(_: &ArgMatches, common: &Common) -> Result<(), Stop> {
     let mut capabilities = Vec::new();
     let asker = |client| Asker { client, common };
     let here = asker(&client);
-    let (info, probed) = (here.must(Rpc::GetPluginInfo).await?, here.must(Rpc::Probe).await?);
+    let (info, health) = (here.must(Rpc::GetPluginInfo).await?, here.probe().await?);
     for part in PARTS {
         let asked = if part.is_of_controller { asker(&controller) } else { asker(&client) };
         capabilities.push(asked.ask(part.rpc).await?);
     }
     let node = here.ask(Rpc::NodeGetInfo).await?;
-    let overview = Overview { endpoint: common.endpoint(), info, probed, capabilities, node };
+    let overview = Overview { endpoint: common.endpoint(), info, health, capabilities, node };
     match common.format {
         Format::Json => print(&format!("{:#}", overview.json())),
         Format::Table => overview.lines().iter().try_for_each(|line| print(line)),
     }
+}
+
+/// What Probe says.
+enum Health {
+    Ready,
+    Starting,
+    /// And why.
+    Failed(String),
 }
 
 struct Asker<'c> {
@@ -69,6 +77,17 @@ struct Asker<'c> {
 impl Asker<'_> {
     async fn must(&self, rpc: Rpc) -> Result<DynamicMessage, Stop> {
         self.answer(rpc).await.map_err(|ended| end(rpc, ended))
+    }
+
+    async fn probe(&self) -> Result<Health, Stop> {
+        match self.answer(Rpc::Probe).await {
+            Ok(answer) if ready(&answer) == Some(false) => Ok(Health::Starting),
+            Ok(_) => Ok(Health::Ready),
+            Err(Ended::Refused(status)) if status.code() == Code::FailedPrecondition => {
+                Ok(Health::Failed(show::printable(status.message())))
+            }
+            Err(ended) => Err(end(Rpc::Probe, ended)),
+        }
     }
 
     /// None where the service is not served here.
@@ -92,6 +111,11 @@ impl Asker<'_> {
     }
 }
 
+fn ready(probed: &DynamicMessage) -> Option<bool> {
+    let ready = probed.get_field_by_name("ready").filter(|_| probed.has_field_by_name("ready"))?;
+    ready.as_message()?.get_field_by_name("value")?.as_bool()
+}
+
 fn end(rpc: Rpc, ended: Ended) -> Stop {
     match ended {
         Ended::Refused(status) => refused(rpc, &status, &Hidden::default()),
@@ -109,12 +133,6 @@ impl Overview {
         value.and_then(|value| value.as_str().map(show::printable)).unwrap_or_default()
     }
 
-    fn ready(&self) -> Option<bool> {
-        let ready =
-            self.probed.get_field_by_name("ready").filter(|_| self.probed.has_field_by_name("ready"))?;
-        ready.as_message()?.get_field_by_name("value")?.as_bool()
-    }
-
     fn json(&self) -> serde_json::Value {
         let info = show::json(&self.info);
         let mut all = json!({
@@ -122,7 +140,7 @@ impl Overview {
             "name": info["name"],
             "vendorVersion": info["vendorVersion"],
             "manifest": info["manifest"],
-            "ready": self.ready().unwrap_or(true),
+            "ready": matches!(self.health, Health::Ready),
             "nodeInfo": self.node.as_ref().map(show::json),
         });
         for (part, names) in self.names() {
@@ -132,7 +150,11 @@ impl Overview {
     }
 
     fn lines(&self) -> Vec<String> {
-        let ready = if self.ready() == Some(false) { "still starting" } else { "ready" };
+        let ready = match &self.health {
+            Health::Ready => "ready",
+            Health::Starting => "still starting",
+            Health::Failed(why) => &format!("not healthy: {why}"),
+        };
         let mut lines = vec![format!(
             "{} {} at {}: {ready}",
             self.text("name"),

@@ -57,7 +57,7 @@ pub(crate) fn arguments(request: &MessageDescriptor) -> Vec<Arg> {
 
 fn flag(name: impl Into<String>, value: &'static str, help: impl Into<String>) -> Arg {
     let name = name.into();
-    Arg::new(name.clone()).long(name).value_name(value).help(help.into()).allow_hyphen_values(true)
+    Arg::new(name.clone()).long(name).value_name(value).help(help.into())
 }
 
 fn of_field(field: &FieldDescriptor) -> Vec<Arg> {

@@ -15,7 +15,7 @@ use super::output::{Format, Stop};
 use super::{exit, secrets, values};
 use crate::lifecycle::{
     self, Begun, Caller, Caught, Content, Failure, Keep, Looks, Outcome, Places, Premade, Report, Signals,
-    Sockets, Undone, Wanted, meet,
+    Sockets, Undone, Wanted, meet, quoted,
 };
 
 pub(crate) const NAME: &str = "lifecycle";
@@ -100,11 +100,11 @@ pub(crate) async fn run(matches: &ArgMatches, common: &Common) -> Result<(), Sto
     let wanted = wanted(matches)?;
     // Before anything is made that a signal would leave behind.
     let mut signals = Signals::take()?;
+    let sockets = common.sockets().await?;
     let place = match matches.get_flag("no-node") {
         true => None,
         false => Some(Place::make(matches)?),
     };
-    let sockets = common.sockets().await?;
     let mut report = match common.format {
         Format::Table => Report::new(),
         Format::Json => Report::new().json(),
@@ -124,7 +124,7 @@ pub(crate) async fn run(matches: &ArgMatches, common: &Common) -> Result<(), Sto
         End::Failed(failure) => tell_failure(&mut report, failure, &wanted),
         End::Caught(caught) => report.left_out(caught.name, "stops here"),
     }
-    let undone = match wanted.keep {
+    let mut undone = match wanted.keep {
         Keep::Everything if matches!(end, End::Well) => begun.kept(),
         _ => tokio::select! {
             undone = begun.undo(&sockets) => undone,
@@ -132,7 +132,7 @@ pub(crate) async fn run(matches: &ArgMatches, common: &Common) -> Result<(), Sto
             caught = signals.next() => Undone { failed: vec![format!("{} again", caught.name)], ..begun.kept() },
         },
     };
-    drop(place);
+    undone.left.extend(place.and_then(Place::remove));
     match conclude(&report, &end, &undone, wanted.keep) {
         exit::DONE => Ok(()),
         status => Err(Stop::Ended(status)),
@@ -225,14 +225,11 @@ impl Place {
         let place = |given: Option<PathBuf>| given.or_else(|| made.clone()).unwrap_or_default();
         Ok(Self { places: Places { staging: place(staging), target: place(target) }, made })
     }
-}
 
-impl Drop for Place {
-    /// A directory that is not empty stays: what is in it is named as what is left.
-    fn drop(&mut self) {
-        if let Some(made) = &self.made {
-            let _ = std::fs::remove_dir(made);
-        }
+    /// Removes what was made; the command that does it, where something is in it still.
+    fn remove(self) -> Option<String> {
+        let made = self.made?;
+        std::fs::remove_dir(&made).err().map(|_| format!("rmdir {}", quoted(&made.display().to_string())))
     }
 }
 

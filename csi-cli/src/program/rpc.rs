@@ -9,7 +9,7 @@ use prost_reflect::{DynamicMessage, Kind, Value};
 use super::common::Common;
 use super::output::{Format, Stop, print, refused};
 use super::table::Shown;
-use super::{call, fields, rpcs, show, whole_request};
+use super::{call, fields, rpcs, secrets, show, whole_request};
 use crate::lifecycle::Hidden;
 
 /// The fields of requests and answers that come in pages.
@@ -56,6 +56,7 @@ fn is_paged(rpc: Rpc) -> bool {
 pub(crate) async fn run(rpc: Rpc, matches: &ArgMatches, common: &Common) -> Result<(), Stop> {
     let mut hidden = Hidden::default();
     let method = rpcs::method(rpc);
+    secrets::check_standard_input(matches)?;
     let mut request = match matches.get_one::<PathBuf>("request") {
         Some(path) => whole_request::read(path, &method.input(), &mut hidden)?,
         None => DynamicMessage::new(method.input()),

@@ -75,6 +75,21 @@ fn of_file(path: &Path) -> Result<Secrets, String> {
         .map_err(|reason| format!("the secrets in {name}: {reason}"))
 }
 
+/// Standard input is read once.
+///
+/// # Errors
+/// When both the request and the secrets are to come from there.
+pub(crate) fn check_standard_input(matches: &ArgMatches) -> Result<(), String> {
+    let is_there =
+        |name| matches.try_get_one::<PathBuf>(name).ok().flatten().is_some_and(|path| path == Path::new("-"));
+    match is_there("request") && is_there("secrets-file") {
+        true => {
+            Err("--request and --secrets-file can't both be standard input: name a file for one".to_owned())
+        }
+        false => Ok(()),
+    }
+}
+
 /// What is in a file, or comes by standard input for `-`.
 ///
 /// # Errors

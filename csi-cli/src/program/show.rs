@@ -183,28 +183,23 @@ fn text(field: &FieldDescriptor, value: &Value, parent: &DynamicMessage) -> Stri
 
 /// A volume's capability as the command line takes it, `SINGLE_NODE_WRITER,mount,ext4,noatime`.
 fn capability(message: &DynamicMessage) -> String {
-    let mut words = Vec::new();
-    let mut access = Vec::new();
+    let mut words = vec![String::new()];
     for (field, value) in visible(message) {
-        match &value {
-            Value::Message(inner) if field.name() == "access_mode" => words.extend(texts(inner)),
-            Value::Message(inner) => {
-                access.push(field.name().to_owned());
-                let mut inner = texts(inner);
-                // The filesystem's place is kept for it where flags follow.
-                if inner.first().is_some_and(|(name, _)| name != "fs_type") {
-                    access.push(String::new());
-                }
-                access.extend(inner.drain(..).map(|(name, text)| match name.as_str() {
-                    "volume_mount_group" => format!("group={text}"),
-                    _ => text.replace("; ", ","),
-                }));
-            }
-            _ => {}
+        let fields = value.as_message().map(texts).unwrap_or_default();
+        let text = |name| fields.iter().find(|(other, _)| other == name).map(|(_, text)| text.clone());
+        if let Some(mode) = text("mode") {
+            words[0] = mode;
+            continue;
         }
+        words.push(field.name().to_owned());
+        // The filesystem's place is kept for it where flags follow.
+        if !fields.is_empty() {
+            words.push(text("fs_type").unwrap_or_default());
+        }
+        words.extend(text(MOUNT_FLAGS).map(|flags| flags.replace("; ", ",")));
+        words.extend(text("volume_mount_group").map(|group| format!("group={group}")));
     }
-    let mode = words.into_iter().map(|(_, text)| text);
-    mode.chain(access).collect::<Vec<_>>().join(",")
+    words.join(",")
 }
 
 /// The fields of a message, by name and text.

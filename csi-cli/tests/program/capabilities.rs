@@ -116,3 +116,17 @@ fn empty() -> Result<Answers, Status> {
     struct Empty {}
     answer(&Empty {})
 }
+
+#[test]
+fn one_that_is_not_healthy_is_shown_all_the_same() {
+    let fake = Fake::new(handler(async |rpc, _| match rpc {
+        Rpc::Probe => Err(Status::failed_precondition("the array is away")),
+        Rpc::GetPluginInfo | Rpc::GetPluginCapabilities => empty(),
+        _ => Err(Status::unimplemented("no")),
+    }));
+    let page = ok(&run(&fake.socket(), &["capabilities"]));
+    assert!(
+        page.contains("not healthy: the array is away") && page.contains("not offered: CONTROLLER_SERVICE"),
+        "{page}"
+    );
+}

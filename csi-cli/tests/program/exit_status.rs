@@ -40,8 +40,19 @@ fn what_can_not_begin_says_why_and_what_mends_it() {
         ("/x", &["controller", "create-volume", "--nam", "x"], 2, "--name"),
         ("/x", &["controller", "creat-volume"], 2, "create-volume"),
         ("/x", &["controller", "create-volume", "--request", "/absent"], 2, "No such file"),
+        (
+            "/x",
+            &["controller", "delete-volume", "--request", "-", "--secrets-file", "-"],
+            2,
+            "can't both be standard input",
+        ),
+        (
+            "/x",
+            &["controller", "create-volume", "--name", "--size", "1Gi"],
+            2,
+            "a value is required for '--name",
+        ),
         ("/x", &["node", "get-info", "--timeout", "0"], 2, "write 10s"),
-        ("/x", &["lifecycle", "--staging", "/absent"], 2, "--staging /absent"),
         ("/x", &["lifecycle", "--size", "2Gi", "--grown", "1Gi"], 2, "do not shrink"),
         ("/x", &["lifecycle", "--name", "../x"], 2, "no path"),
         ("/x", &["watch", "--volume-path", "/mnt"], 2, "--volume-id"),
@@ -88,4 +99,13 @@ fn help_and_version_are_no_errors() {
     for part in ["Exit status:", "64+n", "CSI_ENDPOINT", "csi lifecycle", "--secrets-env", "completion"] {
         assert!(help.contains(part), "{part}: {help}");
     }
+}
+
+#[test]
+fn a_place_that_is_not_there_is_named_before_anything_is_called() {
+    let fake = Fake::new(handler(async |_, _| answer(&v1::ProbeResponse::default())));
+    let output = run(&fake.socket(), &["lifecycle", "--staging", "/absent"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(stderr(&output).contains("--staging /absent: No such file"), "{}", stderr(&output));
+    assert!(fake.asked().is_empty() && output.stdout.is_empty());
 }

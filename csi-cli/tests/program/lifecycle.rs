@@ -1,5 +1,7 @@
 //! A volume's life against drivers that are made of bytes: no mounts, so anybody can run it.
 
+use std::fs;
+
 use csi_core::Rpc;
 use csi_proto::v1;
 use prost::Message as _;
@@ -124,4 +126,93 @@ fn what_is_kept_is_named_with_what_takes_it_back() {
         ]
     );
     assert!(fake.asked().iter().all(|(rpc, _)| !matches!(rpc, Rpc::DeleteVolume | Rpc::DeleteSnapshot)));
+}
+
+/// A driver of topology whose volumes grow on no node.
+fn zonal(rpc: Rpc, bytes: &[u8]) -> Result<Answers, Status> {
+    use v1::plugin_capability::{Service, Type, VolumeExpansion, service, volume_expansion};
+    let offers = [ControllerRpc::CreateDeleteVolume, ControllerRpc::ExpandVolume];
+    match rpc {
+        Rpc::GetPluginCapabilities => {
+            let service = |kind: service::Type| Type::Service(Service { r#type: kind.into() });
+            let offline = VolumeExpansion { r#type: volume_expansion::Type::Offline.into() };
+            let types = [
+                service(service::Type::ControllerService),
+                service(service::Type::VolumeAccessibilityConstraints),
+                Type::VolumeExpansion(offline),
+            ];
+            let capabilities = types.map(|one| v1::PluginCapability { r#type: Some(one) }).into();
+            answer(&v1::GetPluginCapabilitiesResponse { capabilities })
+        }
+        Rpc::NodeGetCapabilities => {
+            use v1::node_service_capability::{Rpc, Type, rpc};
+            let one = |kind: rpc::Type| v1::NodeServiceCapability {
+                r#type: Some(Type::Rpc(Rpc { r#type: kind.into() })),
+            };
+            let capabilities = [rpc::Type::StageUnstageVolume, rpc::Type::ExpandVolume].map(one).into();
+            answer(&v1::NodeGetCapabilitiesResponse { capabilities })
+        }
+        Rpc::NodeGetInfo => answer(&v1::NodeGetInfoResponse {
+            node_id: "node-a".into(),
+            accessible_topology: Some(here()),
+            ..Default::default()
+        }),
+        Rpc::ControllerExpandVolume => answer(&v1::ControllerExpandVolumeResponse {
+            capacity_bytes: 1 << 30,
+            node_expansion_required: true,
+        }),
+        Rpc::NodeStageVolume
+        | Rpc::NodeUnstageVolume
+        | Rpc::NodePublishVolume
+        | Rpc::NodeUnpublishVolume
+        | Rpc::NodeExpandVolume => answer(&v1::NodeStageVolumeResponse {}),
+        other => controller(other, bytes, &offers),
+    }
+}
+
+fn here() -> v1::Topology {
+    v1::Topology { segments: [("zone".into(), "a".into())].into() }
+}
+
+#[test]
+fn a_volume_is_asked_for_where_the_node_is_and_grows_when_it_may() {
+    let fake = Fake::new(handler(async |rpc, bytes| zonal(rpc, &bytes)));
+    let shown = ok(&run(&fake.socket(), &["lifecycle", "--no-mount-access"]));
+    let asked = fake.asked();
+    let (_, created) = asked.iter().find(|(rpc, _)| *rpc == Rpc::CreateVolume).unwrap();
+    let asked_for = v1::CreateVolumeRequest::decode(&**created).unwrap().accessibility_requirements;
+    assert_eq!(asked_for, Some(v1::TopologyRequirement { requisite: vec![here()], preferred: vec![here()] }));
+    // Each is called twice.
+    let mut calls: Vec<_> =
+        asked.into_iter().map(|(rpc, _)| rpc).skip_while(|rpc| *rpc != Rpc::CreateVolume).collect();
+    calls.dedup();
+    assert_eq!(
+        calls,
+        [
+            Rpc::CreateVolume,
+            Rpc::ValidateVolumeCapabilities,
+            Rpc::NodeStageVolume,
+            Rpc::NodePublishVolume,
+            Rpc::NodeUnpublishVolume,
+            Rpc::NodeUnstageVolume,
+            Rpc::ControllerExpandVolume,
+            Rpc::NodeStageVolume,
+            Rpc::NodePublishVolume,
+            Rpc::NodeExpandVolume,
+            Rpc::NodeUnpublishVolume,
+            Rpc::NodeUnstageVolume,
+            Rpc::DeleteVolume,
+        ],
+        "{shown}"
+    );
+    let mut command = csi(&fake.socket());
+    command.args(["lifecycle", "--no-mount-access", "--keep"]).env("TMPDIR", fake.folder());
+    let kept = command.output().unwrap();
+    assert!(stdout(&kept).contains("it grows unused only"), "{}", text(&kept));
+    let shown = ok(&kept);
+    let (_, commands) = shown.split_once("what takes it back:\n").unwrap();
+    for command in commands.lines().filter_map(|line| line.trim().strip_prefix("rmdir ")) {
+        fs::remove_dir(command.trim_matches('\'')).unwrap();
+    }
+    assert_eq!(fs::read_dir(fake.folder()).unwrap().count(), 1, "{shown}");
 }

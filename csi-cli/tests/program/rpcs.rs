@@ -185,8 +185,7 @@ fn every_flag_goes_to_its_field() {
     let request = asked(&[
         "controller",
         "create-volume",
-        "--name",
-        "-n",
+        "--name=-n",
         "--size",
         "1Gi",
         "--limit",

@@ -66,16 +66,7 @@ fn every_rpc_that_takes_them_gets_them_and_shows_them_nowhere() {
     assert!(rpcs.len() >= 20, "{}", rpcs.len());
     for (rpc, words) in rpcs {
         for format in ["table", "json"] {
-            let given = [
-                "--secrets-file",
-                file,
-                "--secrets-env",
-                "from-env=LOGIN",
-                "--output",
-                format,
-                "--timeout",
-                "10s",
-            ];
+            let given = ["--secrets-file", file, "--secrets-env", "from-env=LOGIN", "--output", format];
             let mut command = csi(&fake.socket());
             let output = command.args(&words).args(given).env("LOGIN", CANARY).output().unwrap();
             let shown = text(&output);

@@ -67,12 +67,12 @@ fn json_is_a_line_a_message_and_an_error_in_the_middle_is_one() {
 #[test]
 fn a_stream_that_falls_silent_is_given_up_in_time() {
     let (fake, driver) = told();
-    let mut csi = Running::start(csi(&fake.socket()).args(WORDS).args(["--timeout", "200ms"]));
+    let mut csi = Running::start(csi(&fake.socket()).args(WORDS).args(["--timeout", "2s"]));
     driver.blocking_send(Ok(blocks(0))).unwrap();
     csi.until("volume_capacity_bytes");
     let (status, _, errors) = csi.finish();
     assert_eq!(status, Some(68), "{errors}");
-    assert!(errors.contains("no answer within 200ms") && errors.contains("--timeout"), "{errors}");
+    assert!(errors.contains("no answer within 2s") && errors.contains("--timeout"), "{errors}");
     drop(driver);
 }
 
