@@ -44,6 +44,7 @@ const EMULATION: &[(&str, &str)] = &[
     ("xfs_db", "xfsprogs"),
     ("xfs_io", "xfsprogs"),
     ("btrfs", "btrfs-progs"),
+    ("ip", "iproute2"),
     ("dmsetup", "dmsetup"),
 ];
 

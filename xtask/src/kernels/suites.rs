@@ -157,4 +157,13 @@ pub(crate) const SUITES: &[Suite] = &[
         }],
         ..MOUNT
     },
+    Suite { test: "copy_tree", ..MOUNT },
+    Suite {
+        package: "nfs",
+        test: "mounted",
+        modules: &["nfs", "nfsv3", "nfsv4", "nfsd"],
+        files: &["ip"],
+        seconds: 300,
+        ..SUITE
+    },
 ];
