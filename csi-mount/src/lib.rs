@@ -144,6 +144,7 @@ pub use mount_users::{MountUser, mount_users};
 pub use mountinfo::{MountEntry, SuperOptions, mounts, parse_mountinfo};
 pub use ops::{Kernel, MountOps};
 pub use options::{FsOption, MountOptions};
+pub use patience::patiently;
 pub use probe::{BlankProof, InterruptedFormat, Probe, Progress, Signature};
 pub use root::Root;
 pub use self_check::{Finding, SelfCheck, Verdict, self_check};
