@@ -13,7 +13,7 @@ use crate::details::Details;
 use crate::in_flight::{self, Start, Subject};
 use crate::sys::child::Open;
 use crate::sys::features::{self, Feature};
-use crate::{DeviceNumber, Error, ErrorKind, MountId, MountState, Result, mountinfo};
+use crate::{DeviceNumber, Error, ErrorKind, MountId, MountState, Result, mountinfo, patience};
 
 /// The longest path the kernel takes, without its final NUL (`PATH_MAX`).
 const LONGEST_PATH: usize = 4095;
@@ -208,6 +208,14 @@ fn open_in_child(
     flags: OFlags,
     resolve: ResolveFlags,
 ) -> io::Result<OwnedFd> {
+    if patience::is_patient() {
+        let directory = directory.unwrap_or(CWD);
+        // Only who has the one call has something to resolve.
+        return match resolve.is_empty() {
+            true => Ok(rustix::fs::openat(directory, path, flags, Mode::empty())?),
+            false => Ok(rustix::fs::openat2(directory, path, flags, Mode::empty(), resolve)?),
+        };
+    }
     let subject = subject(directory, path)?;
     let path = in_flight::c_string(path)?;
     let flags = flags.bits().cast_signed();

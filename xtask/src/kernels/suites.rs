@@ -192,4 +192,13 @@ pub(crate) const SUITES: &[Suite] = &[
         ..MOUNT
     },
     Suite { package: "csi-core", test: "root_encryption_mapped", ..LUKS },
+    Suite { test: "copy_tree", ..MOUNT },
+    Suite {
+        package: "nfs",
+        test: "mounted",
+        modules: &["nfs", "nfsv3", "nfsv4", "nfsd"],
+        files: &["ip"],
+        seconds: 300,
+        ..SUITE
+    },
 ];
