@@ -41,6 +41,8 @@ pub(crate) enum Subject {
     Lookup(MountId),
     /// Where a path leads, by the mount namespace or the directory that it starts at.
     Path(Start, PathBuf),
+    /// Mounting from a source.
+    Mount(String),
     /// A killed program that did not go.
     Program(i32),
 }

@@ -8,8 +8,11 @@ use rustix::io::Errno;
 use rustix::mount::MountFlags;
 
 use crate::attach::Prepared;
-use crate::mount::MOUNT;
+use crate::in_flight;
+use crate::mount::{self, By, MOUNT};
 use crate::scratch::{Scratch, mount_flags};
+use crate::sys::child::Question;
+use crate::sys::new_mount::{NewMount, Way};
 use crate::{Error, ErrorKind, FsOption, MountOptions, Result, Target, diagnose};
 
 /// Options that are no text for the filesystem there, but flags of the call.
@@ -26,6 +29,7 @@ pub(crate) fn prepare(
     source: &Path,
     options: &MountOptions,
     target: &Target,
+    by: &By,
 ) -> Result<Prepared> {
     let (flags, words): (Vec<_>, Vec<_>) =
         options.filesystem().iter().partition(|option| flag_of(option).is_some());
@@ -34,15 +38,32 @@ pub(crate) fn prepare(
     let refuse = |reason| Error::new(ErrorKind::InvalidInput, MOUNT, reason).at(target.path());
     let data = data(&words).map_err(refuse)?;
     let scratch = Scratch::new(FileType::Directory)?;
-    rustix::mount::mount(source, scratch.mount_path(), fs_type, flags, &*data).map_err(
-        |error| match error {
-            Errno::NODEV => diagnose::of_type(target, fs_type, error),
-            _ => {
-                let what = format!("{fs_type} from {}", source.display());
-                diagnose::explained(target.error(MOUNT, error).because(what), source, options)
+    let place = scratch.mount_path();
+    let mounted = match by {
+        By::Caller => rustix::mount::mount(source, &place, fs_type, flags, &*data),
+        By::Child { lane, limit } => {
+            let text = |text: &Path| in_flight::c_string(text).map_err(|error| target.error(MOUNT, error));
+            let (source, place, fs_type) = (text(source)?, text(&place)?, text(fs_type.as_ref())?);
+            let (flags, options_text) = (flags.bits().into(), &*data);
+            let way =
+                Way::Path { source: &source, place: &place, fs_type: &fs_type, flags, options: options_text };
+            let named = mount::named_descriptors(options);
+            let question = Question::Mount(NewMount { way, named: &named });
+            let (answer, _) = in_flight::ask(lane.clone(), question, *limit)
+                .map_err(|unanswered| mount::no_answer(unanswered).at(target.path()))?;
+            match answer.error {
+                0 => Ok(()),
+                number => Err(Errno::from_raw_os_error(number as i32)),
             }
-        },
-    )?;
+        }
+    };
+    mounted.map_err(|error| match error {
+        Errno::NODEV => diagnose::of_type(target, fs_type, error),
+        _ => {
+            let what = format!("{fs_type} from {}", source.display());
+            diagnose::explained(target.error(MOUNT, error).because(what), source, options)
+        }
+    })?;
     scratch.into_prepared()
 }
 

@@ -100,7 +100,6 @@ mod mountinfo;
 mod ops;
 mod options;
 mod own_descriptors;
-mod patience;
 mod probe;
 mod remove_tree;
 mod root;

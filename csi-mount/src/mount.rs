@@ -1,6 +1,7 @@
 //! Mounting a filesystem: configured step by step, made, and only then put onto the target.
 
-use std::os::fd::OwnedFd;
+use std::ffi::{CString, c_int};
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::{Component, Path};
 use std::time::Duration;
 
@@ -13,10 +14,13 @@ use rustix::mount::{
 use crate::attach::{self, Attached, Prepared};
 use crate::details::{self, Details};
 use crate::diagnose;
+use crate::in_flight::{self, Subject, Unanswered};
+use crate::sys::child::Question;
 use crate::sys::features::{self, Feature};
+use crate::sys::new_mount::{NewMount, Setting, Way};
 use crate::target::{Seen, name_of};
 use crate::{
-    Error, ErrorKind, MountAttributes, MountOptions, Outcome, Result, Target, legacy_mount, patience,
+    Error, ErrorKind, FsOption, MountAttributes, MountOptions, Outcome, Result, Target, legacy_mount,
 };
 
 pub(crate) const MOUNT: &str = "mount at";
@@ -69,8 +73,9 @@ impl<'a> Mount<'a> {
     /// Waiting so long for the filesystem. Unless said otherwise it is [`MOUNT_TIME_LIMIT`] for filesystems behind which
     /// is a server or daemon, or may be one, and no limit for those that the kernel alone answers for.
     ///
-    /// A mount with a limit is made on a thread of its own. One that comes too late is dropped unseen; while it is
-    /// still waited for, the next one of the same source fails at once, so that no threads pile up.
+    /// A mount with a limit is made by a child process that is killed when the time is over, one at a time for a source.
+    /// One that can't even be killed is waited for by nobody; while it is there the next mount of the same source fails
+    /// at once, so that no processes pile up.
     pub fn time_limit(mut self, limit: Duration) -> Self {
         self.time_limit = Some(limit);
         self
@@ -160,29 +165,24 @@ impl<'a> Mount<'a> {
 
     /// The filesystem's mount in no place that anybody sees.
     pub(crate) fn prepared(&self, target: &Target) -> Result<Prepared> {
-        let is_remote = details::is_remote(self.fs_type);
-        let Some(limit) = self.time_limit.or(is_remote.then_some(MOUNT_TIME_LIMIT)) else {
-            return self.prepare(target, self.goes_through_a_context());
+        let by = match self.time_limit.or(details::is_remote(self.fs_type).then_some(MOUNT_TIME_LIMIT)) {
+            None => By::Caller,
+            Some(limit) => By::Child { lane: self.lane(target), limit },
         };
-        let (fs_type, source) = (self.fs_type.to_owned(), self.source.to_owned());
-        let mut key = format!("{fs_type}:{}", source.display());
-        // Each mount of FUSE is a filesystem of its own, whatever it calls itself.
-        if fs_type.starts_with("fuse") {
-            key.push_str(&format!(" at {}", target.path().display()));
+        match self.goes_through_a_context() {
+            true => self.detached(target, &by).map(Prepared::Detached),
+            false => legacy_mount::prepare(self.fs_type, self.source, &self.options, target, &by),
         }
-        let (options, is_new) = (self.options.clone(), self.goes_through_a_context());
-        let place = Target::new(target.path())?;
-        let make = move || {
-            Mount { fs_type: &fs_type, source: &source, options, time_limit: None }.prepare(&place, is_new)
-        };
-        patience::within(&key, limit, make).map_err(|error| error.at(target.path()))?
     }
 
-    fn prepare(&self, target: &Target, is_new: bool) -> Result<Prepared> {
-        match is_new {
-            true => self.detached(target).map(Prepared::Detached),
-            false => legacy_mount::prepare(self.fs_type, self.source, &self.options, target),
+    /// What is mounted one after the other.
+    fn lane(&self, target: &Target) -> Subject {
+        let mut lane = format!("{}:{}", self.fs_type, self.source.display());
+        // Each mount of FUSE is a filesystem of its own, whatever it calls itself.
+        if self.fs_type.starts_with("fuse") {
+            lane.push_str(&format!(" at {}", target.path().display()));
         }
+        Subject::Mount(lane)
     }
 
     /// From 5.10 to 5.13 only `mount(2)` knows `nosymfollow`; `mount_setattr` came at about the time when `fsmount`
@@ -194,56 +194,105 @@ impl<'a> Mount<'a> {
     }
 
     /// The filesystem's mount in no namespace, with its attributes.
-    pub(crate) fn detached(&self, target: &Target) -> Result<OwnedFd> {
+    pub(crate) fn detached(&self, target: &Target, by: &By) -> Result<OwnedFd> {
         let context = fsopen(self.fs_type, FsOpenFlags::FSOPEN_CLOEXEC)
             .map_err(|error| diagnose::of_type(target, self.fs_type, error))?;
-        let mount = self.configure(&context).and_then(|()| {
-            let failed = |error| Failed { step: Step::Create, error };
-            fsconfig_create(&context).map_err(failed)?;
-            let attributes = MountAttrFlags::from_bits_retain(self.options.attributes().bits() as u32);
-            fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, attributes).map_err(failed)
-        });
-        mount.map_err(|Failed { step, error }| {
+        self.make(&context, by).map_err(|failed| {
+            let (error, option) = match failed {
+                Failed::Silent(silence) => return silence.at(target.path()),
+                Failed::Refused { error, option } => (error, option),
+            };
             let what = format!("{} from {}", self.fs_type, self.source.display());
             let error = target.error(MOUNT, error).because(what);
             let error =
                 diagnose::context_log(&context, &self.options).into_iter().fold(error, Error::because);
-            match step {
-                Step::Create => diagnose::explained(error, self.source, &self.options),
-                Step::Option(key) => error.mend(format!("the filesystem does not take the option {key} so")),
+            match option {
+                None => diagnose::explained(error, self.source, &self.options),
+                Some(key) => error.mend(format!("the filesystem does not take the option {key} so")),
             }
         })
     }
 
-    fn configure(&self, context: &OwnedFd) -> std::result::Result<(), Failed> {
-        let failed = |key: &str| {
-            let step = Step::Option(key.to_owned());
-            move |error| Failed { step, error }
+    fn make(&self, context: &OwnedFd, by: &By) -> std::result::Result<OwnedFd, Failed> {
+        let attributes = self.options.attributes().bits() as u32;
+        let settings = self.settings().map_err(|error| Failed::Refused { error, option: None })?;
+        let By::Child { lane, limit } = by else {
+            for setting in &settings {
+                let set = match &setting.value {
+                    Some(value) => fsconfig_set_string(context, &*setting.key, &**value),
+                    None => fsconfig_set_flag(context, &*setting.key),
+                };
+                set.map_err(|error| Failed::Refused { error, option: Some(name(setting)) })?;
+            }
+            let whole = |error| Failed::Refused { error, option: None };
+            fsconfig_create(context).map_err(whole)?;
+            let attributes = MountAttrFlags::from_bits_retain(attributes);
+            return fsmount(context, FsMountFlags::FSMOUNT_CLOEXEC, attributes).map_err(whole);
         };
-        fsconfig_set_string(context, "source", self.source).map_err(failed("source"))?;
+        let way = Way::Context { context: context.as_fd(), settings: &settings, attributes };
+        let named = named_descriptors(&self.options);
+        let question = Question::Mount(NewMount { way, named: &named });
+        let (answer, mount) = in_flight::ask(lane.clone(), question, *limit).map_err(silent)?;
+        mount.ok_or_else(|| {
+            let option =
+                usize::try_from(answer.setting).ok().and_then(|place| settings.get(place.checked_sub(1)?));
+            let error = Errno::from_raw_os_error(answer.error as i32);
+            Failed::Refused { error, option: option.map(name) }
+        })
+    }
+
+    /// What the filesystem's context is told, in this order.
+    fn settings(&self) -> std::result::Result<Vec<Setting>, Errno> {
+        let text = |text: &[u8]| CString::new(text).map_err(|_| Errno::INVAL);
+        let source = text(self.source.as_os_str().as_encoded_bytes())?;
+        let mut settings = vec![Setting { key: c"source".to_owned(), value: Some(source) }];
         if self.options.is_read_only() {
-            fsconfig_set_flag(context, "ro").map_err(failed("ro"))?;
+            settings.push(Setting { key: c"ro".to_owned(), value: None });
         }
         for option in self.options.filesystem() {
-            let set = match option.value() {
-                Some(value) => fsconfig_set_string(context, option.key(), value),
-                None => fsconfig_set_flag(context, option.key()),
-            };
-            set.map_err(failed(option.key()))?;
+            let value = option.value().map(|value| text(value.as_bytes())).transpose()?;
+            settings.push(Setting { key: text(option.key().as_bytes())?, value });
         }
-        Ok(())
+        Ok(settings)
     }
 }
 
-/// What the kernel refused. It never holds an option's value.
-struct Failed {
-    step: Step,
-    error: Errno,
+/// Who makes a mount.
+#[derive(Debug)]
+pub(crate) enum By {
+    /// The thread that asks for it.
+    Caller,
+    /// A child process, one at a time for a lane, that is killed when the time is over.
+    Child { lane: Subject, limit: Duration },
 }
 
-enum Step {
-    /// An option of this name.
-    Option(String),
-    /// The filesystem with all its options.
-    Create,
+/// Why there is no mount. It never holds an option's value.
+enum Failed {
+    /// The kernel refused an option of this name, or the filesystem as a whole.
+    Refused {
+        error: Errno,
+        option: Option<String>,
+    },
+    Silent(Error),
+}
+
+fn name(setting: &Setting) -> String {
+    setting.key.to_string_lossy().into_owned()
+}
+
+fn silent(unanswered: Unanswered) -> Failed {
+    Failed::Silent(no_answer(unanswered))
+}
+
+/// The error of a mount that its child did not make.
+pub(crate) fn no_answer(unanswered: Unanswered) -> Error {
+    Error::os("wait for the server of", "", std::io::Error::from(unanswered))
+        .mend("see whether the server can be reached")
+}
+
+/// The descriptors that options of FUSE and 9p name by their numbers.
+pub(crate) fn named_descriptors(options: &MountOptions) -> Vec<c_int> {
+    let is_descriptor = |option: &&FsOption| ["fd", "rfdno", "wfdno"].contains(&option.key());
+    let named = options.filesystem().iter().filter(is_descriptor);
+    named.filter_map(|option| option.value()?.parse().ok()).collect()
 }

@@ -18,13 +18,14 @@ use rustix::net::{
 };
 
 use super::features::OPENAT2;
+use super::new_mount::{self, NewMount, Way};
 use super::pass_descriptor;
 
 /// How long a killed child may take to go. One whose request a dead daemon holds goes only with the daemon.
 const REAPING: Duration = Duration::from_millis(100);
 
 /// What the child asks of the kernel, and so of a filesystem.
-#[derive(Debug, Clone, Copy)]
+#[derive(Clone, Copy)]
 pub(crate) enum Question<'a> {
     /// `openat2(2)` with `O_PATH`; the reply has the descriptor.
     Open(Open<'a>),
@@ -34,6 +35,8 @@ pub(crate) enum Question<'a> {
     Health(BorrowedFd<'a>),
     /// `umount2(2)` of this name in the directory, with these flags.
     Unmount(BorrowedFd<'a>, &'a CStr, c_int),
+    /// A new mount; the reply has its descriptor, unless it is made at a path.
+    Mount(NewMount<'a>),
 }
 
 /// A place to open.
@@ -56,6 +59,8 @@ pub(crate) struct Answer {
     pub(crate) error: u64,
     /// The error number of the `statx`, or 0.
     pub(crate) stat_error: u64,
+    /// Which setting of a new mount was refused, counted from 1; 0 for the mount as a whole.
+    pub(crate) setting: u64,
     /// Bytes in a block of the counts below.
     pub(crate) block_size: u64,
     pub(crate) blocks: u64,
@@ -148,6 +153,7 @@ impl Child {
         let answer = Answer {
             error: next(),
             stat_error: next(),
+            setting: next(),
             block_size: next(),
             blocks: next(),
             blocks_free: next(),
@@ -179,9 +185,13 @@ impl Child {
 
 /// Only raw system calls: another thread may have held any lock when the process was forked.
 fn in_child(question: Question<'_>, socket: c_int, parent: libc::pid_t) -> ! {
-    let needed = match question {
-        Question::Open(Open { directory, .. }) => directory.map(|fd| fd.as_raw_fd()),
-        Question::Usage(fd) | Question::Health(fd) | Question::Unmount(fd, ..) => Some(fd.as_raw_fd()),
+    let (needed, named): (Option<c_int>, &[c_int]) = match question {
+        Question::Open(Open { directory, .. }) => (directory.map(|fd| fd.as_raw_fd()), &[]),
+        Question::Usage(fd) | Question::Health(fd) | Question::Unmount(fd, ..) => (Some(fd.as_raw_fd()), &[]),
+        Question::Mount(NewMount { way: Way::Context { context, .. }, named }) => {
+            (Some(context.as_raw_fd()), named)
+        }
+        Question::Mount(NewMount { way: Way::Path { .. }, named }) => (None, named),
     };
     // SAFETY: plain integers. The parent's descriptors must not live on in a child that may be stuck.
     unsafe {
@@ -191,7 +201,7 @@ fn in_child(question: Question<'_>, socket: c_int, parent: libc::pid_t) -> ! {
             libc::_exit(1);
         }
         libc::setpgid(0, 0);
-        close_all_but(socket, needed.unwrap_or(socket));
+        close_all_but(socket, needed.unwrap_or(socket), named);
     }
     let (answer, fd) = match question {
         Question::Open(place) => match open(place) {
@@ -201,6 +211,12 @@ fn in_child(question: Question<'_>, socket: c_int, parent: libc::pid_t) -> ! {
         Question::Usage(fd) => (usage(fd), None),
         Question::Health(fd) => (Answer { stat_error: stat(fd), ..usage(fd) }, None),
         Question::Unmount(directory, name, flags) => (unmount(directory, name, flags), None),
+        Question::Mount(NewMount { way, .. }) => match new_mount::make(way) {
+            Ok(fd) => (Answer::default(), fd),
+            Err(refusal) => {
+                (Answer { error: refusal.error, setting: refusal.setting, ..Answer::default() }, None)
+            }
+        },
     };
     let bytes: *const Answer = &raw const answer;
     // SAFETY: `answer` is live and ANSWER bytes long, without padding; _exit runs nothing of the parent's.
@@ -214,23 +230,23 @@ fn in_child(question: Question<'_>, socket: c_int, parent: libc::pid_t) -> ! {
 }
 
 /// # Safety
-/// For a process that uses no descriptor but these two afterwards.
-unsafe fn close_all_but(one: c_int, other: c_int) {
+/// For a process that uses no descriptor but these afterwards.
+unsafe fn close_all_but(one: c_int, other: c_int, named: &[c_int]) {
     const CLOSE_RANGE: libc::c_long = 436;
-    let (low, high) = (one.min(other), one.max(other));
-    // SAFETY: as the caller promises; the arguments are integers.
-    unsafe {
-        let close = |from: c_int, to: libc::c_uint| {
-            from.cast_unsigned() > to || libc::syscall(CLOSE_RANGE, from, to, 0) == 0
-        };
-        let below = low == 0 || close(0, low.cast_unsigned() - 1);
-        let between = high == low || close(low + 1, high.cast_unsigned() - 1);
-        if !(below && between && close(high + 1, libc::c_uint::MAX)) {
+    let is_kept = |fd: c_int| fd == one || fd == other || named.contains(&fd);
+    let mut from = 0;
+    loop {
+        let kept = [one, other].into_iter().chain(named.iter().copied()).filter(|fd| *fd >= from).min();
+        let to = kept.map_or(c_int::MAX, |kept| kept - 1);
+        // SAFETY: as the caller promises; the arguments are integers.
+        if from <= to && unsafe { libc::syscall(CLOSE_RANGE, from, to, 0) } != 0 {
             // Before Linux 5.9: as many as a process usually has.
-            for fd in (0..1024).filter(|fd| *fd != low && *fd != high) {
-                libc::close(fd);
-            }
+            // SAFETY: as above.
+            (0..1024).filter(|fd| !is_kept(*fd)).for_each(|fd| _ = unsafe { libc::close(fd) });
+            return;
         }
+        let Some(kept) = kept else { return };
+        from = kept + 1;
     }
 }
 
@@ -276,6 +292,7 @@ fn usage(fd: BorrowedFd<'_>) -> Answer {
     Answer {
         error,
         stat_error: 0,
+        setting: 0,
         block_size: block_size as u64,
         blocks: found.f_blocks,
         blocks_free: found.f_bfree,

@@ -5,6 +5,7 @@ pub(crate) mod child;
 pub(crate) mod device_mapper;
 pub(crate) mod features;
 pub(crate) mod mount_api;
+pub(crate) mod new_mount;
 pub(crate) mod user_namespace;
 
 mod die_with_parent;

@@ -10,6 +10,7 @@ use super::version;
 use super::{Content, EphemeralPlan};
 use crate::attach::Prepared;
 use crate::details::Details;
+use crate::mount::By;
 use crate::sys::features::{self, Feature};
 use crate::sys::mount_api::{self, Depth};
 use crate::{Error, ErrorKind, Mount, MountAttributes, MountOptions, Result, Target, legacy_mount, scratch};
@@ -46,9 +47,11 @@ fn is_refusal(error: &Error) -> bool {
 
 fn empty(target: &Target, plan: &EphemeralPlan, options: &MountOptions) -> Result<Prepared> {
     if features::has(Feature::FsContext) && features::has(Feature::MountSetattr) {
-        Ok(Prepared::Detached(Mount::new("tmpfs", plan.source()).options(options).detached(target)?))
+        Ok(Prepared::Detached(
+            Mount::new("tmpfs", plan.source()).options(options).detached(target, &By::Caller)?,
+        ))
     } else {
-        legacy_mount::prepare("tmpfs", plan.source().as_ref(), options, target)
+        legacy_mount::prepare("tmpfs", plan.source().as_ref(), options, target, &By::Caller)
     }
 }
 

@@ -57,9 +57,8 @@ const PUBLISH: &str = "publish";
 /// What is mounted there counts as done only if it is of this source, with the same attributes, and answers. A mount
 /// whose server is gone for good (`ENOTCONN`, `ESTALE`) is taken off and the filesystem is mounted anew.
 ///
-/// The server is waited for as long as [`SharedSource::time_limit`] says; a mount that is ready after that is dropped
-/// unseen. Others of the same source wait for their turn, and fail at once while one that was given up
-/// still waits, so that no threads pile up.
+/// The server is waited for as long as [`SharedSource::time_limit`] says, by a process that is killed then. Others of the
+/// same source wait for their turn, and fail at once while one that could not be killed is still there.
 ///
 /// # Errors
 ///
