@@ -71,7 +71,9 @@ pub(crate) fn run(root: &Path, choice: &Choice<'_>, only: &str) -> Result<Option
     println!("==> static test programs");
     let chosen: Vec<Suite> = SUITES
         .iter()
-        .filter(|suite| format!("{}/{}", suite.package, suite.test).contains(only))
+        .filter(|suite| {
+            only.split(',').any(|only| format!("{}/{}", suite.package, suite.test).contains(only))
+        })
         .copied()
         .collect();
     if chosen.is_empty() {
@@ -88,7 +90,7 @@ pub(crate) fn run(root: &Path, choice: &Choice<'_>, only: &str) -> Result<Option
         image::pack(&initrd, kernel, &suites, &programs)?;
         runs.push(machine::run(kernel, &initrd, &folder, LIMIT)?);
     }
-    verdict(&runs, not_run)
+    verdict(&runs, &chosen, not_run)
 }
 
 /// The kernels, unpacked, and a line for each that could not be had.
@@ -143,7 +145,7 @@ fn wanted(choice: &Choice<'_>, there: &[Package]) -> Result<(Vec<Package>, Vec<S
     Ok((found, not_run))
 }
 
-fn verdict(runs: &[Run], not_run: Vec<String>) -> Result<Option<String>, Failure> {
+fn verdict(runs: &[Run], chosen: &[Suite], not_run: Vec<String>) -> Result<Option<String>, Failure> {
     for run in runs {
         for outcome in run.failed() {
             println!("\n---- {} on {}", outcome.test, run.kernel.name);
@@ -151,7 +153,7 @@ fn verdict(runs: &[Run], not_run: Vec<String>) -> Result<Option<String>, Failure
         }
     }
     println!("\n{}", table::render(runs));
-    for (run, suite) in runs.iter().flat_map(|run| SUITES.iter().map(move |suite| (run, suite))) {
+    for (run, suite) in runs.iter().flat_map(|run| chosen.iter().map(move |suite| (run, suite))) {
         for skip in suite.skipped(run.kernel.version) {
             println!("left out on {}: {}: {}: {}", run.kernel.version, suite.test, skip.test, skip.why);
         }

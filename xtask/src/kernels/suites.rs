@@ -21,6 +21,8 @@ pub(crate) struct Suite {
     pub(crate) since: Version,
     /// Only tests with this in their path. Empty: all.
     pub(crate) only: &'static str,
+    /// Whether what its tests say is told also when all is well.
+    pub(crate) is_told: bool,
     /// Tests that do not run on some kernels; told at the end of each run.
     pub(crate) skip: &'static [Skip],
 }
@@ -34,6 +36,13 @@ pub(crate) struct Skip {
     /// The first kernel with it again.
     pub(crate) before: Version,
     pub(crate) why: &'static str,
+}
+
+impl Skip {
+    /// Left out on every kernel.
+    const fn everywhere(test: &'static str, why: &'static str) -> Self {
+        Self { test, from: Version::new(0, 0), before: Version::new(u32::MAX, 0), why }
+    }
 }
 
 impl Suite {
@@ -53,6 +62,7 @@ pub(crate) const SUITE: Suite = Suite {
     seconds: 60,
     since: Version::new(5, 10),
     only: "",
+    is_told: false,
     skip: &[],
 };
 
@@ -123,6 +133,18 @@ const LUKS: Suite = Suite {
     ..MOUNT
 };
 
+/// One that starts programs as daemons, too.
+const FLOWS: Suite = Suite {
+    modules: &["loop", "fuse", "overlay"],
+    files: &["mkfs.ext4", "/etc/mke2fs.conf", "cp", "sleep", "sh", "env"],
+    ..MOUNT
+};
+
+const MKFS_IS_SLOW: &str = "each system call of mkfs is stopped at, which takes minutes under emulation; a device with data and the other steps run";
+
+/// Client and server of NFS, all versions.
+pub(crate) const NFS: &[&str] = &["nfs", "nfsv3", "nfsv4", "nfsd"];
+
 /// All of it, in the order in which it runs.
 pub(crate) const SUITES: &[Suite] = &[
     Suite { test: "lib", only: "needs_root::", ..MOUNT },
@@ -177,7 +199,31 @@ pub(crate) const SUITES: &[Suite] = &[
     Suite { test: "luks_crash", env: &[("CSI_CRASH_STRIDE", "1511")], ..LUKS },
     Suite { test: "field_failures_mount", ..DEVICES },
     Suite { test: "field_failures_device", ..DEVICES },
-    Suite { test: "field_failures_block", only: "newer_kernel", ..DEVICES },
+    Suite { test: "field_failures_block", ..DEVICES },
+    Suite { test: "flow_shared", ..FLOWS },
+    Suite { test: "flow_fuse", ..FLOWS },
+    Suite { test: "flow_ephemeral", ..FLOWS },
+    Suite { test: "endurance", env: &[("CSI_TEST_ROUNDS", "200")], ..MOUNT },
+    Suite {
+        test: "crash",
+        only: "of_a_",
+        env: &[("CSI_CRASH_POINTS", "4")],
+        skip: &[
+            Skip::everywhere("stage_of_a_blank_device_as_btrfs", MKFS_IS_SLOW),
+            Skip::everywhere("stage_of_a_blank_device_as_ext4", MKFS_IS_SLOW),
+            Skip::everywhere("stage_of_a_blank_device_as_xfs", MKFS_IS_SLOW),
+        ],
+        ..DEVICES
+    },
+    Suite { test: "crash_flows", env: &[("CSI_CRASH_POINTS", "4")], ..FLOWS },
+    Suite {
+        test: "corpus",
+        skip: &[Skip::everywhere(
+            "whatever_a_device_holds_is_kept",
+            "it asks the prober about hundreds of images, and nothing of the kernel; minutes under emulation",
+        )],
+        ..DEVICES
+    },
     Suite { test: "crash", only: "on_an_old_kernel", env: &[("CSI_CRASH_STRIDE", "41")], ..DEVICES },
     Suite {
         test: "real_disks",
@@ -192,4 +238,5 @@ pub(crate) const SUITES: &[Suite] = &[
         ..MOUNT
     },
     Suite { package: "csi-core", test: "root_encryption_mapped", ..LUKS },
+    Suite { test: "hang_nfs", modules: NFS, files: &["ip"], seconds: 120, is_told: true, ..MOUNT },
 ];
