@@ -1,6 +1,5 @@
 //! Runs a part of a test in a process of its own, and kills that process before any one of its system calls.
 #![allow(dead_code, reason = "each test file uses a part")]
-#![allow(dead_code, reason = "each test file uses a part")]
 
 use std::collections::HashMap;
 use std::io::{BufRead as _, BufReader, Write as _};

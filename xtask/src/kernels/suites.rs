@@ -23,6 +23,8 @@ pub(crate) struct Suite {
     pub(crate) only: &'static str,
     /// Whether what its tests say is told also when all is well.
     pub(crate) is_told: bool,
+    /// Whether it is too long for the gate, which names it.
+    pub(crate) is_on_request: bool,
     /// Tests that do not run on some kernels; told at the end of each run.
     pub(crate) skip: &'static [Skip],
 }
@@ -46,6 +48,12 @@ impl Skip {
 }
 
 impl Suite {
+    /// Whether one of the names, with commas between, is in `package/program`.
+    pub(crate) fn is_named(&self, names: &str) -> bool {
+        let own = format!("{}/{}", self.package, self.test);
+        names.split(',').any(|name| own.contains(name))
+    }
+
     /// What of it does not run on a kernel.
     pub(crate) fn skipped(&self, on: Version) -> impl Iterator<Item = &'static Skip> {
         self.skip.iter().filter(move |skip| (skip.from..skip.before).contains(&on))
@@ -63,6 +71,7 @@ pub(crate) const SUITE: Suite = Suite {
     since: Version::new(5, 10),
     only: "",
     is_told: false,
+    is_on_request: false,
     skip: &[],
 };
 
@@ -145,6 +154,10 @@ const MKFS_IS_SLOW: &str = "each system call of mkfs is stopped at, which takes 
 /// Client and server of NFS, all versions.
 pub(crate) const NFS: &[&str] = &["nfs", "nfsv3", "nfsv4", "nfsd"];
 
+/// Waits for a stopped server, much of the time.
+const HANG_NFS: Suite =
+    Suite { test: "hang_nfs", modules: NFS, files: &["ip"], seconds: 120, is_told: true, ..MOUNT };
+
 /// All of it, in the order in which it runs.
 pub(crate) const SUITES: &[Suite] = &[
     Suite { test: "lib", only: "needs_root::", ..MOUNT },
@@ -195,6 +208,9 @@ pub(crate) const SUITES: &[Suite] = &[
     Suite { test: "grow", ..DEVICES },
     Suite { test: "block_flow", ..DEVICES },
     Suite { test: "block_flow_raw", ..DEVICES },
+    Suite { test: "copy", ..DEVICES },
+    Suite { test: "copy_tree", ..DEVICES },
+    Suite { test: "luks_format", ..LUKS },
     Suite { test: "luks_flow", ..LUKS },
     Suite { test: "luks_crash", env: &[("CSI_CRASH_STRIDE", "1511")], ..LUKS },
     Suite { test: "field_failures_mount", ..DEVICES },
@@ -238,5 +254,24 @@ pub(crate) const SUITES: &[Suite] = &[
         ..MOUNT
     },
     Suite { package: "csi-core", test: "root_encryption_mapped", ..LUKS },
-    Suite { test: "hang_nfs", modules: NFS, files: &["ip"], seconds: 120, is_told: true, ..MOUNT },
+    Suite { only: "hard", ..HANG_NFS },
+    Suite { only: "soft", is_on_request: true, ..HANG_NFS },
 ];
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    #[test]
+    fn every_test_program_of_csi_mount_runs_there() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../csi-mount/tests");
+        for entry in std::fs::read_dir(folder).expect("csi-mount has tests") {
+            let path = entry.expect("an entry").path();
+            let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+            let has_row = SUITES.iter().any(|suite| suite.package == "csi-mount" && suite.test == name);
+            assert!(has_row || path.is_dir(), "{name} has no row: it runs on no kernel but this machine's");
+        }
+    }
+}
