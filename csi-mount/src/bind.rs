@@ -14,7 +14,7 @@ use crate::scratch;
 use crate::sys::features::{self, Feature};
 use crate::sys::mount_api::{self, Depth};
 use crate::target::{Seen, name_of};
-use crate::{Error, ErrorKind, IdMap, MountAttributes, Result, Target};
+use crate::{Error, ErrorKind, IdMap, MountAttributes, Result, Target, mountinfo};
 
 /// What a mount call found and did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -236,7 +236,11 @@ fn check_pair(source: &Source<'_>, target: &Target, seen: &Seen) -> Result<()> {
     }
     // From where the two ways up meet they are one, and that part is known.
     let is_known = |facts: &Facts| above_target.iter().any(|known| is_same_place(known, facts));
-    let above_source = ancestry(source.fd.as_fd(), source.facts, is_known).map_err(os)?;
+    let above_source = match directory_of_remote_mount(source)? {
+        None => ancestry(source.fd.as_fd(), source.facts, is_known),
+        Some(above) => lookup::facts(&above).and_then(|facts| ancestry(above.as_fd(), facts, is_known)),
+    }
+    .map_err(os)?;
     let meet =
         above_source.last().and_then(|last| above_target.iter().position(|known| is_same_place(known, last)));
     let rest = above_target.iter().skip(meet.unwrap_or(above_target.len()));
@@ -244,6 +248,19 @@ fn check_pair(source: &Source<'_>, target: &Target, seen: &Seen) -> Result<()> {
         return refuse("it holds");
     }
     Ok(())
+}
+
+/// The directory that a mount is in, if the source is the root of one that has a server: even the way up out of it is for
+/// the server to allow (NFS of version 3).
+fn directory_of_remote_mount(source: &Source<'_>) -> Result<Option<OwnedFd>> {
+    let facts = &source.facts;
+    if !facts.is_mount_root || facts.device.major != 0 || !lookup::is_remote(source.fd.as_fd()) {
+        return Ok(None);
+    }
+    let place = mountinfo::mount_by_id(facts.mount)?.map(|entry| entry.mount_point);
+    let Some(directory) = place.as_deref().and_then(Path::parent) else { return Ok(None) };
+    let opened = lookup::open_path(directory, OFlags::DIRECTORY);
+    opened.map(Some).map_err(|error| Error::os(BIND, directory, error))
 }
 
 /// The directory itself and all above it, up to the root or to the first that is known: the way up is the only one without

@@ -245,7 +245,7 @@ fn subject(directory: Option<BorrowedFd<'_>>, path: &Path) -> io::Result<Subject
 }
 
 /// Whether to ask the filesystem of this directory could hang.
-fn is_remote(directory: BorrowedFd<'_>) -> bool {
+pub(crate) fn is_remote(directory: BorrowedFd<'_>) -> bool {
     let Ok(facts) = facts(directory) else { return true };
     // Without a quick way to know its type: a filesystem on a block device is no remote one.
     if !features::has(Feature::Statmount) && facts.device.major != 0 {

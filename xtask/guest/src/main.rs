@@ -84,7 +84,9 @@ fn follow_plan(report: &Report) -> Result<()> {
             ["env", settings @ ..] => {
                 environment = settings.iter().filter_map(|setting| setting.split_once('=')).collect();
             }
-            ["tests", suite, seconds, program, part, skipped @ ..] => {
+            [order @ ("tests" | "told"), suite, seconds, program, part, skipped @ ..] => {
+                let output =
+                    if *order == "told" { report::Output::Always } else { report::Output::OfFailures };
                 let mut tests = tests(program)?;
                 tests.retain(|test| test.contains(part) && !skipped.contains(&test.as_str()));
                 if tests.is_empty() {
@@ -95,7 +97,7 @@ fn follow_plan(report: &Report) -> Result<()> {
                     let mut command = Command::new(program);
                     command.args(["--exact", test, "--test-threads=1", "--nocapture"]);
                     command.envs(environment.iter().copied());
-                    report.run(suite, test, command, limit(seconds)?, report::Output::OfFailures)?;
+                    report.run(suite, test, command, limit(seconds)?, output)?;
                 }
             }
             ["program", name, seconds, program, arguments @ ..] => {

@@ -8,6 +8,7 @@
 //! | `disk` | device, directory | mounts its ext4 there |
 //! | `env` | `NAME=VALUE` … | the environment of what follows, instead of the one before |
 //! | `tests` | suite, seconds, program, part, names … | each test of the program with that in its path that is not named |
+//! | `told` | as `tests` | the same, and tells what they say also when all is well |
 //! | `program` | name, seconds, program, arguments … | runs it once |
 
 use std::fs::{self, File};
@@ -82,7 +83,8 @@ fn orders(suite: &Suite, program: &str, on: Version) -> String {
     let settings: String = suite.env.iter().map(|(name, value)| format!("\t{name}={value}")).collect();
     let skipped: String = suite.skipped(on).map(|skip| format!("\t{}", skip.test)).collect();
     let (package, test, seconds, only) = (suite.package, suite.test, suite.seconds * PATIENCE, suite.only);
-    format!("env{settings}\ntests\t{package}/{test}\t{seconds}\t{program}\t{only}{skipped}\n")
+    let order = if suite.is_told { "told" } else { "tests" };
+    format!("env{settings}\n{order}\t{package}/{test}\t{seconds}\t{program}\t{only}{skipped}\n")
 }
 
 /// A program by its name, or any file by its whole path.

@@ -4,6 +4,7 @@ mod archive;
 mod build;
 mod cpio;
 mod image;
+mod interrupt;
 mod machine;
 mod modules;
 mod outcome;
@@ -15,6 +16,9 @@ use std::path::Path;
 use std::time::Duration;
 
 use archive::{Archive, Kernel};
+use build::Programs;
+use interrupt::Interrupt;
+use machine::Scratch;
 use outcome::Run;
 use suites::{SUITES, Suite};
 use version::Version;
@@ -69,26 +73,50 @@ pub(crate) fn run(root: &Path, choice: &Choice<'_>, only: &str) -> Result<Option
         )));
     }
     println!("==> static test programs");
-    let chosen: Vec<Suite> = SUITES
-        .iter()
-        .filter(|suite| format!("{}/{}", suite.package, suite.test).contains(only))
-        .copied()
-        .collect();
+    let is_gate = matches!(choice, Choice::Ends);
+    let mut chosen: Vec<Suite> = SUITES.iter().filter(|suite| suite.is_named(only)).copied().collect();
+    if is_gate {
+        chosen.retain(|suite| !suite.is_on_request);
+    }
     if chosen.is_empty() {
         return Err(Failure::usage(format!("no suite has {only} in its name")));
     }
     let programs = build::build(root, &chosen)?;
+    let runs = run_machines(&kernels, &chosen, &programs)?;
+    if is_gate {
+        let on_request = SUITES.iter().filter(|suite| suite.is_on_request);
+        on_request.for_each(|suite| println!("on request only: {}: {}", suite.test, suite.only));
+    }
+    verdict(&runs, &chosen, not_run)
+}
+
+/// As many at the same time as there are processors: a test waits more than it works.
+fn run_machines(kernels: &[Kernel], chosen: &[Suite], programs: &Programs) -> Result<Vec<Run>, Failure> {
     let folder = target::static_dir()?.join("kernels");
     std::fs::create_dir_all(&folder)?;
-    let mut runs = Vec::new();
-    for kernel in &kernels {
+    let interrupt = Interrupt::watch()?;
+    let run = |kernel: &Kernel| -> Result<Run, Failure> {
         println!("==> {}", kernel.name);
         let suites: Vec<&Suite> = chosen.iter().filter(|suite| suite.since <= kernel.version).collect();
-        let initrd = folder.join(format!("initrd-{}.cpio", kernel.version));
-        image::pack(&initrd, kernel, &suites, &programs)?;
-        runs.push(machine::run(kernel, &initrd, &folder, LIMIT)?);
+        let initrd = Scratch(folder.join(format!("initrd-{}.cpio", kernel.version)));
+        image::pack(&initrd.0, kernel, &suites, programs)?;
+        machine::run(kernel, &initrd.0, &folder, LIMIT, &interrupt)
+    };
+    let at_once = std::thread::available_parallelism().map_or(1, usize::from);
+    let mut runs = Vec::new();
+    for some in kernels.chunks(at_once) {
+        let ended = std::thread::scope(|scope| {
+            let machines: Vec<_> = some.iter().map(|kernel| scope.spawn(|| run(kernel))).collect();
+            machines.into_iter().map(std::thread::ScopedJoinHandle::join).collect::<Vec<_>>()
+        });
+        for run in ended {
+            runs.push(run.map_err(|_| Failure::new("a machine's thread has panicked"))??);
+        }
+        if interrupt.came().is_some() {
+            break;
+        }
     }
-    verdict(&runs, not_run)
+    Ok(runs)
 }
 
 /// The kernels, unpacked, and a line for each that could not be had.
@@ -143,7 +171,7 @@ fn wanted(choice: &Choice<'_>, there: &[Package]) -> Result<(Vec<Package>, Vec<S
     Ok((found, not_run))
 }
 
-fn verdict(runs: &[Run], not_run: Vec<String>) -> Result<Option<String>, Failure> {
+fn verdict(runs: &[Run], chosen: &[Suite], not_run: Vec<String>) -> Result<Option<String>, Failure> {
     for run in runs {
         for outcome in run.failed() {
             println!("\n---- {} on {}", outcome.test, run.kernel.name);
@@ -151,7 +179,7 @@ fn verdict(runs: &[Run], not_run: Vec<String>) -> Result<Option<String>, Failure
         }
     }
     println!("\n{}", table::render(runs));
-    for (run, suite) in runs.iter().flat_map(|run| SUITES.iter().map(move |suite| (run, suite))) {
+    for (run, suite) in runs.iter().flat_map(|run| chosen.iter().map(move |suite| (run, suite))) {
         for skip in suite.skipped(run.kernel.version) {
             println!("left out on {}: {}: {}: {}", run.kernel.version, suite.test, skip.test, skip.why);
         }

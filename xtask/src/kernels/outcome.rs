@@ -66,7 +66,10 @@ impl Run {
         };
         let millis = millis.parse().unwrap_or(0);
         let verdict = why.map_or("ok".to_owned(), |why| format!("FAILED: {why}"));
-        let said = format!("{test}: {verdict}, {:.1} s", millis as f64 / 1000.0);
+        let mut said = format!("{test}: {verdict}, {:.1} s", millis as f64 / 1000.0);
+        if why.is_none() {
+            said.extend(self.output.iter().flat_map(|line| ["\n", line]));
+        }
         let failure = why.map(|why| [why, &self.output.join("\n")].join("\n"));
         self.outcomes.push(Outcome { test, millis, failure });
         self.running = None;

@@ -21,6 +21,10 @@ pub(crate) struct Suite {
     pub(crate) since: Version,
     /// Only tests with this in their path. Empty: all.
     pub(crate) only: &'static str,
+    /// Whether what its tests say is told also when all is well.
+    pub(crate) is_told: bool,
+    /// Whether it is too long for the gate, which names it.
+    pub(crate) is_on_request: bool,
     /// Tests that do not run on some kernels; told at the end of each run.
     pub(crate) skip: &'static [Skip],
 }
@@ -36,7 +40,20 @@ pub(crate) struct Skip {
     pub(crate) why: &'static str,
 }
 
+impl Skip {
+    /// Left out on every kernel.
+    const fn everywhere(test: &'static str, why: &'static str) -> Self {
+        Self { test, from: Version::new(0, 0), before: Version::new(u32::MAX, 0), why }
+    }
+}
+
 impl Suite {
+    /// Whether one of the names, with commas between, is in `package/program`.
+    pub(crate) fn is_named(&self, names: &str) -> bool {
+        let own = format!("{}/{}", self.package, self.test);
+        names.split(',').any(|name| own.contains(name))
+    }
+
     /// What of it does not run on a kernel.
     pub(crate) fn skipped(&self, on: Version) -> impl Iterator<Item = &'static Skip> {
         self.skip.iter().filter(move |skip| (skip.from..skip.before).contains(&on))
@@ -53,6 +70,8 @@ pub(crate) const SUITE: Suite = Suite {
     seconds: 60,
     since: Version::new(5, 10),
     only: "",
+    is_told: false,
+    is_on_request: false,
     skip: &[],
 };
 
@@ -123,6 +142,22 @@ const LUKS: Suite = Suite {
     ..MOUNT
 };
 
+/// One that starts programs as daemons, too.
+const FLOWS: Suite = Suite {
+    modules: &["loop", "fuse", "overlay"],
+    files: &["mkfs.ext4", "/etc/mke2fs.conf", "cp", "sleep", "sh", "env"],
+    ..MOUNT
+};
+
+const MKFS_IS_SLOW: &str = "each system call of mkfs is stopped at, which takes minutes under emulation; a device with data and the other steps run";
+
+/// Client and server of NFS, all versions.
+pub(crate) const NFS: &[&str] = &["nfs", "nfsv3", "nfsv4", "nfsd"];
+
+/// Waits for a stopped server, much of the time.
+const HANG_NFS: Suite =
+    Suite { test: "hang_nfs", modules: NFS, files: &["ip"], seconds: 120, is_told: true, ..MOUNT };
+
 /// All of it, in the order in which it runs.
 pub(crate) const SUITES: &[Suite] = &[
     Suite { test: "lib", only: "needs_root::", ..MOUNT },
@@ -173,11 +208,41 @@ pub(crate) const SUITES: &[Suite] = &[
     Suite { test: "grow", ..DEVICES },
     Suite { test: "block_flow", ..DEVICES },
     Suite { test: "block_flow_raw", ..DEVICES },
+    Suite {
+        test: "copy",
+        files: &["mkfs.ext4", "/etc/mke2fs.conf", "mkfs.xfs", "mkfs.btrfs", "fsfreeze"],
+        ..DEVICES
+    },
+    Suite { test: "copy_tree", ..DEVICES },
     Suite { test: "luks_flow", ..LUKS },
     Suite { test: "luks_crash", env: &[("CSI_CRASH_STRIDE", "1511")], ..LUKS },
     Suite { test: "field_failures_mount", ..DEVICES },
     Suite { test: "field_failures_device", ..DEVICES },
-    Suite { test: "field_failures_block", only: "newer_kernel", ..DEVICES },
+    Suite { test: "field_failures_block", ..DEVICES },
+    Suite { test: "flow_shared", ..FLOWS },
+    Suite { test: "flow_fuse", ..FLOWS },
+    Suite { test: "flow_ephemeral", ..FLOWS },
+    Suite { test: "endurance", env: &[("CSI_TEST_ROUNDS", "200")], ..MOUNT },
+    Suite {
+        test: "crash",
+        only: "of_a_",
+        env: &[("CSI_CRASH_POINTS", "4")],
+        skip: &[
+            Skip::everywhere("stage_of_a_blank_device_as_btrfs", MKFS_IS_SLOW),
+            Skip::everywhere("stage_of_a_blank_device_as_ext4", MKFS_IS_SLOW),
+            Skip::everywhere("stage_of_a_blank_device_as_xfs", MKFS_IS_SLOW),
+        ],
+        ..DEVICES
+    },
+    Suite { test: "crash_flows", env: &[("CSI_CRASH_POINTS", "4")], ..FLOWS },
+    Suite {
+        test: "corpus",
+        skip: &[Skip::everywhere(
+            "whatever_a_device_holds_is_kept",
+            "it asks the prober about hundreds of images, and nothing of the kernel; minutes under emulation",
+        )],
+        ..DEVICES
+    },
     Suite { test: "crash", only: "on_an_old_kernel", env: &[("CSI_CRASH_STRIDE", "41")], ..DEVICES },
     Suite {
         test: "real_disks",
@@ -201,4 +266,31 @@ pub(crate) const SUITES: &[Suite] = &[
         seconds: 300,
         ..SUITE
     },
+    Suite { only: "hard", ..HANG_NFS },
+    Suite { only: "soft", is_on_request: true, ..HANG_NFS },
 ];
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    /// `luks_format` is about cryptsetup and its headers, and slow where ciphers are emulated; `luks_flow` and `luks_crash`
+    /// run.
+    const ASKS_NO_KERNEL: [&str; 1] = ["luks_format"];
+
+    #[test]
+    fn every_test_program_of_csi_mount_runs_there() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../csi-mount/tests");
+        for entry in std::fs::read_dir(folder).expect("csi-mount has tests") {
+            let path = entry.expect("an entry").path();
+            let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+            if ASKS_NO_KERNEL.contains(&&*name) {
+                continue;
+            }
+            let has_row = SUITES.iter().any(|suite| suite.package == "csi-mount" && suite.test == name);
+            assert!(has_row || path.is_dir(), "{name} has no row: it runs on no kernel but this machine's");
+        }
+    }
+}

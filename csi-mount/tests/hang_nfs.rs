@@ -1,0 +1,302 @@
+//! What hangs on a real NFS mount whose server is stopped, as a table, and what this crate does about it: everything it
+//! offers returns in time with the right outcome, and all is well when the server comes back.
+//!
+//! `cargo xtask test --kernels newest hang_nfs` runs it in an emulated machine and prints the table.
+
+mod flow_support;
+mod hang_table;
+mod measure;
+mod mount_support;
+mod nfs_support;
+
+use std::fs;
+use std::path::Path;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use csi_mount::flow::shared::{SharedSource, publish, stage, unpublish, unstage};
+use csi_mount::{
+    Bind, ErrorKind, MountAttributes, MountHealth, MountState, Outcome, Removed, Result, Target, Unmounted,
+    health, health_within, mount_state, stats, stats_within, unmount,
+};
+use flow_support::eventually;
+use hang_table::Table;
+use hang_table::calls::{CALLS, Call, UNMOUNTS};
+use hang_table::fate::{Asked, Fate, do_as_asked};
+use measure::children;
+use mount_support::sandbox;
+use nfs_support::{Patience, Protocol, Server};
+
+const SECOND: Duration = Duration::from_secs(1);
+/// For what asks no server.
+const SOON: Duration = Duration::from_secs(4);
+/// For what waits for a server within the crate's own limits, at emulation's pace.
+const BOUND: Duration = Duration::from_secs(30);
+
+/// How long the client believes what it knows of files, and a little.
+const CACHED: Duration = Duration::from_millis(1300);
+
+#[test]
+fn v3_hard() {
+    table(Protocol::V3, Patience::Hard);
+}
+
+#[test]
+fn v3_soft() {
+    table(Protocol::V3, Patience::Soft);
+}
+
+#[test]
+fn v4_hard() {
+    table(Protocol::V4, Patience::Hard);
+}
+
+#[test]
+fn v4_soft() {
+    table(Protocol::V4, Patience::Soft);
+}
+
+/// No test: what a process does that is to make one call of the table.
+#[test]
+fn make_one_call() {
+    do_as_asked();
+}
+
+fn asked(call: &Call, at: &Target) -> Asked {
+    Asked::start(call, at.path(), "make_one_call")
+}
+
+fn table(protocol: Protocol, patience: Patience) {
+    let server = Server::start();
+    let share = server.share(protocol, patience);
+    sandbox(|sandbox| {
+        let volume = Volume::new(sandbox, &server, &share, patience);
+        volume.come_up();
+        println!("\n### NFS {protocol:?}, {patience:?}");
+        volume.stop();
+        volume.system_calls();
+        volume.helpers();
+        volume.come_back();
+        volume.unmounts();
+        volume.taken_away_while_dead();
+        volume.come_up();
+        volume.go_down();
+        eventually("no process is left", || stats("/").is_ok() && children() == 0);
+    });
+}
+
+/// A staged and published share.
+struct Volume<'a> {
+    server: &'a Server,
+    share: &'a SharedSource,
+    patience: Patience,
+    sandbox: &'a Path,
+    staging: Target,
+    pod: Target,
+}
+
+impl<'a> Volume<'a> {
+    fn new(sandbox: &'a Path, server: &'a Server, share: &'a SharedSource, patience: Patience) -> Self {
+        let target = |name| Target::new(sandbox.join(name)).unwrap();
+        Self { server, share, patience, sandbox, staging: target("staging"), pod: target("pod") }
+    }
+
+    fn target(&self, name: &str) -> Target {
+        mount_support::target(self.sandbox, name)
+    }
+
+    fn come_up(&self) {
+        assert_eq!(stage(&self.staging, self.share).unwrap(), Outcome::Mounted);
+        assert_eq!(self.publish(&self.pod).unwrap(), Outcome::Mounted);
+        fs::write(self.staging.path().join("file"), "content").unwrap();
+        self.is_well();
+    }
+
+    fn go_down(&self) {
+        assert_eq!(unpublish(&self.pod).unwrap(), Removed::Removed);
+        assert_eq!(unstage(&self.staging).unwrap(), Unmounted::Unmounted { layers: 1 });
+    }
+
+    fn publish(&self, target: &Target) -> Result<Outcome> {
+        publish(self.staging.path(), target, MountAttributes::RDONLY)
+    }
+
+    fn is_well(&self) {
+        for target in [&self.staging, &self.pod] {
+            assert_eq!(health(target.path()).unwrap(), MountHealth::Healthy);
+            assert!(stats(target.path()).unwrap().bytes.total > 0);
+            assert_eq!(fs::read_to_string(target.path().join("file")).unwrap(), "content");
+        }
+    }
+
+    fn stop(&self) {
+        self.server.gate.stop();
+        sleep(CACHED);
+    }
+
+    /// How long a system call is waited for: a soft mount gives up by itself.
+    fn limit(&self) -> Duration {
+        match self.patience {
+            Patience::Hard => 3 * SECOND,
+            Patience::Soft => 25 * SECOND,
+        }
+    }
+
+    /// Each by a process of its own, all at the same time.
+    fn system_calls(&self) {
+        let mut table = Table::default();
+        let deadline = Instant::now() + self.limit();
+        let all: Vec<_> = CALLS.iter().map(|call| (call, asked(call, &self.staging))).collect();
+        let mut hanging = 0;
+        for (call, process) in all {
+            let fate = process.fate(deadline);
+            table.row(call.name, fate);
+            assert_ne!(fate, Fate::Stuck, "{}", call.name);
+            assert!(
+                !call.is_relied_on || matches!(fate, Fate::Answered { after, .. } if after < SECOND),
+                "{}: {fate}",
+                call.name
+            );
+            hanging += u32::from(matches!(fate, Fate::Killed { .. }));
+        }
+        assert!(hanging > 0 || self.patience == Patience::Soft, "a server that is stopped is waited for");
+        table.print(["system call at the mount point", "the server is stopped"]);
+    }
+
+    /// What does not take it away.
+    fn helpers(&self) {
+        let mut table = Table::default();
+        let (staging, at) = (&self.staging, self.staging.path());
+        let state = |state: &Result<MountState>| {
+            assert!(matches!(state, Ok(MountState::Mounted(_))));
+            "mounted".to_owned()
+        };
+        table.bounded("`mount_state`", SOON, || mount_state(at), state);
+        let is_unwell = |found: &Result<MountHealth>| {
+            let unwell = *found.as_ref().unwrap();
+            assert!(matches!(unwell, MountHealth::Unresponsive | MountHealth::Dead(_)), "{unwell}");
+            assert!(self.patience == Patience::Soft || unwell == MountHealth::Unresponsive, "{unwell}");
+            unwell.to_string()
+        };
+        table.bounded("`health_within` a second", BOUND, || health_within(at, SECOND), is_unwell);
+        table.bounded(
+            "`stats_within` a second",
+            BOUND,
+            || stats_within(at, SECOND),
+            |outcome| self.silence(outcome),
+        );
+        let (other, third, below) = (self.target("other"), self.target("third"), at.join("below"));
+        let bind = || Bind::new(at).at(&other);
+        table.bounded("`Bind` of it", SOON, bind, |outcome| format!("{:?}", outcome.as_ref().unwrap()));
+        let off = |outcome: &Result<Unmounted>| format!("{:?}", outcome.as_ref().unwrap());
+        table.bounded("`unmount` of that bind", BOUND, || unmount(&other), off);
+        table.bounded(
+            "`Bind` of what is below it",
+            BOUND,
+            || Bind::new(&below).at(&other),
+            |outcome| self.silence(outcome),
+        );
+        table.bounded("`publish`", BOUND, || self.publish(&third), |outcome| self.silence(outcome));
+        let stage_again = || stage(staging, self.share);
+        table.bounded("`stage` where it is staged", BOUND, stage_again, |outcome| self.silence(outcome));
+        let impatient = self.share.clone().time_limit(SECOND);
+        let elsewhere = || stage(&other, &impatient);
+        table
+            .bounded("`stage` elsewhere, within a second", BOUND, elsewhere, |outcome| self.silence(outcome));
+        table.bounded("the same once more", BOUND, elsewhere, |outcome| self.silence(outcome));
+        assert_eq!(other.state().unwrap(), MountState::NotMounted);
+        assert!(children() <= 3, "at most one process waits for each question, not {}", children());
+        table.print(["of this crate", "the server is stopped"]);
+    }
+
+    /// In words, that an outcome is the server's silence and nothing else. A soft mount calls that EIO.
+    fn silence<T: std::fmt::Debug>(&self, outcome: &Result<T>) -> String {
+        let error = outcome.as_ref().unwrap_err();
+        match (error.kind(), error.raw_os_error()) {
+            (ErrorKind::Unresponsive, _) => "`Unresponsive`".to_owned(),
+            (kind, Some(nix::libc::EIO)) if self.patience == Patience::Soft => format!("`{kind:?}`, EIO"),
+            _ => panic!("{error}"),
+        }
+    }
+
+    /// The server answers again, and nobody has done anything else.
+    fn come_back(&self) {
+        self.server.gate.go_on();
+        let start = Instant::now();
+        eventually("it is healthy again", || health(self.staging.path()).unwrap() == MountHealth::Healthy);
+        println!("\nThe server is back: healthy after {:.1} s.", start.elapsed().as_secs_f64());
+        self.is_well();
+        assert_eq!(stage(&self.staging, self.share).unwrap(), Outcome::AlreadyMounted);
+        assert_eq!(self.publish(&self.pod).unwrap(), Outcome::AlreadyMounted);
+        // What was to be mounted meanwhile is not there, and can be.
+        let other = self.target("other");
+        assert_eq!(other.state().unwrap(), MountState::NotMounted);
+        eventually("it can be staged", || stage(&other, self.share).is_ok());
+        assert_eq!(unstage(&other).unwrap(), Unmounted::Unmounted { layers: 1 });
+        self.go_down();
+    }
+
+    /// The plain system calls that take a mount away, of a mount that is the filesystem's last: nobody is at it, or a
+    /// process waits for its server.
+    fn unmounts(&self) {
+        let mut table = Table::default();
+        for call in UNMOUNTS {
+            for is_used in [false, true] {
+                stage(&self.staging, self.share).unwrap();
+                self.stop();
+                let user = is_used.then(|| self.waiting_process());
+                let fate = asked(call, &self.staging).fate(Instant::now() + self.limit());
+                assert_ne!(fate, Fate::Stuck, "{}", call.name);
+                let is_gone = self.staging.state().unwrap() == MountState::NotMounted;
+                let place = if is_gone { "off the tree" } else { "still mounted" };
+                let used = if is_used { ", a process waits in it" } else { "" };
+                table.row(format!("{}{used}", call.name), format!("{fate}; {place}"));
+                self.server.gate.go_on();
+                if let Some(user) = user {
+                    user.fate(Instant::now() + BOUND);
+                }
+                unstage(&self.staging).unwrap();
+            }
+        }
+        table.print(["taking it away", "the server is stopped"]);
+    }
+
+    /// A process that has asked the server.
+    fn waiting_process(&self) -> Asked {
+        let statfs = CALLS.iter().find(|call| call.name == "`statfs`").unwrap();
+        let process = asked(statfs, &self.staging);
+        sleep(SECOND);
+        process
+    }
+
+    /// The steps that end a volume, while the server is stopped.
+    fn taken_away_while_dead(&self) {
+        let mut table = Table::default();
+        self.come_up();
+        self.stop();
+        let user = self.waiting_process();
+        let removed = |outcome: &Result<Removed>| {
+            assert_eq!(*outcome.as_ref().unwrap(), Removed::Removed);
+            "Removed".to_owned()
+        };
+        table.bounded("`unpublish`", BOUND, || unpublish(&self.pod), removed);
+        let gone = |outcome: &Result<Unmounted>| {
+            assert_ne!(*outcome.as_ref().unwrap(), Unmounted::NotMounted);
+            format!("{:?}", outcome.as_ref().unwrap())
+        };
+        let unstage_it = || unstage(&self.staging);
+        table.bounded("`unstage`, a process waits in it", BOUND, unstage_it, gone);
+        assert_eq!(self.staging.state().unwrap(), MountState::NotMounted);
+        assert_eq!(unstage(&self.staging).unwrap(), Unmounted::NotMounted);
+        self.server.gate.go_on();
+        user.fate(Instant::now() + BOUND);
+
+        self.come_up();
+        unpublish(&self.pod).unwrap();
+        self.stop();
+        table.bounded("`unstage`, nobody is at it", BOUND, unstage_it, gone);
+        assert_eq!(self.staging.state().unwrap(), MountState::NotMounted);
+        self.server.gate.go_on();
+        table.print(["of this crate", "the server is stopped"]);
+    }
+}

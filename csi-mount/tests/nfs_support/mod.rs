@@ -1,0 +1,70 @@
+//! NFS as it is met: the kernel's server, and a way to it that can be cut.
+#![allow(dead_code, reason = "each test file uses a part")]
+
+pub(crate) mod nfsd;
+pub(crate) mod proxy;
+pub(crate) mod rpc;
+
+use csi_mount::MountOptions;
+use csi_mount::flow::shared::SharedSource;
+
+use nfsd::{EXPORT, PORT};
+use proxy::Gate;
+
+/// Which protocol is spoken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Protocol {
+    V3,
+    V4,
+}
+
+/// Whether a client ever gives up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Patience {
+    Hard,
+    /// After about two seconds.
+    Soft,
+}
+
+/// A server that can be stopped.
+pub(crate) struct Server {
+    pub(crate) gate: Gate,
+    port: u16,
+    mount_port: u16,
+}
+
+impl Server {
+    pub(crate) fn start() -> Self {
+        nfsd::start();
+        let gate = Gate::default();
+        let port = proxy::lead_to(PORT, &gate);
+        let mount_port = proxy::lead_to(nfsd::mountd(), &gate);
+        Self { gate, port, mount_port }
+    }
+
+    /// Its share. What the client knows of files it believes for a second.
+    pub(crate) fn share(&self, protocol: Protocol, patience: Patience) -> SharedSource {
+        let (path, version) = match protocol {
+            Protocol::V3 => (format!("127.0.0.1:{EXPORT}/share"), "3"),
+            Protocol::V4 => ("127.0.0.1:/share".to_owned(), "4.2"),
+        };
+        let mut options = vec![
+            format!("vers={version}"),
+            format!("port={}", self.port),
+            "addr=127.0.0.1".to_owned(),
+            "proto=tcp".to_owned(),
+            "actimeo=1".to_owned(),
+        ];
+        if protocol == Protocol::V3 {
+            let port = format!("mountport={}", self.mount_port);
+            options.extend([port, "mountproto=tcp".to_owned(), "nolock".to_owned()]);
+        } else {
+            options.push("clientaddr=127.0.0.1".to_owned());
+        }
+        match patience {
+            Patience::Hard => options.push("hard".to_owned()),
+            Patience::Soft => options.extend(["soft", "timeo=10", "retrans=1"].map(str::to_owned)),
+        }
+        SharedSource::new("nfs", path).options(MountOptions::parse(options).unwrap())
+    }
+}
