@@ -74,7 +74,14 @@ pub trait BlockDevices: Send + Sync + 'static {
 
     /// How the volume's device is encrypted, if it is to be: a blank one is made so when it is staged, and what is formatted,
     /// mounted or published is what is inside. Not called for its key: see [`encryption_key`](Self::encryption_key). A volume
-    /// has to be one or the other for good, so say it by its [`volume_context`](Attachment::volume_context).
+    /// has to be one or the other for good, so say it by its [`volume_context`](Attachment::volume_context):
+    ///
+    /// ```
+    /// # use csi_core::{Attachment, Result, mount::Luks};
+    /// fn encryption(volume: &Attachment) -> Result<Option<Luks>> {
+    ///     Ok((volume.volume_context.get("encrypted") == Some("true")).then(Luks::new))
+    /// }
+    /// ```
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] for a way of encryption that can't be had.
