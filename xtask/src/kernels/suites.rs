@@ -174,7 +174,7 @@ pub(crate) const SUITES: &[Suite] = &[
     Suite { test: "block_flow", ..DEVICES },
     Suite { test: "block_flow_raw", ..DEVICES },
     Suite { test: "luks_flow", ..LUKS },
-    Suite { test: "luks_crash", env: &[("CSI_CRASH_STRIDE", "1511")], ..LUKS },
+    Suite { test: "luks_crash", env: &[("CSI_CRASH_POINTS", "5")], ..LUKS },
     Suite { test: "field_failures_mount", ..DEVICES },
     Suite { test: "field_failures_device", ..DEVICES },
     Suite { test: "field_failures_block", only: "newer_kernel", ..DEVICES },
