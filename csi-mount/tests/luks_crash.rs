@@ -1,9 +1,8 @@
 //! Killed before any system call, its own, `cryptsetup`'s or `mkfs`'s, a step of an encrypted volume that is repeated by a new
 //! process comes to the right end, and leaves no mapping.
 //!
-//! `CSI_CRASH_STRIDE` says how many calls are between two points (1 is all of them), `CSI_CRASH_FROM` the first. All of it
-//! needs a kernel with `dm_mod` and `dm_crypt`: it runs where `cargo xtask test --kernels` brings them, and not with
-//! `cargo test` alone.
+//! It kills at so many points as [`Points`] says, and prints how many there were. All of it needs a kernel with `dm_mod` and
+//! `dm_crypt`: it runs where `cargo xtask test --kernels` brings them, and not with `cargo test` alone.
 
 mod devices;
 mod stepper;
@@ -15,7 +14,7 @@ use csi_mount::flow::block::{Content, StagePlan, expand_encrypted, stage, stage_
 use csi_mount::testing::private_mount_namespace;
 use csi_mount::{DeviceAccess, DeviceUse, Filesystem, Luks, LuksKey, LuksPbkdf, Target, mounts};
 use devices::Image;
-use stepper::{End, Job, Programs, do_job};
+use stepper::{End, Job, Points, Programs, do_job};
 
 const FILESYSTEM: Filesystem = Filesystem::Ext4;
 
@@ -105,19 +104,16 @@ fn at_every_point(
     expected: impl Fn(&Volume) + Sync,
 ) {
     do_job(job);
-    let number = |name: &str| std::env::var(name).ok().map(|text| text.parse::<u64>().unwrap());
-    let stride = number("CSI_CRASH_STRIDE").unwrap_or(stride);
     private_mount_namespace(|| {
-        let (mut points, mut call) = (0, number("CSI_CRASH_FROM").unwrap_or(1));
-        loop {
+        let mut points = Points::new(stride);
+        for round in 0.. {
             let volume = prepare();
             let [device, staging] = &volume.names;
             let job = Job { programs: Programs::Followed, test, words: &[step, device, staging] };
-            let is_killed = matches!(job.kill_before(call), End::Killed);
-            if is_killed {
-                points += 1;
+            let end = job.kill_before(points.call());
+            if let End::Killed = end {
                 // In between it may also be given up.
-                if points % 3 == 0 && step != "grow" {
+                if round % 3 == 0 && step != "grow" {
                     volume.take_down();
                 }
                 job.run();
@@ -126,16 +122,13 @@ fn at_every_point(
             volume.take_down();
             if step != "stage raw" {
                 let again = stage(volume.image.path(), &volume.staging(), &plan()).unwrap();
-                assert_eq!(again.content, Content::Kept);
+                assert_eq!(again.content, Content::Kept, "killed before call {} of {step}", points.call());
                 volume.take_down();
             }
-            if !is_killed {
-                break;
+            if !points.next(step, end) {
+                return;
             }
-            call += stride;
         }
-        println!("{step}: killed at {points} points of fewer than {call} system calls, every one converged");
-        assert!(points > 1, "only {points} points");
     });
 }
 

@@ -122,7 +122,7 @@ fn programs_of_mapper(arguments: &[&str]) {
 
 #[test]
 fn a_volume_lives_inside_an_encrypted_device() {
-    lives_inside(Filesystem::Ext4, 24);
+    lives_inside(Filesystem::Ext4, 20);
 }
 
 #[test]
@@ -170,7 +170,7 @@ fn lives_inside(filesystem: Filesystem, mebibytes: u64) {
 #[test]
 fn another_key_opens_nothing_and_is_said_by_its_kind() {
     private_mount_namespace(|| {
-        let volume = Volume::with_data(24, Filesystem::Ext4);
+        let volume = Volume::with_data(20, Filesystem::Ext4);
         let wrong = LuksKey::new("canary-of-another").unwrap();
         let plan_with = StagePlan::new(Filesystem::Ext4).encrypted(luks(), wrong.clone());
         let text = assert_refused(&volume, &plan_with, ErrorKind::WrongKey);
@@ -185,22 +185,22 @@ fn another_key_opens_nothing_and_is_said_by_its_kind() {
 fn foreign_data_is_kept() {
     private_mount_namespace(|| {
         // Beneath: a filesystem that is not encrypted, and bytes that nobody knows.
-        let volume = Volume::new(24);
+        let volume = Volume::new(20);
         run("mkfs.ext4", &["-q", volume.image.path().to_str().unwrap()]);
         let text = assert_refused(&volume, &plan(Filesystem::Ext4), ErrorKind::NotBlank);
         assert!(text.contains("ext4") && text.contains("without encryption"), "{text}");
-        for place in [0, 600, 20 * MIB, 24 * MIB - 1] {
-            let volume = Volume::new(24);
+        for place in [0, 600, 18 * MIB, 20 * MIB - 1] {
+            let volume = Volume::new(20);
             volume.image.write(place, b"x");
             assert_refused(&volume, &plan(Filesystem::Ext4), ErrorKind::NotBlank);
         }
         // An encrypted device is no plain one.
-        let volume = Volume::with_data(24, Filesystem::Ext4);
+        let volume = Volume::with_data(20, Filesystem::Ext4);
         assert_refused(&volume, &StagePlan::new(Filesystem::Ext4), ErrorKind::NotBlank);
         // Inside: another filesystem than is asked for, and bytes that nobody knows.
         assert_refused(&volume, &plan(Filesystem::Xfs), ErrorKind::NotBlank);
-        for place in [0, 3000, 5 * MIB] {
-            let volume = Volume::new(24);
+        for place in [0, 3000, 3 * MIB] {
+            let volume = Volume::new(20);
             let device = volume.stage_raw().unwrap();
             write(&device, place, b"somebody's");
             volume.unstage();
@@ -221,7 +221,7 @@ fn write(device: &Path, place: u64, bytes: &[u8]) {
 fn what_another_program_encrypted_is_used() {
     private_mount_namespace(|| {
         for version in ["--type=luks1", "--type=luks2"] {
-            let volume = Volume::new(24);
+            let volume = Volume::new(20);
             let file = volume.image.directory().join("key");
             fs::write(&file, KEY).unwrap();
             let file = format!("--key-file={}", file.display());
@@ -242,7 +242,7 @@ fn what_another_program_encrypted_is_used() {
 #[test]
 fn a_mapping_over_another_device_is_refused() {
     private_mount_namespace(|| {
-        let (volume, other) = (Volume::with_data(24, Filesystem::Ext4), Volume::new(24));
+        let (volume, other) = (Volume::with_data(20, Filesystem::Ext4), Volume::new(20));
         volume.stage(&plan(Filesystem::Ext4)).unwrap();
         // Mounted, and then only open.
         for expected in [ErrorKind::AlreadyMounted, ErrorKind::WrongDevice] {
@@ -269,7 +269,7 @@ fn a_mapping_over_another_device_is_refused() {
 #[test]
 fn half_a_mapping_is_taken_down_or_made_anew() {
     private_mount_namespace(|| {
-        let volume = Volume::with_data(24, Filesystem::Ext4);
+        let volume = Volume::with_data(20, Filesystem::Ext4);
         volume.stage(&plan(Filesystem::Ext4)).unwrap();
         let (name, uuid) = volume.name_and_uuid();
         // Waiting: a filesystem on it can't be unmounted before it goes on.
@@ -297,11 +297,11 @@ fn read_only_nothing_is_written_and_nothing_made() {
     private_mount_namespace(|| {
         let read_only =
             |filesystem| plan(filesystem).options(MountOptions::parse(["noload"]).unwrap().read_only());
-        let volume = Volume::new(24);
+        let volume = Volume::new(20);
         assert_refused(&volume, &read_only(Filesystem::Ext4), ErrorKind::ReadOnly);
         volume.stage_raw().unwrap();
         volume.unstage();
-        let volume = Volume::with_data(24, Filesystem::Ext4);
+        let volume = Volume::with_data(20, Filesystem::Ext4);
         let before = content(&volume.image);
         volume.stage(&read_only(Filesystem::Ext4)).unwrap();
         let device = BlockDevice::open(inside(volume.image.path()).unwrap().unwrap()).unwrap();
@@ -315,7 +315,7 @@ fn read_only_nothing_is_written_and_nothing_made() {
 
 #[test]
 fn ext4_grows_with_the_key_and_not_without() {
-    grows(Filesystem::Ext4, 24, 60);
+    grows(Filesystem::Ext4, 20, 50);
 }
 
 #[test]
@@ -346,10 +346,10 @@ fn grows(filesystem: Filesystem, from: u64, to: u64) {
         volume.unstage();
 
         // Or when it is staged next.
-        volume.image.grow_to(to + 60);
+        volume.image.grow_to(to + 40);
         let staged = volume.stage(&plan(filesystem)).unwrap();
         let grown = staged.grown.unwrap().size();
-        assert!(grown > (to + 42) * MIB, "{grown}");
+        assert!(grown > (to + 22) * MIB, "{grown}");
         assert_eq!(fs::read(volume.file()).unwrap(), DATA);
         volume.unstage();
     });
@@ -358,11 +358,11 @@ fn grows(filesystem: Filesystem, from: u64, to: u64) {
 #[test]
 fn raw_it_is_the_device_inside_that_is_published() {
     private_mount_namespace(|| {
-        let volume = Volume::new(24);
+        let volume = Volume::new(20);
         let device = volume.stage_raw().unwrap();
         assert_eq!(Some(&device), inside(volume.image.path()).unwrap().as_ref());
         let start = fs::read(&device).unwrap();
-        assert!(start[..4 << 20] == vec![0; 4 << 20], "somebody may find something there");
+        assert!(start == vec![0; 4 << 20], "somebody may find something there");
         publish_device(&device, &volume.target, DeviceAccess::ReadWrite).unwrap();
         write(volume.target.path(), 0, DATA);
         assert_eq!(unstage(&volume.staging, None).unwrap_err().kind(), ErrorKind::Busy);
@@ -373,10 +373,10 @@ fn raw_it_is_the_device_inside_that_is_published() {
         let device = volume.stage_raw().unwrap();
         publish_device(&device, &volume.target, DeviceAccess::ReadOnly).unwrap();
         assert!(fs::read(volume.target.path()).unwrap().starts_with(DATA));
-        volume.image.grow_to(60);
+        volume.image.grow_to(30);
         let at = volume.target.path();
         assert_eq!(expand(at).unwrap_err().kind(), ErrorKind::WrongKey);
-        assert_eq!(expand_encrypted(at, &key()).unwrap(), Grown::Unchanged { size: 44 * MIB });
+        assert_eq!(expand_encrypted(at, &key()).unwrap(), Grown::Unchanged { size: 14 * MIB });
         unpublish(&volume.target).unwrap();
         volume.unstage();
     });
@@ -385,7 +385,7 @@ fn raw_it_is_the_device_inside_that_is_published() {
 #[test]
 fn discards_pass_only_if_that_is_asked_for() {
     private_mount_namespace(|| {
-        let volume = Volume::with_data(24, Filesystem::Ext4);
+        let volume = Volume::with_data(20, Filesystem::Ext4);
         for (discards, passes) in [(LuksDiscards::Dropped, false), (LuksDiscards::Passed, true)] {
             let plan = StagePlan::new(Filesystem::Ext4).encrypted(luks().discards(discards), key());
             let staged = volume.stage(&plan).unwrap();
@@ -428,7 +428,7 @@ impl Disk {
         let config = config.path().join("nullb/csi0");
         fs::create_dir(&config).unwrap();
         let before = Self::all();
-        for (file, value) in [("size", "64"), ("memory_backed", "1"), ("power", "1")] {
+        for (file, value) in [("size", "20"), ("memory_backed", "1"), ("power", "1")] {
             fs::write(config.join(file), value).unwrap();
         }
         let new: Vec<PathBuf> = Self::all().into_iter().filter(|disk| !before.contains(disk)).collect();

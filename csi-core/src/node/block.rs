@@ -1,131 +1,25 @@
 //! A whole node plugin for volumes that are block devices: the driver says which device a volume is, and the rest
 //! is done here.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use csi_mount::flow::block::{self, StagePlan, VolumeUsage};
-use csi_mount::{BlockDevice, DeviceAccess, ErrorKind, Filesystem, LoopDevice, MountAttributes, Target};
+use csi_mount::flow::block::{self, VolumeUsage};
+use csi_mount::{BlockDevice, DeviceAccess, ErrorKind, LoopDevice, MountAttributes, Target};
 
+use super::block_devices::{Attachment, BlockDevices};
 use super::condition::device_gone;
-use super::encryption::{Encryption, expander, is_encrypted};
-use super::kernel::{mount_options, usage};
-use super::mount_group::{Due, MountGroup};
+use super::encryption::{Encryption, content, expander, refuse_closed};
+use super::kernel::usage;
+use super::mount_group::Due;
 use super::{
     GetVolumeStats, Node, NodeExpandVolume, NodeExpandVolumeRequest, NodeGetVolumeHealth,
     NodeGetVolumeHealthRequest, NodeGetVolumeStatsRequest, NodeInfo, NodePublishVolumeRequest, NodeService,
     NodeStageVolumeRequest, NodeUnpublishVolumeRequest, NodeUnstageVolumeRequest, PublishedTargets,
     StageUnstageVolume, targets::MountTable,
 };
-use crate::{
-    Error, PublishContext, Result, Secrets, VolumeCapability, VolumeContext, VolumeHealth, VolumeId,
-    VolumeStats, blocking,
-};
-
-/// What only the driver knows of its block devices. [`BlockNode`] makes a node plugin of it.
-#[async_trait]
-pub trait BlockDevices: Send + Sync + 'static {
-    /// Which node this is; the machine's host name, unless the driver knows better. See [`Node::info`].
-    ///
-    /// # Errors
-    /// Those of any RPC.
-    async fn info(&self) -> Result<NodeInfo> {
-        NodeInfo::of_host()
-    }
-
-    /// Makes the volume's device appear on this node, and answers with its path. A device that is there already
-    /// is the answer as well.
-    ///
-    /// # Errors
-    /// [`Error::VolumeNotFound`] (NOT_FOUND); [`Error::Unavailable`] when it does not appear in time.
-    async fn attach(&self, volume: &Attachment) -> Result<PathBuf>;
-
-    /// The volume's device on this node, if it is there.
-    ///
-    /// # Errors
-    /// Whatever keeps the driver from knowing.
-    async fn device(&self, volume_id: &VolumeId) -> Result<Option<PathBuf>>;
-
-    /// Takes the volume's device away. Nobody uses it any more. One that is not there is `Ok`.
-    ///
-    /// # Errors
-    /// Whatever keeps the device from going.
-    async fn detach(&self, volume_id: &VolumeId) -> Result<()>;
-
-    /// Lets the node see the size that the volume has by now, before a filesystem is grown. For devices that do
-    /// not tell by themselves.
-    ///
-    /// # Errors
-    /// Whatever keeps the node from seeing it.
-    async fn refresh(&self, _volume_id: &VolumeId) -> Result<()> {
-        Ok(())
-    }
-
-    /// The filesystems whose programs are to be there when the plugin starts; it says in the log what is missing.
-    fn filesystems(&self) -> Vec<Filesystem> {
-        Filesystem::ALL.to_vec()
-    }
-
-    /// How the group of VOLUME_MOUNT_GROUP gets a volume's files, where that is declared.
-    fn mount_group(&self) -> MountGroup {
-        MountGroup::default()
-    }
-
-    /// How the volume's device is encrypted, if it is to be: a blank one is made so when it is staged, and what is formatted,
-    /// mounted or published is what is inside. Not called for its key: see [`encryption_key`](Self::encryption_key). A volume
-    /// has to be one or the other for good, so say it by its [`volume_context`](Attachment::volume_context).
-    ///
-    /// # Errors
-    /// [`Error::InvalidArgument`] for a way of encryption that can't be had.
-    #[cfg(feature = "luks")]
-    fn encryption(&self, _volume: &Attachment) -> Result<Option<csi_mount::Luks>> {
-        Ok(None)
-    }
-
-    /// The name of the key of encrypted devices among the secrets of NodeStageVolume, and of NodeExpandVolume, which needs it
-    /// to grow them at once; without it there they grow when they are staged next.
-    #[cfg(feature = "luks")]
-    fn encryption_key(&self) -> &str {
-        "luksKey"
-    }
-
-    /// How a volume is formatted and mounted: the filesystem that the caller names, or ext4, with the caller's mount
-    /// options. For mkfs arguments and labels of the driver's own.
-    ///
-    /// # Errors
-    /// [`Error::InvalidArgument`] for a filesystem or options that can't be had.
-    fn plan(&self, capability: &VolumeCapability) -> Result<StagePlan> {
-        let filesystem = filesystem(capability)?.unwrap_or(Filesystem::Ext4);
-        let options = mount_options(capability)?;
-        let read_only = capability.access_mode.is_read_only();
-        Ok(StagePlan::new(filesystem).options(if read_only { options.read_only() } else { options }))
-    }
-}
-
-/// The filesystem that the caller names.
-fn filesystem(capability: &VolumeCapability) -> Result<Option<Filesystem>> {
-    let parse = |name: &str| {
-        name.parse().map_err(|error: csi_mount::Error| {
-            Error::invalid("volume_capability.mount.fs_type", error.to_string())
-        })
-    };
-    capability.fs_type().map(parse).transpose()
-}
-
-/// Which volume is to appear, and what was said of it.
-#[derive(Debug, Clone)]
-#[non_exhaustive]
-pub struct Attachment {
-    /// The volume.
-    pub volume_id: VolumeId,
-    /// What the controller's publish said of it.
-    pub publish_context: PublishContext,
-    /// What CreateVolume said of it.
-    pub volume_context: VolumeContext,
-    /// Credentials.
-    pub secrets: Secrets,
-}
+use crate::{Error, Result, VolumeHealth, VolumeStats, blocking};
 
 /// A node plugin for block devices: stages, formats, mounts, grows, publishes, as a filesystem or raw.
 ///
@@ -159,34 +53,6 @@ impl<D: BlockDevices> BlockNode<D> {
             .get_volume_health()
             .expand_volume()
             .self_check(&filesystems)
-    }
-
-    /// The device with the volume's content: inside an encrypted one that is open, else the volume's own.
-    async fn content(&self, volume_id: &VolumeId) -> Result<Option<PathBuf>> {
-        let Some(device) = self.0.device(volume_id).await? else { return Ok(None) };
-        blocking(move || Ok(Some(block::inside(&device)?.unwrap_or(device)))).await
-    }
-
-    /// What is beneath an encrypted device that is not open is nobody's to write to.
-    async fn refuse_closed(&self, request: &NodePublishVolumeRequest) -> Result<()> {
-        let volume = Attachment {
-            volume_id: request.volume_id.clone(),
-            publish_context: request.publish_context.clone(),
-            volume_context: request.volume_context.clone(),
-            secrets: request.secrets.clone(),
-        };
-        if !is_encrypted(&*self.0, &volume)? {
-            return Ok(());
-        }
-        let id = &request.volume_id;
-        let inside = match self.0.device(id).await? {
-            Some(device) => blocking(move || Ok(block::inside(&device)?)).await?,
-            None => None,
-        };
-        match inside {
-            Some(_) => Ok(()),
-            None => Err(Error::NotStaged(format!("the encrypted device of volume {id} is not open"))),
-        }
     }
 }
 
@@ -247,11 +113,11 @@ impl<D: BlockDevices> Node for BlockNode<D> {
     }
 
     async fn publish_volume(&self, request: NodePublishVolumeRequest) -> Result<()> {
-        let Some(device) = self.content(&request.volume_id).await? else {
+        let Some(device) = content(&*self.0, &request.volume_id).await? else {
             return Err(Error::NotStaged(format!("volume {} is not staged on this node", request.volume_id)));
         };
         if request.volume_capability.is_block() {
-            self.refuse_closed(&request).await?;
+            refuse_closed(&*self.0, &request).await?;
             let access =
                 if request.is_read_only() { DeviceAccess::ReadOnly } else { DeviceAccess::ReadWrite };
             return blocking(move || {
@@ -280,7 +146,7 @@ impl<D: BlockDevices> Node for BlockNode<D> {
     }
 
     async fn published(&self, request: &NodePublishVolumeRequest) -> Result<PublishedTargets> {
-        let Some(device) = self.content(&request.volume_id).await? else {
+        let Some(device) = content(&*self.0, &request.volume_id).await? else {
             return Ok(PublishedTargets::default());
         };
         let (target, staging) = (request.target_path.clone(), request.staging_target_path.clone());
@@ -318,7 +184,7 @@ fn not_staged(error: &csi_mount::Error, staging: &Path) -> Error {
 impl<D: BlockDevices> GetVolumeStats for BlockNode<D> {
     async fn volume_stats(&self, request: NodeGetVolumeStatsRequest) -> Result<VolumeStats> {
         let volume_id = request.volume_id;
-        let Some(device) = self.content(&volume_id).await? else {
+        let Some(device) = content(&*self.0, &volume_id).await? else {
             return Err(Error::VolumeNotFound(volume_id));
         };
         blocking(move || {
@@ -355,7 +221,7 @@ fn is_beneath(found: Option<csi_mount::DeviceNumber>, device: &Path) -> Result<b
 impl<D: BlockDevices> NodeExpandVolume for BlockNode<D> {
     async fn expand_volume(&self, request: NodeExpandVolumeRequest) -> Result<u64> {
         let volume_id = request.volume_id;
-        let Some(device) = self.content(&volume_id).await? else {
+        let Some(device) = content(&*self.0, &volume_id).await? else {
             return Err(Error::VolumeNotFound(volume_id));
         };
         self.0.refresh(&volume_id).await?;

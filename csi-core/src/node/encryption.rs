@@ -1,17 +1,16 @@
 //! Block volumes inside encrypted devices: what [`BlockNode`](super::BlockNode) does about them, with the feature `luks` and
 //! without.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use csi_mount::flow::block::{self, StagePlan};
 use csi_mount::{DeviceAccess, Grown};
 #[cfg(feature = "luks")]
 use csi_mount::{Luks, LuksKey, Target};
 
-use super::block::{Attachment, BlockDevices};
-#[cfg(feature = "luks")]
-use crate::Error;
-use crate::{Result, Secrets};
+use super::NodePublishVolumeRequest;
+use super::block_devices::{Attachment, BlockDevices};
+use crate::{Error, Result, Secrets, VolumeId, blocking};
 
 /// How a volume's device is encrypted, and its key, if it is.
 pub(super) struct Encryption {
@@ -66,8 +65,37 @@ impl Encryption {
     }
 }
 
+/// The device with the volume's content: inside an encrypted one that is open, else the volume's own.
+pub(super) async fn content(devices: &impl BlockDevices, volume_id: &VolumeId) -> Result<Option<PathBuf>> {
+    let Some(device) = devices.device(volume_id).await? else { return Ok(None) };
+    blocking(move || Ok(Some(block::inside(&device)?.unwrap_or(device)))).await
+}
+
+/// What is beneath an encrypted device that is not open is nobody's to write to.
+pub(super) async fn refuse_closed(
+    devices: &impl BlockDevices,
+    request: &NodePublishVolumeRequest,
+) -> Result<()> {
+    let id = &request.volume_id;
+    let volume = Attachment {
+        volume_id: id.clone(),
+        publish_context: request.publish_context.clone(),
+        volume_context: request.volume_context.clone(),
+        secrets: request.secrets.clone(),
+    };
+    if !is_encrypted(devices, &volume)? {
+        return Ok(());
+    }
+    let inside = match devices.device(id).await? {
+        Some(device) => blocking(move || Ok(block::inside(&device)?)).await?,
+        None => None,
+    };
+    let closed = || Error::NotStaged(format!("the encrypted device of volume {id} is not open"));
+    inside.map(drop).ok_or_else(closed)
+}
+
 /// Whether the driver says that it is encrypted.
-pub(super) fn is_encrypted(devices: &impl BlockDevices, volume: &Attachment) -> Result<bool> {
+fn is_encrypted(devices: &impl BlockDevices, volume: &Attachment) -> Result<bool> {
     #[cfg(feature = "luks")]
     return Ok(devices.encryption(volume)?.is_some());
     #[cfg(not(feature = "luks"))]

@@ -8,6 +8,8 @@
 #[cfg(all(feature = "mount", target_os = "linux"))]
 mod block;
 #[cfg(all(feature = "mount", target_os = "linux"))]
+mod block_devices;
+#[cfg(all(feature = "mount", target_os = "linux"))]
 mod condition;
 #[cfg(all(feature = "mount", target_os = "linux"))]
 mod directory;
@@ -39,7 +41,9 @@ mod stats;
 mod targets;
 
 #[cfg(all(feature = "mount", target_os = "linux"))]
-pub use block::{Attachment, BlockDevices, BlockNode};
+pub use block::BlockNode;
+#[cfg(all(feature = "mount", target_os = "linux"))]
+pub use block_devices::{Attachment, BlockDevices};
 #[cfg(all(feature = "mount", target_os = "linux"))]
 pub use directory::{Directories, DirectoryNode};
 #[cfg(all(feature = "mount", target_os = "linux"))]

@@ -76,7 +76,10 @@ fn make_headers(opening: &Opening<'_>) -> Result<()> {
     let device = opening.device;
     let least = HEADER + opening.filesystem.map_or(1 << 20, Filesystem::minimum_size);
     let proof = match device.probe() {
-        Probe::Container(found) if found.is_luks() => return Ok(()),
+        Probe::Container(found) if found.is_luks() => {
+            // Left by a run that was killed after its last write, they would be taken for data beneath.
+            return if opening.access == DeviceAccess::ReadOnly { Ok(()) } else { intent::settle(device) };
+        }
         Probe::Blank(proof) => proof,
         Probe::Interrupted(format) => {
             tracing::warn!(device = %device.path().display(), "begin an interrupted format anew");

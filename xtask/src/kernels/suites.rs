@@ -215,7 +215,7 @@ pub(crate) const SUITES: &[Suite] = &[
     },
     Suite { test: "copy_tree", ..DEVICES },
     Suite { test: "luks_flow", ..LUKS },
-    Suite { test: "luks_crash", env: &[("CSI_CRASH_STRIDE", "1511")], ..LUKS },
+    Suite { test: "luks_crash", env: &[("CSI_CRASH_POINTS", "5")], ..LUKS },
     Suite { test: "field_failures_mount", ..DEVICES },
     Suite { test: "field_failures_device", ..DEVICES },
     Suite { test: "field_failures_block", ..DEVICES },
