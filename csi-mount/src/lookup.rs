@@ -13,7 +13,7 @@ use crate::details::Details;
 use crate::in_flight::{self, Start, Subject};
 use crate::sys::child::Open;
 use crate::sys::features::{self, Feature};
-use crate::{DeviceNumber, Error, ErrorKind, MountId, Result, mountinfo};
+use crate::{DeviceNumber, Error, ErrorKind, MountId, MountState, Result, mountinfo};
 
 /// The longest path the kernel takes, without its final NUL (`PATH_MAX`).
 const LONGEST_PATH: usize = 4095;
@@ -65,15 +65,38 @@ pub(crate) fn facts(fd: impl AsFd) -> io::Result<Facts> {
     let Ok(statx) = rustix::fs::statx(fd, c"", flags, StatxFlags::BASIC_STATS | StatxFlags::MNT_ID) else {
         return facts_of_broken(fd);
     };
-    let knows_mounts = statx.stx_attributes_mask.contains(StatxAttributes::MOUNT_ROOT)
-        && statx.stx_mask & StatxFlags::MNT_ID.bits() != 0;
-    let (mount, is_mount_root) = if knows_mounts && features::has(Feature::StatxMount) {
+    let (mount, is_mount_root) = if knows_mounts(&statx) && features::has(Feature::StatxMount) {
         (MountId(statx.stx_mnt_id), statx.stx_attributes.contains(StatxAttributes::MOUNT_ROOT))
     } else {
         // Of a descriptor alone it is not known whether it is a mount's root, and it counts as none.
         (fdinfo_mount(fd)?, false)
     };
     Ok(facts_from(&statx, mount, is_mount_root))
+}
+
+/// What is mounted at an absolute path whose last component is not followed, where the kernel's memory has the answer:
+/// one look at the whole path instead of one at the directory and one at the name. None where more has to be asked.
+pub(crate) fn quick_state(path: &Path) -> Option<MountState> {
+    if !features::has(Feature::StatxMount) {
+        return None;
+    }
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let fd = match open_cached(CWD, path, flags, ResolveFlags::empty())? {
+        Ok(fd) => fd,
+        Err(error) => return is_absent(&error).then_some(MountState::Absent),
+    };
+    let flags = AtFlags::NO_AUTOMOUNT | AtFlags::STATX_DONT_SYNC | AtFlags::EMPTY_PATH;
+    let statx = rustix::fs::statx(&fd, c"", flags, StatxFlags::MNT_ID).ok()?;
+    knows_mounts(&statx).then(|| {
+        let mount = MountId(statx.stx_mnt_id);
+        let is_root = statx.stx_attributes.contains(StatxAttributes::MOUNT_ROOT);
+        MountState::of(&facts_from(&statx, mount, is_root))
+    })
+}
+
+fn knows_mounts(statx: &Statx) -> bool {
+    statx.stx_attributes_mask.contains(StatxAttributes::MOUNT_ROOT)
+        && statx.stx_mask & StatxFlags::MNT_ID.bits() != 0
 }
 
 fn facts_from(statx: &Statx, mount: MountId, is_mount_root: bool) -> Facts {
@@ -238,9 +261,20 @@ pub(crate) fn absolute(operation: &'static str, path: &Path) -> Result<PathBuf> 
     if !path.is_absolute() {
         return refuse("the path is not absolute");
     }
+    if is_clean(path.as_os_str().as_bytes()) {
+        return Ok(path.to_owned());
+    }
     let clean: PathBuf = path.components().collect();
     plain(operation, &clean)?;
     Ok(clean)
+}
+
+/// Whether an absolute path is as it would be put together anew, and passes [`plain`]: nearly every one does.
+fn is_clean(path: &[u8]) -> bool {
+    let is_name =
+        |name: &[u8]| !matches!(name, b"" | b"." | b"..") && name.len() <= LONGEST_NAME && !name.contains(&0);
+    path.len() <= LONGEST_PATH
+        && path.strip_prefix(b"/").is_some_and(|rest| rest.split(|byte| *byte == b'/').all(is_name))
 }
 
 /// Refuses "..", NUL characters and what is too long for the kernel.
@@ -267,4 +301,23 @@ pub(crate) fn plain(operation: &'static str, path: &Path) -> Result<()> {
 /// Whether the error says that nothing is there.
 pub(crate) fn is_absent(error: &io::Error) -> bool {
     Errno::from_io_error(error) == Some(Errno::NOENT)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_that_passes_as_clean_is_what_it_would_become() {
+        let long = format!("/a/{}", "x".repeat(LONGEST_NAME + 1));
+        let longest = "/a".repeat(LONGEST_PATH / 2 + 1);
+        for path in [
+            "/", "/a", "/a/b", "/a/", "//a", "/a//b", "/a/./b", "/.", "/a/..", "/..a/.b.", "/a\0", &long,
+            &longest,
+        ] {
+            let slow: PathBuf = Path::new(path).components().collect();
+            let passes = slow.as_os_str() == path && plain("test", &slow).is_ok() && path != "/";
+            assert_eq!(is_clean(path.as_bytes()), passes, "{path:?}");
+        }
+    }
 }

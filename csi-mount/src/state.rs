@@ -62,8 +62,8 @@ pub struct MountPoint {
 
 /// What is mounted at an absolute path. The last component is not followed when it is a symbolic link.
 ///
-/// It never asks the filesystem there, so it returns on a mount whose daemon or server is dead. One `statx(2)`
-/// with `AT_STATX_DONT_SYNC` and `AT_NO_AUTOMOUNT`; before Linux 5.8 `/proc/self/fdinfo` serves instead.
+/// It never asks the filesystem there, so it returns on a mount whose daemon or server is dead. One
+/// `openat2(2)` with `RESOLVE_CACHED` and one `statx(2)` with `AT_STATX_DONT_SYNC`; before Linux 5.8 `/proc/self/fdinfo` serves instead.
 ///
 /// ```
 /// # fn main() -> csi_mount::Result<()> {
@@ -83,6 +83,9 @@ pub fn mount_state(path: impl AsRef<Path>) -> Result<MountState> {
     let operation = "look for a mount at";
     let path = lookup::absolute(operation, path.as_ref())?;
     if path.parent().is_some() {
+        if let Some(state) = lookup::quick_state(&path) {
+            return Ok(state);
+        }
         return Target::new(path)?.state();
     }
     let root = lookup::open_path(&path, OFlags::DIRECTORY).and_then(lookup::facts);
