@@ -15,7 +15,7 @@ use rustix::io::Errno;
 use rustix::mount::{MoveMountFlags, UnmountFlags, mount_move, move_mount};
 
 use crate::bind::Outcome;
-use crate::details::Details;
+use crate::details::{Basics, Details};
 use crate::lookup;
 use crate::scratch::{self, Scratch};
 use crate::target::Seen;
@@ -191,17 +191,16 @@ fn verify(
     seen: &Seen,
     attributes: MountAttributes,
 ) -> Result<Attached> {
-    let Some(details) = Details::of(mount, operation, target.path())? else { return Ok(Attached::Lost) };
-    if details.parent != seen.directory.mount {
+    let Some(ours) = Basics::of(mount, operation, target.path())? else { return Ok(Attached::Lost) };
+    if ours.parent != seen.directory.mount {
         return Ok(Attached::Lost);
     }
-    if details.attributes != attributes {
-        let reason = format!("asked for {attributes}, the kernel made it {}", details.attributes);
+    if ours.attributes != attributes {
+        let reason = format!("asked for {attributes}, the kernel made it {}", ours.attributes);
         return Err(Error::new(ErrorKind::Unsupported, operation, reason).at(target.path()));
     }
-    let ours = lookup::facts(mount).map_err(|error| target.error(operation, error))?.mount;
     let deadline = Instant::now() + WITHDRAWAL;
-    while target.look(operation)?.facts.mount != ours {
+    while target.look(operation)?.facts.mount != ours.id {
         // Ours is beneath, so the other one has lost; if it follows the same rules it is about to go.
         if Instant::now() > deadline {
             let reason = "somebody else mounted over it";

@@ -1,14 +1,14 @@
 //! Bind mounts that have their attributes from the start, wherever they are seen.
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
 use rustix::fs::{FileType, OFlags};
 use rustix::mount::{OpenTreeFlags, open_tree};
 
 use crate::attach::{self, Attached, Prepared};
-use crate::details::Details;
+use crate::details::{Basics, Details};
 use crate::lookup::{self, Facts};
 use crate::scratch;
 use crate::sys::features::{self, Feature};
@@ -118,11 +118,11 @@ impl<'a> Bind<'a> {
             let error = Error::new(ErrorKind::Unresponsive, "bind", reason).at(&path);
             return Err(error.mend("see to its device or server; then unmount it and mount it anew"));
         }
-        let details = Details::of(&fd, "bind", &path)?.ok_or_else(|| {
+        let mount = Basics::of(&fd, "bind", &path)?.ok_or_else(|| {
             Error::new(ErrorKind::Busy, "bind", "its mount was taken off while it was looked at").at(&path)
         })?;
         let source = Source { path: &path, fd, facts, depth: self.depth, id_map: &self.id_map };
-        let attributes = details.attributes.and(self.attributes);
+        let attributes = mount.attributes.and(self.attributes);
         attach::mount_once(
             BIND,
             target,
@@ -225,36 +225,53 @@ fn check_pair(source: &Source<'_>, target: &Target, seen: &Seen) -> Result<()> {
     if seen.facts.is_same_file(&source.facts) {
         return refuse("it is");
     }
-    let os = |error| target.error(BIND, error);
-    if is_inside(target.parent(BIND)?, &source.facts).map_err(os)? {
+    if onto != FileType::Directory {
+        return Ok(());
+    }
+    let os = |error: io::Error| target.error(BIND, error);
+    let above_target =
+        ancestry(target.parent(BIND)?, target.directory().map_err(os)?, |_| false).map_err(os)?;
+    if above_target.iter().any(|facts| facts.is_same_file(&source.facts)) {
         return refuse("it is inside");
     }
-    if onto == FileType::Directory && is_inside(source.fd.as_fd(), &seen.facts).map_err(os)? {
+    // From where the two ways up meet they are one, and that part is known.
+    let is_known = |facts: &Facts| above_target.iter().any(|known| is_same_place(known, facts));
+    let above_source = ancestry(source.fd.as_fd(), source.facts, is_known).map_err(os)?;
+    let meet =
+        above_source.last().and_then(|last| above_target.iter().position(|known| is_same_place(known, last)));
+    let rest = above_target.iter().skip(meet.unwrap_or(above_target.len()));
+    if above_source.iter().chain(rest).any(|facts| facts.is_same_file(&seen.facts)) {
         return refuse("it holds");
     }
     Ok(())
 }
 
-/// Whether a directory is another, or below it, by whatever path: the way up is the only one without aliases.
-fn is_inside(directory: impl AsFd, ancestor: &Facts) -> io::Result<bool> {
-    if ancestor.file_type != FileType::Directory {
-        return Ok(false);
-    }
-    let mut facts = lookup::facts(&directory)?;
-    let mut fd = None::<OwnedFd>;
-    loop {
-        if facts.is_same_file(ancestor) {
-            return Ok(true);
-        }
-        let here = fd.as_ref().map_or(directory.as_fd(), AsFd::as_fd);
+/// The directory itself and all above it, up to the root or to the first that is known: the way up is the only one without
+/// aliases.
+fn ancestry(
+    directory: BorrowedFd<'_>,
+    facts: Facts,
+    is_known: impl Fn(&Facts) -> bool,
+) -> io::Result<Vec<Facts>> {
+    let mut way = vec![facts];
+    let (mut facts, mut fd) = (facts, None::<OwnedFd>);
+    while !is_known(&facts) {
+        let here = fd.as_ref().map_or(directory, AsFd::as_fd);
         let up = lookup::open_at(here, "..".as_ref())?;
         let above = lookup::facts(&up)?;
         // Only the root is its own parent.
-        if (above.device, above.inode, above.mount) == (facts.device, facts.inode, facts.mount) {
-            return Ok(false);
+        if is_same_place(&above, &facts) {
+            break;
         }
+        way.push(above);
         (facts, fd) = (above, Some(up));
     }
+    Ok(way)
+}
+
+/// Whether both are one directory of one mount, above which there can be no difference.
+fn is_same_place(one: &Facts, other: &Facts) -> bool {
+    (one.device, one.inode, one.mount) == (other.device, other.inode, other.mount)
 }
 
 /// With the mend, where the error number has one meaning for a bind.

@@ -18,6 +18,7 @@ use crate::{DeviceNumber, Error, MountAttributes, MountId, Result};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Details {
+    pub(crate) id: MountId,
     pub(crate) parent: MountId,
     pub(crate) device: DeviceNumber,
     pub(crate) attributes: MountAttributes,
@@ -27,6 +28,38 @@ pub(crate) struct Details {
     pub(crate) is_shut_down: bool,
     pub(crate) fs_type: String,
     pub(crate) source: OsString,
+}
+
+/// Which mount it is, where, and what it forbids: of [`Details`] what is asked for most, and costs the least.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Basics {
+    pub(crate) id: MountId,
+    pub(crate) parent: MountId,
+    pub(crate) attributes: MountAttributes,
+}
+
+impl Basics {
+    /// As [`Details::of`].
+    pub(crate) fn of(fd: impl AsFd, operation: &'static str, path: &Path) -> Result<Option<Self>> {
+        if features::has(Feature::Statmount)
+            && let Ok(Some(id)) = unique_id(fd.as_fd())
+        {
+            match mount_api::statmount_basic(id) {
+                Ok(found) => {
+                    return Ok(Some(Self {
+                        id: MountId(found.id),
+                        parent: MountId(found.parent),
+                        attributes: MountAttributes::from_bits_truncate(found.attributes),
+                    }));
+                }
+                Err(error) if is_errno(&error, Errno::NOENT) => return Ok(None),
+                // As below; what is wrong otherwise is found there too.
+                Err(_) => {}
+            }
+        }
+        let details = Details::of(fd, operation, path)?;
+        Ok(details.map(|Details { id, parent, attributes, .. }| Self { id, parent, attributes }))
+    }
 }
 
 /// Filesystems that the kernel answers for by itself.
@@ -155,6 +188,7 @@ impl From<StatMount> for Details {
             fs_type = format!("{fs_type}.{}", String::from_utf8_lossy(&subtype));
         }
         Self {
+            id: MountId(found.id),
             parent: MountId(found.parent),
             device: DeviceNumber { major: found.device.0, minor: found.device.1 },
             attributes: MountAttributes::from_bits_truncate(found.attributes),
@@ -169,6 +203,7 @@ impl From<StatMount> for Details {
 impl From<MountEntry> for Details {
     fn from(entry: MountEntry) -> Self {
         Self {
+            id: entry.id,
             parent: entry.parent,
             device: entry.device,
             attributes: entry.attributes,
@@ -202,6 +237,12 @@ mod needs_root {
                 let details = || Details::of(&seen.fd, "look", target.path()).unwrap().unwrap();
                 let old = without_features(&[Feature::Statmount, Feature::StatxMount], details);
                 assert_eq!(details(), old);
+                let basics = || Basics::of(&seen.fd, "look", target.path()).unwrap().unwrap();
+                assert_eq!(
+                    (basics().id, basics().parent, basics().attributes),
+                    (old.id, old.parent, old.attributes)
+                );
+                assert_eq!(basics(), without_features(&[Feature::Statmount], basics));
                 assert_eq!((old.attributes, old.fs_type.as_str()), (options.attributes(), "tmpfs"));
                 assert_eq!(
                     (old.parent, old.is_super_read_only),

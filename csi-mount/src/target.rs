@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
@@ -36,6 +37,8 @@ use crate::{Error, ErrorKind, MountEntry, MountState, Result, mountinfo};
 pub struct Target {
     /// None when the directory was not there.
     parent: Option<OwnedFd>,
+    /// What was seen of it first. Which file it is, and on which mount, does not change while it is open.
+    directory: OnceLock<Facts>,
     name: OsString,
     path: PathBuf,
 }
@@ -83,7 +86,7 @@ impl Target {
             Err(error) if lookup::is_absent(&error) => None,
             Err(error) => return Err(Error::os(OPEN, path, error)),
         };
-        Ok(Self { parent, name: name.to_owned(), path })
+        Ok(Self { parent, directory: OnceLock::new(), name: name.to_owned(), path })
     }
 
     /// The path, for messages: what it names may have changed since the target was made.
@@ -200,7 +203,12 @@ impl Target {
 
     pub(crate) fn facts(&self, operation: &'static str) -> Result<Option<Facts>> {
         let Some(parent) = &self.parent else { return Ok(None) };
-        match lookup::facts_at(parent, &self.name) {
+        let facts = || -> io::Result<Facts> {
+            let mut facts = lookup::facts(lookup::open_at(parent, &self.name)?)?;
+            facts.is_mount_root |= facts.mount != self.directory()?.mount;
+            Ok(facts)
+        };
+        match facts() {
             Ok(facts) => Ok(Some(facts)),
             Err(error) if lookup::is_absent(&error) => Ok(None),
             Err(error) => Err(self.error(operation, error)),
@@ -214,7 +222,7 @@ impl Target {
     pub(crate) fn look(&self, operation: &'static str) -> Result<Seen> {
         let parent = self.parent(operation)?;
         let look = || -> io::Result<Seen> {
-            let directory = lookup::facts(parent)?;
+            let directory = self.directory()?;
             let fd = lookup::open_at(parent, &self.name)?;
             let mut facts = lookup::facts(&fd)?;
             facts.is_mount_root = facts.mount != directory.mount;
@@ -247,6 +255,16 @@ impl Target {
         self.parent.as_ref().map(AsFd::as_fd).ok_or_else(|| {
             Error::new(ErrorKind::NotFound, operation, "its parent directory does not exist").at(&self.path)
         })
+    }
+
+    /// Which directory that is: for what does not change of it.
+    pub(crate) fn directory(&self) -> io::Result<Facts> {
+        if let Some(known) = self.directory.get() {
+            return Ok(*known);
+        }
+        let parent = self.parent.as_ref().ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))?;
+        let facts = lookup::facts(parent)?;
+        Ok(*self.directory.get_or_init(|| facts))
     }
 
     /// The path through the open parent, for system calls that take no descriptor. It does not follow the name.

@@ -7,7 +7,7 @@
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::{Target, lookup};
+use crate::Target;
 
 /// More than a node has threads at work; targets that share a lock wait microseconds for each other.
 const LOCKS: usize = 64;
@@ -19,7 +19,7 @@ pub(crate) fn at(target: &Target) -> MutexGuard<'static, ()> {
     static TABLE: [Mutex<()>; LOCKS] = [const { Mutex::new(()) }; LOCKS];
     let mut hasher = DefaultHasher::new();
     // By the directory, since one target has many paths.
-    let directory = target.parent("look at").ok().and_then(|parent| lookup::facts(parent).ok());
+    let directory = target.directory().ok();
     directory.map(|facts| (facts.device.major, facts.device.minor, facts.inode)).hash(&mut hasher);
     target.name().hash(&mut hasher);
     TABLE[hasher.finish() as usize % LOCKS].lock().unwrap_or_else(PoisonError::into_inner)

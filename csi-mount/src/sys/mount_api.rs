@@ -126,9 +126,42 @@ const SB_SOURCE: u64 = 0x200;
 /// The superblock's flag for read-only, of the same value as `MS_RDONLY`.
 const SUPER_READ_ONLY: u32 = 1;
 
+/// Which mount it is, where, and what it forbids: what `statmount(2)` tells without asking for anything else.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct StatMountBasic {
+    pub(crate) id: u64,
+    pub(crate) parent: u64,
+    pub(crate) attributes: u64,
+}
+
+/// Asks about the mount of that unique id. Linux 6.8.
+pub(crate) fn statmount_basic(unique_id: u64) -> io::Result<StatMountBasic> {
+    let mut buffer = [0_u64; HEAD / size_of::<u64>()];
+    let head = call_statmount(unique_id, MNT_BASIC, &mut buffer)?;
+    Ok(StatMountBasic {
+        id: head.old_id.into(),
+        parent: head.old_parent_id.into(),
+        attributes: head.attributes,
+    })
+}
+
+fn call_statmount(unique_id: u64, wanted: u64, buffer: &mut [u64]) -> io::Result<StatMountHead> {
+    assert!(size_of_val(buffer) >= HEAD, "room for the struct");
+    let request =
+        MountIdRequest { size: size_of::<MountIdRequest>() as u32, spare: 0, id: unique_id, wanted };
+    // SAFETY: the request is live and says its own size; the buffer is live, writable and as long as the kernel is told.
+    let result = unsafe {
+        libc::syscall(STATMOUNT, &raw const request, buffer.as_mut_ptr(), size_of_val(buffer), 0_u32)
+    };
+    Errno::result(result)?;
+    // SAFETY: the buffer is as long as the struct or longer, and aligned as it; any bytes are a valid value of it.
+    Ok(unsafe { buffer.as_ptr().cast::<StatMountHead>().read() })
+}
+
 /// What `statmount(2)` tells of a mount.
 #[derive(Debug)]
 pub(crate) struct StatMount {
+    pub(crate) id: u64,
     pub(crate) device: (u32, u32),
     pub(crate) parent: u64,
     pub(crate) attributes: u64,
@@ -144,20 +177,9 @@ pub(crate) struct StatMount {
 pub(crate) fn statmount(unique_id: u64) -> io::Result<Option<StatMount>> {
     // Of options it says nothing where there are none, as on a plain tmpfs. A kernel that tells the source tells them.
     let needed = SB_BASIC | MNT_BASIC | FS_TYPE | SB_SOURCE;
-    let request = MountIdRequest {
-        size: size_of::<MountIdRequest>() as u32,
-        spare: 0,
-        id: unique_id,
-        wanted: needed | FS_SUBTYPE | MNT_OPTS,
-    };
     // Of u64, so that it is aligned for the struct at its start.
     let mut buffer = vec![0_u64; BUFFER / size_of::<u64>()];
-    // SAFETY: the request is live and says its own size; the buffer is live, writable and BUFFER bytes long,
-    // which is what the kernel is told.
-    let result = unsafe { libc::syscall(STATMOUNT, &raw const request, buffer.as_mut_ptr(), BUFFER, 0_u32) };
-    Errno::result(result)?;
-    // SAFETY: the buffer is longer than the struct and aligned as it; any bytes are a valid value of it.
-    let head = unsafe { buffer.as_ptr().cast::<StatMountHead>().read() };
+    let head = call_statmount(unique_id, needed | FS_SUBTYPE | MNT_OPTS, &mut buffer)?;
     if head.mask & needed != needed {
         return Ok(None);
     }
@@ -169,6 +191,7 @@ pub(crate) fn statmount(unique_id: u64) -> io::Result<Option<StatMount>> {
     };
     let told = |what: u64, offset: u32| (head.mask & what != 0).then(|| string(offset));
     Ok(Some(StatMount {
+        id: head.old_id.into(),
         device: (head.device_major, head.device_minor),
         parent: head.old_parent_id.into(),
         attributes: head.attributes,
