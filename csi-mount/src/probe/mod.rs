@@ -85,7 +85,8 @@ impl<'d> BlankProof<'d> {
 impl BlockDevice {
     /// Looks at what the device holds.
     ///
-    /// The first and last 4 MiB are read, past the page cache. If they are all zero, so are windows where
+    /// The places where something may have a magic number are read, past the page cache: about 1 MiB at both ends. If none
+    /// is there, the rest of the first and last 4 MiB is. If they are all zero, so are windows where
     /// filesystems keep spare superblocks, and 256 more spread over the device; a device of up to 128 MiB is read in
     /// full. A signature found is enough to name the device's content; it is [`Blank`](Probe::Blank) only if all was read and all was zero. Data that
     /// lies between the windows and nowhere else is not seen.
@@ -103,7 +104,12 @@ impl BlockDevice {
 }
 
 fn look(device: &BlockDevice) -> Result<Probe<'_>, Unread> {
-    let ends = Windows::ends(device)?;
+    let mut ends = Windows::named(device)?;
+    match recognise(&ends) {
+        // Nothing with a name may still be data, or nothing at all: the rest of the ends tells.
+        None | Some(Probe::UnknownData { .. }) => ends.complete_ends(device)?,
+        Some(found) => return interrupted::judge(device, &ends, found),
+    }
     if let Some(found) = recognise(&ends) {
         return interrupted::judge(device, &ends, found);
     }
@@ -284,6 +290,14 @@ mod tests {
     const EXT: (usize, &[u8]) = (1024 + 56, &[0x53, 0xef]);
     const PARTITION: (usize, &[u8]) = (446, &[0x80, 0, 2, 0, 0x83, 0, 0, 0, 0, 8, 0, 0, 0, 0, 1, 0]);
     const END: usize = 5 << 20;
+
+    #[test]
+    fn every_place_with_a_name_is_read_first() {
+        for size in [5 << 20, 300 << 20, (300 << 20) + 512, (1 << 40) + (200 << 10), 1 << 50] {
+            let missed = windows::tests::missed(size, |windows| drop(signatures(windows)));
+            assert_eq!(missed, [], "of {size}");
+        }
+    }
 
     #[test]
     fn boot_sectors_belong_to_what_they_start() {

@@ -27,7 +27,23 @@ const SMALL: u64 = 128 * MIB;
 #[derive(Debug)]
 pub(super) struct Windows {
     pub(super) size: u64,
-    parts: Vec<(u64, Vec<u8>)>,
+    /// In their order on the device.
+    parts: Vec<Part>,
+}
+
+/// One part, in memory that a direct read can go to.
+#[derive(Debug)]
+struct Part {
+    start: u64,
+    memory: Vec<u8>,
+    /// Where in `memory` it begins.
+    lead: usize,
+}
+
+impl Part {
+    fn bytes(&self) -> &[u8] {
+        &self.memory[self.lead..]
+    }
 }
 
 /// A part that could not be read.
@@ -38,10 +54,18 @@ pub(crate) struct Unread {
 }
 
 impl Windows {
-    /// The first and the last 4 MiB.
-    pub(super) fn ends(device: &BlockDevice) -> Result<Self, Unread> {
+    /// The places where something may have a magic number: enough to name what is there, not to call it blank.
+    pub(super) fn named(device: &BlockDevice) -> Result<Self, Unread> {
         let size = block_size(device)?;
-        Self::read(device, size, &ends(size))
+        Self::read(device, size, &named(size))
+    }
+
+    /// What else the first and the last 4 MiB hold, besides [`named`](Self::named).
+    pub(super) fn complete_ends(&mut self, device: &BlockDevice) -> Result<(), Unread> {
+        let rest = Self::read(device, self.size, &rest_of_ends(self.size))?;
+        self.parts.extend(rest.parts);
+        self.parts.sort_by_key(|part| part.start);
+        Ok(())
     }
 
     /// Single blocks, each with its place.
@@ -50,7 +74,8 @@ impl Windows {
         places: impl Iterator<Item = u64>,
     ) -> Result<Vec<(u64, Vec<u8>)>, Unread> {
         let ranges: Vec<Range<u64>> = places.map(|place| place..place + intent::BLOCK as u64).collect();
-        Ok(Self::read(device, block_size(device)?, &ranges)?.parts)
+        let parts = Self::read(device, block_size(device)?, &ranges)?.parts;
+        Ok(parts.into_iter().map(|part| (part.start, part.bytes().to_vec())).collect())
     }
 
     /// The first window between the ends that is not all zero; none if all are.
@@ -58,7 +83,7 @@ impl Windows {
         let size = block_size(device)?;
         forget_cache(device).map_err(|error| Unread { offset: 0, error })?;
         for range in places_between(size) {
-            let window = Self { size, parts: vec![(range.start, read_range(device, &range)?)] };
+            let window = Self { size, parts: vec![read_range(device, &range)?] };
             if window.first_nonzero().is_some() {
                 return Ok(Some(window));
             }
@@ -70,17 +95,22 @@ impl Windows {
         forget_cache(device).map_err(|error| Unread { offset: 0, error })?;
         let mut parts = Vec::with_capacity(ranges.len());
         for range in ranges.iter().filter(|range| !range.is_empty()) {
-            parts.push((range.start, read_range(device, range)?));
+            parts.push(read_range(device, range)?);
         }
         Ok(Self { size, parts })
     }
 
     /// What was read at `offset`, if all of it was.
     pub(super) fn bytes(&self, offset: u64, length: usize) -> Option<&[u8]> {
-        self.parts.iter().find_map(|(start, bytes)| {
-            let from = usize::try_from(offset.checked_sub(*start)?).ok()?;
-            bytes.get(from..from.checked_add(length)?)
-        })
+        let found = self.parts.iter().find_map(|part| {
+            let from = usize::try_from(offset.checked_sub(part.start)?).ok()?;
+            part.bytes().get(from..from.checked_add(length)?)
+        });
+        #[cfg(test)]
+        if found.is_none() && offset.saturating_add(length as u64) <= self.size {
+            tests::MISSED.with_borrow_mut(|missed| missed.push(offset));
+        }
+        found
     }
 
     /// Whether these bytes are at `offset`.
@@ -91,7 +121,8 @@ impl Windows {
     /// The place of the first byte that is not zero.
     pub(super) fn first_nonzero(&self) -> Option<u64> {
         const ZEROS: &[u8] = &[0; 4096];
-        for (start, bytes) in &self.parts {
+        for part in &self.parts {
+            let (start, bytes) = (part.start, part.bytes());
             // Comparing blocks first is fast even where the compiler does not make it so.
             let block = bytes.chunks(ZEROS.len()).position(|block| *block != ZEROS[..block.len()]);
             let Some(block) = block else { continue };
@@ -104,8 +135,39 @@ impl Windows {
 
     #[cfg(test)]
     pub(super) fn of(bytes: Vec<u8>) -> Self {
-        Self { size: bytes.len() as u64, parts: vec![(0, bytes)] }
+        Self { size: bytes.len() as u64, parts: vec![Part { start: 0, memory: bytes, lead: 0 }] }
     }
+}
+
+/// Where the table of magic numbers looks, in parts that do not overlap. A test asks it about each of its places.
+fn named(size: u64) -> Vec<Range<u64>> {
+    const KIB: u64 = 1024;
+    // The second label of ZFS ends at 512 KiB, the last two begin as far before the end of the last whole 256 KiB.
+    let tail = (size & !(256 * KIB - 1)).saturating_sub(384 * KIB);
+    let ranges = [0..516 * KIB, MIB..MIB + ALIGN, 2 * MIB..2 * MIB + ALIGN, tail..size];
+    let mut end = 0;
+    let apart = ranges.map(|range| {
+        let start = range.start.max(end);
+        end = range.end.min(size).max(end);
+        start..end
+    });
+    apart.into_iter().filter(|range| !range.is_empty()).collect()
+}
+
+/// What is between the parts of [`named`] in the [`ends`].
+fn rest_of_ends(size: u64) -> Vec<Range<u64>> {
+    let named = named(size);
+    let mut rest = Vec::new();
+    for end in ends(size) {
+        let mut from = end.start;
+        for range in named.iter().filter(|range| range.start < end.end && range.end > end.start) {
+            rest.push(from..range.start.max(from));
+            from = range.end;
+        }
+        rest.push(from..end.end.max(from));
+    }
+    rest.retain(|range| !range.is_empty());
+    rest
 }
 
 /// The first and the last 4 MiB.
@@ -153,7 +215,7 @@ pub(super) fn places_between(size: u64) -> Vec<Range<u64>> {
 #[cfg(feature = "luks")]
 pub(super) fn bytes(device: &BlockDevice, range: Range<u64>) -> Result<Vec<u8>, Unread> {
     forget_cache(device).map_err(|error| Unread { offset: range.start, error })?;
-    read_range(device, &range)
+    Ok(read_range(device, &range)?.bytes().to_vec())
 }
 
 fn aligned_down(offset: u64) -> u64 {
@@ -192,23 +254,22 @@ pub(super) fn recorded(run: impl FnOnce()) -> Vec<Range<u64>> {
     READS.take().unwrap_or_default()
 }
 
-fn read_range(device: &BlockDevice, range: &Range<u64>) -> Result<Vec<u8>, Unread> {
+fn read_range(device: &BlockDevice, range: &Range<u64>) -> Result<Part, Unread> {
     #[cfg(any(test, feature = "testing"))]
     READS.with_borrow_mut(|reads| reads.as_mut().map(|reads| reads.push(range.clone())));
     let length = usize::try_from(range.end - range.start).unwrap_or(usize::MAX);
     // A direct read wants aligned memory: some room before, so that an aligned part of it is long enough.
     let mut memory = vec![0u8; length + ALIGN as usize];
     let lead = memory.as_ptr().align_offset(ALIGN as usize);
-    let buffer = &mut memory[lead..lead + length];
+    memory.truncate(lead + length);
+    let buffer = &mut memory[lead..];
     // One bad block fails the whole read; read block by block, it shows its place.
     if read_in_full(device, buffer, range.start).is_err() {
         for (index, block) in buffer.chunks_mut(ALIGN as usize).enumerate() {
             read_in_full(device, block, range.start + index as u64 * ALIGN)?;
         }
     }
-    memory.copy_within(lead..lead + length, 0);
-    memory.truncate(length);
-    Ok(memory)
+    Ok(Part { start: range.start, memory, lead })
 }
 
 fn read_in_full(device: &BlockDevice, buffer: &mut [u8], start: u64) -> Result<(), Unread> {
@@ -229,8 +290,47 @@ fn read_in_full(device: &BlockDevice, buffer: &mut [u8], start: u64) -> Result<(
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
+
+    thread_local! {
+        /// Places on the device that were asked for and not read.
+        pub(super) static MISSED: std::cell::RefCell<Vec<u64>> = const { std::cell::RefCell::new(Vec::new()) };
+    }
+
+    /// Zeros at all places that have names, and the function's questions that these do not answer.
+    pub(in crate::probe) fn missed(size: u64, ask: impl FnOnce(&Windows)) -> Vec<u64> {
+        let parts = named(size).into_iter().map(|range| Part {
+            start: range.start,
+            memory: vec![0; (range.end - range.start) as usize],
+            lead: 0,
+        });
+        MISSED.take();
+        ask(&Windows { size, parts: parts.collect() });
+        MISSED.take()
+    }
+
+    #[test]
+    fn named_places_and_the_rest_are_the_ends() {
+        for size in
+            [1, 512, 4096, 400 << 10, MIB + 512, 5 * MIB, 8 * MIB, 8 * MIB + 4608, 300 * MIB, (1 << 40) + 512]
+        {
+            let mut all = named(size);
+            all.extend(rest_of_ends(size));
+            all.sort_by_key(|range| range.start);
+            assert!(all.windows(2).all(|pair| pair[0].end <= pair[1].start), "{size}: overlap in {all:?}");
+            let covered =
+                |ranges: &[Range<u64>]| ranges.iter().map(|range| range.end - range.start).sum::<u64>();
+            // The ends of a device smaller than both overlap.
+            let [first, last] = ends(size);
+            assert_eq!(
+                covered(&all),
+                covered(&[first.clone(), last.start.max(first.end)..last.end]),
+                "{size}: {all:?}"
+            );
+            assert!(all.iter().all(|range| range.start % ALIGN == 0 && range.end <= size), "{size}: {all:?}");
+        }
+    }
 
     #[test]
     fn windows_lie_between_the_ends_and_are_aligned() {
