@@ -173,7 +173,7 @@ fn a_device_that_cannot_be_read_is_not_blank() {
         let Probe::Unreadable { offset, .. } = device.probe() else {
             panic!("{kept} MiB left: {}", found(&image))
         };
-        assert_eq!(offset, kept * MIB);
+        assert!((kept * MIB..32 * MIB).contains(&offset), "{kept} MiB left: {offset}");
     }
 }
 
