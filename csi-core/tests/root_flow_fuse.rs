@@ -99,6 +99,7 @@ fn a_volume_goes_the_whole_way_and_a_lost_daemon_is_replaced() {
         let served = Served::start(plugin).await;
         let (staging, pod) = (place.join("staging"), place.join("pod"));
         std::fs::create_dir(&staging).unwrap();
+        let _no_daemons = NoDaemons(&staging);
         let stage = v1::NodeStageVolumeRequest {
             volume_id: "v".into(),
             staging_target_path: text(&staging),
@@ -172,5 +173,16 @@ fn daemons(staging: &Path) -> Vec<String> {
 fn kill_daemon(staging: &Path) {
     for pid in daemons(staging) {
         assert!(std::process::Command::new("kill").args(["-9", &pid]).status().unwrap().success());
+    }
+}
+
+/// Kills the daemons of a test that failed, which would keep its output open.
+struct NoDaemons<'a>(&'a Path);
+
+impl Drop for NoDaemons<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            kill_daemon(self.0);
+        }
     }
 }

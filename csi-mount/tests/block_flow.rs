@@ -5,6 +5,7 @@ mod devices;
 use std::fs;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use csi_mount::flow::block::{
@@ -12,8 +13,8 @@ use csi_mount::flow::block::{
 };
 use csi_mount::testing::{PeerNamespace, private_mount_namespace};
 use csi_mount::{
-    BlockDevice, DeviceAccess, DeviceUse, ErrorKind, Filesystem, Grown, LoopDevice, LoopOptions,
-    MountAttributes, MountOptions, MountState, Outcome, Removed, Target, Unmounted, stats,
+    BlockDevice, DeviceAccess, DeviceUse, ErrorKind, Filesystem, FormatLimit, FormatStep, Grown, LoopDevice,
+    LoopOptions, MountAttributes, MountOptions, MountState, Outcome, Removed, Target, Unmounted, stats,
 };
 use devices::{Image, MIB, put_node, run, that_can_fail};
 use rustix::fs::{CWD, RenameFlags, renameat_with};
@@ -35,7 +36,13 @@ fn every_step_can_be_repeated() {
             let image = Image::new(320);
             let (staging, writable, read_only) =
                 (target(&image, "s"), target(&image, "w"), target(&image, "r"));
+            let steps = Arc::new(Mutex::new(Vec::new()));
+            let watcher = {
+                let steps = Arc::clone(&steps);
+                move |step| steps.lock().unwrap().push(step)
+            };
             let plan = StagePlan::new(filesystem).label("volume");
+            let plan = plan.formats_at_once(&FormatLimit::new(1)).on_format_step(watcher);
             let first = stage(image.path(), &staging, &plan).unwrap();
             assert_eq!(
                 (first.outcome, first.content),
@@ -45,6 +52,10 @@ fn every_step_can_be_repeated() {
             assert_eq!(first.device, image.loop_device().number());
             let again = stage(image.path(), &staging, &plan).unwrap();
             assert_eq!((again.outcome, again.content), (Outcome::AlreadyMounted, Content::Kept));
+
+            let mut steps = steps.lock().unwrap().clone();
+            steps.retain(|step| !matches!(step, FormatStep::Making { .. }));
+            assert_eq!(steps, [FormatStep::Preparing, FormatStep::Verifying], "formatted once");
 
             let ro = MountAttributes::RDONLY;
             for expected in [Outcome::Mounted, Outcome::AlreadyMounted] {
