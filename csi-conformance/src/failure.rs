@@ -6,17 +6,19 @@ use std::fmt;
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Failure {
-    /// The call, its secrets hidden; empty where the failure is not of one call.
+    /// The call, without secrets, in protobuf's text format; empty where the failure is not of one call.
     pub sent: String,
     /// What came instead.
     pub came: String,
     /// What was due.
     pub due: String,
+    /// The calls that the test had made by then, in their order.
+    pub calls: String,
 }
 
 impl Failure {
     pub(crate) fn new(due: impl Into<String>, came: impl Into<String>) -> Self {
-        Self { sent: String::new(), came: came.into(), due: due.into() }
+        Self { sent: String::new(), came: came.into(), due: due.into(), calls: String::new() }
     }
 
     pub(crate) fn sent(mut self, sent: impl Into<String>) -> Self {
@@ -31,7 +33,11 @@ impl fmt::Display for Failure {
             writeln!(f, "sent: {}", self.sent)?;
         }
         writeln!(f, "came: {}", self.came)?;
-        write!(f, "due:  {}", self.due)
+        write!(f, "due:  {}", self.due)?;
+        if !self.calls.is_empty() {
+            write!(f, "\ncalls: {}", self.calls)?;
+        }
+        Ok(())
     }
 }
 

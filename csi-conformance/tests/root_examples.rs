@@ -54,7 +54,8 @@ fn secrets_conforms_and_nothing_is_left() {
     in_private(async || {
         let places = Places::new();
         let endpoint = places.endpoint("csi.sock");
-        let flags = Flags::parse_from(["secrets", "--endpoint", &endpoint.to_string(), "--node-id", "node-1"]);
+        let flags =
+            Flags::parse_from(["secrets", "--endpoint", &endpoint.to_string(), "--node-id", "node-1"]);
         let kit = places.kit(endpoint.clone()).ephemeral(Pairs::default());
         let report = with_plugin(secrets::plugin(&flags.args), &endpoint, kit.run()).await.unwrap();
         print(&report);
