@@ -169,7 +169,10 @@ impl Cx {
 
     /// The call must be refused with one of these codes; `why` says so in words.
     pub(crate) async fn refused<C: Call>(&self, request: C, codes: &[Code], why: &str) -> Outcome {
-        let due = || format!("{codes:?}: {why}");
+        let due = || {
+            let names: Vec<String> = codes.iter().map(|code| format!("{code:?}")).collect();
+            format!("{}: {why}", names.join(" or "))
+        };
         match self.call(request.clone()).await {
             Err(refusal) if codes.contains(&refusal.code) => Ok(()),
             Err(refusal) => Err(self.failure(&request, self.told(&refusal), due())),
@@ -225,7 +228,7 @@ impl Cx {
             _ => self.controller.channel(),
         };
         self.ledger.begins(rpc, &bytes);
-        let at = self.trace.begins(rpc);
+        let at = self.trace.begins(rpc, &bytes);
         let result = send(&channel, rpc, sent, deadline).await;
         self.trace.ends(at, result.as_ref().map_or_else(|refusal| refusal.code, |_| Code::Ok));
         let secrets: Vec<String> =

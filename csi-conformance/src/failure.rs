@@ -6,7 +6,7 @@ use std::fmt;
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Failure {
-    /// The call, without secrets, in protobuf's text format; empty where the failure is not of one call.
+    /// The call, without secrets, in protobuf's text format: the last one, where the failure is of what they all did.
     pub sent: String,
     /// What came instead.
     pub came: String,
@@ -43,6 +43,11 @@ impl fmt::Display for Failure {
 
 /// How a test ends.
 pub(crate) type Outcome<T = ()> = Result<T, Box<Failure>>;
+
+/// What came, in words: nothing, or it.
+pub(crate) fn or_nothing<T: fmt::Debug>(came: &Option<T>) -> String {
+    came.as_ref().map_or_else(|| "nothing".to_owned(), |came| format!("{came:?}"))
+}
 
 /// Fails unless it holds.
 pub(crate) fn check(holds: bool, due: &str, came: impl FnOnce() -> String) -> Outcome {

@@ -98,10 +98,16 @@ async fn run_one(cx: &Cx, test: &Test) -> Entry {
         None => {
             cx.trace.clear();
             let outcome = caught((test.run)(cx)).await;
-            let calls = cx.trace.text();
+            let (calls, last) = (cx.trace.text(), cx.trace.last());
             let left = clean_up(cx).await;
             match (outcome, left.is_empty()) {
-                (Err(failure), _) => Verdict::Failed(Failure { calls, ..*failure }),
+                (Err(failure), _) => {
+                    let mut failure = Failure { calls, ..*failure };
+                    if let Some((rpc, bytes)) = last.filter(|_| failure.sent.is_empty()) {
+                        failure.sent = cx.sent_text(rpc, &bytes);
+                    }
+                    Verdict::Failed(failure)
+                }
                 (Ok(()), true) => Verdict::Passed,
                 (Ok(()), false) => {
                     Verdict::Failed(Failure::new("all that the test made can be undone", left.join("; ")))
