@@ -19,7 +19,8 @@ use crate::ledger::Ledger;
 use crate::offers::Offers;
 use crate::settings::Settings;
 use crate::test::Kind;
-use crate::wire::{Call, Refusal, describe_answer, describe_request, send};
+use crate::trace::Trace;
+use crate::wire::{Call, Refusal, send};
 
 /// Everything of a run that tests share. Clones are the same.
 #[derive(Clone)]
@@ -35,8 +36,8 @@ pub(crate) struct Shared {
     /// The ways of use that the driver supports.
     pub(crate) modes: BTreeSet<(Kind, i32)>,
     pub(crate) breaches: Mutex<Vec<(Breach, Failure)>>,
-    /// How many calls were refused, and how many were made.
-    pub(crate) refusals: AtomicU32,
+    /// The calls of the test that runs.
+    pub(crate) trace: Trace,
     prefix: String,
     counter: AtomicU32,
 }
@@ -64,7 +65,7 @@ impl Cx {
             offers: Offers::default(),
             modes: BTreeSet::new(),
             breaches: Mutex::default(),
-            refusals: AtomicU32::new(0),
+            trace: Trace::default(),
             prefix,
             counter: AtomicU32::new(0),
         }))
@@ -155,11 +156,7 @@ impl Cx {
         came: impl Into<String>,
         due: impl Into<String>,
     ) -> Box<Failure> {
-        Box::new(Failure::new(due, came).sent(self.hide(format!(
-            "{}: {}",
-            C::RPC,
-            describe_request(C::RPC, &request.encode_to_vec())
-        ))))
+        Box::new(Failure::new(due, came).sent(self.sent_text(C::RPC, &request.encode_to_vec())))
     }
 
     /// The call's answer, which must be OK.
@@ -172,13 +169,16 @@ impl Cx {
 
     /// The call must be refused with one of these codes; `why` says so in words.
     pub(crate) async fn refused<C: Call>(&self, request: C, codes: &[Code], why: &str) -> Outcome {
-        let due = || format!("{codes:?}: {why}");
+        let due = || {
+            let names: Vec<String> = codes.iter().map(|code| format!("{code:?}")).collect();
+            format!("{}: {why}", names.join(" or "))
+        };
         match self.call(request.clone()).await {
             Err(refusal) if codes.contains(&refusal.code) => Ok(()),
             Err(refusal) => Err(self.failure(&request, self.told(&refusal), due())),
             Ok(answer) => {
-                let answer = describe_answer(C::RPC, &answer.encode_to_vec());
-                Err(self.failure(&request, format!("OK: {answer}"), due()))
+                let answer = self.came_text(C::RPC, &answer.encode_to_vec());
+                Err(self.failure(&request, format!("OK {answer}"), due()))
             }
         }
     }
@@ -228,7 +228,9 @@ impl Cx {
             _ => self.controller.channel(),
         };
         self.ledger.begins(rpc, &bytes);
+        let at = self.trace.begins(rpc, &bytes);
         let result = send(&channel, rpc, sent, deadline).await;
+        self.trace.ends(at, result.as_ref().map_or_else(|refusal| refusal.code, |_| Code::Ok));
         let secrets: Vec<String> =
             self.settings.secrets.values().cloned().chain([CANARY.to_owned()]).collect();
         let (breach, came) = match &result {
@@ -237,10 +239,9 @@ impl Cx {
                     self.ledger.went_well(rpc, &bytes, message);
                 }
                 let wrong = messages.iter().find_map(|message| self.judge.answer(rpc, message, &secrets));
-                (wrong, messages.first().map_or_else(String::new, |message| describe_answer(rpc, message)))
+                (wrong, messages.first().map_or_else(String::new, |message| self.came_text(rpc, message)))
             }
             Err(refusal) => {
-                self.refusals.fetch_add(1, Ordering::SeqCst);
                 if is_final(refusal.code) {
                     self.ledger.was_refused(rpc, &bytes);
                 }
@@ -248,11 +249,20 @@ impl Cx {
             }
         };
         if let Some((breach, what)) = breach {
-            let failure = Failure::new("what holds for every answer", format!("{what}: {}", self.hide(came)))
-                .sent(self.hide(format!("{rpc}: {}", describe_request(rpc, &bytes))));
+            let failure = Failure::new("what holds for every answer", format!("{what}: {came}"))
+                .sent(self.sent_text(rpc, &bytes));
             self.breaches.lock().expect("no panic under it").push((breach, failure));
         }
         result
+    }
+
+    /// A request as people read it, without the secrets that are sent with it.
+    pub(crate) fn sent_text(&self, rpc: Rpc, bytes: &[u8]) -> String {
+        self.hide(format!("{rpc} {}", self.judge.request_text(rpc, bytes)))
+    }
+
+    pub(crate) fn came_text(&self, rpc: Rpc, bytes: &[u8]) -> String {
+        self.hide(self.judge.answer_text(rpc, bytes))
     }
 
     pub(crate) fn told(&self, refusal: &Refusal) -> String {

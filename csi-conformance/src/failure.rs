@@ -6,17 +6,19 @@ use std::fmt;
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Failure {
-    /// The call, its secrets hidden; empty where the failure is not of one call.
+    /// The call, without secrets, in protobuf's text format: the last one, where the failure is of what they all did.
     pub sent: String,
     /// What came instead.
     pub came: String,
     /// What was due.
     pub due: String,
+    /// The calls that the test had made by then, in their order.
+    pub calls: String,
 }
 
 impl Failure {
     pub(crate) fn new(due: impl Into<String>, came: impl Into<String>) -> Self {
-        Self { sent: String::new(), came: came.into(), due: due.into() }
+        Self { sent: String::new(), came: came.into(), due: due.into(), calls: String::new() }
     }
 
     pub(crate) fn sent(mut self, sent: impl Into<String>) -> Self {
@@ -31,12 +33,21 @@ impl fmt::Display for Failure {
             writeln!(f, "sent: {}", self.sent)?;
         }
         writeln!(f, "came: {}", self.came)?;
-        write!(f, "due:  {}", self.due)
+        write!(f, "due:  {}", self.due)?;
+        if !self.calls.is_empty() {
+            write!(f, "\ncalls: {}", self.calls)?;
+        }
+        Ok(())
     }
 }
 
 /// How a test ends.
 pub(crate) type Outcome<T = ()> = Result<T, Box<Failure>>;
+
+/// What came, in words: nothing, or it.
+pub(crate) fn or_nothing<T: fmt::Debug>(came: &Option<T>) -> String {
+    came.as_ref().map_or_else(|| "nothing".to_owned(), |came| format!("{came:?}"))
+}
 
 /// Fails unless it holds.
 pub(crate) fn check(holds: bool, due: &str, came: impl FnOnce() -> String) -> Outcome {

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Mutex;
 
 use csi_core::{Rpc, Service};
-use prost_reflect::{DescriptorPool, DynamicMessage, Kind, ReflectMessage, Value};
+use prost_reflect::{DescriptorPool, DynamicMessage, Kind, MessageDescriptor, ReflectMessage, Value};
 use tonic::Code;
 
 use crate::wire::Refusal;
@@ -33,6 +33,16 @@ impl Judge {
 
     pub(crate) fn input(&self, rpc: Rpc, bytes: &[u8]) -> Option<DynamicMessage> {
         DynamicMessage::decode(self.method(rpc).input(), bytes).ok()
+    }
+
+    /// A request as people read it: the fields that are set, in protobuf's text format.
+    pub(crate) fn request_text(&self, rpc: Rpc, bytes: &[u8]) -> String {
+        as_text(self.method(rpc).input(), bytes)
+    }
+
+    /// The same of an answer.
+    pub(crate) fn answer_text(&self, rpc: Rpc, bytes: &[u8]) -> String {
+        as_text(self.method(rpc).output(), bytes)
     }
 
     fn method(&self, rpc: Rpc) -> prost_reflect::MethodDescriptor {
@@ -69,8 +79,8 @@ impl Judge {
         if let Some(what) = self.places(&message) {
             return Some((Breach::Topology, what));
         }
-        let text = message.to_string();
-        let tells = secrets.iter().any(|secret| secret.len() > 3 && text.contains(secret.as_str()));
+        let is_in = |secret: &[u8]| bytes.windows(secret.len()).any(|part| part == secret);
+        let tells = secrets.iter().any(|secret| secret.len() > 3 && is_in(secret.as_bytes()));
         tells.then(|| (Breach::Secret, "the answer has a secret's value in it".into()))
     }
 }
@@ -119,6 +129,14 @@ impl Judge {
             return None;
         };
         (prefix != known).then(|| format!("topology keys have the prefixes {known:?} and {prefix:?}"))
+    }
+}
+
+fn as_text(kind: MessageDescriptor, bytes: &[u8]) -> String {
+    let name = kind.name().to_owned();
+    match DynamicMessage::decode(kind, bytes) {
+        Ok(message) => format!("{{ {message} }}").replace("{  }", "{}"),
+        Err(_) => format!("{} bytes that are no {name}", bytes.len()),
     }
 }
 

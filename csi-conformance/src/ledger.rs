@@ -111,8 +111,10 @@ impl Ledger {
     }
 }
 
+/// Anew: what somebody else put there, a link say, is not followed.
 fn create(path: &Path) -> std::io::Result<File> {
-    OpenOptions::new().write(true).create(true).truncate(true).open(path)
+    let _ = std::fs::remove_file(path);
+    OpenOptions::new().write(true).create_new(true).open(path)
 }
 
 /// Everything but the RPC in hexadecimal: ids may hold spaces, and lines.

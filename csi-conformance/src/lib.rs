@@ -42,6 +42,7 @@ mod run;
 mod settings;
 mod suite;
 mod test;
+mod trace;
 mod wire;
 
 pub use failure::Failure;

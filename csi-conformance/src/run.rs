@@ -1,10 +1,14 @@
 //! A run: the tests one after the other, and what undoes them.
 
+use std::future::poll_fn;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::pin;
+use std::task::Poll;
 use std::time::Instant;
 
 use crate::clean_up::clean_up;
 use crate::cx::Cx;
-use crate::failure::Failure;
+use crate::failure::{Failure, Outcome};
 use crate::kit::Kit;
 use crate::report::{Entry, Report, Verdict};
 use crate::test::Test;
@@ -72,15 +76,38 @@ impl Kit {
     }
 }
 
+/// A test that panics has failed like any other: what it made is undone, and the others run.
+async fn caught(test: impl Future<Output = Outcome>) -> Outcome {
+    let mut test = pin!(test);
+    poll_fn(|context| match catch_unwind(AssertUnwindSafe(|| test.as_mut().poll(context))) {
+        Ok(poll) => poll,
+        Err(panic) => {
+            let words = panic.downcast_ref::<String>().cloned();
+            let words = words.or(panic.downcast_ref::<&str>().map(|&words| words.to_owned()));
+            let came = format!("a fault of this kit: {}", words.unwrap_or_default());
+            Poll::Ready(Err(Box::new(Failure::new("a verdict of the test", came))))
+        }
+    })
+    .await
+}
+
 async fn run_one(cx: &Cx, test: &Test) -> Entry {
     let start = Instant::now();
     let verdict = match test.needs.iter().find_map(|need| crate::needs::lacking(cx, *need)) {
         Some(reason) => Verdict::DoesNotApply(reason),
         None => {
-            let outcome = (test.run)(cx).await;
+            cx.trace.clear();
+            let outcome = caught((test.run)(cx)).await;
+            let (calls, last) = (cx.trace.text(), cx.trace.last());
             let left = clean_up(cx).await;
             match (outcome, left.is_empty()) {
-                (Err(failure), _) => Verdict::Failed(*failure),
+                (Err(failure), _) => {
+                    let mut failure = Failure { calls, ..*failure };
+                    if let Some((rpc, bytes)) = last.filter(|_| failure.sent.is_empty()) {
+                        failure.sent = cx.sent_text(rpc, &bytes);
+                    }
+                    Verdict::Failed(failure)
+                }
                 (Ok(()), true) => Verdict::Passed,
                 (Ok(()), false) => {
                     Verdict::Failed(Failure::new("all that the test made can be undone", left.join("; ")))
@@ -89,4 +116,16 @@ async fn run_one(cx: &Cx, test: &Test) -> Entry {
         }
     };
     Entry { test: test.clone(), verdict, took: start.elapsed() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_test_that_panics_has_failed() {
+        let failure = caught(async { panic!("at the disco") }).await.unwrap_err();
+        assert!(failure.came.contains("at the disco"), "{failure}");
+        assert!(caught(async { Ok(()) }).await.is_ok());
+    }
 }

@@ -16,21 +16,6 @@ pub(crate) trait Call: Message + Default + Clone + 'static {
 macro_rules! calls {
     ($($rpc:ident $request:ident $answer:ident)+) => {
         $(impl Call for v1::$request { type Answer = v1::$answer; const RPC: Rpc = Rpc::$rpc; })+
-
-        /// The request as people read it, with its secrets hidden.
-        pub(crate) fn describe_request(rpc: Rpc, bytes: &[u8]) -> String {
-            match rpc {
-                $(Rpc::$rpc => v1::$request::decode(bytes).map_or_else(|_| undecodable(rpc, bytes), |m| format!("{m:?}")),)+
-                _ => undecodable(rpc, bytes),
-            }
-        }
-        /// The answer as people read it.
-        pub(crate) fn describe_answer(rpc: Rpc, bytes: &[u8]) -> String {
-            match rpc {
-                $(Rpc::$rpc => v1::$answer::decode(bytes).map_or_else(|_| undecodable(rpc, bytes), |m| format!("{m:?}")),)+
-                _ => undecodable(rpc, bytes),
-            }
-        }
     };
 }
 
@@ -71,10 +56,6 @@ calls! {
     NodeExpandVolume NodeExpandVolumeRequest NodeExpandVolumeResponse
     NodeGetCapabilities NodeGetCapabilitiesRequest NodeGetCapabilitiesResponse
     NodeGetInfo NodeGetInfoRequest NodeGetInfoResponse
-}
-
-fn undecodable(rpc: Rpc, bytes: &[u8]) -> String {
-    format!("{} bytes that are no message of {rpc}", bytes.len())
 }
 
 /// A status other than OK.

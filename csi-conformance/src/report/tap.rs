@@ -18,9 +18,12 @@ impl Report {
                 Verdict::Failed(failure) => {
                     let rules = entry.test.rules.join(", ");
                     writeln!(text, "not ok {number} - {id}\n  ---\n  rule: {}", yaml(&rules)).and_then(|()| {
-                        let (sent, came, due) =
-                            (yaml(&failure.sent), yaml(&failure.came), yaml(&failure.due));
-                        writeln!(text, "  sent: {sent}\n  came: {came}\n  due: {due}\n  ...")
+                        let parts = [&failure.sent, &failure.came, &failure.due, &failure.calls];
+                        let [sent, came, due, calls] = parts.map(|part| yaml(part));
+                        writeln!(
+                            text,
+                            "  sent: {sent}\n  came: {came}\n  due: {due}\n  calls: {calls}\n  ..."
+                        )
                     })
                 }
             };

@@ -6,7 +6,7 @@ use tonic::Code;
 use v1::volume_content_source::{SnapshotSource, Type, VolumeSource};
 
 use crate::cx::Cx;
-use crate::failure::{Outcome, check};
+use crate::failure::{Outcome, check, or_nothing};
 
 crate::test::tests! { "create-volume", "Controller Service RPC: CreateVolume, DeleteVolume";
     "The same name and arguments again answer with the same volume", same_name_same_volume, ["create-volume.same-name-same-volume"], [Controller(CreateDeleteVolume)];
@@ -250,7 +250,7 @@ async fn context_stays(cx: &Cx) -> Outcome {
     for (rpc, volume) in told {
         let facts = |one: &v1::Volume| (one.volume_context.clone(), one.capacity_bytes);
         let due = format!("of {rpc} what CreateVolume told first: {first:?}");
-        check(volume.as_ref().map(facts) == Some(facts(&first)), &due, || format!("{volume:?}"))?;
+        check(volume.as_ref().map(facts) == Some(facts(&first)), &due, || or_nothing(&volume))?;
     }
     Ok(())
 }

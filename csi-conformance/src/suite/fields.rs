@@ -7,7 +7,6 @@ use tonic::Code;
 
 use crate::cx::Cx;
 use crate::failure::{Failure, Outcome};
-use crate::wire::describe_answer;
 
 mod samples;
 
@@ -100,8 +99,8 @@ async fn refuse_all(
                 Err(refusal) => cx.told(&refusal),
                 Ok(messages) => {
                     format!(
-                        "OK: {}",
-                        messages.first().map_or_else(String::new, |bytes| describe_answer(rpc, bytes))
+                        "OK {}",
+                        messages.first().map_or_else(String::new, |bytes| cx.came_text(rpc, bytes))
                     )
                 }
             };

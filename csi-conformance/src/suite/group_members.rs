@@ -11,7 +11,7 @@ use super::groups::{deleting, getting, group, member_ids, request};
 use super::snapshot_states::{listed, told};
 use super::snapshots::snapshot;
 use crate::cx::Cx;
-use crate::failure::{Outcome, check};
+use crate::failure::{Outcome, check, or_nothing};
 
 crate::test::tests! { "groups", "GroupController Service RPC; CreateSnapshot: group_snapshot_id";
     "A member is told with its group by GetSnapshot", told_with_group, ["create-snapshot.group-told", "get-snapshot.with-groups"], [Groups, Controller(GetSnapshot), Controller(CreateDeleteVolume)];
@@ -38,7 +38,7 @@ fn names_the_group(
             && found.source_volume_id == member.source_volume_id
     };
     let due = format!("{} with its group {}", member.snapshot_id, group.group_snapshot_id);
-    check(found.as_ref().is_some_and(good), &due, || format!("{found:?}"))
+    check(found.as_ref().is_some_and(good), &due, || or_nothing(&found))
 }
 
 async fn told_with_group(cx: &Cx) -> Outcome {
@@ -73,13 +73,13 @@ async fn deleted_together(cx: &Cx) -> Outcome {
         if cx.offers.controller(GetSnapshot) {
             let found = told(cx, &id).await?;
             check(found.is_none(), "NotFound of a member of a group that was deleted", || {
-                format!("{found:?}")
+                or_nothing(&found)
             })?;
         }
         if cx.offers.controller(ListSnapshots) {
             let found = listed(cx, &id).await?;
             check(found.is_none(), "no member of a group that was deleted in the list", || {
-                format!("{found:?}")
+                or_nothing(&found)
             })?;
         }
         cx.refused(restoring(cx, &id), &[Code::NotFound], "the snapshot went with its group").await?;

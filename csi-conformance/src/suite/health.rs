@@ -8,7 +8,7 @@ use csi_proto::v1;
 use tonic::Code;
 
 use crate::cx::Cx;
-use crate::failure::{Outcome, check};
+use crate::failure::{Outcome, check, or_nothing};
 use crate::life::{Life, text};
 use crate::test::Kind;
 
@@ -39,7 +39,7 @@ async fn listed(cx: &Cx) -> Outcome {
     let answer = cx.ok(v1::ControllerListVolumeHealthRequest::default()).await?;
     let well =
         answer.entries.iter().find(|one| one.health_statuses.is_empty() || one.volume_id == volume.volume_id);
-    check(well.is_none(), "only volumes that are not well", || format!("{well:?}"))
+    check(well.is_none(), "only volumes that are not well", || or_nothing(&well))
 }
 
 async fn bad_token(cx: &Cx) -> Outcome {
@@ -67,9 +67,7 @@ async fn condition(cx: &Cx) -> Outcome {
     }
     for (rpc, condition) in told {
         let well = condition.as_ref().is_some_and(|condition| !condition.abnormal);
-        check(well, &format!("of {rpc} a volume_condition that is not abnormal"), || {
-            format!("{condition:?}")
-        })?;
+        check(well, &format!("of {rpc} a volume_condition that is not abnormal"), || or_nothing(&condition))?;
     }
     Ok(())
 }
@@ -80,7 +78,7 @@ async fn condition_of_published(cx: &Cx) -> Outcome {
     let target = life.arrive().await?;
     let condition = cx.ok(life.stats(&target)).await?.volume_condition;
     let well = condition.as_ref().is_some_and(|condition| !condition.abnormal);
-    check(well, "a volume_condition that is not abnormal", || format!("{condition:?}"))?;
+    check(well, "a volume_condition that is not abnormal", || or_nothing(&condition))?;
     life.end(&[&target]).await
 }
 

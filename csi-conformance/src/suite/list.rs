@@ -65,13 +65,13 @@ async fn lists_what_is(cx: &Cx) -> Outcome {
     })?;
     cx.ok(v1::DeleteVolumeRequest { volume_id: volume.volume_id.clone(), ..Default::default() }).await?;
     let listed = volume_ids(cx).await?.contains(&volume.volume_id);
-    check(!listed, "a deleted volume is not listed", || format!("{} is", volume.volume_id))
+    check(!listed, "a deleted volume is not listed", || format!("{} is in the list", volume.volume_id))
 }
 
 fn each_once(all: &[String], due: &[String]) -> Outcome {
     for id in due {
         let times = all.iter().filter(|one| *one == id).count();
-        check(times == 1, "each volume once in all pages", || format!("{id} {times} times"))?;
+        check(times == 1, "each volume once in all pages", || format!("volume {id}: {times} times"))?;
     }
     Ok(())
 }

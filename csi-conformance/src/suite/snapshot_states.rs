@@ -9,7 +9,7 @@ use v1::volume_content_source::{SnapshotSource, Type};
 
 use super::snapshots::{BECOMES_READY, cut, request, snapshot};
 use crate::cx::Cx;
-use crate::failure::{Outcome, check};
+use crate::failure::{Outcome, check, or_nothing};
 
 crate::test::tests! { "snapshots", "The ready_to_use Parameter; DeleteVolume, DeleteSnapshot";
     "A snapshot that is not ready yet is the same one until it is, and becomes ready or fails", becomes_ready, ["create-snapshot.not-ready-while-processed", "create-snapshot.failure-told", "create-snapshot.same-name-same-snapshot"], [Controller(CreateDeleteSnapshot)];
@@ -82,7 +82,7 @@ fn agrees(first: &v1::Snapshot, found: Option<v1::Snapshot>, is_ready: bool) -> 
             && (!is_ready || found.ready_to_use)
     };
     let due = format!("{} as it is: ready_to_use={is_ready}", first.snapshot_id);
-    check(found.as_ref().is_some_and(good), &due, || format!("{found:?}"))
+    check(found.as_ref().is_some_and(good), &due, || or_nothing(&found))
 }
 
 async fn listed_as_it_is(cx: &Cx) -> Outcome {

@@ -161,7 +161,7 @@ async fn pages(cx: &Cx) -> Outcome {
     }
     for id in due {
         let times = all.iter().filter(|one| **one == id).count();
-        check(times == 1, "each snapshot once in all pages", || format!("{id} {times} times"))?;
+        check(times == 1, "each snapshot once in all pages", || format!("snapshot {id}: {times} times"))?;
     }
     Ok(())
 }

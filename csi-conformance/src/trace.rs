@@ -1,0 +1,94 @@
+//! The calls that a test made, so that a failure says what came before it.
+
+use std::sync::Mutex;
+
+use csi_core::Rpc;
+use tonic::Code;
+
+/// What came of a call; nothing yet, or nobody waited for it.
+type Came = Option<Code>;
+
+/// The calls of one test, in the order in which they began.
+#[derive(Debug, Default)]
+pub(crate) struct Trace(Mutex<Calls>);
+
+#[derive(Debug, Default)]
+struct Calls {
+    all: Vec<(Rpc, Came)>,
+    /// The last one's request, without secrets.
+    last: Option<(Rpc, Vec<u8>)>,
+}
+
+/// How many are told.
+const MOST: usize = 24;
+
+impl Trace {
+    /// Answers with the call's place.
+    pub(crate) fn begins(&self, rpc: Rpc, without_secrets: &[u8]) -> usize {
+        let mut calls = self.0.lock().expect("no panic under it");
+        calls.all.push((rpc, None));
+        calls.last = Some((rpc, without_secrets.to_vec()));
+        calls.all.len() - 1
+    }
+
+    /// The last call's request.
+    pub(crate) fn last(&self) -> Option<(Rpc, Vec<u8>)> {
+        self.0.lock().expect("no panic under it").last.clone()
+    }
+
+    pub(crate) fn ends(&self, at: usize, code: Code) {
+        if let Some((_, came)) = self.0.lock().expect("no panic under it").all.get_mut(at) {
+            *came = Some(code);
+        }
+    }
+
+    /// For the next test.
+    pub(crate) fn clear(&self) {
+        *self.0.lock().expect("no panic under it") = Calls::default();
+    }
+
+    /// In words: the last of them, a call that went well by its name alone.
+    pub(crate) fn text(&self) -> String {
+        let calls = self.0.lock().expect("no panic under it");
+        let mut told: Vec<(String, usize)> = Vec::new();
+        for (rpc, came) in &calls.all {
+            let words = match came {
+                Some(Code::Ok) => rpc.to_string(),
+                Some(code) => format!("{rpc} ({code:?})"),
+                None => format!("{rpc} (given up)"),
+            };
+            match told.last_mut().filter(|(last, _)| *last == words) {
+                Some((_, times)) => *times += 1,
+                None => told.push((words, 1)),
+            }
+        }
+        let skipped = told.len().saturating_sub(MOST);
+        let words = |(words, times): &(String, usize)| match times {
+            1 => words.clone(),
+            _ => format!("{words} {times} times"),
+        };
+        let start = (skipped > 0).then(|| "…".to_owned());
+        start.into_iter().chain(told.iter().skip(skipped).map(words)).collect::<Vec<_>>().join(", ")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn calls_are_told_in_their_order_and_repeats_counted() {
+        let trace = Trace::default();
+        for _ in 0..3 {
+            let at = trace.begins(Rpc::CreateVolume, &[]);
+            trace.ends(at, Code::Ok);
+        }
+        let at = trace.begins(Rpc::DeleteVolume, &[]);
+        trace.begins(Rpc::Probe, &[1]);
+        trace.ends(at, Code::NotFound);
+        assert_eq!(trace.text(), "CreateVolume 3 times, DeleteVolume (NotFound), Probe (given up)");
+        assert_eq!(trace.last(), Some((Rpc::Probe, vec![1])));
+        trace.clear();
+        assert_eq!((trace.text().as_str(), trace.last()), ("", None));
+    }
+}
