@@ -216,3 +216,22 @@ fn a_volume_is_asked_for_where_the_node_is_and_grows_when_it_may() {
     }
     assert_eq!(fs::read_dir(fake.folder()).unwrap().count(), 1, "{shown}");
 }
+
+#[test]
+fn what_a_stuck_thing_rests_on_is_left_alone() {
+    let fake = Fake::new(handler(async |rpc, bytes| match rpc {
+        Rpc::NodeUnstageVolume => Err(Status::internal("it is stuck")),
+        _ => zonal(rpc, &bytes),
+    }));
+    let mut command = csi(&fake.socket());
+    command.args(["lifecycle", "--no-mount-access"]).env("TMPDIR", fake.folder());
+    let output = command.output().unwrap();
+    let shown = text(&output);
+    assert_eq!(output.status.code(), Some(1), "{shown}");
+    assert!(fake.asked().iter().all(|(rpc, _)| *rpc != Rpc::DeleteVolume), "{shown}");
+    let (_, commands) = shown.split_once("what takes it back:\n").unwrap();
+    let commands: Vec<_> = commands.lines().map(str::trim).collect();
+    assert!(commands[0].starts_with("csi node unstage-volume"), "{shown}");
+    assert_eq!(commands[1], "csi controller delete-volume --volume-id 'id-1'", "{shown}");
+    assert!(!shown.contains("not taken back: DeleteVolume"), "{shown}");
+}
