@@ -112,7 +112,8 @@ fn killed_at_random_moments_it_loses_and_doubles_nothing() {
                 let (client, request) = (client.clone(), request.clone());
                 async move { client.controller().create_volume(request).await }
             });
-            let hammering = tokio::spawn(hammer(client.clone()));
+            // With a connection of its own, which goes with it: what it still had to send reaches no later driver.
+            let hammering = tokio::spawn(hammer(run.client()));
             let kit = tokio::spawn(run.kit().only(AT[round as usize % AT.len()]).run());
             moment = moment.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
             tokio::time::sleep(Duration::from_millis(u64::from(moment >> 16) % 2000)).await;
