@@ -46,6 +46,7 @@ const EMULATION: &[(&str, &str)] = &[
     ("xfs_db", "xfsprogs"),
     ("xfs_io", "xfsprogs"),
     ("btrfs", "btrfs-progs"),
+    ("ip", "iproute2"),
     ("dmsetup", "dmsetup"),
     ("grep", "grep"),
     ("cksum", "coreutils"),

@@ -46,8 +46,8 @@ impl Shares {
         let root = self.desk.share(&share).await?;
         let looked = Arc::clone(&root);
         let find = move || match is_volume {
-            true => Ok(volumes::find(&looked, &key)?.map(|kept| kept.sub_dir)),
-            false => snapshots::content(&looked, &key),
+            true => Ok(volumes::find(looked.root()?, &key)?.map(|kept| kept.sub_dir)),
+            false => snapshots::content(looked.root()?, &key),
         };
         let path = self.desk.answer(&share, &root, find).await?.ok_or_else(missing)?;
         Ok(Content { root, path })
@@ -66,7 +66,7 @@ impl Controller for Shares {
         let Ok((share, key)) = Share::of_volume(id) else { return Ok(None) };
         let root = self.desk.share(&share).await?;
         let (looked, sought) = (Arc::clone(&root), key.clone());
-        let kept = self.desk.answer(&share, &root, move || volumes::find(&looked, &sought)).await?;
+        let kept = self.desk.answer(&share, &root, move || volumes::find(looked.root()?, &sought)).await?;
         kept.map(|kept| volume(&share, &key, &kept)).transpose()
     }
 

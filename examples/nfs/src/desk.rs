@@ -35,9 +35,9 @@ impl Desk {
     }
 
     /// The share, mounted where nobody sees it.
-    pub(crate) async fn share(&self, share: &Share) -> Result<Arc<Root>> {
+    pub(crate) async fn share(&self, share: &Share) -> Result<Arc<Opened>> {
         let (open, source) = (Arc::clone(&self.open), share.at_work()?.time_limit(self.patience));
-        blocking(move || Ok(Arc::new(open(&source)?))).await
+        blocking(move || Ok(Arc::new(Opened(Some(open(&source)?))))).await
     }
 
     /// The share for as long as the work takes, which is of the volume or snapshot of this id.
@@ -53,16 +53,12 @@ impl Desk {
         let root = self.share(share).await?;
         let worked = Arc::clone(&root);
         let result = self.answer(share, &root, move || {
-            let result = work(&worked);
+            let result = work(worked.root()?);
             drop((worked, turn));
             result
         });
         let result = result.await;
-        let leave = blocking(move || {
-            drop(root);
-            Ok(())
-        });
-        leave.await?;
+        blocking(move || Ok(Opened::close(root))).await?;
         result
     }
 
@@ -71,7 +67,7 @@ impl Desk {
     pub(crate) async fn answer<T: Send + 'static>(
         &self,
         share: &Share,
-        root: &Arc<Root>,
+        root: &Arc<Opened>,
         work: impl FnOnce() -> Result<T> + Send + 'static,
     ) -> Result<T> {
         let (done, mut outcome) = oneshot::channel();
@@ -89,7 +85,7 @@ impl Desk {
                 Err(_) => {}
             }
             let asked = Arc::clone(root);
-            let answer = blocking(move || Ok(asked.stats_within(turn)?)).await;
+            let answer = blocking(move || Ok(asked.root()?.stats_within(turn)?)).await;
             silent = if answer.is_ok() { 0 } else { silent + 1 };
         }
         Err(Error::Unavailable(format!("{share} does not answer; see to its server")))
@@ -98,6 +94,30 @@ impl Desk {
     /// Held while something gets its place in the share, so that two do not take the same.
     pub(crate) fn places_of(&self, share: &Share) -> Arc<Mutex<()>> {
         Arc::clone(locked(&self.places).entry(share.to_string()).or_default())
+    }
+}
+
+/// A share that is open. To take leave of its server may take a while, so no thread that serves calls does it.
+pub(crate) struct Opened(Option<Root>);
+
+impl Opened {
+    pub(crate) fn root(&self) -> Result<&Root> {
+        self.0.as_ref().ok_or_else(|| Error::internal_message("the share is closed"))
+    }
+
+    /// Closes it now, on a thread that may wait, unless others use it.
+    fn close(this: Arc<Self>) {
+        if let Ok(mut opened) = Arc::try_unwrap(this) {
+            opened.0.take();
+        }
+    }
+}
+
+impl Drop for Opened {
+    fn drop(&mut self) {
+        if let (Some(root), Ok(runtime)) = (self.0.take(), tokio::runtime::Handle::try_current()) {
+            drop(runtime.spawn_blocking(move || drop(root)));
+        }
     }
 }
 
@@ -112,7 +132,7 @@ impl Turn {
     fn take(at_work: &Arc<Mutex<BTreeSet<String>>>, id: &str) -> Result<Self> {
         if !locked(at_work).insert(id.to_owned()) {
             let text = "an earlier operation on it still waits for the server of its share";
-            return Err(Error::Unavailable(text.to_owned()));
+            return Err(Error::Pending(text.to_owned()));
         }
         Ok(Self(Arc::clone(at_work), id.to_owned()))
     }

@@ -184,3 +184,74 @@ pub(crate) fn sub_dir_of(field: &str, text: &str) -> Result<String> {
         _ => refuse("it is longer than 240 bytes, of which each slash takes three"),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_path_has_one_form() {
+        for (text, clean) in [("a", "a"), ("a//b/", "a/b"), ("./a/./b", "a/b"), ("a/.csi-nfs", "a/.csi-nfs")]
+        {
+            assert_eq!(sub_dir_of("subDir", text).unwrap(), clean);
+        }
+    }
+
+    #[test]
+    fn templates_take_what_the_provisioner_tells() {
+        let mut claim = ClaimNames::default();
+        claim.claim = Some("data");
+        claim.namespace = Some("red");
+        let fill = |template: &str| filled(template, &claim, "pvc-1");
+        assert_eq!(fill("${pvc.metadata.namespace}/${pvc.metadata.name}").unwrap(), "red/data");
+        assert_eq!(fill("x${pv.metadata.name}y$z").unwrap(), "xpvc-1y$z");
+        for (template, word) in [("${pvc.name}", "there are"), ("${pv.metadata.name", "without its }")] {
+            let error = fill(template).unwrap_err().to_string();
+            assert!(error.contains(word), "{error}");
+        }
+        claim.namespace = None;
+        let error = filled("${pvc.metadata.namespace}", &claim, "pvc-1").unwrap_err().to_string();
+        assert!(error.contains("--extra-create-metadata"), "{error}");
+    }
+
+    #[test]
+    fn modes_are_octal() {
+        assert_eq!("0777".parse(), Ok(Mode(0o777)));
+        assert_eq!("0".parse::<Mode>().unwrap().bits(), None);
+        assert!(["", "8", "10000", "u+x", "-1"].iter().all(|text| text.parse::<Mode>().is_err()));
+        for policy in [OnDelete::Delete, OnDelete::Retain, OnDelete::Archive] {
+            assert_eq!(policy.to_string().parse(), Ok(policy));
+        }
+    }
+
+    proptest! {
+        /// Whatever comes through is a path of plain names, beside the driver's own, and stays as it is.
+        #[test]
+        fn no_path_climbs(text in "(\\.|\\.\\.|/|a|%|\\.csi-nfs|\\PC|\n){0,12}") {
+            if let Ok(clean) = sub_dir_of("subDir", &text) {
+                let plain = |part: Component<'_>| matches!(part, Component::Normal(_));
+                prop_assert!(Path::new(&clean).components().all(plain), "{clean}");
+                prop_assert!(!Path::new(&clean).starts_with(OWN) && !clean.ends_with('/') && !clean.contains("//"));
+                prop_assert_eq!(sub_dir_of("subDir", &clean).unwrap(), clean);
+            }
+        }
+
+        /// A claim cannot add a level, or take one away.
+        #[test]
+        fn no_name_of_a_claim_climbs(name in "(\\.|/|a|\\$|\\{|\\}|\\PC){0,8}") {
+            let mut claim = ClaimNames::default();
+            claim.claim = Some(&name);
+            if let Ok(path) = filled("a/${pvc.metadata.name}/b", &claim, "pvc-1") {
+                let levels = sub_dir_of("subDir", &path).map_or(3, |path| path.split('/').count());
+                prop_assert!(levels == 3 || name.is_empty(), "{path}");
+            }
+        }
+
+        #[test]
+        fn places_have_names_of_their_own(one in "[a./%F2]{1,12}", other in "[a./%F2]{1,12}") {
+            prop_assert_eq!(one == other, escaped(&one) == escaped(&other));
+            prop_assert!(!escaped(&one).contains('/') && !escaped(&one).starts_with('.'));
+        }
+    }
+}

@@ -92,7 +92,7 @@ const LONGEST: usize = 48;
 /// Different names have different keys, but for accidents with 128 bits; a record holds the name, to notice them.
 pub(crate) fn key(name: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
-    if name.len() <= LONGEST && name.chars().all(is_plain) && !name.starts_with('.') {
+    if (1..=LONGEST).contains(&name.len()) && name.chars().all(is_plain) && !name.starts_with('.') {
         return name.to_owned();
     }
     format!("~{:032x}", fnv(name.as_bytes()))

@@ -14,8 +14,9 @@ const CONNECTION: [&str; 9] =
     ["nfsvers", "vers", "minorversion", "proto", "port", "mountproto", "mountport", "mountvers", "sec"];
 
 /// What work on a share adds to the options of its volumes: no call waits for ever, no lock is taken, and what others
-/// have made is seen.
-const AT_WORK: [&str; 5] = ["softerr", "timeo=100", "retrans=2", "nolock", "lookupcache=positive"];
+/// have made in a directory is seen at once.
+const AT_WORK: [&str; 7] =
+    ["softerr", "timeo=100", "retrans=2", "nolock", "lookupcache=positive", "acdirmin=0", "acdirmax=0"];
 
 /// Server, share, the volume's or snapshot's own name, and the options of the connection.
 const VOLUMES: IdCodec<(String, String, String, String)> = IdCodec::new("v1");
@@ -105,5 +106,34 @@ impl Share {
 impl fmt::Display for Share {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}", self.server, self.path)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_come_back_as_the_share_that_they_were_made_of() {
+        let share = Share::new("nfs.example.org", "/export/a").unwrap();
+        let share =
+            share.spoken_to(["nfsvers=4.1", "hard", "port=2050", "nconnect=4", "nfsvers=4.1"]).unwrap();
+        let id = share.volume_id("pvc-1").unwrap();
+        assert_eq!(id.as_str(), "v1:nfs.example.org:%2Fexport%2Fa:pvc-1:nfsvers=4.1,port=2050");
+        assert_eq!(Share::of_volume(&id).unwrap(), (share.clone(), "pvc-1".to_owned()));
+        let id = share.snapshot_id("snap-1").unwrap();
+        assert_eq!(Share::of_snapshot(&id).unwrap(), (share, "snap-1".to_owned()));
+        let six = Share::new("2001:db8::7", "/e").unwrap();
+        assert_eq!(Share::of_volume(&six.volume_id("a").unwrap()).unwrap().0, six);
+    }
+
+    #[test]
+    fn work_is_done_on_a_mount_that_does_not_wait_for_ever() {
+        let share = Share::new("192.0.2.7", "/e").unwrap().spoken_to(["nfsvers=3", "hard"]).unwrap();
+        let options = format!("{:?}", share.at_work().unwrap());
+        for option in ["softerr", "nolock", "nfsvers"] {
+            assert!(options.contains(option), "{options}");
+        }
+        assert!(!options.contains("hard"), "{options}");
     }
 }

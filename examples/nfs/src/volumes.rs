@@ -12,7 +12,7 @@ use csi_core::mount::{ErrorKind, Root, Target};
 use csi_core::{CreateRecord, CreateVolumeRequest, Error, Result, Volume, VolumeId};
 use serde::{Deserialize, Serialize};
 
-use crate::desk::locked;
+use crate::desk::{Opened, locked};
 use crate::parameters::{OnDelete, Wanted, sub_dir_of};
 use crate::records::Part;
 
@@ -45,7 +45,7 @@ struct Place {
 
 /// What a new volume is to hold.
 pub(crate) struct Content {
-    pub(crate) root: Arc<Root>,
+    pub(crate) root: Arc<Opened>,
     /// Below that root.
     pub(crate) path: String,
 }
@@ -59,10 +59,11 @@ pub(crate) fn escaped(sub_dir: &str) -> String {
 /// The record of a volume, if there is one.
 pub(crate) fn find(root: &Root, key: &str) -> Result<Option<Kept>> {
     let found: Option<Kept> = Part::Volumes.read(root, key)?;
+    let Some(kept) = found else { return Ok(None) };
     // Who can write to the whole share could have written it.
-    found
-        .map(|kept| Ok(Kept { sub_dir: sub_dir_of("the record's sub_dir", &kept.sub_dir)?, ..kept }))
-        .transpose()
+    let sub_dir = sub_dir_of("the record's sub_dir", &kept.sub_dir);
+    let sub_dir = sub_dir.map_err(|error| Error::internal_message(error.to_string()))?;
+    Ok(Some(Kept { sub_dir, ..kept }))
 }
 
 /// Makes the volume, or goes on where an earlier attempt ended.
@@ -153,7 +154,7 @@ fn make(root: &Root, key: &str, sub_dir: &str, mode: Option<u32>, content: Optio
         Some(content) => {
             let unfinished = Part::Unfinished.place(root, key)?;
             unfinished.remove_tree()?;
-            content.root.target(&content.path)?.copy_tree(&unfinished)?;
+            content.root.root()?.target(&content.path)?.copy_tree(&unfinished)?;
             if let Some(mode) = mode {
                 unfinished.set_directory_mode(mode)?;
             }

@@ -191,5 +191,14 @@ pub(crate) const SUITES: &[Suite] = &[
         }],
         ..MOUNT
     },
+    Suite { test: "copy_tree", ..MOUNT },
     Suite { package: "csi-core", test: "root_encryption_mapped", ..LUKS },
+    Suite {
+        package: "nfs",
+        test: "mounted",
+        modules: &["nfs", "nfsv3", "nfsv4", "nfsd"],
+        files: &["ip"],
+        seconds: 300,
+        ..SUITE
+    },
 ];

@@ -1,7 +1,8 @@
 //! A filesystem in memory, for an NFS server in this process: directories, files and symbolic links.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Mutex, MutexGuard};
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::SystemTime;
 
 use nfs3_server::nfs3_types::nfs3::{
@@ -23,11 +24,45 @@ const LARGEST: u64 = 1 << 30;
 /// The root directory's number.
 const ROOT: u64 = 1;
 
-/// The filesystem. While it is not open to questions, none is answered: as with a server that is gone.
+/// The filesystem. While its gate is closed no question is answered: as with a server that is gone.
 #[derive(Debug)]
 pub(super) struct Memory {
     nodes: Mutex<Nodes>,
-    is_open: watch::Receiver<bool>,
+    gate: Arc<Gate>,
+}
+
+/// Where each question waits for its turn.
+#[derive(Debug)]
+pub(super) struct Gate {
+    is_open: watch::Sender<bool>,
+    /// How many questions go through before it closes; none or less: all.
+    left: AtomicI64,
+}
+
+impl Gate {
+    pub(super) fn new() -> Self {
+        Self { is_open: watch::Sender::new(true), left: AtomicI64::new(0) }
+    }
+
+    pub(super) fn open(&self) {
+        self.is_open.send_replace(true);
+    }
+
+    pub(super) fn close(&self) {
+        self.is_open.send_replace(false);
+    }
+
+    pub(super) fn close_after(&self, questions: u32) {
+        self.left.store(questions.into(), Ordering::Relaxed);
+    }
+
+    async fn pass(&self) {
+        if self.left.fetch_sub(1, Ordering::Relaxed) == 1 {
+            self.close();
+        }
+        // It cannot fail, since the sender is this gate's.
+        let _ = self.is_open.subscribe().wait_for(|is_open| *is_open).await;
+    }
 }
 
 #[derive(Debug)]
@@ -232,18 +267,15 @@ impl Nodes {
 }
 
 impl Memory {
-    /// An empty one, which answers while this says so.
-    pub(super) fn new(is_open: watch::Receiver<bool>) -> Self {
+    /// An empty one behind this gate.
+    pub(super) fn new(gate: Arc<Gate>) -> Self {
         let root = Node::new(Kind::Directory { parent: ROOT, entries: BTreeMap::new() }, 0o755);
         let nodes = Nodes { nodes: HashMap::from([(ROOT, root)]), next: ROOT + 1 };
-        Self { nodes: Mutex::new(nodes), is_open }
+        Self { nodes: Mutex::new(nodes), gate }
     }
 
     async fn open(&self) -> MutexGuard<'_, Nodes> {
-        // Whoever could open it again is gone: then it is silent for ever.
-        if self.is_open.clone().wait_for(|is_open| *is_open).await.is_err() {
-            std::future::pending::<()>().await;
-        }
+        self.gate.pass().await;
         locked(&self.nodes)
     }
 

@@ -1,19 +1,20 @@
 //! An NFS server of version 3 in this process.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use nfs3_server::tcp::{NFSTcp as _, NFSTcpListener};
-use tokio::sync::{oneshot, watch};
+use tokio::sync::oneshot;
 
 use super::life::Class;
-use super::memory::Memory;
+use super::memory::{Gate, Memory};
 
 /// A server of one share, `/`, in memory: it is gone with this value. On the loopback address only.
 #[derive(Debug)]
 pub struct Server {
     port: u16,
-    is_open: watch::Sender<bool>,
+    gate: Arc<Gate>,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -24,7 +25,8 @@ impl Server {
     /// # Errors
     /// Those of opening its port.
     pub fn start() -> std::io::Result<Self> {
-        let (is_open, opened) = watch::channel(true);
+        let gate = Arc::new(Gate::new());
+        let memory = Memory::new(Arc::clone(&gate));
         let (stop, stopped) = oneshot::channel();
         let (ready, started) = std::sync::mpsc::channel();
         let serve = move || {
@@ -33,7 +35,7 @@ impl Server {
                 Err(error) => return drop(ready.send(Err(error))),
             };
             runtime.block_on(async {
-                match NFSTcpListener::bind("127.0.0.1:0", Memory::new(opened)).await {
+                match NFSTcpListener::bind("127.0.0.1:0", memory).await {
                     Ok(listener) => {
                         let _ = ready.send(Ok(listener.get_listen_port()));
                         tokio::select! {
@@ -47,7 +49,7 @@ impl Server {
         };
         let thread = std::thread::Builder::new().name("nfs-server".to_owned()).spawn(serve)?;
         let port = started.recv().map_err(std::io::Error::other)??;
-        Ok(Self { port, is_open, stop: Some(stop), thread: Some(thread) })
+        Ok(Self { port, gate, stop: Some(stop), thread: Some(thread) })
     }
 
     /// Where it listens.
@@ -69,12 +71,18 @@ impl Server {
 
     /// Keeps silent from now on, with its connections open, as one whose machine hangs.
     pub fn pause(&self) {
-        self.is_open.send_replace(false);
+        self.gate.close();
+    }
+
+    /// Answers so many questions more, and then keeps silent.
+    pub fn pause_after(&self, questions: u32) {
+        self.gate.close_after(questions);
     }
 
     /// Answers again, also what was asked meanwhile.
     pub fn resume(&self) {
-        self.is_open.send_replace(true);
+        self.gate.close_after(0);
+        self.gate.open();
     }
 }
 
