@@ -11,6 +11,7 @@ use rustix::io::Errno;
 
 use crate::details::Details;
 use crate::in_flight::{self, Start, Subject};
+use crate::patiently::is_patient;
 use crate::sys::child::Open;
 use crate::sys::features::{self, Feature};
 use crate::{DeviceNumber, Error, ErrorKind, MountId, MountState, Result, mountinfo};
@@ -208,6 +209,14 @@ fn open_in_child(
     flags: OFlags,
     resolve: ResolveFlags,
 ) -> io::Result<OwnedFd> {
+    if is_patient() {
+        let directory = directory.unwrap_or(CWD);
+        // Only who has the one call has something to resolve.
+        return match resolve.is_empty() {
+            true => Ok(rustix::fs::openat(directory, path, flags, Mode::empty())?),
+            false => Ok(rustix::fs::openat2(directory, path, flags, Mode::empty(), resolve)?),
+        };
+    }
     let subject = subject(directory, path)?;
     let path = in_flight::c_string(path)?;
     let flags = flags.bits().cast_signed();

@@ -4,8 +4,8 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use csi_core::mount::Root;
 use csi_core::mount::flow::shared::SharedSource;
+use csi_core::mount::{Root, patiently};
 use csi_core::{Error, Result, blocking};
 use tokio::sync::oneshot;
 
@@ -58,7 +58,11 @@ impl Desk {
             result
         });
         let result = result.await;
-        blocking(move || Ok(Opened::close(root))).await?;
+        let leave = move || {
+            Opened::close(root);
+            Ok(())
+        };
+        blocking(leave).await?;
         result
     }
 
@@ -74,7 +78,7 @@ impl Desk {
         let span = tracing::Span::current();
         // No thread of the runtime's, which would wait for it before the process ends.
         std::thread::Builder::new().name("share".to_owned()).spawn(move || {
-            let _ = done.send(span.in_scope(work));
+            let _ = done.send(span.in_scope(|| patiently(work)));
         })?;
         // To wait, and to ask whether the server is there, take turns.
         let (turn, mut silent) = (self.patience / (2 * CHANCES), 0);

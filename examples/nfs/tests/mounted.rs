@@ -43,8 +43,8 @@ async fn lives(class: &Class) {
 #[test]
 fn a_life_on_its_own_server() {
     raise_loopback();
-    let server = Server::start().unwrap();
-    run(async || lives(&server.class()).await);
+    let ended = nfs::try_out::try_out();
+    assert_eq!(format!("{ended:?}"), format!("{:?}", std::process::ExitCode::SUCCESS));
 }
 
 #[test]

@@ -46,6 +46,8 @@ impl Nfsd {
         // Its lock manager tells the port mapper of itself.
         static PORT_MAPPER: OnceLock<u16> = OnceLock::new();
         PORT_MAPPER.get_or_init(|| rpc::serve(111, agree));
+        // What a test that failed left running takes no other versions.
+        write("/proc/fs/nfsd/threads", "0\n");
         write("/proc/fs/nfsd/versions", "+3 +4 +4.1 +4.2\n");
         for time in ["nfsv4leasetime", "nfsv4gracetime"] {
             write(&format!("/proc/fs/nfsd/{time}"), "10\n");
