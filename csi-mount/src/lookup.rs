@@ -11,9 +11,10 @@ use rustix::io::Errno;
 
 use crate::details::Details;
 use crate::in_flight::{self, Start, Subject};
+use crate::patiently::is_patient;
 use crate::sys::child::Open;
 use crate::sys::features::{self, Feature};
-use crate::{DeviceNumber, Error, ErrorKind, MountId, MountState, Result, mountinfo, patience};
+use crate::{DeviceNumber, Error, ErrorKind, MountId, MountState, Result, mountinfo};
 
 /// The longest path the kernel takes, without its final NUL (`PATH_MAX`).
 const LONGEST_PATH: usize = 4095;
@@ -208,7 +209,7 @@ fn open_in_child(
     flags: OFlags,
     resolve: ResolveFlags,
 ) -> io::Result<OwnedFd> {
-    if patience::is_patient() {
+    if is_patient() {
         let directory = directory.unwrap_or(CWD);
         // Only who has the one call has something to resolve.
         return match resolve.is_empty() {

@@ -256,8 +256,8 @@ pub(crate) const SUITES: &[Suite] = &[
         }],
         ..MOUNT
     },
-    Suite { package: "csi-core", test: "root_encryption_mapped", ..LUKS },
     Suite { test: "copy_tree", ..MOUNT },
+    Suite { package: "csi-core", test: "root_encryption_mapped", ..LUKS },
     Suite {
         package: "nfs",
         test: "mounted",

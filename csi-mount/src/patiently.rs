@@ -1,4 +1,4 @@
-//! A thread that may wait for a filesystem's server, and needs no child process to ask it.
+//! Work on a thread that may wait for a server.
 
 use std::cell::Cell;
 
@@ -39,13 +39,14 @@ pub(crate) fn is_patient() -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::thread;
+
     use super::*;
 
     #[test]
     fn a_thread_is_patient_for_a_while() {
-        let inside = patiently(|| {
-            (patiently(is_patient), is_patient(), std::thread::spawn(is_patient).join().unwrap())
-        });
+        let other = || thread::spawn(is_patient).join().unwrap();
+        let inside = patiently(|| (patiently(is_patient), is_patient(), other()));
         assert_eq!((inside, is_patient()), ((true, true, false), false));
         let panicked = std::panic::catch_unwind(|| patiently(|| panic!("as the test asked")));
         assert!(panicked.is_err() && !is_patient());
