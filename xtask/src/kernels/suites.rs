@@ -256,18 +256,10 @@ pub(crate) const SUITES: &[Suite] = &[
         }],
         ..MOUNT
     },
-    Suite { test: "copy_tree", ..MOUNT },
-    Suite { package: "csi-core", test: "root_encryption_mapped", ..LUKS },
-    Suite {
-        package: "nfs",
-        test: "mounted",
-        modules: &["nfs", "nfsv3", "nfsv4", "nfsd"],
-        files: &["ip"],
-        seconds: 300,
-        ..SUITE
-    },
     Suite { only: "hard", ..HANG_NFS },
     Suite { only: "soft", is_on_request: true, ..HANG_NFS },
+    Suite { package: "csi-core", test: "root_encryption_mapped", ..LUKS },
+    Suite { package: "nfs", test: "mounted", modules: NFS, files: &["ip"], seconds: 300, ..SUITE },
 ];
 
 #[cfg(test)]
