@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 
 use csi_core::client::Client;
 use csi_proto::v1;
+use nix::fcntl::{FallocateFlags, fallocate};
 use support::life::Life;
 use support::{MIB, Run, in_private, wanted};
 
@@ -105,6 +106,9 @@ async fn snapshots_of_one_volume(run: &Run, life: &mut Life<'_>) -> Vec<String> 
     // The same bytes again are no change; zeros over data are one.
     let device = File::options().write(true).open(&target).unwrap();
     device.write_all_at(&vec![0; 300_000], 5 * MIB).unwrap();
+    // And so is a hole where data was.
+    let punch = FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
+    fallocate(&device, punch, 0, 4 << 20).unwrap();
     device.sync_all().unwrap();
     cut.push(life.snapshot("zeroed").await.unwrap());
     life.expand(20 * MIB).await.unwrap();
