@@ -4,6 +4,7 @@ mod stream;
 
 use std::future::Future;
 use std::panic::AssertUnwindSafe;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -114,7 +115,9 @@ impl CallPath {
             Err(error) => Err(span.in_scope(|| refused(&error, C::RPC))),
             Ok((request, handler)) => {
                 span.record("subject", request.subject());
-                self.run(request, wire, handler).instrument(span).await
+                let run: Pin<Box<dyn Future<Output = _> + Send + '_>> =
+                    Box::pin(self.run(request, wire, handler));
+                run.instrument(span).await
             }
         };
         measured.end(&outcome);
@@ -187,6 +190,8 @@ impl CallPath {
             drop(permit);
             sender.send_replace(Some(reply));
         };
+        // One type for all RPCs: what tokio and tracing make of each future's type would be there 36 times.
+        let work: Pin<Box<dyn Future<Output = ()> + Send>> = Box::pin(work);
         tokio::spawn(work.in_current_span());
         wait(receiver).await
     }
@@ -225,11 +230,8 @@ struct Caught<F>(AssertUnwindSafe<F>);
 impl<T, F: Future<Output = Result<T>> + Unpin> Future for Caught<F> {
     type Output = Result<T>;
 
-    fn poll(
-        mut self: std::pin::Pin<&mut Self>,
-        context: &mut std::task::Context<'_>,
-    ) -> std::task::Poll<Self::Output> {
-        let poll = AssertUnwindSafe(|| std::pin::Pin::new(&mut self.0.0).poll(context));
+    fn poll(mut self: Pin<&mut Self>, context: &mut std::task::Context<'_>) -> std::task::Poll<Self::Output> {
+        let poll = AssertUnwindSafe(|| Pin::new(&mut self.0.0).poll(context));
         std::panic::catch_unwind(poll).unwrap_or_else(|_| {
             let message = "the driver panicked; its log has the place";
             std::task::Poll::Ready(Err(Error::internal_message(message)))
