@@ -37,7 +37,7 @@ pub(crate) fn run(root: &Path) -> Result<(), Failure> {
     for member in members(root)? {
         each_feature_alone(root, &member)?;
     }
-    Step::cargo("benches build", ["bench", "--no-run", "--workspace"]).run(root)?;
+    Step::cargo("benches build", ["bench", "--no-run", "--package", "benches"]).run(root)?;
     bench::check_instructions(root)?;
     static_build(root)?;
     let mut not_run = None;

@@ -88,6 +88,9 @@ pub(super) fn recursive(bench: &mut Bench<'_>, mounts: usize) {
     let place = Place::with_mounts(mounts);
     let (source, target, inner) =
         (place.directory("volume"), place.directory("target"), place.directory("inner"));
+    // Private: where a bind of a shared tree is taken off, so is what is mounted below the tree.
+    mount(Some("volume"), &source, Some("tmpfs"), MsFlags::empty(), NONE).expect("mount a tmpfs");
+    mount(NONE, &source, NONE, MsFlags::MS_PRIVATE, NONE).expect("make it private");
     let names: Vec<String> = (0..BELOW).map(|at| at.to_string()).collect();
     for name in &names {
         place::bind(&inner, &place.directory(&format!("volume/{name}")));

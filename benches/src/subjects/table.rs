@@ -49,20 +49,6 @@ pub(super) fn state(bench: &mut Bench<'_>, mounts: usize) {
             "procfs",
             looped(|| assert!(by_procfs().into_iter().any(|mount| mount.mount_point == path))),
         ),
-        Contestant::other(
-            "proc-mounts",
-            looped(|| {
-                let list = proc_mounts::MountList::new().expect("proc-mounts");
-                assert!(list.get_mount_by_dest(&path).is_some());
-            }),
-        ),
-        Contestant::other(
-            "mountinfo",
-            looped(|| {
-                let info = mountinfo::MountInfo::new().expect("mountinfo");
-                assert!(info.is_mounted(&path));
-            }),
-        ),
     ]);
 }
 

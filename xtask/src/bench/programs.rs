@@ -32,7 +32,8 @@ pub(crate) fn build(root: &Path) -> Result<Programs, Failure> {
 pub(crate) fn bench(root: &Path) -> Result<PathBuf, Failure> {
     let folder = target::dir()?;
     let folder_text = folder.display().to_string();
-    let args = ["build", "--release", "--package", "benches", "--bins", "--target-dir", &folder_text];
+    let args =
+        ["build", "--profile", "bench", "--package", "benches", "--bins", "--target-dir", &folder_text];
     Step::cargo("build benches", args).run(root)?;
     Ok(folder.join("release/bench"))
 }
