@@ -205,7 +205,7 @@ pub(crate) const SUITES: &[Suite] = &[
     Suite { test: "loop_device", ..DEVICES },
     Suite { test: "probe", ..DEVICES },
     Suite { test: "format", ..DEVICES },
-    Suite { test: "grow", ..DEVICES },
+    Suite { test: "grow", env: &[("CSI_TEST_EXT4_GROWS_MOUNTED", "1")], ..DEVICES },
     Suite { test: "block_flow", ..DEVICES },
     Suite { test: "block_flow_raw", ..DEVICES },
     Suite {
