@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use csi_mount::testing::{Feature, PeerNamespace, without_features};
 use csi_mount::{Bind, ErrorKind, MountAttributes, MountState, Outcome, Target, mounts, unmount};
-use mount_support::{layers, sandbox, source, target, write_error};
+use mount_support::{layers, sandbox, source, target, unmount_watched, write_error};
 use nix::libc;
 
 /// Every way that a bind is made, from today's kernel to the oldest.
@@ -115,7 +115,7 @@ fn nobody_ever_sees_the_target_without_its_attributes() {
                         }
                         std::thread::yield_now();
                     }
-                    unmount(&target).unwrap();
+                    unmount_watched(&target);
                     if is_done.load(Ordering::Relaxed) {
                         break;
                     }

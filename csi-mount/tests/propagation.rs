@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use csi_mount::testing::{Feature, PeerNamespace, without_features};
-use csi_mount::{Bind, MountAttributes, unmount};
-use mount_support::{sandbox, source, target};
+use csi_mount::{Bind, MountAttributes};
+use mount_support::{sandbox, source, target, unmount_watched};
 use rustix::fs::{StatVfsMountFlags, statvfs};
 
 const KERNELS: [&[Feature]; 3] = [
@@ -85,7 +85,7 @@ fn no_poll_ever_sees_the_target_bare() {
                         assert!(Instant::now() < deadline, "the peer never met the mount");
                         std::thread::yield_now();
                     }
-                    unmount(&target).unwrap();
+                    unmount_watched(&target);
                 }
             });
             watcher();

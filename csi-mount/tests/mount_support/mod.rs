@@ -4,9 +4,10 @@
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use csi_mount::testing::{private_mount_namespace, share};
-use csi_mount::{Mount, Outcome, Target};
+use csi_mount::{ErrorKind, Mount, Outcome, Target, unmount};
 
 /// An empty directory to mount on. It goes by rmdir alone, so whatever may be mounted below is never entered.
 struct MountPoint(PathBuf);
@@ -56,4 +57,18 @@ pub(crate) fn write_error(directory: &Path) -> Option<i32> {
 /// How many mounts are on top of each other at a path.
 pub(crate) fn layers(path: &Path) -> usize {
     csi_mount::mounts().unwrap().iter().filter(|entry| entry.mount_point == path).count()
+}
+
+/// Unmounts what threads of the test keep looking at: on a slow machine one of them may have it open whenever it is tried.
+pub(crate) fn unmount_watched(target: &Target) {
+    let deadline = Instant::now() + Duration::from_secs(30);
+    loop {
+        match unmount(target) {
+            Err(error) if error.kind() == ErrorKind::Busy && Instant::now() < deadline => {}
+            unmounted => {
+                unmounted.unwrap();
+                return;
+            }
+        }
+    }
 }
