@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use csi_mount::testing::{Feature, PeerNamespace, without_features};
-use csi_mount::{Bind, ErrorKind, MountAttributes, MountState, Outcome, Target, mounts, unmount};
+use csi_mount::{Bind, ErrorKind, MountAttributes, MountState, Outcome, Target, mounts};
 use mount_support::{layers, sandbox, source, target, unmount_watched, write_error};
 use nix::libc;
 
