@@ -76,9 +76,10 @@ pub(crate) fn facts(fd: impl AsFd) -> io::Result<Facts> {
 }
 
 /// What is mounted at an absolute path whose last component is not followed, where the kernel's memory has the answer:
-/// one look at the whole path instead of one at the directory and one at the name. None where more has to be asked.
+/// one look at the whole path instead of one at the directory and one at the name. None where more has to be asked, and
+/// for a path that is not as clean as it could be.
 pub(crate) fn quick_state(path: &Path) -> Option<MountState> {
-    if !features::has(Feature::StatxMount) {
+    if !features::has(Feature::StatxMount) || !is_clean(path.as_os_str().as_bytes()) {
         return None;
     }
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;

@@ -81,11 +81,11 @@ pub struct MountPoint {
 /// error for "not mounted".
 pub fn mount_state(path: impl AsRef<Path>) -> Result<MountState> {
     let operation = "look for a mount at";
+    if let Some(state) = lookup::quick_state(path.as_ref()) {
+        return Ok(state);
+    }
     let path = lookup::absolute(operation, path.as_ref())?;
     if path.parent().is_some() {
-        if let Some(state) = lookup::quick_state(&path) {
-            return Ok(state);
-        }
         return Target::new(path)?.state();
     }
     let root = lookup::open_path(&path, OFlags::DIRECTORY).and_then(lookup::facts);
