@@ -44,7 +44,7 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<(), Failure> {
     if !missing.is_empty() {
         return Err(Failure::usage(format!("this machine lacks:\n  {}", missing.join("\n  "))));
     }
-    let programs = programs::build(root)?;
+    let programs = programs::build(root, plan.only.is_none())?;
     let begun = Instant::now();
     let folder = target::dir()?.join(FOLDER);
     let (record, failures) = runs::measure(root, &programs, plan, &folder)?;

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use crate::step::Step;
 use crate::{Failure, target};
 
-/// All of them, built.
+/// All of them.
 pub(crate) struct Programs {
     /// Measures.
     pub(crate) bench: PathBuf,
@@ -15,15 +15,18 @@ pub(crate) struct Programs {
     pub(crate) bare: PathBuf,
 }
 
-pub(crate) fn build(root: &Path) -> Result<Programs, Failure> {
+/// The drivers too where their footprint is measured: that takes minutes, being optimised at link time.
+pub(crate) fn build(root: &Path, with_drivers: bool) -> Result<Programs, Failure> {
     let bench = bench(root)?;
     let triple = target::host_triple()?;
     let folder = target::static_dir()?;
     let folder_text = folder.display().to_string();
     let args = ["build", "--release", "--package", "dirs", "--package", "bare", "--target", &triple];
-    Step::cargo("build drivers, static", args.into_iter().chain(["--target-dir", &folder_text]))
-        .env("RUSTFLAGS", target::STATIC)
-        .run(root)?;
+    if with_drivers {
+        Step::cargo("build drivers, static", args.into_iter().chain(["--target-dir", &folder_text]))
+            .env("RUSTFLAGS", target::STATIC)
+            .run(root)?;
+    }
     let release = folder.join(triple).join("release");
     Ok(Programs { bench, dirs: release.join("dirs"), bare: release.join("bare") })
 }
