@@ -4,7 +4,7 @@ use csi_core::Rpc;
 use csi_proto::v1;
 use prost::Message;
 
-use crate::cx::Cx;
+use crate::cx::{Cx, is_final};
 use crate::ledger::Made;
 use crate::wire::Refusal;
 
@@ -17,7 +17,7 @@ pub(crate) async fn clean_up(cx: &Cx) -> Vec<String> {
             Err(refusal) => {
                 let id = made.id.as_deref().unwrap_or("of unknown id");
                 left.push(format!("what {} made ({id}): {}", made.rpc, cx.told(&refusal)));
-                cx.ledger.forget(&made);
+                cx.ledger.leaves(&made);
             }
         }
     }
@@ -73,12 +73,8 @@ async fn delete(cx: &Cx, made: &Made) -> Result<(), Refusal> {
         match cx.raw(made.rpc, made.request.clone(), cx.settings.deadline).await {
             Ok(_) => {}
             // Refused for good: there is nothing.
-            Err(refusal)
-                if matches!(refusal.code, tonic::Code::Unavailable | tonic::Code::DeadlineExceeded) =>
-            {
-                return Err(refusal);
-            }
-            Err(_) => return Ok(()),
+            Err(refusal) if is_final(refusal.code) => return Ok(()),
+            Err(refusal) => return Err(refusal),
         }
         let all = cx.ledger.all();
         let Some(known) = all

@@ -307,7 +307,7 @@ fn decoded<C: Call>(bytes: &[u8]) -> C::Answer {
 }
 
 /// Whether a refusal says that nothing was made.
-fn is_final(code: Code) -> bool {
+pub(crate) fn is_final(code: Code) -> bool {
     !matches!(
         code,
         Code::DeadlineExceeded

@@ -23,6 +23,8 @@ pub(crate) struct Made {
 #[derive(Debug, Default)]
 pub(crate) struct Ledger {
     made: Mutex<Vec<Made>>,
+    /// What could not be undone: tried no more in this run, and kept in the journal.
+    left: Mutex<Vec<Made>>,
     journal: Option<PathBuf>,
 }
 
@@ -44,7 +46,7 @@ impl Ledger {
         if let Some(path) = journal.as_ref().filter(|path| path.exists()) {
             made.extend(std::fs::read_to_string(path)?.lines().filter_map(read_line));
         }
-        Ok(Self { made: Mutex::new(made), journal })
+        Ok(Self { made: Mutex::new(made), left: Mutex::default(), journal })
     }
 
     pub(crate) fn all(&self) -> Vec<Made> {
@@ -97,14 +99,22 @@ impl Ledger {
         self.write(&all);
     }
 
+    /// It could not be undone. A driver that was away for a moment would have it kept for good otherwise.
+    pub(crate) fn leaves(&self, made: &Made) {
+        // What was made last is undone, and left, first.
+        self.left.lock().expect("no panic under it").insert(0, made.clone());
+        self.forget(made);
+    }
+
     /// The journal is a help for later; a run goes on without.
     fn write(&self, all: &[Made]) {
         let Some(path) = &self.journal else { return };
-        if all.is_empty() {
+        // Those that are left are older.
+        let text: String = self.left.lock().expect("no panic under it").iter().chain(all).map(line).collect();
+        if text.is_empty() {
             let _ = std::fs::remove_file(path);
             return;
         }
-        let text: String = all.iter().map(line).collect();
         let next = path.with_extension("next");
         let written = create(&next).and_then(|mut file| file.write_all(text.as_bytes()));
         let _ = written.and_then(|()| std::fs::rename(&next, path));
@@ -218,5 +228,23 @@ mod tests {
         assert_eq!(read_line(line(&made).trim_end_matches('\n')), Some(made.clone()));
         let unknown = Made { id: None, members: vec![], ..made };
         assert_eq!(read_line(line(&unknown).trim_end_matches('\n')), Some(unknown));
+    }
+
+    #[test]
+    fn what_could_not_be_undone_stays_in_the_journal() {
+        let place = tempfile::tempdir().unwrap();
+        let journal = place.path().join("journal");
+        let ledger = Ledger::open(Some(journal.clone())).unwrap();
+        let requests: [&[u8]; 3] = [b"\x0a\x01a", b"\x0a\x01b", b"\x0a\x01c"];
+        requests.iter().for_each(|request| ledger.begins(Rpc::NodeStageVolume, request));
+        for made in ledger.all().into_iter().skip(1).rev() {
+            ledger.leaves(&made);
+        }
+        assert_eq!(ledger.all().len(), 1, "a later test does not try again");
+        let read = || Ledger::open(Some(journal.clone())).unwrap().all();
+        let requests_of = |all: Vec<Made>| all.into_iter().map(|made| made.request).collect::<Vec<_>>();
+        assert_eq!(requests_of(read()), [b"\x0a\x01b", b"\x0a\x01c", b"\x0a\x01a"]);
+        ledger.forget(&ledger.all()[0]);
+        assert_eq!(requests_of(read()), [b"\x0a\x01b", b"\x0a\x01c"]);
     }
 }
