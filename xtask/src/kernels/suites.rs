@@ -140,6 +140,7 @@ const LUKS: Suite = Suite {
         "sleep",
     ],
     seconds: 120,
+    is_on_request: true,
     ..MOUNT
 };
 
@@ -156,8 +157,15 @@ const MKFS_IS_SLOW: &str = "each system call of mkfs is stopped at, which takes 
 pub(crate) const NFS: &[&str] = &["nfs", "nfsv3", "nfsv4", "nfsd"];
 
 /// Waits for a stopped server, much of the time.
-const HANG_NFS: Suite =
-    Suite { test: "hang_nfs", modules: NFS, files: &["ip"], seconds: 120, is_told: true, ..MOUNT };
+const HANG_NFS: Suite = Suite {
+    test: "hang_nfs",
+    modules: NFS,
+    files: &["ip"],
+    seconds: 120,
+    is_told: true,
+    is_on_request: true,
+    ..MOUNT
+};
 
 /// All of it, in the order in which it runs.
 pub(crate) const SUITES: &[Suite] = &[
@@ -267,9 +275,17 @@ pub(crate) const SUITES: &[Suite] = &[
         ..MOUNT
     },
     Suite { only: "hard", ..HANG_NFS },
-    Suite { only: "soft", is_on_request: true, ..HANG_NFS },
+    Suite { only: "soft", ..HANG_NFS },
     Suite { package: "csi-core", test: "root_encryption_mapped", ..LUKS },
-    Suite { package: "nfs", test: "mounted", modules: NFS, files: &["ip"], seconds: 300, ..SUITE },
+    Suite {
+        package: "nfs",
+        test: "mounted",
+        modules: NFS,
+        files: &["ip"],
+        seconds: 300,
+        is_on_request: true,
+        ..SUITE
+    },
 ];
 
 #[cfg(test)]
