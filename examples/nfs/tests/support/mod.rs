@@ -3,6 +3,7 @@
 
 pub(crate) mod calls;
 pub(crate) mod nfsd;
+#[path = "../../../../csi-mount/tests/nfs_support/rpc.rs"]
 pub(crate) mod rpc;
 
 use std::path::{Path, PathBuf};

@@ -99,7 +99,7 @@ fn let_in(procedure: u32, arguments: &[u8]) -> Vec<u8> {
     if procedure != MNT {
         return Vec::new();
     }
-    let path = String::from_utf8_lossy(rpc::text(arguments).0).into_owned();
+    let path = String::from_utf8_lossy(rpc::bytes(arguments).0).into_owned();
     let Ok(handle) = handle(Path::new(&path)) else { return rpc::words(&[NO_ENTRY]) };
     let mut reply = rpc::words(&[0, handle.len() as u32]);
     reply.extend(&handle);
