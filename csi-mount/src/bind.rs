@@ -1,20 +1,21 @@
 //! Bind mounts that have their attributes from the start, wherever they are seen.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
 use rustix::fs::{FileType, OFlags};
 use rustix::mount::{OpenTreeFlags, open_tree};
 
 use crate::attach::{self, Attached, Prepared};
-use crate::details::{Basics, Details};
+use crate::details::{Basics, Details, told_at_once};
 use crate::lookup::{self, Facts};
+use crate::nesting::{Nesting, Place, nesting};
 use crate::scratch;
 use crate::sys::features::{self, Feature};
-use crate::sys::mount_api::{self, Depth};
+use crate::sys::mount_api::{self, Depth, StatMountBasic};
 use crate::target::{Seen, name_of};
-use crate::{Error, ErrorKind, IdMap, MountAttributes, Result, Target, mountinfo};
+use crate::{Error, ErrorKind, IdMap, MountAttributes, Result, Target};
 
 /// What a mount call found and did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -118,10 +119,15 @@ impl<'a> Bind<'a> {
             let error = Error::new(ErrorKind::Unresponsive, "bind", reason).at(&path);
             return Err(error.mend("see to its device or server; then unmount it and mount it anew"));
         }
-        let mount = Basics::of(&fd, "bind", &path)?.ok_or_else(|| {
+        let told = told_at_once(&fd).ok().flatten();
+        let mount = match told {
+            Some(told) => Some(told.into()),
+            None => Basics::of(&fd, "bind", &path)?,
+        };
+        let mount = mount.ok_or_else(|| {
             Error::new(ErrorKind::Busy, "bind", "its mount was taken off while it was looked at").at(&path)
         })?;
-        let source = Source { path: &path, fd, facts, depth: self.depth, id_map: &self.id_map };
+        let source = Source { path: &path, fd, facts, told, depth: self.depth, id_map: &self.id_map };
         let attributes = mount.attributes.and(self.attributes);
         attach::mount_once(
             BIND,
@@ -139,6 +145,7 @@ struct Source<'a> {
     path: &'a Path,
     fd: OwnedFd,
     facts: Facts,
+    told: Option<StatMountBasic>,
     depth: Depth,
     id_map: &'a IdMap,
 }
@@ -228,67 +235,14 @@ fn check_pair(source: &Source<'_>, target: &Target, seen: &Seen) -> Result<()> {
     if onto != FileType::Directory {
         return Ok(());
     }
-    let os = |error: io::Error| target.error(BIND, error);
-    let above_target =
-        ancestry(target.parent(BIND)?, target.directory().map_err(os)?, |_| false).map_err(os)?;
-    if above_target.iter().any(|facts| facts.is_same_file(&source.facts)) {
-        return refuse("it is inside");
+    let directory = target.parent(BIND)?;
+    let onto = Place::new(directory, &seen.facts, told_at_once(directory).ok().flatten());
+    let from = Place::new(source.fd.as_fd(), &source.facts, source.told);
+    match nesting(&from, &onto, &seen.directory).map_err(|error| target.error(BIND, error))? {
+        Nesting::Apart => Ok(()),
+        Nesting::Inside => refuse("it is inside"),
+        Nesting::Holds => refuse("it holds"),
     }
-    // From where the two ways up meet they are one, and that part is known.
-    let is_known = |facts: &Facts| above_target.iter().any(|known| is_same_place(known, facts));
-    let above_source = match directory_of_remote_mount(source)? {
-        None => ancestry(source.fd.as_fd(), source.facts, is_known),
-        Some(above) => lookup::facts(&above).and_then(|facts| ancestry(above.as_fd(), facts, is_known)),
-    }
-    .map_err(os)?;
-    let meet =
-        above_source.last().and_then(|last| above_target.iter().position(|known| is_same_place(known, last)));
-    let rest = above_target.iter().skip(meet.unwrap_or(above_target.len()));
-    if above_source.iter().chain(rest).any(|facts| facts.is_same_file(&seen.facts)) {
-        return refuse("it holds");
-    }
-    Ok(())
-}
-
-/// The directory that a mount is in, if the source is the root of one that has a server: even the way up out of it is for
-/// the server to allow (NFS of version 3).
-fn directory_of_remote_mount(source: &Source<'_>) -> Result<Option<OwnedFd>> {
-    let facts = &source.facts;
-    if !facts.is_mount_root || facts.device.major != 0 || !lookup::is_remote(source.fd.as_fd()) {
-        return Ok(None);
-    }
-    let place = mountinfo::mount_by_id(facts.mount)?.map(|entry| entry.mount_point);
-    let Some(directory) = place.as_deref().and_then(Path::parent) else { return Ok(None) };
-    let opened = lookup::open_path(directory, OFlags::DIRECTORY);
-    opened.map(Some).map_err(|error| Error::os(BIND, directory, error))
-}
-
-/// The directory itself and all above it, up to the root or to the first that is known: the way up is the only one without
-/// aliases.
-fn ancestry(
-    directory: BorrowedFd<'_>,
-    facts: Facts,
-    is_known: impl Fn(&Facts) -> bool,
-) -> io::Result<Vec<Facts>> {
-    let mut way = vec![facts];
-    let (mut facts, mut fd) = (facts, None::<OwnedFd>);
-    while !is_known(&facts) {
-        let here = fd.as_ref().map_or(directory, AsFd::as_fd);
-        let up = lookup::open_at(here, "..".as_ref())?;
-        let above = lookup::facts(&up)?;
-        // Only the root is its own parent.
-        if is_same_place(&above, &facts) {
-            break;
-        }
-        way.push(above);
-        (facts, fd) = (above, Some(up));
-    }
-    Ok(way)
-}
-
-/// Whether both are one directory of one mount, above which there can be no difference.
-fn is_same_place(one: &Facts, other: &Facts) -> bool {
-    (one.device, one.inode, one.mount) == (other.device, other.inode, other.mount)
 }
 
 /// With the mend, where the error number has one meaning for a bind.

@@ -13,7 +13,7 @@ use rustix::io::Errno;
 use crate::lookup;
 use crate::mountinfo::{self, MountEntry};
 use crate::sys::features::{self, Feature};
-use crate::sys::mount_api::{self, StatMount};
+use crate::sys::mount_api::{self, StatMount, StatMountBasic};
 use crate::{DeviceNumber, Error, MountAttributes, MountId, Result};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -28,6 +28,8 @@ pub(crate) struct Details {
     pub(crate) is_shut_down: bool,
     pub(crate) fs_type: String,
     pub(crate) source: OsString,
+    /// Whether quotas of projects are enforced: the usage of a directory may then have to be read from the disk.
+    pub(crate) has_project_quota: bool,
 }
 
 /// Which mount it is, where, and what it forbids: of [`Details`] what is asked for most, and costs the least.
@@ -41,24 +43,32 @@ pub(crate) struct Basics {
 impl Basics {
     /// As [`Details::of`].
     pub(crate) fn of(fd: impl AsFd, operation: &'static str, path: &Path) -> Result<Option<Self>> {
-        if features::has(Feature::Statmount)
-            && let Ok(Some(id)) = unique_id(fd.as_fd())
-        {
-            match mount_api::statmount_basic(id) {
-                Ok(found) => {
-                    return Ok(Some(Self {
-                        id: MountId(found.id),
-                        parent: MountId(found.parent),
-                        attributes: MountAttributes::from_bits_truncate(found.attributes),
-                    }));
-                }
-                Err(error) if is_errno(&error, Errno::NOENT) => return Ok(None),
-                // As below; what is wrong otherwise is found there too.
-                Err(_) => {}
-            }
+        match told_at_once(fd.as_fd()) {
+            Ok(Some(found)) => return Ok(Some(found.into())),
+            Err(error) if is_errno(&error, Errno::NOENT) => return Ok(None),
+            // As below; what is wrong otherwise is found there too.
+            Ok(None) | Err(_) => {}
         }
         let details = Details::of(fd, operation, path)?;
         Ok(details.map(|Details { id, parent, attributes, .. }| Self { id, parent, attributes }))
+    }
+}
+
+impl From<StatMountBasic> for Basics {
+    fn from(found: StatMountBasic) -> Self {
+        Self {
+            id: MountId(found.id),
+            parent: MountId(found.parent),
+            attributes: MountAttributes::from_bits_truncate(found.attributes),
+        }
+    }
+}
+
+/// What the kernel tells of the mount that a file is on for the asking. None where it has no call for that.
+pub(crate) fn told_at_once(fd: impl AsFd) -> io::Result<Option<StatMountBasic>> {
+    match features::has(Feature::Statmount).then(|| unique_id(fd)) {
+        Some(Ok(Some(id))) => mount_api::statmount_basic(id).map(Some),
+        _ => Ok(None),
     }
 }
 
@@ -99,9 +109,15 @@ const LOCAL: [&str; 33] = [
     "zfs",
 ];
 
+/// Filesystems whose `statfs(2)` and `statx(2)` read nothing: the kernel has all of it in memory. So do the sources say of
+/// kernels with statmount (`fs/ext4/super.c`, `fs/xfs/xfs_super.c`, `mm/shmem.c`); XFS of Linux 5.14 to 5.18 waited for its
+/// disk.
+const IN_MEMORY: [&str; 6] = ["ext2", "ext3", "ext4", "ramfs", "tmpfs", "xfs"];
+
 /// ext4's words for what an error made of it: since Linux 6.15 it does not turn the superblock read-only.
 const EMERGENCY_READ_ONLY: &str = "emergency_ro";
 const SHUT_DOWN: &str = "shutdown";
+const PROJECT_QUOTA: &str = "prjquota";
 
 /// `STATX_MNT_ID_UNIQUE`: the id that statmount takes, never given twice.
 const MNT_ID_UNIQUE: u32 = 0x4000;
@@ -110,22 +126,28 @@ impl Details {
     /// The mount that a file is on. None when it is in no tree of this namespace (detached, or unmounted).
     pub(crate) fn of(fd: impl AsFd, operation: &'static str, path: &Path) -> Result<Option<Self>> {
         let os = |error: io::Error| Error::os(operation, path, error);
-        if features::has(Feature::Statmount)
-            // A filesystem that shut down refuses even this (XFS); the table of mounts does not.
-            && let Ok(Some(id)) = unique_id(fd.as_fd())
-        {
-            match mount_api::statmount(id) {
-                Ok(Some(found)) => return Ok(Some(found.into())),
-                // The kernel is too old for all of it.
-                Ok(None) => {}
-                Err(error) if is_errno(&error, Errno::NOENT) => return Ok(None),
-                // Not reachable from this process's root: mountinfo is asked, which leaves such mounts out.
-                Err(error) if is_errno(&error, Errno::PERM) => {}
-                Err(error) => return Err(os(error)),
-            }
+        match Self::at_once(fd.as_fd()) {
+            Ok(Some(found)) => return Ok(Some(found)),
+            Ok(None) => {}
+            Err(error) if is_errno(&error, Errno::NOENT) => return Ok(None),
+            // Not reachable from this process's root: mountinfo is asked, which leaves such mounts out.
+            Err(error) if is_errno(&error, Errno::PERM) => {}
+            Err(error) => return Err(os(error)),
         }
         let id = lookup::facts(fd).map_err(os)?.mount;
         Ok(mountinfo::mount_by_id(id)?.map(Self::from))
+    }
+
+    /// As [`of`](Self::of), by one call that costs the same however many mounts there are. None where the kernel is too old
+    /// for all of it.
+    pub(crate) fn at_once(fd: impl AsFd) -> io::Result<Option<Self>> {
+        if features::has(Feature::Statmount)
+            // A filesystem that shut down refuses even this (XFS); the table of mounts does not.
+            && let Ok(Some(id)) = unique_id(fd)
+        {
+            return Ok(mount_api::statmount(id)?.map(Self::from));
+        }
+        Ok(None)
     }
 
     /// Whether a daemon or server that can be gone is behind the filesystem: whether asking it can hang.
@@ -133,6 +155,11 @@ impl Details {
     /// All that is not known to be local is taken for remote.
     pub(crate) fn is_remote(&self) -> bool {
         is_remote(&self.fs_type)
+    }
+
+    /// Whether the kernel answers for its usage without asking anybody, so that the question can't hang.
+    pub(crate) fn answers_from_memory(&self) -> bool {
+        features::has(Feature::Statmount) && IN_MEMORY.contains(&&*self.fs_type) && !self.has_project_quota
     }
 
     /// Whether the mounted filesystem lives on this block device.
@@ -194,6 +221,7 @@ impl From<StatMount> for Details {
             attributes: MountAttributes::from_bits_truncate(found.attributes),
             is_super_read_only: found.is_super_read_only || found.options.has_flag(EMERGENCY_READ_ONLY),
             is_shut_down: found.options.has_flag(SHUT_DOWN),
+            has_project_quota: found.options.has_flag(PROJECT_QUOTA),
             fs_type,
             source: OsString::from_vec(found.source),
         }
@@ -211,6 +239,7 @@ impl From<MountEntry> for Details {
                 .iter()
                 .any(|flag| entry.super_options.has_flag(flag)),
             is_shut_down: entry.super_options.has_flag(SHUT_DOWN),
+            has_project_quota: entry.super_options.has_flag(PROJECT_QUOTA),
             fs_type: entry.fs_type,
             source: entry.source,
         }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::time::Duration;
 
@@ -71,7 +71,8 @@ impl fmt::Display for MountHealth {
 /// How the mount at an absolute path is; waits [`STATS_TIMEOUT`] at most for the filesystem.
 ///
 /// The cost does not grow with the number of mounts (`statmount(2)`; before Linux 6.13 the mount table is read)
-/// nor with what is in the filesystem. A child process asks the filesystem, as for [`stats`](crate::stats()).
+/// nor with what is in the filesystem. Who asks the filesystem is as for [`stats`](crate::stats()): a child process, or nobody
+/// else where that can't hang.
 /// The last component of the path is not followed when it is a symbolic link.
 ///
 /// ```
@@ -166,7 +167,7 @@ fn of(fd: &OwnedFd, details: &Details, path: &Path, limit: Duration) -> Result<M
     if details.is_shut_down {
         return Ok(MountHealth::Dead(libc::EIO));
     }
-    let answer = match stats::ask(Question::Health(fd.as_fd()), OPERATION, path, fd, limit) {
+    let answer = match stats::ask(Question::Health, OPERATION, path, fd, Some(details), limit) {
         Err(error) if error.kind() == ErrorKind::Unresponsive => return Ok(MountHealth::Unresponsive),
         answer => answer?,
     };

@@ -97,6 +97,7 @@ mod mkfs_line;
 mod mount;
 mod mount_users;
 mod mountinfo;
+mod nesting;
 mod ops;
 mod options;
 mod own_descriptors;

@@ -31,6 +31,8 @@ pub(crate) struct Facts {
     /// The device that a device node stands for.
     pub(crate) node: DeviceNumber,
     pub(crate) size: u64,
+    /// How many names it has; of a directory most filesystems say two, and one more for each directory in it.
+    pub(crate) links: u32,
     /// The user and the group, as this mount shows them.
     pub(crate) owner: (u32, u32),
     pub(crate) mount: MountId,
@@ -108,6 +110,7 @@ fn facts_from(statx: &Statx, mount: MountId, is_mount_root: bool) -> Facts {
         inode: statx.stx_ino,
         node: DeviceNumber { major: statx.stx_rdev_major, minor: statx.stx_rdev_minor },
         size: statx.stx_size,
+        links: statx.stx_nlink,
         owner: (statx.stx_uid, statx.stx_gid),
         mount,
         is_mount_root,
@@ -120,7 +123,17 @@ fn facts_of_broken(fd: BorrowedFd<'_>) -> io::Result<Facts> {
     let entry = mountinfo::mount_by_id(mount).map_err(io::Error::other)?;
     let device = entry.map_or(DeviceNumber { major: 0, minor: 0 }, |entry| entry.device);
     let (file_type, inode, node) = (FileType::Unknown, 0, DeviceNumber { major: 0, minor: 0 });
-    Ok(Facts { file_type, device, inode, node, size: 0, owner: (0, 0), mount, is_mount_root: false })
+    Ok(Facts {
+        file_type,
+        device,
+        inode,
+        node,
+        size: 0,
+        links: 0,
+        owner: (0, 0),
+        mount,
+        is_mount_root: false,
+    })
 }
 
 /// From /proc: for what statx does not tell, before Linux 5.8.
@@ -281,6 +294,20 @@ pub(crate) fn absolute(operation: &'static str, path: &Path) -> Result<PathBuf> 
 
 /// Whether an absolute path is as it would be put together anew, and passes [`plain`]: nearly every one does.
 fn is_clean(path: &[u8]) -> bool {
+    is_plainly_clean(path) || is_clean_by_name(path)
+}
+
+/// Without a look at each name: no name of so short a path is too long, and none begins with a dot. Without a way out of the
+/// loop either, so that it is done many bytes at a time.
+fn is_plainly_clean(path: &[u8]) -> bool {
+    let [b'/', .., last] = path else { return false };
+    let pairs = path.iter().zip(&path[1..]);
+    let is_odd = |one: u8, next: u8| next == 0 || one == b'/' && (next == b'/' || next == b'.');
+    let has_odd = pairs.fold(false, |found, (one, next)| found | is_odd(*one, *next));
+    path.len() <= LONGEST_NAME && *last != b'/' && !has_odd
+}
+
+fn is_clean_by_name(path: &[u8]) -> bool {
     let is_name =
         |name: &[u8]| !matches!(name, b"" | b"." | b"..") && name.len() <= LONGEST_NAME && !name.contains(&0);
     path.len() <= LONGEST_PATH

@@ -11,7 +11,6 @@ use rustix::fs::{Mode, OFlags, ResolveFlags};
 use crate::attach::Prepared;
 use crate::lookup;
 use crate::stats::{self, Stats};
-use crate::sys::child::Question;
 use crate::sys::features::{self, Feature};
 use crate::unseen::Unseen;
 use crate::{Error, ErrorKind, Result, Target};
@@ -115,16 +114,7 @@ impl Root {
     /// # Errors
     /// [`ErrorKind::Unresponsive`] when there is no answer in time.
     pub fn stats_within(&self, limit: Duration) -> Result<Stats> {
-        let operation = "ask for the usage of";
-        let question = Question::Usage(self.directory.as_fd());
-        let answer = stats::ask(question, operation, &self.path, &self.directory, limit)?;
-        match answer.error {
-            0 => Ok(Stats::from(answer)),
-            number => {
-                let error = io::Error::from_raw_os_error(number as i32);
-                Err(Error::os(operation, &self.path, error))
-            }
-        }
+        stats::usage_of(&self.path, &self.directory, limit)
     }
 
     fn walk(&self, relative: &Path) -> io::Result<OwnedFd> {

@@ -1,19 +1,21 @@
 //! How full a filesystem is, asked in a way that can't hang the asker.
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::time::Duration;
 
 use rustix::fs::OFlags;
 
+use crate::details::Details;
 use crate::in_flight::{self, Subject};
 use crate::lookup;
-use crate::sys::child::{Answer, Question};
+use crate::sys::child::{self, Answer, Question};
 use crate::{Error, Result};
 
 /// How long [`stats`] waits for a filesystem.
 pub const STATS_TIMEOUT: Duration = Duration::from_secs(5);
+const USAGE: &str = "ask for the usage of";
 
 /// An amount of bytes, or of inodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,7 +40,8 @@ pub struct Stats {
 /// How full the filesystem at an absolute path is; waits [`STATS_TIMEOUT`] at most.
 ///
 /// `statfs(2)` on a filesystem whose daemon or server is dead does not return and can't always be interrupted,
-/// so a child process makes the call, and is killed when the time is over. Of one mount one is asked at a time:
+/// so a child process makes the call, and is killed when the time is over. Only of ext4, XFS and tmpfs, which answer from
+/// memory, it is not needed (Linux 6.13, and without quotas of projects; else they are asked by a child too). Of one mount one is asked at a time:
 /// a second caller waits for its turn, longer than the limit if it must while others are answered, and gets the error
 /// at once while an earlier child can't be ended.
 ///
@@ -65,27 +68,36 @@ pub fn stats(path: impl AsRef<Path>) -> Result<Stats> {
 /// # Errors
 /// As [`stats`].
 pub fn stats_within(path: impl AsRef<Path>, limit: Duration) -> Result<Stats> {
-    let operation = "ask for the usage of";
-    let path = lookup::absolute(operation, path.as_ref())?;
+    let path = lookup::absolute(USAGE, path.as_ref())?;
     let open = lookup::open_path(&path, OFlags::empty());
-    let fd = open.map_err(|error| Error::os(operation, &path, error))?;
-    let answer = ask(Question::Usage(fd.as_fd()), operation, &path, &fd, limit)?;
+    let fd = open.map_err(|error| Error::os(USAGE, &path, error))?;
+    usage_of(&path, &fd, limit)
+}
+
+/// As [`stats`], of the filesystem that a descriptor is open on.
+pub(crate) fn usage_of(path: &Path, fd: &OwnedFd, limit: Duration) -> Result<Stats> {
+    let details = Details::at_once(fd).ok().flatten();
+    let answer = ask(Question::Usage, USAGE, path, fd, details.as_ref(), limit)?;
     match answer.error {
         0 => Ok(Stats::from(answer)),
-        number => Err(Error::os(operation, &path, io::Error::from_raw_os_error(number as i32))),
+        number => Err(Error::os(USAGE, path, io::Error::from_raw_os_error(number as i32))),
     }
 }
 
-/// Asks the filesystem that a descriptor is open on.
-pub(crate) fn ask(
-    question: Question<'_>,
+/// Asks the filesystem that a descriptor is open on: by a child, unless it is known that it answers from memory.
+pub(crate) fn ask<'a>(
+    question: impl FnOnce(BorrowedFd<'a>) -> Question<'a>,
     operation: &'static str,
     path: &Path,
-    fd: &OwnedFd,
+    fd: &'a OwnedFd,
+    details: Option<&Details>,
     limit: Duration,
 ) -> Result<Answer> {
+    if details.is_some_and(Details::answers_from_memory) {
+        return Ok(child::usage_at_once(fd.as_fd()));
+    }
     let mount = lookup::facts(fd).map_err(|error| Error::os(operation, path, error))?.mount;
-    let asked = in_flight::ask(Subject::Usage(mount), question, limit);
+    let asked = in_flight::ask(Subject::Usage(mount), question(fd.as_fd()), limit);
     asked.map(|(answer, _)| answer).map_err(|unanswered| {
         Error::os(operation, path, unanswered).mend("see whether its daemon or server is alive")
     })

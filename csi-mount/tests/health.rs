@@ -14,7 +14,7 @@ use csi_mount::flow::block::{StagePlan, publish, stage};
 use csi_mount::testing::{Feature, PeerNamespace, without_features};
 use csi_mount::{
     Bind, Detach, ErrorKind, Filesystem, LoopDevice, LoopOptions, Mount, MountAttributes, MountHealth,
-    MountOptions, MountUser, Target, Unmount, Unmounted, health, mount_users, unmount,
+    MountOptions, MountUser, Target, Unmount, Unmounted, health, mount_users, stats, unmount,
 };
 use devices::Image;
 use fuse_support::{answer_init, fuse};
@@ -196,5 +196,29 @@ fn a_loop_device_and_a_mount_below_are_named() {
         assert!(error.to_string().contains(&format!("loop device {}", device.path().display())), "{error}");
         device.detach().unwrap();
         unmount(&inner).unwrap();
+    });
+}
+
+/// Of a filesystem that the kernel has in its memory nobody needs a child to ask, and the answers are the same. A thread
+/// whose children are in a namespace that they don't see their parent from gets no answer of a child.
+#[test]
+fn what_answers_from_memory_is_asked_without_a_child() {
+    sandbox(|sandbox| {
+        let (disk, memory) = (target(sandbox, "disk"), target(sandbox, "memory"));
+        let _image = mounted("ext4", &[], &disk);
+        Mount::new("tmpfs", "memory").at(&memory).unwrap();
+        let places = [disk.path(), memory.path()];
+        let ask = |place: &&Path| Ok::<_, csi_mount::Error>((stats(place)?, health(place)?));
+        let by_child = |place| without_features(&[Feature::Statmount], || ask(place));
+        let known = places.each_ref().map(|place| by_child(place).unwrap());
+
+        let without_children = || {
+            nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWPID).unwrap();
+            assert!(places.iter().all(|place| by_child(place).is_err()), "a child could be asked");
+            places.each_ref().map(|place| ask(place).unwrap())
+        };
+        let asked = std::thread::scope(|scope| scope.spawn(without_children).join().unwrap());
+        assert_eq!(asked, known);
+        unmount(&disk).unwrap();
     });
 }

@@ -270,6 +270,68 @@ fn what_can_not_be_bound_is_refused() {
     });
 }
 
+/// What is inside what is told by what the kernel knows of both, and by the way up where that does not suffice: the two agree
+/// for every pair of directories, across mounts and by names that are aliases.
+#[test]
+fn what_is_inside_is_known_at_once_as_by_the_way_up() {
+    sandbox(|sandbox| {
+        let make = |path: &str| fs::create_dir_all(sandbox.join(path)).unwrap();
+        ["a/b/c/d", "a/empty", "other", "alias", "alias of c", "ramfs"].into_iter().for_each(make);
+        let mounted = |fs_type: &str, path: &str| {
+            csi_mount::Mount::new(fs_type, "volume").at(&Target::new(sandbox.join(path)).unwrap()).unwrap();
+        };
+        // A filesystem of its own in the tree, one more in that, and one that does not count its directories.
+        mounted("tmpfs", "a/b/c");
+        ["a/b/c/d/e", "a/b/c/full/of"].into_iter().for_each(make);
+        mounted("tmpfs", "a/b/c/d/e");
+        make("a/b/c/d/e/f");
+        mounted("ramfs", "ramfs");
+        make("ramfs/x/y");
+        let bound = |from: &str, onto: &str| {
+            Bind::new(&sandbox.join(from)).at(&Target::new(sandbox.join(onto)).unwrap()).unwrap();
+        };
+        bound("a/b", "alias");
+        bound("a/b/c/d", "alias of c");
+        let all = [
+            "a",
+            "a/b",
+            "a/b/c",
+            "a/b/c/d",
+            "a/b/c/d/e",
+            "a/b/c/d/e/f",
+            "a/b/c/full",
+            "a/b/c/full/of",
+            "a/empty",
+            "other",
+            "alias/c",
+            "alias of c",
+            "ramfs",
+            "ramfs/x",
+            "ramfs/x/y",
+        ];
+        let mut refused = 0;
+        for (from, onto) in all.iter().flat_map(|from| all.iter().map(move |onto| (*from, *onto))) {
+            let source = sandbox.join(from);
+            let target = Target::new(sandbox.join(onto)).unwrap();
+            // Where something is mounted it is compared with that, and nobody asks what is inside.
+            if matches!(target.state().unwrap(), MountState::Mounted(_)) {
+                continue;
+            }
+            let bind = || match Bind::new(&source).at(&target) {
+                Ok(_) => {
+                    csi_mount::unmount(&target).unwrap();
+                    None
+                }
+                Err(error) => Some(error.to_string()),
+            };
+            let at_once = bind();
+            assert_eq!(at_once, without_features(&[Feature::Statmount], bind), "{from} at {onto}");
+            refused += usize::from(at_once.is_some());
+        }
+        assert!(refused > all.len(), "more than those that are the same directory: {refused}");
+    });
+}
+
 #[test]
 fn nothing_is_left_of_the_private_place() {
     sandbox(|sandbox| {

@@ -145,6 +145,11 @@ fn swap_and_tables_and_containers_are_named() {
         (b"EFI PART", 16 * MIB - 512, "the partition table gpt"),
         (b"\x55\xaa", 510, "the partition table dos"),
         (b"CD001", 32_769, "the filesystem iso9660"),
+        // One uberblock in a ring: of the first label, the second, the third, the last.
+        (b"\x0c\xb1\xba\0\0\0\0\0", 131 << 10, "zfs_member at byte 134144"),
+        (b"\x0c\xb1\xba\0\0\0\0\0", 400 << 10, "zfs_member at byte 409600"),
+        (b"\x0c\xb1\xba\0\0\0\0\0", 16 * MIB - (300 << 10), "zfs_member"),
+        (b"\x0c\xb1\xba\0\0\0\0\0", 16 * MIB - (3 << 10), "zfs_member"),
     ] {
         let image = Image::new(16);
         image.write(offset, magic);
@@ -167,7 +172,7 @@ fn two_things_at_once_are_ambiguous() {
 #[test]
 fn a_device_that_cannot_be_read_is_not_blank() {
     // How much can be read, and the first place of the rest that the prober looks at.
-    for (kept, failing) in [(0, 0), (2, 2 * MIB), (31, 32 * MIB - 384 * 1024)] {
+    for (kept, failing) in [(0, 0), (2, 2 * MIB), (31, 32 * MIB - 128 * 1024)] {
         let image = that_can_fail(32);
         let device = image.open();
         OpenOptions::new().write(true).open(image.file()).unwrap().set_len(kept * MIB).unwrap();

@@ -85,7 +85,7 @@ impl<'d> BlankProof<'d> {
 impl BlockDevice {
     /// Looks at what the device holds.
     ///
-    /// The places where something may have a magic number are read, past the page cache: about 1 MiB at both ends. If none
+    /// The places where something may have a magic number are read, past the page cache: about 400 KiB at both ends. If none
     /// is there, the rest of the first and last 4 MiB is. If they are all zero, so are windows where
     /// filesystems keep spare superblocks, and 256 more spread over the device; a device of up to 128 MiB is read in
     /// full. A signature found is enough to name the device's content; it is [`Blank`](Probe::Blank) only if all was read and all was zero. Data that

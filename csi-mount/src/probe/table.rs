@@ -172,13 +172,16 @@ fn udf(windows: &Windows) -> Option<(&'static Magic, u64)> {
         .map(|place| (&UDF, place))
 }
 
-/// ZFS has a ring of uberblocks in each label; one is enough.
+/// ZFS has a ring of uberblocks in each label; one is enough. The first and the last name it, the two between them tell only
+/// where both of those are lost, and all of the ends was read.
 fn zfs(windows: &Windows) -> Option<(&'static Magic, u64)> {
     static ZFS: Magic = magic("zfs_member", Container, 0, &[]);
     // Two labels at the start and two at the end.
     let end = (windows.size & !(256 * KIB - 1)).saturating_sub(512 * KIB);
+    let is_first_or_last = |label: u64| label == 0 || label == end + 256 * KIB;
     [0, 256 * KIB, end, end + 256 * KIB]
         .into_iter()
+        .filter(|label| is_first_or_last(*label) || windows.reach(label + 128 * KIB))
         .flat_map(|label| (0..128u64).map(move |slot| label + (128 + slot) * KIB))
         .find(|place| {
             windows.has(*place, &[0x0c, 0xb1, 0xba, 0, 0, 0, 0, 0])

@@ -113,6 +113,11 @@ impl Windows {
         found
     }
 
+    /// Whether it was read what is at `offset`.
+    pub(super) fn reach(&self, offset: u64) -> bool {
+        self.parts.iter().any(|part| (part.start..part.start + part.bytes().len() as u64).contains(&offset))
+    }
+
     /// Whether these bytes are at `offset`.
     pub(super) fn has(&self, offset: u64, magic: &[u8]) -> bool {
         self.bytes(offset, magic.len()) == Some(magic)
@@ -142,9 +147,10 @@ impl Windows {
 /// Where the table of magic numbers looks, in parts that do not overlap. A test asks it about each of its places.
 fn named(size: u64) -> Vec<Range<u64>> {
     const KIB: u64 = 1024;
-    // The second label of ZFS ends at 512 KiB, the last two begin as far before the end of the last whole 256 KiB.
-    let tail = (size & !(256 * KIB - 1)).saturating_sub(384 * KIB);
-    let ranges = [0..516 * KIB, MIB..MIB + ALIGN, 2 * MIB..2 * MIB + ALIGN, tail..size];
+    // The ring of ZFS's last label begins 128 KiB before the end of the last whole 256 KiB.
+    let tail = (size & !(256 * KIB - 1)).saturating_sub(128 * KIB);
+    let block = |start: u64| start..start + ALIGN;
+    let ranges = [0..264 * KIB, block(512 * KIB), block(MIB), block(2 * MIB), tail..size];
     let mut end = 0;
     let apart = ranges.map(|range| {
         let start = range.start.max(end);

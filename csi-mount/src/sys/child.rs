@@ -96,6 +96,11 @@ impl Stuck {
     }
 }
 
+/// The answer of a filesystem that gives it from memory: asked here and now.
+pub(crate) fn usage_at_once(fd: BorrowedFd<'_>) -> Answer {
+    Answer { stat_error: stat(fd), ..usage(fd) }
+}
+
 impl Child {
     /// Starts the child, in a process group of its own.
     pub(crate) fn start(question: Question<'_>) -> io::Result<Self> {

@@ -131,17 +131,25 @@ const SUPER_READ_ONLY: u32 = 1;
 pub(crate) struct StatMountBasic {
     pub(crate) id: u64,
     pub(crate) parent: u64,
+    /// By its unique id.
+    pub(crate) unique_parent: u64,
     pub(crate) attributes: u64,
+    pub(crate) device: (u32, u32),
+    /// The number of the filesystem's type, as in `statfs(2)`.
+    pub(crate) magic: u64,
 }
 
 /// Asks about the mount of that unique id. Linux 6.8.
 pub(crate) fn statmount_basic(unique_id: u64) -> io::Result<StatMountBasic> {
     let mut buffer = [0_u64; HEAD / size_of::<u64>()];
-    let head = call_statmount(unique_id, MNT_BASIC, &mut buffer)?;
+    let head = call_statmount(unique_id, SB_BASIC | MNT_BASIC, &mut buffer)?;
     Ok(StatMountBasic {
         id: head.old_id.into(),
         parent: head.old_parent_id.into(),
+        unique_parent: head.parent_id,
         attributes: head.attributes,
+        device: (head.device_major, head.device_minor),
+        magic: head.magic,
     })
 }
 
