@@ -70,6 +70,11 @@ impl Place {
         path
     }
 
+    /// A directory to mount on, at a path as long as a kubelet's.
+    pub fn target(&self) -> PathBuf {
+        self.directory("pods/0f3c3f0e-6c2c-4c8e-9d0a-0123456789ab/volumes/kubernetes.io~csi/pvc/mount")
+    }
+
     /// A path in it.
     pub fn path(&self, name: &str) -> PathBuf {
         self.0.join(name)

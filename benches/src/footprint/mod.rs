@@ -15,7 +15,7 @@ use tonic::transport::{Channel, Endpoint};
 use v1::identity_client::IdentityClient;
 
 use crate::Place;
-use process::Seen;
+use process::{Seen, Work};
 
 /// How much of it to measure.
 #[derive(Debug, Clone, Copy)]
@@ -104,18 +104,29 @@ impl<'r> Running<'r> {
         Seen::of(self.child.id())
     }
 
+    /// What the process does while this is done, and how it is afterwards. Done again if one of its threads ended meanwhile.
+    fn while_doing(&self, mut done: impl FnMut()) -> (Seen, Work) {
+        for _ in 0..10 {
+            let before = self.seen();
+            done();
+            let after = self.seen();
+            if let Some(work) = after.since(&before) {
+                return (after, work);
+            }
+        }
+        panic!("threads of the process come and go");
+    }
+
     /// What it takes, and what it wakes up for, while nobody asks.
     fn idle(&self, time: Duration) -> Value {
         std::thread::sleep(Duration::from_millis(300));
-        let before = self.seen();
-        std::thread::sleep(time);
-        let after = self.seen();
+        let (after, work) = self.while_doing(|| std::thread::sleep(time));
         json!({
             "resident_kib": after.resident_kib,
             "private_kib": after.private_kib,
             "threads": after.threads,
-            "wakeups": after.switches - before.switches,
-            "cpu_us": (after.cpu - before.cpu).as_micros() as u64,
+            "wakeups": work.switches,
+            "cpu_us": work.cpu.as_micros() as u64,
             "seconds": time.as_secs_f64(),
         })
     }

@@ -1,5 +1,7 @@
 //! What /proc tells of a process.
 
+use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -11,9 +13,16 @@ pub(super) struct Seen {
     /// Of that, what is not the file of the program.
     pub(super) private_kib: u64,
     pub(super) threads: u64,
-    /// Context switches of all its threads so far.
+    /// What each of its threads did so far, by the thread's number.
+    work: BTreeMap<OsString, Work>,
+}
+
+/// What a thread did, or all of a process.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Work {
+    /// Context switches.
     pub(super) switches: u64,
-    /// On a processor so far.
+    /// On a processor.
     pub(super) cpu: Duration,
 }
 
@@ -21,23 +30,37 @@ impl Seen {
     pub(super) fn of(pid: u32) -> Self {
         let directory = PathBuf::from(format!("/proc/{pid}"));
         let status = fs::read_to_string(directory.join("status")).expect("it runs");
-        let (mut switches, mut cpu) = (0, 0);
+        let mut work = BTreeMap::new();
         for task in fs::read_dir(directory.join("task")).expect("its threads").flatten() {
             // A thread may go meanwhile.
             let text = |name| fs::read_to_string(task.path().join(name)).unwrap_or_default();
             let status = text("status");
-            switches +=
+            let switches =
                 field(&status, "voluntary_ctxt_switches") + field(&status, "nonvoluntary_ctxt_switches");
-            cpu +=
-                text("schedstat").split(' ').next().and_then(|first| first.parse::<u64>().ok()).unwrap_or(0);
+            let first = text("schedstat").split(' ').next().and_then(|first| first.parse().ok());
+            let cpu = Duration::from_nanos(first.unwrap_or(0));
+            work.insert(task.file_name(), Work { switches, cpu });
         }
         Self {
             resident_kib: field(&status, "VmRSS"),
             private_kib: field(&status, "RssAnon"),
             threads: field(&status, "Threads"),
-            switches,
-            cpu: Duration::from_nanos(cpu),
+            work,
         }
+    }
+
+    /// What the process did since it was seen before. None if a thread has ended meanwhile, which takes along what it did.
+    pub(super) fn since(&self, before: &Self) -> Option<Work> {
+        if before.work.keys().any(|thread| !self.work.contains_key(thread)) {
+            return None;
+        }
+        Some(self.work.iter().fold(Work::default(), |sum, (thread, work)| {
+            let earlier = before.work.get(thread).copied().unwrap_or_default();
+            Work {
+                switches: sum.switches + work.switches.saturating_sub(earlier.switches),
+                cpu: sum.cpu + work.cpu.saturating_sub(earlier.cpu),
+            }
+        }))
     }
 }
 
@@ -57,7 +80,22 @@ mod tests {
             seen.resident_kib >= seen.private_kib && seen.private_kib > 0 && seen.threads > 0,
             "{seen:?}"
         );
-        assert!(seen.switches > 0 && seen.cpu > Duration::ZERO, "{seen:?}");
+        assert_eq!(seen.since(&seen), Some(Work::default()));
+    }
+
+    #[test]
+    fn what_an_ended_thread_did_is_not_forgotten_in_silence() {
+        let work = |switches, micros| Work { switches, cpu: Duration::from_micros(micros) };
+        let seen = |threads: &[(&str, Work)]| Seen {
+            resident_kib: 0,
+            private_kib: 0,
+            threads: 0,
+            work: threads.iter().map(|(thread, work)| ((*thread).into(), *work)).collect(),
+        };
+        let before = seen(&[("1", work(5, 50)), ("2", work(1, 10))]);
+        let more = seen(&[("1", work(6, 70)), ("2", work(1, 10)), ("3", work(2, 2))]);
+        assert_eq!(more.since(&before), Some(work(3, 22)));
+        assert_eq!(seen(&[("1", work(6, 70))]).since(&before), None);
     }
 
     #[test]

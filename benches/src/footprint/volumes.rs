@@ -77,13 +77,11 @@ pub(super) fn publish(running: &Running<'_>) -> Value {
     let times = |times| running.runtime.block_on(publish_and_back(running, &volume_id, times));
     // Threads that it needs are there from then on.
     times(10);
-    let before = running.seen();
-    times(TIMES);
-    let after = running.seen();
+    let (_, work) = running.while_doing(|| times(TIMES));
     let per_pair = |count: u64| count as f64 / f64::from(TIMES);
     json!({
-        "context_switches": per_pair(after.switches - before.switches),
-        "cpu_us": per_pair((after.cpu - before.cpu).as_micros() as u64),
+        "context_switches": per_pair(work.switches),
+        "cpu_us": per_pair(work.cpu.as_micros() as u64),
         "system_calls": counted_calls(running, || times(TIMES)).map(per_pair),
     })
 }

@@ -41,7 +41,7 @@ pub(super) fn binds<'a>(
 
 pub(super) fn read_only(bench: &mut Bench<'_>, mounts: usize) {
     let place = Place::with_mounts(mounts);
-    let (source, target) = (place.directory("volume"), place.directory("target"));
+    let (source, target) = (place.directory("volume"), place.target());
     let (source, target) = (source.as_path(), target.as_path());
     bench.compare([
         Contestant::bare("mount(2) twice", binds(target, || bare_read_only(source, target))),
@@ -65,7 +65,7 @@ pub(super) fn read_only(bench: &mut Bench<'_>, mounts: usize) {
 
 pub(super) fn plain(bench: &mut Bench<'_>, mounts: usize) {
     let place = Place::with_mounts(mounts);
-    let (source, target) = (place.directory("volume"), place.directory("target"));
+    let (source, target) = (place.directory("volume"), place.target());
     let (source, target) = (source.as_path(), target.as_path());
     bench.compare([
         Contestant::bare("mount(2)", binds(target, || bare(source, target, MsFlags::empty()))),
@@ -86,8 +86,7 @@ const BELOW: usize = 10;
 
 pub(super) fn recursive(bench: &mut Bench<'_>, mounts: usize) {
     let place = Place::with_mounts(mounts);
-    let (source, target, inner) =
-        (place.directory("volume"), place.directory("target"), place.directory("inner"));
+    let (source, target, inner) = (place.directory("volume"), place.target(), place.directory("inner"));
     // Private: where a bind of a shared tree is taken off, so is what is mounted below the tree.
     mount(Some("volume"), &source, Some("tmpfs"), MsFlags::empty(), NONE).expect("mount a tmpfs");
     mount(NONE, &source, NONE, MsFlags::MS_PRIVATE, NONE).expect("make it private");
@@ -131,7 +130,7 @@ pub(super) fn recursive(bench: &mut Bench<'_>, mounts: usize) {
 
 pub(super) fn unmount(bench: &mut Bench<'_>, mounts: usize) {
     let place = Place::with_mounts(mounts);
-    let (source, target) = (place.directory("volume"), place.directory("target"));
+    let (source, target) = (place.directory("volume"), place.target());
     let prepare = || place::bind(&source, &target);
     bench.compare([
         Contestant::bare("umount2(2)", each(prepare, |()| place::unmount(&target), |()| ())),

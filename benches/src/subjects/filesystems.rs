@@ -10,7 +10,7 @@ use crate::place::{self, Image, Place};
 use crate::{Bench, Contestant, each, looped, program};
 
 fn mounting(bench: &mut Bench<'_>, place: &Place, fs_type: &'static str, source: &Path) {
-    let target = place.directory("target");
+    let target = place.target();
     let target = target.as_path();
     let bare =
         || mount(Some(source), target, Some(fs_type), MsFlags::empty(), None::<&str>).expect("mount(2)");

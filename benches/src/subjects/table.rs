@@ -14,7 +14,7 @@ use crate::{Bench, Contestant, looped, program};
 /// A place with so many mounts, and one that is asked about: the last in the table, as the newest is.
 fn mounted(mounts: usize) -> (Place, PathBuf) {
     let place = Place::with_mounts(mounts);
-    let target = place.directory("target");
+    let target = place.target();
     place::bind(&place.directory("volume"), &target);
     (place, target)
 }
