@@ -147,6 +147,20 @@ pub(crate) fn c_string(path: &Path) -> io::Result<CString> {
     CString::new(path.as_os_str().as_bytes()).map_err(Into::into)
 }
 
+/// Lets go of children that have gone after all, so that they do not stay as zombies.
+pub(crate) fn collect() {
+    sweep(&mut lanes());
+}
+
+fn sweep(lanes: &mut BTreeMap<Subject, Lane>) {
+    lanes.retain(|_, lane| {
+        if matches!(lane.now, Now::Stuck(stuck) if stuck.is_gone()) {
+            lane.now = Now::Free;
+        }
+        lane.is_in_use()
+    });
+}
+
 fn lanes() -> MutexGuard<'static, BTreeMap<Subject, Lane>> {
     LANES.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -163,12 +177,7 @@ impl Turn {
         let start = Instant::now();
         let mut deadline = start + limit;
         let mut lanes = lanes();
-        lanes.retain(|_, lane| {
-            if matches!(lane.now, Now::Stuck(stuck) if stuck.is_gone()) {
-                lane.now = Now::Free;
-            }
-            lane.is_in_use()
-        });
+        sweep(&mut lanes);
         let mut answers = lanes.get(&subject).map_or(0, |lane| lane.answers);
         loop {
             let lane = lanes.entry(subject.clone()).or_default();

@@ -94,6 +94,7 @@ pub(crate) fn ask<'a>(
     limit: Duration,
 ) -> Result<Answer> {
     if details.is_some_and(Details::answers_from_memory) {
+        in_flight::collect();
         return Ok(child::usage_at_once(fd.as_fd()));
     }
     let mount = lookup::facts(fd).map_err(|error| Error::os(operation, path, error))?.mount;
