@@ -41,6 +41,10 @@ fn serve_as_daemon() {
             std::thread::sleep(Duration::from_millis(500));
             serve("serve", &at);
         }
+        "stage" => {
+            let staging = Target::new(&at).unwrap();
+            stage(&staging, &daemon("late", &staging)).unwrap();
+        }
         mode => serve(mode, &at),
     }
     std::process::exit(0);
@@ -291,6 +295,24 @@ fn while_the_parent_directory_is_locked_no_daemon_is_started() {
         // It is free again, though the daemon runs.
         flock(&parent, FlockOperation::NonBlockingLockExclusive).unwrap();
         drop(parent);
+        unstage(staging).unwrap();
+    });
+}
+
+#[test]
+fn who_was_overtaken_by_another_process_leaves_its_daemon_alone() {
+    in_place(|staging, _| {
+        std::thread::scope(|scope| {
+            let overtaken = scope.spawn(|| stage(staging, &daemon("idle", staging)));
+            eventually("it runs", || !processes(staging).is_empty());
+            let other = Command::new(std::env::current_exe().unwrap());
+            let ended = itself("stage", other, staging.path()).status().unwrap();
+            assert!(ended.success(), "{ended}");
+            let error = overtaken.join().unwrap().unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::ToolFailed, "{error}");
+        });
+        assert_eq!((processes(staging).len(), layers(staging.path())), (1, 1));
+        assert_eq!(stage(staging, &daemon("serve", staging)).unwrap(), Outcome::AlreadyMounted);
         unstage(staging).unwrap();
     });
 }
