@@ -20,7 +20,7 @@ use csi_mount::{
     FormatStep, KernelVersion, MkfsProfile, Mount, MountOptions, MountState, Probe, Rescan, Target, Verdict,
     check, self_check,
 };
-use devices::{Image, MIB, put_node, run};
+use devices::{Image, MIB, put_node, run, that_can_fail};
 
 fn staging(image: &Image) -> Target {
     Target::new(image.directory().join("staging")).unwrap()
@@ -30,7 +30,7 @@ fn staging(image: &Image) -> Target {
 #[test]
 fn a_device_that_cannot_be_read_is_not_formatted() {
     private_mount_namespace(|| {
-        let image = Image::new(32);
+        let image = that_can_fail(32);
         image.write(20 * MIB, b"somebody's");
         fs::OpenOptions::new().write(true).open(image.file()).unwrap().set_len(30 * MIB).unwrap();
         let before = image.content();
