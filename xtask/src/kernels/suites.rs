@@ -122,6 +122,7 @@ const LUKS: Suite = Suite {
         "ecb",
         "xts",
         "aes_generic",
+        "aesni_intel",
         "sha256_generic",
         "null_blk",
     ],

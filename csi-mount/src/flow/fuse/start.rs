@@ -11,7 +11,10 @@ use std::time::{Duration, Instant};
 use super::place_lock::PlaceLock;
 use super::processes::{Processes, Start};
 use super::{FuseDaemon, take_off_lost};
-use crate::{Created, Error, ErrorKind, MountHealth, MountState, Outcome, Result, Target, health_within};
+use crate::{
+    Created, Detach, Error, ErrorKind, MountHealth, MountState, Outcome, Result, Target, Unmount, health,
+    health_within,
+};
 
 const STAGE: &str = "stage";
 /// How long one look at a mount that is coming up may take.
@@ -71,7 +74,7 @@ fn is_staged(staging: &Target) -> Result<bool> {
 fn begin(staging: &Target, daemon: &FuseDaemon, start: &Start) -> Result<Child> {
     Processes::of(staging.path()).kill(staging.path())?;
     // It may have mounted before it was ended.
-    take_off_lost(staging)?;
+    take_off_unserved(staging)?;
     daemon.start(start)
 }
 
@@ -149,12 +152,23 @@ fn accept(staging: &Target) -> Result<()> {
     }
 }
 
+/// Takes off a FUSE mount whose daemon was killed. A killed process counts as ended a moment before the kernel closes its
+/// files; till then its mount does not answer, or says that the connection was aborted, and is not known as lost.
+fn take_off_unserved(staging: &Target) -> Result<()> {
+    accept(staging)?;
+    let is_unwell = matches!(health(staging.path())?, MountHealth::Dead(_) | MountHealth::Unresponsive);
+    if is_unwell && Processes::of(staging.path()).living().is_empty() {
+        Unmount::new().detach(Detach::IfUnresponsive).at(staging)?;
+    }
+    Ok(())
+}
+
 /// Leaves what another process has started meanwhile.
 fn take_back(staging: &Target, own: &Processes, created: Created) {
     let undo = || -> Result<()> {
         let _lock = PlaceLock::take(STAGE, staging, LOOK)?;
         own.kill(staging.path())?;
-        take_off_lost(staging)?;
+        take_off_unserved(staging)?;
         if created == Created::Created && Processes::of(staging.path()).living().is_empty() {
             staging.remove()?;
         }
