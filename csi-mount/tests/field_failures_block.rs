@@ -291,7 +291,8 @@ fn an_interrupted_format_is_begun_anew_but_not_over_what_came_after_it() {
         assert_eq!(image.blocks_that_start_with(b"\x89csi-mount mkfs\n"), 0);
 
         // Somebody wrote to its start: it is kept.
-        let image = Image::new(320);
+        let plan = StagePlan::new(Filesystem::Ext4);
+        let image = Image::new(64);
         interrupt(&image);
         image.write(0, b"somebody's");
         let before = image.content();
@@ -299,7 +300,7 @@ fn an_interrupted_format_is_begun_anew_but_not_over_what_came_after_it() {
         assert_eq!(image.content(), before);
 
         // Somebody's pod had it as a raw device, and wrote where nothing looks like a format.
-        let image = Image::new(320);
+        let image = Image::new(64);
         interrupt(&image);
         let raw = Target::new(image.directory().join("raw")).unwrap();
         csi_mount::flow::block::publish_device(image.path(), &raw, csi_mount::DeviceAccess::ReadWrite)
@@ -310,9 +311,9 @@ fn an_interrupted_format_is_begun_anew_but_not_over_what_came_after_it() {
         assert_eq!(stage(image.path(), &staging(&image), &plan).unwrap_err().kind(), ErrorKind::NotBlank);
 
         // A copy of a whole disk, records and all, inside another disk.
-        let image = Image::new(320);
+        let image = Image::new(32);
         interrupt(&image);
-        let outer = Image::new(400);
+        let outer = Image::new(64);
         outer.write(MIB, &fs::read(image.file()).unwrap());
         assert_eq!(stage(outer.path(), &staging(&outer), &plan).unwrap_err().kind(), ErrorKind::NotBlank);
     });
