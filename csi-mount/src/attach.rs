@@ -10,12 +10,12 @@ use std::path::PathBuf;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use rustix::fs::{FileType, FlockOperation, Mode, OFlags, flock};
-use rustix::io::Errno;
+use rustix::fs::{FileType, Mode, OFlags};
 use rustix::mount::{MoveMountFlags, UnmountFlags, mount_move, move_mount};
 
 use crate::bind::Outcome;
 use crate::details::{Basics, Details};
+use crate::file_lock;
 use crate::lookup;
 use crate::scratch::{self, Scratch};
 use crate::target::Seen;
@@ -153,14 +153,7 @@ fn lock(seen: &Seen) -> Option<OwnedFd> {
         _ => return None,
     };
     let fd = opened.ok()?;
-    let deadline = Instant::now() + LOCKING;
-    while flock(&fd, FlockOperation::NonBlockingLockExclusive) == Err(Errno::WOULDBLOCK) {
-        if Instant::now() > deadline {
-            return None;
-        }
-        sleep(Duration::from_millis(1));
-    }
-    Some(fd)
+    file_lock::take_within(&fd, LOCKING).ok().map(|()| fd)
 }
 
 /// Takes away this mount wherever it is, and nothing else. One that is not mounted (any more) is left, and so is one with

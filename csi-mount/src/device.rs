@@ -5,14 +5,19 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::FileTypeExt as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-use rustix::fs::{FlockOperation, Mode, OFlags};
+use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
+use crate::file_lock;
 use crate::own_descriptors::with_own_descriptors;
 use crate::sys::features::{self, Feature};
 use crate::sys::ioctl;
 use crate::{DeviceNumber, Error, ErrorKind, Result};
+
+/// How long another may have a device's lock: udev has a shared one for the moment in which it looks at a new device.
+const LOCKING: Duration = Duration::from_secs(2);
 
 /// An open block device.
 ///
@@ -204,7 +209,7 @@ impl BlockDevice {
             .map_err(|error| Error::os(OPEN, &self.path, error))?;
         let file = File::from(file);
         self.same(&file)?;
-        match retry::until_free(|| rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive)) {
+        match file_lock::take_within(&file, LOCKING) {
             Ok(()) => Ok(DeviceLock { _file: file, _device: self }),
             Err(Errno::WOULDBLOCK) => {
                 Err(Error::new(ErrorKind::Busy, "lock", "another program has locked the device")
@@ -233,27 +238,6 @@ const OPEN: &str = "open block device";
 
 fn not_a_device(path: &Path, reason: &str) -> Error {
     Error::new(ErrorKind::InvalidInput, OPEN, reason).at(path)
-}
-
-mod retry {
-    use std::time::{Duration, Instant};
-
-    use rustix::io::Errno;
-
-    /// udev holds a shared lock for the moment in which it looks at a new device.
-    const PATIENCE: Duration = Duration::from_secs(2);
-
-    pub(super) fn until_free(mut lock: impl FnMut() -> Result<(), Errno>) -> Result<(), Errno> {
-        let end = Instant::now() + PATIENCE;
-        loop {
-            match lock() {
-                Err(Errno::WOULDBLOCK) if Instant::now() < end => {
-                    std::thread::sleep(Duration::from_millis(20));
-                }
-                other => return other,
-            }
-        }
-    }
 }
 
 #[cfg(test)]

@@ -134,7 +134,12 @@ pub(crate) fn require(
     if !details.is_remote() && !details.is_shut_down && !seen.facts.is_broken() {
         return Ok(());
     }
-    match of(&seen.fd, details, target.path(), STATS_TIMEOUT)? {
+    refuse_unwell(operation, target, of(&seen.fd, details, target.path(), STATS_TIMEOUT)?)
+}
+
+/// Refuses what is mounted and of no use.
+pub(crate) fn refuse_unwell(operation: &'static str, target: &Target, health: MountHealth) -> Result<()> {
+    match health {
         unwell @ (MountHealth::Unresponsive | MountHealth::Dead(_)) => {
             let reason = format!("it is mounted there, but {unwell}");
             Err(Error::new(ErrorKind::Unresponsive, operation, reason).at(target.path()).mend(

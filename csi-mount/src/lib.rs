@@ -73,6 +73,7 @@ mod device_number;
 mod device_wait;
 mod diagnose;
 mod error;
+mod file_lock;
 mod filesystem;
 pub mod flow;
 mod fnv;

@@ -170,7 +170,7 @@ fn the_same_device_with_other_options_is_refused() {
 fn whatever_is_on_the_device_is_kept() {
     type Prepare = fn(&Image);
     let cases: [(Prepare, ErrorKind, &str); 6] = [
-        (|image| image.write(5 * MIB, &[1; 64 << 20]), ErrorKind::NotBlank, "unknown data at byte"),
+        (|image| image.write(5 * MIB, &vec![1; 64 << 20]), ErrorKind::NotBlank, "unknown data at byte"),
         (|image| image.write(320 * MIB - 1, b"x"), ErrorKind::NotBlank, "unknown data at byte 335544319"),
         (|image| image.write(510, &[0x55, 0xaa]), ErrorKind::NotBlank, "partition table dos"),
         (|image| image.write(0, b"LUKS\xba\xbe\0\x02"), ErrorKind::NotBlank, "crypto_LUKS at byte 0"),

@@ -12,6 +12,7 @@ mod stepper;
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use csi_mount::flow::ephemeral::{self, Content, EphemeralPlan};
 use csi_mount::flow::fuse::{self, FuseDaemon};
@@ -37,6 +38,7 @@ fn job(words: &[&str]) -> csi_mount::Result<()> {
         "shared unpublish" => shared::unpublish(&target).map(drop),
         "shared unstage" => shared::unstage(&staging).map(drop),
         "fuse stage" => fuse::stage(&staging, &daemon(staging.path())).map(drop),
+        "fuse stage until it is there" => stage_until_it_is_there(&staging),
         "fuse publish" => fuse::publish(staging.path(), &target, MountAttributes::empty()).map(drop),
         "fuse unpublish" => fuse::unpublish(&target).map(drop),
         "fuse unstage" => fuse::unstage(&staging).map(drop),
@@ -44,6 +46,17 @@ fn job(words: &[&str]) -> csi_mount::Result<()> {
         "ephemeral unpublish" => ephemeral::unpublish(&target).map(drop),
         other => panic!("{other}"),
     }
+}
+
+/// As an orchestrator does it.
+fn stage_until_it_is_there(staging: &Target) -> csi_mount::Result<()> {
+    for _ in 0..20 {
+        if fuse::stage(staging, &daemon(staging.path())).is_ok() {
+            return Ok(());
+        }
+        std::thread::sleep(Duration::from_millis(300));
+    }
+    fuse::stage(staging, &daemon(staging.path())).map(drop)
 }
 
 /// No test: the daemon, when this program is started as one. It outlives who started it.
@@ -291,6 +304,48 @@ fn a_fuse_filesystem() {
     step("fuse unstage", 31, Place::stage_fuse, |place| {
         place.assert_layers(0, 0);
         eventually("the daemon ends", || daemons(&place.staging) == 0);
+    });
+}
+
+/// A stage that was killed between fork and exec has left a daemon that nothing tells from another child.
+#[test]
+fn a_fuse_daemon_that_does_not_run_yet_is_waited_for() {
+    let test = "a_fuse_daemon_that_does_not_run_yet_is_waited_for";
+    do_job(job);
+    on_tmpfs(|base| {
+        let staging = Target::new(base.join("s")).unwrap();
+        let path = staging.path().to_str().unwrap();
+        let job = Job { programs: Programs::LetGo, test, words: &["fuse stage", "", path, path] };
+        std::thread::scope(|scope| {
+            job.kill_before_exec(|| {
+                let repeated = scope.spawn(|| job.run());
+                std::thread::sleep(Duration::from_millis(500));
+                assert!(!repeated.is_finished(), "it was not waited for");
+            });
+        });
+        assert_eq!((daemons(&staging), layers(staging.path())), (1, 1));
+        assert_eq!(health(staging.path()).unwrap(), MountHealth::Healthy);
+        fuse::unstage(&staging).unwrap();
+    });
+}
+
+/// As when a driver is replaced while its predecessor is still at work.
+#[test]
+fn processes_that_stage_one_fuse_filesystem_come_to_one_daemon() {
+    let test = "processes_that_stage_one_fuse_filesystem_come_to_one_daemon";
+    do_job(job);
+    on_tmpfs(|base| {
+        for round in 0..3 {
+            let staging = Target::new(base.join(round.to_string())).unwrap();
+            let path = staging.path().to_str().unwrap();
+            let words = ["fuse stage until it is there", "", path, path];
+            let stage = || Job { programs: Programs::LetGo, test, words: &words }.run();
+            std::thread::scope(|scope| (0..4).for_each(|_| _ = scope.spawn(stage)));
+            assert_eq!((daemons(&staging), layers(staging.path())), (1, 1));
+            assert_eq!(health(staging.path()).unwrap(), MountHealth::Healthy);
+            fuse::unstage(&staging).unwrap();
+            assert_eq!((daemons(&staging), layers(staging.path())), (0, 0));
+        }
     });
 }
 

@@ -20,7 +20,7 @@ use csi_mount::{
     FormatStep, KernelVersion, MkfsProfile, Mount, MountOptions, MountState, Probe, Rescan, Target, Verdict,
     check, self_check,
 };
-use devices::{Image, MIB, put_node, run};
+use devices::{Image, MIB, put_node, run, that_can_fail};
 
 fn staging(image: &Image) -> Target {
     Target::new(image.directory().join("staging")).unwrap()
@@ -30,7 +30,7 @@ fn staging(image: &Image) -> Target {
 #[test]
 fn a_device_that_cannot_be_read_is_not_formatted() {
     private_mount_namespace(|| {
-        let image = Image::new(32);
+        let image = that_can_fail(32);
         image.write(20 * MIB, b"somebody's");
         fs::OpenOptions::new().write(true).open(image.file()).unwrap().set_len(30 * MIB).unwrap();
         let before = image.content();
@@ -291,7 +291,8 @@ fn an_interrupted_format_is_begun_anew_but_not_over_what_came_after_it() {
         assert_eq!(image.blocks_that_start_with(b"\x89csi-mount mkfs\n"), 0);
 
         // Somebody wrote to its start: it is kept.
-        let image = Image::new(320);
+        let plan = StagePlan::new(Filesystem::Ext4);
+        let image = Image::new(64);
         interrupt(&image);
         image.write(0, b"somebody's");
         let before = image.content();
@@ -299,7 +300,7 @@ fn an_interrupted_format_is_begun_anew_but_not_over_what_came_after_it() {
         assert_eq!(image.content(), before);
 
         // Somebody's pod had it as a raw device, and wrote where nothing looks like a format.
-        let image = Image::new(320);
+        let image = Image::new(64);
         interrupt(&image);
         let raw = Target::new(image.directory().join("raw")).unwrap();
         csi_mount::flow::block::publish_device(image.path(), &raw, csi_mount::DeviceAccess::ReadWrite)
@@ -310,9 +311,9 @@ fn an_interrupted_format_is_begun_anew_but_not_over_what_came_after_it() {
         assert_eq!(stage(image.path(), &staging(&image), &plan).unwrap_err().kind(), ErrorKind::NotBlank);
 
         // A copy of a whole disk, records and all, inside another disk.
-        let image = Image::new(320);
+        let image = Image::new(32);
         interrupt(&image);
-        let outer = Image::new(400);
+        let outer = Image::new(64);
         outer.write(MIB, &fs::read(image.file()).unwrap());
         assert_eq!(stage(outer.path(), &staging(&outer), &plan).unwrap_err().kind(), ErrorKind::NotBlank);
     });

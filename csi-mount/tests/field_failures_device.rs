@@ -1,6 +1,7 @@
 //! What users of block volumes met elsewhere, beside what is in `field_failures_block.rs`.
 
 mod devices;
+mod measure;
 mod mount_support;
 
 use std::collections::BTreeSet;
@@ -13,6 +14,7 @@ use csi_mount::{
     ErrorKind, Filesystem, MountAttributes, MountOptions, MountState, Removed, Target, Unmounted,
 };
 use devices::Image;
+use measure::rounds;
 use mount_support::{sandbox, target};
 
 /// kubernetes/kubernetes#140681: after a hard reboot the mounts are gone, the orchestrator's files are not, and
@@ -83,7 +85,7 @@ fn the_value_of_a_mount_option_is_on_no_command_line() {
                 }
                 (seen, scans)
             });
-            for _ in 0..10 {
+            for _ in 0..rounds(10) {
                 let image = Image::new(64);
                 // With mkfs, and then with what is there.
                 for _ in 0..2 {

@@ -1,6 +1,7 @@
 //! A volume of known content: there from its first moment, exchanged as one, never stacked, gone at the end.
 
 mod flow_support;
+mod measure;
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -11,6 +12,7 @@ use csi_mount::flow::ephemeral::{Change, Content, EphemeralPlan, publish, unpubl
 use csi_mount::testing::{Feature, without_features};
 use csi_mount::{ErrorKind, KernelVersion, Mount, MountAttributes, MountState, Removed, Target, mount_state};
 use flow_support::{layers, mount_count, on_tmpfs};
+use measure::rounds;
 
 fn plan() -> EphemeralPlan {
     EphemeralPlan::new("v1").attributes(MountAttributes::RDONLY)
@@ -122,13 +124,13 @@ fn a_reader_never_sees_a_mixture() {
                     reads.fetch_add(1, Ordering::Relaxed);
                 }
             });
-            for number in 1..=500 {
+            for number in 1..=u64::from(rounds(500)) {
                 publish(&target, &version(number), &plan()).unwrap();
             }
             is_over.store(true, Ordering::Relaxed);
             reader.join().unwrap();
         });
-        println!("500 versions, {} reads, none of them mixed", reads.load(Ordering::Relaxed));
+        println!("{} versions, {} reads, none of them mixed", rounds(500), reads.load(Ordering::Relaxed));
         assert!(reads.load(Ordering::Relaxed) > 0);
     });
 }

@@ -8,15 +8,17 @@ use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use csi_mount::flow::fuse::{FuseDaemon, is_lost, publish, stage, unpublish, unstage, unstage_within};
 use csi_mount::{
-    ErrorKind, Mount, MountAttributes, MountHealth, MountOptions, Outcome, Removed, Target, health, stats,
+    ErrorKind, Mount, MountAttributes, MountHealth, MountOptions, Outcome, Removed, STATS_TIMEOUT, Target,
+    health, stats,
 };
 use flow_support::{eventually, layers, mount_count, on_tmpfs};
 use fuse_support::answer_init;
+use rustix::fs::{FlockOperation, flock};
 
 const MODE: &str = "FLOW_FUSE_TEST_MODE";
 const AT: &str = "FLOW_FUSE_TEST_AT";
@@ -34,6 +36,14 @@ fn serve_as_daemon() {
             let child = itself("serve", Command::new(std::env::current_exe().unwrap()), &at).spawn().unwrap();
             // It is to outlive this process, which ends here.
             std::mem::forget(child);
+        }
+        "late" => {
+            std::thread::sleep(Duration::from_millis(500));
+            serve("serve", &at);
+        }
+        "stage" => {
+            let staging = Target::new(&at).unwrap();
+            stage(&staging, &daemon("late", &staging)).unwrap();
         }
         mode => serve(mode, &at),
     }
@@ -55,11 +65,17 @@ fn serve(mode: &str, at: &Path) {
     let options = MountOptions::parse(["rootmode=40000", "user_id=0", "group_id=0"]).unwrap();
     let options = options.with_option("fd", &device.as_raw_fd().to_string()).unwrap();
     Mount::new("fuse", &name).options(&options).at(&Target::new(at).unwrap()).unwrap();
+    if mode == "held" {
+        // Bears no mark, and keeps the connection for a moment longer.
+        let other = device.try_clone().unwrap();
+        let mut holder = Command::new("sleep");
+        drop(holder.arg("3").env_clear().stdin(other).stdout(Stdio::null()).stderr(Stdio::null()).spawn());
+    }
     answer_init(&device);
     let mut request = [0; 8192];
     while device.read(&mut request).is_ok() {
         let opcode = u32::from_ne_bytes(request[4..8].try_into().unwrap());
-        if mode == "silent" || opcode == 36 {
+        if matches!(mode, "silent" | "held") || opcode == 36 {
             continue;
         }
         // ENOSYS for all but GETATTR and STATFS.
@@ -237,7 +253,8 @@ fn a_daemon_that_does_not_come_up_leaves_nothing() {
         assert!(error.to_string().contains("exit status: 3"), "{error}");
         let error = stage(staging, &daemon("leave", staging)).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::ToolFailed, "{error}");
-        for mode in ["idle", "silent"] {
+        // The last one's mount does not answer for a while after it was killed, as where a machine is slow.
+        for mode in ["idle", "silent", "held"] {
             let late = daemon(mode, staging).ready_within(Duration::from_millis(1500));
             let error = stage(staging, &late).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Unresponsive, "{mode}: {error}");
@@ -260,6 +277,82 @@ fn what_an_interrupted_stage_left_is_ended() {
         assert_eq!(stage(staging, &daemon("serve", staging)).unwrap(), Outcome::Mounted);
         assert!(!left.wait().unwrap().success(), "killed");
         assert_eq!(processes(staging).len(), 1);
+        unstage(staging).unwrap();
+    });
+}
+
+/// As by a child of a killed stage, which has it until it runs the daemon.
+#[test]
+fn while_the_parent_directory_is_locked_no_daemon_is_started() {
+    in_place(|staging, _| {
+        let parent = File::open(staging.path().parent().unwrap()).unwrap();
+        flock(&parent, FlockOperation::LockExclusive).unwrap();
+        let hurried = daemon("serve", staging).ready_within(Duration::from_millis(200));
+        let error = stage(staging, &hurried).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Busy, "{error}");
+        assert!(error.to_string().contains("parent directory locked"), "{error}");
+        assert!(!staging.path().exists() && processes(staging).is_empty());
+        std::thread::scope(|scope| {
+            let patient = scope.spawn(|| stage(staging, &daemon("serve", staging)));
+            std::thread::sleep(Duration::from_millis(100));
+            assert!(!patient.is_finished() && processes(staging).is_empty());
+            flock(&parent, FlockOperation::Unlock).unwrap();
+            assert_eq!(patient.join().unwrap().unwrap(), Outcome::Mounted);
+        });
+        // It is free again, though the daemon runs.
+        flock(&parent, FlockOperation::NonBlockingLockExclusive).unwrap();
+        drop(parent);
+        unstage(staging).unwrap();
+    });
+}
+
+#[test]
+fn who_was_overtaken_by_another_process_leaves_its_daemon_alone() {
+    in_place(|staging, _| {
+        std::thread::scope(|scope| {
+            let overtaken = scope.spawn(|| stage(staging, &daemon("idle", staging)));
+            eventually("it runs", || !processes(staging).is_empty());
+            let other = Command::new(std::env::current_exe().unwrap());
+            let ended = itself("stage", other, staging.path()).status().unwrap();
+            assert!(ended.success(), "{ended}");
+            let error = overtaken.join().unwrap().unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::ToolFailed, "{error}");
+        });
+        assert_eq!((processes(staging).len(), layers(staging.path())), (1, 1));
+        assert_eq!(stage(staging, &daemon("serve", staging)).unwrap(), Outcome::AlreadyMounted);
+        unstage(staging).unwrap();
+    });
+}
+
+/// Of a stage that was killed: it may come to mount only when it is unstaged.
+#[test]
+fn a_daemon_that_mounts_while_it_is_waited_for_leaves_no_mount() {
+    in_place(|staging, _| {
+        staging.create_dir().unwrap();
+        let command = Command::new(std::env::current_exe().unwrap());
+        let mut left = itself("late", command, staging.path())
+            .env("CSI_MOUNT_FUSE_AT", staging.path())
+            .stdin(Stdio::null())
+            .spawn()
+            .unwrap();
+        eventually("it runs", || !processes(staging).is_empty());
+        assert_eq!(layers(staging.path()), 0);
+        unstage_within(staging, Duration::from_secs(2)).unwrap();
+        assert_eq!(layers(staging.path()), 0);
+        assert!(!left.wait().unwrap().success(), "killed");
+    });
+}
+
+#[test]
+fn a_mount_that_does_not_answer_is_asked_once() {
+    in_place(|staging, _| {
+        staging.create_dir().unwrap();
+        let device = fuse_support::fuse(staging);
+        answer_init(&device);
+        let refused = || stage(staging, &daemon("serve", staging)).unwrap_err();
+        let error = fuse_support::bounded(2 * STATS_TIMEOUT, refused);
+        assert_eq!(error.kind(), ErrorKind::Unresponsive, "{error}");
+        drop(device);
         unstage(staging).unwrap();
     });
 }

@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use csi_mount::flow::shared::{SharedSource, publish, publish_directly, stage, unpublish, unstage};
 use csi_mount::{
-    ErrorKind, MountAttributes, MountHealth, MountOptions, MountState, Outcome, Removed, Target, Unmounted,
-    health, mount_state, stats,
+    ErrorKind, MountAttributes, MountHealth, MountOptions, MountState, Outcome, Removed, STATS_TIMEOUT,
+    Target, Unmounted, health, mount_state, stats,
 };
 use devices::{Image, run};
 use flow_support::{layers, mount_count, on_tmpfs};
@@ -206,6 +206,21 @@ fn a_target_of_a_lost_mount_is_bound_anew() {
         let published = bounded(PATIENT, || publish(staging.path(), &one, MountAttributes::empty()));
         assert_eq!(published.unwrap(), Outcome::Mounted);
         assert_eq!((layers(one.path()), health(one.path()).unwrap()), (1, MountHealth::Healthy));
+    });
+}
+
+#[test]
+fn a_server_that_hangs_is_asked_once() {
+    on_tmpfs(|place| {
+        let staging = target(place, "staging");
+        staging.create_dir().unwrap();
+        let device = fuse(&staging);
+        answer_init(&device);
+        let source = SharedSource::new("fuse", "silent");
+        let error = bounded(2 * STATS_TIMEOUT, || stage(&staging, &source)).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unresponsive, "{error}");
+        drop(device);
+        unstage(&staging).unwrap();
     });
 }
 

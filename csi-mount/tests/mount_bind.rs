@@ -1,5 +1,6 @@
 //! Binds keep their attributes wherever they are seen, are made once, and never of the wrong thing.
 
+mod measure;
 mod mount_support;
 
 use std::fs;
@@ -11,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use csi_mount::testing::{Feature, PeerNamespace, without_features};
 use csi_mount::{Bind, ErrorKind, MountAttributes, MountState, Outcome, Target, mounts};
+use measure::rounds;
 use mount_support::{layers, sandbox, source, target, unmount_watched, write_error};
 use nix::libc;
 
@@ -77,7 +79,6 @@ fn every_attribute_is_received() {
 
 #[test]
 fn nobody_ever_sees_the_target_without_its_attributes() {
-    const ROUNDS: u32 = 200;
     for kernel in KERNELS {
         sandbox(|sandbox| {
             let (source, target) = (source(sandbox, "source"), target(sandbox, "target"));
@@ -102,7 +103,7 @@ fn nobody_ever_sees_the_target_without_its_attributes() {
                 Ok(())
             });
             without_features(kernel, || {
-                for _ in 0..ROUNDS {
+                for _ in 0..rounds(200) {
                     let seen = refused.load(Ordering::Relaxed);
                     Bind::new(&source).attributes(MountAttributes::RDONLY).at(&target).unwrap();
                     // Until the watcher has met this very mount, or has ended with its finding.

@@ -67,6 +67,7 @@ fn main() -> ExitCode {
         ["test", "--kernels", rest @ ..] if rest.len() < 3 => {
             let choice = match rest.first() {
                 None | Some(&"all") => kernels::Choice::All,
+                Some(&"ends") => kernels::Choice::Ends,
                 Some(name) => kernels::Choice::Named(name),
             };
             kernels::run(&root, &choice, rest.get(1).unwrap_or(&"")).map(drop)

@@ -4,26 +4,23 @@ use std::path::Path;
 
 use nix::libc;
 
-use crate::{
-    Detach, Error, ErrorKind, MountAttributes, MountHealth, Result, Target, Unmount, Unmounted, health,
-};
+use crate::{Detach, Error, ErrorKind, MountAttributes, MountHealth, Result, Target, Unmount, health};
 
 /// Takes off what is mounted at the target if its filesystem will never work again: the daemon is gone, or the server
 /// says that it no longer has what was mounted. One that merely does not answer is left, for it may be back any moment,
-/// with what was written to it.
-pub(super) fn take_off_lost(target: &Target) -> Result<Option<Unmounted>> {
+/// with what was written to it. Gives the health of what was found.
+pub(super) fn take_off_lost(target: &Target) -> Result<MountHealth> {
     take_off_if(target, |number| matches!(number, libc::ENOTCONN | libc::ESTALE))
 }
 
 /// As [`take_off_lost`], of the error numbers for which that is so.
-pub(super) fn take_off_if(target: &Target, is_lost: impl Fn(i32) -> bool) -> Result<Option<Unmounted>> {
-    match health(target.path())? {
-        MountHealth::Dead(number) if is_lost(number) => {
-            tracing::warn!(target = %target.path().display(), "a mount whose server is gone is taken off");
-            Unmount::new().detach(Detach::IfUnresponsive).at(target).map(Some)
-        }
-        _ => Ok(None),
+pub(super) fn take_off_if(target: &Target, is_lost: impl Fn(i32) -> bool) -> Result<MountHealth> {
+    let found = health(target.path())?;
+    if matches!(found, MountHealth::Dead(number) if is_lost(number)) {
+        tracing::warn!(target = %target.path().display(), "a mount whose server is gone is taken off");
+        Unmount::new().detach(Detach::IfUnresponsive).at(target)?;
     }
+    Ok(found)
 }
 
 /// What is staged has to work before a workload gets it: read, and written to where these attributes allow that.

@@ -6,11 +6,12 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use rustix::fs::{FlockOperation, Mode, OFlags};
+use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
 use super::node::Node;
 use super::{LoopDevice, LoopLifetime, LoopOptions, PATIENCE, TICK};
+use crate::file_lock;
 use crate::sys::features::{self, Feature};
 use crate::sys::ioctl::{self, LoopInfo};
 use crate::{DeviceAccess, Error, ErrorKind, Result};
@@ -109,16 +110,12 @@ fn wait_for_node(path: &Path, access: DeviceAccess) -> Result<Node> {
 /// Holds the lock of a backing file until the file returned is closed.
 pub(super) fn lock(backing: &Path) -> Result<File> {
     let file = File::open(backing).map_err(|error| Error::os(ATTACH, backing, error))?;
-    let end = Instant::now() + PATIENCE;
-    loop {
-        match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => return Ok(file),
-            Err(Errno::WOULDBLOCK | Errno::INTR) if Instant::now() < end => std::thread::sleep(TICK),
-            Err(Errno::WOULDBLOCK) => {
-                let reason = "another program has locked the file";
-                return Err(Error::new(ErrorKind::Busy, ATTACH, reason).at(backing));
-            }
-            Err(error) => return Err(Error::os(ATTACH, backing, error)),
+    match file_lock::take_within(&file, PATIENCE) {
+        Ok(()) => Ok(file),
+        Err(Errno::WOULDBLOCK) => {
+            let reason = "another program has locked the file";
+            Err(Error::new(ErrorKind::Busy, ATTACH, reason).at(backing))
         }
+        Err(error) => Err(Error::os(ATTACH, backing, error)),
     }
 }

@@ -131,9 +131,9 @@ impl Job<'_> {
         assert!(child.wait().unwrap().success(), "{:?}: {text}", self.words);
     }
 
-    /// Kills it before its system call of this number, counted over it and all that it starts.
-    pub(crate) fn kill_before(&self, call: u64) -> End {
-        let (mut child, thread, mut errors) = self.start();
+    /// As [`start`](Self::start), and goes on from its first system call as this thread says.
+    fn start_traced(&self) -> (Child, Pid, Pid, BufReader<ChildStderr>) {
+        let (mut child, thread, errors) = self.start();
         let process = Pid::from_raw(child.id().try_into().unwrap());
         let options = Options::PTRACE_O_TRACESYSGOOD
             | Options::PTRACE_O_TRACEFORK
@@ -144,6 +144,32 @@ impl Job<'_> {
         ptrace::seize(thread, options).unwrap();
         ptrace::interrupt(thread).unwrap();
         child.stdin.as_mut().unwrap().write_all(b"\n").unwrap();
+        (child, process, thread, errors)
+    }
+
+    /// Kills it when a child of its is about to run a program, which the child comes to after `meanwhile`.
+    pub(crate) fn kill_before_exec(&self, meanwhile: impl FnOnce()) {
+        let (_child, process, thread, _errors) = self.start_traced();
+        let mut meanwhile = Some(meanwhile);
+        let flags = WaitPidFlag::__WALL | WaitPidFlag::__WNOTHREAD;
+        while let Ok(status) = waitpid(None, Some(flags)) {
+            match status {
+                WaitStatus::PtraceSyscall(pid) if pid != thread && is_in_exec(pid) => {
+                    kill(process, Signal::SIGKILL).unwrap();
+                    meanwhile.take().expect("one child runs a program")();
+                    ptrace::detach(pid, None).unwrap();
+                }
+                WaitStatus::PtraceSyscall(pid) | WaitStatus::PtraceEvent(pid, ..) => go_on(pid, None),
+                WaitStatus::Stopped(pid, signal) => go_on(pid, Some(signal)),
+                _ => {}
+            }
+        }
+        assert!(meanwhile.is_none(), "it starts no program");
+    }
+
+    /// Kills it before its system call of this number, counted over it and all that it starts.
+    pub(crate) fn kill_before(&self, call: u64) -> End {
+        let (mut child, process, thread, mut errors) = self.start_traced();
         let end = trace(process, thread, call, self.programs);
         // Reaped above, which this value does not know.
         drop(child.stdin.take());
@@ -190,6 +216,12 @@ fn trace(process: Pid, thread: Pid, call: u64, programs: Programs) -> End {
             _ => {}
         }
     }
+}
+
+/// Of one that is stopped in a system call.
+fn is_in_exec(pid: Pid) -> bool {
+    let call = std::fs::read_to_string(format!("/proc/{pid}/syscall")).unwrap_or_default();
+    call.split(' ').next() == Some(&nix::libc::SYS_execve.to_string())
 }
 
 fn go_on(pid: Pid, signal: Option<Signal>) {

@@ -122,6 +122,7 @@ const LUKS: Suite = Suite {
         "ecb",
         "xts",
         "aes_generic",
+        "aesni_intel",
         "sha256_generic",
         "null_blk",
     ],
@@ -172,6 +173,7 @@ pub(crate) const SUITES: &[Suite] = &[
     Suite { test: "lib", only: "needs_root::", ..MOUNT },
     Suite {
         test: "mount_bind",
+        env: &[("CSI_TEST_ROUNDS", "30")],
         skip: &[Skip {
             test: "the_mounts_below_come_along_when_asked",
             from: Version::new(5, 10),
@@ -220,6 +222,7 @@ pub(crate) const SUITES: &[Suite] = &[
     Suite { test: "remove_tree", ..MOUNT },
     Suite {
         test: "group",
+        env: &[("CSI_TEST_ROUNDS", "60")],
         skip: &[Skip {
             test: "a_bind_shows_files_as_a_groups_and_the_disk_keeps_its_own",
             from: Version::new(5, 10),
@@ -241,13 +244,13 @@ pub(crate) const SUITES: &[Suite] = &[
     },
     Suite { test: "copy_tree", ..DEVICES },
     Suite { test: "luks_flow", ..LUKS },
-    Suite { test: "luks_crash", env: &[("CSI_CRASH_POINTS", "5")], ..LUKS },
+    Suite { test: "luks_crash", seconds: 300, env: &[("CSI_CRASH_POINTS", "5")], ..LUKS },
     Suite { test: "field_failures_mount", ..DEVICES },
-    Suite { test: "field_failures_device", ..DEVICES },
+    Suite { test: "field_failures_device", env: &[("CSI_TEST_ROUNDS", "2")], ..DEVICES },
     Suite { test: "field_failures_block", ..DEVICES },
     Suite { test: "flow_shared", ..FLOWS },
     Suite { test: "flow_fuse", ..FLOWS },
-    Suite { test: "flow_ephemeral", ..FLOWS },
+    Suite { test: "flow_ephemeral", env: &[("CSI_TEST_ROUNDS", "100")], ..FLOWS },
     Suite { test: "endurance", env: &[("CSI_TEST_ROUNDS", "200")], ..MOUNT },
     Suite {
         test: "crash",

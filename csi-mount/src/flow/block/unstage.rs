@@ -4,8 +4,11 @@ use std::path::Path;
 
 use super::encrypted::mapping_of;
 use super::{device_under, is_free_soon};
-use crate::details::Details;
-use crate::{BlockDevice, Error, ErrorKind, MountState, Result, Target, Unmounted, mounts, unmount};
+use crate::details::{self, Details};
+use crate::mapping::Mapping;
+use crate::{
+    BlockDevice, Error, ErrorKind, MountEntry, MountState, Result, Target, Unmounted, mounts, unmount,
+};
 
 const UNSTAGE: &str = "unstage";
 
@@ -21,7 +24,8 @@ const UNSTAGE: &str = "unstage";
 /// # Errors
 ///
 /// [`Busy`](ErrorKind::Busy) if the staged filesystem is in use, or still mounted elsewhere: the message lists where,
-/// or says that it is another mount namespace. [`WrongDevice`](ErrorKind::WrongDevice) if another device than the
+/// or says that it is another mount namespace; or if the device inside an encrypted one is still published raw.
+/// [`WrongDevice`](ErrorKind::WrongDevice) if another device than the
 /// given one is mounted there; it stays mounted.
 pub fn unstage(staging: &Target, device: Option<&Path>) -> Result<Unmounted> {
     let known = device.map(open_if_there).transpose()?.flatten();
@@ -41,6 +45,7 @@ pub fn unstage(staging: &Target, device: Option<&Path>) -> Result<Unmounted> {
         return Err(Error::new(ErrorKind::WrongDevice, UNSTAGE, reason).at(staging.path()));
     }
     if let Some(mapping) = &mapping {
+        refuse_published(mapping, staging)?;
         mapping.go_on()?;
     }
     let unmounted = unmount(staging)?;
@@ -56,6 +61,27 @@ pub fn unstage(staging: &Target, device: Option<&Path>) -> Result<Unmounted> {
         Some(device) if !is_free(&device)? => Err(still_in_use(&device, staging)),
         _ => Ok(unmounted),
     }
+}
+
+/// A node of the device inside that is bound somewhere keeps nothing open. Left there, it would be the node of whatever volume
+/// gets the number next.
+fn refuse_published(mapping: &Mapping, staging: &Target) -> Result<()> {
+    let is_node = |entry: &MountEntry| -> Result<bool> {
+        if entry.root == Path::new("/") || details::is_remote(&entry.fs_type) {
+            return Ok(false);
+        }
+        let facts = Target::new(&entry.mount_point)?.facts(UNSTAGE)?;
+        Ok(facts.is_some_and(|facts| facts.node == mapping.number()))
+    };
+    for entry in mounts()? {
+        // What can't be looked at is no place where this crate has published it.
+        if is_node(&entry).unwrap_or(false) {
+            let reason = format!("its device is still published at {}", entry.mount_point.display());
+            let error = Error::new(ErrorKind::Busy, UNSTAGE, reason).at(staging.path());
+            return Err(error.mend("unpublish it first"));
+        }
+    }
+    Ok(())
 }
 
 fn is_free(device: &BlockDevice) -> Result<bool> {

@@ -7,17 +7,17 @@ use std::io::{Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rustix::fs::{
-    AtFlags, Dir, FileType, FlockOperation, Gid, Mode, OFlags, fchmod, fchown, flock, fstat, mkdirat, openat,
-    readlinkat, renameat, symlinkat, unlinkat,
+    AtFlags, Dir, FileType, Gid, Mode, OFlags, fchmod, fchown, fstat, mkdirat, openat, readlinkat, renameat,
+    symlinkat, unlinkat,
 };
 use rustix::io::Errno;
 
 use super::Content;
 use super::content;
-use crate::{Error, ErrorKind, Result, Target};
+use crate::{Error, ErrorKind, Result, Target, file_lock};
 
 const WRITE: &str = "write the content of";
 /// The link to the version that counts, and the name of its successor.
@@ -67,19 +67,13 @@ pub(super) fn write(root: impl AsFd, path: &Path, content: &Content, group: Opti
 
 /// One writer at a time. A workload can take this lock, too, so it is not waited for without end.
 fn lock(root: &OwnedFd, path: &Path) -> Result<()> {
-    let deadline = Instant::now() + LOCKING;
-    loop {
-        match flock(root, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => return Ok(()),
-            Err(Errno::WOULDBLOCK) if Instant::now() < deadline => {
-                std::thread::sleep(Duration::from_millis(5));
-            }
-            Err(Errno::WOULDBLOCK) => {
-                let reason = format!("somebody else keeps its directory locked for more than {LOCKING:?}");
-                return Err(Error::new(ErrorKind::Busy, WRITE, reason).at(path));
-            }
-            Err(error) => return Err(Error::os(WRITE, path, error)),
+    match file_lock::take_within(root, LOCKING) {
+        Ok(()) => Ok(()),
+        Err(Errno::WOULDBLOCK) => {
+            let reason = format!("somebody else keeps its directory locked for more than {LOCKING:?}");
+            Err(Error::new(ErrorKind::Busy, WRITE, reason).at(path))
         }
+        Err(error) => Err(Error::os(WRITE, path, error)),
     }
 }
 

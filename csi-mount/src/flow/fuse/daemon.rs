@@ -1,6 +1,6 @@
 //! Which program serves a filesystem, and how it is started.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::fmt;
 use std::io::{self, Write};
 use std::os::unix::process::CommandExt as _;
@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use rustix::fs::{OFlags, fcntl_setfl};
 
-use super::processes::MARK;
+use super::processes::Start;
 use crate::{Error, ErrorKind, Result};
 
 const START: &str = "start the daemon";
@@ -83,12 +83,14 @@ impl FuseDaemon {
         self
     }
 
-    /// Starts it, to mount at this path.
-    pub(super) fn start(&self, path: &Path) -> Result<Child> {
-        let mut command = self.command(path);
+    /// Starts it, to mount at the place of this start.
+    ///
+    /// Invariant: it returns when the child runs the program, with nothing left of what is closed then.
+    pub(super) fn start(&self, start: &Start) -> Result<Child> {
+        let mut command = self.command(start);
         let failed = |error| Error::os(START, Path::new(&self.program), error);
         command.stdin(self.input()?).process_group(0).current_dir("/");
-        tracing::info!(daemon = ?self, at = %path.display(), "start a FUSE daemon");
+        tracing::info!(daemon = ?self, at = %start.place().display(), "start a FUSE daemon");
         command.spawn().map_err(|error| match error.kind() {
             io::ErrorKind::NotFound => failed(error)
                 .as_kind(ErrorKind::MissingTool)
@@ -97,20 +99,26 @@ impl FuseDaemon {
         })
     }
 
-    fn command(&self, path: &Path) -> Command {
-        // By `env`, because a launcher need not pass the environment on.
-        let mut mark = OsString::from(MARK);
-        mark.push("=");
-        mark.push(path);
-        let by_launcher = self.launcher.iter().cloned().chain(["env".into(), mark]);
-        let prefix: Vec<OsString> = if self.launcher.is_empty() { Vec::new() } else { by_launcher.collect() };
-        let mut words = prefix.iter().chain([&self.program]).chain(&self.arguments);
-        let mut command = Command::new(words.next().map_or(OsStr::new(""), |word| word));
-        command.args(words).env_clear();
+    fn command(&self, start: &Start) -> Command {
+        let marks = start.processes().marks();
+        let mut command = if self.launcher.is_empty() {
+            Command::new(&self.program)
+        } else {
+            let mut command = Command::new(&self.launcher[0]);
+            // By `env`, because a launcher need not pass the environment on.
+            command
+                .args(&self.launcher[1..])
+                .arg("env")
+                .args(marks.iter().map(assignment))
+                .arg(&self.program);
+            command
+        };
+        command.args(&self.arguments).env_clear();
         if let Some(search) = std::env::var_os("PATH") {
             command.env("PATH", search);
         }
-        command.env(MARK, path).envs(self.environment.iter().map(|(key, value)| (key, value)));
+        command.envs(self.environment.iter().map(|(key, value)| (key, value)));
+        command.envs(marks.iter().cloned());
         command
     }
 
@@ -129,6 +137,13 @@ impl FuseDaemon {
             }
         }
     }
+}
+
+/// As `env` and the shell take it.
+fn assignment((key, value): &(&str, OsString)) -> OsString {
+    let mut text = OsString::from(format!("{key}="));
+    text.push(value);
+    text
 }
 
 impl fmt::Debug for FuseDaemon {
@@ -150,10 +165,11 @@ mod tests {
     #[test]
     fn a_secret_is_shown_nowhere() {
         let daemon = FuseDaemon::new("/no/such/daemon").arg("-f").env("TOKEN", "hunter2").secret("hunter2");
-        let error = daemon.start(Path::new("/staging")).unwrap_err();
+        let start = Start::new(Path::new("/staging"));
+        let error = daemon.start(&start).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::MissingTool, "{error}");
         assert!(!format!("{daemon:?} {error:?}").contains("hunter2"));
-        let error = daemon.secret(vec![0; 1 << 20]).start(Path::new("/staging")).unwrap_err();
+        let error = daemon.secret(vec![0; 1 << 20]).start(&start).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
     }
 }

@@ -32,6 +32,7 @@
 //! ```
 
 mod daemon;
+mod place_lock;
 mod processes;
 mod start;
 
@@ -45,6 +46,7 @@ use crate::{
     DeviceNumber, Error, ErrorKind, MountAttributes, MountEntry, MountHealth, Outcome, Removed, Result,
     Target, Unmounted, health, mounts,
 };
+use place_lock::PlaceLock;
 use processes::Processes;
 
 pub use daemon::FuseDaemon;
@@ -91,10 +93,11 @@ pub fn unpublish(target: &Target) -> Result<Removed> {
 }
 
 /// Undoes [`stage`]: unmounts, by force where the daemon does not answer, and waits for the daemon to end, 20 seconds; then
-/// it is killed. The directory stays.
+/// it is killed. The directory stays. A daemon that a killed stage has left, and that mounts only now, ends so, too.
 ///
 /// # Errors
-/// [`Busy`](ErrorKind::Busy) while it is still published somewhere on this node, or in use; nothing was done then.
+/// [`Busy`](ErrorKind::Busy) while it is still published somewhere on this node, or in use, or its daemon is about to run
+/// and does not come to it; nothing was done then.
 /// [`Unresponsive`](ErrorKind::Unresponsive) if the daemon can't even be killed.
 pub fn unstage(staging: &Target) -> Result<Unmounted> {
     unstage_within(staging, ENDING)
@@ -105,6 +108,8 @@ pub fn unstage(staging: &Target) -> Result<Unmounted> {
 /// # Errors
 /// As [`unstage`].
 pub fn unstage_within(staging: &Target, ending: Duration) -> Result<Unmounted> {
+    // Taken and given back: afterwards every daemon of a stage that was killed is seen.
+    PlaceLock::take(UNSTAGE, staging, ENDING)?;
     refuse_published(staging)?;
     let unmounted = shared::unstage(staging)?;
     let processes = Processes::of(staging.path());
@@ -112,7 +117,11 @@ pub fn unstage_within(staging: &Target, ending: Duration) -> Result<Unmounted> {
         tracing::warn!(at = %staging.path().display(), "a daemon that does not end is killed");
         processes.kill(staging.path())?;
     }
-    Ok(unmounted)
+    // It may have mounted only now.
+    match shared::unstage(staging)? {
+        Unmounted::NotMounted => Ok(unmounted),
+        late => Ok(late),
+    }
 }
 
 /// A daemon serves all mounts of its filesystem, and is not to be ended while there is another.
@@ -142,8 +151,8 @@ fn place(table: &[MountEntry], entry: &MountEntry) -> Option<(DeviceNumber, Path
     Some((below.device, below.root.join(path)))
 }
 
-/// Takes off a mount that has lost its daemon, if that is what is there.
-fn take_off_lost(staging: &Target) -> Result<()> {
+/// Takes off a mount that has lost its daemon, if that is what is there; gives the health of what was found.
+fn take_off_lost(staging: &Target) -> Result<MountHealth> {
     let is_lost = |number| number == libc::ESTALE || is_lost_with(staging.path(), number);
-    lost::take_off_if(staging, is_lost).map(drop)
+    lost::take_off_if(staging, is_lost)
 }

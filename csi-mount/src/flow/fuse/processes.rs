@@ -2,8 +2,9 @@
 
 use std::ffi::OsString;
 use std::fs;
+use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -14,21 +15,52 @@ use rustix::process::{PidfdFlags, pidfd_open, pidfd_send_signal};
 use crate::{Error, ErrorKind, Result};
 
 /// The variable that says where a daemon mounts.
-pub(super) const MARK: &str = "CSI_MOUNT_FUSE_AT";
+const PLACE: &str = "CSI_MOUNT_FUSE_AT";
+/// The variable that tells one start of it from others for the same place.
+const START: &str = "CSI_MOUNT_FUSE_START";
 /// How long a killed process may take to go.
 const KILLING: Duration = Duration::from_secs(5);
 
+/// How long a process may be in the middle of an `exec`.
+const EXECUTING: Duration = Duration::from_secs(1);
+
+/// One start of a daemon for a place.
+pub(super) struct Start {
+    place: PathBuf,
+    processes: Processes,
+}
+
+impl Start {
+    pub(super) fn new(place: &Path) -> Self {
+        let token = RandomState::new().build_hasher().finish();
+        let mut processes = Processes::of(place);
+        processes.marks.push((START, format!("{token:016x}").into()));
+        Self { place: place.to_owned(), processes }
+    }
+
+    pub(super) fn place(&self) -> &Path {
+        &self.place
+    }
+
+    /// Those of this start only.
+    pub(super) fn processes(&self) -> &Processes {
+        &self.processes
+    }
+}
+
 /// All processes that serve, or are about to serve, one place.
 pub(super) struct Processes {
-    mark: OsString,
+    marks: Vec<(&'static str, OsString)>,
 }
 
 impl Processes {
-    pub(super) fn of(path: &Path) -> Self {
-        let mut mark = OsString::from(MARK);
-        mark.push("=");
-        mark.push(path);
-        Self { mark }
+    pub(super) fn of(place: &Path) -> Self {
+        Self { marks: vec![(PLACE, place.into())] }
+    }
+
+    /// What all of them have in their environment.
+    pub(super) fn marks(&self) -> &[(&'static str, OsString)] {
+        &self.marks
     }
 
     /// Those that live now and are seen from here. One that has ended has no environment any more.
@@ -36,12 +68,17 @@ impl Processes {
         let Ok(all) = fs::read_dir("/proc") else { return Vec::new() };
         let numbers = all.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
         let own = std::process::id().cast_signed();
-        numbers.filter(|pid| *pid != own && self.is_marked(*pid)).collect()
+        let deadline = Instant::now() + EXECUTING;
+        numbers.filter(|pid| *pid != own && self.is_marked(*pid, deadline)).collect()
     }
 
-    fn is_marked(&self, pid: i32) -> bool {
-        let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
-        environment.split(|byte| *byte == 0).any(|variable| variable == self.mark.as_bytes())
+    fn is_marked(&self, pid: i32, deadline: Instant) -> bool {
+        let environment = environment(pid, deadline);
+        let variables = environment.split(|byte| *byte == 0);
+        let value = |key: &str| {
+            variables.clone().find_map(|variable| variable.strip_prefix(key.as_bytes())?.strip_prefix(b"="))
+        };
+        self.marks.iter().all(|(key, wanted)| value(key) == Some(wanted.as_bytes()))
     }
 
     /// Waits for all to end.
@@ -76,7 +113,7 @@ impl Processes {
     /// By a descriptor (Linux 5.3), that a number which was given anew meanwhile is nobody else's end.
     fn kill_one(&self, pid: i32) {
         let descriptor = rustix::process::Pid::from_raw(pid).map(|pid| pidfd_open(pid, PidfdFlags::empty()));
-        if !self.is_marked(pid) {
+        if !self.is_marked(pid, Instant::now()) {
             return;
         }
         // An error: it is gone, which is looked at next.
@@ -84,5 +121,82 @@ impl Processes {
             Some(Ok(descriptor)) => drop(pidfd_send_signal(descriptor, rustix::process::Signal::KILL)),
             _ => drop(kill(Pid::from_raw(pid), Signal::SIGKILL)),
         }
+    }
+}
+
+/// The environment of a process. One that is in the middle of an `exec` has none, but is going to.
+fn environment(pid: i32, deadline: Instant) -> Vec<u8> {
+    let read = || fs::read(format!("/proc/{pid}/environ"));
+    match read() {
+        Ok(nothing) if nothing.is_empty() => {}
+        // Not ours to see, or gone.
+        known => return known.unwrap_or_default(),
+    }
+    let stat = || fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    while is_executing(&stat()) && Instant::now() < deadline {
+        sleep(Duration::from_micros(100));
+    }
+    read().unwrap_or_default()
+}
+
+/// Whether a process has left its old program and not got its new one, by its line in `/proc/PID/stat` (proc(5)): then it
+/// has closed what is closed on `exec`, and does not know yet where its environment is.
+fn is_executing(stat: &str) -> bool {
+    const KERNEL_THREAD: u64 = 0x0020_0000;
+    // After the name, which may hold anything, the fields are those from the third on.
+    let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_ascii_whitespace().collect();
+    let field = |number: usize| fields.get(number - 3).copied();
+    let (Some(state), Some(flags), Some(end_of_environment)) = (field(3), field(9), field(51)) else {
+        return false;
+    };
+    let is_kernel_thread = flags.parse::<u64>().is_ok_and(|flags| flags & KERNEL_THREAD != 0);
+    !matches!(state, "Z" | "X") && !is_kernel_thread && end_of_environment == "0"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::Command;
+
+    /// `spawn` returns when the child has closed its descriptors, before it has its environment.
+    #[test]
+    fn a_process_is_known_from_the_moment_in_which_it_was_started() {
+        for round in 0..300 {
+            let start = Start::new(Path::new("/no/such/place"));
+            let marks = start.processes().marks().iter().cloned();
+            let mut child = Command::new("sleep").arg("60").envs(marks).spawn().unwrap();
+            let is_known = start.processes().is_marked(child.id().cast_signed(), Instant::now() + EXECUTING);
+            child.kill().unwrap();
+            child.wait().unwrap();
+            assert!(is_known, "round {round}");
+        }
+    }
+
+    #[test]
+    fn of_two_starts_each_knows_its_own() {
+        let place = Path::new("/no/such/place/either");
+        let (one, other) = (Start::new(place), Start::new(place));
+        let mut child =
+            Command::new("sleep").arg("60").envs(one.processes().marks().iter().cloned()).spawn().unwrap();
+        let pid = child.id().cast_signed();
+        let known = [&Processes::of(place), one.processes(), other.processes()].map(Processes::living);
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!(known, [vec![pid], vec![pid], vec![]]);
+    }
+
+    #[test]
+    fn what_has_no_environment_is_not_waited_for() {
+        let stat = |pid: &str| fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+        assert!(!is_executing(&stat("self")));
+        let own = stat("self");
+        let mut fields: Vec<&str> = own.trim().rsplit_once(") ").unwrap().1.split(' ').collect();
+        fields[51 - 3] = "0";
+        assert!(is_executing(&format!("1 (a ) b) {}", fields.join(" "))));
+        fields[0] = "Z";
+        assert!(!is_executing(&format!("1 (ended) {}", fields.join(" "))));
+        (fields[0], fields[9 - 3]) = ("S", "2129984");
+        assert!(!is_executing(&format!("2 (kthreadd) {}", fields.join(" "))));
+        assert!(!is_executing(""));
     }
 }

@@ -8,9 +8,13 @@ use std::sync::{Mutex, PoisonError};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use super::processes::Processes;
+use super::place_lock::PlaceLock;
+use super::processes::{Processes, Start};
 use super::{FuseDaemon, take_off_lost};
-use crate::{Created, Error, ErrorKind, MountHealth, MountState, Outcome, Result, Target, health_within};
+use crate::{
+    Created, Detach, Error, ErrorKind, MountHealth, MountState, Outcome, Result, Target, Unmount, health,
+    health_within,
+};
 
 const STAGE: &str = "stage";
 /// How long one look at a mount that is coming up may take.
@@ -29,30 +33,59 @@ const LOOK: Duration = Duration::from_secs(5);
 ///   and does not.
 /// - [`ToolFailed`](ErrorKind::ToolFailed): the daemon ended; what it says is in our log.
 /// - [`MissingTool`](ErrorKind::MissingTool): there is no such program.
-/// - [`Busy`](ErrorKind::Busy): another thread starts it, and does not come to an end.
+/// - [`Busy`](ErrorKind::Busy): another thread or process starts it, and does not come to an end; or somebody else keeps
+///   the parent directory locked (`flock(2)`).
 pub fn stage(staging: &Target, daemon: &FuseDaemon) -> Result<Outcome> {
     let _turn = Turn::at(staging, daemon.ready_within)?;
+    let lock = PlaceLock::take(STAGE, staging, daemon.ready_within)?;
     let created = staging.create_dir()?;
-    take_off_lost(staging)?;
-    if let MountState::Mounted(_) = staging.state()? {
-        accept(staging)?;
-        return match health_within(staging.path(), LOOK)? {
-            MountHealth::Healthy | MountHealth::ReadOnly => Ok(Outcome::AlreadyMounted),
-            unwell => Err(Error::new(ErrorKind::Unresponsive, STAGE, unwell.to_string())
-                .at(staging.path())
-                .mend("unstage it")),
-        };
+    if is_staged(staging)? {
+        return Ok(Outcome::AlreadyMounted);
     }
-    let processes = Processes::of(staging.path());
-    processes.kill(staging.path())?;
-    // It may have mounted before it was ended.
-    take_off_lost(staging)?;
-    start(staging, daemon, &processes).inspect_err(|_| take_back(staging, &processes, created))
+    let start = Start::new(staging.path());
+    let begun = begin(staging, daemon, &start);
+    drop(lock);
+    begun
+        .and_then(|child| wait_until_ready(staging, daemon, child, start.processes()))
+        .inspect_err(|_| take_back(staging, start.processes(), created))
 }
 
-fn start(staging: &Target, daemon: &FuseDaemon, processes: &Processes) -> Result<Outcome> {
+/// Takes off what has lost its daemon. What else is there has to be a FUSE filesystem that answers.
+fn is_staged(staging: &Target) -> Result<bool> {
+    let found = take_off_lost(staging)?;
+    if !matches!(staging.state()?, MountState::Mounted(_)) {
+        return Ok(false);
+    }
+    accept(staging)?;
+    let health = match found {
+        // It was mounted, or came to light, since.
+        MountHealth::NotMounted | MountHealth::Dead(_) => health_within(staging.path(), LOOK)?,
+        known => known,
+    };
+    match health {
+        MountHealth::Healthy | MountHealth::ReadOnly => Ok(true),
+        unwell => Err(Error::new(ErrorKind::Unresponsive, STAGE, unwell.to_string())
+            .at(staging.path())
+            .mend("unstage it")),
+    }
+}
+
+/// Ends what a killed stage has left, and starts the daemon.
+fn begin(staging: &Target, daemon: &FuseDaemon, start: &Start) -> Result<Child> {
+    Processes::of(staging.path()).kill(staging.path())?;
+    // It may have mounted before it was ended.
+    take_off_unserved(staging)?;
+    daemon.start(start)
+}
+
+fn wait_until_ready(
+    staging: &Target,
+    daemon: &FuseDaemon,
+    child: Child,
+    processes: &Processes,
+) -> Result<Outcome> {
     let deadline = Instant::now() + daemon.ready_within;
-    let ended = watch(daemon.start(staging.path())?, staging);
+    let ended = watch(child, staging);
     let mut pause = Duration::from_millis(2);
     while !is_ready(staging, deadline)? {
         if let Ok(status) = ended.try_recv()
@@ -119,11 +152,24 @@ fn accept(staging: &Target) -> Result<()> {
     }
 }
 
-fn take_back(staging: &Target, processes: &Processes, created: Created) {
+/// Takes off a FUSE mount whose daemon was killed. A killed process counts as ended a moment before the kernel closes its
+/// files; till then its mount does not answer, or says that the connection was aborted, and is not known as lost.
+fn take_off_unserved(staging: &Target) -> Result<()> {
+    accept(staging)?;
+    let is_unwell = matches!(health(staging.path())?, MountHealth::Dead(_) | MountHealth::Unresponsive);
+    if is_unwell && Processes::of(staging.path()).living().is_empty() {
+        Unmount::new().detach(Detach::IfUnresponsive).at(staging)?;
+    }
+    Ok(())
+}
+
+/// Leaves what another process has started meanwhile.
+fn take_back(staging: &Target, own: &Processes, created: Created) {
     let undo = || -> Result<()> {
-        processes.kill(staging.path())?;
-        take_off_lost(staging)?;
-        if created == Created::Created {
+        let _lock = PlaceLock::take(STAGE, staging, LOOK)?;
+        own.kill(staging.path())?;
+        take_off_unserved(staging)?;
+        if created == Created::Created && Processes::of(staging.path()).living().is_empty() {
             staging.remove()?;
         }
         Ok(())

@@ -43,9 +43,11 @@ use std::path::Path;
 
 use super::lost::{require_staged, take_off_lost};
 use crate::attach::{self, Prepared};
+use crate::health;
 use crate::mount::MOUNT;
 use crate::{
-    Bind, Created, Detach, Mount, MountAttributes, Outcome, Removed, Result, Root, Target, Unmount, Unmounted,
+    Bind, Created, Detach, Mount, MountAttributes, MountHealth, Outcome, Removed, Result, Root, Target,
+    Unmount, Unmounted,
 };
 
 pub use source::{SHARED_MOUNT_TIME_LIMIT, SharedSource};
@@ -85,11 +87,18 @@ pub fn publish_directly(
 }
 
 fn mount(target: &Target, source: &SharedSource) -> Result<Outcome> {
-    take_off_lost(target)?;
+    let health = take_off_lost(target)?;
     attach::mount_once(
         MOUNT,
         target,
-        |_, found| source.accept(target, found),
+        |_, found| {
+            source.accept(target, found)?;
+            match health {
+                // It is not waited for once more.
+                MountHealth::Unresponsive => health::refuse_unwell(MOUNT, target, health),
+                _ => Ok(()),
+            }
+        },
         |seen| attach::attach(MOUNT, prepared(source, target)?, target, &seen, source.options.attributes()),
     )
 }

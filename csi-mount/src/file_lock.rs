@@ -1,0 +1,23 @@
+//! Locks of open files (`flock(2)`), waited for with a limit.
+
+use std::os::fd::AsFd;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
+
+/// Takes the lock of an open file; `WOULDBLOCK` when somebody else has it all the time.
+///
+/// The kernel's own wait has no limit, and a signal to end it would be one to the whole program: so it is asked again.
+pub(crate) fn take_within(file: impl AsFd, limit: Duration) -> rustix::io::Result<()> {
+    let deadline = Instant::now() + limit;
+    let mut pause = Duration::from_millis(1);
+    loop {
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Err(Errno::WOULDBLOCK | Errno::INTR) if Instant::now() < deadline => sleep(pause),
+            result => return result,
+        }
+        pause = (pause * 2).min(Duration::from_millis(5));
+    }
+}
