@@ -1,9 +1,9 @@
 //! Requests and answers on the wire: bytes, so that the kit can also send what no message type allows.
 
 use csi_core::{Rpc, Service};
+use csi_proto::raw::RawCodec;
 use csi_proto::v1;
 use prost::Message;
-use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
 use tonic::transport::Channel;
 use tonic::{Code, Request, Status};
 
@@ -90,9 +90,9 @@ pub(crate) async fn send(
         client.ready().await.map_err(|error| Status::unavailable(error.to_string()))?;
         let path = format!("/csi.v1.{}/{rpc}", rpc.service()).parse().expect("a name of the spec");
         if rpc.service() != Service::SnapshotMetadata {
-            return Ok(vec![client.unary(request, path, Raw).await?.into_inner()]);
+            return Ok(vec![client.unary(request, path, RawCodec).await?.into_inner()]);
         }
-        let mut messages = client.server_streaming(request, path, Raw).await?.into_inner();
+        let mut messages = client.server_streaming(request, path, RawCodec).await?.into_inner();
         let mut all = Vec::new();
         while let Some(message) = messages.message().await? {
             all.push(message);
@@ -103,47 +103,5 @@ pub(crate) async fn send(
     match tokio::time::timeout(deadline, work).await {
         Ok(result) => result.map_err(|status: Status| status.into()),
         Err(_) => Err(Status::deadline_exceeded(format!("no answer in {deadline:?}")).into()),
-    }
-}
-
-/// Bytes as they are.
-#[derive(Debug, Default)]
-struct Raw;
-
-impl Codec for Raw {
-    type Encode = Vec<u8>;
-    type Decode = Vec<u8>;
-    type Encoder = Self;
-    type Decoder = Self;
-
-    fn encoder(&mut self) -> Self {
-        Self
-    }
-
-    fn decoder(&mut self) -> Self {
-        Self
-    }
-}
-
-impl Encoder for Raw {
-    type Item = Vec<u8>;
-    type Error = Status;
-
-    fn encode(&mut self, item: Vec<u8>, buffer: &mut EncodeBuf<'_>) -> Result<(), Status> {
-        use prost::bytes::BufMut;
-        buffer.put_slice(&item);
-        Ok(())
-    }
-}
-
-impl Decoder for Raw {
-    type Item = Vec<u8>;
-    type Error = Status;
-
-    fn decode(&mut self, buffer: &mut DecodeBuf<'_>) -> Result<Option<Vec<u8>>, Status> {
-        use prost::bytes::Buf;
-        let mut bytes = vec![0; buffer.remaining()];
-        buffer.copy_to_slice(&mut bytes);
-        Ok(Some(bytes))
     }
 }

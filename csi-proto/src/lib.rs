@@ -26,6 +26,7 @@
 //! |---|---|
 //! | [`v1`] | the messages of the five services, and a module of client and one of server for each service |
 //! | [`pluginregistration`] | the same for the kubelet's plugin registration |
+//! | `raw` | a codec that leaves messages as bytes (feature `client` or `server`) |
 //! | [`redact`] | what hides secrets, for types that copy fields out of a message |
 //!
 //! A map is a `BTreeMap`, so that equal messages encode to equal bytes.
@@ -41,6 +42,8 @@
 
 #![forbid(unsafe_code)]
 
+#[cfg(any(feature = "client", feature = "server"))]
+pub mod raw;
 #[macro_use]
 pub mod redact;
 

@@ -7,11 +7,11 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 
 use csi_core::{Rpc, Service as Which};
+use csi_proto::raw::RawCodec;
 use prost::Message;
 use tokio::runtime::Runtime;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::{ReceiverStream, UnixListenerStream};
-use tonic::codec::{BufferSettings, Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
 use tonic::codegen::{Body, BoxFuture, Service, StdError, http};
 use tonic::server::{Grpc, NamedService, ServerStreamingService};
 use tonic::{Request, Response, Status};
@@ -52,7 +52,7 @@ pub(crate) async fn forward(
     let mut grpc = tonic::client::Grpc::new(client.channel());
     grpc.ready().await.map_err(|error| Status::from_error(error.into()))?;
     let path = format!("/csi.v1.{}/{rpc}", rpc.service()).parse().unwrap();
-    one(grpc.unary(Request::new(bytes), path, Raw).await?.into_inner())
+    one(grpc.unary(Request::new(bytes), path, RawCodec).await?.into_inner())
 }
 
 /// Serves on a socket until it is dropped.
@@ -113,7 +113,7 @@ impl Served {
         let name = request.uri().path().rsplit('/').next().unwrap().to_owned();
         let rpc = Rpc::ALL.iter().copied().find(|rpc| rpc.service() == which && rpc.name() == name).unwrap();
         let one = One { served: self.clone(), rpc };
-        Box::pin(async move { Ok(Grpc::new(Raw).server_streaming(one, request).await) })
+        Box::pin(async move { Ok(Grpc::new(RawCodec).server_streaming(one, request).await) })
     }
 }
 
@@ -169,51 +169,5 @@ impl ServerStreamingService<Vec<u8>> for One {
             let answers = (served.handler)(rpc, bytes).await?;
             Ok(Response::new(ReceiverStream::new(answers)))
         })
-    }
-}
-
-/// Messages as they are.
-#[derive(Debug, Clone, Copy, Default)]
-struct Raw;
-
-impl Codec for Raw {
-    type Encode = Vec<u8>;
-    type Decode = Vec<u8>;
-    type Encoder = Self;
-    type Decoder = Self;
-
-    fn encoder(&mut self) -> Self {
-        Self
-    }
-
-    fn decoder(&mut self) -> Self {
-        Self
-    }
-}
-
-impl Encoder for Raw {
-    type Item = Vec<u8>;
-    type Error = Status;
-
-    fn encode(&mut self, item: Vec<u8>, buffer: &mut EncodeBuf<'_>) -> Result<(), Status> {
-        use prost::bytes::BufMut as _;
-        buffer.put_slice(&item);
-        Ok(())
-    }
-
-    fn buffer_settings(&self) -> BufferSettings {
-        BufferSettings::default()
-    }
-}
-
-impl Decoder for Raw {
-    type Item = Vec<u8>;
-    type Error = Status;
-
-    fn decode(&mut self, buffer: &mut DecodeBuf<'_>) -> Result<Option<Vec<u8>>, Status> {
-        use prost::bytes::Buf as _;
-        let mut bytes = vec![0; buffer.remaining()];
-        buffer.copy_to_slice(&mut bytes);
-        Ok(Some(bytes))
     }
 }
