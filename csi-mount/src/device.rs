@@ -11,6 +11,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::file_lock;
+use crate::lookup;
 use crate::own_descriptors::with_own_descriptors;
 use crate::sys::features::{self, Feature};
 use crate::sys::ioctl;
@@ -65,12 +66,13 @@ impl BlockDevice {
     ///
     /// # Errors
     ///
-    /// [`InvalidInput`](ErrorKind::InvalidInput) if the path is not absolute or not a block device,
+    /// [`InvalidInput`](ErrorKind::InvalidInput) if the path is not absolute, not UTF-8 or not a block device,
     /// [`NotFound`](ErrorKind::NotFound) if nothing is there or the node has no device behind it,
     /// [`PermissionDenied`](ErrorKind::PermissionDenied).
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         let asked = path.as_ref();
         let failed = |error: std::io::Error| Error::os(OPEN, asked, error);
+        lookup::text(OPEN, asked)?;
         if !asked.is_absolute() {
             return Err(not_a_device(asked, "the path is not absolute"));
         }

@@ -13,7 +13,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// A path, option or size that can never work: empty, relative, with a NUL, target inside source.
+    /// A path, option or size that can never work: empty, relative, with a NUL, not UTF-8, target inside source.
     InvalidInput,
     /// A path or device that is not there.
     NotFound,

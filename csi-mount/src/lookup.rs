@@ -311,12 +311,26 @@ fn is_clean_by_name(path: &[u8]) -> bool {
     let is_name =
         |name: &[u8]| !matches!(name, b"" | b"." | b"..") && name.len() <= LONGEST_NAME && !name.contains(&0);
     path.len() <= LONGEST_PATH
+        && std::str::from_utf8(path).is_ok()
         && path.strip_prefix(b"/").is_some_and(|rest| rest.split(|byte| *byte == b'/').all(is_name))
 }
 
-/// Refuses "..", NUL characters and what is too long for the kernel.
+/// Refuses a path that is no UTF-8. An orchestrator has none (a protobuf string is UTF-8), and what is mounted at one
+/// would be in no log, table or message by its name.
+pub(crate) fn text(operation: &'static str, path: &Path) -> Result<()> {
+    match path.to_str() {
+        Some(_) => Ok(()),
+        None => {
+            Err(Error::new(ErrorKind::InvalidInput, operation, format!("the path {path:?} is not UTF-8"))
+                .mend("give it a name that is"))
+        }
+    }
+}
+
+/// Refuses "..", NUL characters, what is no text and what is too long for the kernel.
 pub(crate) fn plain(operation: &'static str, path: &Path) -> Result<()> {
     let refuse = |why: &str| Err(Error::new(ErrorKind::InvalidInput, operation, why).at(path));
+    text(operation, path)?;
     if path.as_os_str().as_bytes().contains(&0) {
         return Err(Error::new(ErrorKind::InvalidInput, operation, "the path holds a NUL character"));
     }
@@ -348,13 +362,16 @@ mod tests {
     fn a_path_that_passes_as_clean_is_what_it_would_become() {
         let long = format!("/a/{}", "x".repeat(LONGEST_NAME + 1));
         let longest = "/a".repeat(LONGEST_PATH / 2 + 1);
-        for path in [
+        let texts = [
             "/", "/a", "/a/b", "/a/", "//a", "/a//b", "/a/./b", "/.", "/a/..", "/..a/.b.", "/a\0", &long,
-            &longest,
-        ] {
-            let slow: PathBuf = Path::new(path).components().collect();
-            let passes = slow.as_os_str() == path && plain("test", &slow).is_ok() && path != "/";
-            assert_eq!(is_clean(path.as_bytes()), passes, "{path:?}");
+            &longest, "/\u{fc}",
+        ];
+        for path in texts.map(str::as_bytes).into_iter().chain([&b"/a/\xff"[..], b"/\xc3", b"//\xc3"]) {
+            let path = Path::new(OsStr::from_bytes(path));
+            let slow: PathBuf = path.components().collect();
+            let is_same = slow.as_os_str() == path.as_os_str();
+            let passes = is_same && plain("test", &slow).is_ok() && path != Path::new("/");
+            assert_eq!(is_clean(path.as_os_str().as_bytes()), passes, "{path:?}");
         }
     }
 }

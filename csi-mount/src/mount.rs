@@ -15,6 +15,7 @@ use crate::attach::{self, Attached, Prepared};
 use crate::details::{self, Details};
 use crate::diagnose;
 use crate::in_flight::{self, Subject, Unanswered};
+use crate::lookup;
 use crate::sys::child::Question;
 use crate::sys::features::{self, Feature};
 use crate::sys::new_mount::{NewMount, Setting, Way};
@@ -119,6 +120,7 @@ impl<'a> Mount<'a> {
         if source.is_empty() || source.contains(&0) {
             return refuse("the source is empty or holds a NUL");
         }
+        lookup::text(MOUNT, self.source)?;
         if self.source.is_absolute() && self.source.components().any(|part| part == Component::ParentDir) {
             return refuse("the source holds \"..\"");
         }

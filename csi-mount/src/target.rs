@@ -68,7 +68,7 @@ impl Target {
     /// path from somebody less trusted see [`Root`](crate::Root).
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidInput`] for a path that is empty, relative, `/`, too long, or holds `..` or a NUL, and
+    /// [`ErrorKind::InvalidInput`] for a path that is empty, relative, `/`, too long, not UTF-8, or holds `..` or a NUL, and
     /// when an ancestor is no directory; [`ErrorKind::PermissionDenied`] when one can't be searched;
     /// [`ErrorKind::Unresponsive`] when the filesystem of one does not answer within five seconds.
     pub fn new(path: impl AsRef<Path>) -> Result<Self> {

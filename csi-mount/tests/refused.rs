@@ -5,17 +5,18 @@ mod mount_support;
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
-use std::fs;
+use std::fs::{self, File};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use csi_mount::{
-    Bind, DeviceAccess, Error, ErrorKind, LoopOptions, Mount, MountOptions, MountState, Outcome, Removed,
-    Target, Unmounted, health, mount_state, mounts, stats, unmount,
+    Bind, BlockDevice, DeviceAccess, Error, ErrorKind, LoopDevice, LoopOptions, Mount, MountOptions,
+    MountState, Outcome, Removed, Root, Target, Unmounted, health, mount_state, mounts, stats, unmount,
 };
 use devices::Image;
 use mount_support::{sandbox, source, target};
+use rustix::mount::{UnmountFlags, mount_bind};
 
 /// The mounts and all files of the sandbox.
 fn world(sandbox: &Path) -> (Vec<String>, BTreeSet<PathBuf>) {
@@ -79,13 +80,46 @@ fn paths_that_can_never_work() {
 }
 
 #[test]
-fn paths_that_are_no_text_work() {
+fn paths_that_are_no_text_are_refused_and_seen() {
     sandbox(|sandbox| {
         let name = |bytes: &[u8]| sandbox.join(OsStr::from_bytes(bytes));
-        let source = name(b"so\xffurce\n");
+        let (directory, place) = (target(sandbox, "target"), name(b"so\xffurce"));
+        let image = name(b"ima\xc3ge");
+        fs::create_dir(&place).unwrap();
+        File::create(&image).unwrap().set_len(1 << 20).unwrap();
+        let root = Root::open(sandbox).unwrap();
+        let refused = |words: &str, run: &dyn Fn() -> Result<(), Error>| {
+            refused(sandbox, ErrorKind::InvalidInput, words, run);
+        };
+        // Which it is, exactly, and what to do.
+        let words = "is not UTF-8; give it a name that is";
+        refused(words, &|| Target::new(&place).map(drop));
+        refused(words, &|| Target::new(place.join("below/./it")).map(drop));
+        refused(words, &|| root.target(place.file_name().unwrap()).map(drop));
+        refused(words, &|| Root::open(&place).map(drop));
+        refused(words, &|| Bind::new(&place).at(&directory).map(drop));
+        refused(words, &|| Mount::new("tmpfs", &place).at(&directory).map(drop));
+        refused(words, &|| mount_state(&place).map(drop));
+        refused(words, &|| stats(&place).map(drop));
+        refused(words, &|| health(&place).map(drop));
+        refused("ima\\xC3ge", &|| BlockDevice::open(&image).map(drop));
+        refused("ima\\xC3ge", &|| LoopDevice::attach(&image, &LoopOptions::new()).map(drop));
+
+        // What others mount there is in the table, byte for byte.
+        mount_bind(directory.path(), &place).unwrap();
+        let seen = mounts().unwrap().into_iter().filter(|entry| entry.mount_point == place).count();
+        rustix::mount::unmount(&place, UnmountFlags::empty()).unwrap();
+        assert_eq!(seen, 1);
+    });
+}
+
+#[test]
+fn paths_that_are_strange_text_work() {
+    sandbox(|sandbox| {
+        let source = sandbox.join("so\u{fffd}urce\n");
         fs::create_dir(&source).unwrap();
         fs::write(source.join("file"), "data").unwrap();
-        let target = Target::new(name(b"\xc3\x28 tar\tget\\040")).unwrap();
+        let target = Target::new(sandbox.join("\u{e4}( tar\tget\\040")).unwrap();
         target.create_dir().unwrap();
         assert_eq!(Bind::new(&source).at(&target).unwrap(), Outcome::Mounted);
         assert_eq!(Bind::new(&source).at(&target).unwrap(), Outcome::AlreadyMounted);
@@ -128,8 +162,7 @@ fn a_read_only_device_is_not_mounted_to_be_written() {
         let status = Command::new("mkfs.ext4").arg("-q").arg(image.path()).stdin(Stdio::null()).status();
         assert!(status.expect("mkfs.ext4").success());
         let device =
-            csi_mount::LoopDevice::attach(image.file(), &LoopOptions::new().access(DeviceAccess::ReadOnly))
-                .unwrap();
+            LoopDevice::attach(image.file(), &LoopOptions::new().access(DeviceAccess::ReadOnly)).unwrap();
         refused(sandbox, ErrorKind::ReadOnly, "is read-only; ask for a read-only mount", || {
             Mount::new("ext4", device.path()).at(&target)
         });
