@@ -266,3 +266,15 @@ fn files_belong_to_the_group_and_leave_swap_alone() {
         }
     });
 }
+
+#[test]
+fn where_swap_can_not_be_left_out_there_is_a_volume_all_the_same() {
+    on_tmpfs(|place| {
+        without_features(&[Feature::NoSwap], || {
+            let target = Target::new(place.join("target")).unwrap();
+            publish(&target, &Content::new().file("key", "k").unwrap(), &plan()).unwrap();
+            assert_eq!(fs::read_to_string(target.path().join("key")).unwrap(), "k");
+            assert!(!target.mounted().unwrap().unwrap().super_options.has_flag("noswap"));
+        });
+    });
+}

@@ -12,6 +12,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use csi_mount::flow::fuse::{FuseDaemon, is_lost, publish, stage, unpublish, unstage, unstage_within};
+use csi_mount::testing::{Feature, without_features};
 use csi_mount::{
     ErrorKind, Mount, MountAttributes, MountHealth, MountOptions, Outcome, Removed, STATS_TIMEOUT, Target,
     health, stats,
@@ -359,13 +360,15 @@ fn a_mount_that_does_not_answer_is_asked_once() {
 
 #[test]
 fn a_daemon_that_does_not_end_is_killed() {
-    in_place(|staging, _| {
-        stage(staging, &daemon("stubborn", staging)).unwrap();
-        let start = Instant::now();
-        unstage_within(staging, Duration::from_millis(300)).unwrap();
-        assert!(start.elapsed() >= Duration::from_millis(300), "it had its time");
-        assert!(processes(staging).is_empty());
-    });
+    for kernel in [&[][..], &[Feature::ProcessDescriptor]] {
+        in_place(|staging, _| {
+            stage(staging, &daemon("stubborn", staging)).unwrap();
+            let start = Instant::now();
+            without_features(kernel, || unstage_within(staging, Duration::from_millis(300))).unwrap();
+            assert!(start.elapsed() >= Duration::from_millis(300), "it had its time");
+            assert!(processes(staging).is_empty());
+        });
+    }
 }
 
 #[test]

@@ -4,8 +4,8 @@ mod fuse_support;
 mod measure;
 mod mount_support;
 
-use std::fs::File;
-use std::path::Path;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::ScopedJoinHandle;
 use std::time::{Duration, Instant};
@@ -71,6 +71,44 @@ fn each_call_returns_with_the_right_outcome() {
         assert_eq!(unstaged, Unmounted::Unmounted { layers: 1 });
         assert!(daemon.taken() >= 2);
     });
+}
+
+/// What it kept open would be busy for as long as the filesystem is silent.
+#[test]
+fn a_helper_that_is_stuck_has_none_of_our_files() {
+    let _alone = alone();
+    for kernel in [&[][..], &[Feature::CloseRange]] {
+        sandbox(|sandbox| {
+            let staging = target(sandbox, "staging");
+            let daemon = SilentDaemon::mount(&staging);
+            let _ours = File::open("/dev/null").unwrap();
+            without_features(kernel, || stats_within(staging.path(), MOMENT).unwrap_err());
+            let helper = child();
+            let files: Vec<_> = fs::read_dir(format!("/proc/{helper}/fd"))
+                .unwrap()
+                .map(|entry| fs::read_link(entry.unwrap().path()).unwrap())
+                .collect();
+            // Before the look, so that a helper that has them goes, too.
+            let ended = forced().timeout(SECOND).at(&staging);
+            let is_needed =
+                |file: &PathBuf| file == staging.path() || file.to_str().unwrap().starts_with("socket:");
+            assert!(files.iter().all(is_needed), "without {kernel:?}: {files:?}");
+            ended.unwrap();
+            daemon.taken();
+        });
+    }
+}
+
+/// The only child of this process.
+fn child() -> u32 {
+    let of_threads = fs::read_dir("/proc/self/task")
+        .unwrap()
+        .map(|task| fs::read_to_string(task.unwrap().path().join("children")).unwrap_or_default());
+    let children: Vec<u32> = of_threads
+        .flat_map(|text| text.split_whitespace().map(|pid| pid.parse().unwrap()).collect::<Vec<_>>())
+        .collect();
+    assert_eq!(children.len(), 1, "{children:?}");
+    children[0]
 }
 
 /// An overlay's layer in it stands for the server that a mount waits for.

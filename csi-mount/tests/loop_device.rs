@@ -148,6 +148,24 @@ fn older_kernels_attach_in_steps() {
     });
 }
 
+/// Before Linux 5.15 a disk has nothing but its number.
+#[test]
+fn without_a_number_in_sequence_a_disk_is_known_by_its_own() {
+    without_features(&[Feature::DiskSequence], || {
+        let (image, other) = (Image::new(8), Image::new(8));
+        let node = image.directory().join("node");
+        devices::put_node(&node, image.loop_device().number());
+        let device = BlockDevice::open(&node).unwrap();
+        device.verify().unwrap();
+        fs::remove_file(&node).unwrap();
+        devices::put_node(&node, other.loop_device().number());
+        assert_eq!(device.verify().unwrap_err().kind(), ErrorKind::WrongDevice);
+        drop(device);
+        assert_eq!(LoopDevice::detach_all_of(image.file()).unwrap(), 1);
+        assert_eq!(LoopDevice::find(image.file()).unwrap().len(), 0);
+    });
+}
+
 #[test]
 fn what_cannot_be_attached_is_refused() {
     let directory = tempfile::tempdir().unwrap();

@@ -17,7 +17,7 @@ use rustix::net::{
     socketpair,
 };
 
-use super::features::OPENAT2;
+use super::features::{self, Feature, OPENAT2};
 use super::new_mount::{self, NewMount, Way};
 use super::pass_descriptor;
 
@@ -239,12 +239,14 @@ fn in_child(question: Question<'_>, socket: c_int, parent: libc::pid_t) -> ! {
 unsafe fn close_all_but(one: c_int, other: c_int, named: &[c_int]) {
     const CLOSE_RANGE: libc::c_long = 436;
     let is_kept = |fd: c_int| fd == one || fd == other || named.contains(&fd);
+    // A look at this thread's own memory.
+    let is_there = features::has(Feature::CloseRange);
     let mut from = 0;
     loop {
         let kept = [one, other].into_iter().chain(named.iter().copied()).filter(|fd| *fd >= from).min();
         let to = kept.map_or(c_int::MAX, |kept| kept - 1);
         // SAFETY: as the caller promises; the arguments are integers.
-        if from <= to && unsafe { libc::syscall(CLOSE_RANGE, from, to, 0) } != 0 {
+        if from <= to && (!is_there || unsafe { libc::syscall(CLOSE_RANGE, from, to, 0) } != 0) {
             // Before Linux 5.9: as many as a process usually has.
             // SAFETY: as above.
             (0..1024).filter(|fd| !is_kept(*fd)).for_each(|fd| _ = unsafe { libc::close(fd) });

@@ -33,6 +33,15 @@ pub enum Feature {
     /// Reads of a block device past the page cache (`O_DIRECT`), which few drivers lack. Instead: the cache is
     /// emptied before reading.
     DirectRead,
+    /// A number that no other disk has had (`BLKGETDISKSEQ`), Linux 5.15. Instead: the device's number, which is given
+    /// anew.
+    DiskSequence,
+    /// `pidfd_open(2)`, Linux 5.3. Instead: the process's number, which may be given anew in that moment.
+    ProcessDescriptor,
+    /// `close_range(2)`, Linux 5.9. Instead: `close(2)` of the first 1024.
+    CloseRange,
+    /// `noswap` of tmpfs, Linux 6.4. Instead: without it.
+    NoSwap,
 }
 
 // Numbers of the generic table, which every architecture of Rust's but Alpha and x32 has.
@@ -58,9 +67,14 @@ pub(crate) fn has(feature: Feature) -> bool {
         Feature::MountSetattr => (2, MOUNT_SETATTR),
         Feature::Statmount => (3, STATMOUNT),
         // The answer of each call says it.
-        Feature::StatxMount | Feature::CachedLookup | Feature::LoopConfigure | Feature::DirectRead => {
-            return true;
-        }
+        Feature::StatxMount
+        | Feature::CachedLookup
+        | Feature::LoopConfigure
+        | Feature::DirectRead
+        | Feature::DiskSequence
+        | Feature::ProcessDescriptor
+        | Feature::CloseRange
+        | Feature::NoSwap => return true,
     };
     *CALLS[slot].get_or_init(|| exists(number))
 }

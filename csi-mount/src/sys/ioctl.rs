@@ -4,6 +4,9 @@
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
 use nix::Result;
+use nix::errno::Errno;
+
+use super::features::{self, Feature};
 
 /// `struct loop_info64` of linux/loop.h.
 #[repr(C)]
@@ -163,6 +166,9 @@ pub(crate) fn block_size_in_bytes(fd: BorrowedFd<'_>) -> Result<u64> {
 
 /// `BLKGETDISKSEQ` (5.15): a number that no other disk has had or will have since boot.
 pub(crate) fn disk_sequence(fd: BorrowedFd<'_>) -> Result<u64> {
+    if !features::has(Feature::DiskSequence) {
+        return Err(Errno::ENOTTY);
+    }
     let mut number = 0;
     // SAFETY: the kernel writes one u64.
     unsafe { raw::disk_sequence(fd.as_raw_fd(), &raw mut number) }?;

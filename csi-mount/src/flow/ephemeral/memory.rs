@@ -33,6 +33,9 @@ pub(super) fn filled(target: &Target, content: &Content, plan: &EphemeralPlan) -
 /// An empty, writable tmpfs that nobody sees, out of swap where the kernel has that.
 fn unswapped(target: &Target, plan: &EphemeralPlan) -> Result<Prepared> {
     let options = plan.options()?;
+    if !features::has(Feature::NoSwap) {
+        return empty(target, plan, &options);
+    }
     match empty(target, plan, &options.clone().with_flag_option("noswap")?) {
         // Not known before Linux 6.4, and not allowed in a user namespace.
         Err(error) if is_refusal(&error) => empty(target, plan, &options),

@@ -71,7 +71,9 @@ impl FuseDaemon {
 
     /// Started by this command, to which the program and its arguments are appended: for
     /// `["systemd-run", "--collect", "--pipe", "--unit=volume-1"]` and the like, by which the daemon is nobody's child
-    /// of ours and lives on when our container ends. It may end before the daemon or stay.
+    /// of ours and lives on when our container ends. It may end before the daemon or stay. One that has the daemon started
+    /// by another program should name it for the volume, as here the unit: until such a daemon runs, nobody sees it who
+    /// stages again after a crash.
     pub fn launcher<I: IntoIterator<Item: Into<OsString>>>(mut self, command: I) -> Self {
         self.launcher = command.into_iter().map(Into::into).collect();
         self

@@ -12,6 +12,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use rustix::process::{PidfdFlags, pidfd_open, pidfd_send_signal};
 
+use crate::sys::features::{self, Feature};
 use crate::{Error, ErrorKind, Result};
 
 /// The variable that says where a daemon mounts.
@@ -112,7 +113,9 @@ impl Processes {
 
     /// By a descriptor (Linux 5.3), that a number which was given anew meanwhile is nobody else's end.
     fn kill_one(&self, pid: i32) {
-        let descriptor = rustix::process::Pid::from_raw(pid).map(|pid| pidfd_open(pid, PidfdFlags::empty()));
+        let number =
+            rustix::process::Pid::from_raw(pid).filter(|_| features::has(Feature::ProcessDescriptor));
+        let descriptor = number.map(|number| pidfd_open(number, PidfdFlags::empty()));
         if !self.is_marked(pid, Instant::now()) {
             return;
         }
