@@ -102,29 +102,13 @@ impl<'a> Mount<'a> {
     ///   there; or it is gone.
     /// - [`ErrorKind::PermissionDenied`]: CAP_SYS_ADMIN is missing.
     pub fn at(self, target: &Target) -> Result<Outcome> {
-        self.check(target)?;
+        check(self.fs_type, self.source, target.path())?;
         attach::mount_once(
             MOUNT,
             target,
             |_, found| self.accept(target, found),
             |seen| self.mount(target, &seen),
         )
-    }
-
-    fn check(&self, target: &Target) -> Result<()> {
-        let refuse = |reason: &str| Err(Error::new(ErrorKind::InvalidInput, MOUNT, reason).at(target.path()));
-        if self.fs_type.is_empty() || self.fs_type.contains('\0') {
-            return refuse("the type of filesystem is empty or holds a NUL");
-        }
-        let source = self.source.as_os_str().as_encoded_bytes();
-        if source.is_empty() || source.contains(&0) {
-            return refuse("the source is empty or holds a NUL");
-        }
-        lookup::text(MOUNT, self.source)?;
-        if self.source.is_absolute() && self.source.components().any(|part| part == Component::ParentDir) {
-            return refuse("the source holds \"..\"");
-        }
-        Ok(())
     }
 
     /// Takes what is mounted for this mount only if it is the same filesystem with the same attributes.
@@ -257,6 +241,23 @@ impl<'a> Mount<'a> {
         }
         Ok(settings)
     }
+}
+
+/// Refuses a type and a source that can never be mounted.
+pub(crate) fn check(fs_type: &str, source: &Path, target: &Path) -> Result<()> {
+    let refuse = |reason: &str| Err(Error::new(ErrorKind::InvalidInput, MOUNT, reason).at(target));
+    if fs_type.is_empty() || fs_type.contains('\0') {
+        return refuse("the type of filesystem is empty or holds a NUL");
+    }
+    let bytes = source.as_os_str().as_encoded_bytes();
+    if bytes.is_empty() || bytes.contains(&0) {
+        return refuse("the source is empty or holds a NUL");
+    }
+    lookup::text(MOUNT, source)?;
+    if source.is_absolute() && source.components().any(|part| part == Component::ParentDir) {
+        return refuse("the source holds \"..\"");
+    }
+    Ok(())
 }
 
 /// Who makes a mount.

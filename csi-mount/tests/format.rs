@@ -75,6 +75,7 @@ fn the_least_size_is_enough_and_less_is_refused() {
             let less = Image::of_bytes(filesystem.minimum_size() - 4096, &LoopOptions::new());
             let error = format(&less, &Format::new(filesystem)).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::OutOfRange, "{error}");
+            assert!(less.is_zero(), "it was written to");
         });
     }
 }

@@ -3,7 +3,9 @@
 mod fuse_support;
 mod mount_support;
 
+use std::ffi::OsStr;
 use std::fs::{self, File};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use csi_mount::testing::{Model, PeerNamespace};
@@ -244,6 +246,41 @@ fn what_can_not_be_bound_is_refused() {
             assert_eq!(error.kind(), kind, "{from:?} onto {onto:?}: {error}");
         }
         assert_eq!(layers(ops, &inside), []);
+    });
+}
+
+#[test]
+fn what_can_not_be_mounted_is_refused() {
+    on_both(|machine| {
+        let (ops, target) = (machine.ops(), machine.path("target"));
+        machine.make_dir(&target);
+        let no_text = Path::new(OsStr::from_bytes(b"/vol\xffume"));
+        let invalid = ErrorKind::InvalidInput;
+        for (fs_type, source, onto, kind) in [
+            ("", Path::new("volume"), &*target, invalid),
+            ("tmp\0fs", Path::new("volume"), &target, invalid),
+            ("nonefs", Path::new("volume"), &target, ErrorKind::Unsupported),
+            ("tmpfs", Path::new(""), &target, invalid),
+            ("tmpfs", Path::new("vol\0ume"), &target, invalid),
+            ("tmpfs", Path::new("/dev/../volume"), &target, invalid),
+            ("tmpfs", no_text, &target, invalid),
+            ("tmpfs", Path::new("volume"), no_text, invalid),
+            ("tmpfs", Path::new("volume"), Path::new("relative"), invalid),
+            ("tmpfs", Path::new("volume"), &machine.path("absent"), ErrorKind::NotFound),
+        ] {
+            let error = ops.mount(fs_type, source, &MountOptions::new(), onto).unwrap_err();
+            assert_eq!(error.kind(), kind, "{fs_type:?} from {source:?} at {onto:?}: {error}");
+        }
+        for path in [Path::new(""), Path::new("relative"), Path::new("/a/../b"), no_text] {
+            assert_eq!(ops.create_dir(path).unwrap_err().kind(), invalid, "{path:?}");
+            assert_eq!(ops.bind(path, RW, &target).unwrap_err().kind(), invalid, "{path:?}");
+            assert_eq!(ops.state(path).unwrap_err().kind(), invalid, "{path:?}");
+            assert_eq!(ops.health(path).unwrap_err().kind(), invalid, "{path:?}");
+            assert_eq!(ops.stats(path).unwrap_err().kind(), invalid, "{path:?}");
+            assert_eq!(ops.unmount(path, Detach::Never).unwrap_err().kind(), invalid, "{path:?}");
+            assert_eq!(ops.remove(path).unwrap_err().kind(), invalid, "{path:?}");
+        }
+        assert_eq!(layers(ops, &target), []);
     });
 }
 

@@ -10,7 +10,7 @@ use nix::libc;
 use super::table::{Condition, Mounted, Place, Table, device};
 use crate::{
     Created, Detach, Error, ErrorKind, MountAttributes, MountEntry, MountHealth, MountId, MountOps,
-    MountOptions, MountPoint, MountState, Outcome, Removed, Result, Stats, Unmounted, Usage, lookup,
+    MountOptions, MountPoint, MountState, Outcome, Removed, Result, Stats, Unmounted, Usage, lookup, mount,
 };
 
 /// Types of filesystems that the model has.
@@ -321,6 +321,7 @@ impl MountOps for Model {
         let mut world = self.world();
         world.begin(operation, target)?;
         let (path, place) = world.walk(self.namespace, operation, target)?;
+        mount::check(fs_type, source, &path)?;
         if !FILESYSTEMS.contains(&fs_type) {
             let reason = format!("the kernel has no filesystem {fs_type:?}");
             return Err(Error::new(ErrorKind::Unsupported, operation, reason).at(path));
