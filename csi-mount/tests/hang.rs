@@ -83,7 +83,7 @@ fn a_helper_that_is_stuck_has_none_of_our_files() {
             let daemon = SilentDaemon::mount(&staging);
             let _ours = File::open("/dev/null").unwrap();
             without_features(kernel, || stats_within(staging.path(), MOMENT).unwrap_err());
-            let helper = child();
+            let [helper] = *measure::child_processes() else { panic!("one helper") };
             let files: Vec<_> = fs::read_dir(format!("/proc/{helper}/fd"))
                 .unwrap()
                 .map(|entry| fs::read_link(entry.unwrap().path()).unwrap())
@@ -97,18 +97,6 @@ fn a_helper_that_is_stuck_has_none_of_our_files() {
             daemon.taken();
         });
     }
-}
-
-/// The only child of this process.
-fn child() -> u32 {
-    let of_threads = fs::read_dir("/proc/self/task")
-        .unwrap()
-        .map(|task| fs::read_to_string(task.unwrap().path().join("children")).unwrap_or_default());
-    let children: Vec<u32> = of_threads
-        .flat_map(|text| text.split_whitespace().map(|pid| pid.parse().unwrap()).collect::<Vec<_>>())
-        .collect();
-    assert_eq!(children.len(), 1, "{children:?}");
-    children[0]
 }
 
 /// An overlay's layer in it stands for the server that a mount waits for.
