@@ -9,7 +9,7 @@ mod report;
 
 use std::fs::{self, File};
 use std::os::unix::fs::symlink;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -132,7 +132,26 @@ fn mount_disk(device: &str, directory: &str) -> Result<()> {
         }
         sleep(Duration::from_millis(10));
     }
-    Ok(mount(Some(device), directory, Some("ext4"), MsFlags::empty(), None::<&str>)?)
+    let packed = set_aside(directory)?;
+    mount(Some(device), directory, Some("ext4"), MsFlags::empty(), None::<&str>)?;
+    for aside in packed {
+        let place = Path::new(directory).join(aside.file_name().unwrap_or_default());
+        fs::create_dir(&place)?;
+        mount(Some(&aside), &place, None::<&str>, MsFlags::MS_BIND, None::<&str>)?;
+    }
+    Ok(())
+}
+
+/// What is packed below a directory that is about to be covered: programs that tests call, where cargo builds in `/tmp`.
+fn set_aside(directory: &str) -> Result<Vec<PathBuf>> {
+    let mut aside = Vec::new();
+    for entry in fs::read_dir(directory)? {
+        let entry = entry?;
+        let place = Path::new("/mnt").join(entry.file_name());
+        fs::rename(entry.path(), &place)?;
+        aside.push(place);
+    }
+    Ok(aside)
 }
 
 /// The names of a test program's tests.
