@@ -12,8 +12,11 @@ mod suites;
 mod table;
 mod version;
 
+use std::fs::File;
 use std::path::Path;
 use std::time::Duration;
+
+use nix::fcntl::{Flock, FlockArg};
 
 use archive::{Archive, Kernel};
 use build::Programs;
@@ -101,6 +104,7 @@ fn run_machines(
 ) -> Result<Vec<Run>, Failure> {
     let folder = target::static_dir()?.join("kernels");
     std::fs::create_dir_all(&folder)?;
+    let _alone = alone_in(&folder)?;
     let interrupt = Interrupt::watch()?;
     let run = |kernel: &Kernel| -> Result<Run, Failure> {
         println!("==> {}", kernel.name);
@@ -124,6 +128,16 @@ fn run_machines(
         }
     }
     Ok(runs)
+}
+
+/// The machines' disks are there: another run waits for this one's end.
+fn alone_in(folder: &Path) -> Result<Flock<File>, Failure> {
+    let file = File::create(folder.join("lock"))?;
+    Flock::lock(file, FlockArg::LockExclusiveNonblock).or_else(|(file, _)| {
+        println!("    waits for another run in {}", folder.display());
+        Flock::lock(file, FlockArg::LockExclusive)
+            .map_err(|(_, error)| Failure::new(format!("lock: {error}")))
+    })
 }
 
 /// The kernels, unpacked, and a line for each that could not be had.
