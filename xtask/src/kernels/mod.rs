@@ -104,9 +104,9 @@ fn run_machines(
 ) -> Result<Vec<Run>, Failure> {
     let folder = target::static_dir()?.join("kernels");
     std::fs::create_dir_all(&folder)?;
-    let _alone = alone_in(&folder)?;
     let interrupt = Interrupt::watch()?;
     let run = |kernel: &Kernel| -> Result<Run, Failure> {
+        let _alone = alone_with(kernel, &folder)?;
         println!("==> {}", kernel.name);
         let suites: Vec<&Suite> = chosen.iter().filter(|suite| suite.since <= kernel.version).collect();
         let initrd = Scratch(folder.join(format!("initrd-{}.cpio", kernel.version)));
@@ -130,11 +130,11 @@ fn run_machines(
     Ok(runs)
 }
 
-/// The machines' disks are there: another run waits for this one's end.
-fn alone_in(folder: &Path) -> Result<Flock<File>, Failure> {
-    let file = File::create(folder.join("lock"))?;
+/// Its machine's disk is in the folder: another run of this kernel waits for this one's end.
+fn alone_with(kernel: &Kernel, folder: &Path) -> Result<Flock<File>, Failure> {
+    let file = File::create(folder.join(format!("lock-{}", kernel.version)))?;
     Flock::lock(file, FlockArg::LockExclusiveNonblock).or_else(|(file, _)| {
-        println!("    waits for another run in {}", folder.display());
+        println!("    {:>6} waits for another run in {}", kernel.version, folder.display());
         Flock::lock(file, FlockArg::LockExclusive)
             .map_err(|(_, error)| Failure::new(format!("lock: {error}")))
     })
