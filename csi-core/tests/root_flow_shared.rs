@@ -95,8 +95,16 @@ fn staged_once_and_bound_for_each_workload() {
         let volume_path = place.join("a").display().to_string();
         let asked =
             v1::NodeGetVolumeStatsRequest { volume_id: "one".into(), volume_path, ..Default::default() };
-        let stats = served.node().node_get_volume_stats(asked).await.unwrap().into_inner();
+        let stats = served.node().node_get_volume_stats(asked.clone()).await.unwrap().into_inner();
         assert_eq!(stats.usage[0].total, 1 << 20, "the driver's option got to the kernel");
+
+        let others = v1::NodePublishVolumeRequest { volume_id: "two".into(), ..publish(place, "c") };
+        let refused = served.node().node_publish_volume(others).await.unwrap_err();
+        assert_eq!(refused.code(), Code::FailedPrecondition, "{refused}");
+        assert!(!place.join("c").exists());
+        let others = v1::NodeGetVolumeStatsRequest { volume_id: "two".into(), ..asked };
+        let refused = served.node().node_get_volume_stats(others).await.unwrap_err();
+        assert_eq!(refused.code(), Code::NotFound, "{refused}");
 
         for target in ["a", "b", "b"] {
             served.node().node_unpublish_volume(unpublish(place, target)).await.unwrap();

@@ -29,7 +29,8 @@ Usage: cargo xtask <command>
   test --kernels      run those of csi-mount and the examples that ask the kernel on others than this machine's,
                       in an emulated machine: 5.10, 6.1, 6.12 and the newest, from Debian's packages; no root needed
   test --kernels 6.1 [SUITE]
-                      on one of them, or `newest`, or `all`; only suites with SUITE in `package/program`; several with commas between
+                      on one of them, or `newest`, `all`, or `ends` as the gate does, without what takes long; only suites
+                      with SUITE in `package/program`; several with commas between
   ci                  the gate: format, fresh codegen, clippy, tests, docs, each feature alone, a static build, and
                       the tests on the oldest and the newest kernel that can be had
   bench [OPTIONS]     measure the toolkit beside system calls, programs and other crates; write docs/benchmarks.md.

@@ -39,6 +39,8 @@ mod stage;
 mod stats;
 #[cfg(all(feature = "mount", target_os = "linux"))]
 mod targets;
+#[cfg(all(feature = "mount", target_os = "linux"))]
+mod whose;
 
 #[cfg(all(feature = "mount", target_os = "linux"))]
 pub use block::BlockNode;

@@ -11,7 +11,7 @@ use super::{
     Attachment, GetVolumeStats, Node, NodeGetVolumeHealth, NodeGetVolumeHealthRequest,
     NodeGetVolumeStatsRequest, NodeInfo, NodePublishVolumeRequest, NodeService, NodeStageVolumeRequest,
     NodeUnpublishVolumeRequest, NodeUnstageVolumeRequest, PublishedTargets, StageUnstageVolume, mount_group,
-    targets::MountTable,
+    targets::MountTable, whose::Whose,
 };
 use crate::{Error, Result, VolumeCapability, VolumeHealth, VolumeStats, blocking};
 
@@ -40,6 +40,9 @@ pub trait SharedFilesystems: Send + Sync + 'static {
 /// A node plugin for shared filesystems: mounts them once for the node and binds them for each workload, or mounts them
 /// for each, and lets go of them whatever their server does. See [`csi_mount::flow::shared`].
 ///
+/// A path where this process has put one volume is refused to another: FAILED_PRECONDITION to publish it from there, NOT_FOUND to
+/// ask how it is.
+///
 /// ```
 /// use csi_core::mount::{MountOptions, flow::shared::SharedSource};
 /// use csi_core::*;
@@ -63,6 +66,7 @@ pub trait SharedFilesystems: Send + Sync + 'static {
 pub struct SharedNode<S> {
     filesystems: Arc<S>,
     staging: Staging,
+    whose: Arc<Whose>,
 }
 
 /// Where a volume is mounted.
@@ -75,7 +79,7 @@ enum Staging {
 impl<S: SharedFilesystems> SharedNode<S> {
     /// The node plugin of these filesystems, which are mounted once for the node, with all that it can do registered.
     pub fn service(filesystems: Arc<S>) -> NodeService<Self> {
-        let node = Self { filesystems, staging: Staging::Staged };
+        let node = Self { filesystems, staging: Staging::Staged, whose: Arc::default() };
         NodeService::new(Arc::new(node))
             .stage_unstage_volume()
             .get_volume_stats()
@@ -86,7 +90,7 @@ impl<S: SharedFilesystems> SharedNode<S> {
     /// The same without staging: a volume is mounted at each of its targets. For filesystems where a mount is cheap, or
     /// that are mounted as somebody else for each workload.
     pub fn unstaged_service(filesystems: Arc<S>) -> NodeService<Self> {
-        let node = Self { filesystems, staging: Staging::Unstaged };
+        let node = Self { filesystems, staging: Staging::Unstaged, whose: Arc::default() };
         NodeService::new(Arc::new(node)).get_volume_stats().get_volume_health().self_check(&[])
     }
 
@@ -131,9 +135,10 @@ impl<S: SharedFilesystems> StageUnstageVolume for SharedNode<S> {
         if is_read_only {
             source = source.with_attributes(MountAttributes::RDONLY);
         }
-        let staging = request.staging_target_path;
+        let (staging, id, whose) = (request.staging_target_path, volume.volume_id, self.whose.clone());
         blocking(move || {
             let outcome = shared::stage(&Target::new(&staging)?, &source)?;
+            whose.note(&staging, &id);
             tracing::info!(?source, ?outcome, "staged");
             Ok(())
         })
@@ -141,7 +146,13 @@ impl<S: SharedFilesystems> StageUnstageVolume for SharedNode<S> {
     }
 
     async fn unstage_volume(&self, request: NodeUnstageVolumeRequest) -> Result<()> {
-        blocking(move || at(&request.staging_target_path, |staging| shared::unstage(staging).map(drop))).await
+        let whose = self.whose.clone();
+        blocking(move || {
+            at(&request.staging_target_path, |staging| shared::unstage(staging).map(drop))?;
+            whose.forget(&request.staging_target_path);
+            Ok(())
+        })
+        .await
     }
 }
 
@@ -159,18 +170,27 @@ impl<S: SharedFilesystems> Node for SharedNode<S> {
             ));
         }
         let attributes = request.attributes()?;
-        let target = request.target_path.clone();
+        let (target, id, whose) =
+            (request.target_path.clone(), request.volume_id.clone(), self.whose.clone());
         if !self.is_bound(&request) {
             let source = self.source_at_target(&request).await?;
             return blocking(move || {
                 shared::publish_directly(&Target::new(&target)?, &source, attributes)?;
+                whose.note(&target, &id);
                 Ok(())
             })
             .await;
         }
         let Some(staging) = request.staging_target_path else { return Ok(()) };
+        if whose.is_anothers(&staging, &id) {
+            let place = staging.display();
+            return Err(Error::NotStaged(format!("what is staged at {place} is another volume than {id}")));
+        }
         blocking(move || match shared::publish(&staging, &Target::new(&target)?, attributes) {
-            Ok(_) => Ok(()),
+            Ok(_) => {
+                whose.note(&target, &id);
+                Ok(())
+            }
             Err(error) if error.kind() == ErrorKind::NotFound => Err(Error::NotStaged(error.to_string())),
             Err(error) => Err(error.into()),
         })
@@ -195,7 +215,13 @@ impl<S: SharedFilesystems> Node for SharedNode<S> {
     }
 
     async fn unpublish_volume(&self, request: NodeUnpublishVolumeRequest) -> Result<()> {
-        blocking(move || at(&request.target_path, |target| shared::unpublish(target).map(drop))).await
+        let whose = self.whose.clone();
+        blocking(move || {
+            at(&request.target_path, |target| shared::unpublish(target).map(drop))?;
+            whose.forget(&request.target_path);
+            Ok(())
+        })
+        .await
     }
 }
 
@@ -206,6 +232,9 @@ pub(super) fn at(path: &std::path::Path, step: impl FnOnce(&Target) -> csi_mount
 #[async_trait]
 impl<S: SharedFilesystems> GetVolumeStats for SharedNode<S> {
     async fn volume_stats(&self, request: NodeGetVolumeStatsRequest) -> Result<VolumeStats> {
+        if self.whose.is_anothers(&request.volume_path, &request.volume_id) {
+            return Err(Error::VolumeNotFound(request.volume_id));
+        }
         request.statfs().await
     }
 }
@@ -213,6 +242,10 @@ impl<S: SharedFilesystems> GetVolumeStats for SharedNode<S> {
 #[async_trait]
 impl<S: SharedFilesystems> NodeGetVolumeHealth for SharedNode<S> {
     async fn volume_health(&self, request: NodeGetVolumeHealthRequest) -> Result<VolumeHealth> {
+        let mut paths = [&request.volume_publish_path, &request.staging_target_path].into_iter().flatten();
+        if paths.any(|path| self.whose.is_anothers(path, &request.volume_id)) {
+            return Err(Error::VolumeNotFound(request.volume_id));
+        }
         request.mount_health().await
     }
 }

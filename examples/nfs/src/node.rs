@@ -2,7 +2,7 @@
 
 use csi_core::mount::MountOptions;
 use csi_core::mount::flow::shared::SharedSource;
-use csi_core::{Attachment, DriverArgs, NodeInfo, Result, SharedFilesystems, async_trait};
+use csi_core::{Attachment, DriverArgs, Error, NodeInfo, Result, SharedFilesystems, async_trait};
 use serde::Deserialize;
 
 use crate::parameters::sub_dir_of;
@@ -31,6 +31,10 @@ impl SharedFilesystems for Mounts {
     }
 
     async fn source(&self, volume: &Attachment) -> Result<SharedSource> {
+        if ["server", "share"].iter().all(|key| volume.volume_context.get(key).is_none()) {
+            // Nobody says where it is.
+            return Err(Error::VolumeNotFound(volume.volume_id.clone()));
+        }
         let context: Context = volume.volume_context.parse()?;
         let sub_dir = context.sub_dir.as_deref().filter(|sub_dir| !sub_dir.is_empty());
         let sub_dir = sub_dir.map(|sub_dir| sub_dir_of("volume_context[subDir]", sub_dir)).transpose()?;

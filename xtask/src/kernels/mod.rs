@@ -12,8 +12,11 @@ mod suites;
 mod table;
 mod version;
 
+use std::fs::File;
 use std::path::Path;
 use std::time::Duration;
+
+use nix::fcntl::{Flock, FlockArg};
 
 use archive::{Archive, Kernel};
 use build::Programs;
@@ -31,8 +34,9 @@ const WANTED: [Version; 3] = [Version::new(5, 10), Version::new(6, 1), Version::
 /// How a person names the newest kernel.
 const NEWEST: &str = "newest";
 
-/// However many tests there are, a machine is stopped after this.
-const LIMIT: Duration = Duration::from_secs(1200);
+/// However many tests there are, a machine is stopped after this: those of the gate, and all.
+const GATE_LIMIT: Duration = Duration::from_secs(1200);
+const LIMIT: Duration = Duration::from_secs(3600);
 
 /// Which kernels.
 pub(crate) enum Choice<'a> {
@@ -82,7 +86,8 @@ pub(crate) fn run(root: &Path, choice: &Choice<'_>, only: &str) -> Result<Option
         return Err(Failure::usage(format!("no suite has {only} in its name")));
     }
     let programs = build::build(root, &chosen)?;
-    let runs = run_machines(&kernels, &chosen, &programs)?;
+    let limit = if is_gate { GATE_LIMIT } else { LIMIT };
+    let runs = run_machines(&kernels, &chosen, &programs, limit)?;
     if is_gate {
         let on_request = SUITES.iter().filter(|suite| suite.is_on_request);
         on_request.for_each(|suite| println!("on request only: {}: {}", suite.test, suite.only));
@@ -91,16 +96,22 @@ pub(crate) fn run(root: &Path, choice: &Choice<'_>, only: &str) -> Result<Option
 }
 
 /// As many at the same time as there are processors: a test waits more than it works.
-fn run_machines(kernels: &[Kernel], chosen: &[Suite], programs: &Programs) -> Result<Vec<Run>, Failure> {
+fn run_machines(
+    kernels: &[Kernel],
+    chosen: &[Suite],
+    programs: &Programs,
+    limit: Duration,
+) -> Result<Vec<Run>, Failure> {
     let folder = target::static_dir()?.join("kernels");
     std::fs::create_dir_all(&folder)?;
     let interrupt = Interrupt::watch()?;
     let run = |kernel: &Kernel| -> Result<Run, Failure> {
+        let _alone = alone_with(kernel, &folder)?;
         println!("==> {}", kernel.name);
         let suites: Vec<&Suite> = chosen.iter().filter(|suite| suite.since <= kernel.version).collect();
         let initrd = Scratch(folder.join(format!("initrd-{}.cpio", kernel.version)));
         image::pack(&initrd.0, kernel, &suites, programs)?;
-        machine::run(kernel, &initrd.0, &folder, LIMIT, &interrupt)
+        machine::run(kernel, &initrd.0, &folder, limit, &interrupt)
     };
     let at_once = std::thread::available_parallelism().map_or(1, usize::from);
     let mut runs = Vec::new();
@@ -117,6 +128,16 @@ fn run_machines(kernels: &[Kernel], chosen: &[Suite], programs: &Programs) -> Re
         }
     }
     Ok(runs)
+}
+
+/// Its machine's disk is in the folder: another run of this kernel waits for this one's end.
+fn alone_with(kernel: &Kernel, folder: &Path) -> Result<Flock<File>, Failure> {
+    let file = File::create(folder.join(format!("lock-{}", kernel.version)))?;
+    Flock::lock(file, FlockArg::LockExclusiveNonblock).or_else(|(file, _)| {
+        println!("    {:>6} waits for another run in {}", kernel.version, folder.display());
+        Flock::lock(file, FlockArg::LockExclusive)
+            .map_err(|(_, error)| Failure::new(format!("lock: {error}")))
+    })
 }
 
 /// The kernels, unpacked, and a line for each that could not be had.
