@@ -297,12 +297,13 @@ fn is_clean(path: &[u8]) -> bool {
     is_plainly_clean(path) || is_clean_by_name(path)
 }
 
-/// Without a look at each name: no name of so short a path is too long, and none begins with a dot. Without a way out of the
-/// loop either, so that it is done many bytes at a time.
+/// Without a look at each name: no name of so short a path is too long, none begins with a dot, and what is ASCII is text.
+/// Without a way out of the loop either, so that it is done many bytes at a time.
 fn is_plainly_clean(path: &[u8]) -> bool {
     let [b'/', .., last] = path else { return false };
     let pairs = path.iter().zip(&path[1..]);
-    let is_odd = |one: u8, next: u8| next == 0 || one == b'/' && (next == b'/' || next == b'.');
+    let is_odd =
+        |one: u8, next: u8| next == 0 || !next.is_ascii() || one == b'/' && (next == b'/' || next == b'.');
     let has_odd = pairs.fold(false, |found, (one, next)| found | is_odd(*one, *next));
     path.len() <= LONGEST_NAME && *last != b'/' && !has_odd
 }

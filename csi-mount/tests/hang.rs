@@ -81,6 +81,7 @@ fn a_helper_that_is_stuck_has_none_of_our_files() {
         sandbox(|sandbox| {
             let staging = target(sandbox, "staging");
             let daemon = SilentDaemon::mount(&staging);
+            settle(0);
             let _ours = File::open("/dev/null").unwrap();
             without_features(kernel, || stats_within(staging.path(), MOMENT).unwrap_err());
             let [helper] = *measure::child_processes() else { panic!("one helper") };
@@ -95,6 +96,7 @@ fn a_helper_that_is_stuck_has_none_of_our_files() {
             assert!(files.iter().all(is_needed), "without {kernel:?}: {files:?}");
             ended.unwrap();
             daemon.taken();
+            settle(0);
         });
     }
 }

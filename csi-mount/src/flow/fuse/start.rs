@@ -166,8 +166,8 @@ fn take_off_unserved(staging: &Target) -> Result<()> {
 /// Leaves what another process has started meanwhile.
 fn take_back(staging: &Target, own: &Processes, created: Created) {
     let undo = || -> Result<()> {
-        let _lock = PlaceLock::take(STAGE, staging, LOOK)?;
         own.kill(staging.path())?;
+        let _lock = PlaceLock::take(STAGE, staging, LOOK)?;
         take_off_unserved(staging)?;
         if created == Created::Created && Processes::of(staging.path()).living().is_empty() {
             staging.remove()?;
