@@ -25,6 +25,9 @@ use crate::sys::child::{Answer, Child, Open, Question, Stuck};
 /// How long a path may take to be resolved, where the caller has no limit of its own.
 pub(crate) const LOOKUP_LIMIT: Duration = Duration::from_secs(5);
 
+/// How often a child is looked at that is about to end.
+const LEAVING: Duration = Duration::from_millis(5);
+
 /// How long anybody stands in line behind others who are answered one by one.
 const LINE_LIMIT: Duration = Duration::from_secs(30);
 
@@ -99,6 +102,8 @@ enum Now {
     #[default]
     Free,
     Running,
+    /// Its child has answered and is about to end, which takes its time on a busy machine.
+    Leaving(Stuck),
     Stuck(Stuck),
 }
 
@@ -154,9 +159,7 @@ pub(crate) fn collect() {
 
 fn sweep(lanes: &mut BTreeMap<Subject, Lane>) {
     lanes.retain(|_, lane| {
-        if matches!(lane.now, Now::Stuck(stuck) if stuck.is_gone()) {
-            lane.now = Now::Free;
-        }
+        lane.look();
         lane.is_in_use()
     });
 }
@@ -181,12 +184,16 @@ impl Turn {
         let mut answers = lanes.get(&subject).map_or(0, |lane| lane.answers);
         loop {
             let lane = lanes.entry(subject.clone()).or_default();
+            lane.look();
+            // Nobody tells when a child ends.
+            let mut pause = Duration::MAX;
             match lane.now {
                 Now::Free => {
                     lane.now = Now::Running;
                     return Ok(Self { subject, is_answered: false, stuck: None });
                 }
                 Now::Stuck(_) => return Err(Unanswered::Stuck),
+                Now::Leaving(_) => pause = LEAVING,
                 Now::Running => {}
             }
             if lane.answers != answers {
@@ -201,7 +208,7 @@ impl Turn {
                 return Err(Unanswered::Crowded);
             }
             lane.waiting += 1;
-            lanes = FREED.wait_timeout(lanes, left).unwrap_or_else(PoisonError::into_inner).0;
+            lanes = FREED.wait_timeout(lanes, left.min(pause)).unwrap_or_else(PoisonError::into_inner).0;
             lanes.entry(subject.clone()).or_default().waiting -= 1;
         }
     }
@@ -216,7 +223,11 @@ impl Drop for Turn {
     fn drop(&mut self) {
         let mut lanes = lanes();
         if let Some(lane) = lanes.get_mut(&self.subject) {
-            lane.now = self.stuck.map_or(Now::Free, Now::Stuck);
+            lane.now = match self.stuck {
+                None => Now::Free,
+                Some(child) if self.is_answered => Now::Leaving(child),
+                Some(child) => Now::Stuck(child),
+            };
             lane.answers += u64::from(self.is_answered);
             if !lane.is_in_use() {
                 lanes.remove(&self.subject);
@@ -227,6 +238,13 @@ impl Drop for Turn {
 }
 
 impl Lane {
+    /// Is free when the child that was waited for has gone.
+    fn look(&mut self) {
+        if matches!(self.now, Now::Stuck(child) | Now::Leaving(child) if child.is_gone()) {
+            self.now = Now::Free;
+        }
+    }
+
     fn is_in_use(&self) -> bool {
         self.waiting > 0 || !matches!(self.now, Now::Free)
     }
@@ -302,5 +320,20 @@ mod tests {
             assert!(Instant::now() < end, "the lane is never free again");
             std::thread::sleep(Duration::from_millis(1));
         }
+    }
+
+    #[test]
+    #[expect(clippy::zombie_processes, reason = "that the lane reaps it is what is tested")]
+    fn who_has_answered_is_waited_for_until_it_is_gone() {
+        let mut program = std::process::Command::new("sleep").arg("300").spawn().unwrap();
+        let mut turn = take(5, Duration::ZERO).unwrap();
+        turn.is_answered = true;
+        turn.keep(Stuck::new(Pid::from_raw(program.id() as i32)));
+        assert!(matches!(take(5, Duration::from_millis(20)), Err(Unanswered::Late(_))));
+        std::thread::scope(|scope| {
+            let next = scope.spawn(|| take(5, Duration::from_secs(60)).is_ok());
+            program.kill().unwrap();
+            assert!(next.join().unwrap());
+        });
     }
 }

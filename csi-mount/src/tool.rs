@@ -16,8 +16,9 @@ use crate::{Error, ErrorKind, Result, in_flight, memory};
 
 /// How much of a program's output is kept: its end.
 const KEPT_OUTPUT: usize = 8 * 1024;
-/// How often a program that runs is looked at.
+/// How often a program that runs is looked at; most run for milliseconds, so the first looks come sooner.
 const LOOK: Duration = Duration::from_millis(50);
+const FIRST_LOOK: Duration = Duration::from_millis(1);
 /// How long a killed program may take to go.
 const REAP: Duration = Duration::from_secs(5);
 /// Where the tools are on a system whose service runs with a short `PATH`.
@@ -173,7 +174,7 @@ impl Running {
     ) -> Result<Output> {
         let start = Instant::now();
         let end = start + bounds.time;
-        let mut told = 0;
+        let (mut told, mut pause) = (0, FIRST_LOOK);
         let mut kept = Vec::new();
         // Something that the program started may hold the pipe for longer, so its end is asked for too.
         loop {
@@ -183,7 +184,8 @@ impl Running {
                 let _ = self.kill();
                 return Err(self.tool.out_of_memory(given));
             }
-            let open = self.read_some(&mut pipe, &mut kept)?;
+            let open = self.read_some(&mut pipe, &mut kept, pause.min(left(end)))?;
+            pause = (pause * 2).min(LOOK);
             // At the end of the pipe there is nothing else to wait for.
             if self.has_ended(if open { Duration::ZERO } else { LOOK.min(left(end)) })? {
                 break;
@@ -206,13 +208,13 @@ impl Running {
             return Err(self.tool.failed_to_run(Errno::CHILD.into()));
         };
         let end = Instant::now() + REAP;
-        while self.read_some(&mut pipe, &mut kept)? && !left(end).is_zero() {}
+        while self.read_some(&mut pipe, &mut kept, LOOK)? && !left(end).is_zero() {}
         Ok(Output { status, text: String::from_utf8_lossy(&kept).into_owned() })
     }
 
-    /// Reads what there is, waiting for a moment; false at the end of the pipe.
-    fn read_some(&self, pipe: &mut PipeReader, kept: &mut Vec<u8>) -> Result<bool> {
-        let moment = Timespec { tv_sec: 0, tv_nsec: LOOK.subsec_nanos().into() };
+    /// Reads what there is, waiting for a moment of less than a second; false at the end of the pipe.
+    fn read_some(&self, pipe: &mut PipeReader, kept: &mut Vec<u8>, moment: Duration) -> Result<bool> {
+        let moment = Timespec { tv_sec: 0, tv_nsec: moment.subsec_nanos().into() };
         let mut events = [PollFd::new(pipe, PollFlags::IN)];
         match poll(&mut events, Some(&moment)) {
             Ok(0) | Err(Errno::INTR) => return Ok(true),
