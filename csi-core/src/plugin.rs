@@ -239,20 +239,16 @@ impl Plugin {
         args.apply(self)
     }
 
-    /// Looks at the node, where this instance serves it and its driver wants that.
-    pub(crate) async fn look_at_node(&mut self) {
+    /// The look at the node, where this instance serves it and its driver wants that. It tells the log what it finds, and
+    /// keeps nobody waiting.
+    pub(crate) fn look_at_node(&mut self) -> Option<Box<dyn FnOnce() + Send>> {
         #[cfg(all(feature = "mount", target_os = "linux"))]
         if self.mode.serves(Service::Node)
             && let Some(fitness) = self.node.as_mut().and_then(|node| node.fitness.take())
         {
-            let look = move || {
-                fitness.look();
-                Ok(())
-            };
-            if let Err(error) = crate::blocking(look).await {
-                tracing::warn!("the node was not looked at: {error}");
-            }
+            return Some(Box::new(move || fitness.look()));
         }
+        None
     }
 
     /// The plugin as it is served, once it makes sense.

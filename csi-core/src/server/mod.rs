@@ -109,7 +109,7 @@ impl Default for Settings {
 pub(crate) async fn serve(mut plugin: Plugin, endpoint: &Endpoint, mut stop: Stop) -> Result<(), ServeError> {
     let settings = plugin.settings.clone();
     let grace = settings.grace;
-    plugin.look_at_node().await;
+    let look_at_node = plugin.look_at_node();
     let adapter = plugin.build()?;
     let (socket, listener) = Socket::bind(endpoint.path(), settings.socket_mode)?;
     // What is served beside ends with these at the latest.
@@ -123,6 +123,8 @@ pub(crate) async fn serve(mut plugin: Plugin, endpoint: &Endpoint, mut stop: Sto
     }
     let served = router(&adapter)?.serve_with_incoming_shutdown(Incoming::new(listener), stop.requested());
     tracing::info!(endpoint = %endpoint, "serving");
+    // Beside the first calls, which need not wait for what it tells the log.
+    look_at_node.map(tokio::task::spawn_blocking);
 
     let mut result = tokio::select! {
         result = served => result.map_err(ServeError::Serve),
