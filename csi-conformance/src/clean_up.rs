@@ -3,6 +3,7 @@
 use csi_core::Rpc;
 use csi_proto::v1;
 use prost::Message;
+use tonic::Code;
 
 use crate::cx::{Cx, is_final};
 use crate::ledger::Made;
@@ -12,7 +13,13 @@ use crate::wire::Refusal;
 pub(crate) async fn clean_up(cx: &Cx) -> Vec<String> {
     let mut left = Vec::new();
     for made in cx.ledger.all().into_iter().rev() {
-        match undo(cx, &made).await {
+        let undone = match undo(cx, &made).await {
+            Err(refusal) if refusal.code == Code::InvalidArgument && was_never_made(cx, &made).await => {
+                Ok(())
+            }
+            outcome => outcome,
+        };
+        match undone {
             Ok(()) => cx.ledger.forget(&made),
             Err(refusal) => {
                 let id = made.id.as_deref().unwrap_or("of unknown id");
@@ -34,6 +41,13 @@ pub(crate) fn remove_staging(cx: &Cx, prefix: &str) {
     for entry in entries.flatten().filter(|entry| entry.file_name().to_string_lossy().starts_with(prefix)) {
         let _ = std::fs::remove_dir(entry.path());
     }
+}
+
+/// A call whose answer nobody had, as the kit was killed, may have been one that is refused for what it names: then the
+/// opposite is refused as well. The same call again tells.
+async fn was_never_made(cx: &Cx, made: &Made) -> bool {
+    let again = cx.raw(made.rpc, made.request.clone(), cx.settings.deadline).await;
+    again.is_err_and(|refusal| is_final(refusal.code))
 }
 
 async fn undo(cx: &Cx, made: &Made) -> Result<(), Refusal> {

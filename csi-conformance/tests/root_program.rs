@@ -8,6 +8,8 @@ mod support;
 use std::process::{Output, Stdio};
 use std::time::Duration;
 
+use csi_proto::v1;
+use prost::Message as _;
 use support::*;
 use tokio::process::Command;
 
@@ -147,6 +149,28 @@ fn ctrl_c_undoes_what_was_made() {
         let endpoint = places.endpoint("csi.sock");
         with_plugin(memory::Memory::directories(places.of("volumes")).plugin(), &endpoint, work).await;
         assert_eq!(mounts_below(&places.of("target")), 0);
+    });
+}
+
+/// Killed before it had the refusal of a call that names what no driver takes.
+#[test]
+fn a_call_that_is_always_refused_is_nothing_to_undo() {
+    in_private(async || {
+        let places = Places::new();
+        let request = v1::NodePublishVolumeRequest {
+            volume_id: "x".repeat(129),
+            target_path: places.of("target/pod").to_str().unwrap().to_owned(),
+            ..Default::default()
+        };
+        let hex: String = request.encode_to_vec().iter().map(|byte| format!("{byte:02x}")).collect();
+        std::fs::write(places.of("journal"), format!("NodePublishVolume {hex}  \n")).unwrap();
+        let work = async {
+            let output = program(&places).arg("--clean-up").output().await.unwrap();
+            assert_eq!(output.status.code(), Some(0), "{}", text(&output));
+            assert!(!places.of("journal").exists());
+        };
+        let endpoint = places.endpoint("csi.sock");
+        with_plugin(memory::Memory::directories(places.of("volumes")).plugin(), &endpoint, work).await;
     });
 }
 
