@@ -247,7 +247,16 @@ pub(crate) const SUITES: &[Suite] = &[
     Suite { test: "luks_crash", seconds: 300, env: &[("CSI_CRASH_POINTS", "5")], ..LUKS },
     Suite { test: "field_failures_mount", ..DEVICES },
     Suite { test: "field_failures_device", env: &[("CSI_TEST_ROUNDS", "2")], ..DEVICES },
-    Suite { test: "field_failures_block", ..DEVICES },
+    Suite {
+        test: "field_failures_block",
+        skip: &[Skip {
+            test: "a_filesystem_that_went_read_only_is_not_staged_for_writing",
+            from: Version::new(6, 1),
+            before: Version::new(6, 15),
+            why: "these set no flag when an error makes ext4 read-only: neither the superblock's nor emergency_ro",
+        }],
+        ..DEVICES
+    },
     Suite { test: "flow_shared", ..FLOWS },
     Suite { test: "flow_fuse", ..FLOWS },
     Suite { test: "flow_ephemeral", env: &[("CSI_TEST_ROUNDS", "100")], ..FLOWS },
