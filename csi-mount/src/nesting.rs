@@ -41,8 +41,8 @@ impl<'a> Place<'a> {
 
     /// Whether it is known to have no directory in it, and so nothing below it.
     fn has_no_directories(&self) -> bool {
-        /// Those that count the directories in a directory, as the manual of their `st_nlink` says: ext2, ext3 and ext4, XFS,
-        /// tmpfs. Others say 1, or what they like.
+        /// Those whose directories have two links, and one more for each directory in them: ext2, ext3 and ext4, XFS, tmpfs.
+        /// Others say 1, or what they like.
         const COUNTING: [u64; 3] = [0xef53, 0x5846_5342, 0x0102_1994];
         self.mount.is_some_and(|mount| COUNTING.contains(&mount.magic)) && self.facts.links == 2
     }
