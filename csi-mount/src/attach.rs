@@ -313,7 +313,8 @@ mod needs_root {
             let verified = std::thread::scope(|scope| {
                 let verify =
                     scope.spawn(|| verify(OPERATION, ours.fd(), target, &seen, MountAttributes::empty()));
-                rustix::mount::unmount(target.path(), UnmountFlags::empty()).unwrap();
+                // Detached, as whoever withdraws does it: the one who verifies may be looking at it right now.
+                rustix::mount::unmount(target.path(), UnmountFlags::DETACH).unwrap();
                 verify.join().unwrap()
             });
             assert_eq!(verified.unwrap(), Attached::Ours);
