@@ -127,6 +127,22 @@ fn a_volume_goes_the_whole_way_and_a_lost_daemon_is_replaced() {
             served.node().node_publish_volume(publish.clone()).await.unwrap();
         }
         assert_eq!(source(), "v-by-stage");
+
+        let others = v1::NodeStageVolumeRequest { volume_id: "w".into(), ..stage.clone() };
+        let refused = served.node().node_stage_volume(others).await.unwrap_err();
+        assert_eq!(refused.code(), Code::AlreadyExists, "{refused}");
+        let target_path = text(&place.join("other"));
+        let others = v1::NodePublishVolumeRequest { volume_id: "w".into(), target_path, ..publish.clone() };
+        let refused = served.node().node_publish_volume(others).await.unwrap_err();
+        assert_eq!(refused.code(), Code::FailedPrecondition, "{refused}");
+        assert!(!place.join("other").exists());
+        let others = v1::NodeGetVolumeStatsRequest {
+            volume_id: "w".into(),
+            volume_path: text(&pod),
+            ..Default::default()
+        };
+        let refused = served.node().node_get_volume_stats(others).await.unwrap_err();
+        assert_eq!(refused.code(), Code::NotFound, "{refused}");
         let busy = served.node().node_unstage_volume(unstage.clone()).await.unwrap_err();
         assert_eq!(busy.code(), Code::FailedPrecondition, "{busy}");
 
@@ -147,7 +163,7 @@ fn a_volume_goes_the_whole_way_and_a_lost_daemon_is_replaced() {
         served.node().node_publish_volume(publish).await.unwrap();
         assert_eq!(source(), "v-by-publish");
         assert!(told().await.is_empty());
-        assert_eq!(buckets.asked.load(Ordering::Relaxed), 3);
+        assert_eq!(buckets.asked.load(Ordering::Relaxed), 4);
 
         served.node().node_unpublish_volume(unpublish).await.unwrap();
         assert_eq!(told().await, ["NotMounted"]);

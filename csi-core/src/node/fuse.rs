@@ -6,14 +6,14 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use csi_mount::flow::fuse::{self, FuseDaemon};
-use csi_mount::{ErrorKind, Target};
+use csi_mount::{ErrorKind, Outcome, Target};
 
 use super::shared::at;
 use super::{
     Attachment, GetVolumeStats, Node, NodeGetVolumeHealth, NodeGetVolumeHealthRequest,
     NodeGetVolumeStatsRequest, NodeInfo, NodePublishVolumeRequest, NodeService, NodeStageVolumeRequest,
     NodeUnpublishVolumeRequest, NodeUnstageVolumeRequest, PublishedTargets, StageUnstageVolume, mount_group,
-    targets::MountTable,
+    targets::MountTable, whose::Whose,
 };
 use crate::{Error, MountFlags, Result, VolumeCapability, VolumeHealth, VolumeStats, blocking};
 
@@ -51,6 +51,9 @@ pub trait FuseFilesystems: Send + Sync + 'static {
 /// A node plugin for FUSE filesystems: starts a daemon for each volume, outside of this process's lifetime, binds its
 /// mount for each workload, replaces a daemon that is lost, and sees it end. See [`csi_mount::flow::fuse`].
 ///
+/// A path where this process has put one volume is refused to another: ALREADY_EXISTS to stage it there, FAILED_PRECONDITION
+/// to publish it from there, NOT_FOUND to ask how it is.
+///
 /// ```
 /// use csi_core::mount::flow::fuse::FuseDaemon;
 /// use csi_core::*;
@@ -69,13 +72,23 @@ pub trait FuseFilesystems: Send + Sync + 'static {
 /// let service = FuseNode::service(Arc::new(Buckets));
 /// # drop(service);
 /// ```
-#[derive(Debug, Clone)]
-pub struct FuseNode<F>(Arc<F>);
+#[derive(Debug)]
+pub struct FuseNode<F> {
+    filesystems: Arc<F>,
+    whose: Arc<Whose>,
+}
+
+// Not derived: the filesystems need not be copied.
+impl<F> Clone for FuseNode<F> {
+    fn clone(&self) -> Self {
+        Self { filesystems: Arc::clone(&self.filesystems), whose: Arc::clone(&self.whose) }
+    }
+}
 
 impl<F: FuseFilesystems> FuseNode<F> {
     /// The node plugin of these filesystems.
     pub fn new(filesystems: Arc<F>) -> Self {
-        Self(filesystems)
+        Self { filesystems, whose: Arc::default() }
     }
 
     /// The same as a service, with all that it can do registered.
@@ -89,15 +102,20 @@ impl<F: FuseFilesystems> FuseNode<F> {
 
     async fn stage(&self, volume: &Attachment, capability: &VolumeCapability, staging: &Path) -> Result<()> {
         let Some(flags) = flags(capability) else { return Err(no_device()) };
-        let daemon = self.0.daemon(volume, flags, staging).await?;
-        let path = staging.to_owned();
+        let daemon = self.filesystems.daemon(volume, flags, staging).await?;
+        let (path, id, whose) = (staging.to_owned(), volume.volume_id.clone(), Arc::clone(&self.whose));
         blocking(move || {
             let outcome = fuse::stage(&Target::new(&path)?, &daemon)?;
+            if outcome == Outcome::AlreadyMounted && whose.is_anothers(&path, &id) {
+                let place = path.display();
+                return Err(Error::Incompatible(format!("another volume than {id} is staged at {place}")));
+            }
+            whose.note(&path, &id);
             tracing::info!(?daemon, ?outcome, "staged");
             Ok(())
         })
         .await?;
-        self.0.ready(volume, staging).await
+        self.filesystems.ready(volume, staging).await
     }
 }
 
@@ -126,14 +144,20 @@ impl<F: FuseFilesystems> StageUnstageVolume for FuseNode<F> {
     }
 
     async fn unstage_volume(&self, request: NodeUnstageVolumeRequest) -> Result<()> {
-        blocking(move || at(&request.staging_target_path, |staging| fuse::unstage(staging).map(drop))).await
+        let whose = Arc::clone(&self.whose);
+        blocking(move || {
+            at(&request.staging_target_path, |staging| fuse::unstage(staging).map(drop))?;
+            whose.forget(&request.staging_target_path);
+            Ok(())
+        })
+        .await
     }
 }
 
 #[async_trait]
 impl<F: FuseFilesystems> Node for FuseNode<F> {
     async fn info(&self) -> Result<NodeInfo> {
-        self.0.info().await
+        self.filesystems.info().await
     }
 
     async fn publish_volume(&self, request: NodePublishVolumeRequest) -> Result<()> {
@@ -146,7 +170,8 @@ impl<F: FuseFilesystems> Node for FuseNode<F> {
         let Some(staging) = request.staging_target_path else {
             return Err(Error::invalid("staging_target_path", "is required: this driver stages its volumes"));
         };
-        let path = staging.clone();
+        self.whose.refuse_to_publish(&staging, &request.volume_id)?;
+        let (id, path) = (request.volume_id.clone(), staging.clone());
         if blocking(move || Ok(fuse::is_lost(&path)?)).await? {
             let volume = Attachment {
                 volume_id: request.volume_id,
@@ -156,9 +181,12 @@ impl<F: FuseFilesystems> Node for FuseNode<F> {
             };
             self.stage(&volume, &request.volume_capability, &staging).await?;
         }
-        let target = request.target_path;
+        let (target, whose) = (request.target_path, Arc::clone(&self.whose));
         blocking(move || match fuse::publish(&staging, &Target::new(&target)?, attributes) {
-            Ok(_) => Ok(()),
+            Ok(_) => {
+                whose.note(&target, &id);
+                Ok(())
+            }
             Err(error) if error.kind() == ErrorKind::NotFound => Err(Error::NotStaged(error.to_string())),
             Err(error) => Err(error.into()),
         })
@@ -174,13 +202,20 @@ impl<F: FuseFilesystems> Node for FuseNode<F> {
     }
 
     async fn unpublish_volume(&self, request: NodeUnpublishVolumeRequest) -> Result<()> {
-        blocking(move || at(&request.target_path, |target| fuse::unpublish(target).map(drop))).await
+        let whose = Arc::clone(&self.whose);
+        blocking(move || {
+            at(&request.target_path, |target| fuse::unpublish(target).map(drop))?;
+            whose.forget(&request.target_path);
+            Ok(())
+        })
+        .await
     }
 }
 
 #[async_trait]
 impl<F: FuseFilesystems> GetVolumeStats for FuseNode<F> {
     async fn volume_stats(&self, request: NodeGetVolumeStatsRequest) -> Result<VolumeStats> {
+        self.whose.refuse_to_tell([&request.volume_path], &request.volume_id)?;
         request.statfs().await
     }
 }
@@ -188,6 +223,8 @@ impl<F: FuseFilesystems> GetVolumeStats for FuseNode<F> {
 #[async_trait]
 impl<F: FuseFilesystems> NodeGetVolumeHealth for FuseNode<F> {
     async fn volume_health(&self, request: NodeGetVolumeHealthRequest) -> Result<VolumeHealth> {
+        let paths = [&request.volume_publish_path, &request.staging_target_path];
+        self.whose.refuse_to_tell(paths.into_iter().flatten(), &request.volume_id)?;
         request.mount_health().await
     }
 }

@@ -182,10 +182,7 @@ impl<S: SharedFilesystems> Node for SharedNode<S> {
             .await;
         }
         let Some(staging) = request.staging_target_path else { return Ok(()) };
-        if whose.is_anothers(&staging, &id) {
-            let place = staging.display();
-            return Err(Error::NotStaged(format!("what is staged at {place} is another volume than {id}")));
-        }
+        whose.refuse_to_publish(&staging, &id)?;
         blocking(move || match shared::publish(&staging, &Target::new(&target)?, attributes) {
             Ok(_) => {
                 whose.note(&target, &id);
@@ -232,9 +229,7 @@ pub(super) fn at(path: &std::path::Path, step: impl FnOnce(&Target) -> csi_mount
 #[async_trait]
 impl<S: SharedFilesystems> GetVolumeStats for SharedNode<S> {
     async fn volume_stats(&self, request: NodeGetVolumeStatsRequest) -> Result<VolumeStats> {
-        if self.whose.is_anothers(&request.volume_path, &request.volume_id) {
-            return Err(Error::VolumeNotFound(request.volume_id));
-        }
+        self.whose.refuse_to_tell([&request.volume_path], &request.volume_id)?;
         request.statfs().await
     }
 }
@@ -242,10 +237,8 @@ impl<S: SharedFilesystems> GetVolumeStats for SharedNode<S> {
 #[async_trait]
 impl<S: SharedFilesystems> NodeGetVolumeHealth for SharedNode<S> {
     async fn volume_health(&self, request: NodeGetVolumeHealthRequest) -> Result<VolumeHealth> {
-        let mut paths = [&request.volume_publish_path, &request.staging_target_path].into_iter().flatten();
-        if paths.any(|path| self.whose.is_anothers(path, &request.volume_id)) {
-            return Err(Error::VolumeNotFound(request.volume_id));
-        }
+        let paths = [&request.volume_publish_path, &request.staging_target_path];
+        self.whose.refuse_to_tell(paths.into_iter().flatten(), &request.volume_id)?;
         request.mount_health().await
     }
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::VolumeId;
+use crate::{Error, Result, VolumeId};
 
 /// What is noted is only ever a reason to refuse: after a restart nothing is, and every path may be the volume's that is asked
 /// for.
@@ -26,6 +26,27 @@ impl Whose {
     /// Whether another volume was put there.
     pub(super) fn is_anothers(&self, path: &Path, id: &VolumeId) -> bool {
         self.noted().get(path).is_some_and(|noted| noted != id)
+    }
+
+    /// For a publish: FAILED_PRECONDITION if another volume was put at the staging path.
+    pub(super) fn refuse_to_publish(&self, staging: &Path, id: &VolumeId) -> Result<()> {
+        if self.is_anothers(staging, id) {
+            let place = staging.display();
+            return Err(Error::NotStaged(format!("what is staged at {place} is another volume than {id}")));
+        }
+        Ok(())
+    }
+
+    /// For questions: NOT_FOUND if another volume was put at one of these paths.
+    pub(super) fn refuse_to_tell(
+        &self,
+        paths: impl IntoIterator<Item = impl AsRef<Path>>,
+        id: &VolumeId,
+    ) -> Result<()> {
+        if paths.into_iter().any(|path| self.is_anothers(path.as_ref(), id)) {
+            return Err(Error::VolumeNotFound(id.clone()));
+        }
+        Ok(())
     }
 
     fn noted(&self) -> MutexGuard<'_, BTreeMap<PathBuf, VolumeId>> {
