@@ -14,13 +14,20 @@ const POLL: Duration = Duration::from_millis(2);
 /// How long a program that was killed may take to be gone; one that hangs in the kernel never is.
 const GRACE: Duration = Duration::from_secs(5);
 
-/// Starts a program and waits until it ends well.
+/// Starts a program and waits until it ends well. Whatever it leaves running is killed.
 ///
 /// # Errors
 /// Why it did not, in words.
 pub(crate) fn wait(command: &mut Command, limit: Duration) -> Result<(), String> {
     let child = command.process_group(0).spawn().map_err(|error| format!("start it: {error}"))?;
     let pid = Pid::from_raw(i32::try_from(child.id()).map_err(|error| error.to_string())?);
+    let ended = ended_within(pid, limit);
+    // Everybody but this process, and there is nobody else's: not even a daemon in a session of its own outlives its test.
+    let _ = kill(Pid::from_raw(-1), Signal::SIGKILL);
+    ended
+}
+
+fn ended_within(pid: Pid, limit: Duration) -> Result<(), String> {
     match status_within(pid, limit) {
         Some(WaitStatus::Exited(_, 0)) => Ok(()),
         Some(WaitStatus::Exited(_, status)) => Err(format!("exit status {status}")),

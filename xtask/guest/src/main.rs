@@ -93,7 +93,8 @@ fn follow_plan(report: &Report) -> Result<()> {
                     report.no_tests(suite)?;
                 }
                 for test in &tests {
-                    // In a process of its own: what one test leaves behind or hangs in does not touch the next.
+                    // In a process of its own: what one test hangs in does not touch the next, nor what it leaves
+                    // running. Mounts and devices of a test that failed do stay: look at the first failure first.
                     let mut command = Command::new(program);
                     command.args(["--exact", test, "--test-threads=1", "--nocapture"]);
                     command.envs(environment.iter().copied());

@@ -2,9 +2,11 @@
 //!
 //! The machine's apt keeps its sources, its lists and its packages. Its settings (proxies, say) hold here too.
 
-use std::fs;
+use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+
+use nix::fcntl::{Flock, FlockArg};
 
 use super::version::{Version, numbers};
 use crate::Failure;
@@ -35,15 +37,27 @@ pub(crate) struct Kernel {
     pub(crate) root: PathBuf,
 }
 
-/// apt with a state of its own, in the folder where kernels are kept.
+/// What came of fetching one.
+pub(crate) enum Fetched {
+    Kernel(Kernel),
+    /// The archive does not have it, or can't be reached: why.
+    Unavailable(String),
+}
+
+/// apt with a state of its own, in the folder where kernels are kept; one at a time.
 pub(crate) struct Archive {
     cache: PathBuf,
+    _alone: Flock<File>,
 }
 
 impl Archive {
     /// Reads the package indices. What can't be read is not there afterwards, and said.
     pub(crate) fn open() -> Result<Self, Failure> {
-        let archive = Self { cache: cache()? };
+        let cache = cache()?;
+        fs::create_dir_all(&cache)?;
+        let alone = Flock::lock(File::create(cache.join("lock"))?, FlockArg::LockExclusive);
+        let alone = alone.map_err(|(_, error)| Failure::new(format!("lock {}: {error}", cache.display())))?;
+        let archive = Self { cache, _alone: alone };
         for directory in ["apt/lists/partial", "apt/archives/partial", "kernels"] {
             fs::create_dir_all(archive.cache.join(directory))?;
         }
@@ -85,16 +99,21 @@ impl Archive {
     }
 
     /// Fetches and unpacks a kernel, unless it is there already.
-    pub(crate) fn fetch(&self, version: Version, package: &str) -> Result<Kernel, Failure> {
+    ///
+    /// # Errors
+    /// It can't be unpacked: that is this machine's trouble and not the archive's.
+    pub(crate) fn fetch(&self, version: Version, package: &str) -> Result<Fetched, Failure> {
         let shown = self.apt("apt-cache", &["show", "--no-all-versions", package])?;
         let shown = String::from_utf8_lossy(&shown.stdout).into_owned();
         let exact = shown.lines().find_map(|line| line.strip_prefix("Version: "));
-        let exact = exact.ok_or_else(|| Failure::new(format!("{package} is in no index")))?;
+        let Some(exact) = exact else {
+            return Ok(Fetched::Unavailable(format!("{package} is in no index")));
+        };
         let name = format!("{package} {exact}");
         let kernels = self.cache.join("kernels");
         let root = kernels.join(format!("{package}_{exact}"));
         if root.is_dir() {
-            return Ok(Kernel { version, name, root });
+            return Ok(Fetched::Kernel(Kernel { version, name, root }));
         }
         // The newest releases have the modules in a package of their own.
         let modules = package.strip_prefix("linux-binary-").map(|rest| format!("linux-modules-{rest}"));
@@ -102,9 +121,14 @@ impl Archive {
         println!("    fetching {}", packages.join(" "));
         let downloaded = self.apt("apt-get", &[&["download"], packages.as_slice()].concat())?;
         if !downloaded.status.success() {
-            return Err(Failure::new(String::from_utf8_lossy(&downloaded.stderr)));
+            let why = String::from_utf8_lossy(&downloaded.stderr).trim().to_owned();
+            return Ok(Fetched::Unavailable(why));
         }
+        // A run that was killed may have left one.
         let part = kernels.join(format!("{package}.part"));
+        if part.exists() {
+            fs::remove_dir_all(&part)?;
+        }
         for file in debs(&kernels, &packages)? {
             let status = Command::new("dpkg-deb").arg("--extract").arg(&file).arg(&part).status()?;
             if !status.success() {
@@ -113,7 +137,7 @@ impl Archive {
             fs::remove_file(file)?;
         }
         fs::rename(part, &root)?;
-        Ok(Kernel { version, name, root })
+        Ok(Fetched::Kernel(Kernel { version, name, root }))
     }
 }
 

@@ -14,11 +14,13 @@ mod version;
 
 use std::fs::File;
 use std::path::Path;
+use std::thread::sleep;
 use std::time::Duration;
 
+use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 
-use archive::{Archive, Kernel};
+use archive::{Archive, Fetched, Kernel};
 use build::Programs;
 use interrupt::Interrupt;
 use machine::Scratch;
@@ -37,6 +39,9 @@ const NEWEST: &str = "newest";
 /// However many tests there are, a machine is stopped after this: those of the gate, and all.
 const GATE_LIMIT: Duration = Duration::from_secs(1200);
 const LIMIT: Duration = Duration::from_secs(3600);
+
+/// How often a run that waits for another one looks again.
+const WAIT: Duration = Duration::from_millis(200);
 
 /// Which kernels.
 pub(crate) enum Choice<'a> {
@@ -106,7 +111,9 @@ fn run_machines(
     std::fs::create_dir_all(&folder)?;
     let interrupt = Interrupt::watch()?;
     let run = |kernel: &Kernel| -> Result<Run, Failure> {
-        let _alone = alone_with(kernel, &folder)?;
+        let Some(_alone) = alone_with(kernel, &folder, &interrupt)? else {
+            return Ok(Run::new(kernel.clone()));
+        };
         println!("==> {}", kernel.name);
         let suites: Vec<&Suite> = chosen.iter().filter(|suite| suite.since <= kernel.version).collect();
         let initrd = Scratch(folder.join(format!("initrd-{}.cpio", kernel.version)));
@@ -130,14 +137,23 @@ fn run_machines(
     Ok(runs)
 }
 
-/// Its machine's disk is in the folder: another run of this kernel waits for this one's end.
-fn alone_with(kernel: &Kernel, folder: &Path) -> Result<Flock<File>, Failure> {
-    let file = File::create(folder.join(format!("lock-{}", kernel.version)))?;
-    Flock::lock(file, FlockArg::LockExclusiveNonblock).or_else(|(file, _)| {
-        println!("    {:>6} waits for another run in {}", kernel.version, folder.display());
-        Flock::lock(file, FlockArg::LockExclusive)
-            .map_err(|(_, error)| Failure::new(format!("lock: {error}")))
-    })
+/// Its machine's disk is in the folder: another run of this kernel waits for this one's end. None if a signal came first.
+fn alone_with(kernel: &Kernel, folder: &Path, interrupt: &Interrupt) -> Result<Option<Flock<File>>, Failure> {
+    let mut file = File::create(folder.join(format!("lock-{}", kernel.version)))?;
+    let mut is_told = false;
+    while interrupt.came().is_none() {
+        file = match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+            Ok(lock) => return Ok(Some(lock)),
+            Err((file, Errno::EWOULDBLOCK)) => file,
+            Err((_, error)) => return Err(Failure::new(format!("lock {}: {error}", folder.display()))),
+        };
+        if !is_told {
+            println!("    {:>6} waits for another run in {}", kernel.version, folder.display());
+            is_told = true;
+        }
+        sleep(WAIT);
+    }
+    Ok(None)
 }
 
 /// The kernels, unpacked, and a line for each that could not be had.
@@ -145,13 +161,10 @@ fn kernels(choice: &Choice<'_>) -> Result<(Vec<Kernel>, Vec<String>), Failure> {
     let archive = Archive::open()?;
     let there = archive.kernels()?;
     let (wanted, mut not_run) = wanted(choice, &there)?;
-    let mut kernels = Vec::new();
-    for (version, package) in &wanted {
-        match archive.fetch(*version, package) {
-            Ok(kernel) => kernels.push(kernel),
-            Err(failure) => not_run.push(format!("{version}: NOT RUN: {failure}")),
-        }
-    }
+    let kernels = match choice {
+        Choice::Ends => ends(&wanted, |kernel| had(&archive, kernel, &mut not_run))?,
+        _ => all(&wanted, |kernel| had(&archive, kernel, &mut not_run))?,
+    };
     if matches!(choice, Choice::Named(_)) && kernels.is_empty() {
         return Err(Failure::new(not_run.join("\n")));
     }
@@ -160,6 +173,36 @@ fn kernels(choice: &Choice<'_>) -> Result<(Vec<Kernel>, Vec<String>), Failure> {
 
 /// A version and its package.
 type Package = (Version, String);
+
+/// The kernel, or a line that says why it can't be had.
+fn had(archive: &Archive, kernel: &Package, not_run: &mut Vec<String>) -> Result<Option<Kernel>, Failure> {
+    let (version, package) = kernel;
+    Ok(match archive.fetch(*version, package)? {
+        Fetched::Kernel(kernel) => Some(kernel),
+        Fetched::Unavailable(why) => {
+            not_run.push(format!("{version}: NOT RUN: {why}"));
+            None
+        }
+    })
+}
+
+fn all<K>(
+    wanted: &[Package],
+    mut had: impl FnMut(&Package) -> Result<Option<K>, Failure>,
+) -> Result<Vec<K>, Failure> {
+    wanted.iter().filter_map(|kernel| had(kernel).transpose()).collect()
+}
+
+/// The first and the last of those that can be had.
+fn ends<K>(
+    wanted: &[Package],
+    mut had: impl FnMut(&Package) -> Result<Option<K>, Failure>,
+) -> Result<Vec<K>, Failure> {
+    let mut left = wanted.iter();
+    let oldest = left.find_map(|kernel| had(kernel).transpose()).transpose()?;
+    let newest = left.rev().find_map(|kernel| had(kernel).transpose()).transpose()?;
+    Ok(oldest.into_iter().chain(newest).collect())
+}
 
 /// What of the choice is in the index, and a line for each that is not.
 fn wanted(choice: &Choice<'_>, there: &[Package]) -> Result<(Vec<Package>, Vec<String>), Failure> {
@@ -185,9 +228,6 @@ fn wanted(choice: &Choice<'_>, there: &[Package]) -> Result<(Vec<Package>, Vec<S
     }
     if newest.is_none_or(|newest| WANTED.contains(&newest)) && !matches!(choice, Choice::Named(_)) {
         not_run.push(format!("{NEWEST}: NOT RUN: nothing newer is in the indices"));
-    }
-    if matches!(choice, Choice::Ends) && found.len() > 2 {
-        found.drain(1..found.len() - 1);
     }
     Ok((found, not_run))
 }
@@ -229,11 +269,27 @@ mod tests {
         let all = [(5, 10), (6, 1), (6, 12), (7, 2)];
         let strings = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
         assert_eq!(names(&Choice::All, &all), (strings(&["5.10", "6.1", "6.12", "7.2"]), 0));
-        assert_eq!(names(&Choice::Ends, &all), (strings(&["5.10", "7.2"]), 0));
-        assert_eq!(names(&Choice::Ends, &all[1..3]), (strings(&["6.1", "6.12"]), 2), "5.10 and a newest");
+        assert_eq!(names(&Choice::All, &all[1..3]), (strings(&["6.1", "6.12"]), 2), "5.10 and a newest");
         assert_eq!(names(&Choice::Named("6.1"), &all), (strings(&["6.1"]), 0));
         assert_eq!(names(&Choice::Named(NEWEST), &all), (strings(&["7.2"]), 0));
         assert_eq!(names(&Choice::Named("4.19"), &all), (strings(&[]), 1));
         assert!(wanted(&Choice::Named("old"), &[]).is_err());
+    }
+
+    #[test]
+    fn where_an_end_cannot_be_had_the_next_one_is_taken() {
+        let wanted: Vec<Package> =
+            [(5, 10), (6, 1), (6, 12), (7, 2)].map(|(a, b)| (Version::new(a, b), "p".to_owned())).into();
+        let ends_without = |lacking: &[&str]| {
+            let had = |(version, _): &Package| {
+                let name = version.to_string();
+                Ok((!lacking.contains(&name.as_str())).then_some(name))
+            };
+            ends(&wanted, had).expect("no failure")
+        };
+        assert_eq!(ends_without(&[]), ["5.10", "7.2"]);
+        assert_eq!(ends_without(&["5.10", "7.2"]), ["6.1", "6.12"]);
+        assert_eq!(ends_without(&["5.10", "6.1", "6.12"]), ["7.2"]);
+        assert!(ends(&wanted, |_| Err::<Option<String>, _>(Failure::new("a full disk"))).is_err());
     }
 }

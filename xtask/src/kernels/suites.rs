@@ -269,6 +269,10 @@ pub(crate) const SUITES: &[Suite] = &[
             Skip::everywhere("stage_of_a_blank_device_as_btrfs", MKFS_IS_SLOW),
             Skip::everywhere("stage_of_a_blank_device_as_ext4", MKFS_IS_SLOW),
             Skip::everywhere("stage_of_a_blank_device_as_xfs", MKFS_IS_SLOW),
+            Skip::everywhere(
+                "publish_of_a_filesystem_on_an_old_kernel",
+                "a row of its own has more of its points",
+            ),
         ],
         ..DEVICES
     },

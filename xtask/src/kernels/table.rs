@@ -22,10 +22,16 @@ pub(crate) fn render(runs: &[Run]) -> String {
     };
     let mut text = line("", runs.iter().map(|run| run.kernel.version.to_string()).collect());
     for test in &tests {
-        let cell = |run: &Run| match run.outcomes.iter().find(|outcome| outcome.test == *test) {
-            Some(outcome) if outcome.is_ok() => seconds(outcome.millis),
-            Some(_) => "FAILED".to_owned(),
-            None => ABSENT.to_owned(),
+        let cell = |run: &Run| {
+            // More than one where several suites have it.
+            let its: Vec<_> = run.outcomes.iter().filter(|outcome| outcome.test == *test).collect();
+            match its.as_slice() {
+                [] => ABSENT.to_owned(),
+                all if all.iter().all(|outcome| outcome.is_ok()) => {
+                    seconds(all.iter().map(|outcome| outcome.millis).sum())
+                }
+                _ => "FAILED".to_owned(),
+            }
         };
         text.push_str(&line(test, runs.iter().map(cell).collect()));
     }
@@ -57,11 +63,11 @@ mod tests {
             lines.iter().for_each(|line| _ = run.hear(line));
             run
         };
-        let runs =
-            [run(1, &["@\tok\tp/t\ta\t1234"]), run(12, &["@\tfailed\tp/t\ta\t1\twhy", "@\tok\tp/t\tb\t0"])];
+        let twice = ["@\tok\tp/t\ta\t1", "@\tfailed\tp/t\ta\t1\twhy", "@\tok\tp/t\tb\t0"];
+        let runs = [run(1, &["@\tok\tp/t\ta\t1234"]), run(12, &twice)];
         let text = render(&runs);
         let rows: Vec<String> =
             text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
-        assert_eq!(rows[..4], ["6.1 6.12", "p/t: a 1.2 FAILED", "p/t: b - 0.0", "ok 1/1 1/2"]);
+        assert_eq!(rows[..4], ["6.1 6.12", "p/t: a 1.2 FAILED", "p/t: b - 0.0", "ok 1/1 2/3"]);
     }
 }
