@@ -1,11 +1,14 @@
 //! Deleting a directory never leaves its own mount.
 
 use std::fs;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 
 use csi_mount::testing::private_mount_namespace;
 use csi_mount::{Bind, ErrorKind, Mount, MountAttributes, Removed, Target, unmount};
+use rustix::fs::{Mode, OFlags, mkdirat, openat};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// Runs the closure with a tmpfs that goes with the namespace. Only its empty mount point is removed afterwards.
 fn on_tmpfs(run: impl FnOnce(&Path) + Send) {
@@ -102,6 +105,66 @@ fn a_mount_that_comes_and_goes_meanwhile_is_never_entered() {
                 drop(Target::new(&volume).unwrap().remove_tree());
                 assert!(other.join("one").exists() && other.join("a/b/c/three").exists());
                 drop(fs::create_dir_all(volume.join("a/b/c")));
+            }
+            stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        });
+    });
+}
+
+/// A chain of directories, deeper than a path can tell, with something beside each.
+fn chain(at: &Path, depth: usize) -> OwnedFd {
+    fs::create_dir(at).unwrap();
+    let mut here: OwnedFd = fs::File::open(at).unwrap().into();
+    for _ in 0..depth {
+        for name in ["d", "beside"] {
+            mkdirat(&here, name, Mode::RWXU).unwrap();
+        }
+        let flags = OFlags::CREATE | OFlags::WRONLY | OFlags::CLOEXEC;
+        drop(openat(&here, "file", flags, Mode::RWXU).unwrap());
+        here = openat(&here, "d", OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()).unwrap();
+    }
+    here
+}
+
+#[test]
+fn the_deepest_tree_takes_few_descriptors_and_little_stack() {
+    on_tmpfs(|place| {
+        let volume = place.join("volume");
+        drop(chain(&volume, 5000));
+        let limits = getrlimit(Resource::Nofile);
+        // Nobody else in this process needs more meanwhile: it has other tests, and they have few files open.
+        setrlimit(Resource::Nofile, Rlimit { current: Some(256), ..limits }).unwrap();
+        let small = std::thread::Builder::new().stack_size(128 << 10);
+        let removed = small.spawn(move || Target::new(&volume).unwrap().remove_tree()).unwrap().join();
+        setrlimit(Resource::Nofile, limits).unwrap();
+        assert_eq!(removed.unwrap().unwrap(), Removed::Removed);
+    });
+}
+
+#[test]
+fn a_directory_that_is_moved_away_while_it_is_emptied_takes_nothing_along() {
+    on_tmpfs(|place| {
+        let (volume, other) = (place.join("volume"), place.join("other"));
+        tree(&other);
+        let stop = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                // From a place below those that are kept open to one outside of the tree.
+                let deep = volume.join(["d"; 20].join("/"));
+                while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                    if fs::rename(&deep, other.join("moved")).is_ok() {
+                        drop(fs::rename(other.join("moved"), &deep));
+                    }
+                }
+            });
+            for _ in 0..100 {
+                drop(Target::new(&volume).unwrap().remove_tree());
+                if !volume.exists() {
+                    drop(chain(&volume, 40));
+                }
+                for kept in ["one", "a/two", "a/b/c/three"] {
+                    assert_eq!(fs::read(other.join(kept)).unwrap(), b"data", "{kept}");
+                }
             }
             stop.store(true, std::sync::atomic::Ordering::Relaxed);
         });
