@@ -167,6 +167,27 @@ fn without_a_number_in_sequence_a_disk_is_known_by_its_own() {
 }
 
 #[test]
+fn without_a_number_in_sequence_anothers_file_is_not_detached() {
+    without_features(&[Feature::DiskSequence], || {
+        let directory = tempfile::tempdir().unwrap();
+        let [ours, theirs] = ["ours", "theirs"].map(|name| directory.path().join(name));
+        for file in [&ours, &theirs] {
+            File::create(file).unwrap().set_len(8 * MIB).unwrap();
+        }
+        // The number is free for a moment only, and other tests want numbers too.
+        let is_taken_over = |device: &LoopDevice| {
+            LoopDevice::detach_all_of(&ours).unwrap();
+            let attached = std::process::Command::new("losetup").arg(device.path()).arg(&theirs).status();
+            attached.unwrap().success()
+        };
+        let mut attached = (0..64).map(|_| LoopDevice::attach(&ours, &LoopOptions::new()).unwrap());
+        let device = attached.find(is_taken_over).expect("the number again");
+        device.detach().unwrap();
+        assert_eq!(LoopDevice::detach_all_of(&theirs).unwrap(), 1, "it is still there");
+    });
+}
+
+#[test]
 fn what_cannot_be_attached_is_refused() {
     let directory = tempfile::tempdir().unwrap();
     let empty = directory.path().join("empty");

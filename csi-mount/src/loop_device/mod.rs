@@ -36,6 +36,8 @@ pub struct LoopDevice {
     path: PathBuf,
     number: DeviceNumber,
     sequence: Option<u64>,
+    /// The device and the inode of the file that it was attached to.
+    backing: (u64, u64),
     /// Keeps the device attached where it would go with its last user.
     _user: Option<File>,
 }
@@ -71,8 +73,8 @@ impl LoopDevice {
         let _lock = attach::lock(backing)?;
         let wanted =
             |info: &LoopInfo| access_of(info) == options.access && info.offset == 0 && info.size_limit == 0;
-        if let Some((found, _)) = attached_to(backing)?.into_iter().find(|(_, info)| wanted(info)) {
-            return Ok(found.into());
+        if let Some((found, info)) = attached_to(backing)?.into_iter().find(|(_, info)| wanted(info)) {
+            return Ok(Self::of(found, &info));
         }
         attach::attach_to(&file, backing, options)
     }
@@ -85,13 +87,15 @@ impl LoopDevice {
     ///
     /// [`Io`](ErrorKind::Io) if the kernel's list can't be read. Devices that go away meanwhile are left out.
     pub fn find(backing: impl AsRef<Path>) -> Result<Vec<Self>> {
-        Ok(attached_to(backing.as_ref())?.into_iter().map(|(node, _)| node.into()).collect())
+        Ok(attached_to(backing.as_ref())?.into_iter().map(|(node, info)| Self::of(node, &info)).collect())
     }
 
     /// Every attached loop device that was given this mark, with the number of the block device beneath.
     pub(crate) fn find_marked(mark: &str) -> Result<Vec<(Self, DeviceNumber)>> {
         let marked = node::attached(|info, _| text(&info.file_name) == mark.as_bytes())?.into_iter();
-        Ok(marked.map(|(node, info)| (node.into(), DeviceNumber::from_dev_t(info.rdevice))).collect())
+        let found =
+            |(node, info): (Node, LoopInfo)| (Self::of(node, &info), DeviceNumber::from_dev_t(info.rdevice));
+        Ok(marked.map(found).collect())
     }
 
     /// The device's node.
@@ -170,7 +174,20 @@ impl LoopDevice {
     /// The open node; none if the device has gone, or is by now another one's.
     fn node(&self) -> Result<Option<Node>> {
         let node = Node::open(&self.path, DeviceAccess::ReadOnly)?;
-        Ok(node.filter(|node| node.sequence == self.sequence && !node::is_gone(&self.path, self.sequence)))
+        let is_same =
+            |node: &Node| node.sequence == self.sequence && !node::is_gone(&self.path, self.sequence);
+        let Some(node) = node.filter(is_same) else { return Ok(None) };
+        // Before 5.15 nothing else tells that it was detached and attached to another file. Later it is not asked for: the
+        // kernel asks the file's server.
+        if self.sequence.is_none() && node.info()?.is_none_or(|info| info.backing() != self.backing) {
+            return Ok(None);
+        }
+        Ok(Some(node))
+    }
+
+    fn of(node: Node, info: &LoopInfo) -> Self {
+        let Node { path, number, sequence, .. } = node;
+        Self { path, number, sequence, backing: info.backing(), _user: None }
     }
 
     fn detached(&self, operation: &'static str) -> Error {
@@ -196,13 +213,6 @@ impl LoopDevice {
     }
 }
 
-impl From<Node> for LoopDevice {
-    fn from(node: Node) -> Self {
-        let Node { path, number, sequence, .. } = node;
-        Self { path, number, sequence, _user: None }
-    }
-}
-
 fn attached_to(backing: &Path) -> Result<Vec<(Node, LoopInfo)>> {
     let file = match fs::metadata(backing) {
         Ok(metadata) => Some(metadata),
@@ -213,7 +223,7 @@ fn attached_to(backing: &Path) -> Result<Vec<(Node, LoopInfo)>> {
     node::attached(|info, name| match &file {
         // Two nodes of one block device are one backing.
         Some(file) if file.rdev() != 0 => info.rdevice == file.rdev(),
-        Some(file) => (info.device, info.inode) == (file.dev(), file.ino()),
+        Some(file) => info.backing() == (file.dev(), file.ino()),
         None => name.trim_ascii_end() == deleted,
     })
 }

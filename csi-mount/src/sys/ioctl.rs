@@ -32,6 +32,11 @@ impl LoopInfo {
     pub(crate) const AUTOCLEAR: u32 = 4;
     pub(crate) const DIRECT_IO: u32 = 16;
 
+    /// The identity of the file beneath: its device and its inode.
+    pub(crate) fn backing(&self) -> (u64, u64) {
+        (self.device, self.inode)
+    }
+
     pub(crate) const fn zeroed() -> Self {
         Self {
             device: 0,

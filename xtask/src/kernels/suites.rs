@@ -87,6 +87,7 @@ const MOUNT: Suite = Suite {
 const DEVICES: Suite = Suite {
     modules: &["loop", "xfs", "btrfs", "vfat", "nls_cp437", "nls_ascii", "nls_iso8859-1", "crc32c_generic"],
     files: &[
+        "losetup",
         "mkfs.ext2",
         "mkfs.ext3",
         "mkfs.ext4",
