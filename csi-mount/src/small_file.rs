@@ -3,10 +3,12 @@
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{Read, Write};
+use std::os::fd::BorrowedFd;
 use std::os::unix::ffi::OsStrExt;
 
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
+use rustix::rand::GetRandomFlags;
 
 use crate::target::name_of;
 use crate::{Created, Error, ErrorKind, Removed, Result, Target};
@@ -40,7 +42,8 @@ impl Target {
     }
 
     /// Makes the file with this content, or replaces the one that is there, in one step and on stable storage: whoever
-    /// reads it finds the one or the other, also after a crash. Mode 0600.
+    /// reads it finds the one or the other, also after a crash, and while others replace it too, on other nodes of a shared
+    /// filesystem say. Mode 0600. Who is killed meanwhile may leave a file `.new-…` beside it.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidInput`] when something else than a regular file is there; [`ErrorKind::NoSpace`].
@@ -48,22 +51,14 @@ impl Target {
         if let Some(facts) = self.facts(WRITE)? {
             self.require_file(WRITE, facts.file_type)?;
         }
-        let mut name = OsString::from(".");
-        name.push(self.name());
-        name.push(".new");
         let parent = self.parent(WRITE)?;
-        let failed = |error: Errno| self.error(WRITE, error);
-        // What a crash left.
-        match rustix::fs::unlinkat(parent, &name, AtFlags::empty()) {
-            Ok(()) | Err(Errno::NOENT) => {}
-            Err(error) => return Err(failed(error)),
+        let new = self.new_name()?;
+        let written = write_new(parent, &new, content)
+            .and_then(|()| Ok(rustix::fs::renameat(parent, &new, parent, self.name())?));
+        if let Err(error) = written {
+            let _ = rustix::fs::unlinkat(parent, &new, AtFlags::empty());
+            return Err(self.error(WRITE, error));
         }
-        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let file = rustix::fs::openat(parent, &name, flags, Mode::RUSR | Mode::WUSR).map_err(failed)?;
-        let mut file = File::from(file);
-        let written = file.write_all(content).and_then(|()| file.sync_all());
-        written.map_err(|error| self.error(WRITE, error))?;
-        rustix::fs::renameat(parent, &name, parent, self.name()).map_err(failed)?;
         self.sync_parent(WRITE)
     }
 
@@ -116,12 +111,7 @@ impl Target {
         let taken = || Error::new(ErrorKind::Busy, RENAME, "something is there already").at(to.path());
         let renamed =
             match rustix::fs::renameat_with(from, self.name(), onto, to.name(), RenameFlags::NOREPLACE) {
-                Err(Errno::INVAL | Errno::NOSYS) => {
-                    if to.facts(RENAME)?.is_some() {
-                        return Err(taken());
-                    }
-                    rustix::fs::renameat(from, self.name(), onto, to.name())
-                }
+                Err(Errno::INVAL | Errno::NOSYS) => rename_looking(self, to)?,
                 renamed => renamed,
             };
         match renamed {
@@ -154,6 +144,14 @@ impl Target {
         Ok(created)
     }
 
+    /// One that nobody else takes: another writer's new file would be put in place half-written.
+    fn new_name(&self) -> Result<OsString> {
+        let mut random = [0; 8];
+        rustix::rand::getrandom(&mut random, GetRandomFlags::empty())
+            .map_err(|error| self.error(WRITE, error))?;
+        Ok(format!(".new-{:016x}", u64::from_ne_bytes(random)).into())
+    }
+
     fn require_file(&self, operation: &'static str, found: FileType) -> Result<()> {
         if found == FileType::RegularFile {
             return Ok(());
@@ -171,5 +169,55 @@ impl Target {
             Ok(()) | Err(Errno::INVAL) => Ok(()),
             Err(error) => Err(self.error(operation, error)),
         }
+    }
+}
+
+fn write_new(directory: BorrowedFd<'_>, name: &OsStr, content: &[u8]) -> std::io::Result<()> {
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let mut file = File::from(rustix::fs::openat(directory, name, flags, Mode::RUSR | Mode::WUSR)?);
+    file.write_all(content)?;
+    file.sync_all()
+}
+
+/// What has no other way to make sure that nothing is at the other place: a file is linked there first.
+fn rename_looking(from: &Target, onto: &Target) -> Result<rustix::io::Result<()>> {
+    let (directory, other) = (from.parent(RENAME)?, onto.parent(RENAME)?);
+    let Some(facts) = from.facts(RENAME)? else { return Ok(Err(Errno::NOENT)) };
+    if onto.facts(RENAME)?.is_some() {
+        return Ok(Err(Errno::EXIST));
+    }
+    if facts.file_type == FileType::Directory {
+        return Ok(rustix::fs::renameat(directory, from.name(), other, onto.name()));
+    }
+    let linked = rustix::fs::linkat(directory, from.name(), other, onto.name(), AtFlags::empty());
+    Ok(linked.and_then(|()| rustix::fs::unlinkat(directory, from.name(), AtFlags::empty())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Root;
+
+    /// As on NFS, which has no `RENAME_NOREPLACE`.
+    #[test]
+    fn what_can_only_look_replaces_nothing() {
+        let directory = tempfile::tempdir().unwrap();
+        let root = Root::open(directory.path()).unwrap();
+        let [from, to, taken] = ["from", "to", "taken"].map(|name| root.target(name).unwrap());
+        taken.replace_file(b"theirs").unwrap();
+        assert_eq!(rename_looking(&from, &to).unwrap(), Err(Errno::NOENT));
+        from.replace_file(b"ours").unwrap();
+        assert_eq!(rename_looking(&from, &taken).unwrap(), Err(Errno::EXIST));
+        assert_eq!(rename_looking(&from, &to).unwrap(), Ok(()));
+        let read = |target: &Target| target.read_file(10).unwrap();
+        assert_eq!(
+            [read(&from), read(&to), read(&taken)],
+            [None, Some(b"ours".into()), Some(b"theirs".into())]
+        );
+        from.create_dir().unwrap();
+        assert_eq!(rename_looking(&from, &to).unwrap(), Err(Errno::EXIST));
+        to.remove_file().unwrap();
+        assert_eq!(rename_looking(&from, &to).unwrap(), Ok(()));
+        assert!(to.is_directory().unwrap());
     }
 }

@@ -191,7 +191,7 @@ fn files_and_places_of_a_driver_follow_no_links() {
         // What a writer left that was killed is no obstacle.
         OpenOptions::new().write(true).create_new(true).mode(0o0).open(place.join(".file.new")).unwrap();
         file.replace_file(b"third").unwrap();
-        assert!(!place.join(".file.new").exists());
+        fs::remove_file(place.join(".file.new")).unwrap();
 
         let (one, two) = (root.target("one").unwrap(), root.target("two").unwrap());
         assert!(root.create_dirs("one", 0o1777).unwrap().is_directory().unwrap());
@@ -210,5 +210,28 @@ fn files_and_places_of_a_driver_follow_no_links() {
         symlink("two", place.join("way")).unwrap();
         assert!(root.create_dirs("way/down", 0o755).is_err(), "a link on the way is no directory");
         assert!(!place.join("two/down").exists());
+    });
+}
+
+#[test]
+fn many_writers_of_one_file_put_no_part_in_its_place() {
+    const SIZE: usize = 64 << 10;
+    sandbox(|place| {
+        let root = Root::open(place).unwrap();
+        let file = root.target("file").unwrap();
+        file.replace_file(&[0; SIZE]).unwrap();
+        std::thread::scope(|scope| {
+            let writers: Vec<_> = (1..=4)
+                .map(|byte| {
+                    let file = &file;
+                    scope.spawn(move || (0..50).for_each(|_| file.replace_file(&[byte; SIZE]).unwrap()))
+                })
+                .collect();
+            while writers.iter().any(|writer| !writer.is_finished()) {
+                let content = file.read_file(SIZE).unwrap().unwrap();
+                assert!(content.len() == SIZE && content.iter().all(|byte| *byte == content[0]));
+            }
+        });
+        assert_eq!(fs::read_dir(place).unwrap().count(), 1, "nothing beside it");
     });
 }
