@@ -31,7 +31,8 @@ bitflags::bitflags! {
         /// Access times of directories are never updated.
         #[doc(alias = "MOUNT_ATTR_NODIRATIME")]
         const NODIRATIME = 0x80;
-        /// Symbolic links are not followed. Linux 5.14; older kernels refuse it, nothing replaces it.
+        /// Symbolic links are not followed. Linux 5.14, by `mount(2)` 5.10; where neither knows it (before 5.10, and 5.12 to
+        /// 5.13, whose newer calls don't) it is refused, and never ignored.
         #[doc(alias = "MOUNT_ATTR_NOSYMFOLLOW")]
         const NOSYMFOLLOW = 0x0020_0000;
     }

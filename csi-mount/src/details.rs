@@ -130,8 +130,9 @@ impl Details {
             Ok(Some(found)) => return Ok(Some(found)),
             Ok(None) => {}
             Err(error) if is_errno(&error, Errno::NOENT) => return Ok(None),
-            // Not reachable from this process's root: mountinfo is asked, which leaves such mounts out.
-            Err(error) if is_errno(&error, Errno::PERM) => {}
+            // Not reachable from this process's root: mountinfo is asked, which leaves such mounts out. Or its options are
+            // longer than our buffer, as an overlay's of many layers.
+            Err(error) if is_errno(&error, Errno::PERM) || is_errno(&error, Errno::OVERFLOW) => {}
             Err(error) => return Err(os(error)),
         }
         let id = lookup::facts(fd).map_err(os)?.mount;

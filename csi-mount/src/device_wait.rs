@@ -39,7 +39,8 @@ impl ExpectedDevice {
         Self::default()
     }
 
-    /// With this serial number; of a virtio disk the first 20 bytes are compared, as it keeps no more.
+    /// With this serial number; of a virtio disk the first 20 bytes are compared, as it keeps no more: ids that differ only
+    /// after these can't be told from each other by it.
     pub fn serial(mut self, serial: impl Into<String>) -> Self {
         self.serial = Some(serial.into());
         self

@@ -77,6 +77,10 @@ pub(crate) enum Made {
 }
 
 impl Made {
+    pub(crate) fn all() -> impl Iterator<Item = Self> {
+        Filesystem::ALL.into_iter().map(Self::Filesystem).chain([Self::Luks])
+    }
+
     const fn code(self) -> u32 {
         match self {
             Self::Filesystem(Filesystem::Ext4) => 1,
@@ -87,8 +91,7 @@ impl Made {
     }
 
     fn of_code(code: u32) -> Option<Self> {
-        let known = Filesystem::ALL.into_iter().map(Self::Filesystem).chain([Self::Luks]);
-        known.into_iter().find(|made| made.code() == code)
+        Self::all().find(|made| made.code() == code)
     }
 }
 

@@ -20,14 +20,17 @@ pub struct DeviceIdentity {
     /// The world-wide name, as the kernel writes it: `naa.…`, `eui.…`, `uuid.…`, or a device mapper's UUID, which of a
     /// multipath device is `mpath-` with the name of its paths.
     pub wwn: Option<String>,
+    /// Whether its driver keeps only the start of a serial number.
+    may_be_cut: bool,
 }
 
 impl DeviceIdentity {
-    /// Whether the serial number is this one, or its first 20 bytes, of which virtio keeps no more.
+    /// Whether the serial number is this one, or of a virtio disk its first 20 bytes, as it keeps no more.
     pub(crate) fn has_serial(&self, wanted: &str) -> bool {
         const VIRTIO_KEEPS: usize = 20;
         self.serial.as_deref().is_some_and(|found| {
-            found == wanted || (found.len() == VIRTIO_KEEPS && wanted.starts_with(found))
+            let is_cut = self.may_be_cut && found.len() == VIRTIO_KEEPS;
+            found == wanted || (is_cut && wanted.starts_with(found))
         })
     }
 
@@ -140,7 +143,11 @@ impl Sysfs {
 
 fn identity_in(disk: &Path) -> DeviceIdentity {
     let first = |places: &[&str]| places.iter().find_map(|place| text(&disk.join(place)));
-    let serial = first(&["serial", "device/serial"]).or_else(|| scsi_serial(&disk.join("device/vpd_pg80")));
+    // virtio's is the disk's own attribute, the others' are their device's.
+    let virtio = first(&["serial"]);
+    let may_be_cut = virtio.is_some();
+    let serial =
+        virtio.or_else(|| first(&["device/serial"])).or_else(|| scsi_serial(&disk.join("device/vpd_pg80")));
     DeviceIdentity {
         // All paths lead to one disk.
         serial: serial.or_else(|| {
@@ -148,6 +155,7 @@ fn identity_in(disk: &Path) -> DeviceIdentity {
             paths.iter().find_map(|path| identity_in(&disk.join("slaves").join(path)).serial)
         }),
         wwn: first(&["wwid", "device/wwid", "dm/uuid"]),
+        may_be_cut,
     }
 }
 
@@ -273,9 +281,13 @@ mod tests {
         let found = DeviceIdentity {
             serial: Some("pvc-0123456789abcdef".into()),
             wwn: Some("naa.5000C500A1B2C3D4".into()),
+            may_be_cut: true,
         };
         assert!(found.has_serial("pvc-0123456789abcdef"));
         assert!(found.has_serial("pvc-0123456789abcdef-of-36-bytes"), "virtio keeps 20 bytes");
+        let whole = DeviceIdentity { may_be_cut: false, ..found.clone() };
+        assert!(whole.has_serial("pvc-0123456789abcdef"));
+        assert!(!whole.has_serial("pvc-0123456789abcdef-of-36-bytes"), "another driver's is whole");
         assert!(!found.has_serial("pvc-0123456789abcdeF") && !found.has_serial("pvc-0"));
         for name in [
             "naa.5000c500a1b2c3d4",

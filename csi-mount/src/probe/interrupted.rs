@@ -38,21 +38,26 @@ pub(super) fn judge<'d>(
     ends: &Windows,
     found: Probe<'d>,
 ) -> Result<Probe<'d>, Unread> {
-    let may_be = match &found {
-        Probe::UnknownData { .. } => true,
-        Probe::Filesystem(signature) => signature.progress == super::Progress::Unfinished,
-        Probe::Container(signature) => signature.is_luks(),
-        _ => false,
-    };
-    if !may_be {
+    if !Made::all().any(|made| may_leave(&found, made)) {
         return Ok(found);
     }
     let blocks = super::blocks(device, intent::places(ends.size))?;
     let mut intents = blocks.iter().filter_map(|(place, block)| Intent::decode(block, *place));
-    Ok(match intents.find(|intent| explains(*intent, ends)) {
+    Ok(match intents.find(|intent| may_leave(&found, intent.made) && explains(*intent, ends)) {
         Some(Intent { made, .. }) => Probe::Interrupted(InterruptedFormat { device, made }),
         None => found,
     })
+}
+
+/// Whether what makes this can leave anything that looks so: the headers of an encrypted device are no filesystem's, even
+/// where the first of them is lost.
+fn may_leave(found: &Probe<'_>, made: Made) -> bool {
+    match found {
+        Probe::UnknownData { .. } => true,
+        Probe::Filesystem(signature) => signature.progress == super::Progress::Unfinished,
+        Probe::Container(signature) => signature.is_luks() && made == Made::Luks,
+        _ => false,
+    }
 }
 
 /// Whether this `mkfs`, killed at any write, can have left what is at the start.
@@ -120,6 +125,21 @@ mod tests {
         assert!(explained(btrfs, &[begun_btrfs, (65_536 + 0x20, &OURS)]));
         assert!(!explained(btrfs, &[begun_btrfs, (65_536 + 0x20, &[8; 16])]), "another's");
         assert!(!explained(btrfs, &[(65_536 + 0x40, b"_BHRfS_M"), (65_536 + 0x20, &OURS)]));
+    }
+
+    #[test]
+    fn headers_of_an_encrypted_device_are_no_filesystem_that_was_begun() {
+        let luks = Probe::Container(super::super::Signature::new("crypto_LUKS", 16_384));
+        assert!(may_leave(&luks, Made::Luks));
+        for filesystem in Filesystem::ALL {
+            // Of one whose first header is lost the first bytes are what these leave.
+            assert!(explained(Made::Filesystem(filesystem), &[(200_000, b"SKUL")]));
+            assert!(!may_leave(&luks, Made::Filesystem(filesystem)));
+            assert!(may_leave(
+                &Probe::UnknownData { offset: 9, looks_like: None },
+                Made::Filesystem(filesystem)
+            ));
+        }
     }
 
     #[test]

@@ -83,6 +83,7 @@ const MAGICS: &[Magic] = &[
     magic("crypto_LUKS", Container, 512 * KIB, b"SKUL\xba\xbe"),
     magic("crypto_LUKS", Container, 1024 * KIB, b"SKUL\xba\xbe"),
     magic("crypto_LUKS", Container, 2048 * KIB, b"SKUL\xba\xbe"),
+    magic("crypto_LUKS", Container, 4096 * KIB, b"SKUL\xba\xbe"),
     magic("BitLocker", Container, 3, b"-FVE-FS-"),
     // Physical volume labels may be in any of the first four sectors.
     magic("LVM2_member", Container, 24, b"LVM2 001"),

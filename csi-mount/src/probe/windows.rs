@@ -12,8 +12,11 @@ use crate::intent;
 use crate::sys::ioctl;
 
 const MIB: u64 = 1 << 20;
-/// How much of each end is read. All that has a magic number has it there.
+/// How much of the end is read.
 const END: u64 = 4 * MIB;
+/// How much of the start: all that has a magic number has it there, at last the second header of a LUKS2 device whose first
+/// one is as large as can be.
+const START: u64 = END + ALIGN;
 /// Reads past the page cache are aligned to this, which every block size up to it divides.
 const ALIGN: u64 = 4096;
 /// The size of a window between the ends.
@@ -150,7 +153,7 @@ fn named(size: u64) -> Vec<Range<u64>> {
     // The ring of ZFS's last label begins 128 KiB before the end of the last whole 256 KiB.
     let tail = (size & !(256 * KIB - 1)).saturating_sub(128 * KIB);
     let block = |start: u64| start..start + ALIGN;
-    let ranges = [0..264 * KIB, block(512 * KIB), block(MIB), block(2 * MIB), tail..size];
+    let ranges = [0..264 * KIB, block(512 * KIB), block(MIB), block(2 * MIB), block(4 * MIB), tail..size];
     let mut end = 0;
     let apart = ranges.map(|range| {
         let start = range.start.max(end);
@@ -176,16 +179,16 @@ fn rest_of_ends(size: u64) -> Vec<Range<u64>> {
     rest
 }
 
-/// The first and the last 4 MiB.
+/// The first 4 MiB and a block, and the last 4 MiB.
 pub(super) fn ends(size: u64) -> [Range<u64>; 2] {
-    let tail = size.saturating_sub(END).max(END.min(size));
-    [0..END.min(size), aligned_down(tail)..size]
+    let tail = size.saturating_sub(END).max(START.min(size));
+    [0..START.min(size), aligned_down(tail)..size]
 }
 
 /// Where filesystems keep spare superblocks, and places spread evenly over the device; everything on a small one.
 pub(super) fn places_between(size: u64) -> Vec<Range<u64>> {
     if size <= SMALL {
-        let between = END..size.saturating_sub(END);
+        let between = START..size.saturating_sub(END);
         let starts = between.clone().step_by(MIB as usize);
         return starts.map(|start| start..(start + MIB).min(between.end.next_multiple_of(ALIGN))).collect();
     }
@@ -202,7 +205,7 @@ pub(super) fn places_between(size: u64) -> Vec<Range<u64>> {
     let mut starts: Vec<u64> =
         ext.chain(btrfs).chain(xfs.map(|place| place.saturating_sub(FAR / 2))).collect();
     starts.extend(spread);
-    let between = END..size.saturating_sub(END);
+    let between = START..size.saturating_sub(END);
     let mut ranges: Vec<Range<u64>> = starts
         .into_iter()
         .map(aligned_down)
