@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::ffi::{CStr, OsStr};
 use std::fs::File;
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -27,7 +28,8 @@ impl Target {
     /// are copied by its server (`copy_file_range(2)`). Each file is on stable storage when it is done.
     ///
     /// It is no picture of one moment: who writes to it meanwhile finds parts of that in the copy. What is deleted
-    /// meanwhile is passed over. A copy that fails stays as far as it came; remove it.
+    /// meanwhile is passed over; what is deleted of the copy is an error. A copy that fails stays as far as it came;
+    /// remove it.
     ///
     /// # Errors
     /// [`ErrorKind::Busy`] when something is mounted in it; [`ErrorKind::NotFound`] when it is not there;
@@ -87,13 +89,7 @@ impl Copier {
             if name == "." || name == ".." {
                 continue;
             }
-            let path = path.join(name);
-            match self.entry(from.as_fd(), to.as_fd(), name, &below.join(name), &path) {
-                Err(error) if error.raw_os_error() == Some(Errno::NOENT.raw_os_error()) => {
-                    tracing::debug!(path = %path.display(), "it is gone meanwhile");
-                }
-                copied => copied?,
-            }
+            self.entry(from.as_fd(), to.as_fd(), name, &below.join(name), &path.join(name))?;
         }
         let stat = rustix::fs::fstat(from).map_err(failed)?;
         dress(from, to, &stat).map_err(failed)
@@ -108,41 +104,46 @@ impl Copier {
         path: &Path,
     ) -> Result<()> {
         let failed = |error: Errno| Error::os(COPY, path, error);
-        let place = lookup::open_at(from, name).map_err(|error| Error::os(COPY, path, error))?;
+        let Some(place) = still(lookup::open_at(from, name), path)? else { return Ok(()) };
         let facts = lookup::facts(&place).map_err(|error| Error::os(COPY, path, error))?;
         if facts.is_mount_root || facts.mount != self.mount {
             return Err(Error::new(ErrorKind::Busy, COPY, "something is mounted there").at(path));
         }
-        self.copied.entries += 1;
         match facts.file_type {
             FileType::Directory => {
-                let inner = open(from, name, OFlags::DIRECTORY).map_err(failed)?;
+                let inner = open(from, name, OFlags::DIRECTORY);
+                let Some(inner) = still(inner, path)? else { return Ok(()) };
                 make(to, name, path)?;
                 let copy = open(to, name, OFlags::DIRECTORY).map_err(failed)?;
-                self.directory(&inner, &copy, below, path)
+                self.directory(&inner, &copy, below, path)?;
             }
             FileType::RegularFile => {
-                let file = open(from, name, OFlags::empty()).map_err(failed)?;
+                let file = open(from, name, OFlags::empty());
+                let Some(file) = still(file, path)? else { return Ok(()) };
                 let stat = rustix::fs::fstat(&file).map_err(failed)?;
                 if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
                     return Err(Error::new(ErrorKind::Busy, COPY, "it changes while it is copied").at(path));
                 }
-                self.file(File::from(file), &stat, to, name, below, path)
+                self.file(File::from(file), &stat, to, name, below, path)?;
             }
             FileType::Symlink => {
-                let link = rustix::fs::readlinkat(from, name, Vec::new()).map_err(failed)?;
+                let link = rustix::fs::readlinkat(from, name, Vec::new());
+                let link = link.and_then(|link| Ok((link, stat_at(from, name)?)));
+                let Some((link, stat)) = still(link, path)? else { return Ok(()) };
                 rustix::fs::symlinkat(&link, to, name).map_err(failed)?;
-                dress_at(to, name, &stat_at(from, name).map_err(failed)?).map_err(failed)
+                dress_at(to, name, &stat).map_err(failed)?;
             }
             kind => {
-                let stat = stat_at(from, name).map_err(failed)?;
+                let Some(stat) = still(stat_at(from, name), path)? else { return Ok(()) };
                 let mode = Mode::from_raw_mode(stat.st_mode);
                 rustix::fs::mknodat(to, name, kind, mode, stat.st_rdev).map_err(failed)?;
                 dress_at(to, name, &stat).map_err(failed)?;
                 // A umask may have taken from it. There is nothing that it could be exchanged for by others.
-                rustix::fs::chmodat(to, name, mode, AtFlags::empty()).map_err(failed)
+                rustix::fs::chmodat(to, name, mode, AtFlags::empty()).map_err(failed)?;
             }
         }
+        self.copied.entries += 1;
+        Ok(())
     }
 
     fn file(
@@ -177,6 +178,18 @@ impl Copier {
         dress(&from, &copy, stat).map_err(failed)?;
         // Closing tells no errors of what was written late.
         copy.sync_all().map_err(|error| Error::os(COPY, path, error))
+    }
+}
+
+/// What was found of an entry of the tree; None where it has been deleted since it was listed.
+fn still<T>(found: std::result::Result<T, impl Into<io::Error>>, path: &Path) -> Result<Option<T>> {
+    match found.map_err(Into::into) {
+        Ok(found) => Ok(Some(found)),
+        Err(error) if error.raw_os_error() == Some(Errno::NOENT.raw_os_error()) => {
+            tracing::debug!(path = %path.display(), "it is gone meanwhile");
+            Ok(None)
+        }
+        Err(error) => Err(Error::os(COPY, path, error)),
     }
 }
 

@@ -137,6 +137,55 @@ fn a_link_that_is_swapped_in_is_never_followed() {
     });
 }
 
+/// What others delete of the tree is passed over, and what they delete of the copy is not: a copy that is said to be whole
+/// has the second name of a file whose first one was taken away before it could be linked.
+#[test]
+fn what_is_deleted_of_the_copy_is_an_error() {
+    sandbox(|place| {
+        let from = place.join("from");
+        fs::create_dir(&from).unwrap();
+        fs::write(from.join("one"), "data").unwrap();
+        for number in 0..40 {
+            fs::write(from.join(format!("between-{number}")), "data").unwrap();
+        }
+        fs::hard_link(from.join("one"), from.join("two")).unwrap();
+        let mut failed = 0;
+        for round in 0..40 {
+            let to = place.join(format!("to{round}"));
+            let stop = AtomicBool::new(false);
+            let (copied, removed) = std::thread::scope(|scope| {
+                let remove = scope.spawn(|| {
+                    while !stop.load(Ordering::Relaxed) {
+                        let gone =
+                            ["one", "two"].into_iter().find(|name| fs::remove_file(to.join(name)).is_ok());
+                        if gone.is_some() {
+                            return gone;
+                        }
+                    }
+                    None
+                });
+                let copied = Target::new(&from).unwrap().copy_tree(&Target::new(&to).unwrap());
+                stop.store(true, Ordering::Relaxed);
+                (copied, remove.join().unwrap())
+            });
+            match copied {
+                Ok(_) => {
+                    let left = ["one", "two"].into_iter().filter(|name| Some(*name) != removed);
+                    assert!(
+                        left.into_iter().all(|name| to.join(name).exists()),
+                        "round {round}: {removed:?} gone"
+                    );
+                }
+                Err(error) => {
+                    assert_eq!(error.kind(), ErrorKind::NotFound, "{error}");
+                    failed += 1;
+                }
+            }
+        }
+        println!("{failed} of 40 copies were told that something of them was deleted");
+    });
+}
+
 #[test]
 fn a_filesystem_that_nobody_sees_is_worked_in_and_goes() {
     sandbox(|place| {
