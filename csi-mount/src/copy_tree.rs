@@ -1,7 +1,7 @@
 //! Copying a directory with all that is in it, by open directories, so that it can't lead elsewhere.
 
 use std::collections::HashMap;
-use std::ffi::{CStr, OsStr};
+use std::ffi::{CStr, OsStr, OsString};
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -12,7 +12,7 @@ use rustix::fs::{AtFlags, Dir, FileType, Gid, Mode, OFlags, Stat, Timespec, Time
 use rustix::io::Errno;
 
 use crate::copy_file::copy_contents;
-use crate::{Copied, Error, ErrorKind, MountId, Result, Root, Target, lookup};
+use crate::{Copied, DeviceNumber, Error, ErrorKind, MountId, Result, Root, Target, lookup};
 
 const COPY: &str = "copy the tree";
 
@@ -45,10 +45,12 @@ impl Target {
         let mut copier = Copier {
             mount: found.mount,
             root: Root::of(root, to.path().to_owned()),
+            below: PathBuf::new(),
+            path: self.path().to_owned(),
             links: HashMap::new(),
             copied: Copied::default(),
         };
-        copier.directory(&from, &copy, Path::new(""), self.path())?;
+        copier.copy(from, copy)?;
         Ok(copier.copied)
     }
 
@@ -69,32 +71,110 @@ fn make(parent: BorrowedFd<'_>, name: &OsStr, path: &Path) -> Result<()> {
     rustix::fs::mkdirat(parent, name, Mode::RWXU).map_err(|error| Error::os(COPY, path, error))
 }
 
+/// How many directories are kept open, from the top, with their copies. From below them the way back is by `..`.
+const KEPT_OPEN: usize = 16;
+
 struct Copier {
     /// Nothing but what is on it is copied.
     mount: MountId,
     /// The copy.
     root: Root,
+    /// Where in the tree it is.
+    below: PathBuf,
+    /// The same, for messages.
+    path: PathBuf,
     /// Where in the copy a file is that has more than one name, by its device and inode.
     links: HashMap<(u64, u64), PathBuf>,
     copied: Copied,
 }
 
+/// A directory and its copy.
+struct Pair {
+    from: Dir,
+    to: OwnedFd,
+}
+
+/// A pair that was left for a directory in it.
+struct Level {
+    /// The pair itself: open, or to be known again when it is reached by `..`.
+    open: Option<Pair>,
+    identities: [(DeviceNumber, u64); 2],
+    /// Where reading goes on.
+    offset: i64,
+}
+
 impl Copier {
-    /// `below`: where in the tree; `path`: for messages.
-    fn directory(&mut self, from: &OwnedFd, to: &OwnedFd, below: &Path, path: &Path) -> Result<()> {
-        let failed = |error: Errno| Error::os(COPY, path, error);
-        for entry in Dir::read_from(from).map_err(failed)? {
-            let entry = entry.map_err(failed)?;
+    /// A tree of any depth, without a stack that grows with it.
+    fn copy(&mut self, from: OwnedFd, to: OwnedFd) -> Result<()> {
+        let mut above: Vec<Level> = Vec::new();
+        let mut here = Pair { from: Dir::new(from).map_err(|error| self.failed(error))?, to };
+        loop {
+            if let Some((name, inner, offset)) = self.next_directory(&mut here)? {
+                let identities = self.identities(&here)?;
+                let open = (above.len() < KEPT_OPEN).then_some(here);
+                above.push(Level { open, identities, offset });
+                (self.below, self.path) = (self.below.join(&name), self.path.join(&name));
+                here = inner;
+                continue;
+            }
+            let from = here.from.fd().map_err(|error| self.failed(error))?;
+            let stat = rustix::fs::fstat(from).map_err(|error| self.failed(error))?;
+            dress(from, &here.to, &stat).map_err(|error| self.failed(error))?;
+            let Some(level) = above.pop() else { return Ok(()) };
+            here = self.back(here, level)?;
+            self.below.pop();
+            self.path.pop();
+        }
+    }
+
+    /// Copies what is in a directory up to the next directory in it, whose copy is made.
+    fn next_directory(&mut self, here: &mut Pair) -> Result<Option<(OsString, Pair, i64)>> {
+        while let Some(entry) = here.from.read() {
+            let entry = entry.map_err(|error| self.failed(error))?;
             let name = OsStr::from_bytes(entry.file_name().to_bytes());
             if name == "." || name == ".." {
                 continue;
             }
-            self.entry(from.as_fd(), to.as_fd(), name, &below.join(name), &path.join(name))?;
+            let from = here.from.fd().map_err(|error| self.failed(error))?;
+            let (below, path) = (self.below.join(name), self.path.join(name));
+            if let Some((from, to)) = self.entry(from, here.to.as_fd(), name, &below, &path)? {
+                let from = Dir::new(from).map_err(|error| Error::os(COPY, &path, error))?;
+                return Ok(Some((name.to_owned(), Pair { from, to }, entry.offset())));
+            }
         }
-        let stat = rustix::fs::fstat(from).map_err(failed)?;
-        dress(from, to, &stat).map_err(failed)
+        Ok(None)
     }
 
+    /// The pair that `here` was entered from, even if others moved either elsewhere.
+    fn back(&self, here: Pair, level: Level) -> Result<Pair> {
+        if let Some(open) = level.open {
+            return Ok(open);
+        }
+        let up = |fd| open(fd, OsStr::new(".."), OFlags::DIRECTORY);
+        let from = here.from.fd().and_then(up).map_err(|error| self.failed(error))?;
+        let to = up(here.to.as_fd()).map_err(|error| self.failed(error))?;
+        let from = Dir::new(from).map_err(|error| self.failed(error))?;
+        let mut pair = Pair { from, to };
+        if self.identities(&pair)? != level.identities {
+            let reason = "it was moved while it was copied";
+            return Err(Error::new(ErrorKind::Busy, COPY, reason).at(&self.path).mend("try again"));
+        }
+        pair.from.seek(level.offset).map_err(|error| self.failed(error))?;
+        Ok(pair)
+    }
+
+    fn identities(&self, pair: &Pair) -> Result<[(DeviceNumber, u64); 2]> {
+        let identity = |fd: BorrowedFd<'_>| lookup::facts(fd).map(|facts| (facts.device, facts.inode));
+        let from = pair.from.fd().map_err(io::Error::from).and_then(identity);
+        let both = from.and_then(|from| Ok([from, identity(pair.to.as_fd())?]));
+        both.map_err(|error| Error::os(COPY, &self.path, error))
+    }
+
+    fn failed(&self, error: Errno) -> Error {
+        Error::os(COPY, &self.path, error)
+    }
+
+    /// Copies one. Of a directory only the directory itself, which is given back, open, with its copy.
     fn entry(
         &mut self,
         from: BorrowedFd<'_>,
@@ -102,9 +182,9 @@ impl Copier {
         name: &OsStr,
         below: &Path,
         path: &Path,
-    ) -> Result<()> {
+    ) -> Result<Option<(OwnedFd, OwnedFd)>> {
         let failed = |error: Errno| Error::os(COPY, path, error);
-        let Some(place) = still(lookup::open_at(from, name), path)? else { return Ok(()) };
+        let Some(place) = still(lookup::open_at(from, name), path)? else { return Ok(None) };
         let facts = lookup::facts(&place).map_err(|error| Error::os(COPY, path, error))?;
         if facts.is_mount_root || facts.mount != self.mount {
             return Err(Error::new(ErrorKind::Busy, COPY, "something is mounted there").at(path));
@@ -112,14 +192,14 @@ impl Copier {
         match facts.file_type {
             FileType::Directory => {
                 let inner = open(from, name, OFlags::DIRECTORY);
-                let Some(inner) = still(inner, path)? else { return Ok(()) };
+                let Some(inner) = still(inner, path)? else { return Ok(None) };
                 make(to, name, path)?;
-                let copy = open(to, name, OFlags::DIRECTORY).map_err(failed)?;
-                self.directory(&inner, &copy, below, path)?;
+                self.copied.entries += 1;
+                return Ok(Some((inner, open(to, name, OFlags::DIRECTORY).map_err(failed)?)));
             }
             FileType::RegularFile => {
                 let file = open(from, name, OFlags::empty());
-                let Some(file) = still(file, path)? else { return Ok(()) };
+                let Some(file) = still(file, path)? else { return Ok(None) };
                 let stat = rustix::fs::fstat(&file).map_err(failed)?;
                 if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
                     return Err(Error::new(ErrorKind::Busy, COPY, "it changes while it is copied").at(path));
@@ -129,12 +209,12 @@ impl Copier {
             FileType::Symlink => {
                 let link = rustix::fs::readlinkat(from, name, Vec::new());
                 let link = link.and_then(|link| Ok((link, stat_at(from, name)?)));
-                let Some((link, stat)) = still(link, path)? else { return Ok(()) };
+                let Some((link, stat)) = still(link, path)? else { return Ok(None) };
                 rustix::fs::symlinkat(&link, to, name).map_err(failed)?;
                 dress_at(to, name, &stat).map_err(failed)?;
             }
             kind => {
-                let Some(stat) = still(stat_at(from, name), path)? else { return Ok(()) };
+                let Some(stat) = still(stat_at(from, name), path)? else { return Ok(None) };
                 let mode = Mode::from_raw_mode(stat.st_mode);
                 rustix::fs::mknodat(to, name, kind, mode, stat.st_rdev).map_err(failed)?;
                 dress_at(to, name, &stat).map_err(failed)?;
@@ -143,7 +223,7 @@ impl Copier {
             }
         }
         self.copied.entries += 1;
-        Ok(())
+        Ok(None)
     }
 
     fn file(

@@ -3,6 +3,7 @@
 mod mount_support;
 
 use std::fs::{self, File, OpenOptions, Permissions};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt, chown, lchown, symlink};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,7 +12,8 @@ use std::time::{Duration, SystemTime};
 use csi_mount::flow::shared::{SharedSource, open};
 use csi_mount::{Bind, ErrorKind, MountAttributes, MountOptions, Removed, Root, Target};
 use mount_support::*;
-use rustix::fs::XattrFlags;
+use rustix::fs::{Mode, OFlags, XattrFlags, mkdirat, openat};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 const SPARSE: u64 = 8 << 20;
 
@@ -29,7 +31,7 @@ fn tree(at: &Path) {
         rustix::fs::CWD,
         at.join("a/pipe"),
         rustix::fs::FileType::Fifo,
-        rustix::fs::Mode::from_raw_mode(0o622),
+        Mode::from_raw_mode(0o622),
         0,
     )
     .unwrap();
@@ -282,5 +284,32 @@ fn many_writers_of_one_file_put_no_part_in_its_place() {
             }
         });
         assert_eq!(fs::read_dir(place).unwrap().count(), 1, "nothing beside it");
+    });
+}
+
+#[test]
+fn the_deepest_tree_takes_few_descriptors_and_little_stack() {
+    const DEPTH: u64 = 2000;
+    sandbox(|place| {
+        let (volume, copy) = (place.join("volume"), place.join("copy"));
+        fs::create_dir(&volume).unwrap();
+        let mut here: OwnedFd = fs::File::open(&volume).unwrap().into();
+        for _ in 0..DEPTH {
+            for name in ["d", "beside"] {
+                mkdirat(&here, name, Mode::RWXU).unwrap();
+            }
+            here = openat(&here, "d", OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()).unwrap();
+        }
+        let limits = getrlimit(Resource::Nofile);
+        // Nobody else in this process needs more meanwhile: it has other tests, and they have few files open.
+        setrlimit(Resource::Nofile, Rlimit { current: Some(256), ..limits }).unwrap();
+        let [from, to] = [&volume, &copy].map(|path| Target::new(path).unwrap());
+        let small = std::thread::Builder::new().stack_size(128 << 10);
+        let copied = small.spawn(move || from.copy_tree(&to)).unwrap().join().unwrap();
+        setrlimit(Resource::Nofile, limits).unwrap();
+        assert_eq!(copied.unwrap().entries, 2 * DEPTH);
+        for path in [volume, copy] {
+            Target::new(path).unwrap().remove_tree().unwrap();
+        }
     });
 }
