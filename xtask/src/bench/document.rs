@@ -14,27 +14,38 @@ use crate::Failure;
 const BEGIN: &str = "<!-- measured: written by `cargo xtask bench` -->";
 const END: &str = "<!-- end of what was measured -->";
 
+/// The record that the document is of.
+pub(crate) fn record_of(root: &Path) -> PathBuf {
+    root.join("docs/benchmarks.json")
+}
+
 /// Writes the document, its charts and the record; which files these are.
 pub(crate) fn write(root: &Path, record: &Record, verdicts: &[Verdict]) -> Result<Vec<PathBuf>, Failure> {
+    let write = |(path, text): (PathBuf, String)| {
+        fs::write(&path, text)?;
+        Ok(path)
+    };
+    files(root, record, verdicts)?.into_iter().map(write).collect()
+}
+
+/// The document, its charts and the record, each with its place.
+pub(crate) fn files(
+    root: &Path,
+    record: &Record,
+    verdicts: &[Verdict],
+) -> Result<Vec<(PathBuf, String)>, Failure> {
     let docs = root.join("docs");
     let path = docs.join("benchmarks.md");
     let text =
         fs::read_to_string(&path).map_err(|error| Failure::new(format!("{}: {error}", path.display())))?;
     let text = between_marks(&text, &measured(record, verdicts))
         .ok_or_else(|| Failure::new(format!("{} has not both marks:\n{BEGIN}\n{END}", path.display())))?;
-    let files = [
+    Ok(vec![
         (path, text),
         (docs.join("benchmarks.svg"), chart::bars(record)),
         (docs.join("benchmarks-scale.svg"), chart::scale(record)),
-        (docs.join("benchmarks.json"), record.to_json()?),
-    ];
-    files
-        .into_iter()
-        .map(|(path, text)| {
-            fs::write(&path, text)?;
-            Ok(path)
-        })
-        .collect()
+        (record_of(root), record.to_json()?),
+    ])
 }
 
 /// The text with this between its marks; none where it has not both.

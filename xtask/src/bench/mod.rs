@@ -17,7 +17,7 @@ mod statistics;
 mod table;
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use crate::{Failure, needs, target};
@@ -37,6 +37,10 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<(), Failure> {
     if let Options::Instructions { record } = options {
         return instructions::run(root, *record);
     }
+    if let Options::Document = options {
+        let record = Record::read(&document::record_of(root))?;
+        return told(document::write(root, &record, &goals::judge(&record))?);
+    }
     let Options::Measure(plan) = options else { return Ok(()) };
     // Before minutes are spent on what it can't be compared with.
     let before = plan.compare.as_deref().map(Record::read).transpose()?;
@@ -50,19 +54,39 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<(), Failure> {
     let (record, failures) = runs::measure(root, &programs, plan, &folder)?;
     let file = folder.join("latest.json");
     fs::write(&file, record.to_json()?)?;
+    // With no more digits than the file has, so that the document can be written from that again.
+    let record = Record::read(&file)?;
 
     println!("\n{}", table::text(&record));
     let verdicts = goals::judge(&record);
     println!("{}", table::goals(&verdicts));
     println!("measured in {:.0} s; recorded in {}", begun.elapsed().as_secs_f64(), file.display());
     if plan.is_whole() && failures.is_empty() {
-        for path in document::write(root, &record, &verdicts)? {
-            println!("written: {}", path.display());
-        }
+        told(document::write(root, &record, &verdicts)?)?;
     }
     if !failures.is_empty() {
         let list = failures.join("\n  ");
         return Err(Failure::new(format!("these did not run, and docs/ is as it was:\n  {list}")));
     }
     before.map_or(Ok(()), |before| compare::report(&before, &record))
+}
+
+fn told(written: Vec<PathBuf>) -> Result<(), Failure> {
+    written.iter().for_each(|path| println!("written: {}", path.display()));
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_document_says_what_its_record_does() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("a parent");
+        let record = Record::read(&document::record_of(root)).expect("a record");
+        for (path, text) in document::files(root, &record, &goals::judge(&record)).expect("both marks") {
+            let written = fs::read_to_string(&path).expect("a file");
+            assert!(written == text, "{}: run `cargo xtask bench --document`", path.display());
+        }
+    }
 }

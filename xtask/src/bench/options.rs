@@ -18,6 +18,7 @@ Usage: cargo xtask bench [options]
                       a busy machine, for any user; fails where one grew by more than a tenth
   --instructions --record
                       write them to benches/instructions.json
+  --document          measure nothing: write docs/benchmarks.md and the charts anew from docs/benchmarks.json
   --help              this
 
 A whole run takes about ten minutes on an idle machine. It writes docs/benchmarks.md between its two marks, the charts
@@ -33,6 +34,7 @@ is within a round. They hold on a busy machine too; times do not.
 pub(crate) enum Options {
     Help,
     Instructions { record: bool },
+    Document,
     Measure(Plan),
 }
 
@@ -84,6 +86,7 @@ impl Options {
                         _ => Err(Failure::usage(HELP)),
                     };
                 }
+                "--document" if plan == Plan::default() && arguments.len() == 0 => return Ok(Self::Document),
                 other => return Err(Failure::usage(format!("no such option: {other}\n\n{HELP}"))),
             }
         }
@@ -105,7 +108,15 @@ mod tests {
         assert_eq!(plan("--quick --only rpc").only.as_deref(), Some("rpc"));
         assert!(!plan("--only rpc").is_whole() && !plan("--quick").is_whole());
         assert_eq!(plan("--compare a.json --resume").compare, Some("a.json".into()));
-        for wrong in ["--only", "--only --quick", "--fast", "--instructions --fast"] {
+        assert_eq!(Options::parse(&["--document"]).ok(), Some(Options::Document));
+        for wrong in [
+            "--quick --document",
+            "--document --quick",
+            "--only",
+            "--only --quick",
+            "--fast",
+            "--instructions --fast",
+        ] {
             assert!(Options::parse(&wrong.split_whitespace().collect::<Vec<_>>()).is_err(), "{wrong}");
         }
         assert_eq!(Options::parse(&["--quick", "--help"]).ok(), Some(Options::Help));
