@@ -160,15 +160,30 @@ pub(crate) fn random_uuid(device: &BlockDevice) -> Result<Uuid> {
 
 /// Writes every copy. What lies between them in `rubble` becomes zero first, while the old copies still stand for it.
 pub(crate) fn begin(device: &BlockDevice, intent: Intent, rubble: &[Range<u64>]) -> Result<()> {
-    with_own_descriptors(|| write_all(device, intent, rubble))
+    begin_if(device, intent, rubble, || Ok(true)).map(drop)
 }
 
-fn write_all(device: &BlockDevice, intent: Intent, rubble: &[Range<u64>]) -> Result<()> {
+/// As [`begin`], if `may` says so, which looks while the device is held exclusively; and whether it did.
+pub(crate) fn begin_if(
+    device: &BlockDevice,
+    intent: Intent,
+    rubble: &[Range<u64>],
+    may: impl FnOnce() -> Result<bool> + Send,
+) -> Result<bool> {
+    with_own_descriptors(|| {
+        let file = open_exclusively(device)?;
+        if !may()? {
+            return Ok(false);
+        }
+        write_all(device, &file, intent, rubble).map(|()| true)
+    })
+}
+
+fn write_all(device: &BlockDevice, file: &File, intent: Intent, rubble: &[Range<u64>]) -> Result<()> {
     let failed = |error: io::Error| Error::os(MARK, device.path(), error);
     let size = device.size()?;
-    let file = open_exclusively(device)?;
     for range in rubble {
-        clear_around_places(&file, range, size).map_err(failed)?;
+        clear_around_places(file, range, size).map_err(failed)?;
     }
     if !rubble.is_empty() {
         file.sync_data().map_err(failed)?;

@@ -135,6 +135,7 @@ const LUKS: Suite = Suite {
         "mkfs.btrfs",
         "cryptsetup",
         "dmsetup",
+        "blkdiscard",
         "grep",
         "cksum",
         "cp",
