@@ -11,9 +11,5 @@ pub(crate) mod user_namespace;
 mod die_with_parent;
 pub(crate) mod ioctl;
 mod pass_descriptor;
-#[cfg(feature = "luks")]
-mod wipe;
 
 pub(crate) use die_with_parent::die_with_parent;
-#[cfg(feature = "luks")]
-pub(crate) use wipe::wipe;
