@@ -10,6 +10,8 @@ pub(crate) mod user_namespace;
 
 mod die_with_parent;
 pub(crate) mod ioctl;
+#[cfg(any(test, feature = "testing"))]
+pub(crate) mod other_calls;
 mod pass_descriptor;
 
 pub(crate) use die_with_parent::die_with_parent;

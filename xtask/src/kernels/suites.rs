@@ -163,7 +163,7 @@ const HANG_NFS: Suite = Suite {
     test: "hang_nfs",
     modules: NFS,
     files: &["ip"],
-    seconds: 120,
+    seconds: 180,
     is_told: true,
     is_on_request: true,
     ..MOUNT
