@@ -319,3 +319,32 @@ mod tests {
         assert!(places(1 << 50).all(|place| place % BLOCK as u64 == 0));
     }
 }
+
+#[cfg(test)]
+mod needs_root {
+    use std::fs::File;
+
+    use super::*;
+    use crate::{DeviceUse, LoopDevice, LoopOptions};
+
+    #[test]
+    fn what_is_there_is_looked_at_while_nobody_else_can_have_it() {
+        let directory = tempfile::tempdir().unwrap();
+        let image = directory.path().join("image");
+        File::create(&image).unwrap().set_len(2 << 20).unwrap();
+        let attached = LoopDevice::attach(&image, &LoopOptions::new()).unwrap();
+        let device = BlockDevice::open(attached.path()).unwrap();
+        let intent = Intent { made: Made::Luks, uuid: None };
+        for may in [false, true] {
+            let is_begun = begin_if(&device, intent, &[], || {
+                assert_eq!(device.in_use()?, DeviceUse::InUse);
+                assert_eq!(found(&device)?, []);
+                Ok(may)
+            });
+            assert_eq!(is_begun.unwrap(), may);
+            assert_eq!(!found(&device).unwrap().is_empty(), may, "written to");
+        }
+        drop(device);
+        attached.detach().unwrap();
+    }
+}
