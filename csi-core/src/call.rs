@@ -15,7 +15,7 @@ use tracing::Instrument;
 
 use crate::admission::{Admission, Admitted, Claim};
 use crate::capabilities::Offer;
-use crate::request::Request;
+use crate::request::{Received, Request};
 use crate::server::Metrics;
 use crate::{Error, Result, Rpc};
 
@@ -103,12 +103,12 @@ impl CallPath {
         F: Future<Output = Result<C::Answer>> + Send,
     {
         let measured = self.metrics.begin(C::RPC);
-        let wire = Arc::new(request.into_inner());
+        let wire = Arc::new(Received(request.into_inner()));
         let id = self.next_request.fetch_add(1, Ordering::Relaxed);
         let span =
             tracing::info_span!("csi", rpc = C::RPC.name(), request = id, subject = tracing::field::Empty);
         let prepared = span.in_scope(|| {
-            tracing::debug!(request = ?wire, "called");
+            tracing::debug!(request = ?**wire, "called");
             self.prepare::<C, _, _>(&wire, handler)
         });
         let outcome = match prepared {
@@ -125,7 +125,7 @@ impl CallPath {
     }
 
     /// The steps that can refuse a request before anything is done for it.
-    fn prepare<C: Call, H, F>(&self, wire: &Arc<C::Wire>, handler: Result<H>) -> Result<(C, H)>
+    fn prepare<C: Call, H, F>(&self, wire: &Arc<Received<C::Wire>>, handler: Result<H>) -> Result<(C, H)>
     where
         H: FnOnce(C) -> F,
     {
@@ -140,7 +140,7 @@ impl CallPath {
     fn admit<C: Call>(
         &self,
         request: &C,
-        wire: &Arc<C::Wire>,
+        wire: &Arc<Received<C::Wire>>,
         outcome: &Awaited<C::Reply>,
     ) -> Result<Option<Admitted<Awaited<C::Reply>>>, Status> {
         let claims = request.claims();
@@ -162,7 +162,7 @@ impl CallPath {
     async fn run<C, F>(
         &self,
         request: C,
-        wire: Arc<C::Wire>,
+        wire: Arc<Received<C::Wire>>,
         handler: impl FnOnce(C) -> F + Send + 'static,
     ) -> Result<C::Reply, Status>
     where
@@ -198,8 +198,8 @@ impl CallPath {
 }
 
 /// What a running operation leaves for those who come to join it.
-struct Flight<W, R> {
-    wire: Arc<W>,
+struct Flight<W: Wire, R> {
+    wire: Arc<Received<W>>,
     outcome: Awaited<R>,
 }
 

@@ -1,14 +1,34 @@
 //! How a typed request is declared: a table of fields, named as on the wire.
 
+use std::ops::Deref;
 use std::sync::Arc;
+
+use csi_proto::redact::ClearSecrets;
 
 use crate::Result;
 
 /// A typed request that can be read from its wire form.
 pub(crate) trait Request: Sized {
-    type Wire;
+    type Wire: ClearSecrets;
 
-    fn read(wire: &Arc<Self::Wire>) -> Result<Self>;
+    fn read(wire: &Arc<Received<Self::Wire>>) -> Result<Self>;
+}
+
+/// A request as it came over the wire. Its secrets go from memory with it.
+pub(crate) struct Received<W: ClearSecrets>(pub(crate) W);
+
+impl<W: ClearSecrets> Deref for Received<W> {
+    type Target = W;
+
+    fn deref(&self) -> &W {
+        &self.0
+    }
+}
+
+impl<W: ClearSecrets> Drop for Received<W> {
+    fn drop(&mut self) {
+        self.0.clear_secrets();
+    }
 }
 
 /// Declares a typed request: each field's type says what the spec asks of it, and reads it.
@@ -19,7 +39,7 @@ macro_rules! request {
         #[non_exhaustive]
         pub struct $name {
             $($(#[$field_doc])* pub $field: $type,)*
-            raw: std::sync::Arc<csi_proto::v1::$name>,
+            raw: std::sync::Arc<$crate::request::Received<csi_proto::v1::$name>>,
         }
 
         impl $name {
@@ -32,7 +52,7 @@ macro_rules! request {
         impl $crate::request::Request for $name {
             type Wire = csi_proto::v1::$name;
 
-            fn read(wire: &std::sync::Arc<Self::Wire>) -> $crate::Result<Self> {
+            fn read(wire: &std::sync::Arc<$crate::request::Received<Self::Wire>>) -> $crate::Result<Self> {
                 Ok(Self {
                     $($field: $crate::types::wire::Field::read(stringify!($field), &wire.$field)?,)*
                     raw: std::sync::Arc::clone(wire),
@@ -45,14 +65,14 @@ macro_rules! request {
             type Error = $crate::Error;
 
             fn try_from(wire: csi_proto::v1::$name) -> $crate::Result<Self> {
-                $crate::request::Request::read(&std::sync::Arc::new(wire))
+                $crate::request::Request::read(&std::sync::Arc::new($crate::request::Received(wire)))
             }
         }
 
         /// As the wire's form: secrets are hidden.
         impl std::fmt::Debug for $name {
             fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                self.raw.fmt(f)
+                self.raw().fmt(f)
             }
         }
     };
@@ -66,7 +86,7 @@ macro_rules! question {
         impl $crate::request::Request for $name {
             type Wire = csi_proto::v1::$name;
 
-            fn read(_: &std::sync::Arc<Self::Wire>) -> $crate::Result<Self> {
+            fn read(_: &std::sync::Arc<$crate::request::Received<Self::Wire>>) -> $crate::Result<Self> {
                 Ok(Self)
             }
         }
@@ -74,3 +94,45 @@ macro_rules! question {
 }
 
 pub(crate) use {question, request};
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use std::fs::File;
+    use std::os::unix::fs::FileExt as _;
+
+    use csi_proto::v1;
+
+    const LENGTH: usize = 64;
+
+    /// The end of a secret, as whoever frees memory may write to its start; and where it is.
+    fn place(secret: &str) -> u64 {
+        assert_eq!(secret.len(), LENGTH);
+        secret.as_ptr().addr() as u64 + LENGTH as u64 / 2
+    }
+
+    /// What this process has there, if it still is its memory.
+    fn at(place: u64) -> Option<[u8; LENGTH / 2]> {
+        let mut bytes = [0; LENGTH / 2];
+        File::open("/proc/self/mem").and_then(|memory| memory.read_exact_at(&mut bytes, place)).ok()?;
+        Some(bytes)
+    }
+
+    // spec: secrets.not-leaked
+    #[test]
+    fn secrets_go_from_memory_with_their_request() {
+        let wire = v1::DeleteVolumeRequest {
+            volume_id: "v".into(),
+            secrets: [("key".into(), "s".repeat(LENGTH))].into(),
+        };
+        let request = crate::DeleteVolumeRequest::try_from(wire).expect("a request");
+        let other = request.clone();
+        let raw = place(&request.raw().secrets["key"]);
+        let own = [&request, &other].map(|request| place(request.secrets.get("key").expect("a secret")));
+        let full = Some([b's'; LENGTH / 2]);
+        drop(request);
+        assert_ne!(at(own[0]), full);
+        assert_eq!([at(own[1]), at(raw)], [full; 2], "they are a clone's still");
+        drop(other);
+        assert!(at(own[1]) != full && at(raw) != full);
+    }
+}

@@ -199,7 +199,7 @@ pub(crate) fn block_device_at(path: &OsStr) -> Option<DeviceNumber> {
     (facts.file_type == rustix::fs::FileType::BlockDevice).then_some(facts.node)
 }
 
-fn unique_id(fd: impl AsFd) -> io::Result<Option<u64>> {
+pub(crate) fn unique_id(fd: impl AsFd) -> io::Result<Option<u64>> {
     let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC | AtFlags::NO_AUTOMOUNT;
     let found = rustix::fs::statx(fd, c"", flags, StatxFlags::from_bits_retain(MNT_ID_UNIQUE))?;
     Ok((found.stx_mask & MNT_ID_UNIQUE != 0).then_some(found.stx_mnt_id))

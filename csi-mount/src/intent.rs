@@ -163,15 +163,30 @@ pub(crate) fn random_uuid(device: &BlockDevice) -> Result<Uuid> {
 
 /// Writes every copy. What lies between them in `rubble` becomes zero first, while the old copies still stand for it.
 pub(crate) fn begin(device: &BlockDevice, intent: Intent, rubble: &[Range<u64>]) -> Result<()> {
-    with_own_descriptors(|| write_all(device, intent, rubble))
+    begin_if(device, intent, rubble, || Ok(true)).map(drop)
 }
 
-fn write_all(device: &BlockDevice, intent: Intent, rubble: &[Range<u64>]) -> Result<()> {
+/// As [`begin`], if `may` says so, which looks while the device is held exclusively; and whether it did.
+pub(crate) fn begin_if(
+    device: &BlockDevice,
+    intent: Intent,
+    rubble: &[Range<u64>],
+    may: impl FnOnce() -> Result<bool> + Send,
+) -> Result<bool> {
+    with_own_descriptors(|| {
+        let file = open_exclusively(device)?;
+        if !may()? {
+            return Ok(false);
+        }
+        write_all(device, &file, intent, rubble).map(|()| true)
+    })
+}
+
+fn write_all(device: &BlockDevice, file: &File, intent: Intent, rubble: &[Range<u64>]) -> Result<()> {
     let failed = |error: io::Error| Error::os(MARK, device.path(), error);
     let size = device.size()?;
-    let file = open_exclusively(device)?;
     for range in rubble {
-        clear_around_places(&file, range, size).map_err(failed)?;
+        clear_around_places(file, range, size).map_err(failed)?;
     }
     if !rubble.is_empty() {
         file.sync_data().map_err(failed)?;
@@ -305,5 +320,34 @@ mod tests {
         assert_eq!(places(152 << 10).count(), 1);
         assert!(places(2 << 20).count() >= 7 && places(1 << 40).count() < 50);
         assert!(places(1 << 50).all(|place| place % BLOCK as u64 == 0));
+    }
+}
+
+#[cfg(test)]
+mod needs_root {
+    use std::fs::File;
+
+    use super::*;
+    use crate::{DeviceUse, LoopDevice, LoopOptions};
+
+    #[test]
+    fn what_is_there_is_looked_at_while_nobody_else_can_have_it() {
+        let directory = tempfile::tempdir().unwrap();
+        let image = directory.path().join("image");
+        File::create(&image).unwrap().set_len(2 << 20).unwrap();
+        let attached = LoopDevice::attach(&image, &LoopOptions::new()).unwrap();
+        let device = BlockDevice::open(attached.path()).unwrap();
+        let intent = Intent { made: Made::Luks, uuid: None };
+        for may in [false, true] {
+            let is_begun = begin_if(&device, intent, &[], || {
+                assert_eq!(device.in_use()?, DeviceUse::InUse);
+                assert_eq!(found(&device)?, []);
+                Ok(may)
+            });
+            assert_eq!(is_begun.unwrap(), may);
+            assert_eq!(!found(&device).unwrap().is_empty(), may, "written to");
+        }
+        drop(device);
+        attached.detach().unwrap();
     }
 }

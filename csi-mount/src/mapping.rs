@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::AsFd as _;
 use std::os::unix::ffi::OsStrExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use rustix::fs::{Mode, OFlags};
@@ -13,7 +13,7 @@ use rustix::fs::{Mode, OFlags};
 use crate::fnv::fnv1a;
 use crate::sys::device_mapper::{self, Status};
 use crate::sysfs::{Mapped, Sysfs};
-use crate::{BlockDevice, DeviceNumber, Error, ErrorKind, Result};
+use crate::{BlockDevice, DeviceNumber, Error, ErrorKind, MountEntry, Result, Target, details, mounts};
 
 const CLOSE: &str = "close encrypted device";
 const FIND: &str = "find the mapping of an encrypted device";
@@ -99,8 +99,35 @@ impl Mapping {
     }
 
     /// The device inside.
+    ///
+    /// # Errors
+    ///
+    /// [`WrongDevice`](ErrorKind::WrongDevice) if the mapping was closed meanwhile, or is another one by now.
     pub(crate) fn device(&self) -> Result<BlockDevice> {
-        BlockDevice::by_number(self.number)
+        let device = BlockDevice::by_number(self.number)?;
+        // Now that it is open it keeps its number, which until then could become another volume's.
+        match Self::find(&self.name)? {
+            Some(now) if (now.number, now.beneath) == (self.number, self.beneath) => Ok(device),
+            now => {
+                let reason = format!("it was {self:?} and is {now:?}: somebody else closes and opens it");
+                Err(Error::new(ErrorKind::WrongDevice, FIND, reason).at(node(&self.name)))
+            }
+        }
+    }
+
+    /// Where the device inside is published raw. Such a mapping is in its user's hands, though nobody may have it open: the
+    /// node that is bound there keeps nothing open, and would be the node of whatever volume gets the number next.
+    pub(crate) fn published_at(&self) -> Result<Option<PathBuf>> {
+        let is_node = |entry: &MountEntry| -> Result<bool> {
+            if entry.root == Path::new("/") || details::is_remote(&entry.fs_type) {
+                return Ok(false);
+            }
+            let facts = Target::new(&entry.mount_point)?.facts(FIND)?;
+            Ok(facts.is_some_and(|facts| facts.node == self.number))
+        };
+        // What can't be looked at is no place where this crate has published it.
+        let found = mounts()?.into_iter().find(|entry| is_node(entry).unwrap_or(false));
+        Ok(found.map(|entry| entry.mount_point))
     }
 
     /// Lets it go on, if it was left in the middle of a change: until then every read and write waits.
@@ -150,7 +177,7 @@ fn is_ours(name: &str, uuid: &str) -> bool {
         && uuid.ends_with(&format!("-{name}"))
 }
 
-fn node(name: &str) -> std::path::PathBuf {
+fn node(name: &str) -> PathBuf {
     Path::new("/dev/mapper").join(name)
 }
 

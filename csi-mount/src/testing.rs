@@ -12,6 +12,7 @@ use std::thread::{self, JoinHandle};
 use nix::sched::{CloneFlags, unshare};
 use rustix::mount::{MountPropagationFlags, mount_change};
 
+pub mod calls;
 mod model;
 mod table;
 

@@ -1,6 +1,7 @@
 //! A filesystem whose daemon does not answer costs bounded time, one helper process and no thread.
 
 mod fuse_support;
+mod hang_table;
 mod measure;
 mod mount_support;
 
@@ -16,6 +17,8 @@ use csi_mount::{
     Unmounted, health, health_within, mount_state, stats_within, unmount,
 };
 use fuse_support::{SilentDaemon, answer_init, bounded, fuse};
+use hang_table::calls::CALLS;
+use hang_table::fate::{Asked, Fate, do_as_asked};
 use measure::{measure, rounds};
 use mount_support::{sandbox, target};
 
@@ -327,5 +330,26 @@ fn a_daemon_that_never_starts_leaves_no_helper_at_all() {
         assert_eq!(measure::children(), 0, "who waits for a request that was not taken can be killed");
         answer_init(&device);
         unmount(&target).unwrap();
+    });
+}
+
+/// No test: what a process does that is to make one call of the table of what hangs on NFS.
+#[test]
+fn make_one_call() {
+    do_as_asked();
+}
+
+/// The table does not say of a call that it hangs whose process had not come to it: the time counts from its begin.
+#[test]
+fn a_call_that_has_not_begun_is_no_hang() {
+    let _alone = alone();
+    let (asked, go) = Asked::held(&CALLS[0], Path::new("/"), "make_one_call");
+    let (begun, has_begun) = std::sync::mpsc::channel();
+    std::thread::scope(|scope| {
+        scope.spawn(move || begun.send(asked.begun()).unwrap());
+        assert!(has_begun.recv_timeout(3 * MOMENT).is_err(), "it was not let go");
+        drop(go);
+        let fate = has_begun.recv_timeout(BOUND).unwrap().fate(Instant::now() + BOUND);
+        assert!(matches!(fate, Fate::Answered { error: 0, .. }), "{fate}");
     });
 }

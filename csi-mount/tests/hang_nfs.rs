@@ -20,12 +20,13 @@ use csi_mount::{
     health, health_within, mount_state, stats, stats_within, unmount,
 };
 use flow_support::eventually;
-use hang_table::Table;
-use hang_table::calls::{CALLS, Call, UNMOUNTS};
-use hang_table::fate::{Asked, Fate, do_as_asked};
+use hang_table::calls::{CALLS, Call, FRESH, UNMOUNTS, helper};
+use hang_table::fate::{Asked, Begun, Fate, do_as_asked};
+use hang_table::{CallTable, Table};
 use measure::children;
 use mount_support::sandbox;
 use nfs_support::{Patience, Protocol, Server};
+use rustix::fs::{Mode, OFlags};
 
 const SECOND: Duration = Duration::from_secs(1);
 /// For what asks no server.
@@ -69,20 +70,71 @@ fn asked(call: &Call, at: &Target) -> Asked {
 fn table(protocol: Protocol, patience: Patience) {
     let server = Server::start();
     let share = server.share(protocol, patience);
+    let believed = server.share_believed_for(600, protocol, patience);
     sandbox(|sandbox| {
         let volume = Volume::new(sandbox, &server, &share, patience);
-        volume.come_up();
         println!("\n### NFS {protocol:?}, {patience:?}");
+        let fresh = volume.calls_of_what_is_fresh(&believed);
+        volume.come_up();
         volume.stop();
-        volume.system_calls();
-        volume.helpers();
+        let mut calls = volume.system_calls();
+        fresh.iter().for_each(|(call, fate)| calls.row(call.name, fate, call.helper));
+        let answers = volume.helpers();
+        calls.print("system call at the mount point", &answers);
+        answers.print(["of this crate", "the server is stopped"]);
         volume.come_back();
-        volume.unmounts();
-        volume.taken_away_while_dead();
+        let unmounts = volume.unmounts();
+        let ends = volume.taken_away_while_dead();
+        unmounts.print("taking it away", &ends);
+        ends.print(["of this crate", "the server is stopped"]);
         volume.come_up();
         volume.go_down();
         eventually("no process is left", || stats("/").is_ok() && children() == 0);
     });
+}
+
+/// Who is at a mount that is taken away.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum At {
+    Nobody,
+    /// A process that has asked the server.
+    Waiting,
+    /// Whoever has a descriptor of it that asks nothing.
+    Descriptor,
+}
+
+impl At {
+    const ALL: [Self; 3] = [Self::Nobody, Self::Waiting, Self::Descriptor];
+
+    fn words(self) -> &'static str {
+        match self {
+            Self::Nobody => "nobody is at it",
+            Self::Waiting => "a process waits in it",
+            Self::Descriptor => "an `O_PATH` descriptor of it is held",
+        }
+    }
+
+    /// The row of this crate's answer.
+    fn unstage(self) -> String {
+        format!("{}, {}", helper::UNSTAGE, self.words())
+    }
+}
+
+/// One that is there, and goes when the server can be asked.
+enum User {
+    Nobody,
+    Waiting(Begun),
+    Descriptor(std::os::fd::OwnedFd),
+}
+
+impl User {
+    fn go(self) {
+        match self {
+            Self::Nobody => {}
+            Self::Waiting(process) => drop(process.fate(Instant::now() + BOUND)),
+            Self::Descriptor(fd) => drop(fd),
+        }
+    }
 }
 
 /// A staged and published share.
@@ -143,59 +195,80 @@ impl<'a> Volume<'a> {
     }
 
     /// Each by a process of its own, all at the same time.
-    fn system_calls(&self) {
-        let mut table = Table::default();
+    fn fates(&self, calls: &'static [Call], at: &Target) -> Vec<(&'static Call, Fate)> {
+        let asked: Vec<_> = calls.iter().map(|call| (call, asked(call, at))).collect();
+        let begun: Vec<_> = asked.into_iter().map(|(call, asked)| (call, asked.begun())).collect();
         let deadline = Instant::now() + self.limit();
-        let all: Vec<_> = CALLS.iter().map(|call| (call, asked(call, &self.staging))).collect();
-        let mut hanging = 0;
-        for (call, process) in all {
-            let fate = process.fate(deadline);
-            table.row(call.name, fate);
-            assert_ne!(fate, Fate::Stuck, "{}", call.name);
+        let fates: Vec<_> = begun.into_iter().map(|(call, begun)| (call, begun.fate(deadline))).collect();
+        for (call, fate) in &fates {
+            assert_ne!(*fate, Fate::Stuck, "{}", call.name);
             assert!(
-                !call.is_relied_on || matches!(fate, Fate::Answered { after, .. } if after < SECOND),
+                !call.is_relied_on || matches!(fate, Fate::Answered { after, .. } if *after < SECOND),
                 "{}: {fate}",
                 call.name
             );
-            hanging += u32::from(matches!(fate, Fate::Killed { .. }));
         }
+        fates
+    }
+
+    fn system_calls(&self) -> CallTable {
+        let mut table = CallTable::default();
+        let fates = self.fates(CALLS, &self.staging);
+        let hanging = fates.iter().filter(|(_, fate)| matches!(fate, Fate::Killed { .. })).count();
         assert!(hanging > 0 || self.patience == Patience::Soft, "a server that is stopped is waited for");
-        table.print(["system call at the mount point", "the server is stopped"]);
+        fates.iter().for_each(|(call, fate)| table.row(call.name, fate, call.helper));
+        table
+    }
+
+    /// Of a mount whose client believes for long what it knows, and has just asked for all that it can know.
+    fn calls_of_what_is_fresh(&self, believed: &SharedSource) -> Vec<(&'static Call, Fate)> {
+        let place = self.target("fresh");
+        stage(&place, believed).unwrap();
+        assert!(fs::metadata(place.path()).unwrap().is_dir());
+        assert!(stats(place.path()).unwrap().bytes.total > 0);
+        self.server.gate.stop();
+        let fates = self.fates(FRESH, &place);
+        assert!(
+            matches!(fates[0].1, Fate::Answered { error: 0, .. }),
+            "what is known is told: {}",
+            fates[0].1
+        );
+        self.server.gate.go_on();
+        unstage(&place).unwrap();
+        place.remove().unwrap();
+        fates
     }
 
     /// What does not take it away.
-    fn helpers(&self) {
+    fn helpers(&self) -> Table {
         let mut table = Table::default();
         let (staging, at) = (&self.staging, self.staging.path());
         let state = |state: &Result<MountState>| {
             assert!(matches!(state, Ok(MountState::Mounted(_))));
             "mounted".to_owned()
         };
-        table.bounded("`mount_state`", SOON, || mount_state(at), state);
+        table.bounded(helper::STATE, SOON, || mount_state(at), state);
         let is_unwell = |found: &Result<MountHealth>| {
             let unwell = *found.as_ref().unwrap();
             assert!(matches!(unwell, MountHealth::Unresponsive | MountHealth::Dead(_)), "{unwell}");
             assert!(self.patience == Patience::Soft || unwell == MountHealth::Unresponsive, "{unwell}");
             unwell.to_string()
         };
-        table.bounded("`health_within` a second", BOUND, || health_within(at, SECOND), is_unwell);
-        table.bounded(
-            "`stats_within` a second",
-            BOUND,
-            || stats_within(at, SECOND),
-            |outcome| self.silence(outcome),
-        );
+        table.bounded(helper::HEALTH, BOUND, || health_within(at, SECOND), is_unwell);
+        let silence = |outcome: &_| self.silence(outcome);
+        table.bounded(helper::STATS, BOUND, || stats_within(at, SECOND), silence);
+        let refused = |outcome: &Result<Removed>| {
+            let error = outcome.as_ref().unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Busy, "{error}");
+            "`Busy`".to_owned()
+        };
+        table.bounded(helper::REMOVE, SOON, || staging.remove(), refused);
         let (other, third, below) = (self.target("other"), self.target("third"), at.join("below"));
         let bind = || Bind::new(at).at(&other);
-        table.bounded("`Bind` of it", SOON, bind, |outcome| format!("{:?}", outcome.as_ref().unwrap()));
+        table.bounded(helper::BIND, SOON, bind, |outcome| format!("{:?}", outcome.as_ref().unwrap()));
         let off = |outcome: &Result<Unmounted>| format!("{:?}", outcome.as_ref().unwrap());
-        table.bounded("`unmount` of that bind", BOUND, || unmount(&other), off);
-        table.bounded(
-            "`Bind` of what is below it",
-            BOUND,
-            || Bind::new(&below).at(&other),
-            |outcome| self.silence(outcome),
-        );
+        table.bounded(helper::UNBIND, BOUND, || unmount(&other), off);
+        table.bounded(helper::BELOW, BOUND, || Bind::new(&below).at(&other), |outcome| self.silence(outcome));
         table.bounded("`publish`", BOUND, || self.publish(&third), |outcome| self.silence(outcome));
         let stage_again = || stage(staging, self.share);
         table.bounded("`stage` where it is staged", BOUND, stage_again, |outcome| self.silence(outcome));
@@ -206,7 +279,7 @@ impl<'a> Volume<'a> {
         table.bounded("the same once more", BOUND, elsewhere, |outcome| self.silence(outcome));
         assert_eq!(other.state().unwrap(), MountState::NotMounted);
         assert!(children() <= 3, "at most one process waits for each question, not {}", children());
-        table.print(["of this crate", "the server is stopped"]);
+        table
     }
 
     /// In words, that an outcome is the server's silence and nothing else. A soft mount calls that EIO.
@@ -236,67 +309,74 @@ impl<'a> Volume<'a> {
         self.go_down();
     }
 
-    /// The plain system calls that take a mount away, of a mount that is the filesystem's last: nobody is at it, or a
-    /// process waits for its server.
-    fn unmounts(&self) {
-        let mut table = Table::default();
+    /// The plain system calls that take a mount away, of a mount that is the filesystem's last.
+    fn unmounts(&self) -> CallTable {
+        let mut table = CallTable::default();
         for call in UNMOUNTS {
-            for is_used in [false, true] {
+            for at in At::ALL {
                 stage(&self.staging, self.share).unwrap();
-                self.stop();
-                let user = is_used.then(|| self.waiting_process());
-                let fate = asked(call, &self.staging).fate(Instant::now() + self.limit());
+                let user = self.stop_with(at);
+                let fate = asked(call, &self.staging).begun().fate(Instant::now() + self.limit());
                 assert_ne!(fate, Fate::Stuck, "{}", call.name);
                 let is_gone = self.staging.state().unwrap() == MountState::NotMounted;
                 let place = if is_gone { "off the tree" } else { "still mounted" };
-                let used = if is_used { ", a process waits in it" } else { "" };
-                table.row(format!("{}{used}", call.name), format!("{fate}; {place}"));
+                let who = if at == At::Nobody { String::new() } else { format!(", {}", at.words()) };
+                table.row(format!("{}{who}", call.name), format!("{fate}; {place}"), &at.unstage());
                 self.server.gate.go_on();
-                if let Some(user) = user {
-                    user.fate(Instant::now() + BOUND);
-                }
+                user.go();
                 unstage(&self.staging).unwrap();
             }
         }
-        table.print(["taking it away", "the server is stopped"]);
+        table
+    }
+
+    /// Stops the server, with somebody at the mount.
+    fn stop_with(&self, at: At) -> User {
+        let fd = (at == At::Descriptor).then(|| {
+            let flags = OFlags::PATH | OFlags::CLOEXEC;
+            rustix::fs::open(self.staging.path(), flags, Mode::empty()).unwrap()
+        });
+        self.stop();
+        match (at, fd) {
+            (At::Waiting, _) => User::Waiting(self.waiting_process()),
+            (_, Some(fd)) => User::Descriptor(fd),
+            _ => User::Nobody,
+        }
     }
 
     /// A process that has asked the server.
-    fn waiting_process(&self) -> Asked {
+    fn waiting_process(&self) -> Begun {
         let statfs = CALLS.iter().find(|call| call.name == "`statfs`").unwrap();
-        let process = asked(statfs, &self.staging);
+        let process = asked(statfs, &self.staging).begun();
         sleep(SECOND);
         process
     }
 
     /// The steps that end a volume, while the server is stopped.
-    fn taken_away_while_dead(&self) {
+    fn taken_away_while_dead(&self) -> Table {
         let mut table = Table::default();
-        self.come_up();
-        self.stop();
-        let user = self.waiting_process();
         let removed = |outcome: &Result<Removed>| {
             assert_eq!(*outcome.as_ref().unwrap(), Removed::Removed);
             "Removed".to_owned()
         };
-        table.bounded("`unpublish`", BOUND, || unpublish(&self.pod), removed);
         let gone = |outcome: &Result<Unmounted>| {
             assert_ne!(*outcome.as_ref().unwrap(), Unmounted::NotMounted);
             format!("{:?}", outcome.as_ref().unwrap())
         };
-        let unstage_it = || unstage(&self.staging);
-        table.bounded("`unstage`, a process waits in it", BOUND, unstage_it, gone);
-        assert_eq!(self.staging.state().unwrap(), MountState::NotMounted);
-        assert_eq!(unstage(&self.staging).unwrap(), Unmounted::NotMounted);
-        self.server.gate.go_on();
-        user.fate(Instant::now() + BOUND);
-
-        self.come_up();
-        unpublish(&self.pod).unwrap();
-        self.stop();
-        table.bounded("`unstage`, nobody is at it", BOUND, unstage_it, gone);
-        assert_eq!(self.staging.state().unwrap(), MountState::NotMounted);
-        self.server.gate.go_on();
-        table.print(["of this crate", "the server is stopped"]);
+        for at in At::ALL {
+            self.come_up();
+            let user = self.stop_with(at);
+            let unpublish_it = || unpublish(&self.pod);
+            match at {
+                At::Nobody => table.bounded("`unpublish`", BOUND, unpublish_it, removed),
+                _ => assert_eq!(unpublish_it().unwrap(), Removed::Removed),
+            }
+            table.bounded(&at.unstage(), BOUND, || unstage(&self.staging), gone);
+            assert_eq!(self.staging.state().unwrap(), MountState::NotMounted);
+            assert_eq!(unstage(&self.staging).unwrap(), Unmounted::NotMounted);
+            self.server.gate.go_on();
+            user.go();
+        }
+        table
     }
 }

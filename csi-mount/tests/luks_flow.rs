@@ -83,7 +83,29 @@ impl Volume {
 
     /// The device inside, opened as it is by a raw stage.
     fn stage_raw(&self) -> csi_mount::Result<PathBuf> {
-        stage_device(self.image.path(), &self.staging, &luks(), &key(), DeviceAccess::ReadWrite)
+        self.stage_raw_with(&luks(), &key())
+    }
+
+    fn stage_raw_with(&self, luks: &Luks, key: &LuksKey) -> csi_mount::Result<PathBuf> {
+        stage_device(self.image.path(), &self.staging, luks, key, DeviceAccess::ReadWrite)
+    }
+
+    /// Published raw, with its canary at the start.
+    fn published() -> Self {
+        let volume = Self::new(20);
+        let device = volume.stage_raw().unwrap();
+        publish_device(&device, &volume.target, DeviceAccess::ReadWrite).unwrap();
+        write(volume.target.path(), 0, volume.canary().as_bytes());
+        volume
+    }
+
+    /// No other volume holds it.
+    fn canary(&self) -> String {
+        format!("canary of {}", self.image.path().display())
+    }
+
+    fn holds_its_canary(&self, place: &Path) -> bool {
+        fs::read(place).is_ok_and(|bytes| bytes.starts_with(self.canary().as_bytes()))
     }
 
     fn name_and_uuid(&self) -> (String, String) {
@@ -378,6 +400,102 @@ fn raw_it_is_the_device_inside_that_is_published() {
         assert_eq!(expand(at).unwrap_err().kind(), ErrorKind::WrongKey);
         assert_eq!(expand_encrypted(at, &key()).unwrap(), Grown::Unchanged { size: 14 * MIB });
         unpublish(&volume.target).unwrap();
+        volume.unstage();
+    });
+}
+
+/// As after a restart of whoever calls: nobody has the devices open at the moment, and were they closed, one would come back
+/// with the number of the other, whose node a pod has.
+#[test]
+fn what_is_published_raw_is_not_closed_by_another_stage() {
+    private_mount_namespace(|| {
+        let volumes = [Volume::published(), Volume::published()];
+        let (before, wrong) = (mappings(), LuksKey::new("canary-of-another").unwrap());
+        let open = volumes.each_ref().map(|volume| inside(volume.image.path()).unwrap().unwrap());
+        // It is open, so its key is not asked for.
+        for key in [&wrong, &key()] {
+            for (volume, open) in volumes.iter().zip(&open).rev() {
+                assert_eq!(volume.stage_raw_with(&luks(), key).unwrap(), *open);
+                assert_eq!(mappings(), before);
+            }
+        }
+        for volume in &volumes {
+            let error = volume.stage(&plan(Filesystem::Ext4)).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Busy, "{error}");
+            assert!(error.to_string().contains(volume.target.path().to_str().unwrap()), "{error}");
+            assert_eq!(mappings(), before, "{error}");
+            assert!(volume.holds_its_canary(volume.target.path()));
+        }
+        for volume in &volumes {
+            unpublish(&volume.target).unwrap();
+            unstage(&volume.staging, Some(volume.image.path())).unwrap();
+        }
+        assert_eq!(mappings(), Vec::<String>::new());
+    });
+}
+
+/// Somebody else closed it, and the node that a pod has waits for the next device of its number.
+#[test]
+fn no_volume_is_opened_under_a_number_that_is_published() {
+    private_mount_namespace(|| {
+        let (gone, volume) = (Volume::published(), Volume::new(20));
+        let (name, _) = gone.name_and_uuid();
+        programs_of_mapper(&["remove", &name]);
+        for volume in [&gone, &volume] {
+            let error = volume.stage_raw().unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Busy, "{error}");
+            assert!(error.to_string().contains(gone.target.path().to_str().unwrap()), "{error}");
+            assert_eq!(mappings(), Vec::<String>::new(), "{error}");
+        }
+        unpublish(&gone.target).unwrap();
+        let device = gone.stage_raw().unwrap();
+        assert!(gone.holds_its_canary(&device));
+        gone.unstage();
+        volume.stage(&plan(Filesystem::Ext4)).unwrap();
+        volume.unstage();
+    });
+}
+
+/// A workload may discard what it has: then all of it reads as if nobody had ever written there.
+#[test]
+fn what_somebody_has_open_is_not_written_to_by_another_stage() {
+    private_mount_namespace(|| {
+        let luks = luks().discards(LuksDiscards::Passed);
+        let volume = Volume::new(20);
+        let device = volume.stage_raw_with(&luks, &key()).unwrap();
+        // Published read-only it is a loop device that has it open; else its user.
+        publish_device(&device, &volume.target, DeviceAccess::ReadOnly).unwrap();
+        for is_published in [true, false] {
+            let user = fs::File::open(&device).unwrap();
+            if !is_published {
+                unpublish(&volume.target).unwrap();
+            }
+            run("blkdiscard", &[device.to_str().unwrap()]);
+            let (before, open) = (content(&volume.image), mappings());
+            assert_eq!(volume.stage_raw_with(&luks, &key()).unwrap(), device);
+            assert_eq!(content(&volume.image), before, "published: {is_published}");
+            assert_eq!(mappings(), open);
+            drop(user);
+        }
+        // Nobody has it: it is made to read as zeros again.
+        let device = volume.stage_raw_with(&luks, &key()).unwrap();
+        assert!(fs::read(&device).unwrap() == vec![0; 4 << 20]);
+        volume.unstage();
+    });
+}
+
+#[test]
+fn another_key_closes_nothing() {
+    private_mount_namespace(|| {
+        let volume = Volume::new(20);
+        let device = volume.stage_raw().unwrap();
+        write(&device, 0, DATA);
+        let before = mappings();
+        let wrong = LuksKey::new("canary-of-another").unwrap();
+        let error = volume.stage_raw_with(&luks(), &wrong).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::WrongKey, "{error}");
+        assert_eq!(mappings(), before, "{error}");
+        assert!(fs::read(&device).unwrap().starts_with(DATA));
         volume.unstage();
     });
 }

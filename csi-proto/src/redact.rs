@@ -6,6 +6,8 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use zeroize::Zeroize as _;
+
 /// The key under which Kubernetes hands a pod's service account tokens to the driver.
 pub const TOKENS_KEY: &str = "csi.storage.k8s.io/serviceAccount.tokens";
 
@@ -133,7 +135,8 @@ impl fmt::Debug for Hidden {
 /// assert_eq!(request, DeleteVolumeRequest { volume_id: "v1".into(), ..Default::default() });
 /// ```
 pub trait ClearSecrets {
-    /// Empties the fields that the spec marks as secret and takes [`TOKENS_KEY`] out of the request's other maps.
+    /// Empties the fields that the spec marks as secret and takes [`TOKENS_KEY`] out of the request's other maps. The memory
+    /// of their values is set to zero.
     ///
     /// Mount flags stay: two requests whose flags differ are not the same request.
     fn clear_secrets(&mut self) {}
@@ -155,6 +158,17 @@ macro_rules! redacted_debug {
     (@flags $value:expr) => { &$crate::redact::MountFlags(&$value) };
 }
 
+/// Takes these keys out, and their values from memory.
+pub(crate) fn wipe(map: &mut BTreeMap<String, String>, is_secret: impl Fn(&str) -> bool) {
+    map.retain(|key, value| {
+        let goes = is_secret(key);
+        if goes {
+            value.zeroize();
+        }
+        !goes
+    });
+}
+
 macro_rules! clear_secrets {
     ($($message:path { $($shown:ident $field:ident,)* })*) => {$(
         impl $crate::redact::ClearSecrets for $message {
@@ -163,8 +177,8 @@ macro_rules! clear_secrets {
             }
         }
     )*};
-    (@secret $value:expr) => { $value.clear() };
-    (@context $value:expr) => { $value.remove($crate::redact::TOKENS_KEY) };
+    (@secret $value:expr) => { $crate::redact::wipe(&mut $value, |_| true) };
+    (@context $value:expr) => { $crate::redact::wipe(&mut $value, |key| key == $crate::redact::TOKENS_KEY) };
 }
 
 #[cfg(test)]

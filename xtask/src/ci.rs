@@ -14,6 +14,11 @@ use crate::{Failure, bench, codegen, elf, kernels, needs, target, test};
 const STATIC: &str = "block";
 const STATIC_TEST: &str = "root_chroot";
 
+/// What clippy looks at, step by step. All targets are not all: one with `test = false`, which only an emulated machine runs, is
+/// none of them, and is found by a pattern.
+const LINTED: [(&str, &[&str]); 2] =
+    [("clippy", &["--all-targets"]), ("clippy of every test program", &["--test", "*"])];
+
 pub(crate) fn run(root: &Path) -> Result<(), Failure> {
     let start = Instant::now();
     // Better now than after ten minutes of building.
@@ -28,8 +33,9 @@ pub(crate) fn run(root: &Path) -> Result<(), Failure> {
 
     Step::cargo("format", ["fmt", "--all", "--check"]).run(root)?;
     timed("fresh codegen", || codegen::run(root, codegen::Mode::Check))?;
-    let clippy = ["clippy", "--workspace", "--all-targets", "--all-features", "--", "-D", "warnings"];
-    Step::cargo("clippy", clippy).run(root)?;
+    for step in lints() {
+        step.run(root)?;
+    }
     let left_out = test::run_all(root)?;
     Step::cargo("docs", ["doc", "--workspace", "--no-deps", "--all-features"])
         .env("RUSTDOCFLAGS", "-D warnings")
@@ -51,6 +57,13 @@ pub(crate) fn run(root: &Path) -> Result<(), Failure> {
         println!("{line}");
     }
     Ok(())
+}
+
+fn lints() -> impl Iterator<Item = Step> {
+    LINTED.into_iter().map(|(name, targets)| {
+        let (what, how) = (["clippy", "--workspace", "--all-features"], ["--", "-D", "warnings"]);
+        Step::cargo(name, what.iter().chain(targets).chain(&how).copied())
+    })
 }
 
 /// Each feature by itself and none at all; all together are what the other steps build.
@@ -84,4 +97,31 @@ fn static_build(root: &Path) -> Result<(), Failure> {
     timed("the static binary is static", || {
         elf::check_static(&target.join(&triple).join("debug").join(STATIC))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    const MANIFEST: &str = "[workspace]\n[package]\nname = \"linted\"\nedition = \"2024\"\n\
+        [[test]]\nname = \"on_request\"\ntest = false\n";
+
+    #[test]
+    fn a_test_program_that_cargo_test_leaves_out_is_linted() {
+        let package = tempfile::tempdir().expect("a folder");
+        let write = |file: &str, text: &str| fs::write(package.path().join(file), text).expect("a file");
+        for folder in ["src", "tests"] {
+            fs::create_dir(package.path().join(folder)).expect("a folder");
+        }
+        write("Cargo.toml", MANIFEST);
+        write("src/lib.rs", "");
+        let failed = |program: &str| {
+            write("tests/on_request.rs", program);
+            lints().filter(|step| step.run(package.path()).is_err()).count()
+        };
+        assert_eq!(failed(""), 0);
+        assert_eq!(failed("fn nobody_calls_it() {}"), 1);
+    }
 }

@@ -48,6 +48,7 @@ const EMULATION: &[(&str, &str)] = &[
     ("btrfs", "btrfs-progs"),
     ("ip", "iproute2"),
     ("dmsetup", "dmsetup"),
+    ("blkdiscard", "util-linux"),
     ("grep", "grep"),
     ("cksum", "coreutils"),
 ];

@@ -12,7 +12,7 @@ use tonic::Status;
 use tracing::Instrument;
 
 use super::{CallPath, Caught, Wire, refused};
-use crate::request::Request;
+use crate::request::{Received, Request};
 use crate::{Result, Rpc};
 
 /// A streaming RPC's row: its types, and the rules for its messages. It touches nothing, so nothing excludes it.
@@ -49,12 +49,12 @@ impl CallPath {
         C: StreamCall,
         F: Future<Output = Result<C::Answer>> + Send,
     {
-        let wire = Arc::new(request.into_inner());
+        let wire = Arc::new(Received(request.into_inner()));
         let id = self.next_request.fetch_add(1, Ordering::Relaxed);
         let span =
             tracing::info_span!("csi", rpc = C::RPC.name(), request = id, subject = tracing::field::Empty);
         let open = async {
-            tracing::debug!(request = ?wire, "called");
+            tracing::debug!(request = ?**wire, "called");
             let handler = handler?;
             let request = C::read(&wire)?;
             tracing::Span::current().record("subject", request.subject());

@@ -4,6 +4,7 @@ use std::fmt;
 
 use csi_proto::redact;
 use serde::de::DeserializeOwned;
+use zeroize::Zeroize;
 
 use super::values::{self, UnknownKeys};
 use super::wire::Map;
@@ -162,7 +163,9 @@ impl PublishContext {
     }
 }
 
-/// Credentials for one call. Never printed: `Debug` shows the keys only.
+/// Credentials for one call. Never printed: `Debug` shows the keys only. The memory of the values is set to zero when this is
+/// dropped, and so is the one of [`raw`](crate::NodeStageVolumeRequest::raw) with the last clone of the request; not what the
+/// driver copies out of them, and not what the call came in.
 ///
 /// - spec: `secrets.keys`, `secrets.documented`, `secrets.unique-keys`
 #[derive(Clone, PartialEq, Eq, Default)]
@@ -176,6 +179,12 @@ lookups!(Secrets);
 impl Secrets {
     pub(crate) fn read(field: &str, wire: &Map) -> Result<Self> {
         Ok(Self { field: field.to_owned(), values: wire.clone() })
+    }
+}
+
+impl Drop for Secrets {
+    fn drop(&mut self) {
+        self.values.values_mut().for_each(Zeroize::zeroize);
     }
 }
 

@@ -3,7 +3,8 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::sys::wipe;
+use zeroize::Zeroizing;
+
 use crate::tool::INPUT;
 use crate::{Error, ErrorKind, Result};
 
@@ -18,9 +19,7 @@ use crate::{Error, ErrorKind, Result};
 /// # Ok::<(), csi_mount::Error>(())
 /// ```
 #[derive(Clone)]
-pub struct LuksKey(Arc<Secret>);
-
-struct Secret(Vec<u8>);
+pub struct LuksKey(Arc<Zeroizing<Vec<u8>>>);
 
 impl LuksKey {
     /// The most bytes that a key may have: 4096, as every pipe holds so many.
@@ -32,9 +31,9 @@ impl LuksKey {
     ///
     /// [`InvalidInput`](ErrorKind::InvalidInput) if there are none, or more than [`MAX`](Self::MAX).
     pub fn new(bytes: impl Into<Vec<u8>>) -> Result<Self> {
-        let secret = Secret(bytes.into());
+        let secret = Zeroizing::new(bytes.into());
         let refuse = |reason: String| Err(Error::new(ErrorKind::InvalidInput, "take a LUKS key", reason));
-        match secret.0.len() {
+        match secret.len() {
             0 => refuse("it is empty".to_owned()),
             length if length > Self::MAX => {
                 refuse(format!("it has {length} bytes, and {} is the most", Self::MAX))
@@ -44,19 +43,13 @@ impl LuksKey {
     }
 
     pub(super) fn bytes(&self) -> &[u8] {
-        &self.0.0
+        &self.0
     }
 }
 
 impl fmt::Debug for LuksKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("LuksKey(..)")
-    }
-}
-
-impl Drop for Secret {
-    fn drop(&mut self) {
-        wipe(&mut self.0);
     }
 }
 
@@ -76,10 +69,24 @@ mod tests {
         assert!(!format!("{key:?} {:?}", (key.clone(), crate::Luks::new())).contains("canary"));
     }
 
+    /// Looked for where it was, in this process's memory.
     #[test]
     fn a_key_is_wiped() {
-        let mut bytes = b"canary".to_vec();
-        wipe(&mut bytes);
-        assert_eq!(bytes, [0; 6]);
+        use std::os::unix::fs::FileExt as _;
+        let bytes = ["canary", "of", "the", "key", "that", "goes"].join("-").into_bytes();
+        let key = LuksKey::new(bytes).unwrap();
+        // Whoever frees memory may write to its start.
+        let end = &key.bytes()[16..];
+        let (place, end) = (end.as_ptr().addr() as u64, end.to_vec());
+        let memory = std::fs::File::open("/proc/self/mem").unwrap();
+        let has_it = || {
+            let mut there = vec![0; end.len()];
+            memory.read_exact_at(&mut there, place).is_ok() && there == end
+        };
+        let other = key.clone();
+        drop(key);
+        assert!(has_it());
+        drop(other);
+        assert!(!has_it());
     }
 }

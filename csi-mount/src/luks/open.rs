@@ -1,5 +1,7 @@
 //! From an encrypted device and its key to the device inside.
 
+use std::path::Path;
+
 use super::command::{CRYPTSETUP, run};
 use super::format::refuse_small;
 use super::untouched::is_untouched;
@@ -29,22 +31,21 @@ pub(crate) struct Opening<'a> {
 /// The device inside, and whether this call opened it.
 ///
 /// A blank device is encrypted first, and where nothing was ever written inside, what is there is made ready to be
-/// formatted, or, for raw use, to read as blank.
+/// formatted, or, for raw use, to read as blank. Of a mapping that is in somebody's hands nothing is read or written: what is
+/// inside is theirs.
 pub(crate) fn device_for(opening: &Opening<'_>) -> Result<(Mapping, bool)> {
     // Before anything is done to the device.
     mapping::control()?;
     CRYPTSETUP.find()?;
-    let (mapping, is_new) = match left_by_another_call(opening)? {
-        Some(mapping) => (mapping, false),
-        None => {
-            make_headers(opening)?;
-            (opening.open()?, true)
-        }
-    };
+    if let Some(mapping) = left_by_another_call(opening)? {
+        return Ok((mapping, false));
+    }
+    make_headers(opening)?;
+    let mapping = opening.open()?;
     match prepare_inside(opening, &mapping) {
-        Ok(()) => Ok((mapping, is_new)),
+        Ok(()) => Ok((mapping, true)),
         Err(error) => {
-            if is_new && let Err(left) = mapping.close() {
+            if let Err(left) = mapping.close() {
                 tracing::warn!(%left, "an encrypted device stays open");
             }
             Err(error)
@@ -64,12 +65,27 @@ fn left_by_another_call(opening: &Opening<'_>) -> Result<Option<Mapping>> {
             .mend("unstage what is staged there"));
     }
     mapping.go_on()?;
+    let is_whole = beneath == Some(number);
+    if let Some(place) = mapping.published_at()? {
+        if is_whole && opening.filesystem.is_none() {
+            return Ok(Some(mapping));
+        }
+        return Err(published(&mapping, &place, opening.device));
+    }
+    if is_whole {
+        opening.refuse_wrong_key()?;
+    }
     let name = mapping.name().to_owned();
     match mapping.close() {
         Ok(()) => Ok(None),
-        Err(error) if error.kind() == ErrorKind::Busy && beneath == Some(number) => Mapping::find(&name),
+        Err(error) if error.kind() == ErrorKind::Busy && is_whole => Mapping::find(&name),
         Err(error) => Err(error),
     }
+}
+
+fn published(mapping: &Mapping, place: &Path, device: &BlockDevice) -> Error {
+    let reason = format!("what has the number {} is published raw at {}", mapping.number(), place.display());
+    Error::new(ErrorKind::Busy, OPEN, reason).at(device.path()).mend("unpublish it first")
 }
 
 fn make_headers(opening: &Opening<'_>) -> Result<()> {
@@ -108,6 +124,18 @@ fn nothing_yet(device: &BlockDevice) -> Error {
 }
 
 impl Opening<'_> {
+    /// So that a mapping that is there is not closed for a key that does not open it again.
+    fn refuse_wrong_key(&self) -> Result<()> {
+        let line = ["open", "--test-passphrase", "--type=luks", utf8(self.device.path(), OPEN)?];
+        let tested =
+            run(OPEN, self.device.path(), &line.map(str::to_owned), Some(self.key), self.how.bounds());
+        match tested {
+            // What else is amiss with the device is found, and said, when it is opened.
+            Err(error) if error.kind() != ErrorKind::ToolFailed => Err(error),
+            _ => Ok(()),
+        }
+    }
+
     fn open(&self) -> Result<Mapping> {
         let mut line = vec!["open".to_owned(), "--type=luks".to_owned()];
         if self.access == DeviceAccess::ReadOnly {
@@ -133,9 +161,15 @@ impl Opening<'_> {
 
 /// Noise that nobody wrote is made zeros where the content of a device is looked for; under a record, so that it then is a
 /// format that was begun.
+///
+/// Only of a mapping that this call has opened. It is looked at once more when it is locked and held exclusively.
 fn prepare_inside(opening: &Opening<'_>, mapping: &Mapping) -> Result<()> {
     let inside = mapping.device()?;
     let beneath = opening.device;
+    if let Some(place) = mapping.published_at()? {
+        // Of a mapping that somebody else closed: its user would have this volume now.
+        return Err(published(mapping, &place, beneath));
+    }
     let offset = offset_of(mapping, opening.how.bounds())?;
     if !is_untouched(&inside, beneath, offset)? {
         return Ok(());
@@ -144,10 +178,14 @@ fn prepare_inside(opening: &Opening<'_>, mapping: &Mapping) -> Result<()> {
         return Err(nothing_yet(beneath));
     }
     let made = opening.filesystem.map_or(Made::Luks, Made::Filesystem);
-    intent::begin(&inside, Intent { made, uuid: None }, &probe::ends(inside.size()?))?;
+    let ends = probe::ends(inside.size()?);
+    let _lock = inside.lock()?;
+    let is_begun = intent::begin_if(&inside, Intent { made, uuid: None }, &ends, || {
+        is_untouched(&inside, beneath, offset)
+    })?;
     match opening.filesystem {
-        Some(_) => Ok(()),
-        None => intent::erase(&inside).map(drop),
+        None if is_begun => intent::erase(&inside).map(drop),
+        _ => Ok(()),
     }
 }
 

@@ -10,10 +10,8 @@ pub(crate) mod user_namespace;
 
 mod die_with_parent;
 pub(crate) mod ioctl;
+#[cfg(any(test, feature = "testing"))]
+pub(crate) mod other_calls;
 mod pass_descriptor;
-#[cfg(feature = "luks")]
-mod wipe;
 
 pub(crate) use die_with_parent::die_with_parent;
-#[cfg(feature = "luks")]
-pub(crate) use wipe::wipe;

@@ -74,11 +74,17 @@ fn call(mount: impl AsFd, attr: &MountAttr, depth: Depth) -> io::Result<()> {
 
 /// `struct mnt_id_req`, first version.
 #[repr(C)]
-struct MountIdRequest {
+pub(super) struct MountIdRequest {
     size: u32,
     spare: u32,
     id: u64,
     wanted: u64,
+}
+
+impl MountIdRequest {
+    pub(super) fn new(id: u64, wanted: u64) -> Self {
+        Self { size: size_of::<Self>() as u32, spare: 0, id, wanted }
+    }
 }
 
 /// `struct statmount` up to the strings that follow it.
@@ -155,8 +161,7 @@ pub(crate) fn statmount_basic(unique_id: u64) -> io::Result<StatMountBasic> {
 
 fn call_statmount(unique_id: u64, wanted: u64, buffer: &mut [u64]) -> io::Result<StatMountHead> {
     assert!(size_of_val(buffer) >= HEAD, "room for the struct");
-    let request =
-        MountIdRequest { size: size_of::<MountIdRequest>() as u32, spare: 0, id: unique_id, wanted };
+    let request = MountIdRequest::new(unique_id, wanted);
     // SAFETY: the request is live and says its own size; the buffer is live, writable and as long as the kernel is told.
     let result = unsafe {
         libc::syscall(STATMOUNT, &raw const request, buffer.as_mut_ptr(), size_of_val(buffer), 0_u32)

@@ -1,16 +1,17 @@
 //! What becomes of a system call, seen from outside.
 
 use std::fmt;
-use std::io::{self, Read as _};
+use std::io::{self, BufRead as _, BufReader, Read as _};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use super::calls::{CALLS, Call, UNMOUNTS};
+use super::calls::{self, Call};
 
 const NAME: &str = "HANG_TABLE_CALL";
 const AT: &str = "HANG_TABLE_AT";
+const BEGIN: &str = "begin";
 
 /// How long a killed process may take to go.
 const KILLING: Duration = Duration::from_secs(10);
@@ -46,53 +47,81 @@ impl fmt::Display for Fate {
     }
 }
 
-/// What a process does that was started by [`Asked::start`]: makes the call, and tells how it went.
+/// What a process does that was started by [`Asked::start`]: says that it begins, makes the call, and tells how it went.
 pub(crate) fn do_as_asked() {
     let Ok(name) = std::env::var(NAME) else { return };
     let at = std::env::var_os(AT).unwrap();
-    let call = CALLS.iter().chain(UNMOUNTS).find(|call| call.name == name).unwrap();
+    let call = calls::all().find(|call| call.name == name).unwrap();
+    // Until whoever asks lets it.
+    io::stdin().read_to_end(&mut Vec::new()).unwrap();
+    println!("\n{BEGIN}");
     let start = Instant::now();
     let error = (call.make)(Path::new(&at)).err().map_or(0, |error| error.raw_os_error().unwrap_or(-1));
     println!("\nfate {} {error}", start.elapsed().as_millis());
     std::process::exit(0);
 }
 
-/// A call that a process is at.
+/// A call that a process was asked to make. How long it takes to come to that is no part of the call.
 pub(crate) struct Asked {
     child: Child,
+    output: BufReader<ChildStdout>,
 }
 
 impl Asked {
     /// Has another process make the call; `test` is the test that calls [`do_as_asked`].
     pub(crate) fn start(call: &Call, at: &Path, test: &str) -> Self {
-        let child = Command::new(std::env::current_exe().unwrap())
+        let (asked, go) = Self::held(call, at, test);
+        drop(go);
+        asked
+    }
+
+    /// As [`start`](Self::start); it begins when the other is dropped.
+    pub(crate) fn held(call: &Call, at: &Path, test: &str) -> (Self, ChildStdin) {
+        let mut child = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", test, "--nocapture", "--test-threads=1"])
             .env(NAME, call.name)
             .env(AT, at)
+            .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
-        Self { child }
+        let (go, output) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
+        (Self { child, output: BufReader::new(output) }, go)
     }
 
+    /// Waits until it has begun.
+    pub(crate) fn begun(mut self) -> Begun {
+        self.line(|line| (line == BEGIN).then_some(())).expect("it says that it begins");
+        Begun(self)
+    }
+
+    /// The first line to come of which something is made.
+    fn line<T>(&mut self, of: impl Fn(&str) -> Option<T>) -> Option<T> {
+        self.output.by_ref().lines().find_map(|line| of(&line.unwrap()))
+    }
+}
+
+/// A call that a process is at.
+pub(crate) struct Begun(Asked);
+
+impl Begun {
     /// Waits for it until then, and kills it.
     pub(crate) fn fate(mut self, deadline: Instant) -> Fate {
         if self.has_ended_by(deadline) {
-            let mut text = String::new();
-            self.child.stdout.take().unwrap().read_to_string(&mut text).unwrap();
-            let words = text.lines().find_map(|line| line.strip_prefix("fate ")).expect("it tells its fate");
+            let words = self.0.line(|line| Some(line.strip_prefix("fate ")?.to_owned()));
+            let words = words.expect("it tells its fate");
             let (after, error) = words.split_once(' ').unwrap();
             let after = Duration::from_millis(after.parse().unwrap());
             return Fate::Answered { after, error: error.parse().unwrap() };
         }
         let start = Instant::now();
-        self.child.kill().unwrap();
+        self.0.child.kill().unwrap();
         if self.has_ended_by(start + KILLING) { Fate::Killed { after: start.elapsed() } } else { Fate::Stuck }
     }
 
     fn has_ended_by(&mut self, deadline: Instant) -> bool {
         loop {
-            match self.child.try_wait() {
+            match self.0.child.try_wait() {
                 Ok(Some(_)) => return true,
                 Ok(None) if Instant::now() < deadline => sleep(Duration::from_millis(5)),
                 Ok(None) => return false,

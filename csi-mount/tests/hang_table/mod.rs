@@ -1,4 +1,5 @@
 //! A table of what hangs.
+#![allow(dead_code, reason = "each test file uses a part")]
 
 pub(crate) mod calls;
 pub(crate) mod fate;
@@ -12,6 +13,17 @@ pub(crate) struct Table(Vec<[String; 2]>);
 impl Table {
     pub(crate) fn row(&mut self, what: impl ToString, outcome: impl ToString) {
         self.0.push([what.to_string(), outcome.to_string()]);
+    }
+
+    /// What came of the row of this name, after its name; nothing if it has none.
+    fn beside(&self, what: &str) -> String {
+        match self.0.iter().find(|row| row[0] == what) {
+            Some([what, outcome]) => format!("{what}: {outcome}"),
+            None => {
+                assert!(what.is_empty(), "there is no row {what}");
+                "–".to_owned()
+            }
+        }
     }
 
     /// Runs what has to come to its end within the limit; `tell` says in words how it went, or panics where it went
@@ -34,6 +46,23 @@ impl Table {
         println!("\n| {} | {} |\n|---|---|", columns[0], columns[1]);
         for [what, outcome] in &self.0 {
             println!("| {what} | {outcome} |");
+        }
+    }
+}
+
+/// What became of system calls, with what this crate answers beside each: the row of that name in the other table.
+#[derive(Default)]
+pub(crate) struct CallTable(Vec<[String; 3]>);
+
+impl CallTable {
+    pub(crate) fn row(&mut self, call: impl ToString, outcome: impl ToString, helper: &str) {
+        self.0.push([call.to_string(), outcome.to_string(), helper.to_owned()]);
+    }
+
+    pub(crate) fn print(&self, what: &str, answers: &Table) {
+        println!("\n| {what} | the server is stopped | csi-mount |\n|---|---|---|");
+        for [call, outcome, helper] in &self.0 {
+            println!("| {call} | {outcome} | {} |", answers.beside(helper));
         }
     }
 }

@@ -44,6 +44,16 @@ impl Server {
 
     /// Its share. What the client knows of files it believes for a second.
     pub(crate) fn share(&self, protocol: Protocol, patience: Patience) -> SharedSource {
+        self.share_believed_for(1, protocol, patience)
+    }
+
+    /// Its share, and for how many seconds the client believes what it knows of files.
+    pub(crate) fn share_believed_for(
+        &self,
+        seconds: u32,
+        protocol: Protocol,
+        patience: Patience,
+    ) -> SharedSource {
         let (path, version) = match protocol {
             Protocol::V3 => (format!("127.0.0.1:{EXPORT}/share"), "3"),
             Protocol::V4 => ("127.0.0.1:/share".to_owned(), "4.2"),
@@ -53,7 +63,7 @@ impl Server {
             format!("port={}", self.port),
             "addr=127.0.0.1".to_owned(),
             "proto=tcp".to_owned(),
-            "actimeo=1".to_owned(),
+            format!("actimeo={seconds}"),
         ];
         if protocol == Protocol::V3 {
             let port = format!("mountport={}", self.mount_port);

@@ -136,6 +136,7 @@ const LUKS: Suite = Suite {
         "mkfs.btrfs",
         "cryptsetup",
         "dmsetup",
+        "blkdiscard",
         "grep",
         "cksum",
         "cp",
@@ -163,7 +164,7 @@ const HANG_NFS: Suite = Suite {
     test: "hang_nfs",
     modules: NFS,
     files: &["ip"],
-    seconds: 120,
+    seconds: 180,
     is_told: true,
     is_on_request: true,
     ..MOUNT

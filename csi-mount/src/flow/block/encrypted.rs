@@ -96,11 +96,14 @@ mod with_key {
     /// the one to [`publish_device`](super::super::publish_device). [`unstage`](super::super::unstage) closes it.
     ///
     /// Nothing is mounted at the staging path: it only says whose the device is. What is inside of a device that was blank
-    /// reads as zeros where anybody looks for content, and as noise elsewhere.
+    /// reads as zeros where anybody looks for content, and as noise elsewhere. One that is published stays as it is, and
+    /// its key is not asked for; one that somebody has open stays as it is if this is its key.
     ///
     /// # Errors
     ///
-    /// As [`stage`](super::super::stage) of an encrypted device, without those of filesystems.
+    /// As [`stage`](super::super::stage) of an encrypted device, without those of filesystems; and
+    /// [`Busy`](ErrorKind::Busy) if its new number is that of a device that is published: it was closed by somebody else, and
+    /// who has its node would have this one.
     pub fn stage_device(
         device: impl AsRef<Path>,
         staging: &Target,

@@ -68,6 +68,7 @@ pub enum Content {
 /// - [`Unsupported`](ErrorKind::Unsupported): the filesystem has a feature that this kernel does not know.
 /// - Of a plan that is encrypted: `WrongKey` for another key; [`NotBlank`](ErrorKind::NotBlank) if the device holds what is not
 ///   encrypted; [`WrongDevice`](ErrorKind::WrongDevice) if the mapping is over another device;
+///   [`Busy`](ErrorKind::Busy) if it, or what had its number before, is published raw;
 ///   [`Unsupported`](ErrorKind::Unsupported) without a device mapper; and those of `Luks::format`.
 /// - Those of [`BlockDevice::open`], [`Format::run`](crate::Format::run), [`grow_unmounted`],
 ///   [`grow_mounted`] and [`Mount::at`].

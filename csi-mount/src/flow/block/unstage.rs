@@ -4,11 +4,9 @@ use std::path::Path;
 
 use super::encrypted::mapping_of;
 use super::{device_under, is_free_soon};
-use crate::details::{self, Details};
+use crate::details::Details;
 use crate::mapping::Mapping;
-use crate::{
-    BlockDevice, Error, ErrorKind, MountEntry, MountState, Result, Target, Unmounted, mounts, unmount,
-};
+use crate::{BlockDevice, Error, ErrorKind, MountState, Result, Target, Unmounted, mounts, unmount};
 
 const UNSTAGE: &str = "unstage";
 
@@ -63,25 +61,11 @@ pub fn unstage(staging: &Target, device: Option<&Path>) -> Result<Unmounted> {
     }
 }
 
-/// A node of the device inside that is bound somewhere keeps nothing open. Left there, it would be the node of whatever volume
-/// gets the number next.
+/// Closed, it would leave what is bound there to whatever device gets the number next.
 fn refuse_published(mapping: &Mapping, staging: &Target) -> Result<()> {
-    let is_node = |entry: &MountEntry| -> Result<bool> {
-        if entry.root == Path::new("/") || details::is_remote(&entry.fs_type) {
-            return Ok(false);
-        }
-        let facts = Target::new(&entry.mount_point)?.facts(UNSTAGE)?;
-        Ok(facts.is_some_and(|facts| facts.node == mapping.number()))
-    };
-    for entry in mounts()? {
-        // What can't be looked at is no place where this crate has published it.
-        if is_node(&entry).unwrap_or(false) {
-            let reason = format!("its device is still published at {}", entry.mount_point.display());
-            let error = Error::new(ErrorKind::Busy, UNSTAGE, reason).at(staging.path());
-            return Err(error.mend("unpublish it first"));
-        }
-    }
-    Ok(())
+    let Some(place) = mapping.published_at()? else { return Ok(()) };
+    let reason = format!("its device is still published at {}", place.display());
+    Err(Error::new(ErrorKind::Busy, UNSTAGE, reason).at(staging.path()).mend("unpublish it first"))
 }
 
 fn is_free(device: &BlockDevice) -> Result<bool> {

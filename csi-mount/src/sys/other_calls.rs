@@ -1,0 +1,50 @@
+//! `listmount(2)` and `name_to_handle_at(2)`, which this crate itself has no need of: for the table of what hangs.
+
+use std::ffi::c_long;
+use std::io;
+use std::mem::size_of;
+use std::os::fd::{AsFd, AsRawFd as _};
+
+use nix::errno::Errno;
+use nix::libc;
+
+use super::mount_api::MountIdRequest;
+
+const LISTMOUNT: c_long = 458;
+
+/// Lists a few of the mounts below that of this unique id. Linux 6.8.
+pub(crate) fn listmount(unique_id: u64) -> io::Result<()> {
+    let request = MountIdRequest::new(unique_id, 0);
+    let mut ids = [0_u64; 8];
+    // SAFETY: the request is live and says its own size; the array is live, writable and as long as the kernel is told.
+    let result = unsafe { libc::syscall(LISTMOUNT, &raw const request, ids.as_mut_ptr(), ids.len(), 0_u32) };
+    Ok(Errno::result(result).map(drop)?)
+}
+
+/// `struct file_handle` with room for the longest handle.
+#[repr(C)]
+struct FileHandle {
+    length: u32,
+    kind: i32,
+    handle: [u8; 128],
+}
+
+/// Asks for the handle of what is open.
+pub(crate) fn name_to_handle(fd: impl AsFd) -> io::Result<()> {
+    let mut handle = FileHandle { length: 128, kind: 0, handle: [0; 128] };
+    let mut mount = 0_i32;
+    const _: () = assert!(size_of::<FileHandle>() == 8 + 128, "as the kernel has it");
+    // SAFETY: the path is a C string; the struct is live, writable and says how much room it has; so is the number. The
+    // descriptor is borrowed for the call.
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_name_to_handle_at,
+            fd.as_fd().as_raw_fd(),
+            c"".as_ptr(),
+            &raw mut handle,
+            &raw mut mount,
+            libc::AT_EMPTY_PATH,
+        )
+    };
+    Ok(Errno::result(result).map(drop)?)
+}
