@@ -31,7 +31,7 @@ impl Shares {
         Self { desk, defaults }
     }
 
-    /// Where the content of a new volume comes from.
+    /// What a new volume is a copy of. Whether that is there is found out when it is held, and copied.
     async fn content(&self, source: &ContentSource) -> Result<Content> {
         let missing = || match source {
             ContentSource::Volume(id) => Error::SourceNotFound(format!("volume {id}")),
@@ -42,15 +42,7 @@ impl Shares {
             ContentSource::Snapshot(id) => Share::of_snapshot(id),
         }
         .map_err(|_| missing())?;
-        let is_volume = matches!(source, ContentSource::Volume(_));
-        let root = self.desk.share(&share).await?;
-        let looked = Arc::clone(&root);
-        let find = move || match is_volume {
-            true => Ok(volumes::find(looked.root()?, &key)?.map(|kept| kept.sub_dir)),
-            false => snapshots::content(looked.root()?, &key),
-        };
-        let path = self.desk.answer(&share, &root, find).await?.ok_or_else(missing)?;
-        Ok(Content { root, path })
+        Ok(Content { root: self.desk.share(&share).await?, source: source.clone(), key })
     }
 }
 
@@ -86,17 +78,21 @@ impl CreateDeleteVolume for Shares {
             Some(source) => Some(self.content(source).await?),
             None => None,
         };
+        let source = request.volume_content_source.as_ref().map(|source| match source {
+            ContentSource::Volume(id) => id.to_string(),
+            ContentSource::Snapshot(id) => id.to_string(),
+        });
         let (places, made) = (self.desk.places_of(&share), key.clone());
         let make = move |root: &_| volumes::create(root, &places, &made, &wanted, &request, content.as_ref());
-        let kept = self.desk.work(&share, id.as_str(), make).await?;
+        let kept = self.desk.work(&share, id.as_str(), source.as_deref(), make).await?;
         volume(&share, &key, &kept)
     }
 
     async fn delete_volume(&self, request: DeleteVolumeRequest) -> Result<()> {
         let (share, key) = Share::of_volume(&request.volume_id)?;
         let places = self.desk.places_of(&share);
-        let delete = move |root: &_| volumes::delete(root, &places, &key, None);
-        self.desk.work(&share, request.volume_id.as_str(), delete).await
+        let delete = move |root: &_| volumes::delete(root, &places, &key);
+        self.desk.work(&share, request.volume_id.as_str(), None, delete).await
     }
 }
 
@@ -106,7 +102,7 @@ impl ExpandVolume for Shares {
         let (share, key) = Share::of_volume(&request.volume_id)?;
         let wanted = request.capacity_range.choose(0, 1)?;
         let expand = move |root: &_| volumes::expand(root, &key, wanted);
-        let capacity_bytes = self.desk.work(&share, request.volume_id.as_str(), expand).await?;
+        let capacity_bytes = self.desk.work(&share, request.volume_id.as_str(), None, expand).await?;
         Ok(Expanded { capacity_bytes, node_expansion_required: false })
     }
 }
@@ -120,13 +116,67 @@ impl CreateDeleteSnapshot for Shares {
         let key = records::key(&name);
         let id = share.snapshot_id(&key)?;
         let source = request.source_volume_id;
+        let source_id = source.to_string();
         let cut = move |root: &_| snapshots::create(root, &key, &name, &source, &source_key);
-        self.desk.work(&share, id.as_str(), cut).await?.snapshot(id)
+        self.desk.work(&share, id.as_str(), Some(&source_id), cut).await?.snapshot(id)
     }
 
     async fn delete_snapshot(&self, request: DeleteSnapshotRequest) -> Result<()> {
         let (share, key) = Share::of_snapshot(&request.snapshot_id)?;
         let delete = move |root: &_| snapshots::delete(root, &key);
-        self.desk.work(&share, request.snapshot_id.as_str(), delete).await
+        self.desk.work(&share, request.snapshot_id.as_str(), None, delete).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use csi_core::mount::Root;
+    use csi_core::proto::v1;
+    use v1::volume_content_source::{SnapshotSource, Type, VolumeSource};
+
+    use super::*;
+
+    const VOLUME: &str = "v1:192.0.2.7:%2Fexport:source:";
+    const SNAPSHOT: &str = "s1:192.0.2.7:%2Fexport:cut:";
+
+    /// As work does that its caller has given up.
+    #[tokio::test]
+    async fn what_is_being_deleted_is_not_copied() {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().to_owned();
+        let desk = Desk::new(Arc::new(move |_| Ok(Root::open(&path)?)), Duration::from_secs(600));
+        let shares = Shares::new(desk, VolumeArgs::default());
+        let _held = [VOLUME, SNAPSHOT].map(|id| shares.desk.holds.take(id, None).unwrap());
+
+        let cut = v1::CreateSnapshotRequest {
+            source_volume_id: VOLUME.to_owned(),
+            name: "other".to_owned(),
+            ..Default::default()
+        };
+        let refused = shares.create_snapshot(cut.try_into().unwrap()).await;
+        assert!(matches!(refused, Err(Error::Pending(_))), "{refused:?}");
+        for source in [
+            Type::Volume(VolumeSource { volume_id: VOLUME.to_owned() }),
+            Type::Snapshot(SnapshotSource { snapshot_id: SNAPSHOT.to_owned() }),
+        ] {
+            use v1::volume_capability::{AccessMode, AccessType, access_mode::Mode};
+            let mode = Mode::MultiNodeMultiWriter.into();
+            let capability = v1::VolumeCapability {
+                access_mode: Some(AccessMode { mode }),
+                access_type: Some(AccessType::Mount(Default::default())),
+            };
+            let parameters = [("server", "192.0.2.7"), ("share", "/export")];
+            let copy = v1::CreateVolumeRequest {
+                name: "copy".to_owned(),
+                volume_capabilities: vec![capability],
+                parameters: parameters.map(|(key, value)| (key.to_owned(), value.to_owned())).into(),
+                volume_content_source: Some(v1::VolumeContentSource { r#type: Some(source) }),
+                ..Default::default()
+            };
+            let refused = shares.create_volume(copy.try_into().unwrap()).await;
+            assert!(matches!(refused, Err(Error::Pending(_))), "{refused:?}");
+        }
     }
 }

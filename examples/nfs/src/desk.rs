@@ -1,6 +1,6 @@
 //! Work on a share: mounted for it alone, and given up where the server does not answer.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -9,6 +9,7 @@ use csi_core::mount::{Root, patiently};
 use csi_core::{Error, Result, blocking};
 use tokio::sync::oneshot;
 
+use crate::holds::Holds;
 use crate::share::Share;
 
 /// How the root directory of a share is opened: a mount that nobody sees, or in tests a directory of this machine.
@@ -23,38 +24,40 @@ pub(crate) struct Desk {
     open: Open,
     /// How long a server may keep silent.
     patience: Duration,
-    /// What is worked on: a volume whose work was given up is in it until that has really ended.
-    at_work: Arc<Mutex<BTreeSet<String>>>,
+    /// What is worked on: a volume whose work was given up is held until that has really ended.
+    pub(crate) holds: Holds,
     /// One for each share, held while something gets its place in it.
     places: Arc<Mutex<HashMap<String, Arc<Mutex<()>>>>>,
 }
 
 impl Desk {
     pub(crate) fn new(open: Open, patience: Duration) -> Self {
-        Self { open, patience, at_work: Arc::default(), places: Arc::default() }
+        Self { open, patience, holds: Holds::default(), places: Arc::default() }
     }
 
     /// The share, mounted where nobody sees it.
     pub(crate) async fn share(&self, share: &Share) -> Result<Arc<Opened>> {
         let (open, source) = (Arc::clone(&self.open), share.at_work()?.time_limit(self.patience));
-        blocking(move || Ok(Arc::new(Opened(Some(open(&source)?))))).await
+        blocking(move || Ok(Arc::new(Opened::of(open(&source)?)))).await
     }
 
-    /// The share for as long as the work takes, which is of the volume or snapshot of this id.
+    /// The share for as long as the work takes, which is on the volume or snapshot of this id, and copies that of the source.
     ///
-    /// Whatever else is to be done to the same is refused until the work has ended, also where nobody waits for it any more.
+    /// Whatever else is to be done to these is refused until the work has ended, also where nobody waits for it any more;
+    /// but others may copy the source.
     pub(crate) async fn work<T: Send + 'static>(
         &self,
         share: &Share,
         id: &str,
+        source: Option<&str>,
         work: impl FnOnce(&Root) -> Result<T> + Send + 'static,
     ) -> Result<T> {
-        let turn = Turn::take(&self.at_work, id)?;
+        let held = self.holds.take(id, source)?;
         let root = self.share(share).await?;
         let worked = Arc::clone(&root);
         let result = self.answer(share, &root, move || {
             let result = work(worked.root()?);
-            drop((worked, turn));
+            drop((worked, held));
             result
         });
         let result = result.await;
@@ -105,6 +108,10 @@ impl Desk {
 pub(crate) struct Opened(Option<Root>);
 
 impl Opened {
+    pub(crate) fn of(root: Root) -> Self {
+        Self(Some(root))
+    }
+
     pub(crate) fn root(&self) -> Result<&Root> {
         self.0.as_ref().ok_or_else(|| Error::internal_message("the share is closed"))
     }
@@ -129,21 +136,36 @@ pub(crate) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The only work on a volume.
-struct Turn(Arc<Mutex<BTreeSet<String>>>, String);
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
 
-impl Turn {
-    fn take(at_work: &Arc<Mutex<BTreeSet<String>>>, id: &str) -> Result<Self> {
-        if !locked(at_work).insert(id.to_owned()) {
-            let text = "an earlier operation on it still waits for the server of its share";
-            return Err(Error::Pending(text.to_owned()));
+    use super::*;
+
+    #[tokio::test]
+    async fn work_that_nobody_waits_for_keeps_others_from_its_volume_and_from_its_source() {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().to_owned();
+        let desk = Desk::new(Arc::new(move |_| Ok(Root::open(&path)?)), Duration::from_secs(600));
+        let share = Share::new("192.0.2.7", "/export").unwrap();
+        let ((begun, told), (go_on, wait)) = (oneshot::channel(), mpsc::channel::<()>());
+        let copy = desk.work(&share, "snapshot", Some("volume"), move |_| {
+            begun.send(()).unwrap();
+            let _ = wait.recv();
+            Ok(())
+        });
+        tokio::select! {
+            done = copy => panic!("{done:?}"),
+            told = told => told.unwrap(),
         }
-        Ok(Self(Arc::clone(at_work), id.to_owned()))
-    }
-}
-
-impl Drop for Turn {
-    fn drop(&mut self) {
-        locked(&self.0).remove(&self.1);
+        for id in ["volume", "snapshot"] {
+            let refused = desk.work(&share, id, None, |_| Ok(())).await;
+            assert!(matches!(refused, Err(Error::Pending(_))), "{id}: {refused:?}");
+        }
+        desk.work(&share, "clone", Some("volume"), |_| Ok(())).await.unwrap();
+        drop(go_on);
+        while desk.work(&share, "volume", None, |_| Ok(())).await.is_err() {
+            tokio::task::yield_now().await;
+        }
     }
 }

@@ -4,16 +4,20 @@
 //! |---|---|
 //! | a StorageClass's parameters, and which sub-directory they mean | `parameters` |
 //! | a share, and ids that name one | `share` |
-//! | work on a share, bounded where its server does not answer | `desk` |
-//! | volumes and snapshots as they lie on a share | `volumes`, `snapshots`, `records` |
+//! | work on a share, bounded where its server does not answer | `desk`, `holds` |
+//! | volumes and snapshots as they lie on a share | `volumes`, `places`, `snapshots`, `records` |
 //! | what the orchestrator asks for | `controller`, `node` |
 //!
 //! Its README says how to use it.
 
 mod controller;
+#[cfg(test)]
+mod cut_off;
 mod desk;
+mod holds;
 mod node;
 mod parameters;
+mod places;
 mod records;
 mod share;
 mod snapshots;

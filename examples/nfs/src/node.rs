@@ -30,6 +30,8 @@ impl SharedFilesystems for Mounts {
         self.0.node_info()
     }
 
+    /// By its name: the kernel's client follows links on the way. That no workload of a volume can put one there, the
+    /// controller sees to (`places`); who may have a directory above volumes mounted is for whoever writes static ones.
     async fn source(&self, volume: &Attachment) -> Result<SharedSource> {
         if ["server", "share"].iter().all(|key| volume.volume_context.get(key).is_none()) {
             // Nobody says where it is.

@@ -1,4 +1,6 @@
 //! Snapshots as they lie on a share: a copy of the volume's directory each, and a record.
+//!
+//! The record comes first and goes last, and says "finished" only while the copy is whole.
 
 use std::time::{Duration, SystemTime};
 
@@ -41,7 +43,7 @@ pub(crate) fn create(root: &Root, key: &str, name: &str, source: &VolumeId, sour
             return Ok(found);
         }
     }
-    let volume = volumes::find(root, source_key)?.ok_or_else(|| Error::VolumeNotFound(source.clone()))?;
+    let volume = volumes::ready(root, source_key)?.ok_or_else(|| Error::VolumeNotFound(source.clone()))?;
     let begun = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     let mut cut = Cut {
         name: name.to_owned(),
@@ -57,6 +59,8 @@ pub(crate) fn create(root: &Root, key: &str, name: &str, source: &VolumeId, sour
     });
     match made {
         Ok(copied) => cut.bytes = copied.bytes,
+        // It is asked for again.
+        Err(error @ Error::Unavailable(_)) => return Err(error),
         Err(error) => {
             if let Err(left) = delete(root, key) {
                 tracing::warn!(%left, key, "a snapshot that could not be made leaves something behind");
@@ -71,6 +75,9 @@ pub(crate) fn create(root: &Root, key: &str, name: &str, source: &VolumeId, sour
 
 /// Deletes the snapshot; one that is not there is deleted.
 pub(crate) fn delete(root: &Root, key: &str) -> Result<()> {
+    if let Some(cut) = Part::Snapshots.read::<Cut>(root, key)?.filter(|cut| cut.is_finished) {
+        Part::Snapshots.write(root, key, &Cut { is_finished: false, ..cut })?;
+    }
     Part::Contents.at(root, key)?.remove_tree()?;
     Part::Snapshots.remove(root, key)
 }

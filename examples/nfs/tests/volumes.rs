@@ -3,7 +3,7 @@
 mod support;
 
 use std::fs;
-use std::os::unix::fs::{MetadataExt, symlink};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
 use csi_core::client::Client;
@@ -103,19 +103,83 @@ fn a_directory_goes_with_the_last_of_its_volumes() {
     on_share(async |client, share| {
         let first = Ask::new("pvc-1").with("subDir", "common").create(&client).await.unwrap();
         let second = Ask::new("pvc-2").with("subDir", "common").create(&client).await.unwrap();
-        let below = Ask::new("pvc-3").with("subDir", "common/below").create(&client).await.unwrap();
         fs::write(share.join("common/file"), "data").unwrap();
         delete(&client, &first).await.unwrap();
         assert!(share.join("common/file").exists());
-
-        let refused = delete(&client, &second).await.unwrap_err();
-        assert_eq!(refused.code(), Code::FailedPrecondition);
-        assert!(refused.message().contains("common/below"), "{refused}");
-        assert!(share.join("common/file").exists());
-        delete(&client, &below).await.unwrap();
         delete(&client, &second).await.unwrap();
         assert_eq!(entries(share), Vec::<String>::new());
         assert_eq!(own(share), Vec::<PathBuf>::new());
+    });
+}
+
+/// Else what becomes of the one becomes of the other, and whoever has the outer one could lead a node elsewhere with a link.
+#[test]
+fn no_volumes_directory_lies_within_anothers() {
+    on_share(async |client, share| {
+        let ask = |name: &str, sub_dir: &str| Ask::new(name).with("subDir", sub_dir);
+        for policy in ["delete", "archive", "retain"] {
+            let outer = ask("outer", "te%am").with("onDelete", policy).create(&client).await.unwrap();
+            for sub_dir in ["te%am/b", "te%am/b/c"] {
+                let (code, text) = ask("inner", sub_dir).refused(&client).await;
+                assert_eq!(code, Code::FailedPrecondition, "{sub_dir}: {text}");
+                assert!(text.contains("lies within te%am,"), "{text}");
+                let clone = ask("inner", sub_dir).of_volume(&outer.volume_id).refused(&client).await;
+                assert_eq!(clone.0, Code::FailedPrecondition, "{}", clone.1);
+            }
+            let beside = ask("beside", "te%am-b").create(&client).await.unwrap();
+            delete(&client, &beside).await.unwrap();
+            delete(&client, &outer).await.unwrap();
+            assert_eq!(own(share), Vec::<PathBuf>::new());
+        }
+
+        let inner = ask("inner", "x/y/.z").create(&client).await.unwrap();
+        for sub_dir in ["x", "x/y"] {
+            let (code, text) = ask("outer", sub_dir).with("onDelete", "archive").refused(&client).await;
+            assert_eq!(code, Code::FailedPrecondition, "{sub_dir}: {text}");
+            assert!(text.contains("holds x/y/.z,"), "{text}");
+        }
+        delete(&client, &inner).await.unwrap();
+        // Now that it holds no volume it may be one.
+        let outer = ask("outer", "x").create(&client).await.unwrap();
+        delete(&client, &outer).await.unwrap();
+        assert_eq!(entries(share), ["archived-te%am", "te%am", "x"]);
+        assert_eq!(own(share), Vec::<PathBuf>::new());
+    });
+}
+
+#[test]
+fn permissions_are_given_to_a_directory_that_is_made_and_to_no_other() {
+    on_share(async |client, share| {
+        let ask = |name: &str, sub_dir: &str| {
+            Ask::new(name).with("subDir", sub_dir).with("mountPermissions", "0777").create(&client)
+        };
+        fs::create_dir(share.join("found")).unwrap();
+        fs::set_permissions(share.join("found"), fs::Permissions::from_mode(0o700)).unwrap();
+        let found = ask("pvc-1", "found").await.unwrap();
+        assert_eq!(mode(&share.join("found")), 0o700);
+        let made = ask("pvc-2", "made").await.unwrap();
+        assert_eq!(mode(&share.join("made")), 0o777);
+        fs::set_permissions(share.join("made"), fs::Permissions::from_mode(0o2770)).unwrap();
+        let other = ask("pvc-3", "made").await.unwrap();
+        assert_eq!(mode(&share.join("made")), 0o2770, "as its first volume's owner has it");
+        for volume in [&found, &made, &other] {
+            delete(&client, volume).await.unwrap();
+        }
+        assert_eq!(entries(share), ["found"]);
+    });
+}
+
+#[test]
+fn an_archive_takes_no_volumes_place() {
+    on_share(async |client, share| {
+        let ask = |sub_dir: &str| Ask::new(sub_dir).with("subDir", sub_dir).with("onDelete", "archive");
+        let other = ask("archived-data").create(&client).await.unwrap();
+        // As its deleted directory, or one that is yet to come.
+        fs::remove_dir(share.join("archived-data")).unwrap();
+        let volume = ask("data").create(&client).await.unwrap();
+        delete(&client, &volume).await.unwrap();
+        assert_eq!(entries(share), ["archived-data-2"]);
+        delete(&client, &other).await.unwrap();
     });
 }
 
@@ -241,25 +305,25 @@ fn a_retry_goes_on_where_an_attempt_ended() {
         let ask = Ask::new("pvc-1").of_volume(&source.volume_id);
         let volume = ask.clone().create(&client).await.unwrap();
         let own_of = |part: &str| share.join(".csi-nfs").join(part).join("pvc-1");
-        let unfinished = |finished: bool| {
+        let put_back = |state: &str| {
             let text = fs::read_to_string(own_of("volumes")).unwrap();
-            let (from, to) = ("\"is_finished\":true", format!("\"is_finished\":{finished}"));
+            let (from, to) = ("\"state\":\"ready\"", format!("\"state\":\"{state}\""));
             assert!(text.contains(from), "{text}");
             fs::write(own_of("volumes"), text.replace(from, &to)).unwrap();
         };
         let is_whole = || fs::read_to_string(share.join("pvc-1/file")).is_ok_and(|text| text == "data");
 
         // Killed before the record said that it was done.
-        unfinished(false);
+        put_back("copied");
         assert_eq!(ask.clone().create(&client).await.unwrap(), volume);
         assert!(is_whole());
         // Killed in the middle of the copy: what it had made is in the way of nothing.
-        unfinished(false);
+        put_back("making");
         fs::rename(share.join("pvc-1"), own_of("unfinished")).unwrap();
         fs::write(own_of("unfinished").join("half"), "").unwrap();
         assert_eq!(ask.clone().create(&client).await.unwrap(), volume);
         assert!(is_whole() && !share.join("pvc-1/half").exists() && !own_of("unfinished").exists());
-        // Killed before the record was there at all.
+        // The record is lost, and its place still names it.
         fs::remove_file(own_of("volumes")).unwrap();
         fs::rename(share.join("pvc-1"), share.join("gone")).unwrap();
         assert_eq!(ask.create(&client).await.unwrap(), volume);

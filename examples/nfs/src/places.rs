@@ -1,0 +1,136 @@
+//! Places: the directories of a share that are volumes', and whose they are.
+//!
+//! - A place is one volume's or several volumes', and its directory goes with the last of them. A directory that was there
+//!   before its first volume outlives them.
+//! - No place lies within another. Who may write to a directory could put a symbolic link on the way to what lies below, and
+//!   nodes mount by name; and what becomes of a directory becomes of all that is in it.
+//! - A copy that is not finished has its place alone: what others would find there is not theirs, nor whole.
+//!
+//! All of this is called under the lock of the share's places ([`Desk::places_of`](crate::desk::Desk::places_of)).
+
+use std::collections::BTreeSet;
+
+use csi_core::mount::Root;
+use csi_core::{Error, Result};
+use serde::{Deserialize, Serialize};
+
+use crate::records::Part;
+use crate::volumes;
+
+/// The record of a place.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Place {
+    /// The directory was there before any volume, so it outlives them.
+    was_found: bool,
+    /// The keys of the volumes that it is.
+    volumes: BTreeSet<String>,
+}
+
+impl Place {
+    fn read(root: &Root, sub_dir: &str) -> Result<Option<Self>> {
+        Part::Places.read(root, &escaped(sub_dir))
+    }
+
+    /// Whether its directory was made for a volume, or is about to be, that has it alone.
+    pub(crate) fn is_own(&self) -> bool {
+        !self.was_found && self.volumes.len() == 1
+    }
+}
+
+/// A path as one file name.
+pub(crate) fn escaped(sub_dir: &str) -> String {
+    let name = sub_dir.replace('%', "%25").replace('/', "%2F");
+    name.strip_prefix('.').map_or(name.clone(), |rest| format!("%2E{rest}"))
+}
+
+/// The path that has this name.
+fn path_of(name: &str) -> String {
+    name.replace("%2E", ".").replace("%2F", "/").replace("%25", "%")
+}
+
+/// Whether it is a volume's, or is to be.
+pub(crate) fn is_taken(root: &Root, sub_dir: &str) -> Result<bool> {
+    Ok(Place::read(root, sub_dir)?.is_some())
+}
+
+/// Gives the volume its place, if it has it not yet.
+pub(crate) fn enter(root: &Root, sub_dir: &str, key: &str, is_copy: bool) -> Result<Place> {
+    let found = Place::read(root, sub_dir)?;
+    if found.as_ref().is_some_and(|place| place.volumes.contains(key)) {
+        return Ok(found.unwrap_or_default());
+    }
+    let is_there = root.target(sub_dir)?.is_directory()?;
+    if is_copy && (is_there || found.is_some()) {
+        let text = format!(
+            "parameters[subDir]: {sub_dir} is there already, and a copy needs a directory of its own"
+        );
+        return Err(Error::Incompatible(text));
+    }
+    let mut place = match found {
+        Some(place) => place,
+        None => {
+            refuse_nested(root, sub_dir)?;
+            Place { was_found: is_there, ..Place::default() }
+        }
+    };
+    if let (Some(first), 1) = (place.volumes.first(), place.volumes.len())
+        && volumes::find(root, first)?.is_some_and(|volume| volume.is_unfinished_copy())
+    {
+        return Err(Error::Pending(format!("parameters[subDir]: a copy is being made at {sub_dir}")));
+    }
+    place.volumes.insert(key.to_owned());
+    Part::Places.write(root, &escaped(sub_dir), &place)?;
+    Ok(place)
+}
+
+fn refuse_nested(root: &Root, sub_dir: &str) -> Result<()> {
+    let is_within =
+        |inner: &str, outer: &str| inner.strip_prefix(outer).is_some_and(|rest| rest.starts_with('/'));
+    for other in Part::Places.keys(root)?.iter().map(|name| path_of(name)) {
+        let verb = match (is_within(sub_dir, &other), is_within(&other, sub_dir)) {
+            (false, false) => continue,
+            (true, _) => "lies within",
+            (_, true) => "holds",
+        };
+        let text =
+            format!("parameters[subDir]: {sub_dir} {verb} {other}, which is another volume's directory");
+        return Err(Error::InUse(text));
+    }
+    Ok(())
+}
+
+/// Takes the volume's place from it. If it was the last there, what is due is done with the directory first, unless that
+/// outlives its volumes.
+pub(crate) fn leave(
+    root: &Root,
+    sub_dir: &str,
+    key: &str,
+    let_go: impl FnOnce() -> Result<()>,
+) -> Result<()> {
+    let Some(mut place) = Place::read(root, sub_dir)? else { return Ok(()) };
+    if !place.volumes.remove(key) {
+        return Ok(());
+    }
+    if !place.volumes.is_empty() {
+        return Part::Places.write(root, &escaped(sub_dir), &place);
+    }
+    if !place.was_found {
+        let_go()?;
+    }
+    Part::Places.remove(root, &escaped(sub_dir))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn places_have_names_of_their_own(one in "[a./%F2E5]{1,12}", other in "[a./%F2]{1,12}") {
+            prop_assert_eq!(one == other, escaped(&one) == escaped(&other));
+            prop_assert!(!escaped(&one).contains('/') && !escaped(&one).starts_with('.'));
+            prop_assert_eq!(path_of(&escaped(&one)), one);
+        }
+    }
+}
