@@ -108,6 +108,7 @@ mod remove_tree;
 mod root;
 mod scratch;
 mod self_check;
+mod siblings;
 mod small_file;
 mod state;
 mod stats;

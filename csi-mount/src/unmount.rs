@@ -10,9 +10,10 @@ use crate::details::Details;
 use crate::health;
 use crate::in_flight::{self, Subject, Unanswered};
 use crate::mount_users;
+use crate::siblings::siblings;
 use crate::stats::STATS_TIMEOUT;
 use crate::sys::child::Question;
-use crate::{Error, ErrorKind, MountState, Result, Target, scratch, turn};
+use crate::{Error, ErrorKind, MountState, Result, Target, mounts, scratch, turn};
 
 const UNMOUNT: &str = "unmount";
 
@@ -44,8 +45,9 @@ pub enum Detach {
     /// Never: a busy mount is an error.
     #[default]
     Never,
-    /// When its filesystem is proven not to answer, or to have lost its daemon. One with a network behind it is
-    /// first unmounted by force.
+    /// When its server or daemon is proven not to answer, or to be gone: never for a block device's filesystem. If this
+    /// is its only mount it is first unmounted by force, which ends all that waits for the server. If it is mounted
+    /// elsewhere too, this mount alone goes.
     IfUnresponsive,
     /// When it is busy, for whatever reason.
     IfBusy,
@@ -151,10 +153,12 @@ impl Unmount {
                 if !health.has_lost_its_server(&details) {
                     return Err(stays(target, self.timeout));
                 }
-                tracing::warn!(target = %target.path().display(), %health, "unmount by force");
-                if details.is_remote() {
-                    // Others don't know force. What comes of it is looked at next: it makes the filesystem give up
-                    // its requests, so that what waited for it has an error now, and lets go of it.
+                tracing::warn!(target = %target.path().display(), %health, "a mount whose server is gone is taken off");
+                // Force ends the filesystem, and not only this mount of it: what others were using by another, and what
+                // they wrote that is not sent yet, may come back with the server.
+                if !is_mounted_elsewhere(&details)? {
+                    // What comes of it is looked at next: it makes the filesystem give up its requests, so that what
+                    // waited for it has an error now, and lets go of it.
                     self.once(target, UnmountFlags::FORCE)?;
                     match self.patiently(target)? {
                         Attempt::Busy | Attempt::Silent => {}
@@ -286,6 +290,16 @@ fn is_locked(target: &Target) -> Result<bool> {
     let refused = rustix::mount::unmount(target.kernel_path(UNMOUNT)?, UnmountFlags::NOFOLLOW);
     let is_there = target.state()?.mount_point().is_some_and(|top| top.id == held.facts.mount);
     Ok(refused == Err(Errno::INVAL) && is_there)
+}
+
+/// Whether its filesystem is mounted at another place, too.
+fn is_mounted_elsewhere(details: &Details) -> Result<bool> {
+    let table = mounts()?;
+    Ok(match table.iter().find(|entry| entry.id == details.id) {
+        Some(own) => !siblings(&table, own).is_empty(),
+        // It is not in sight of our root; the others may be.
+        None => table.iter().any(|entry| entry.device == details.device),
+    })
 }
 
 fn has_mounts_below(target: &Target) -> Result<bool> {

@@ -66,11 +66,10 @@ fn each_call_returns_with_the_right_outcome() {
         assert_eq!(error.kind(), ErrorKind::Busy);
         assert!(error.to_string().contains("does not answer; have it detached"), "{error}");
         let unpublished = bounded(BOUND, || forced().at(&publish)).unwrap();
-        assert_eq!(unpublished, Unmounted::Unmounted { layers: 1 });
+        assert_eq!(unpublished, Unmounted::Detached, "it was all that a bind of what others use may be");
         assert_eq!(state(&publish), MountState::NotMounted);
-        // The force has ended the connection: it is dead now, and no longer silent.
-        let found = bounded(BOUND, || health(staging.path())).unwrap();
-        assert_eq!(found, MountHealth::Dead(nix::libc::ENOTCONN));
+        let found = bounded(BOUND, || health_within(staging.path(), MOMENT)).unwrap();
+        assert_eq!(found, MountHealth::Unresponsive, "what waits there has not been given up");
         let unstaged = bounded(BOUND, || forced().at(&staging)).unwrap();
         assert_eq!(unstaged, Unmounted::Unmounted { layers: 1 });
         assert!(daemon.taken() >= 2);
@@ -248,6 +247,7 @@ fn a_thousand_calls_leave_one_helper_process_and_no_thread() {
         assert!(slowest < BOUND);
         assert_eq!(after.children, 1, "one helper waits for the daemon");
         assert!((after.descriptors, after.threads) <= (before.descriptors, before.threads));
+        unmount(&publish).unwrap();
         assert_eq!(bounded(BOUND, || forced().at(&staging)).unwrap(), Unmounted::Unmounted { layers: 1 });
         println!("the daemon took {} requests", daemon.taken());
         settle(0);

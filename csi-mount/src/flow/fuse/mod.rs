@@ -36,15 +36,16 @@ mod place_lock;
 mod processes;
 mod start;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use nix::libc;
 
 use super::{lost, shared};
+use crate::siblings::siblings;
 use crate::{
-    DeviceNumber, Error, ErrorKind, MountAttributes, MountEntry, MountHealth, Outcome, Removed, Result,
-    Target, Unmounted, health, mounts,
+    Error, ErrorKind, MountAttributes, MountHealth, Outcome, Removed, Result, Target, Unmounted, health,
+    mounts,
 };
 use place_lock::PlaceLock;
 use processes::Processes;
@@ -130,25 +131,13 @@ fn refuse_published(staging: &Target) -> Result<()> {
     let Some(staged) = table.iter().rev().find(|entry| entry.mount_point == staging.path()) else {
         return Ok(());
     };
-    // A copy by propagation covers the same directory by another path, and goes with the mount itself.
-    let own = place(&table, staged);
-    let elsewhere: Vec<String> = table
-        .iter()
-        .filter(|entry| entry.device == staged.device && place(&table, entry) != own)
-        .map(|entry| entry.mount_point.display().to_string())
-        .collect();
+    let elsewhere: Vec<String> =
+        siblings(&table, staged).iter().map(|entry| entry.mount_point.display().to_string()).collect();
     if elsewhere.is_empty() {
         return Ok(());
     }
     let reason = format!("its filesystem is still mounted at {}", elsewhere.join(", "));
     Err(Error::new(ErrorKind::Busy, UNSTAGE, reason).at(staging.path()).mend("unpublish it first"))
-}
-
-/// The directory that a mount covers, of which filesystem.
-fn place(table: &[MountEntry], entry: &MountEntry) -> Option<(DeviceNumber, PathBuf)> {
-    let below = table.iter().find(|other| other.id == entry.parent)?;
-    let path = entry.mount_point.strip_prefix(&below.mount_point).ok()?;
-    Some((below.device, below.root.join(path)))
 }
 
 /// Takes off a mount that has lost its daemon, if that is what is there; gives the health of what was found.

@@ -9,7 +9,8 @@
 //! | unstage | [`unstage`] | |
 //!
 //! No step waits for a server without end, and none leaves a mount that can't be taken away: what does not answer is
-//! unmounted by force, and taken out of sight if that does not help.
+//! unmounted by force if it is the last mount of its filesystem, and taken out of sight if that does not help. While others
+//! on the node have it mounted, one mount goes and theirs stay as they are.
 //!
 //! The kernel mounts, and no helper program: a password is an option that goes to the kernel alone. What a helper would
 //! have found out is found out for NFS ([`SharedSource::nfs`]), and for the others it is for the driver to say: SMB needs
