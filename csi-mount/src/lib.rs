@@ -104,6 +104,7 @@ mod options;
 mod own_descriptors;
 mod patiently;
 mod probe;
+mod published;
 mod remove_tree;
 mod root;
 mod scratch;
