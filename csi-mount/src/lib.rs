@@ -156,4 +156,4 @@ pub use state::{MountId, MountPoint, MountState, mount_state};
 pub use stats::{STATS_TIMEOUT, Stats, Usage, stats, stats_within};
 pub use sysfs::{DeviceIdentity, Rescan};
 pub use target::{Created, Removed, Target};
-pub use unmount::{Detach, Unmount, Unmounted, unmount};
+pub use unmount::{Detach, UNMOUNT_TIME_LIMIT, Unmount, Unmounted, unmount};

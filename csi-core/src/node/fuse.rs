@@ -3,10 +3,11 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use csi_mount::flow::fuse::{self, FuseDaemon};
-use csi_mount::{ErrorKind, Outcome, Target};
+use csi_mount::{ErrorKind, Outcome, Target, UNMOUNT_TIME_LIMIT};
 
 use super::shared::at;
 use super::{
@@ -45,6 +46,13 @@ pub trait FuseFilesystems: Send + Sync + 'static {
     /// Whatever keeps the volume from being used.
     async fn ready(&self, _volume: &Attachment, _mountpoint: &Path) -> Result<()> {
         Ok(())
+    }
+
+    /// How long a daemon may take to end when its volume is unstaged: 20 seconds ([`UNMOUNT_TIME_LIMIT`]), unless the driver
+    /// knows better. One that does not end in this time is killed, and what it has not sent is lost, so give one that writes
+    /// late the time that its cache may need. A caller that loses patience and asks again joins the call that waits.
+    fn ending(&self) -> Duration {
+        UNMOUNT_TIME_LIMIT
     }
 }
 
@@ -144,9 +152,9 @@ impl<F: FuseFilesystems> StageUnstageVolume for FuseNode<F> {
     }
 
     async fn unstage_volume(&self, request: NodeUnstageVolumeRequest) -> Result<()> {
-        let whose = Arc::clone(&self.whose);
+        let (whose, ending) = (Arc::clone(&self.whose), self.filesystems.ending());
         blocking(move || {
-            at(&request.staging_target_path, |staging| fuse::unstage(staging).map(drop))?;
+            at(&request.staging_target_path, |staging| fuse::unstage_within(staging, ending).map(drop))?;
             whose.forget(&request.staging_target_path);
             Ok(())
         })

@@ -37,15 +37,15 @@ mod processes;
 mod start;
 
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nix::libc;
 
 use super::{lost, shared};
 use crate::siblings::siblings;
 use crate::{
-    Error, ErrorKind, MountAttributes, MountHealth, Outcome, Removed, Result, Target, Unmounted, health,
-    mounts,
+    Error, ErrorKind, MountAttributes, MountHealth, Outcome, Removed, Result, Target, UNMOUNT_TIME_LIMIT,
+    Unmounted, health, mounts,
 };
 use place_lock::PlaceLock;
 use processes::Processes;
@@ -54,8 +54,8 @@ pub use daemon::FuseDaemon;
 pub use start::stage;
 
 const UNSTAGE: &str = "unstage";
-/// How long a daemon may take to end after its filesystem is unmounted: it may have data to send.
-const ENDING: Duration = Duration::from_secs(20);
+/// How long the start of a daemon is waited for that is just begun.
+const STARTING: Duration = Duration::from_secs(20);
 
 /// Whether the filesystem mounted at a path has lost its daemon.
 ///
@@ -101,20 +101,22 @@ pub fn unpublish(target: &Target) -> Result<Removed> {
 /// and does not come to it; nothing was done then.
 /// [`Unresponsive`](ErrorKind::Unresponsive) if the daemon can't even be killed.
 pub fn unstage(staging: &Target) -> Result<Unmounted> {
-    unstage_within(staging, ENDING)
+    unstage_within(staging, UNMOUNT_TIME_LIMIT)
 }
 
-/// As [`unstage`], with another time for the daemon to end by itself.
+/// As [`unstage`], with another time for the daemon to end by itself: for one that has data to send then, as a cache has. What
+/// it has not sent in this time is lost.
 ///
 /// # Errors
 /// As [`unstage`].
 pub fn unstage_within(staging: &Target, ending: Duration) -> Result<Unmounted> {
     // Taken and given back: afterwards every daemon of a stage that was killed is seen.
-    PlaceLock::take(UNSTAGE, staging, ENDING)?;
+    PlaceLock::take(UNSTAGE, staging, STARTING)?;
     refuse_published(staging)?;
-    let unmounted = shared::unstage(staging)?;
+    let deadline = Instant::now() + ending;
+    let unmounted = shared::unstage_within(staging, ending)?;
     let processes = Processes::of(staging.path());
-    if !processes.end_within(ending) {
+    if !processes.end_within(deadline.saturating_duration_since(Instant::now())) {
         tracing::warn!(at = %staging.path().display(), "a daemon that does not end is killed");
         processes.kill(staging.path())?;
     }
