@@ -184,6 +184,41 @@ fn a_volume_goes_the_whole_way_and_a_lost_daemon_is_replaced() {
     });
 }
 
+#[test]
+fn a_restarted_plugin_knows_which_volume_is_staged() {
+    on_tmpfs(async |place| {
+        let staging = place.join("staging");
+        std::fs::create_dir(&staging).unwrap();
+        let _no_daemons = NoDaemons(&staging);
+        let started = async || {
+            let service = FuseNode::service(Arc::new(Buckets::default()));
+            Served::start(Plugin::new("s3.csi.example.org", "1").node(service)).await
+        };
+        let stage = |id: &str| v1::NodeStageVolumeRequest { volume_id: id.into(), ..stage_request(&staging) };
+        let publish = |id: &str| v1::NodePublishVolumeRequest {
+            volume_id: id.into(),
+            staging_target_path: text(&staging),
+            target_path: text(&place.join("pod")),
+            volume_capability: capability(),
+            ..Default::default()
+        };
+        started().await.node().node_stage_volume(stage("v")).await.unwrap();
+        let refused = started().await.node().node_publish_volume(publish("w")).await.unwrap_err();
+        assert_eq!(refused.code(), Code::FailedPrecondition, "{refused}");
+        let refused = started().await.node().node_stage_volume(stage("w")).await.unwrap_err();
+        assert_eq!(refused.code(), Code::AlreadyExists, "{refused}");
+        let later = started().await;
+        later.node().node_publish_volume(publish("v")).await.unwrap();
+        later.node().node_stage_volume(stage("v")).await.unwrap();
+        let target_path = text(&place.join("pod"));
+        let unpublish = v1::NodeUnpublishVolumeRequest { volume_id: "v".into(), target_path };
+        later.node().node_unpublish_volume(unpublish).await.unwrap();
+        let unstage =
+            v1::NodeUnstageVolumeRequest { volume_id: "v".into(), staging_target_path: text(&staging) };
+        later.node().node_unstage_volume(unstage).await.unwrap();
+    });
+}
+
 /// A daemon that has something to send gets the time that its driver says, and no more.
 #[test]
 fn a_daemon_has_its_time_to_end() {

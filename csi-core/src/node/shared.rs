@@ -48,8 +48,8 @@ pub trait SharedFilesystems: Send + Sync + 'static {
 /// A node plugin for shared filesystems: mounts them once for the node and binds them for each workload, or mounts them
 /// for each, and lets go of them whatever their server does. See [`csi_mount::flow::shared`].
 ///
-/// A path where this process has put one volume is refused to another: FAILED_PRECONDITION to publish it from there, NOT_FOUND to
-/// ask how it is.
+/// A path where this process has put one volume is refused to another: ALREADY_EXISTS to stage it there, FAILED_PRECONDITION
+/// to publish it from there, NOT_FOUND to ask how it is.
 ///
 /// ```
 /// use csi_core::mount::{MountOptions, flow::shared::SharedSource};
@@ -146,7 +146,7 @@ impl<S: SharedFilesystems> StageUnstageVolume for SharedNode<S> {
         let (staging, id, whose) = (request.staging_target_path, volume.volume_id, self.whose.clone());
         blocking(move || {
             let outcome = shared::stage(&Target::new(&staging)?, &source)?;
-            whose.note(&staging, &id);
+            whose.note_staged(&staging, &id, outcome)?;
             tracing::info!(?source, ?outcome, "staged");
             Ok(())
         })

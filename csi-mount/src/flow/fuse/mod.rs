@@ -10,8 +10,9 @@
 //!
 //! The daemon does not end with the process that started it: it has a process group of its own, and a launcher of the
 //! driver's choice ([`FuseDaemon::launcher`]) can put it out of the service's control group or container. A later
-//! process knows it by a mark in its environment, `CSI_MOUNT_FUSE_AT`, as long as it sees the process at all: a daemon in
-//! another process namespace is neither waited for nor killed.
+//! process knows it by a mark in its environment, `CSI_MOUNT_FUSE_AT`, and what it serves by another
+//! ([`FuseDaemon::serves`]), as long as it sees the process at all: a daemon in another process namespace is neither waited for
+//! nor killed.
 //!
 //! A mount whose daemon is gone (`ENOTCONN`) is found by [`stage`], taken off and mounted anew.
 //!
@@ -36,6 +37,7 @@ mod place_lock;
 mod processes;
 mod start;
 
+use std::ffi::OsString;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -74,6 +76,12 @@ fn is_lost_with(path: &Path, number: i32) -> bool {
         libc::ECONNREFUSED => Processes::of(path).living().is_empty(),
         _ => false,
     }
+}
+
+/// What the daemon that serves the filesystem at a path was said to serve ([`FuseDaemon::serves`]), by whatever process. None
+/// if that was not said, or the daemon is not seen from here.
+pub fn served_at(path: impl AsRef<Path>) -> Option<OsString> {
+    Processes::of(path.as_ref()).serve()
 }
 
 /// Binds the staged filesystem to the target directory; see [`shared::publish`], of which it has
