@@ -1,17 +1,19 @@
-//! What a block volume's stage leaves when it fails. Needs root.
+//! What a driver says of a block volume when it is staged, and what is left when that fails. Needs root.
 #![cfg(all(feature = "mount", target_os = "linux"))]
 
 mod common;
 mod private;
 
 use std::fs::File;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 use common::{Served, mount_capability};
 use csi_core::mount::flow::block::{self, StagePlan};
-use csi_core::mount::{Filesystem, LoopDevice, LoopOptions, Target, unmount};
+use csi_core::mount::{ExpectedDevice, Filesystem, LoopDevice, LoopOptions, Target, unmount};
 use csi_core::*;
 use csi_proto::v1;
 use private::on_tmpfs;
@@ -35,6 +37,15 @@ impl BlockDevices for Disk {
 
     async fn device(&self, _: &VolumeId) -> Result<Option<PathBuf>> {
         Ok(None)
+    }
+
+    fn plan(&self, volume: &Attachment, capability: &VolumeCapability) -> Result<StagePlan> {
+        let plan = stage_plan(capability)?.wait_for_device(Duration::ZERO);
+        let plan = match volume.publish_context.get("serial") {
+            Some(serial) => plan.expect(ExpectedDevice::new().serial(serial)),
+            None => plan,
+        };
+        Ok(volume.volume_context.get("label").into_iter().fold(plan, StagePlan::label))
     }
 
     async fn detach(&self, _: &VolumeId) -> Result<()> {
@@ -90,5 +101,41 @@ fn what_a_failed_stage_attached_is_detached_once_nobody_uses_it() {
         assert_eq!(block::device_of(&staging).unwrap(), other.number(), "which is left as it is");
         unmount(&at).unwrap();
         [device, other].into_iter().for_each(|device| device.detach().unwrap());
+    });
+}
+
+/// What was said of the volume when it was made and attached.
+#[test]
+fn a_driver_says_which_disk_it_has_to_be_and_what_is_made_on_it() {
+    on_tmpfs(async |place| {
+        let device = loop_device(place, "image");
+        let disk = Arc::new(Disk { path: device.path().to_owned(), detached: AtomicU32::new(0) });
+        let plugin = Plugin::new("disks.csi.example.org", "1").node(BlockNode::service(Arc::clone(&disk)));
+        let served = Served::start(plugin).await;
+        let staging = place.join("staging");
+        std::fs::create_dir(&staging).unwrap();
+        let with = |publish: &[(&str, &str)], volume: &[(&str, &str)]| {
+            let map = |pairs: &[(&str, &str)]| {
+                pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
+            };
+            let mut request = stage(&staging);
+            request.volume_capability = Some(mount_capability(1));
+            v1::NodeStageVolumeRequest {
+                publish_context: map(publish),
+                volume_context: map(volume),
+                ..request
+            }
+        };
+        let wrong = with(&[("serial", "of-another-disk")], &[]);
+        let error = served.node().node_stage_volume(wrong).await.unwrap_err();
+        assert_eq!(error.code(), Code::Unavailable, "{error}");
+        assert!(error.message().contains("of-another-disk"), "{error}");
+
+        served.node().node_stage_volume(with(&[], &[("label", "of-the-class")])).await.unwrap();
+        let mut superblock = [0; 1024];
+        File::open(device.path()).unwrap().read_exact_at(&mut superblock, 1024).unwrap();
+        assert_eq!(&superblock[120..132], b"of-the-class", "the label of an ext4");
+        unmount(&Target::new(&staging).unwrap()).unwrap();
+        device.detach().unwrap();
     });
 }

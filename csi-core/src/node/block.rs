@@ -82,16 +82,16 @@ impl<D: BlockDevices> BlockNode<D> {
 #[async_trait]
 impl<D: BlockDevices> StageUnstageVolume for BlockNode<D> {
     async fn stage_volume(&self, request: NodeStageVolumeRequest) -> Result<()> {
-        let plan = match request.volume_capability.is_mount() {
-            true => Some(self.0.plan(&request.volume_capability)?),
-            false => None,
-        };
         let is_read_only = request.volume_capability.access_mode.is_read_only();
         let volume = Attachment {
             volume_id: request.volume_id,
             publish_context: request.publish_context,
             volume_context: request.volume_context,
             secrets: request.secrets,
+        };
+        let plan = match request.volume_capability.is_mount() {
+            true => Some(self.0.plan(&volume, &request.volume_capability)?),
+            false => None,
         };
         let encryption = Encryption::of(&*self.0, &volume)?;
         let volume_id = volume.volume_id.clone();
