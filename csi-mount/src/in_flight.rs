@@ -188,7 +188,9 @@ pub(crate) fn give_up_endings(place: &Place) {
     let mut lanes = lanes();
     let children = endings(&mut lanes, place);
     // Whose lane it is not any more, that one nobody else finds gone, so that its number is nobody else's.
-    children.iter().for_each(|child| drop(lanes.remove(&Subject::Ending(place.clone(), child.number()))));
+    for child in &children {
+        lanes.remove(&Subject::Ending(place.clone(), child.number()));
+    }
     drop(lanes);
     for child in children {
         if child.end().is_err() {

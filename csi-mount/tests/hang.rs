@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use csi_mount::testing::{Feature, without_features};
 use csi_mount::{
     Bind, Detach, ErrorKind, Mount, MountHealth, MountOptions, MountState, Outcome, Root, Target, Unmount,
-    Unmounted, health, health_within, mount_state, stats_within, unmount,
+    Unmounted, health_within, mount_state, stats_within, unmount,
 };
 use devices::Image;
 use fuse_support::{LateEnd, SilentDaemon, answer_init, bounded, fuse};
