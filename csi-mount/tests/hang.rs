@@ -244,6 +244,8 @@ fn a_thousand_calls_leave_one_helper_process_and_no_thread() {
             slowest = slowest.max(start.elapsed());
         }
         let took = start.elapsed();
+        // One that has answered takes a while to end on a busy machine.
+        settle(1);
         let after = measure();
         println!("{calls} calls in {took:?}, the slowest {slowest:?}: before {before}; after {after}");
         assert!(slowest < BOUND);
