@@ -141,6 +141,7 @@ pub use node::{
 pub use node::{
     Attachment, BlockDevices, BlockNode, Directories, DirectoryNode, EphemeralContent, EphemeralNode,
     FuseFilesystems, FuseNode, MountGroup, SharedFilesystems, SharedNode, mounted_from, remove_tree,
+    stage_plan,
 };
 pub use plugin::{Mode, Plugin};
 pub use rpc::{Rpc, Service};

@@ -10,6 +10,7 @@ use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
 
 use common::{Served, mount_capability};
 use csi_core::mount::flow::fuse::FuseDaemon;
@@ -20,6 +21,8 @@ use private::on_tmpfs;
 use tonic::Code;
 
 const AT: &str = "ROOT_FLOW_FUSE_AT";
+/// What a daemon writes when it ends, and then hangs.
+const LATE: &str = "ROOT_FLOW_FUSE_LATE";
 
 /// No test: the daemon. It mounts by the name that its standard input says, answers the first request, and what is
 /// looked at for the health of a mount.
@@ -47,6 +50,12 @@ fn serve_as_daemon() {
         answer.extend(body);
         let _ = device.write_all(&answer);
     }
+    // Unmounted, it has something to send.
+    if let Some(file) = std::env::var_os(LATE) {
+        std::thread::sleep(Duration::from_millis(300));
+        std::fs::write(file, "sent").unwrap();
+        std::thread::sleep(Duration::from_secs(60));
+    }
     std::process::exit(0);
 }
 
@@ -62,6 +71,7 @@ fn words(length: usize, values: &[(usize, u32)]) -> Vec<u8> {
 #[derive(Default)]
 struct Buckets {
     asked: AtomicU32,
+    late: Option<PathBuf>,
 }
 
 #[async_trait]
@@ -75,7 +85,12 @@ impl FuseFilesystems for Buckets {
         assert_eq!(flags.iter().collect::<Vec<_>>(), ["noexec"]);
         let daemon = FuseDaemon::new(std::env::current_exe()?).env(AT, at);
         let name = format!("{}-by-{}", volume.volume_id, volume.secrets.require("key")?);
-        Ok(daemon.args(["--exact", "serve_as_daemon"]).secret(name))
+        let daemon = daemon.args(["--exact", "serve_as_daemon"]).secret(name);
+        Ok(self.late.iter().fold(daemon, |daemon, file| daemon.env(LATE, file)))
+    }
+
+    fn ending(&self) -> Duration {
+        Duration::from_secs(if self.late.is_some() { 2 } else { 20 })
     }
 }
 
@@ -100,13 +115,7 @@ fn a_volume_goes_the_whole_way_and_a_lost_daemon_is_replaced() {
         let (staging, pod) = (place.join("staging"), place.join("pod"));
         std::fs::create_dir(&staging).unwrap();
         let _no_daemons = NoDaemons(&staging);
-        let stage = v1::NodeStageVolumeRequest {
-            volume_id: "v".into(),
-            staging_target_path: text(&staging),
-            volume_capability: capability(),
-            secrets: [("key".to_owned(), "stage".to_owned())].into(),
-            ..Default::default()
-        };
+        let stage = stage_request(&staging);
         let publish = v1::NodePublishVolumeRequest {
             volume_id: "v".into(),
             staging_target_path: text(&staging),
@@ -173,6 +182,73 @@ fn a_volume_goes_the_whole_way_and_a_lost_daemon_is_replaced() {
         assert!(!csi_mount::mounts().unwrap().iter().any(|entry| entry.fs_type == "fuse"));
         assert!(daemons(&staging).is_empty());
     });
+}
+
+#[test]
+fn a_restarted_plugin_knows_which_volume_is_staged() {
+    on_tmpfs(async |place| {
+        let staging = place.join("staging");
+        std::fs::create_dir(&staging).unwrap();
+        let _no_daemons = NoDaemons(&staging);
+        let started = async || {
+            let service = FuseNode::service(Arc::new(Buckets::default()));
+            Served::start(Plugin::new("s3.csi.example.org", "1").node(service)).await
+        };
+        let stage = |id: &str| v1::NodeStageVolumeRequest { volume_id: id.into(), ..stage_request(&staging) };
+        let publish = |id: &str| v1::NodePublishVolumeRequest {
+            volume_id: id.into(),
+            staging_target_path: text(&staging),
+            target_path: text(&place.join("pod")),
+            volume_capability: capability(),
+            ..Default::default()
+        };
+        started().await.node().node_stage_volume(stage("v")).await.unwrap();
+        let refused = started().await.node().node_publish_volume(publish("w")).await.unwrap_err();
+        assert_eq!(refused.code(), Code::FailedPrecondition, "{refused}");
+        let refused = started().await.node().node_stage_volume(stage("w")).await.unwrap_err();
+        assert_eq!(refused.code(), Code::AlreadyExists, "{refused}");
+        let later = started().await;
+        later.node().node_publish_volume(publish("v")).await.unwrap();
+        later.node().node_stage_volume(stage("v")).await.unwrap();
+        let target_path = text(&place.join("pod"));
+        let unpublish = v1::NodeUnpublishVolumeRequest { volume_id: "v".into(), target_path };
+        later.node().node_unpublish_volume(unpublish).await.unwrap();
+        let unstage =
+            v1::NodeUnstageVolumeRequest { volume_id: "v".into(), staging_target_path: text(&staging) };
+        later.node().node_unstage_volume(unstage).await.unwrap();
+    });
+}
+
+/// A daemon that has something to send gets the time that its driver says, and no more.
+#[test]
+fn a_daemon_has_its_time_to_end() {
+    on_tmpfs(async |place| {
+        let (staging, sent) = (place.join("staging"), place.join("sent"));
+        let buckets = Buckets { late: Some(sent.clone()), ..Buckets::default() };
+        let plugin = Plugin::new("s3.csi.example.org", "1").node(FuseNode::service(Arc::new(buckets)));
+        let served = Served::start(plugin).await;
+        std::fs::create_dir(&staging).unwrap();
+        let _no_daemons = NoDaemons(&staging);
+        served.node().node_stage_volume(stage_request(&staging)).await.unwrap();
+        let unstage =
+            v1::NodeUnstageVolumeRequest { volume_id: "v".into(), staging_target_path: text(&staging) };
+        let start = Instant::now();
+        served.node().node_unstage_volume(unstage).await.unwrap();
+        let took = start.elapsed();
+        assert_eq!(std::fs::read_to_string(&sent).unwrap(), "sent");
+        assert!(took >= Duration::from_secs(2) && took < Duration::from_secs(15), "{took:?}");
+        assert!(daemons(&staging).is_empty());
+    });
+}
+
+fn stage_request(staging: &Path) -> v1::NodeStageVolumeRequest {
+    v1::NodeStageVolumeRequest {
+        volume_id: "v".into(),
+        staging_target_path: text(staging),
+        volume_capability: capability(),
+        secrets: [("key".to_owned(), "stage".to_owned())].into(),
+        ..Default::default()
+    }
 }
 
 fn daemons(staging: &Path) -> Vec<String> {

@@ -125,17 +125,7 @@ pub fn check_within(
     let tool = Tool { program, package: filesystem.package() };
     let mut line = arguments.to_vec();
     line.push(utf8(device.path(), CHECK)?);
-    let limits = limits.into();
-    let given = limits.memory_given();
-    let more = |error: Error| {
-        let is_memory = error.kind() == ErrorKind::OutOfMemory;
-        let error = error.at(device.path());
-        if is_memory { error.mend("give it more (CheckLimits::memory), or the container") } else { error }
-    };
-    let output = tool.run(&line, Bounds { time: limits.time, memory: Some(given) }).map_err(more)?;
-    if was_ended_for_memory(&output) {
-        return Err(more(tool.out_of_memory(given).because("it was killed, as by a kernel without memory")));
-    }
+    let output = run_within(tool, &line, device, limits.into())?;
     match verdict(filesystem, output.status.code()) {
         Verdict::Clean => Ok(CheckReport::Clean),
         Verdict::Repaired => Ok(CheckReport::Repaired),
@@ -145,6 +135,26 @@ pub fn check_within(
             .mend(format!("unmount it everywhere and repair it with {program}"))),
         Verdict::Failed => Err(tool.failed(device.path(), &output)),
     }
+}
+
+/// Runs a program that works on a filesystem, within these limits.
+pub(crate) fn run_within(
+    tool: Tool,
+    line: &[&str],
+    device: &BlockDevice,
+    limits: CheckLimits,
+) -> Result<Output> {
+    let given = limits.memory_given();
+    let more = |error: Error| {
+        let is_memory = error.kind() == ErrorKind::OutOfMemory;
+        let error = error.at(device.path());
+        if is_memory { error.mend("give it more (CheckLimits::memory), or the container") } else { error }
+    };
+    let output = tool.run(line, Bounds { time: limits.time, memory: Some(given) }).map_err(more)?;
+    if was_ended_for_memory(&output) {
+        return Err(more(tool.out_of_memory(given).because("it was killed, as by a kernel without memory")));
+    }
+    Ok(output)
 }
 
 /// Nobody else kills it, and it was offered to the kernel to be the first.

@@ -3,7 +3,6 @@
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::OwnedFd;
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
@@ -12,7 +11,7 @@ use rustix::io::Errno;
 
 use crate::details;
 use crate::mount::MOUNT;
-use crate::{DeviceNumber, Error, ErrorKind, FsOption, MountOptions, Target, mountinfo};
+use crate::{DeviceNumber, Error, ErrorKind, FsOption, MountEntry, MountOptions, Target, mountinfo};
 
 /// The messages that a filesystem left in its context: `ext4: Unknown parameter 'x'`. Values of options that
 /// it repeats are hidden.
@@ -73,7 +72,10 @@ pub(crate) fn explained(error: Error, source: &Path, options: &MountOptions) -> 
         (Some(libc::EINVAL), Some(device)) => match xfs_twin(source, device) {
             Some(twin) => error
                 .as_kind(ErrorKind::Busy)
-                .because(format_args!("{twin} is mounted and has the same XFS UUID"))
+                .because(format_args!(
+                    "{} is mounted and has the same XFS UUID",
+                    Path::new(&twin.source).display()
+                ))
                 .mend("mount a clone with the option nouuid"),
             None => error.mend("see the kernel's log: another type of filesystem, a wrong option, or damage"),
         },
@@ -91,14 +93,12 @@ fn is_read_only(device: DeviceNumber) -> bool {
     fs::read_to_string(format!("/sys/dev/block/{device}/ro")).is_ok_and(|text| text.trim() == "1")
 }
 
-/// Another mounted device with the UUID of this one: XFS refuses to mount both.
-fn xfs_twin(source: &Path, device: DeviceNumber) -> Option<String> {
+/// The mount of another device with the UUID of this one: XFS refuses to mount both.
+pub(crate) fn xfs_twin(source: &Path, device: DeviceNumber) -> Option<MountEntry> {
     let uuid = xfs_uuid(source).ok()??;
     let others = mountinfo::mounts().ok()?.into_iter();
     let mut others = others.filter(|entry| entry.fs_type == "xfs" && entry.device != device);
-    let twin =
-        others.find(|entry| xfs_uuid(Path::new(&entry.source)).is_ok_and(|found| found == Some(uuid)))?;
-    Some(String::from_utf8_lossy(twin.source.as_bytes()).into_owned())
+    others.find(|entry| xfs_uuid(Path::new(&entry.source)).is_ok_and(|found| found == Some(uuid)))
 }
 
 /// The UUID in an XFS superblock, at byte 32 after the magic number at byte 0.

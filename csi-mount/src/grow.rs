@@ -8,11 +8,12 @@ use std::time::Duration;
 
 use rustix::fs::{Mode, OFlags};
 
-use crate::check::{refuse_in_use, utf8};
+use crate::check::{refuse_in_use, run_within, utf8};
 use crate::sys::ioctl::{self, BtrfsDevice};
 use crate::tool::Tool;
 use crate::{
-    BlockDevice, CheckPolicy, DeviceNumber, Error, ErrorKind, Filesystem, Probe, Result, Signature, check,
+    BlockDevice, CheckLimits, CheckPolicy, DeviceNumber, Error, ErrorKind, Filesystem, Probe, Result,
+    Signature, check_within,
 };
 
 const GROW: &str = "grow the filesystem on";
@@ -189,14 +190,29 @@ fn node_number(path: &Path) -> Result<DeviceNumber> {
     Ok(DeviceNumber::from_dev_t(metadata.rdev()))
 }
 
-/// Grows a filesystem that is mounted nowhere to its device's size: `e2fsck -f -p`, then `resize2fs`.
+/// Grows a filesystem that is mounted nowhere to its device's size: `e2fsck -f -p`, without which `resize2fs` does nothing, and
+/// then that, within the limits of [`CheckLimits::default`].
 ///
 /// # Errors
 ///
 /// - [`Unsupported`](ErrorKind::Unsupported): XFS and btrfs, which grow only mounted.
 /// - [`Busy`](ErrorKind::Busy): the device is mounted, in any namespace.
-/// - [`Damaged`](ErrorKind::Damaged), and those of programs, as [`check()`].
+/// - [`Damaged`](ErrorKind::Damaged), and those of programs, as [`check()`](crate::check()).
 pub fn grow_unmounted(device: &BlockDevice, filesystem: Filesystem) -> Result<Grown> {
+    grow_unmounted_within(device, filesystem, CheckLimits::default())
+}
+
+/// As [`grow_unmounted`], with other limits: those of memory for both programs, those of time for the check. `resize2fs` has six
+/// hours: one that is ended before leaves a filesystem to mend.
+///
+/// # Errors
+///
+/// As [`grow_unmounted`].
+pub fn grow_unmounted_within(
+    device: &BlockDevice,
+    filesystem: Filesystem,
+    limits: impl Into<CheckLimits>,
+) -> Result<Grown> {
     const TOOL: Tool = Tool { program: "resize2fs", package: "e2fsprogs" };
     if filesystem != Filesystem::Ext4 {
         let reason = format!("{filesystem} grows only while it is mounted");
@@ -210,10 +226,10 @@ pub fn grow_unmounted(device: &BlockDevice, filesystem: Filesystem) -> Result<Gr
         return Ok(Grown::Unchanged { size: from });
     }
     TOOL.find()?;
-    check(device, filesystem, CheckPolicy::Preen)?;
-    let output = TOOL
-        .run(&[utf8(device.path(), GROW)?], RESIZE_TIME_LIMIT)
-        .map_err(|error| error.at(device.path()))?;
+    let limits = limits.into();
+    check_within(device, filesystem, CheckPolicy::Preen, limits)?;
+    let limits = limits.time(RESIZE_TIME_LIMIT);
+    let output = run_within(TOOL, &[utf8(device.path(), GROW)?], device, limits)?;
     if !output.status.success() {
         return Err(TOOL.failed(device.path(), &output));
     }

@@ -45,9 +45,9 @@ impl MountHealth {
     /// Whether there is proof that a daemon or server is not there for the mount.
     pub(crate) fn has_lost_its_server(self, details: &Details) -> bool {
         match self {
-            Self::Unresponsive => true,
-            // A block device's filesystem that shut down still has a device, which is to be let go of in order.
-            Self::Dead(_) => details.is_remote(),
+            // A block device's filesystem has none. It is as slow as its device, and one that shut down has that still:
+            // it is to be let go of in order.
+            Self::Unresponsive | Self::Dead(_) => details.is_remote(),
             Self::NotMounted | Self::Healthy | Self::ReadOnly => false,
         }
     }
@@ -207,4 +207,22 @@ fn is_deadly(number: i32) -> bool {
             | libc::ESHUTDOWN
             | libc::EREMOTEIO
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_has_a_server_can_have_lost_it() {
+        for (fs_type, has_server) in [("btrfs", false), ("vfat", false), ("nfs4", true), ("fuse.sshfs", true)]
+        {
+            let line = format!("31 20 0:52 / /target rw - {fs_type} source rw\n");
+            let details: Details = crate::parse_mountinfo(line.as_bytes()).unwrap().remove(0).into();
+            for unwell in [MountHealth::Unresponsive, MountHealth::Dead(libc::EIO)] {
+                assert_eq!(unwell.has_lost_its_server(&details), has_server, "{fs_type}: {unwell}");
+            }
+            assert!(!MountHealth::Healthy.has_lost_its_server(&details));
+        }
+    }
 }

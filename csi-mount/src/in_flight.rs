@@ -21,6 +21,7 @@ use nix::unistd::Pid;
 
 use crate::MountId;
 use crate::sys::child::{Answer, Child, Open, Question, Stuck};
+use crate::target::Place;
 
 /// How long a path may take to be resolved, where the caller has no limit of its own.
 pub(crate) const LOOKUP_LIMIT: Duration = Duration::from_secs(5);
@@ -48,6 +49,9 @@ pub(crate) enum Subject {
     Mount(String),
     /// A killed program that did not go.
     Program(i32),
+    /// The end of an unmount at a place, by the number of its child: nothing is mounted any more, and there is still
+    /// something to write.
+    Ending(Place, i32),
 }
 
 /// Where a path starts.
@@ -117,9 +121,13 @@ pub(crate) fn ask(
     question: Question<'_>,
     limit: Duration,
 ) -> Result<(Answer, Option<OwnedFd>), Unanswered> {
-    let mut turn = Turn::take(subject, limit)?;
+    let turn = Turn::take(subject, limit)?;
     let child = Child::start(question).map_err(Unanswered::Failed)?;
     let answer = child.answer(Instant::now() + limit);
+    settle(turn, child, answer, limit)
+}
+
+fn settle<T>(mut turn: Turn, child: Child, answer: io::Result<T>, limit: Duration) -> Result<T, Unanswered> {
     turn.is_answered = answer.is_ok();
     if let Err(stuck) = child.end() {
         turn.keep(stuck);
@@ -128,6 +136,76 @@ pub(crate) fn ask(
         io::ErrorKind::TimedOut => Unanswered::Late(limit),
         _ => Unanswered::Failed(error),
     })
+}
+
+/// How long an unmount may take in all that is off the tree of mounts, and what is done then.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Ending {
+    pub(crate) limit: Duration,
+    /// Whether it is killed. If not it goes on, and [`is_ended_within`] tells when it is over.
+    pub(crate) is_killed: bool,
+}
+
+/// As [`ask`], of an unmount at a place. Its mount is off the tree at once, as `is_off` tells; what it waits for then is that
+/// all is written.
+pub(crate) fn unmount(
+    (mount, place): (MountId, Place),
+    question: Question<'_>,
+    limit: Duration,
+    ending: Ending,
+    is_off: impl FnOnce() -> bool,
+) -> Result<Answer, Unanswered> {
+    let is_late = |answer: &io::Result<_>| matches!(answer, Err(error) if io::Error::kind(error) == io::ErrorKind::TimedOut);
+    let turn = Turn::take(Subject::Unmount(mount), limit)?;
+    let child = Child::start(question).map_err(Unanswered::Failed)?;
+    let start = Instant::now();
+    let mut answer = child.answer(start + limit);
+    if is_late(&answer) && is_off() {
+        answer = child.answer(start + ending.limit);
+        if is_late(&answer) && !ending.is_killed {
+            let child = child.leave();
+            lanes().entry(Subject::Ending(place, child.number())).or_default().now = Now::Stuck(child);
+            return Err(Unanswered::Late(limit));
+        }
+    }
+    settle(turn, child, answer.map(|(answer, _)| answer), limit)
+}
+
+/// Waits for so long for what unmounts at a place have still to do, and says whether all of it is done.
+pub(crate) fn is_ended_within(place: &Place, limit: Duration) -> bool {
+    let deadline = Instant::now() + limit;
+    while !endings(&mut lanes(), place).is_empty() {
+        if Instant::now() > deadline {
+            return false;
+        }
+        std::thread::sleep(LEAVING);
+    }
+    true
+}
+
+/// Kills what unmounts at a place have still to do.
+pub(crate) fn give_up_endings(place: &Place) {
+    let mut lanes = lanes();
+    let children = endings(&mut lanes, place);
+    // Whose lane it is not any more, that one nobody else finds gone, so that its number is nobody else's.
+    for child in &children {
+        lanes.remove(&Subject::Ending(place.clone(), child.number()));
+    }
+    drop(lanes);
+    for child in children {
+        if child.end().is_err() {
+            leave(child.number());
+        }
+    }
+}
+
+fn endings(lanes: &mut BTreeMap<Subject, Lane>, place: &Place) -> Vec<Stuck> {
+    sweep(lanes);
+    let of_place = lanes.iter().filter_map(|(subject, lane)| match (subject, &lane.now) {
+        (Subject::Ending(at, _), Now::Stuck(child)) if at == place => Some(*child),
+        _ => None,
+    });
+    of_place.collect()
 }
 
 /// Waits until nobody else is at work on the subject, for so long; none when somebody still is.

@@ -11,9 +11,10 @@ use std::time::{Duration, Instant};
 use rustix::fs::{Mode, OFlags};
 
 use crate::fnv::fnv1a;
+use crate::published::published_at;
 use crate::sys::device_mapper::{self, Status};
 use crate::sysfs::{Mapped, Sysfs};
-use crate::{BlockDevice, DeviceNumber, Error, ErrorKind, MountEntry, Result, Target, details, mounts};
+use crate::{BlockDevice, DeviceNumber, Error, ErrorKind, Result};
 
 const CLOSE: &str = "close encrypted device";
 const FIND: &str = "find the mapping of an encrypted device";
@@ -115,19 +116,9 @@ impl Mapping {
         }
     }
 
-    /// Where the device inside is published raw. Such a mapping is in its user's hands, though nobody may have it open: the
-    /// node that is bound there keeps nothing open, and would be the node of whatever volume gets the number next.
+    /// Where the device inside is published raw: such a mapping is in its user's hands.
     pub(crate) fn published_at(&self) -> Result<Option<PathBuf>> {
-        let is_node = |entry: &MountEntry| -> Result<bool> {
-            if entry.root == Path::new("/") || details::is_remote(&entry.fs_type) {
-                return Ok(false);
-            }
-            let facts = Target::new(&entry.mount_point)?.facts(FIND)?;
-            Ok(facts.is_some_and(|facts| facts.node == self.number))
-        };
-        // What can't be looked at is no place where this crate has published it.
-        let found = mounts()?.into_iter().find(|entry| is_node(entry).unwrap_or(false));
-        Ok(found.map(|entry| entry.mount_point))
+        published_at(&[self.number])
     }
 
     /// Lets it go on, if it was left in the middle of a change: until then every read and write waits.

@@ -10,7 +10,7 @@ use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::lookup::{self, Facts};
-use crate::{Error, ErrorKind, MountEntry, MountState, Result, mountinfo};
+use crate::{DeviceNumber, Error, ErrorKind, MountEntry, MountState, Result, mountinfo};
 
 /// A place to mount on: its parent directory, held open, and the last component, which is never followed.
 ///
@@ -41,6 +41,14 @@ pub struct Target {
     directory: OnceLock<Facts>,
     name: OsString,
     path: PathBuf,
+}
+
+/// Which place a target is, whatever path leads there: the directory, and the name in it.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Place {
+    /// None when the directory was not there.
+    directory: Option<(DeviceNumber, u64)>,
+    name: OsString,
 }
 
 /// What making a target did.
@@ -265,6 +273,11 @@ impl Target {
         let parent = self.parent.as_ref().ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))?;
         let facts = lookup::facts(parent)?;
         Ok(*self.directory.get_or_init(|| facts))
+    }
+
+    pub(crate) fn place(&self) -> Place {
+        let directory = self.directory().ok().map(|facts| (facts.device, facts.inode));
+        Place { directory, name: self.name.clone() }
     }
 
     /// The path through the open parent, for system calls that take no descriptor. It does not follow the name.

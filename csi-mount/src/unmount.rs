@@ -8,16 +8,20 @@ use rustix::mount::UnmountFlags;
 
 use crate::details::Details;
 use crate::health;
-use crate::in_flight::{self, Subject, Unanswered};
+use crate::in_flight::{self, Ending, Subject, Unanswered};
 use crate::mount_users;
+use crate::siblings::siblings;
 use crate::stats::STATS_TIMEOUT;
 use crate::sys::child::Question;
-use crate::{Error, ErrorKind, MountState, Result, Target, scratch, turn};
+use crate::{Error, ErrorKind, MountState, Result, Target, mounts, scratch, turn};
 
 const UNMOUNT: &str = "unmount";
 
 /// How long a busy mount is tried again: a program that was just started holds the parent's files for a moment.
 const PATIENCE: Duration = Duration::from_millis(300);
+
+/// How long an unmount may take to write what is not written yet, unless said otherwise: 20 seconds.
+pub const UNMOUNT_TIME_LIMIT: Duration = Duration::from_secs(20);
 
 /// How often an unmount waits for the filesystem or the kernel at most: the plain unmount, its health, the force, the
 /// plain unmount again, the detaching.
@@ -44,8 +48,9 @@ pub enum Detach {
     /// Never: a busy mount is an error.
     #[default]
     Never,
-    /// When its filesystem is proven not to answer, or to have lost its daemon. One with a network behind it is
-    /// first unmounted by force.
+    /// When its server or daemon is proven not to answer, or to be gone: never for a block device's filesystem. If this
+    /// is its only mount it is first unmounted by force, which ends all that waits for the server. If it is mounted
+    /// elsewhere too, this mount alone goes.
     IfUnresponsive,
     /// When it is busy, for whatever reason.
     IfBusy,
@@ -69,11 +74,12 @@ pub enum Detach {
 pub struct Unmount {
     detach: Detach,
     timeout: Duration,
+    finishing: Duration,
 }
 
 impl Default for Unmount {
     fn default() -> Self {
-        Self { detach: Detach::default(), timeout: STATS_TIMEOUT }
+        Self { detach: Detach::default(), timeout: STATS_TIMEOUT, finishing: UNMOUNT_TIME_LIMIT }
     }
 }
 
@@ -96,18 +102,28 @@ impl Unmount {
         self
     }
 
+    /// How long it may take, once nothing is mounted any more, until all is written that was not: [`UNMOUNT_TIME_LIMIT`]
+    /// unless said otherwise. It counts for a filesystem with a server or a daemon; the kernel lets no caller go from the
+    /// unmount of a local one before it is over.
+    pub fn finish_within(mut self, limit: Duration) -> Self {
+        self.finishing = limit;
+        self
+    }
+
     /// Unmounts all that is mounted at the target, and sees that nothing is mounted there then.
     ///
     /// Mounts below the target are not touched: they make it busy. The directory stays; see
     /// [`Target::remove`].
     ///
-    /// A filesystem with a server or daemon behind it is unmounted by a child process, as that can hang, too. One
-    /// that is off the tree of mounts and can't finish counts as [`Detached`](Unmounted::Detached).
+    /// A filesystem with a server or daemon behind it is unmounted by a child process, as that can hang, too. While one that
+    /// is off the tree of mounts [finishes](Self::finish_within), it is not done, and neither is the next call at this
+    /// target, by this process. One that does not finish in time goes on if nothing is to be detached, which is an error;
+    /// else it is given up and counts as [`Detached`](Unmounted::Detached).
     ///
     /// # Errors
     /// [`ErrorKind::Busy`] when it is in use, naming who uses it as far as can be seen (see
     /// [`mount_users`](crate::mount_users)); [`ErrorKind::Unresponsive`] when the filesystem keeps the unmount
-    /// waiting and is not to be detached; [`ErrorKind::PermissionDenied`] without CAP_SYS_ADMIN. Layers above
+    /// waiting, or has not finished, and is not to be detached: ask again; [`ErrorKind::PermissionDenied`] without CAP_SYS_ADMIN. Layers above
     /// the failing one stay unmounted.
     pub fn at(self, target: &Target) -> Result<Unmounted> {
         let mut layers = 0;
@@ -116,7 +132,7 @@ impl Unmount {
         while let MountState::Mounted(top) = target.state()? {
             // Who waited for somebody else's unmount finds it done. Trying together, each would keep the others waiting
             // for longer than the filesystem may take, and take them for its silence.
-            let limit = STEPS * self.timeout + 2 * PATIENCE;
+            let limit = STEPS * self.timeout + 2 * PATIENCE + self.finishing;
             let _turn = in_flight::wait_for_others(Subject::Unmounting(top.id), limit);
             if target.state()?.mount_point() != Some(top) {
                 continue;
@@ -127,15 +143,32 @@ impl Unmount {
             };
             match attempt {
                 Attempt::Done => layers += 1,
+                Attempt::Lingering if self.detach == Detach::Never => return Err(unfinished(target)),
                 Attempt::Lingering => is_detached = true,
                 Attempt::Nothing | Attempt::Busy | Attempt::Silent => {}
             }
         }
+        is_detached |= !self.is_finished(target)?;
         Ok(match layers {
             _ if is_detached => Unmounted::Detached,
             0 => Unmounted::NotMounted,
             layers => Unmounted::Unmounted { layers },
         })
+    }
+
+    /// Whether what earlier calls have left unfinished is done, and was not given up.
+    fn is_finished(self, target: &Target) -> Result<bool> {
+        let place = target.place();
+        if in_flight::is_ended_within(&place, self.finishing) {
+            return Ok(true);
+        }
+        match self.detach {
+            Detach::Never => Err(unfinished(target)),
+            Detach::IfUnresponsive | Detach::IfBusy => {
+                in_flight::give_up_endings(&place);
+                Ok(false)
+            }
+        }
     }
 
     /// What is done about a mount that does not go: nothing, or only what cannot lose the data of a living
@@ -151,12 +184,15 @@ impl Unmount {
                 if !health.has_lost_its_server(&details) {
                     return Err(stays(target, self.timeout));
                 }
-                tracing::warn!(target = %target.path().display(), %health, "unmount by force");
-                if details.is_remote() {
-                    // Others don't know force. What comes of it is looked at next: it makes the filesystem give up
-                    // its requests, so that what waited for it has an error now, and lets go of it.
+                tracing::warn!(target = %target.path().display(), %health, "a mount whose server is gone is taken off");
+                // Force ends the filesystem, and not only this mount of it: what others were using by another, and what
+                // they wrote that is not sent yet, may come back with the server.
+                if !is_mounted_elsewhere(&details)? {
+                    // What comes of it is looked at next: it makes the filesystem give up its requests, so that what
+                    // waited for it has an error now, and lets go of it.
                     self.once(target, UnmountFlags::FORCE)?;
-                    match self.patiently(target)? {
+                    // There is nobody to write to.
+                    match self.finish_within(Duration::ZERO).patiently(target)? {
                         Attempt::Busy | Attempt::Silent => {}
                         // It went with the force or now.
                         Attempt::Done | Attempt::Nothing => return Ok(Attempt::Done),
@@ -206,17 +242,26 @@ impl Unmount {
         let name =
             in_flight::c_string(target.name().as_ref()).map_err(|error| target.error(UNMOUNT, error))?;
         let question = Question::Unmount(target.parent(UNMOUNT)?, &name, flags.bits().cast_signed());
-        match in_flight::ask(Subject::Unmount(mount), question, self.timeout) {
-            Ok((answer, _)) if answer.error == 0 => Ok(Attempt::Done),
-            Ok((answer, _)) => outcome(target, Err(Errno::from_raw_os_error(answer.error as i32))),
+        // A server that did not answer is waited for no longer by taking the mount out of sight.
+        let is_plain = flags == UnmountFlags::NOFOLLOW;
+        let ending = Ending {
+            limit: if is_plain { self.finishing } else { Duration::ZERO },
+            is_killed: self.detach != Detach::Never,
+        };
+        let is_off = || -> Result<bool> {
+            let top = target.state()?.mount_point();
+            Ok(top.is_none_or(|top| top.id != mount))
+        };
+        let place = (mount, target.place());
+        match in_flight::unmount(place, question, self.timeout, ending, || is_off().unwrap_or(false)) {
+            Ok(answer) if answer.error == 0 => Ok(Attempt::Done),
+            Ok(answer) => outcome(target, Err(Errno::from_raw_os_error(answer.error as i32))),
             Err(failed @ (Unanswered::Failed(_) | Unanswered::Crowded)) => {
                 Err(target.error(UNMOUNT, std::io::Error::from(failed)))
             }
+            // Off the tree at once; what is left to do waits for the server.
             Err(Unanswered::Late(_) | Unanswered::Stuck) => {
-                let top = target.state()?.mount_point();
-                // Off the tree at once; what is left to do waits for the server.
-                let is_gone = top.is_none_or(|top| top.id != mount);
-                Ok(if is_gone { Attempt::Lingering } else { Attempt::Silent })
+                Ok(if is_off()? { Attempt::Lingering } else { Attempt::Silent })
             }
         }
     }
@@ -288,11 +333,28 @@ fn is_locked(target: &Target) -> Result<bool> {
     Ok(refused == Err(Errno::INVAL) && is_there)
 }
 
+/// Whether its filesystem is mounted at another place, too.
+fn is_mounted_elsewhere(details: &Details) -> Result<bool> {
+    let table = mounts()?;
+    Ok(match table.iter().find(|entry| entry.id == details.id) {
+        Some(own) => !siblings(&table, own).is_empty(),
+        // It is not in sight of our root; the others may be.
+        None => table.iter().any(|entry| entry.device == details.device),
+    })
+}
+
 fn has_mounts_below(target: &Target) -> Result<bool> {
     match target.look(UNMOUNT) {
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
         seen => Ok(!mount_users::mounts_below(&seen?)?.is_empty()),
     }
+}
+
+fn unfinished(target: &Target) -> Error {
+    let reason = "nothing is mounted there any more, and its filesystem has still something to write or does not answer";
+    Error::new(ErrorKind::Unresponsive, UNMOUNT, reason)
+        .at(target.path())
+        .mend("ask again: it is done once that is over")
 }
 
 /// Why a mount is still there: because its filesystem keeps silent, or because of those who use it.

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use csi_mount::flow::block::{
-    Content, StagePlan, VolumeUsage, device_of, expand, publish, stage, unpublish, unstage, usage,
+    Content, StageCheck, StagePlan, VolumeUsage, device_of, expand, publish, stage, unpublish, unstage, usage,
 };
 use csi_mount::testing::{PeerNamespace, private_mount_namespace};
 use csi_mount::{
@@ -242,6 +242,12 @@ fn a_larger_device_is_used_when_staged_next() {
             stage(image.path(), &staging, &plan).unwrap();
             unstage(&staging, None).unwrap();
             image.grow_to(640);
+            if filesystem == Filesystem::Ext4 {
+                // Growing wants a check, whoever else wants none.
+                let no_time = plan.clone().check(StageCheck::Never, Duration::ZERO);
+                let error = stage(image.path(), &staging, &no_time).unwrap_err();
+                assert_eq!(error.kind(), ErrorKind::Unresponsive, "{error}");
+            }
             let staged = stage(image.path(), &staging, &plan).unwrap();
             let grown = Grown::Grown { from: 320 * MIB, to: 640 * MIB };
             assert_eq!(staged.grown, Some(grown), "{filesystem}");
@@ -277,6 +283,30 @@ fn a_staged_volume_expands_or_says_what_it_needs() {
             assert_eq!(expand(staging.path()).unwrap_err().kind(), ErrorKind::NotFound);
         });
     }
+}
+
+/// A second path to the disk, or the disk that came back by another name: mounted twice, its filesystem would be lost.
+#[test]
+fn an_xfs_is_not_mounted_twice_by_two_devices_of_its_disk() {
+    private_mount_namespace(|| {
+        let image = Image::new(320);
+        let (staging, second) = (target(&image, "s"), target(&image, "t"));
+        let plan = StagePlan::new(Filesystem::Xfs);
+        stage(image.path(), &staging, &plan).unwrap();
+        let again = [
+            LoopDevice::attach(image.file(), &LoopOptions::new()).unwrap(),
+            LoopDevice::attach(image.path(), &LoopOptions::new()).unwrap(),
+        ];
+        let asked = plan.clone().options(MountOptions::parse(["nouuid"]).unwrap());
+        for (device, plan) in again.iter().flat_map(|device| [(device, &plan), (device, &asked)]) {
+            let error = stage(device.path(), &second, plan).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Busy, "{error}");
+            assert!(error.to_string().contains(staging.path().to_str().unwrap()), "{error}");
+            assert!(!matches!(second.state().unwrap(), MountState::Mounted(_)));
+        }
+        again.into_iter().for_each(|device| device.detach().unwrap());
+        unstage(&staging, None).unwrap();
+    });
 }
 
 #[test]

@@ -6,10 +6,11 @@ use std::fs::{self, OpenOptions};
 use std::io::{Read as _, Write as _};
 use std::path::Path;
 
-use csi_mount::flow::block::{VolumeUsage, device_of, expand, publish_device, unpublish, usage};
+use csi_mount::flow::block::{VolumeUsage, device_of, expand, publish_device, unpublish, unstage, usage};
 use csi_mount::testing::private_mount_namespace;
 use csi_mount::{
     BlockDevice, DeviceAccess, ErrorKind, LoopDevice, LoopOptions, MountState, Outcome, Removed, Target,
+    Unmounted,
 };
 use devices::{Image, MIB};
 
@@ -77,6 +78,30 @@ fn a_read_only_target_refuses_writes_beside_a_writable_one() {
         unpublish(&read_only).unwrap();
         assert!(LoopDevice::find(image.path()).unwrap().is_empty());
         unpublish(&writable).unwrap();
+    });
+}
+
+/// What comes after unstage is the detaching of the device, whose number the next one gets.
+#[test]
+fn a_published_device_is_not_unstaged() {
+    private_mount_namespace(|| {
+        let (image, other) = (Image::new(8), Image::new(8));
+        let at = target(&image, "t");
+        let staging = target(&image, "staging");
+        let unstaged = |image: &Image| unstage(&staging, Some(image.path()));
+        for access in [DeviceAccess::ReadWrite, DeviceAccess::ReadOnly] {
+            publish_device(image.path(), &at, access).unwrap();
+            let error = unstaged(&image).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Busy, "{error}");
+            assert!(error.to_string().contains(at.path().to_str().unwrap()), "{error}");
+            assert_eq!(unstaged(&other).unwrap(), Unmounted::NotMounted, "it is another device");
+            // As if the process had died after the unmount.
+            csi_mount::unmount(&at).unwrap();
+            let is_over = !LoopDevice::find(image.path()).unwrap().is_empty();
+            assert_eq!(unstaged(&image).is_err(), is_over);
+            unpublish(&at).unwrap();
+            assert_eq!(unstaged(&image).unwrap(), Unmounted::NotMounted);
+        }
     });
 }
 

@@ -11,7 +11,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use csi_mount::flow::fuse::{FuseDaemon, is_lost, publish, stage, unpublish, unstage, unstage_within};
+use csi_mount::flow::fuse::{
+    FuseDaemon, is_lost, publish, served_at, stage, unpublish, unstage, unstage_within,
+};
 use csi_mount::testing::{Feature, without_features};
 use csi_mount::{
     ErrorKind, Mount, MountAttributes, MountHealth, MountOptions, Outcome, Removed, STATS_TIMEOUT, Target,
@@ -111,6 +113,35 @@ fn daemon(mode: &str, staging: &Target) -> FuseDaemon {
         .env(MODE, mode)
         .env(AT, staging.path())
         .ready_within(Duration::from_secs(30))
+}
+
+/// By what the daemon itself bears, so that it does not matter which process asks.
+#[test]
+fn what_is_served_is_known_and_nothing_else_is_taken_for_it() {
+    on_tmpfs(|place| {
+        let staging = Target::new(place.join("staging")).unwrap();
+        let asked = |serves: &str| stage(&staging, &daemon("serve", &staging).serves(serves));
+        assert_eq!(asked("volume-1 rw").unwrap(), Outcome::Mounted);
+        assert_eq!(asked("volume-1 rw").unwrap(), Outcome::AlreadyMounted);
+        assert_eq!(served_at(staging.path()).unwrap(), "volume-1 rw");
+        let error = asked("volume-2 rw").unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::AlreadyMounted, "{error}");
+        assert!(error.to_string().contains("volume-1 rw, and not volume-2 rw"), "{error}");
+        unstage(&staging).unwrap();
+
+        // Somebody else's: no daemon of this place serves it.
+        let foreign = fuse_support::answering_daemon(&staging, None);
+        let error = asked("volume-1 rw").unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::AlreadyMounted, "{error}");
+        let launched = daemon("serve", &staging).serves("volume-1 rw").launcher(["setsid"]);
+        assert_eq!(
+            stage(&staging, &launched).unwrap(),
+            Outcome::AlreadyMounted,
+            "its daemon may be out of sight"
+        );
+        csi_mount::unmount(&staging).unwrap();
+        foreign.join().unwrap();
+    });
 }
 
 /// The daemon's processes, by the mark that the flow gives them.

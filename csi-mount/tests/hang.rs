@@ -1,5 +1,6 @@
 //! A filesystem whose daemon does not answer costs bounded time, one helper process and no thread.
 
+mod devices;
 mod fuse_support;
 mod hang_table;
 mod measure;
@@ -14,9 +15,10 @@ use std::time::{Duration, Instant};
 use csi_mount::testing::{Feature, without_features};
 use csi_mount::{
     Bind, Detach, ErrorKind, Mount, MountHealth, MountOptions, MountState, Outcome, Root, Target, Unmount,
-    Unmounted, health, health_within, mount_state, stats_within, unmount,
+    Unmounted, health_within, mount_state, stats_within, unmount,
 };
-use fuse_support::{SilentDaemon, answer_init, bounded, fuse};
+use devices::Image;
+use fuse_support::{LateEnd, SilentDaemon, answer_init, bounded, fuse};
 use hang_table::calls::CALLS;
 use hang_table::fate::{Asked, Fate, do_as_asked};
 use measure::{measure, rounds};
@@ -66,11 +68,10 @@ fn each_call_returns_with_the_right_outcome() {
         assert_eq!(error.kind(), ErrorKind::Busy);
         assert!(error.to_string().contains("does not answer; have it detached"), "{error}");
         let unpublished = bounded(BOUND, || forced().at(&publish)).unwrap();
-        assert_eq!(unpublished, Unmounted::Unmounted { layers: 1 });
+        assert_eq!(unpublished, Unmounted::Detached, "it was all that a bind of what others use may be");
         assert_eq!(state(&publish), MountState::NotMounted);
-        // The force has ended the connection: it is dead now, and no longer silent.
-        let found = bounded(BOUND, || health(staging.path())).unwrap();
-        assert_eq!(found, MountHealth::Dead(nix::libc::ENOTCONN));
+        let found = bounded(BOUND, || health_within(staging.path(), MOMENT)).unwrap();
+        assert_eq!(found, MountHealth::Unresponsive, "what waits there has not been given up");
         let unstaged = bounded(BOUND, || forced().at(&staging)).unwrap();
         assert_eq!(unstaged, Unmounted::Unmounted { layers: 1 });
         assert!(daemon.taken() >= 2);
@@ -243,11 +244,14 @@ fn a_thousand_calls_leave_one_helper_process_and_no_thread() {
             slowest = slowest.max(start.elapsed());
         }
         let took = start.elapsed();
+        // One that has answered takes a while to end on a busy machine.
+        settle(1);
         let after = measure();
         println!("{calls} calls in {took:?}, the slowest {slowest:?}: before {before}; after {after}");
         assert!(slowest < BOUND);
         assert_eq!(after.children, 1, "one helper waits for the daemon");
         assert!((after.descriptors, after.threads) <= (before.descriptors, before.threads));
+        unmount(&publish).unwrap();
         assert_eq!(bounded(BOUND, || forced().at(&staging)).unwrap(), Unmounted::Unmounted { layers: 1 });
         println!("the daemon took {} requests", daemon.taken());
         settle(0);
@@ -313,6 +317,58 @@ fn many_forced_unmounts_at_once_take_turns() {
         let after = measure();
         println!("32 forced unmounts at once, at most {most} children: before {before}; after {after}");
         assert!(after.threads <= before.threads && after.descriptors <= before.descriptors);
+    });
+}
+
+/// What it has not written when it is unmounted is written then.
+#[test]
+fn an_unmount_is_done_when_the_filesystem_has_finished() {
+    let _alone = alone();
+    let image = Image::new(8);
+    sandbox(|sandbox| {
+        let target = target(sandbox, "target");
+        let late = LateEnd::mount(&target, image.path());
+        settle(0);
+        let unmount = Unmount::new().timeout(MOMENT).finish_within(2 * MOMENT);
+        // Asked by a thread that ends, as those of a pool do.
+        let first = std::thread::scope(|scope| scope.spawn(|| bounded(BOUND, || unmount.at(&target))).join());
+        for outcome in [first.unwrap(), unmount.at(&target), unmount.at(&target)] {
+            let error = outcome.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Unresponsive, "{error}");
+            assert!(error.to_string().contains("still something to write"), "{error}");
+        }
+        assert_eq!(target.state().unwrap(), MountState::NotMounted);
+        assert_eq!(measure::children(), 1, "the one that unmounts, and no other");
+        late.let_go();
+        assert_eq!(unmount.finish_within(BOUND).at(&target).unwrap(), Unmounted::NotMounted);
+        settle(0);
+
+        // One that may be detached is waited for as long, and no longer.
+        let late = LateEnd::mount(&target, image.path());
+        let start = Instant::now();
+        let forced = forced().timeout(MOMENT).finish_within(3 * MOMENT);
+        assert_eq!(bounded(BOUND, || forced.at(&target)).unwrap(), Unmounted::Detached);
+        assert!(start.elapsed() >= 3 * MOMENT, "{:?}", start.elapsed());
+        late.let_go();
+        settle(0);
+    });
+}
+
+/// As does who asks once more and may give it up.
+#[test]
+fn an_unmount_that_was_left_unfinished_is_given_up_when_asked() {
+    let _alone = alone();
+    let image = Image::new(8);
+    sandbox(|sandbox| {
+        let target = target(sandbox, "target");
+        let late = LateEnd::mount(&target, image.path());
+        let plain = Unmount::new().timeout(MOMENT).finish_within(MOMENT);
+        plain.at(&target).unwrap_err();
+        let forced = forced().finish_within(MOMENT);
+        assert_eq!(bounded(BOUND, || forced.at(&target)).unwrap(), Unmounted::Detached);
+        assert_eq!(bounded(BOUND, || plain.at(&target)).unwrap(), Unmounted::NotMounted, "it is given up");
+        late.let_go();
+        settle(0);
     });
 }
 

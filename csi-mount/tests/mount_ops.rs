@@ -226,6 +226,37 @@ fn a_dead_filesystem_is_known_and_unmounted() {
     });
 }
 
+/// A force would have ended it for the others, who wait for the server to come back.
+#[test]
+fn a_silent_mount_is_taken_from_one_and_stays_for_the_others() {
+    let model = Model::new();
+    let paths = ["/staging", "/one", "/other"].map(Path::new);
+    let [staging, one, other] = paths;
+    paths.iter().for_each(|path| model.make_dirs(path));
+    model.mount("nfs4", Path::new("server:/volume"), &MountOptions::new(), staging).unwrap();
+    for target in [one, other] {
+        model.bind(staging, RW, target).unwrap();
+    }
+    model.silence(staging);
+    model.hold(one);
+    assert_eq!(model.unmount(one, Detach::IfUnresponsive).unwrap(), Unmounted::Detached);
+    for path in [staging, other] {
+        assert_eq!(model.health(path).unwrap(), MountHealth::Unresponsive, "{}", path.display());
+    }
+}
+
+/// A slow disk is no proof of anything.
+#[test]
+fn a_silent_filesystem_of_a_block_device_is_not_detached_for_it() {
+    let model = Model::new();
+    let target = Path::new("/target");
+    model.make_dirs(target);
+    model.mount("btrfs", Path::new("/dev/sda"), &MountOptions::new(), target).unwrap();
+    model.silence(target);
+    model.hold(target);
+    assert_eq!(model.unmount(target, Detach::IfUnresponsive).unwrap_err().kind(), ErrorKind::Busy);
+}
+
 #[test]
 fn what_can_not_be_bound_is_refused() {
     on_both(|machine| {
@@ -351,7 +382,7 @@ fn the_model_fails_hangs_and_turns_read_only_on_demand() {
     assert_eq!(below.unwrap_err().kind(), ErrorKind::Unresponsive);
     model.hold("/base/target");
     assert_eq!(model.unmount(Path::new("/base/target"), Detach::Never).unwrap_err().kind(), ErrorKind::Busy);
-    let detached = model.unmount(Path::new("/base/target"), Detach::IfUnresponsive).unwrap();
+    let detached = model.unmount(Path::new("/base/target"), Detach::IfBusy).unwrap();
     assert_eq!(detached, Unmounted::Detached);
     unpublish(&model).unwrap();
 }

@@ -1,12 +1,12 @@
 //! A whole node plugin for volumes that are block devices: the driver says which device a volume is, and the rest
 //! is done here.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use async_trait::async_trait;
 use csi_mount::flow::block::{self, VolumeUsage};
-use csi_mount::{BlockDevice, DeviceAccess, ErrorKind, LoopDevice, MountAttributes, Target};
+use csi_mount::{BlockDevice, DeviceAccess, DeviceUse, ErrorKind, LoopDevice, MountAttributes, Target};
 
 use super::block_devices::{Attachment, BlockDevices};
 use super::condition::device_gone;
@@ -19,7 +19,7 @@ use super::{
     NodeStageVolumeRequest, NodeUnpublishVolumeRequest, NodeUnstageVolumeRequest, PublishedTargets,
     StageUnstageVolume, targets::MountTable,
 };
-use crate::{Error, Result, VolumeHealth, VolumeStats, blocking};
+use crate::{AbsolutePath, Error, Result, VolumeHealth, VolumeId, VolumeStats, blocking};
 
 /// A node plugin for block devices: stages, formats, mounts, grows, publishes, as a filesystem or raw.
 ///
@@ -56,13 +56,32 @@ impl<D: BlockDevices> BlockNode<D> {
     }
 }
 
+impl<D: BlockDevices> BlockNode<D> {
+    /// Detaches the device of a stage that failed, unless it left somebody who uses it: a mount that could not be undone, a
+    /// program that can't be killed.
+    async fn take_back(
+        &self,
+        volume_id: &VolumeId,
+        (staging, device): (AbsolutePath, PathBuf),
+    ) -> Result<()> {
+        blocking(move || match block::unstage(&Target::new(&staging)?, Some(&device)) {
+            // What is staged there is another's, and stays.
+            Err(error) if error.kind() == ErrorKind::WrongDevice => {
+                match BlockDevice::open(&device)?.in_use()? {
+                    DeviceUse::Free => Ok(()),
+                    DeviceUse::InUse => Err(error.into()),
+                }
+            }
+            unstaged => Ok(unstaged.map(drop)?),
+        })
+        .await?;
+        self.0.detach(volume_id).await
+    }
+}
+
 #[async_trait]
 impl<D: BlockDevices> StageUnstageVolume for BlockNode<D> {
     async fn stage_volume(&self, request: NodeStageVolumeRequest) -> Result<()> {
-        let plan = match request.volume_capability.is_mount() {
-            true => Some(self.0.plan(&request.volume_capability)?),
-            false => None,
-        };
         let is_read_only = request.volume_capability.access_mode.is_read_only();
         let volume = Attachment {
             volume_id: request.volume_id,
@@ -70,11 +89,16 @@ impl<D: BlockDevices> StageUnstageVolume for BlockNode<D> {
             volume_context: request.volume_context,
             secrets: request.secrets,
         };
+        let plan = match request.volume_capability.is_mount() {
+            true => Some(self.0.plan(&volume, &request.volume_capability)?),
+            false => None,
+        };
         let encryption = Encryption::of(&*self.0, &volume)?;
         let volume_id = volume.volume_id.clone();
         let was_there = self.0.device(&volume_id).await?.is_some();
         let device = self.0.attach(&volume).await?;
         let staging = request.staging_target_path;
+        let place = (staging.clone(), device.clone());
         let staged = blocking(move || {
             let Some(plan) = plan else {
                 let access = if is_read_only { DeviceAccess::ReadOnly } else { DeviceAccess::ReadWrite };
@@ -88,7 +112,7 @@ impl<D: BlockDevices> StageUnstageVolume for BlockNode<D> {
         // After an error that is final the caller does not unstage: what this call attached, it takes away.
         if staged.is_err()
             && !was_there
-            && let Err(left) = self.0.detach(&volume_id).await
+            && let Err(left) = self.take_back(&volume_id, place).await
         {
             tracing::warn!("the device of a volume that could not be staged stays: {left}");
         }

@@ -86,16 +86,34 @@ pub trait BlockDevices: Send + Sync + 'static {
     }
 
     /// How a volume is formatted and mounted: the filesystem that the caller names, or ext4, with the caller's mount
-    /// options. For mkfs arguments and labels of the driver's own.
+    /// options. A driver that says more starts from [`stage_plan`], with what it knows of the volume: which disk it has to be,
+    /// a label, arguments of `mkfs`, limits of checks.
+    ///
+    /// ```
+    /// # use csi_core::{Attachment, Result, VolumeCapability, mount::ExpectedDevice, mount::flow::block::StagePlan};
+    /// fn plan(volume: &Attachment, capability: &VolumeCapability) -> Result<StagePlan> {
+    ///     let serial = volume.publish_context.require("serial")?;
+    ///     Ok(csi_core::stage_plan(capability)?.expect(ExpectedDevice::new().serial(serial)))
+    /// }
+    /// ```
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] for a filesystem or options that can't be had.
-    fn plan(&self, capability: &VolumeCapability) -> Result<StagePlan> {
-        let filesystem = filesystem(capability)?.unwrap_or(Filesystem::Ext4);
-        let options = mount_options(capability)?;
-        let read_only = capability.access_mode.is_read_only();
-        Ok(StagePlan::new(filesystem).options(if read_only { options.read_only() } else { options }))
+    fn plan(&self, _volume: &Attachment, capability: &VolumeCapability) -> Result<StagePlan> {
+        stage_plan(capability)
     }
+}
+
+/// What the caller asks for, as a plan: the filesystem that it names, or ext4, with its mount options, read-only if the access
+/// mode is.
+///
+/// # Errors
+/// [`Error::InvalidArgument`] for a filesystem or options that can't be had.
+pub fn stage_plan(capability: &VolumeCapability) -> Result<StagePlan> {
+    let filesystem = filesystem(capability)?.unwrap_or(Filesystem::Ext4);
+    let options = mount_options(capability)?;
+    let read_only = capability.access_mode.is_read_only();
+    Ok(StagePlan::new(filesystem).options(if read_only { options.read_only() } else { options }))
 }
 
 /// The filesystem that the caller names.

@@ -3,10 +3,11 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use csi_mount::flow::fuse::{self, FuseDaemon};
-use csi_mount::{ErrorKind, Outcome, Target};
+use csi_mount::{ErrorKind, Target, UNMOUNT_TIME_LIMIT};
 
 use super::shared::at;
 use super::{
@@ -15,7 +16,7 @@ use super::{
     NodeUnpublishVolumeRequest, NodeUnstageVolumeRequest, PublishedTargets, StageUnstageVolume, mount_group,
     targets::MountTable, whose::Whose,
 };
-use crate::{Error, MountFlags, Result, VolumeCapability, VolumeHealth, VolumeStats, blocking};
+use crate::{Error, MountFlags, Result, VolumeCapability, VolumeHealth, VolumeId, VolumeStats, blocking};
 
 /// What only the driver knows of its FUSE filesystems. [`FuseNode`] makes a node plugin of it.
 #[async_trait]
@@ -46,13 +47,21 @@ pub trait FuseFilesystems: Send + Sync + 'static {
     async fn ready(&self, _volume: &Attachment, _mountpoint: &Path) -> Result<()> {
         Ok(())
     }
+
+    /// How long a daemon may take to end when its volume is unstaged: 20 seconds ([`UNMOUNT_TIME_LIMIT`]), unless the driver
+    /// knows better. One that does not end in this time is killed, and what it has not sent is lost, so give one that writes
+    /// late the time that its cache may need. A caller that loses patience and asks again joins the call that waits.
+    fn ending(&self) -> Duration {
+        UNMOUNT_TIME_LIMIT
+    }
 }
 
 /// A node plugin for FUSE filesystems: starts a daemon for each volume, outside of this process's lifetime, binds its
 /// mount for each workload, replaces a daemon that is lost, and sees it end. See [`csi_mount::flow::fuse`].
 ///
-/// A path where this process has put one volume is refused to another: ALREADY_EXISTS to stage it there, FAILED_PRECONDITION
-/// to publish it from there, NOT_FOUND to ask how it is.
+/// A path where one volume is is refused to another: ALREADY_EXISTS to stage it there, FAILED_PRECONDITION to publish it from
+/// there. A later process knows it by its daemon ([`FuseDaemon::serves`] is the volume's id, with a sum over the flags), and
+/// also refuses to stage it with other flags. Who asks how another volume is gets NOT_FOUND from the process that put it there.
 ///
 /// ```
 /// use csi_core::mount::flow::fuse::FuseDaemon;
@@ -103,20 +112,31 @@ impl<F: FuseFilesystems> FuseNode<F> {
     async fn stage(&self, volume: &Attachment, capability: &VolumeCapability, staging: &Path) -> Result<()> {
         let Some(flags) = flags(capability) else { return Err(no_device()) };
         let daemon = self.filesystems.daemon(volume, flags, staging).await?;
+        let daemon = daemon.serves(mark(&volume.volume_id, flags.iter().collect()));
         let (path, id, whose) = (staging.to_owned(), volume.volume_id.clone(), Arc::clone(&self.whose));
         blocking(move || {
             let outcome = fuse::stage(&Target::new(&path)?, &daemon)?;
-            if outcome == Outcome::AlreadyMounted && whose.is_anothers(&path, &id) {
-                let place = path.display();
-                return Err(Error::Incompatible(format!("another volume than {id} is staged at {place}")));
-            }
-            whose.note(&path, &id);
+            whose.note_staged(&path, &id, outcome)?;
             tracing::info!(?daemon, ?outcome, "staged");
             Ok(())
         })
         .await?;
         self.filesystems.ready(volume, staging).await
     }
+}
+
+/// By what the daemon of a volume is known to a later process: its id, and a sum over the flags that tells other flags from
+/// these, and is too short to find a password by.
+fn mark(id: &VolumeId, mut flags: Vec<&str>) -> String {
+    flags.sort_unstable();
+    let bytes = flags.iter().flat_map(|flag| flag.bytes().chain([0]));
+    let sum = bytes.fold(0x811c_9dc5_u32, |sum, byte| (sum ^ u32::from(byte)).wrapping_mul(0x0100_0193));
+    format!("{id} {:04x}", sum >> 16)
+}
+
+/// Whether a mark is one of this volume.
+fn is_of(mark: &str, id: &VolumeId) -> bool {
+    mark.rsplit_once(' ').is_some_and(|(marked, _)| marked == id.as_str())
 }
 
 fn flags(capability: &VolumeCapability) -> Option<&MountFlags> {
@@ -144,9 +164,9 @@ impl<F: FuseFilesystems> StageUnstageVolume for FuseNode<F> {
     }
 
     async fn unstage_volume(&self, request: NodeUnstageVolumeRequest) -> Result<()> {
-        let whose = Arc::clone(&self.whose);
+        let (whose, ending) = (Arc::clone(&self.whose), self.filesystems.ending());
         blocking(move || {
-            at(&request.staging_target_path, |staging| fuse::unstage(staging).map(drop))?;
+            at(&request.staging_target_path, |staging| fuse::unstage_within(staging, ending).map(drop))?;
             whose.forget(&request.staging_target_path);
             Ok(())
         })
@@ -171,8 +191,21 @@ impl<F: FuseFilesystems> Node for FuseNode<F> {
             return Err(Error::invalid("staging_target_path", "is required: this driver stages its volumes"));
         };
         self.whose.refuse_to_publish(&staging, &request.volume_id)?;
-        let (id, path) = (request.volume_id.clone(), staging.clone());
-        if blocking(move || Ok(fuse::is_lost(&path)?)).await? {
+        let (id, path, is_known) =
+            (request.volume_id.clone(), staging.clone(), self.whose.is_known(&staging));
+        let is_lost = blocking(move || {
+            // Staged by an earlier process.
+            let served = (!is_known).then(|| fuse::served_at(&path)).flatten();
+            if served.is_some_and(|mark| !is_of(&mark.to_string_lossy(), &id)) {
+                let place = path.display();
+                return Err(Error::NotStaged(format!(
+                    "what is staged at {place} is another volume than {id}"
+                )));
+            }
+            Ok(fuse::is_lost(&path)?)
+        });
+        let id = request.volume_id.clone();
+        if is_lost.await? {
             let volume = Attachment {
                 volume_id: request.volume_id,
                 publish_context: request.publish_context,
@@ -226,5 +259,22 @@ impl<F: FuseFilesystems> NodeGetVolumeHealth for FuseNode<F> {
         let paths = [&request.volume_publish_path, &request.staging_target_path];
         self.whose.refuse_to_tell(paths.into_iter().flatten(), &request.volume_id)?;
         request.mount_health().await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mark_tells_volumes_and_flags_apart_in_every_version() {
+        let mark = |id: &str, flags: &[&str]| mark(&VolumeId::new(id).unwrap(), flags.to_vec());
+        assert_eq!(mark("v", &["a", "b"]), mark("v", &["b", "a"]));
+        for other in [mark("w", &["a", "b"]), mark("v", &["a"]), mark("v", &[]), mark("v", &["ab"])] {
+            assert_ne!(mark("v", &["a", "b"]), other);
+        }
+        assert_eq!(mark("a volume", &["password=hunter2"]), "a volume 30dc");
+        assert!(is_of("a volume 12ab", &VolumeId::new("a volume").unwrap()));
+        assert!(!is_of("a volume 12ab", &VolumeId::new("a").unwrap()));
     }
 }

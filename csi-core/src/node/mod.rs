@@ -45,7 +45,7 @@ mod whose;
 #[cfg(all(feature = "mount", target_os = "linux"))]
 pub use block::BlockNode;
 #[cfg(all(feature = "mount", target_os = "linux"))]
-pub use block_devices::{Attachment, BlockDevices};
+pub use block_devices::{Attachment, BlockDevices, stage_plan};
 #[cfg(all(feature = "mount", target_os = "linux"))]
 pub use directory::{Directories, DirectoryNode};
 #[cfg(all(feature = "mount", target_os = "linux"))]

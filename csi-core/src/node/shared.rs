@@ -1,10 +1,11 @@
 //! A whole node plugin for filesystems of a server: the driver says what to mount and how, and the rest is done here.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use csi_mount::flow::shared::{self, SharedSource};
-use csi_mount::{ErrorKind, MountAttributes, Target};
+use csi_mount::{ErrorKind, MountAttributes, Target, UNMOUNT_TIME_LIMIT};
 
 use super::kernel::mount_options;
 use super::{
@@ -35,13 +36,20 @@ pub trait SharedFilesystems: Send + Sync + 'static {
     /// # Errors
     /// [`Error::VolumeNotFound`] (NOT_FOUND); [`Error::Unavailable`] while the server can't be found.
     async fn source(&self, volume: &Attachment) -> Result<SharedSource>;
+
+    /// How long a server may take, once a volume is unmounted, for what was written to it and not sent: 20 seconds
+    /// ([`UNMOUNT_TIME_LIMIT`]), unless the driver knows better. What it does not take in this time is lost; for nobody can
+    /// tell one that is slow from one that is gone. A caller that loses patience and asks again joins the call that waits.
+    fn ending(&self) -> Duration {
+        UNMOUNT_TIME_LIMIT
+    }
 }
 
 /// A node plugin for shared filesystems: mounts them once for the node and binds them for each workload, or mounts them
 /// for each, and lets go of them whatever their server does. See [`csi_mount::flow::shared`].
 ///
-/// A path where this process has put one volume is refused to another: FAILED_PRECONDITION to publish it from there, NOT_FOUND to
-/// ask how it is.
+/// A path where this process has put one volume is refused to another: ALREADY_EXISTS to stage it there, FAILED_PRECONDITION
+/// to publish it from there, NOT_FOUND to ask how it is.
 ///
 /// ```
 /// use csi_core::mount::{MountOptions, flow::shared::SharedSource};
@@ -138,7 +146,7 @@ impl<S: SharedFilesystems> StageUnstageVolume for SharedNode<S> {
         let (staging, id, whose) = (request.staging_target_path, volume.volume_id, self.whose.clone());
         blocking(move || {
             let outcome = shared::stage(&Target::new(&staging)?, &source)?;
-            whose.note(&staging, &id);
+            whose.note_staged(&staging, &id, outcome)?;
             tracing::info!(?source, ?outcome, "staged");
             Ok(())
         })
@@ -146,9 +154,9 @@ impl<S: SharedFilesystems> StageUnstageVolume for SharedNode<S> {
     }
 
     async fn unstage_volume(&self, request: NodeUnstageVolumeRequest) -> Result<()> {
-        let whose = self.whose.clone();
+        let (whose, ending) = (self.whose.clone(), self.filesystems.ending());
         blocking(move || {
-            at(&request.staging_target_path, |staging| shared::unstage(staging).map(drop))?;
+            at(&request.staging_target_path, |staging| shared::unstage_within(staging, ending).map(drop))?;
             whose.forget(&request.staging_target_path);
             Ok(())
         })
@@ -212,9 +220,9 @@ impl<S: SharedFilesystems> Node for SharedNode<S> {
     }
 
     async fn unpublish_volume(&self, request: NodeUnpublishVolumeRequest) -> Result<()> {
-        let whose = self.whose.clone();
+        let (whose, ending) = (self.whose.clone(), self.filesystems.ending());
         blocking(move || {
-            at(&request.target_path, |target| shared::unpublish(target).map(drop))?;
+            at(&request.target_path, |target| shared::unpublish_within(target, ending).map(drop))?;
             whose.forget(&request.target_path);
             Ok(())
         })

@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use csi_mount::Outcome;
+
 use crate::{Error, Result, VolumeId};
 
 /// What is noted is only ever a reason to refuse: after a restart nothing is, and every path may be the volume's that is asked
@@ -16,6 +18,21 @@ impl Whose {
     /// This volume is there.
     pub(super) fn note(&self, path: &Path, id: &VolumeId) {
         self.noted().insert(path.to_owned(), id.clone());
+    }
+
+    /// For a stage: this volume is there, unless what was found there is noted as another one's (ALREADY_EXISTS).
+    pub(super) fn note_staged(&self, staging: &Path, id: &VolumeId, outcome: Outcome) -> Result<()> {
+        if outcome == Outcome::AlreadyMounted && self.is_anothers(staging, id) {
+            let place = staging.display();
+            return Err(Error::Incompatible(format!("another volume than {id} is staged at {place}")));
+        }
+        self.note(staging, id);
+        Ok(())
+    }
+
+    /// Whether any volume was put there.
+    pub(super) fn is_known(&self, path: &Path) -> bool {
+        self.noted().contains_key(path)
     }
 
     /// Nothing is there any more.

@@ -98,6 +98,27 @@ impl LoopDevice {
         Ok(marked.map(found).collect())
     }
 
+    /// Whether these are two loop devices over the same part of one file or device, or one over the other.
+    pub(crate) fn are_of_one_backing(one: DeviceNumber, other: DeviceNumber) -> Result<bool> {
+        let attached = node::attached(|_, _| true)?;
+        let info = |number| attached.iter().find(|(node, _)| node.number == number).map(|(_, info)| info);
+        let is_over =
+            |info: &LoopInfo, number: DeviceNumber| (info.rdevice, info.offset) == (number.dev_t(), 0);
+        Ok(match (info(one), info(other)) {
+            (Some(a), Some(b)) => {
+                // Two nodes of one block device are one backing.
+                let backing = |info: &LoopInfo| match info.rdevice {
+                    0 => (info.device, info.inode, info.offset),
+                    device => (0, device, info.offset),
+                };
+                backing(a) == backing(b) || is_over(a, other) || is_over(b, one)
+            }
+            (Some(info), None) => is_over(info, other),
+            (None, Some(info)) => is_over(info, one),
+            (None, None) => false,
+        })
+    }
+
     /// The device's node.
     pub fn path(&self) -> &Path {
         &self.path

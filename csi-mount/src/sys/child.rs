@@ -79,7 +79,7 @@ pub(crate) struct Child {
     socket: OwnedFd,
 }
 
-/// A killed child that does not go, because the kernel waits for a filesystem in its name.
+/// A child that nobody waits for any more, killed or not: the kernel waits for a filesystem in its name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Stuck(Pid);
 
@@ -93,6 +93,28 @@ impl Stuck {
     pub(crate) fn is_gone(self) -> bool {
         // ECHILD: the program reaps all its children itself.
         !matches!(waitpid(self.0, Some(WaitPidFlag::WNOHANG)), Ok(WaitStatus::StillAlive) | Err(Errno::EINTR))
+    }
+
+    /// Its number, which nobody else has before it is found gone.
+    pub(crate) fn number(self) -> i32 {
+        self.0.as_raw()
+    }
+
+    /// Kills it, and waits a little for it to go.
+    pub(crate) fn end(self) -> Result<(), Self> {
+        // Gone already if it has answered.
+        let _ = kill(self.0, Signal::SIGKILL);
+        let deadline = Instant::now() + REAPING;
+        let mut pause = Duration::from_micros(20);
+        while !self.is_gone() {
+            if Instant::now() > deadline {
+                tracing::warn!(child = %self.0, "a killed child is stuck in the kernel");
+                return Err(self);
+            }
+            std::thread::sleep(pause);
+            pause = (pause * 2).min(Duration::from_millis(5));
+        }
+        Ok(())
     }
 }
 
@@ -169,22 +191,14 @@ impl Child {
         Ok((answer, fd))
     }
 
+    /// Lets the child go on, without anybody who waits for its answer.
+    pub(crate) fn leave(self) -> Stuck {
+        Stuck(self.pid)
+    }
+
     /// Kills the child, and waits a little for it to go.
     pub(crate) fn end(self) -> Result<(), Stuck> {
-        // Gone already if it has answered.
-        let _ = kill(self.pid, Signal::SIGKILL);
-        let stuck = Stuck(self.pid);
-        let deadline = Instant::now() + REAPING;
-        let mut pause = Duration::from_micros(20);
-        while !stuck.is_gone() {
-            if Instant::now() > deadline {
-                tracing::warn!(child = %self.pid, "a killed child is stuck in the kernel");
-                return Err(stuck);
-            }
-            std::thread::sleep(pause);
-            pause = (pause * 2).min(Duration::from_millis(5));
-        }
-        Ok(())
+        Stuck(self.pid).end()
     }
 }
 
@@ -198,9 +212,13 @@ fn in_child(question: Question<'_>, socket: c_int, parent: libc::pid_t) -> ! {
         }
         Question::Mount(NewMount { way: Way::Path { .. }, named }) => (None, named),
     };
+    // What an unmount leaves to be written is not cut off when the thread that asked for it ends.
+    let is_bound = !matches!(question, Question::Unmount(..));
     // SAFETY: plain integers. The parent's descriptors must not live on in a child that may be stuck.
     unsafe {
-        libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+        if is_bound {
+            libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+        }
         // The parent may have died before the signal was asked for.
         if libc::getppid() != parent {
             libc::_exit(1);

@@ -10,7 +10,8 @@ use nix::libc;
 use super::table::{Condition, Mounted, Place, Table, device};
 use crate::{
     Created, Detach, Error, ErrorKind, MountAttributes, MountEntry, MountHealth, MountId, MountOps,
-    MountOptions, MountPoint, MountState, Outcome, Removed, Result, Stats, Unmounted, Usage, lookup, mount,
+    MountOptions, MountPoint, MountState, Outcome, Removed, Result, Stats, Unmounted, Usage, details, lookup,
+    mount,
 };
 
 /// Types of filesystems that the model has.
@@ -209,7 +210,8 @@ impl World {
         let below = self.table.below(mount.id).map(|below| below.mount_point.clone());
         let is_held = copies.iter().any(|id| self.table.held.contains(id));
         let is_busy = below.is_some() || is_held;
-        let is_lost = matches!(self.condition(mount), Condition::Silent | Condition::Dead);
+        let is_remote = details::is_remote(&self.table.filesystems[mount.filesystem].fs_type);
+        let is_lost = is_remote && matches!(self.condition(mount), Condition::Silent | Condition::Dead);
         let may_detach = match detach {
             Detach::Never => false,
             Detach::IfUnresponsive => is_lost,
@@ -220,6 +222,10 @@ impl World {
                 format!("{} is mounted below it", below.display())
             });
             return Err(Error::new(ErrorKind::Busy, "unmount", reason).at(path));
+        }
+        let is_forced = is_busy && is_lost && detach == Detach::IfUnresponsive;
+        if is_forced && !self.table.is_mounted_elsewhere(mount, &copies) {
+            self.table.filesystems[mount.filesystem].condition = Condition::Dead;
         }
         let mut gone = copies;
         // With all that is mounted below.

@@ -192,6 +192,15 @@ impl Table {
         copies
     }
 
+    /// Whether its filesystem has another mount in the same namespace, apart from these copies.
+    pub(super) fn is_mounted_elsewhere(&self, mount: &Mounted, copies: &[u64]) -> bool {
+        let is_other = |other: &Mounted| {
+            (other.namespace, other.filesystem) == (mount.namespace, mount.filesystem)
+                && !copies.contains(&other.id)
+        };
+        self.mounts.iter().any(is_other)
+    }
+
     pub(super) fn below(&self, id: u64) -> Option<&Mounted> {
         self.mounts.iter().find(|mount| mount.parent == id)
     }

@@ -4,6 +4,7 @@
 use std::fs::File;
 use std::io::{Read, Write};
 use std::os::fd::AsRawFd;
+use std::path::Path;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -94,6 +95,47 @@ pub(crate) fn answering_daemon(target: &Target, fails_with: Option<i32>) -> Join
             drop(device.write_all(&answer));
         }
     })
+}
+
+/// A filesystem on a block device whose daemon is asked for the end, as a server is for the last writes, and gives it when it
+/// is told to.
+pub(crate) struct LateEnd {
+    let_go: std::sync::mpsc::Sender<()>,
+    thread: JoinHandle<()>,
+}
+
+impl LateEnd {
+    pub(crate) fn mount(target: &Target, device: &Path) -> Self {
+        /// FUSE_DESTROY
+        const DESTROY: u32 = 38;
+        let mut fuse =
+            File::options().read(true).write(true).open("/dev/fuse").expect("open /dev/fuse as root");
+        let options = MountOptions::parse(["rootmode=40000", "user_id=0", "group_id=0"]).unwrap();
+        let options = options.with_option("fd", &fuse.as_raw_fd().to_string()).unwrap();
+        Mount::new("fuseblk", device).options(&options).at(target).unwrap();
+        answer_init(&fuse);
+        let (let_go, told) = std::sync::mpsc::channel();
+        let thread = std::thread::spawn(move || {
+            let mut request = [0; 8192];
+            while fuse.read(&mut request).is_ok() {
+                let is_end = request[4..8] == DESTROY.to_ne_bytes();
+                if is_end {
+                    // An error: the test is over.
+                    let _ = told.recv();
+                }
+                let mut answer = 16_u32.to_ne_bytes().to_vec();
+                answer.extend((if is_end { 0 } else { -nix::libc::ENOSYS }).to_ne_bytes());
+                answer.extend(&request[8..16]);
+                drop(fuse.write_all(&answer));
+            }
+        });
+        Self { let_go, thread }
+    }
+
+    pub(crate) fn let_go(self) {
+        self.let_go.send(()).unwrap();
+        self.thread.join().unwrap();
+    }
 }
 
 /// Runs something that has to end in time.

@@ -20,7 +20,7 @@ pub enum StageCheck {
     WhenNeeded,
     /// Each time, which takes long on a large filesystem.
     Always,
-    /// Not at all.
+    /// Not at all, but for one that grows: `resize2fs` asks for it.
     Never,
 }
 
@@ -108,7 +108,7 @@ impl StagePlan {
     }
 
     /// Whether an ext4 is checked before it is mounted, and how long that may take: a [`Duration`], or [`CheckLimits`]
-    /// with the memory too.
+    /// with the memory too. The limits also hold for the check of one that grows.
     pub fn check(mut self, check: StageCheck, limits: impl Into<CheckLimits>) -> Self {
         (self.check, self.check_limits) = (check, limits.into());
         self

@@ -9,12 +9,16 @@ use crate::details::Details;
 use crate::flow::lost::require_staged;
 use crate::intent;
 use crate::kernel_features::unknown_to;
+use crate::same_disk::is_same_disk;
 use crate::{
     BlockDevice, CheckPolicy, DeviceNumber, Error, ErrorKind, Filesystem, Grown, KernelVersion, Mount,
-    MountState, Outcome, Probe, Result, Signature, Target, grow_mounted, grow_unmounted, unmount,
+    MountEntry, MountOptions, MountState, Outcome, Probe, Result, Signature, Target, diagnose, grow_mounted,
+    grow_unmounted_within, unmount,
 };
 
 const STAGE: &str = "stage";
+/// By which XFS mounts a clone beside its origin.
+const NO_UUID: &str = "nouuid";
 
 /// What staging found and did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,7 +49,8 @@ pub enum Content {
 /// only if it is [`Blank`](Probe::Blank), or holds no more than an interrupted format of ours
 /// ([`Interrupted`](Probe::Interrupted)), and mounted only if it holds the filesystem of the plan. An ext4 with errors is
 /// checked before ([`StagePlan::check`]). A filesystem smaller than its device grows: ext4 before it is mounted, XFS and
-/// btrfs after. The XFS clone of a mounted filesystem is mounted with `nouuid`. When it fails, what it mounted is
+/// btrfs after. The XFS clone of a mounted filesystem is mounted with `nouuid`, if its origin is seen to be mounted and is not on
+/// the same disk. When it fails, what it mounted is
 /// unmounted.
 ///
 /// Of a plan that is `encrypted` (feature `luks`) all this holds of the device inside. A blank device is encrypted first, and
@@ -60,6 +65,7 @@ pub enum Content {
 /// - [`NotBlank`](ErrorKind::NotBlank): the device holds something else, and the message says what and where.
 /// - [`Unreadable`](ErrorKind::Unreadable): it can't be read. In neither case was it written to.
 /// - [`AlreadyMounted`](ErrorKind::AlreadyMounted): another device is mounted there, or with other options.
+/// - [`Busy`](ErrorKind::Busy): the disk is mounted already, by another of its devices (XFS).
 /// - [`ReadOnly`](ErrorKind::ReadOnly): the device refuses writes and the plan wants them, or it is blank and the plan
 ///   allows none; or it is mounted there, and the kernel stopped writing to it after an error.
 /// - [`Unresponsive`](ErrorKind::Unresponsive): it is mounted there, and shut down after an error.
@@ -70,7 +76,7 @@ pub enum Content {
 ///   encrypted; [`WrongDevice`](ErrorKind::WrongDevice) if the mapping is over another device;
 ///   [`Busy`](ErrorKind::Busy) if it, or what had its number before, is published raw;
 ///   [`Unsupported`](ErrorKind::Unsupported) without a device mapper; and those of `Luks::format`.
-/// - Those of [`BlockDevice::open`], [`Format::run`](crate::Format::run), [`grow_unmounted`],
+/// - Those of [`BlockDevice::open`], [`Format::run`](crate::Format::run), [`grow_unmounted_within`],
 ///   [`grow_mounted`] and [`Mount::at`].
 pub fn stage(device: impl AsRef<Path>, staging: &Target, plan: &StagePlan) -> Result<Staged> {
     let device = plan.expected.wait_at(device, plan.wait)?;
@@ -190,7 +196,7 @@ fn grow_before(device: &BlockDevice, plan: &StagePlan, found: &Signature) -> Res
     if plan.filesystem != Filesystem::Ext4 || !plan.writes() || !found.can_grow_to(device.size()?) {
         return Ok(None);
     }
-    match grow_unmounted(device, plan.filesystem) {
+    match grow_unmounted_within(device, plan.filesystem, plan.check_limits) {
         Ok(grown) => Ok(Some(grown)),
         // Mounted elsewhere, it is not touched; it grows when that is over.
         Err(error) if error.kind() == ErrorKind::Busy => {
@@ -202,22 +208,41 @@ fn grow_before(device: &BlockDevice, plan: &StagePlan, found: &Signature) -> Res
 }
 
 fn mount(device: &BlockDevice, staging: &Target, plan: &StagePlan) -> Result<Outcome> {
-    let name = plan.filesystem.name();
-    let mounted = Mount::new(name, device.path()).options(&plan.options).at(staging);
-    match mounted {
+    let mount = |options: &MountOptions| {
+        Mount::new(plan.filesystem.name(), device.path()).options(options).at(staging)
+    };
+    let is_xfs = plan.filesystem == Filesystem::Xfs;
+    if is_xfs && plan.options.filesystem().iter().any(|option| option.key() == NO_UUID) {
+        twin_of(device, staging)?;
+    }
+    let mounted = match mount(&plan.options) {
         // `EINVAL` is all that XFS says of another mounted filesystem that has its UUID; a failed mount with `nouuid`
         // then says more.
         Err(error)
-            if plan.filesystem == Filesystem::Xfs && error.raw_os_error() == Some(nix::libc::EINVAL) =>
+            if is_xfs
+                && error.raw_os_error() == Some(nix::libc::EINVAL)
+                && twin_of(device, staging)?.is_some() =>
         {
-            let options = plan.options.clone().with_flag_option("nouuid")?;
-            Mount::new(name, device.path())
-                .options(&options)
-                .at(staging)
-                .map_err(|_| explain_features(error, device, plan.filesystem))
+            mount(&plan.options.clone().with_flag_option(NO_UUID)?).map_err(|_| error)
         }
-        other => other.map_err(|error| explain_features(error, device, plan.filesystem)),
+        other => other,
+    };
+    mounted.map_err(|error| explain_features(error, device, plan.filesystem))
+}
+
+/// The mounted XFS with the UUID of this one. XFS mounts no two that have one UUID, since they could be one filesystem, which
+/// would not survive it: only what is seen to be on another disk is a clone.
+fn twin_of(device: &BlockDevice, staging: &Target) -> Result<Option<MountEntry>> {
+    let Some(twin) = diagnose::xfs_twin(device.path(), device.number()) else { return Ok(None) };
+    if !is_same_disk(device.number(), twin.device)? {
+        return Ok(Some(twin));
     }
+    let (source, place) = (Path::new(&twin.source).display(), twin.mount_point.display());
+    let reason =
+        format!("{} is the disk that is mounted at {place} already, as {source}", device.path().display());
+    Err(Error::new(ErrorKind::Busy, STAGE, reason)
+        .at(staging.path())
+        .mend("unmount it there, or have the paths of the disk made one device (multipathd)"))
 }
 
 /// `mkfs` may be newer than the kernel, which says no more of it than that it does not mount.

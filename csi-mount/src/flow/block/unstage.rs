@@ -6,7 +6,11 @@ use super::encrypted::mapping_of;
 use super::{device_under, is_free_soon};
 use crate::details::Details;
 use crate::mapping::Mapping;
-use crate::{BlockDevice, Error, ErrorKind, MountState, Result, Target, Unmounted, mounts, unmount};
+use crate::published::published_at;
+use crate::{
+    BlockDevice, DeviceNumber, Error, ErrorKind, LoopDevice, MountState, Result, Target, Unmounted, mounts,
+    unmount,
+};
 
 const UNSTAGE: &str = "unstage";
 
@@ -22,7 +26,7 @@ const UNSTAGE: &str = "unstage";
 /// # Errors
 ///
 /// [`Busy`](ErrorKind::Busy) if the staged filesystem is in use, or still mounted elsewhere: the message lists where,
-/// or says that it is another mount namespace; or if the device inside an encrypted one is still published raw.
+/// or says that it is another mount namespace; or if the device, or the one inside an encrypted one, is still published raw.
 /// [`WrongDevice`](ErrorKind::WrongDevice) if another device than the
 /// given one is mounted there; it stays mounted.
 pub fn unstage(staging: &Target, device: Option<&Path>) -> Result<Unmounted> {
@@ -42,8 +46,8 @@ pub fn unstage(staging: &Target, device: Option<&Path>) -> Result<Unmounted> {
         let reason = format!("asked for {} ({}), {found} is there", known.path().display(), known.number());
         return Err(Error::new(ErrorKind::WrongDevice, UNSTAGE, reason).at(staging.path()));
     }
+    refuse_published([known.as_ref(), mounted.as_ref()], mapping.as_ref(), staging)?;
     if let Some(mapping) = &mapping {
-        refuse_published(mapping, staging)?;
         mapping.go_on()?;
     }
     let unmounted = unmount(staging)?;
@@ -61,11 +65,32 @@ pub fn unstage(staging: &Target, device: Option<&Path>) -> Result<Unmounted> {
     }
 }
 
-/// Closed, it would leave what is bound there to whatever device gets the number next.
-fn refuse_published(mapping: &Mapping, staging: &Target) -> Result<()> {
-    let Some(place) = mapping.published_at()? else { return Ok(()) };
-    let reason = format!("its device is still published at {}", place.display());
-    Err(Error::new(ErrorKind::Busy, UNSTAGE, reason).at(staging.path()).mend("unpublish it first"))
+/// A node of a device that is bound somewhere keeps nothing open, and neither keeps a read-only loop device over it others from
+/// opening it exclusively. Left there, they would be those of whatever volume gets the number next.
+fn refuse_published(
+    devices: [Option<&BlockDevice>; 2],
+    mapping: Option<&Mapping>,
+    staging: &Target,
+) -> Result<()> {
+    let busy = |reason| Error::new(ErrorKind::Busy, UNSTAGE, reason).at(staging.path());
+    let mut numbers: Vec<DeviceNumber> = mapping.map(Mapping::number).into_iter().collect();
+    let mut loops = Vec::new();
+    for device in devices.into_iter().flatten() {
+        loops.extend(LoopDevice::find(device.path())?);
+        numbers.push(device.number());
+    }
+    numbers.extend(loops.iter().map(LoopDevice::number));
+    if let Some(place) = published_at(&numbers)? {
+        let reason = format!("its device is still published at {}", place.display());
+        return Err(busy(reason).mend("unpublish it first"));
+    }
+    match loops.first() {
+        Some(over) => {
+            let reason = format!("the loop device {} is still over its device", over.path().display());
+            Err(busy(reason).mend("unpublish what it was made for once more, or detach it"))
+        }
+        None => Ok(()),
+    }
 }
 
 fn is_free(device: &BlockDevice) -> Result<bool> {

@@ -28,7 +28,8 @@ pub struct FuseDaemon {
     arguments: Vec<OsString>,
     environment: Vec<(OsString, OsString)>,
     secret: Option<Vec<u8>>,
-    launcher: Vec<OsString>,
+    pub(super) launcher: Vec<OsString>,
+    pub(super) serves: Option<OsString>,
     pub(super) ready_within: Duration,
 }
 
@@ -41,6 +42,7 @@ impl FuseDaemon {
             environment: Vec::new(),
             secret: None,
             launcher: Vec::new(),
+            serves: None,
             ready_within: READY,
         }
     }
@@ -76,6 +78,14 @@ impl FuseDaemon {
     /// stages again after a crash.
     pub fn launcher<I: IntoIterator<Item: Into<OsString>>>(mut self, command: I) -> Self {
         self.launcher = command.into_iter().map(Into::into).collect();
+        self
+    }
+
+    /// Known by these words for what it serves, and how: a volume's id, say, and the options it has. A stage that finds
+    /// the place served for other words refuses it, also in a later process. They are in the daemon's environment, and with a
+    /// [launcher](Self::launcher) among its arguments, so they are no place for a secret.
+    pub fn serves(mut self, what: impl Into<OsString>) -> Self {
+        self.serves = Some(what.into());
         self
     }
 
@@ -156,6 +166,7 @@ impl fmt::Debug for FuseDaemon {
             .field("arguments", &self.arguments)
             .field("environment", &keys)
             .field("launcher", &self.launcher)
+            .field("serves", &self.serves)
             .finish_non_exhaustive()
     }
 }
@@ -167,7 +178,7 @@ mod tests {
     #[test]
     fn a_secret_is_shown_nowhere() {
         let daemon = FuseDaemon::new("/no/such/daemon").arg("-f").env("TOKEN", "hunter2").secret("hunter2");
-        let start = Start::new(Path::new("/staging"));
+        let start = Start::new(Path::new("/staging"), None);
         let error = daemon.start(&start).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::MissingTool, "{error}");
         assert!(!format!("{daemon:?} {error:?}").contains("hunter2"));

@@ -10,8 +10,9 @@
 //!
 //! The daemon does not end with the process that started it: it has a process group of its own, and a launcher of the
 //! driver's choice ([`FuseDaemon::launcher`]) can put it out of the service's control group or container. A later
-//! process knows it by a mark in its environment, `CSI_MOUNT_FUSE_AT`, as long as it sees the process at all: a daemon in
-//! another process namespace is neither waited for nor killed.
+//! process knows it by a mark in its environment, `CSI_MOUNT_FUSE_AT`, and what it serves by another
+//! ([`FuseDaemon::serves`]), as long as it sees the process at all: a daemon in another process namespace is neither waited for
+//! nor killed.
 //!
 //! A mount whose daemon is gone (`ENOTCONN`) is found by [`stage`], taken off and mounted anew.
 //!
@@ -36,15 +37,17 @@ mod place_lock;
 mod processes;
 mod start;
 
-use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::ffi::OsString;
+use std::path::Path;
+use std::time::{Duration, Instant};
 
 use nix::libc;
 
 use super::{lost, shared};
+use crate::siblings::siblings;
 use crate::{
-    DeviceNumber, Error, ErrorKind, MountAttributes, MountEntry, MountHealth, Outcome, Removed, Result,
-    Target, Unmounted, health, mounts,
+    Error, ErrorKind, MountAttributes, MountHealth, Outcome, Removed, Result, Target, UNMOUNT_TIME_LIMIT,
+    Unmounted, health, mounts,
 };
 use place_lock::PlaceLock;
 use processes::Processes;
@@ -53,8 +56,8 @@ pub use daemon::FuseDaemon;
 pub use start::stage;
 
 const UNSTAGE: &str = "unstage";
-/// How long a daemon may take to end after its filesystem is unmounted: it may have data to send.
-const ENDING: Duration = Duration::from_secs(20);
+/// How long the start of a daemon is waited for that is just begun.
+const STARTING: Duration = Duration::from_secs(20);
 
 /// Whether the filesystem mounted at a path has lost its daemon.
 ///
@@ -73,6 +76,12 @@ fn is_lost_with(path: &Path, number: i32) -> bool {
         libc::ECONNREFUSED => Processes::of(path).living().is_empty(),
         _ => false,
     }
+}
+
+/// What the daemon that serves the filesystem at a path was said to serve ([`FuseDaemon::serves`]), by whatever process. None
+/// if that was not said, or the daemon is not seen from here.
+pub fn served_at(path: impl AsRef<Path>) -> Option<OsString> {
+    Processes::of(path.as_ref()).serve()
 }
 
 /// Binds the staged filesystem to the target directory; see [`shared::publish`], of which it has
@@ -100,20 +109,22 @@ pub fn unpublish(target: &Target) -> Result<Removed> {
 /// and does not come to it; nothing was done then.
 /// [`Unresponsive`](ErrorKind::Unresponsive) if the daemon can't even be killed.
 pub fn unstage(staging: &Target) -> Result<Unmounted> {
-    unstage_within(staging, ENDING)
+    unstage_within(staging, UNMOUNT_TIME_LIMIT)
 }
 
-/// As [`unstage`], with another time for the daemon to end by itself.
+/// As [`unstage`], with another time for the daemon to end by itself: for one that has data to send then, as a cache has. What
+/// it has not sent in this time is lost.
 ///
 /// # Errors
 /// As [`unstage`].
 pub fn unstage_within(staging: &Target, ending: Duration) -> Result<Unmounted> {
     // Taken and given back: afterwards every daemon of a stage that was killed is seen.
-    PlaceLock::take(UNSTAGE, staging, ENDING)?;
+    PlaceLock::take(UNSTAGE, staging, STARTING)?;
     refuse_published(staging)?;
-    let unmounted = shared::unstage(staging)?;
+    let deadline = Instant::now() + ending;
+    let unmounted = shared::unstage_within(staging, ending)?;
     let processes = Processes::of(staging.path());
-    if !processes.end_within(ending) {
+    if !processes.end_within(deadline.saturating_duration_since(Instant::now())) {
         tracing::warn!(at = %staging.path().display(), "a daemon that does not end is killed");
         processes.kill(staging.path())?;
     }
@@ -130,25 +141,13 @@ fn refuse_published(staging: &Target) -> Result<()> {
     let Some(staged) = table.iter().rev().find(|entry| entry.mount_point == staging.path()) else {
         return Ok(());
     };
-    // A copy by propagation covers the same directory by another path, and goes with the mount itself.
-    let own = place(&table, staged);
-    let elsewhere: Vec<String> = table
-        .iter()
-        .filter(|entry| entry.device == staged.device && place(&table, entry) != own)
-        .map(|entry| entry.mount_point.display().to_string())
-        .collect();
+    let elsewhere: Vec<String> =
+        siblings(&table, staged).iter().map(|entry| entry.mount_point.display().to_string()).collect();
     if elsewhere.is_empty() {
         return Ok(());
     }
     let reason = format!("its filesystem is still mounted at {}", elsewhere.join(", "));
     Err(Error::new(ErrorKind::Busy, UNSTAGE, reason).at(staging.path()).mend("unpublish it first"))
-}
-
-/// The directory that a mount covers, of which filesystem.
-fn place(table: &[MountEntry], entry: &MountEntry) -> Option<(DeviceNumber, PathBuf)> {
-    let below = table.iter().find(|other| other.id == entry.parent)?;
-    let path = entry.mount_point.strip_prefix(&below.mount_point).ok()?;
-    Some((below.device, below.root.join(path)))
 }
 
 /// Takes off a mount that has lost its daemon, if that is what is there; gives the health of what was found.

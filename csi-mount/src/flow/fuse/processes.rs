@@ -1,8 +1,9 @@
 //! The processes of a daemon, known again by what their environment says, whoever started them and when.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
+use std::io::ErrorKind as ErrorOfIo;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::thread::sleep;
@@ -19,6 +20,8 @@ use crate::{Error, ErrorKind, Result};
 const PLACE: &str = "CSI_MOUNT_FUSE_AT";
 /// The variable that tells one start of it from others for the same place.
 const START: &str = "CSI_MOUNT_FUSE_START";
+/// The variable that says what it serves, in the words of who had it started.
+const SERVES: &str = "CSI_MOUNT_FUSE_SERVES";
 /// How long a killed process may take to go.
 const KILLING: Duration = Duration::from_secs(5);
 
@@ -32,10 +35,11 @@ pub(super) struct Start {
 }
 
 impl Start {
-    pub(super) fn new(place: &Path) -> Self {
+    pub(super) fn new(place: &Path, serves: Option<&OsStr>) -> Self {
         let token = RandomState::new().build_hasher().finish();
         let mut processes = Processes::of(place);
         processes.marks.push((START, format!("{token:016x}").into()));
+        processes.marks.extend(serves.map(|serves| (SERVES, serves.to_owned())));
         Self { place: place.to_owned(), processes }
     }
 
@@ -75,11 +79,16 @@ impl Processes {
 
     fn is_marked(&self, pid: i32, deadline: Instant) -> bool {
         let environment = environment(pid, deadline);
-        let variables = environment.split(|byte| *byte == 0);
-        let value = |key: &str| {
-            variables.clone().find_map(|variable| variable.strip_prefix(key.as_bytes())?.strip_prefix(b"="))
+        self.marks.iter().all(|(key, wanted)| value(&environment, key) == Some(wanted.as_bytes()))
+    }
+
+    /// What those that live were said to serve; none if that was not said, or none is seen.
+    pub(super) fn serve(&self) -> Option<OsString> {
+        let said = |pid: i32| {
+            let environment = environment(pid, Instant::now());
+            value(&environment, SERVES).map(|serves| OsStr::from_bytes(serves).to_owned())
         };
-        self.marks.iter().all(|(key, wanted)| value(key) == Some(wanted.as_bytes()))
+        self.living().into_iter().find_map(said)
     }
 
     /// Waits for all to end.
@@ -127,6 +136,29 @@ impl Processes {
     }
 }
 
+/// Whether a daemon could be there whose marks are not seen: of a process that has become another user's only the privileged
+/// see the environment. What is not seen of our own user's has more privileges than we have, and was not started by us.
+pub(super) fn may_hide() -> bool {
+    let Ok(all) = fs::read_dir("/proc") else { return true };
+    let mut numbers = all.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<i32>().ok());
+    let own = rustix::process::geteuid().as_raw().to_string();
+    let is_anothers = |pid: i32| {
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+        let users = status.lines().find_map(|line| line.strip_prefix("Uid:")).unwrap_or_default();
+        users.split_whitespace().any(|user| user != own)
+    };
+    let is_denied = |pid: i32| {
+        let read = fs::read(format!("/proc/{pid}/environ"));
+        read.is_err_and(|error| error.kind() == ErrorOfIo::PermissionDenied)
+    };
+    numbers.any(|pid| is_denied(pid) && is_anothers(pid))
+}
+
+fn value<'e>(environment: &'e [u8], key: &str) -> Option<&'e [u8]> {
+    let mut variables = environment.split(|byte| *byte == 0);
+    variables.find_map(|variable| variable.strip_prefix(key.as_bytes())?.strip_prefix(b"="))
+}
+
 /// The environment of a process. One that is in the middle of an `exec` has none, but is going to.
 fn environment(pid: i32, deadline: Instant) -> Vec<u8> {
     let read = || fs::read(format!("/proc/{pid}/environ"));
@@ -165,7 +197,7 @@ mod tests {
     #[test]
     fn a_process_is_known_from_the_moment_in_which_it_was_started() {
         for round in 0..300 {
-            let start = Start::new(Path::new("/no/such/place"));
+            let start = Start::new(Path::new("/no/such/place"), None);
             let marks = start.processes().marks().iter().cloned();
             let mut child = Command::new("sleep").arg("60").envs(marks).spawn().unwrap();
             let is_known = start.processes().is_marked(child.id().cast_signed(), Instant::now() + EXECUTING);
@@ -178,11 +210,13 @@ mod tests {
     #[test]
     fn of_two_starts_each_knows_its_own() {
         let place = Path::new("/no/such/place/either");
-        let (one, other) = (Start::new(place), Start::new(place));
+        let (one, other) =
+            (Start::new(place, Some(OsStr::new("a"))), Start::new(place, Some(OsStr::new("b"))));
         let mut child =
             Command::new("sleep").arg("60").envs(one.processes().marks().iter().cloned()).spawn().unwrap();
         let pid = child.id().cast_signed();
         let known = [&Processes::of(place), one.processes(), other.processes()].map(Processes::living);
+        assert_eq!(Processes::of(place).serve(), Some("a".into()));
         child.kill().unwrap();
         child.wait().unwrap();
         assert_eq!(known, [vec![pid], vec![pid], vec![]]);

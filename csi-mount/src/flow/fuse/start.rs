@@ -9,7 +9,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use super::place_lock::PlaceLock;
-use super::processes::{Processes, Start};
+use super::processes::{self, Processes, Start};
 use super::{FuseDaemon, take_off_lost};
 use crate::{
     Created, Detach, Error, ErrorKind, MountHealth, MountState, Outcome, Result, Target, Unmount, health,
@@ -22,13 +22,16 @@ const LOOK: Duration = Duration::from_secs(5);
 
 /// Has the daemon mount at the staging directory, which is made if it is not there, and waits until the mount answers.
 ///
-/// A FUSE filesystem that is there and answers counts as done. One that has lost its daemon is taken off first, and a
+/// A FUSE filesystem that is there and answers counts as done, if a daemon serves it that was started for this place and, where
+/// both say so, for the same ([`FuseDaemon::serves`]). Of one that a launcher may have put where it is not seen that is not
+/// known. One that has lost its daemon is taken off first, and a
 /// daemon for this place that has no mount, left by a stage that was killed, is ended. When it fails, the daemon is killed
 /// and nothing stays mounted.
 ///
 /// # Errors
 ///
-/// - [`AlreadyMounted`](ErrorKind::AlreadyMounted): something else than a FUSE filesystem is mounted there.
+/// - [`AlreadyMounted`](ErrorKind::AlreadyMounted): something else than a FUSE filesystem is mounted there, or one that serves
+///   something else.
 /// - [`Unresponsive`](ErrorKind::Unresponsive): the mount is not there in time or does not answer, or is there from before
 ///   and does not.
 /// - [`ToolFailed`](ErrorKind::ToolFailed): the daemon ended; what it says is in our log.
@@ -39,10 +42,10 @@ pub fn stage(staging: &Target, daemon: &FuseDaemon) -> Result<Outcome> {
     let _turn = Turn::at(staging, daemon.ready_within)?;
     let lock = PlaceLock::take(STAGE, staging, daemon.ready_within)?;
     let created = staging.create_dir()?;
-    if is_staged(staging)? {
+    if is_staged(staging, daemon)? {
         return Ok(Outcome::AlreadyMounted);
     }
-    let start = Start::new(staging.path());
+    let start = Start::new(staging.path(), daemon.serves.as_deref());
     let begun = begin(staging, daemon, &start);
     drop(lock);
     begun
@@ -51,7 +54,7 @@ pub fn stage(staging: &Target, daemon: &FuseDaemon) -> Result<Outcome> {
 }
 
 /// Takes off what has lost its daemon. What else is there has to be a FUSE filesystem that answers.
-fn is_staged(staging: &Target) -> Result<bool> {
+fn is_staged(staging: &Target, daemon: &FuseDaemon) -> Result<bool> {
     let found = take_off_lost(staging)?;
     if !matches!(staging.state()?, MountState::Mounted(_)) {
         return Ok(false);
@@ -63,10 +66,30 @@ fn is_staged(staging: &Target) -> Result<bool> {
         known => known,
     };
     match health {
-        MountHealth::Healthy | MountHealth::ReadOnly => Ok(true),
+        MountHealth::Healthy | MountHealth::ReadOnly => accept_daemon(staging, daemon).map(|()| true),
         unwell => Err(Error::new(ErrorKind::Unresponsive, STAGE, unwell.to_string())
             .at(staging.path())
             .mend("unstage it")),
+    }
+}
+
+/// That a FUSE filesystem is there and answers does not make it the one that is asked for.
+fn accept_daemon(staging: &Target, daemon: &FuseDaemon) -> Result<()> {
+    let refuse = |reason: String| {
+        let error = Error::new(ErrorKind::AlreadyMounted, STAGE, reason).at(staging.path());
+        Err(error.mend("unstage it first"))
+    };
+    let processes = Processes::of(staging.path());
+    match (processes.serve(), &daemon.serves) {
+        (Some(found), Some(asked)) if found != *asked => {
+            refuse(format!("what is served there is {}, and not {}", found.display(), asked.display()))
+        }
+        (None, _)
+            if daemon.launcher.is_empty() && processes.living().is_empty() && !processes::may_hide() =>
+        {
+            refuse("there is a FUSE filesystem of somebody else".to_owned())
+        }
+        _ => Ok(()),
     }
 }
 

@@ -9,7 +9,8 @@
 //! | unstage | [`unstage`] | |
 //!
 //! No step waits for a server without end, and none leaves a mount that can't be taken away: what does not answer is
-//! unmounted by force, and taken out of sight if that does not help.
+//! unmounted by force if it is the last mount of its filesystem, and taken out of sight if that does not help. While others
+//! on the node have it mounted, one mount goes and theirs stay as they are.
 //!
 //! The kernel mounts, and no helper program: a password is an option that goes to the kernel alone. What a helper would
 //! have found out is found out for NFS ([`SharedSource::nfs`]), and for the others it is for the driver to say: SMB needs
@@ -40,6 +41,7 @@ mod nfs;
 mod source;
 
 use std::path::Path;
+use std::time::Duration;
 
 use super::lost::{require_staged, take_off_lost};
 use crate::attach::{self, Prepared};
@@ -47,7 +49,7 @@ use crate::health;
 use crate::mount::MOUNT;
 use crate::{
     Bind, Created, Detach, Mount, MountAttributes, MountHealth, Outcome, Removed, Result, Root, Target,
-    Unmount, Unmounted,
+    UNMOUNT_TIME_LIMIT, Unmount, Unmounted,
 };
 
 pub use source::{SHARED_MOUNT_TIME_LIMIT, SharedSource};
@@ -163,15 +165,37 @@ fn take_back(created: Created, target: &Target) {
 /// [`Busy`](crate::ErrorKind::Busy) while something uses a filesystem that answers; those of [`Unmount::at`] and
 /// [`Target::remove`].
 pub fn unpublish(target: &Target) -> Result<Removed> {
-    unstage(target)?;
+    unpublish_within(target, UNMOUNT_TIME_LIMIT)
+}
+
+/// As [`unpublish`], with another time for what is to be written; see [`unstage_within`].
+///
+/// # Errors
+///
+/// As for [`unpublish`].
+pub fn unpublish_within(target: &Target, finishing: Duration) -> Result<Removed> {
+    unstage_within(target, finishing)?;
     target.remove()
 }
 
 /// Undoes [`stage`], also while the server does not answer. The directory stays: it is the orchestrator's.
 ///
+/// What is not written yet is waited for as long as [`UNMOUNT_TIME_LIMIT`] says.
+///
 /// # Errors
 ///
 /// [`Busy`](crate::ErrorKind::Busy) while something uses a filesystem that answers; those of [`Unmount::at`].
 pub fn unstage(staging: &Target) -> Result<Unmounted> {
-    Unmount::new().detach(Detach::IfUnresponsive).at(staging)
+    unstage_within(staging, UNMOUNT_TIME_LIMIT)
+}
+
+/// As [`unstage`], with another time for what is to be written: for servers to which much is written late. What a server does
+/// not take in this time is lost, and it is [`Detached`](Unmounted::Detached): nobody can tell one that is slow from one that
+/// is gone.
+///
+/// # Errors
+///
+/// As for [`unstage`].
+pub fn unstage_within(staging: &Target, finishing: Duration) -> Result<Unmounted> {
+    Unmount::new().detach(Detach::IfUnresponsive).finish_within(finishing).at(staging)
 }

@@ -1,0 +1,141 @@
+//! What a driver says of a block volume when it is staged, and what is left when that fails. Needs root.
+#![cfg(all(feature = "mount", target_os = "linux"))]
+
+mod common;
+mod private;
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use common::{Served, mount_capability};
+use csi_core::mount::flow::block::{self, StagePlan};
+use csi_core::mount::{ExpectedDevice, Filesystem, LoopDevice, LoopOptions, Target, unmount};
+use csi_core::*;
+use csi_proto::v1;
+use private::on_tmpfs;
+use tonic::Code;
+
+/// One disk, which the driver attaches and detaches.
+struct Disk {
+    path: PathBuf,
+    detached: AtomicU32,
+}
+
+#[async_trait]
+impl BlockDevices for Disk {
+    async fn info(&self) -> Result<NodeInfo> {
+        NodeInfo::new("n")
+    }
+
+    async fn attach(&self, _: &Attachment) -> Result<PathBuf> {
+        Ok(self.path.clone())
+    }
+
+    async fn device(&self, _: &VolumeId) -> Result<Option<PathBuf>> {
+        Ok(None)
+    }
+
+    fn plan(&self, volume: &Attachment, capability: &VolumeCapability) -> Result<StagePlan> {
+        let plan = stage_plan(capability)?.wait_for_device(Duration::ZERO);
+        let plan = match volume.publish_context.get("serial") {
+            Some(serial) => plan.expect(ExpectedDevice::new().serial(serial)),
+            None => plan,
+        };
+        Ok(volume.volume_context.get("label").into_iter().fold(plan, StagePlan::label))
+    }
+
+    async fn detach(&self, _: &VolumeId) -> Result<()> {
+        self.detached.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+}
+
+fn loop_device(place: &Path, name: &str) -> LoopDevice {
+    let file = place.join(name);
+    File::create(&file).unwrap().set_len(64 << 20).unwrap();
+    LoopDevice::attach(&file, &LoopOptions::new()).expect("run this as root, with loop devices")
+}
+
+fn stage(staging: &Path) -> v1::NodeStageVolumeRequest {
+    let mut capability = mount_capability(1);
+    if let Some(v1::volume_capability::AccessType::Mount(mount)) = &mut capability.access_type {
+        mount.fs_type = "xfs".into();
+    }
+    v1::NodeStageVolumeRequest {
+        volume_id: "v".into(),
+        staging_target_path: staging.display().to_string(),
+        volume_capability: Some(capability),
+        ..Default::default()
+    }
+}
+
+#[test]
+fn what_a_failed_stage_attached_is_detached_once_nobody_uses_it() {
+    on_tmpfs(async |place| {
+        let (device, other) = (loop_device(place, "image"), loop_device(place, "other"));
+        let disk = Arc::new(Disk { path: device.path().to_owned(), detached: AtomicU32::new(0) });
+        let plugin = Plugin::new("disks.csi.example.org", "1").node(BlockNode::service(Arc::clone(&disk)));
+        let served = Served::start(plugin).await;
+        let staging = place.join("staging");
+        std::fs::create_dir(&staging).unwrap();
+        let refused = async |why: &str, code: Code, detached: u32| {
+            let error = served.node().node_stage_volume(stage(&staging)).await.unwrap_err();
+            assert_eq!(error.code(), code, "{why}: {error}");
+            assert_eq!(disk.detached.load(Ordering::Relaxed), detached, "{why}");
+        };
+
+        // Its filesystem is another than the one that is asked for, and somebody has it mounted.
+        let elsewhere = Target::new(place.join("elsewhere")).unwrap();
+        block::stage(device.path(), &elsewhere, &StagePlan::new(Filesystem::Ext4)).unwrap();
+        refused("mounted elsewhere", Code::FailedPrecondition, 0).await;
+        unmount(&elsewhere).unwrap();
+        refused("free", Code::FailedPrecondition, 1).await;
+
+        let at = Target::new(&staging).unwrap();
+        block::stage(other.path(), &at, &StagePlan::new(Filesystem::Ext4)).unwrap();
+        refused("another volume's place", Code::AlreadyExists, 2).await;
+        assert_eq!(block::device_of(&staging).unwrap(), other.number(), "which is left as it is");
+        unmount(&at).unwrap();
+        [device, other].into_iter().for_each(|device| device.detach().unwrap());
+    });
+}
+
+/// What was said of the volume when it was made and attached.
+#[test]
+fn a_driver_says_which_disk_it_has_to_be_and_what_is_made_on_it() {
+    on_tmpfs(async |place| {
+        let device = loop_device(place, "image");
+        let disk = Arc::new(Disk { path: device.path().to_owned(), detached: AtomicU32::new(0) });
+        let plugin = Plugin::new("disks.csi.example.org", "1").node(BlockNode::service(Arc::clone(&disk)));
+        let served = Served::start(plugin).await;
+        let staging = place.join("staging");
+        std::fs::create_dir(&staging).unwrap();
+        let with = |publish: &[(&str, &str)], volume: &[(&str, &str)]| {
+            let map = |pairs: &[(&str, &str)]| {
+                pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
+            };
+            let mut request = stage(&staging);
+            request.volume_capability = Some(mount_capability(1));
+            v1::NodeStageVolumeRequest {
+                publish_context: map(publish),
+                volume_context: map(volume),
+                ..request
+            }
+        };
+        let wrong = with(&[("serial", "of-another-disk")], &[]);
+        let error = served.node().node_stage_volume(wrong).await.unwrap_err();
+        assert_eq!(error.code(), Code::Unavailable, "{error}");
+        assert!(error.message().contains("of-another-disk"), "{error}");
+
+        served.node().node_stage_volume(with(&[], &[("label", "of-the-class")])).await.unwrap();
+        let mut superblock = [0; 1024];
+        File::open(device.path()).unwrap().read_exact_at(&mut superblock, 1024).unwrap();
+        assert_eq!(&superblock[120..132], b"of-the-class", "the label of an ext4");
+        unmount(&Target::new(&staging).unwrap()).unwrap();
+        device.detach().unwrap();
+    });
+}
