@@ -484,6 +484,33 @@ fn what_somebody_has_open_is_not_written_to_by_another_stage() {
     });
 }
 
+/// Another node may have it, too, and write where nobody looks.
+#[test]
+fn what_reads_as_zeros_is_not_written_to_by_another_stage() {
+    private_mount_namespace(|| {
+        let volume = Volume::new(20);
+        volume.stage_raw().unwrap();
+        let number = volume.image.open().number();
+        let written = || {
+            let statistics = fs::read_to_string(format!("/sys/dev/block/{number}/stat")).unwrap();
+            statistics.split_whitespace().nth(6).unwrap().to_owned()
+        };
+        let before = written();
+        for _ in 0..2 {
+            volume.unstage();
+            volume.stage_raw().unwrap();
+        }
+        volume.unstage();
+        let device =
+            stage_device(volume.image.path(), &volume.staging, &luks(), &key(), DeviceAccess::ReadOnly);
+        assert!(fs::read(device.unwrap()).unwrap() == vec![0; 4 << 20]);
+        assert_eq!(written(), before);
+        volume.unstage();
+        assert_eq!(volume.stage(&plan(Filesystem::Ext4)).unwrap().content, Content::Formatted);
+        volume.unstage();
+    });
+}
+
 #[test]
 fn another_key_closes_nothing() {
     private_mount_namespace(|| {

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use super::command::{CRYPTSETUP, run};
 use super::format::refuse_small;
-use super::untouched::is_untouched;
+use super::untouched::is_noise_of_nobody;
 use super::{HEADER, LUKS_TIME_LIMIT, Luks, LuksDiscards, LuksKey};
 use crate::check::utf8;
 use crate::intent::{self, Intent, Made};
@@ -171,7 +171,7 @@ fn prepare_inside(opening: &Opening<'_>, mapping: &Mapping) -> Result<()> {
         return Err(published(mapping, &place, beneath));
     }
     let offset = offset_of(mapping, opening.how.bounds())?;
-    if !is_untouched(&inside, beneath, offset)? {
+    if !is_noise_of_nobody(&inside, beneath, offset)? {
         return Ok(());
     }
     if opening.access == DeviceAccess::ReadOnly {
@@ -181,7 +181,7 @@ fn prepare_inside(opening: &Opening<'_>, mapping: &Mapping) -> Result<()> {
     let ends = probe::ends(inside.size()?);
     let _lock = inside.lock()?;
     let is_begun = intent::begin_if(&inside, Intent { made, uuid: None }, &ends, || {
-        is_untouched(&inside, beneath, offset)
+        is_noise_of_nobody(&inside, beneath, offset)
     })?;
     match opening.filesystem {
         None if is_begun => intent::erase(&inside).map(drop),

@@ -115,14 +115,15 @@ pub(crate) const CALLS: &[Call] = &[
     }),
 ];
 
-/// Where the client knows all that it can know: of a mount that it has just asked, and believes for long.
+/// Where the client knows all that it can know: of a mount that it has just asked, and believes for long. This crate is asked about
+/// the other mount only.
 pub(crate) const FRESH: &[Call] = &[
-    call("`stat`, what it knows is fresh", helper::HEALTH, |at| Ok(stat(at).map(drop)?)),
-    call("`statx` with `FORCE_SYNC`, what it knows is fresh", helper::HEALTH, |at| {
+    call("`stat`, what it knows is fresh", "", |at| Ok(stat(at).map(drop)?)),
+    call("`statx` with `FORCE_SYNC`, what it knows is fresh", "", |at| {
         look(at, AtFlags::STATX_FORCE_SYNC, BASIC)
     }),
-    call("`statfs`, what it knows is fresh", helper::STATS, |at| Ok(statfs(at).map(drop)?)),
-    call("`fstatfs`, what it knows is fresh", helper::STATS, |at| Ok(fstatfs(place(at)?).map(drop)?)),
+    call("`statfs`, what it knows is fresh", "", |at| Ok(statfs(at).map(drop)?)),
+    call("`fstatfs`, what it knows is fresh", "", |at| Ok(fstatfs(place(at)?).map(drop)?)),
 ];
 
 /// What takes it off.

@@ -27,6 +27,14 @@ pub(crate) enum Fate {
     Stuck,
 }
 
+impl Fate {
+    /// Whether it came to an end, and not to that of a mount that gave its server up.
+    pub(crate) fn is_no_answer_of_a_server(&self) -> bool {
+        use nix::libc::{EIO, ESTALE, ETIMEDOUT};
+        matches!(self, Self::Answered { error, .. } if ![EIO, ESTALE, ETIMEDOUT].contains(error))
+    }
+}
+
 impl fmt::Display for Fate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let answer = |error| match error {
@@ -34,9 +42,8 @@ impl fmt::Display for Fate {
             number => rustix::io::Errno::from_raw_os_error(number).to_string(),
         };
         match *self {
-            Self::Answered { after, error } if after < Duration::from_millis(500) => {
-                f.write_str(&answer(error))
-            }
+            // A mount that gives up does so after two seconds.
+            Self::Answered { after, error } if after < Duration::from_secs(1) => f.write_str(&answer(error)),
             Self::Answered { after, error } => {
                 write!(f, "{} after {:.1} s", answer(error), after.as_secs_f64())
             }
