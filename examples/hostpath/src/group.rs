@@ -111,13 +111,18 @@ impl Host {
     }
 
     fn group(&self, id: &str, record: &GroupRecord) -> Result<VolumeGroupSnapshot> {
-        let member = |id: &String| self.snapshots.get(id).map(|snapshot| snapshot.snapshot(id));
-        record.group(id, record.members.iter().filter_map(member).collect::<Result<_>>()?)
+        let mut members = Vec::new();
+        for id in &record.members {
+            if let Some(member) = self.snapshots.find(id)? {
+                members.push(member.snapshot(id)?);
+            }
+        }
+        record.group(id, members)
     }
 
     /// The group, whose members these have to be.
     fn group_of(&self, id: &GroupSnapshotId, members: &[SnapshotId]) -> Result<GroupRecord> {
-        let found = self.groups.get(id.as_str()).ok_or_else(|| Error::GroupSnapshotNotFound(id.clone()))?;
+        let found = self.groups.find(id.as_str())?.ok_or_else(|| Error::GroupSnapshotNotFound(id.clone()))?;
         let asked: BTreeSet<&str> = members.iter().map(SnapshotId::as_str).collect();
         match found.members.iter().map(String::as_str).collect::<BTreeSet<_>>() == asked {
             true => Ok(GroupRecord::clone(&found)),

@@ -35,7 +35,7 @@ impl CreateDeleteVolume for Driver {
     async fn delete_volume(&self, request: DeleteVolumeRequest) -> Result<()> {
         self.with(move |host| {
             let id = request.volume_id.as_str();
-            let Some(record) = host.volumes.get(id) else {
+            let Some(record) = host.volumes.find(id)? else {
                 return Err(Error::VolumeNotFound(request.volume_id));
             };
             host.refuse_in_use(id, &record)?;
@@ -121,7 +121,7 @@ impl Host {
     fn origin(&self, source: &ContentSource) -> Result<Origin> {
         match source {
             ContentSource::Snapshot(id) => {
-                let found = self.snapshots.get(id.as_str());
+                let found = self.snapshots.find(id.as_str())?;
                 let record = found.ok_or_else(|| Error::SourceNotFound(format!("snapshot {id}")))?;
                 Ok(Origin {
                     kind: record.kind,
@@ -132,7 +132,7 @@ impl Host {
                 })
             }
             ContentSource::Volume(id) => {
-                let found = self.volumes.get(id.as_str());
+                let found = self.volumes.find(id.as_str())?;
                 let record = found.ok_or_else(|| Error::SourceNotFound(format!("volume {id}")))?;
                 Ok(Origin {
                     kind: record.kind,

@@ -20,7 +20,7 @@ impl Host {
     fn expand(&self, request: &ControllerExpandVolumeRequest) -> Result<Expanded> {
         let (id, not_found) =
             (request.volume_id.as_str(), || Error::VolumeNotFound(request.volume_id.clone()));
-        let record = self.volumes.get(id).ok_or_else(not_found)?;
+        let record = self.volumes.find(id)?.ok_or_else(not_found)?;
         if let Some(asked) = request.volume_capability.as_ref().filter(|asked| !record.kind.supports(asked)) {
             let kind = record.kind.name();
             return Err(Error::Unsupported(format!(

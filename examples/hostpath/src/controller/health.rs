@@ -13,7 +13,7 @@ impl GetVolumeHealth for Driver {
     async fn volume_health(&self, request: ControllerGetVolumeHealthRequest) -> Result<VolumeHealth> {
         self.with(move |host| {
             let volume_id = request.volume_id;
-            let record = host.volumes.get(volume_id.as_str());
+            let record = host.volumes.find(volume_id.as_str())?;
             let record = record.ok_or_else(|| Error::VolumeNotFound(volume_id.clone()))?;
             let entries = damage::of_volume(host, volume_id.as_str(), &record)?;
             Ok(VolumeHealth { volume_id, entries })

@@ -74,11 +74,11 @@ pub(crate) struct Cut {
 
 impl Host {
     pub(crate) fn source(&self, id: &VolumeId) -> Result<Arc<VolumeRecord>> {
-        self.volumes.get(id.as_str()).ok_or_else(|| Error::VolumeNotFound(id.clone()))
+        self.volumes.find(id.as_str())?.ok_or_else(|| Error::VolumeNotFound(id.clone()))
     }
 
     pub(crate) fn snapshot(&self, id: &SnapshotId) -> Result<Arc<SnapshotRecord>> {
-        self.snapshots.get(id.as_str()).ok_or_else(|| Error::SnapshotNotFound(id.clone()))
+        self.snapshots.find(id.as_str())?.ok_or_else(|| Error::SnapshotNotFound(id.clone()))
     }
 
     pub(crate) fn remove_snapshot(&self, id: &str, record: &SnapshotRecord) -> Result<()> {

@@ -30,7 +30,7 @@ impl HostNode {
             .volume_id
             .as_file_name()
             .map_err(|_| Error::invalid("volume_id", "can't be a file name"))?;
-        let record = match self.inline_store.get(id) {
+        let record = match self.inline_store.find(id)? {
             Some(record) => VolumeRecord::clone(&record),
             None => self.make_inline(&request)?,
         };
