@@ -72,6 +72,7 @@ impl AttachedAs {
             readonly: request.readonly,
             capability: request.volume_capability.to_string(),
             alone: !mode.is_multi_node(),
+            filesystem: request.volume_capability.is_mount(),
             only_writer: mode == AccessMode::MultiNodeSingleWriter && !request.readonly,
         }
     }

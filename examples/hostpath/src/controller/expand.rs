@@ -2,10 +2,10 @@
 
 use csi_core::{ControllerExpandVolumeRequest, Error, ExpandVolume, Expanded, Result, async_trait};
 
-use crate::When;
 use crate::content::{self, Fill};
 use crate::host::{Driver, Host};
 use crate::kind::Kind;
+use crate::{Feature, When, damage};
 
 const MIB: u64 = 1 << 20;
 
@@ -30,6 +30,8 @@ impl Host {
         let now = record.created.capacity_bytes();
         let wanted = request.capacity_range.choose(now, MIB)?.max(now);
         if wanted > now {
+            self.sizes.check(wanted)?;
+            damage::refuse_volume(self, id, &record)?;
             if self.expansion == When::Offline {
                 self.refuse_in_use(id, &record)?;
             }
@@ -48,6 +50,8 @@ impl Host {
             expanded.ok_or_else(not_found)?;
             room.keep();
         }
-        Ok(Expanded { capacity_bytes: wanted, node_expansion_required: record.kind == Kind::Image })
+        // Without it on the node, staging does it.
+        let node_expansion_required = record.kind == Kind::Image && self.features.has(Feature::NodeExpand);
+        Ok(Expanded { capacity_bytes: wanted, node_expansion_required })
     }
 }

@@ -15,7 +15,7 @@ impl GetVolumeHealth for Driver {
             let volume_id = request.volume_id;
             let record = host.volumes.find(volume_id.as_str())?;
             let record = record.ok_or_else(|| Error::VolumeNotFound(volume_id.clone()))?;
-            let entries = damage::of_volume(host, volume_id.as_str(), &record)?;
+            let entries = damage::of_volume(host, volume_id.as_str(), &record);
             Ok(VolumeHealth { volume_id, entries })
         })
         .await
@@ -32,7 +32,7 @@ impl ListVolumeHealth for Driver {
         self.with(move |host| {
             let mut unwell = Vec::new();
             for (id, record) in host.volumes.from(pager.from()) {
-                let entries = damage::of_volume(host, &id, &record)?;
+                let entries = damage::of_volume(host, &id, &record);
                 if !entries.is_empty() {
                     let volume_id = VolumeId::new(&id)?;
                     unwell.push((id, VolumeHealth { volume_id, entries }));

@@ -254,6 +254,13 @@ impl<T> Entry<T> {
     }
 }
 
+impl<T> Made<T> {
+    /// Where it is now.
+    pub(crate) fn place(&self) -> &Path {
+        &self.place
+    }
+}
+
 impl<T> Drop for Made<T> {
     fn drop(&mut self) {
         if !self.kept {
