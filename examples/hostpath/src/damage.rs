@@ -16,21 +16,35 @@ use crate::records::{SnapshotRecord, VolumeRecord};
 /// With less left on the disk, writes to thin images begin to fail.
 const FULL: u64 = 16 << 20;
 
+/// What is wrong with all volumes, for the disk that they are on.
+#[derive(Debug)]
+pub(crate) enum Disk {
+    Well,
+    Full,
+    Gone(IoError),
+}
+
+impl Disk {
+    pub(crate) fn of(host: &Host) -> Self {
+        match host.free_bytes() {
+            Ok(free) if free < FULL => Self::Full,
+            Ok(_) => Self::Well,
+            Err(error) => Self::Gone(error),
+        }
+    }
+}
+
 /// What is wrong with a volume's content, and with the disk that it is on.
-pub(crate) fn of_volume(host: &Host, id: &str, record: &VolumeRecord) -> Vec<VolumeHealthEntry> {
-    let free = match host.free_bytes() {
-        Ok(free) => free,
+pub(crate) fn of_volume(host: &Host, id: &str, record: &VolumeRecord, disk: &Disk) -> Vec<VolumeHealthEntry> {
+    let of_disk = match disk {
+        Disk::Well => None,
+        Disk::Full => Some(entry(Degraded, "PoolFull", "the disk that its pool is on is full".to_owned())),
         // Whether anything else is wrong with it nobody can see.
-        Err(error) => {
+        Disk::Gone(error) => {
             return vec![entry(Inaccessible, "DataDirectoryGone", format!("the data directory: {error}"))];
         }
     };
-    let mut entries: Vec<VolumeHealthEntry> =
-        of_content(&host.volumes.place(id), record).into_iter().collect();
-    if free < FULL {
-        entries.push(entry(Degraded, "PoolFull", "the disk that its pool is on is full".to_owned()));
-    }
-    entries
+    of_content(&host.volumes.place(id), record).into_iter().chain(of_disk).collect()
 }
 
 /// What is wrong with a volume's own image or directory.

@@ -111,8 +111,8 @@ impl Driver {
 
 impl Host {
     /// The bytes that can still be written below the data directory, whatever was promised.
-    pub(crate) fn free_bytes(&self) -> Result<u64> {
-        let disk = rustix::fs::statvfs(&self.data).map_err(std::io::Error::from)?;
+    pub(crate) fn free_bytes(&self) -> std::io::Result<u64> {
+        let disk = rustix::fs::statvfs(&self.data)?;
         Ok(disk.f_bavail * disk.f_frsize)
     }
 }

@@ -122,7 +122,7 @@ impl Shape {
     }
 
     async fn measure(&self) {
-        let run = Run::on_tmpfs(64 << 30);
+        let run = Run::on_tmpfs(1 << 40);
         let mut driver = run.start(self.flags).await;
         let client = run.client();
         let (mut there, mut few) = (0, BTreeMap::new());
