@@ -46,6 +46,13 @@ fn where_the_node_does_not_expand_staging_does() {
         let target = life.publish("one").await.unwrap();
         assert!(csi_mount::stats(&target).unwrap().bytes.total > 400 * MIB);
         life.end().await;
+        // A raw device has no part for staging.
+        let mut raw = Life::new(&run, wanted("raw", None, 8 * MIB)).await.unwrap();
+        let target = raw.start().await.unwrap();
+        assert!(!raw.expand(16 * MIB).await.unwrap());
+        let end = std::io::Seek::seek(&mut std::fs::File::open(&target).unwrap(), std::io::SeekFrom::End(0));
+        assert_eq!(end.unwrap(), 16 * MIB);
+        raw.end().await;
         driver.kill().await.unwrap();
     });
 }

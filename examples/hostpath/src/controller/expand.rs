@@ -1,5 +1,6 @@
 //! EXPAND_VOLUME.
 
+use csi_core::mount::LoopDevice;
 use csi_core::{ControllerExpandVolumeRequest, Error, ExpandVolume, Expanded, Result, async_trait};
 
 use crate::content::{self, Fill};
@@ -50,8 +51,13 @@ impl Host {
             expanded.ok_or_else(not_found)?;
             room.keep();
         }
-        // Without it on the node, staging does it.
         let node_expansion_required = record.kind == Kind::Image && self.features.has(Feature::NodeExpand);
+        if record.kind == Kind::Image && !node_expansion_required {
+            // The node's part, as far as it can be done from here: a filesystem grows when it is staged next.
+            for device in LoopDevice::find(record.kind.content(&self.volumes.place(id)))? {
+                device.refresh_size()?;
+            }
+        }
         Ok(Expanded { capacity_bytes: wanted, node_expansion_required })
     }
 }
