@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Parser, ValueEnum};
-use csi_core::{BlockMetadataType, DriverArgs, NodeId, Result};
+use csi_core::{BlockMetadataType, DriverArgs, Error, NodeId, Quantity, Result};
 
 use crate::Feature;
 use crate::kind::Kind;
@@ -61,6 +61,18 @@ pub struct Args {
     #[arg(long, env = "BLOCK_METADATA", value_name = "KIND", default_value = "variable")]
     pub block_metadata: BlockMetadataArg,
 
+    /// The largest volume that is made, and that one grows to [default: as large as its pool]
+    #[arg(long, env = "MAX_VOLUME_SIZE", value_name = "SIZE")]
+    pub max_volume_size: Option<Quantity>,
+
+    /// The largest volume that the node grows, to test callers that have to recover [default: any that the controller does]
+    #[arg(long, env = "MAX_VOLUME_SIZE_NODE", value_name = "SIZE")]
+    pub max_volume_size_node: Option<Quantity>,
+
+    /// Mutable parameters that are taken besides the driver's own; they are kept, and change nothing
+    #[arg(long, env = "ACCEPTED_MUTABLE_PARAMETER_NAMES", value_name = "NAME", value_delimiter = ',')]
+    pub accepted_mutable_parameter_names: Vec<String>,
+
     /// What to switch off, to test callers that have to do without
     #[arg(long, env = "WITHOUT", value_name = "FEATURE", value_delimiter = ',', hide_env = false)]
     pub without: Vec<Feature>,
@@ -68,6 +80,10 @@ pub struct Args {
     /// The name to register under; topology keys have it as their prefix
     #[arg(long, env = "DRIVER_NAME", value_name = "NAME", default_value = "hostpath.csi.example.org")]
     pub driver_name: String,
+
+    /// The version that is told
+    #[arg(long, env = "VENDOR_VERSION", value_name = "VERSION", default_value = env!("CARGO_PKG_VERSION"))]
+    pub vendor_version: String,
 
     #[allow(missing_docs, reason = "its own documentation is the help's text")]
     #[command(flatten)]
@@ -97,6 +113,44 @@ impl From<BlockMetadataArg> for BlockMetadataType {
         match arg {
             BlockMetadataArg::Variable => Self::VariableLength,
             BlockMetadataArg::Fixed => Self::FixedLength,
+        }
+    }
+}
+
+/// The largest sizes that a volume can have, in bytes.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Sizes {
+    pub(crate) most: u64,
+    /// That the node grows one to.
+    most_on_node: u64,
+}
+
+impl Args {
+    pub(crate) fn sizes(&self) -> Sizes {
+        let bytes = |size: Option<Quantity>| size.map_or(u64::MAX, Quantity::bytes);
+        Sizes { most: bytes(self.max_volume_size), most_on_node: bytes(self.max_volume_size_node) }
+    }
+}
+
+impl Sizes {
+    /// # Errors
+    /// [`Error::OutOfRange`] for a size that no volume has here.
+    pub(crate) fn check(self, bytes: u64) -> Result<()> {
+        within("--max-volume-size", self.most, bytes)
+    }
+
+    /// # Errors
+    /// The same for one that the node does not grow to.
+    pub(crate) fn check_on_node(self, bytes: u64) -> Result<()> {
+        within("--max-volume-size-node", self.most_on_node, bytes)
+    }
+}
+
+fn within(flag: &str, most: u64, bytes: u64) -> Result<()> {
+    match bytes <= most {
+        true => Ok(()),
+        false => {
+            Err(Error::OutOfRange(format!("{bytes} bytes are more than {flag} allows, which is {most}")))
         }
     }
 }
@@ -138,7 +192,11 @@ mod tests {
             "--pool=slow=1Ti,zone=b,rack=r1",
             "--topology=zone=a",
             "--without=attach,snapshot-metadata",
+            "--max-volume-size=1Gi",
+            "--accepted-mutable-parameter-names=one,two",
         ]);
+        assert_eq!((args.sizes().most, args.accepted_mutable_parameter_names.len()), (1 << 30, 2));
+        assert!(args.sizes().check(1 << 30).is_ok() && args.sizes().check((1 << 30) + 1).is_err());
         assert_eq!(args.pools.len(), 2);
         assert_eq!(args.pools[1].topology.len(), 2);
         assert_eq!(args.without, [Feature::Attach, Feature::SnapshotMetadata]);

@@ -7,6 +7,7 @@ use std::path::Path;
 use csi_core::Result;
 use csi_core::mount::{Target, copy_file};
 use rustix::fs::FallocateFlags;
+use rustix::io::Errno;
 
 use crate::kind::Kind;
 use crate::store::sync_directory;
@@ -64,6 +65,7 @@ pub(crate) fn grow(kind: Kind, place: &Path, bytes: u64, fill: Fill) -> Result<(
     }
     let image = File::options().write(true).open(kind.content(place))?;
     if fill == Fill::Thick {
+        unshare(kind, place)?;
         // Before the size: when the disk is full, the image is as it was.
         rustix::fs::fallocate(&image, FallocateFlags::KEEP_SIZE, 0, bytes).map_err(std::io::Error::from)?;
     }
@@ -71,6 +73,24 @@ pub(crate) fn grow(kind: Kind, place: &Path, bytes: u64, fill: Fill) -> Result<(
         image.set_len(bytes)?;
     }
     Ok(image.sync_all()?)
+}
+
+/// Gives an image blocks of its own for those that it shares with another, so that a write to either needs no new ones.
+/// Where the disk's filesystem can't (btrfs), they stay shared.
+pub(crate) fn unshare(kind: Kind, place: &Path) -> Result<()> {
+    if kind == Kind::Directory {
+        return Ok(());
+    }
+    let image = File::options().write(true).open(kind.content(place))?;
+    let mode = FallocateFlags::UNSHARE_RANGE | FallocateFlags::KEEP_SIZE;
+    let bytes = image.metadata()?.len();
+    if bytes == 0 {
+        return Ok(());
+    }
+    match rustix::fs::fallocate(&image, mode, 0, bytes) {
+        Ok(()) | Err(Errno::OPNOTSUPP) => Ok(()),
+        Err(error) => Err(std::io::Error::from(error).into()),
+    }
 }
 
 /// How large the content is in bytes; of a directory nobody knows.

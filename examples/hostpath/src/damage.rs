@@ -5,38 +5,90 @@ use std::path::Path;
 
 use csi_core::VolumeHealthStatus::{DataLoss, Degraded, Inaccessible};
 use csi_core::mount::{MountHealth, health_of_filesystem};
-use csi_core::{Result, StorageHealthEntry, StorageHealthStatus, VolumeHealthEntry, VolumeHealthStatus};
+use csi_core::{
+    Error, Result, StorageHealthEntry, StorageHealthStatus, VolumeHealthEntry, VolumeHealthStatus,
+};
 
 use crate::host::Host;
 use crate::kind::Kind;
-use crate::records::VolumeRecord;
+use crate::records::{SnapshotRecord, VolumeRecord};
 
 /// With less left on the disk, writes to thin images begin to fail.
 const FULL: u64 = 16 << 20;
 
-/// What is wrong with a volume's content, and with the disk that it is on.
-pub(crate) fn of_volume(host: &Host, id: &str, record: &VolumeRecord) -> Result<Vec<VolumeHealthEntry>> {
-    let mut entries: Vec<VolumeHealthEntry> =
-        of_content(&host.volumes.place(id), record).into_iter().collect();
-    if host.free_bytes()? < FULL {
-        entries.push(entry(Degraded, "PoolFull", "the disk that its pool is on is full".to_owned()));
+/// What is wrong with all volumes, for the disk that they are on.
+#[derive(Debug)]
+pub(crate) enum Disk {
+    Well,
+    Full,
+    Gone(IoError),
+}
+
+impl Disk {
+    pub(crate) fn of(host: &Host) -> Self {
+        match host.free_bytes() {
+            Ok(free) if free < FULL => Self::Full,
+            Ok(_) => Self::Well,
+            Err(error) => Self::Gone(error),
+        }
     }
-    Ok(entries)
+}
+
+/// What is wrong with a volume's content, and with the disk that it is on.
+pub(crate) fn of_volume(host: &Host, id: &str, record: &VolumeRecord, disk: &Disk) -> Vec<VolumeHealthEntry> {
+    let of_disk = match disk {
+        Disk::Well => None,
+        Disk::Full => Some(entry(Degraded, "PoolFull", "the disk that its pool is on is full".to_owned())),
+        // Whether anything else is wrong with it nobody can see.
+        Disk::Gone(error) => {
+            return vec![entry(Inaccessible, "DataDirectoryGone", format!("the data directory: {error}"))];
+        }
+    };
+    of_content(&host.volumes.place(id), record).into_iter().chain(of_disk).collect()
 }
 
 /// What is wrong with a volume's own image or directory.
 pub(crate) fn of_content(place: &Path, record: &VolumeRecord) -> Option<VolumeHealthEntry> {
-    let content = record.kind.content(place);
-    let (due, kind) = (record.created.capacity_bytes(), record.kind.name());
+    of(place, record.kind, record.created.capacity_bytes())
+}
+
+/// Refuses what would take a volume's content for whole, where it is not.
+///
+/// # Errors
+/// [`Error::NotPossible`] where data is lost, [`Error::Unavailable`] where it can't be looked at.
+pub(crate) fn refuse_volume(host: &Host, id: &str, record: &VolumeRecord) -> Result<()> {
+    refuse("volume", id, of_content(&host.volumes.place(id), record))
+}
+
+/// The same of a snapshot.
+///
+/// # Errors
+/// The same.
+pub(crate) fn refuse_snapshot(host: &Host, id: &str, record: &SnapshotRecord) -> Result<()> {
+    refuse("snapshot", id, of(&host.snapshots.place(id), record.kind, record.size_bytes))
+}
+
+fn refuse(what: &str, id: &str, found: Option<VolumeHealthEntry>) -> Result<()> {
+    match found {
+        None => Ok(()),
+        Some(entry) => {
+            let text = format!("{what} {id} is damaged: {}", entry.message);
+            Err(if entry.status == DataLoss { Error::NotPossible(text) } else { Error::Unavailable(text) })
+        }
+    }
+}
+
+fn of(place: &Path, kind: Kind, due: u64) -> Option<VolumeHealthEntry> {
+    let (content, name) = (kind.content(place), kind.name());
     match content.metadata() {
         Err(error) if error.kind() == ErrorKind::NotFound => {
-            Some(entry(DataLoss, "ContentMissing", format!("its {kind} is not there any more")))
+            Some(entry(DataLoss, "ContentMissing", format!("its {name} is not there any more")))
         }
-        Err(error) => Some(unreadable(kind, &error)),
-        Ok(found) if found.is_dir() != (record.kind == Kind::Directory) => {
-            Some(entry(DataLoss, "ContentMissing", format!("something else is where its {kind} was")))
+        Err(error) => Some(unreadable(name, &error)),
+        Ok(found) if found.is_dir() != (kind == Kind::Directory) => {
+            Some(entry(DataLoss, "ContentMissing", format!("something else is where its {name} was")))
         }
-        Ok(found) if record.kind == Kind::Image && found.len() < due => {
+        Ok(found) if kind == Kind::Image && found.len() < due => {
             Some(entry(DataLoss, "ImageTruncated", format!("its image has {} bytes of {due}", found.len())))
         }
         Ok(_) => None,

@@ -54,7 +54,7 @@ pub enum Feature {
     Stage,
     /// GET_VOLUME_STATS
     Stats,
-    /// EXPAND_VOLUME of the node
+    /// EXPAND_VOLUME of the node; a filesystem grows when it is staged next, then
     NodeExpand,
     /// GET_VOLUME_HEALTH of the node
     NodeHealth,

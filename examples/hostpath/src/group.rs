@@ -6,14 +6,12 @@ use std::time::SystemTime;
 use csi_core::{
     CreateVolumeGroupSnapshotRequest, DeleteVolumeGroupSnapshotRequest, Error, GetVolumeGroupSnapshotRequest,
     GroupController, GroupSnapshotId, Result, SnapshotId, VolumeGroupSnapshot, VolumeId, async_trait,
-    mounted_from,
 };
 
 use crate::controller::{Cut, SnapshotParameters};
 use crate::host::{Driver, Host};
-use crate::kind::Kind;
 use crate::records::GroupRecord;
-use crate::still::{Moment, Still};
+use crate::still::Moment;
 use crate::store::new_id;
 
 #[async_trait]
@@ -22,7 +20,7 @@ impl GroupController for Driver {
         &self,
         request: CreateVolumeGroupSnapshotRequest,
     ) -> Result<VolumeGroupSnapshot> {
-        let SnapshotParameters {} = request.parameters.parse()?;
+        let _: SnapshotParameters = request.parameters.parse()?;
         self.with(move |host| match host.groups.by_name(request.name.as_str()) {
             Some((id, record)) => host.group(&id, &record),
             None => host.cut_group(request.name.as_str(), &request.source_volume_ids),
@@ -63,21 +61,9 @@ impl Host {
         for id in distinct {
             sources.push((id, self.source(id)?));
         }
-        let mut still = Still::default();
+        let mut still = Vec::new();
         for (id, source) in &sources {
-            let content = source.kind.content(&self.volumes.place(id.as_str()));
-            match source.kind {
-                Kind::Image => still.hold(&content, Moment::Shared)?,
-                // Nothing can be frozen but all of the disk, which the copies go to.
-                Kind::Directory => {
-                    if let Some(target) = mounted_from(&content)?.first() {
-                        let target = target.display();
-                        return Err(Error::NotPossible(format!(
-                            "volume {id} is a directory in use, at {target}"
-                        )));
-                    }
-                }
-            }
+            still.push(self.hold(id.as_str(), source, Moment::Shared)?);
         }
         let cut_at = SystemTime::now();
         let mut cuts = Vec::new();
@@ -85,6 +71,9 @@ impl Host {
             cuts.push(self.cut(id, source, None, Some(&group), None)?);
         }
         drop(still);
+        for (cut, (_, source)) in cuts.iter().zip(&sources) {
+            cut.unshare(source)?;
+        }
         self.finish_group(group, name, cuts, cut_at)
     }
 
@@ -111,13 +100,18 @@ impl Host {
     }
 
     fn group(&self, id: &str, record: &GroupRecord) -> Result<VolumeGroupSnapshot> {
-        let member = |id: &String| self.snapshots.get(id).map(|snapshot| snapshot.snapshot(id));
-        record.group(id, record.members.iter().filter_map(member).collect::<Result<_>>()?)
+        let mut members = Vec::new();
+        for id in &record.members {
+            if let Some(member) = self.snapshots.find(id)? {
+                members.push(member.snapshot(id)?);
+            }
+        }
+        record.group(id, members)
     }
 
     /// The group, whose members these have to be.
     fn group_of(&self, id: &GroupSnapshotId, members: &[SnapshotId]) -> Result<GroupRecord> {
-        let found = self.groups.get(id.as_str()).ok_or_else(|| Error::GroupSnapshotNotFound(id.clone()))?;
+        let found = self.groups.find(id.as_str())?.ok_or_else(|| Error::GroupSnapshotNotFound(id.clone()))?;
         let asked: BTreeSet<&str> = members.iter().map(SnapshotId::as_str).collect();
         match found.members.iter().map(String::as_str).collect::<BTreeSet<_>>() == asked {
             true => Ok(GroupRecord::clone(&found)),

@@ -9,13 +9,15 @@ use std::time::{Duration, Instant};
 
 use csi_core::{AttachLimit, BlockMetadataType, Error, Mode, NodeId, NodeInfo, Result, Topology, blocking};
 use rustix::fs::FlockOperation;
+use tokio::sync::Semaphore;
 
-use crate::args::When;
+use crate::args::{Sizes, When};
+use crate::freezer::Freezer;
 use crate::kind::Kind;
 use crate::pools::{Pool, Pools, places_of, topology};
 use crate::records::{GroupRecord, SnapshotRecord, VolumeRecord};
 use crate::store::{Record, Store};
-use crate::{Args, Feature, features::Features, recover};
+use crate::{Args, Feature, features::Features, metadata, recover};
 
 /// How long another process may take to let go of the data.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -40,6 +42,12 @@ pub(crate) struct Host {
     pub(crate) groups: Store<GroupRecord>,
     pub(crate) pools: Pools,
     pub(crate) attach_limit: AttachLimit,
+    pub(crate) freezer: Freezer,
+    /// Who may tell a snapshot's metadata at a time.
+    pub(crate) streams: Arc<Semaphore>,
+    pub(crate) sizes: Sizes,
+    /// Names of mutable parameters that are taken, and kept, and mean nothing here.
+    pub(crate) accepted_parameters: Vec<String>,
     pub(crate) serves_node: bool,
     /// Held by the one process that makes and deletes volumes.
     _lock: Option<File>,
@@ -71,6 +79,10 @@ impl Driver {
             snapshots: store(&data, "snapshots", serves_controller)?,
             groups: store(&data, "groups", serves_controller)?,
             attach_limit: AttachLimit::new(args.attach_limit.map_or(usize::MAX, |most| most as usize)),
+            freezer: Freezer::default(),
+            streams: Arc::new(Semaphore::new(metadata::STREAMS)),
+            sizes: args.sizes(),
+            accepted_parameters: args.accepted_mutable_parameter_names.clone(),
             nodes: args.peers.iter().cloned().chain([node.node_id.clone()]).collect(),
             default_kind: if features.has(Feature::Stage) { args.kind } else { Kind::Directory },
             expansion: args.expansion,
@@ -99,8 +111,8 @@ impl Driver {
 
 impl Host {
     /// The bytes that can still be written below the data directory, whatever was promised.
-    pub(crate) fn free_bytes(&self) -> Result<u64> {
-        let disk = rustix::fs::statvfs(&self.data).map_err(std::io::Error::from)?;
+    pub(crate) fn free_bytes(&self) -> std::io::Result<u64> {
+        let disk = rustix::fs::statvfs(&self.data)?;
         Ok(disk.f_bavail * disk.f_frsize)
     }
 }
@@ -163,6 +175,10 @@ fn pools(args: &Args, features: &Features, data: &Path) -> Result<Pools> {
     };
     let whole_disk =
         Pool { name: "default".to_owned(), bytes: disk.f_blocks * disk.f_frsize, places: nodes.clone() };
+    let mut names = BTreeSet::new();
+    if let Some(pool) = args.pools.iter().find(|pool| !names.insert(&pool.name)) {
+        return Err(Error::invalid("--pool", format!("{} is the name of two pools", pool.name)));
+    }
     if args.pools.is_empty() {
         return Ok(Pools::new(vec![whole_disk]));
     }

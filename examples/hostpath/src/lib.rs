@@ -6,7 +6,7 @@
 //! | `plugin` | which traits are registered: each feature is one |
 //! | `host` | what controller and node share: stores, pools, who this node is |
 //! | `store/`, `records` | objects on the disk, that are there or are not |
-//! | `content`, `still`, `recover` | making, copying and growing content; holding it still for a cut; what a start finds |
+//! | `content`, `still`, `freezer`, `recover` | making, copying and growing content; holding it still for a cut; what a start finds |
 //! | `controller/`, `group`, `metadata` | the controller's traits, a capability a file |
 //! | `node/` | the node's: the ready-made plugins for devices and directories, and which of them a volume wants |
 //! | `damage` | what is wrong with a volume |
@@ -17,6 +17,7 @@ mod content;
 mod controller;
 mod damage;
 mod features;
+mod freezer;
 mod group;
 mod host;
 mod in_use;

@@ -4,6 +4,7 @@
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt as _;
+use std::sync::Arc;
 
 use csi_core::mount::data_ranges;
 use csi_core::{
@@ -13,6 +14,7 @@ use csi_core::{
 use tokio::sync::mpsc::{Sender, channel};
 use tokio_stream::wrappers::ReceiverStream;
 
+use crate::damage;
 use crate::host::{Driver, Host};
 use crate::kind::Kind;
 
@@ -20,6 +22,8 @@ use crate::kind::Kind;
 const BLOCK: u64 = 4096;
 /// How much is read at once.
 const CHUNK: u64 = 1 << 20;
+/// How many streams there can be at once: each has a thread, also while nobody reads it.
+pub(crate) const STREAMS: usize = 16;
 /// How many ranges wait for their reader.
 const AHEAD: usize = 1024;
 
@@ -29,13 +33,13 @@ impl SnapshotMetadata for Driver {
         self.with(move |host| {
             let (image, _) = host.image("snapshot_id", &request.snapshot_id)?;
             let size = image.metadata()?.len();
-            Ok(host.stream(size, move |found| {
+            host.stream(size, move |found| {
                 for range in data_ranges(&image, request.starting_offset) {
                     let range = range?;
                     found.add(range.start / BLOCK * BLOCK, range.end.next_multiple_of(BLOCK).min(size))?;
                 }
                 Ok(())
-            }))
+            })
         })
         .await
     }
@@ -52,7 +56,7 @@ impl SnapshotMetadata for Driver {
             }
             let size = target.metadata()?.len();
             let from = request.starting_offset / BLOCK * BLOCK;
-            Ok(host.stream(size, move |found| {
+            host.stream(size, move |found| {
                 let mut at = from;
                 // Where both have holes, both read as zeros.
                 while let Some(next) = next_data(&base, at)?.into_iter().chain(next_data(&target, at)?).min()
@@ -66,7 +70,7 @@ impl SnapshotMetadata for Driver {
                     at = end;
                 }
                 Ok(())
-            }))
+            })
         })
         .await
     }
@@ -79,28 +83,38 @@ impl Host {
         if record.kind != Kind::Image {
             return Err(Error::invalid(field, "is of a directory, which has no blocks to tell of"));
         }
+        damage::refuse_snapshot(self, id.as_str(), &record)?;
         Ok((File::open(record.kind.content(&self.snapshots.place(id.as_str())))?, record.source.clone()))
     }
 
     /// The ranges that `work` finds while they are read.
+    ///
+    /// # Errors
+    /// [`Error::LimitReached`] while as many streams as there can be are not read to their ends.
     fn stream(
         &self,
         volume_capacity_bytes: u64,
         work: impl FnOnce(&mut Found) -> io::Result<()> + Send + 'static,
-    ) -> BlockMetadata {
+    ) -> Result<BlockMetadata> {
+        let turn = Arc::clone(&self.streams).try_acquire_owned().map_err(|_| {
+            Error::LimitReached(format!("{STREAMS} streams are being read: ask again when one has ended"))
+        })?;
         let (sender, ranges) = channel(AHEAD);
         let mut found = Found { kind: self.block_metadata, pending: None, sender };
-        tokio::task::spawn_blocking(move || match work(&mut found).and_then(|()| found.finish()) {
-            // Nobody reads on.
-            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
-            Err(error) => drop(found.sender.blocking_send(Err(error.into()))),
-            Ok(()) => {}
+        tokio::task::spawn_blocking(move || {
+            let _turn = turn;
+            match work(&mut found).and_then(|()| found.finish()) {
+                // Nobody reads on.
+                Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
+                Err(error) => drop(found.sender.blocking_send(Err(error.into()))),
+                Ok(()) => {}
+            }
         });
-        BlockMetadata {
+        Ok(BlockMetadata {
             block_metadata_type: self.block_metadata,
             volume_capacity_bytes,
             ranges: Box::pin(ReceiverStream::new(ranges)),
-        }
+        })
     }
 }
 

@@ -12,7 +12,8 @@ pub(crate) enum Provisioning {
     /// As it is written.
     #[default]
     Thin,
-    /// At once: a write never fails for a disk that filled up.
+    /// At once, and shared with no copy: a write never fails for a disk that filled up. On btrfs it can all the same: there
+    /// a copy's blocks are shared with it.
     Thick,
 }
 
@@ -48,19 +49,28 @@ pub(crate) struct Inline {
 }
 
 impl Parameters {
-    /// Those of a request; the mutable ones have won over the others.
-    pub(crate) fn of(request: &CreateVolumeRequest) -> Result<(Self, Mutable)> {
+    /// Those of a request; the mutable ones have won over the others. `accepted` may be among these, too.
+    pub(crate) fn of(request: &CreateVolumeRequest, accepted: &[String]) -> Result<(Self, Mutable)> {
         let fixed: Self = request.parameters.parse()?;
         let mut mutable =
             Mutable { provisioning: fixed.provisioning, description: fixed.description.clone() };
-        mutable.take(request.mutable_parameters.parse()?);
+        let asked = &request.mutable_parameters;
+        mutable.take(match is_known(asked.iter(), accepted) {
+            true => asked.parse_known()?,
+            false => asked.parse()?,
+        });
         Ok((fixed, mutable))
     }
 }
 
 impl Mutable {
-    pub(crate) fn asked(parameters: &MutableParameters) -> Result<Self> {
-        parameters.parse()
+    const NAMES: [&str; 2] = ["provisioning", "description"];
+
+    pub(crate) fn asked(parameters: &MutableParameters, accepted: &[String]) -> Result<Self> {
+        match is_known(parameters.iter(), accepted) {
+            true => parameters.parse_known(),
+            false => parameters.parse(),
+        }
     }
 
     /// Takes over what is named; the rest stays.
@@ -72,4 +82,9 @@ impl Mutable {
     pub(crate) fn is_thick(&self) -> bool {
         self.provisioning == Some(Provisioning::Thick)
     }
+}
+
+/// Whether each of these is a name of ours or one that is accepted.
+fn is_known<'a>(mut named: impl Iterator<Item = (&'a str, &'a str)>, accepted: &[String]) -> bool {
+    named.all(|(name, _)| Mutable::NAMES.contains(&name) || accepted.iter().any(|one| one == name))
 }

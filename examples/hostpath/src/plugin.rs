@@ -21,7 +21,7 @@ pub fn plugin(args: &Args) -> Result<Plugin> {
     let features = driver.features.clone();
     let has = |feature| features.has(feature);
     let shared = Arc::new(driver.clone());
-    let mut plugin = Plugin::new(&args.driver_name, env!("CARGO_PKG_VERSION"))
+    let mut plugin = Plugin::new(&args.driver_name, &args.vendor_version)
         .identity(driver.clone())
         .controller(controller(driver.clone(), &features, args.expansion))
         .node(node(driver, &features)?);

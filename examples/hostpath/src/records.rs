@@ -23,6 +23,18 @@ pub(crate) struct VolumeRecord {
     pub(crate) created: CreateRecord,
     /// By node.
     pub(crate) attached: BTreeMap<String, AttachedAs>,
+    /// It was made to be mounted, and not as a raw device.
+    #[serde(default)]
+    pub(crate) filesystem: bool,
+}
+
+/// An inline volume: all of a [volume](VolumeRecord), and
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct InlineRecord {
+    #[serde(flatten)]
+    pub(crate) volume: VolumeRecord,
+    /// Its publish was answered, so somebody will unpublish it.
+    pub(crate) published: bool,
 }
 
 /// How a volume is attached to a node.
@@ -35,6 +47,9 @@ pub(crate) struct AttachedAs {
     pub(crate) alone: bool,
     /// The node writes, and no other may.
     pub(crate) only_writer: bool,
+    /// It is to be mounted, and not a raw device.
+    #[serde(default)]
+    pub(crate) filesystem: bool,
 }
 
 /// A snapshot.
@@ -67,6 +82,12 @@ impl Record for VolumeRecord {
     }
 }
 
+impl Record for InlineRecord {
+    fn name(&self) -> Option<&str> {
+        None
+    }
+}
+
 impl Record for SnapshotRecord {
     fn name(&self) -> Option<&str> {
         self.name.as_deref()
@@ -80,6 +101,14 @@ impl Record for GroupRecord {
 }
 
 impl VolumeRecord {
+    /// Whether a node that has it as a device has it mounted, too, or will in a moment.
+    pub(crate) fn is_filesystem(&self) -> bool {
+        match self.attached.is_empty() {
+            true => self.filesystem,
+            false => self.attached.values().all(|one| one.filesystem),
+        }
+    }
+
     pub(crate) fn volume(&self, id: &str) -> Result<Volume> {
         Ok(self.created.volume(VolumeId::new(id)?)?.context("kind", self.kind.name()))
     }

@@ -38,10 +38,11 @@ fn thaw_images(data: &Path) -> Result<()> {
     Ok(())
 }
 
-/// A group is there when its record is: before that, and after, its members are nobody's.
+/// A group is there when its record is: before that, and after, its members are nobody's. One whose record can't be read is
+/// there, and so are its members.
 fn drop_members_without_group(host: &Host) -> Result<()> {
     for (id, record) in host.snapshots.all() {
-        if record.group.as_ref().is_some_and(|group| host.groups.get(group).is_none()) {
+        if record.group.as_ref().is_some_and(|group| matches!(host.groups.find(group), Ok(None))) {
             tracing::warn!(id, "a snapshot of a group that was never finished, or is deleted, goes");
             host.snapshots.remove(&id)?;
         }

@@ -4,6 +4,19 @@ use clap::{Parser as _, ValueEnum as _};
 
 use crate::{Args, Feature, plugin};
 
+#[test]
+fn no_two_pools_have_one_name() {
+    let data = tempfile::tempdir().unwrap();
+    let args = |pools: &[&str]| {
+        let data = format!("--data={}", data.path().display());
+        let flags = ["hostpath", "--node-id=n1", "--endpoint=/csi.sock", &data];
+        Args::parse_from(flags.iter().chain(pools))
+    };
+    plugin(&args(&["--pool=a=1Gi", "--pool=b=1Gi"])).unwrap();
+    let refused = plugin(&args(&["--pool=a=1Gi", "--pool=b=1Gi", "--pool=a=2Gi,zone=z"])).unwrap_err();
+    assert_eq!(refused.to_string(), "--pool: a is the name of two pools");
+}
+
 /// Whether a plugin without these features can be served.
 #[track_caller]
 pub(crate) fn starts(off: &[Feature]) {

@@ -6,8 +6,9 @@ mod support;
 
 use std::fs;
 
+use csi_core::client::Client;
 use csi_proto::v1;
-use support::life::{Life, of_snapshot};
+use support::life::{Life, of_snapshot, of_volume};
 use support::{MIB, Run, capability, in_private, wanted};
 use tonic::Code;
 
@@ -305,6 +306,47 @@ fn controller_and_node_can_be_two_processes_and_no_two_controllers_one_directory
             .unwrap();
         let told = String::from_utf8_lossy(&second.stderr).into_owned();
         assert!(second.status.code() == Some(2) && told.contains("another controller"), "{told}");
+        node.kill().await.unwrap();
+        controller.kill().await.unwrap();
+    });
+}
+
+/// Where the controller does not see the node's mounts, what it can't hold still is not copied as if nobody wrote to it.
+#[test]
+fn a_controller_that_does_not_see_the_mounts_copies_no_filesystem_in_use() {
+    in_private(async || {
+        let run = Run::on_tmpfs(64 << 30);
+        let mut controller = run.start(&["--mode=controller"]).await;
+        let (mut node, endpoint) = run.start_node_apart("node-1").await;
+        for (name, filesystem, size) in [("mounted", Some("xfs"), 320 * MIB), ("raw", None, MIB)] {
+            let mut life = Life::new(&run, wanted(name, filesystem, size)).await.unwrap();
+            life.node = Client::new(&endpoint);
+            life.start().await.unwrap();
+            assert!(
+                !csi_mount::mounts().unwrap().iter().any(|one| one.mount_point.starts_with(life.staging()))
+            );
+            let clone = v1::CreateVolumeRequest {
+                volume_content_source: of_volume(&life.id),
+                ..wanted(&format!("clone of {name}"), filesystem, size)
+            };
+            let clone = run.client().controller().create_volume(clone).await.map(drop);
+            for copied in [life.snapshot(name).await.map(drop), clone] {
+                match filesystem {
+                    None => copied.unwrap(),
+                    Some(_) => {
+                        let refused = copied.unwrap_err();
+                        assert_eq!(refused.code(), Code::Unavailable, "{refused:?}");
+                        assert!(refused.message().contains("nobody here sees it mounted"), "{refused:?}");
+                    }
+                }
+            }
+            life.unpublish(&life.target("one")).await.unwrap();
+            life.unstage().await.unwrap();
+            life.snapshot(&format!("{name}, not in use")).await.unwrap();
+            life.detach("node-1").await.unwrap();
+            life.delete().await.unwrap();
+        }
+        run.assert_clean();
         node.kill().await.unwrap();
         controller.kill().await.unwrap();
     });

@@ -1,5 +1,5 @@
-//! What is in a volume: copied by snapshots, clones and groups, also while it is in use; kept through growth; taken by inline
-//! volumes. Needs root.
+//! What is in a volume: copied by snapshots, clones and groups, also while it is in use; kept through
+//! growth. Needs root.
 #![cfg(target_os = "linux")]
 
 mod support;
@@ -9,10 +9,11 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 use csi_proto::v1;
 use support::life::{Life, of_snapshot, of_volume};
-use support::{MIB, Run, capability, in_private, wanted};
+use support::{MIB, Run, in_private, wanted};
 use tonic::Code;
 
 /// A volume with this file in it, published.
@@ -181,59 +182,137 @@ fn what_can_not_be_cut_together_is_not() {
     });
 }
 
-fn inline(run: &Run, id: &str, kind: &str, filesystem: &str) -> v1::NodePublishVolumeRequest {
-    let attributes = [
-        ("csi.storage.k8s.io/ephemeral", "true"),
-        ("csi.storage.k8s.io/pod.name", "pod"),
-        ("kind", kind),
-        ("size", "320Mi"),
-    ];
-    v1::NodePublishVolumeRequest {
-        volume_id: id.to_owned(),
-        target_path: run.of("target").join(id).to_str().unwrap().to_owned(),
-        volume_capability: Some(capability(Some(filesystem), 1)),
-        volume_context: attributes.map(|(key, value)| (key.to_owned(), value.to_owned())).into(),
-        ..Default::default()
-    }
-}
-
-fn kept_inline(run: &Run) -> usize {
-    let all = fs::read_dir(run.of("data").join("inline")).unwrap().flatten();
-    all.filter(|entry| !entry.file_name().to_str().unwrap().starts_with('.')).count()
-}
-
+// spec: concurrency.simultaneous-calls
 #[test]
-fn inline_volumes_live_as_long_as_their_pod() {
+fn one_volume_in_use_is_copied_many_times_at_once() {
     in_private(async || {
         let run = Run::on_tmpfs(64 << 30);
         let mut driver = run.start(&[]).await;
-        for (id, kind, filesystem) in [("csi-1", "directory", ""), ("csi-2", "image", "xfs")] {
-            let request = inline(&run, id, kind, filesystem);
-            let target = Path::new(&request.target_path).to_owned();
-            run.client().node().node_publish_volume(request.clone()).await.unwrap();
-            fs::write(target.join("file"), "x").unwrap();
-            // The kubelet publishes again and again, and the driver is restarted in between.
-            driver.kill().await.unwrap();
-            driver = run.start(&[]).await;
-            run.client().node().node_publish_volume(request).await.unwrap();
-            assert_eq!(fs::read(target.join("file")).unwrap(), b"x");
-            let stats = v1::NodeGetVolumeStatsRequest {
-                volume_id: id.to_owned(),
-                volume_path: target.to_str().unwrap().to_owned(),
-                ..Default::default()
+        let life = with_file(&run, "origin", "xfs").await;
+        let target = life.target("one");
+        // So that a copy takes a while.
+        fs::write(target.join("large"), vec![7; 48 << 20]).unwrap();
+        let mut calls = tokio::task::JoinSet::new();
+        for at in 0..6 {
+            let (client, id) = (run.client(), life.id.clone());
+            calls.spawn(async move {
+                let (name, source) = (format!("copy-{at}"), id.clone());
+                match at % 3 {
+                    0 => {
+                        let request = v1::CreateVolumeRequest {
+                            volume_content_source: of_volume(&id),
+                            ..wanted(&name, Some("xfs"), 320 * MIB)
+                        };
+                        client.controller().create_volume(request).await.map(drop)
+                    }
+                    1 => {
+                        let source_volume_id = source;
+                        let request =
+                            v1::CreateSnapshotRequest { source_volume_id, name, ..Default::default() };
+                        client.controller().create_snapshot(request).await.map(drop)
+                    }
+                    _ => {
+                        let source_volume_ids = vec![source];
+                        let request = v1::CreateVolumeGroupSnapshotRequest {
+                            source_volume_ids,
+                            name,
+                            ..Default::default()
+                        };
+                        client.group_controller().create_volume_group_snapshot(request).await.map(drop)
+                    }
+                }
+            });
+        }
+        while let Some(done) = calls.join_next().await {
+            done.unwrap().unwrap();
+        }
+        takes_writes(&target).await;
+        let listed =
+            run.client().controller().list_snapshots(v1::ListSnapshotsRequest::default()).await.unwrap();
+        for entry in listed.into_inner().entries {
+            let snapshot = entry.snapshot.unwrap().snapshot_id;
+            let request = v1::CreateVolumeRequest {
+                volume_content_source: of_snapshot(&snapshot),
+                ..wanted(&snapshot, Some("xfs"), 320 * MIB)
             };
-            let usage = run.client().node().node_get_volume_stats(stats).await.unwrap().into_inner().usage;
-            assert!(kind == "directory" || usage[0].total < 400 << 20, "of the size that was asked for");
-            assert_eq!(kept_inline(&run), 1);
-            let gone = v1::NodeUnpublishVolumeRequest {
-                volume_id: id.to_owned(),
-                target_path: target.to_str().unwrap().to_owned(),
-            };
-            for _ in 0..2 {
-                run.client().node().node_unpublish_volume(gone.clone()).await.unwrap();
-            }
-            assert_eq!(kept_inline(&run), 0, "{kind}");
-            run.assert_clean();
+            assert_eq!(restored(&run, request).await.0, "origin");
+        }
+        // By somebody else it may be thawed at any moment.
+        let freeze = |how: &str| {
+            assert!(std::process::Command::new("fsfreeze").arg(how).arg(&target).status().unwrap().success());
+        };
+        freeze("--freeze");
+        let refused = life.snapshot("later").await.unwrap_err();
+        freeze("--unfreeze");
+        assert_eq!(refused.code(), Code::Unavailable, "{refused:?}");
+        life.snapshot("later").await.unwrap();
+        takes_writes(&target).await;
+        life.end().await;
+        run.assert_clean();
+        driver.kill().await.unwrap();
+    });
+}
+
+async fn takes_writes(target: &Path) {
+    let file = target.join("written");
+    let write = tokio::task::spawn_blocking(move || fs::write(file, "x"));
+    tokio::time::timeout(Duration::from_secs(20), write).await.expect("it is thawed").unwrap().unwrap();
+}
+
+/// Takes all room that is left on the disk.
+fn fill(disk: &Path) {
+    use nix::fcntl::{FallocateFlags, fallocate};
+    let filler = fs::File::create(disk.join("filler")).unwrap();
+    let (mut at, mut step) = (0, 64 << 20);
+    while step >= 4096 {
+        match fallocate(&filler, FallocateFlags::empty(), at, step) {
+            Ok(()) => at += step,
+            Err(_) => step /= 2,
+        }
+    }
+    filler.sync_all().unwrap();
+}
+
+/// Where copies share blocks, a write to what is shared needs a new one.
+#[test]
+fn a_thick_volume_takes_writes_when_the_disk_is_full() {
+    in_private(async || {
+        let run = Run::on_xfs(640 << 20);
+        let mut driver = run.start(&[]).await;
+        let thick = |name: &str| {
+            let mut request = wanted(name, None, 32 * MIB);
+            request.parameters.insert("provisioning".to_owned(), "thick".to_owned());
+            request
+        };
+        let image = |id: &str| run.of("data").join("volumes").join(id).join("image");
+        let write = |id: &str| {
+            let mut file = fs::File::options().write(true).open(image(id)).unwrap();
+            std::io::Write::write_all(&mut file, &vec![7; 32 << 20]).and_then(|()| file.sync_all())
+        };
+        let origin = Life::new(&run, thick("origin")).await.unwrap();
+        write(&origin.id).unwrap();
+        let snapshot = origin.snapshot("cut").await.unwrap();
+        let clone = v1::CreateVolumeRequest {
+            volume_content_source: of_volume(&origin.id),
+            ..wanted("clone", None, 32 * MIB)
+        };
+        let clone = Life::new(&run, clone).await.unwrap();
+        let restored =
+            v1::CreateVolumeRequest { volume_content_source: of_snapshot(&snapshot), ..thick("restored") };
+        let restored = Life::new(&run, restored).await.unwrap();
+        let thin = v1::CreateVolumeRequest {
+            volume_content_source: of_snapshot(&snapshot),
+            ..wanted("thin", None, 32 * MIB)
+        };
+        let thin = Life::new(&run, thin).await.unwrap();
+        fill(&run.of("data"));
+        for life in [&origin, &restored] {
+            write(&life.id).unwrap();
+        }
+        assert!(write(&thin.id).is_err(), "the disk is full");
+        fs::remove_file(run.of("data").join("filler")).unwrap();
+        for life in [origin, clone, restored, thin] {
+            life.delete().await.unwrap();
         }
         driver.kill().await.unwrap();
     });

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use csi_core::client::Client;
 use csi_proto::v1;
 use support::life::Life;
-use support::{MIB, Run, in_private, rounds, wanted};
+use support::{MIB, Run, capability, in_private, rounds, snapshots, wanted};
 use tokio::task::JoinSet;
 
 /// Calls at once.
@@ -66,12 +66,6 @@ fn record(run: &Run, id: &str) -> String {
     format!("{id}: {}", std::fs::read_to_string(path).unwrap_or_else(|error| error.to_string()))
 }
 
-async fn snapshots(client: &Client) -> Vec<String> {
-    let list =
-        client.controller().list_snapshots(v1::ListSnapshotsRequest::default()).await.unwrap().into_inner();
-    list.entries.into_iter().filter_map(|entry| Some(entry.snapshot?.snapshot_id)).collect()
-}
-
 // spec: concurrency.simultaneous-calls
 #[test]
 fn the_kit_passes_while_another_client_hammers() {
@@ -93,6 +87,173 @@ fn the_kit_passes_while_another_client_hammers() {
 const AT: [&str; 7] =
     ["create-volume", "node-publish", "snapshots", "node-use", "groups", "controller-publish", "sequences"];
 
+fn kind_of(round: u32) -> &'static str {
+    if round.is_multiple_of(2) { "image" } else { "directory" }
+}
+
+fn inline(run: &Run, kind: &str) -> v1::NodePublishVolumeRequest {
+    let attributes = [("csi.storage.k8s.io/ephemeral", "true"), ("kind", kind), ("size", "16Mi")];
+    let filesystem = if kind == "image" { "ext4" } else { "" };
+    v1::NodePublishVolumeRequest {
+        volume_id: "inline".to_owned(),
+        target_path: run.of("target").join("inline").to_str().unwrap().to_owned(),
+        volume_capability: Some(capability(Some(filesystem), 1)),
+        volume_context: attributes.map(|(key, value)| (key.to_owned(), value.to_owned())).into(),
+        ..Default::default()
+    }
+}
+
+/// As the kubelet does with a pod that is gone meanwhile.
+async fn end_inline(run: &Run, request: &v1::NodePublishVolumeRequest) {
+    let request = v1::NodeUnpublishVolumeRequest {
+        volume_id: request.volume_id.clone(),
+        target_path: request.target_path.clone(),
+    };
+    run.client().node().node_unpublish_volume(request).await.unwrap();
+    assert!(!run.of("data").join("inline/node-1/inline").exists());
+}
+
+/// Changes a volume's description again and again, in the end to this round's.
+async fn change(client: Client, volume_id: String, round: u32) -> Result<(), tonic::Status> {
+    for step in ["begins", "goes on", "ends"] {
+        let mutable_parameters = [("description".to_owned(), format!("{step}, round {round}"))].into();
+        let volume_id = volume_id.clone();
+        let request =
+            v1::ControllerModifyVolumeRequest { volume_id, mutable_parameters, ..Default::default() };
+        client.controller().controller_modify_volume(request).await?;
+    }
+    Ok(())
+}
+
+fn description(run: &Run, id: &str) -> String {
+    let path = run.of("data").join("volumes").join(id).join("record.json");
+    let record: serde_json::Value = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
+    record["mutable"]["description"].as_str().unwrap_or_default().to_owned()
+}
+
+/// A driver that is killed again and again, and what is due on its disk.
+struct Kills<'a> {
+    run: &'a Run,
+    client: Client,
+    /// Volumes and snapshots that nobody deletes.
+    kept: BTreeSet<String>,
+    cut: BTreeSet<String>,
+    /// The volume that is changed all the time, and its description after the last kill.
+    changed: String,
+    description: String,
+    dice: u32,
+}
+
+/// What was answered before the kill.
+struct Answered {
+    volume: Option<v1::Volume>,
+    was_changed: bool,
+}
+
+impl<'a> Kills<'a> {
+    async fn new(run: &'a Run) -> Self {
+        let mut driver = run.start(&[]).await;
+        let changed = Life::new(run, wanted("changed", None, MIB)).await.unwrap().id;
+        driver.kill().await.unwrap();
+        Self {
+            run,
+            client: run.client(),
+            kept: BTreeSet::from([changed.clone()]),
+            cut: BTreeSet::new(),
+            changed,
+            description: String::new(),
+            dice: 0x9e37_79b9,
+        }
+    }
+
+    /// The same name in two rounds is the same volume: what was answered is kept, nothing is doubled.
+    fn wanted(round: u32) -> v1::CreateVolumeRequest {
+        let kind = kind_of(round / 2);
+        let mut request = wanted(&format!("kept-{}", round / 2), Some(""), MIB);
+        request.parameters.insert("kind".to_owned(), kind.to_owned());
+        request
+    }
+
+    /// Starts the driver, has it do all kinds of things, and kills it.
+    async fn kill(&mut self, round: u32) -> Answered {
+        let (run, client) = (self.run, &self.client);
+        let mut driver = run.start(&[]).await;
+        let making = tokio::spawn({
+            let (client, request) = (client.clone(), Self::wanted(round));
+            async move { client.controller().create_volume(request).await }
+        });
+        let publishing = tokio::spawn({
+            let (client, request) = (client.clone(), inline(run, kind_of(round)));
+            async move { client.node().node_publish_volume(request).await }
+        });
+        let changing = tokio::spawn(change(client.clone(), self.changed.clone(), round));
+        // With a connection of its own, which goes with it: what it still had to send reaches no later driver.
+        let hammering = tokio::spawn(hammer(run.client()));
+        let kit = tokio::spawn(run.kit().only(AT[round as usize % AT.len()]).run());
+        self.dice = self.dice.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        tokio::time::sleep(Duration::from_millis(u64::from(self.dice >> 16) % 2000)).await;
+        driver.kill().await.unwrap();
+        for task in [hammering.abort_handle(), kit.abort_handle()] {
+            task.abort();
+        }
+        let _ = (hammering.await, kit.await, publishing.await);
+        Answered {
+            volume: making.await.unwrap().ok().and_then(|answer| answer.into_inner().volume),
+            was_changed: changing.await.unwrap().is_ok(),
+        }
+    }
+
+    /// Starts it again: what was answered is there, and what is asked again is not doubled.
+    async fn look(&mut self, round: u32, answered: Answered) {
+        let mut driver = self.run.start(&[]).await;
+        end_inline(self.run, &inline(self.run, kind_of(round))).await;
+        let (found, this_round) = (description(self.run, &self.changed), format!("round {round}"));
+        let is_due = match answered.was_changed {
+            true => found == format!("ends, {this_round}"),
+            false => found == self.description || found.ends_with(&this_round),
+        };
+        assert!(is_due, "{this_round}: {found:?} after {:?}", self.description);
+        self.description = found;
+        let again = self.client.controller().create_volume(Self::wanted(round)).await.unwrap();
+        let again = again.into_inner().volume.unwrap().volume_id;
+        if let Some(volume) = answered.volume {
+            assert_eq!(volume.volume_id, again, "{this_round}: a name is one volume");
+        }
+        let request = v1::CreateSnapshotRequest {
+            source_volume_id: again.clone(),
+            name: format!("kept-{}", round / 2),
+            ..Default::default()
+        };
+        let snapshot = self.client.controller().create_snapshot(request).await.unwrap().into_inner();
+        self.kept.insert(again);
+        self.cut.insert(snapshot.snapshot.unwrap().snapshot_id);
+        if self.run.of("journal").exists() {
+            let left = self.run.kit().clean_up().await.unwrap();
+            assert!(left.is_empty(), "{this_round}: {left:?}");
+        }
+        forget_hammer(&self.client).await;
+        self.nothing_else_is_there(&this_round).await;
+        driver.kill().await.unwrap();
+    }
+
+    async fn nothing_else_is_there(&self, round: &str) {
+        self.run.assert_clean();
+        let (now, now_cut) = (listed(&self.client).await, snapshots(&self.client).await);
+        let distinct: BTreeSet<String> = now.iter().cloned().collect();
+        let names: Vec<_> =
+            distinct.symmetric_difference(&self.kept).map(|id| record(self.run, id)).collect();
+        assert!(names.is_empty(), "{round}: lost, or left: {names:#?}");
+        assert_eq!(now.len(), self.kept.len(), "{round}: none is doubled");
+        assert_eq!(now_cut.iter().cloned().collect::<BTreeSet<_>>(), self.cut, "{round}: snapshots");
+        for store in ["volumes", "snapshots", "groups", "inline/node-1"] {
+            for half in [".new", ".old"] {
+                let left = std::fs::read_dir(self.run.of("data").join(store).join(half)).unwrap().count();
+                assert_eq!(left, 0, "{round}: {store}/{half}");
+            }
+        }
+    }
+}
+
 /// `CSI_TEST_ROUNDS` says how often; 200 is the full size.
 // spec: create-volume.same-name-same-volume, create-volume.one-volume-a-name
 // spec: timeouts.retry-continues
@@ -100,111 +261,19 @@ const AT: [&str; 7] =
 fn killed_at_random_moments_it_loses_and_doubles_nothing() {
     in_private(async || {
         let run = Run::on_tmpfs(64 << 30);
-        let (mut kept, mut cut) = (BTreeSet::new(), BTreeSet::new());
-        let mut moment = 0x9e37_79b9_u32;
-        let rounds = rounds(12);
+        let (rounds, mut kills) = (rounds(12), Kills::new(&run).await);
+        let (mut published, mut changed) = (0, 0);
         for round in 0..rounds {
-            let mut driver = run.start(&[]).await;
-            let client = run.client();
-            // The same name again after the kill is the same volume: what was answered is kept, nothing is doubled.
-            let request = wanted(&format!("kept-{}", round / 2), Some(""), MIB);
-            let making = tokio::spawn({
-                let (client, request) = (client.clone(), request.clone());
-                async move { client.controller().create_volume(request).await }
-            });
-            // With a connection of its own, which goes with it: what it still had to send reaches no later driver.
-            let hammering = tokio::spawn(hammer(run.client()));
-            let kit = tokio::spawn(run.kit().only(AT[round as usize % AT.len()]).run());
-            moment = moment.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-            tokio::time::sleep(Duration::from_millis(u64::from(moment >> 16) % 2000)).await;
-            driver.kill().await.unwrap();
-            for task in [hammering.abort_handle(), kit.abort_handle()] {
-                task.abort();
-            }
-            let _ = (hammering.await, kit.await);
-            let answered = making.await.unwrap().ok().and_then(|answer| answer.into_inner().volume);
-
-            let mut driver = run.start(&[]).await;
-            let again =
-                client.controller().create_volume(request).await.unwrap().into_inner().volume.unwrap();
-            if let Some(volume) = answered {
-                assert_eq!(volume.volume_id, again.volume_id, "round {round}: a name is one volume");
-            }
-            let snapshot = v1::CreateSnapshotRequest {
-                source_volume_id: again.volume_id.clone(),
-                name: format!("kept-{}", round / 2),
-                ..Default::default()
-            };
-            let snapshot =
-                client.controller().create_snapshot(snapshot).await.unwrap().into_inner().snapshot.unwrap();
-            kept.insert(again.volume_id);
-            cut.insert(snapshot.snapshot_id);
-            if run.of("journal").exists() {
-                let left = run.kit().clean_up().await.unwrap();
-                assert!(left.is_empty(), "round {round}: {left:?}");
-            }
-            forget_hammer(&client).await;
-            run.assert_clean();
-            let (now, now_cut) = (listed(&client).await, snapshots(&client).await);
-            let distinct: BTreeSet<String> = now.iter().cloned().collect();
-            let names: Vec<_> = distinct.symmetric_difference(&kept).map(|id| record(&run, id)).collect();
-            assert!(names.is_empty(), "round {round}: lost, or left: {names:#?}");
-            assert_eq!(now.len(), kept.len(), "round {round}: none is doubled");
-            assert_eq!(now_cut.iter().cloned().collect::<BTreeSet<_>>(), cut, "round {round}: snapshots");
-            for store in ["volumes", "snapshots", "groups"] {
-                for half in [".new", ".old"] {
-                    let left = std::fs::read_dir(run.of("data").join(store).join(half)).unwrap().count();
-                    assert_eq!(left, 0, "round {round}: {store}/{half}");
-                }
-            }
-            driver.kill().await.unwrap();
+            let answered = kills.kill(round).await;
+            published += u32::from(run.of("data").join("inline/node-1/inline").exists());
+            changed += u32::from(answered.was_changed);
+            kills.look(round, answered).await;
         }
         println!(
-            "{rounds} kills, {} volumes and {} snapshots kept, none lost, none doubled",
-            kept.len(),
-            cut.len()
+            "{rounds} kills, {} volumes and {} snapshots kept, none lost, none doubled; {changed} times a volume was \
+             changed, {published} times there was an inline volume",
+            kills.kept.len(),
+            kills.cut.len()
         );
-    });
-}
-
-/// Each kind of half that a kill can leave, made by hand.
-#[test]
-fn what_was_half_done_is_finished_or_taken_back() {
-    in_private(async || {
-        let run = Run::on_tmpfs(64 << 30);
-        let mut driver = run.start(&[]).await;
-        let mut mounted = Life::new(&run, wanted("mounted", Some("xfs"), 320 * MIB)).await.unwrap();
-        let target = mounted.start().await.unwrap();
-        let growing = Life::new(&run, wanted("growing", None, 8 * MIB)).await.unwrap();
-        let mut members = Vec::new();
-        for name in ["half", "whole"] {
-            let request = v1::CreateVolumeGroupSnapshotRequest {
-                name: name.to_owned(),
-                source_volume_ids: vec![mounted.id.clone(), growing.id.clone()],
-                ..Default::default()
-            };
-            let made = run.client().group_controller().create_volume_group_snapshot(request).await.unwrap();
-            members.push(made.into_inner().group_snapshot.unwrap());
-        }
-        driver.kill().await.unwrap();
-
-        // Killed before the group's record, with a filesystem frozen; and between an image and its record.
-        std::fs::remove_dir_all(run.of("data").join("groups").join(&members[0].group_snapshot_id)).unwrap();
-        let frozen = std::process::Command::new("fsfreeze").arg("--freeze").arg(&target).status().unwrap();
-        assert!(frozen.success());
-        let image = run.of("data").join("volumes").join(&growing.id).join("image");
-        std::fs::File::options().write(true).open(image).unwrap().set_len(16 * MIB).unwrap();
-
-        let mut driver = run.start(&[]).await;
-        let write = tokio::task::spawn_blocking(move || std::fs::write(target.join("file"), "x"));
-        tokio::time::timeout(Duration::from_secs(20), write).await.expect("it is thawed").unwrap().unwrap();
-        let due: BTreeSet<_> = members[1].snapshots.iter().map(|one| one.snapshot_id.clone()).collect();
-        assert_eq!(snapshots(&run.client()).await.into_iter().collect::<BTreeSet<_>>(), due);
-        let request = v1::ControllerGetVolumeRequest { volume_id: growing.id.clone() };
-        let found = run.client().controller().controller_get_volume(request).await.unwrap().into_inner();
-        assert_eq!(found.volume.unwrap().capacity_bytes as u64, 16 * MIB);
-        mounted.end().await;
-        run.assert_clean();
-        driver.kill().await.unwrap();
     });
 }

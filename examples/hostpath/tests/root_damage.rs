@@ -12,7 +12,7 @@ use csi_core::client::Client;
 use csi_mount::LoopDevice;
 use csi_proto::v1;
 use nix::mount::{MsFlags, mount};
-use support::life::Life;
+use support::life::{Life, of_snapshot, of_volume};
 use support::{MIB, Run, in_private, wanted};
 
 fn image(run: &Run, life: &Life<'_>) -> std::path::PathBuf {
@@ -77,6 +77,65 @@ fn an_image_that_is_gone_or_cut_off_is_lost_data() {
         hurt.end().await;
         well.delete().await.unwrap();
         run.assert_clean();
+        driver.kill().await.unwrap();
+    });
+}
+
+/// What is cut off and made as long again holds zeros where data was, and nobody could tell any more.
+#[test]
+fn what_is_cut_off_is_neither_copied_nor_filled_up() {
+    in_private(async || {
+        let run = Run::on_tmpfs(64 << 30);
+        let mut driver = run.start(&[]).await;
+        let hurt = Life::new(&run, wanted("hurt", None, 8 * MIB)).await.unwrap();
+        let snapshot = hurt.snapshot("whole").await.unwrap();
+        let images = [image(&run, &hurt), run.of("data").join("snapshots").join(&snapshot).join("image")];
+        let cut_to = |bytes| {
+            for image in &images {
+                File::options().write(true).open(image).unwrap().set_len(bytes).unwrap();
+            }
+        };
+        let client = run.client();
+        let thick = v1::ControllerModifyVolumeRequest {
+            volume_id: hurt.id.clone(),
+            mutable_parameters: [("provisioning".to_owned(), "thick".to_owned())].into(),
+            ..Default::default()
+        };
+        let copy = |name: &str, volume_content_source| v1::CreateVolumeRequest {
+            volume_content_source,
+            ..wanted(name, None, 8 * MIB)
+        };
+        let group = v1::CreateVolumeGroupSnapshotRequest {
+            name: "group".to_owned(),
+            source_volume_ids: vec![hurt.id.clone()],
+            ..Default::default()
+        };
+        let allocated =
+            v1::GetMetadataAllocatedRequest { snapshot_id: snapshot.clone(), ..Default::default() };
+        let all = async || {
+            vec![
+                hurt.expand(16 * MIB).await.map(drop),
+                client.controller().controller_modify_volume(thick.clone()).await.map(drop),
+                hurt.snapshot("cut off").await.map(drop),
+                client.controller().create_volume(copy("clone", of_volume(&hurt.id))).await.map(drop),
+                client.controller().create_volume(copy("restored", of_snapshot(&snapshot))).await.map(drop),
+                client.group_controller().create_volume_group_snapshot(group.clone()).await.map(drop),
+                client.snapshot_metadata().get_metadata_allocated(allocated.clone()).await.map(drop),
+            ]
+        };
+        cut_to(4 * MIB);
+        for (at, done) in all().await.into_iter().enumerate() {
+            let refused = done.expect_err("it is damaged");
+            assert_eq!(refused.code(), tonic::Code::FailedPrecondition, "{at}: {refused:?}");
+            assert!(refused.message().contains("4194304 bytes of 8388608"), "{at}: {refused:?}");
+        }
+        assert!(images.iter().all(|image| image.metadata().unwrap().len() == 4 * MIB), "left as they were");
+        assert_eq!(listed(&client).await.0, std::slice::from_ref(&hurt.id));
+        cut_to(8 * MIB);
+        // Last what changes the size that is due.
+        for (at, done) in all().await.into_iter().enumerate().skip(1) {
+            done.unwrap_or_else(|refused| panic!("{at}: {refused:?}"));
+        }
         driver.kill().await.unwrap();
     });
 }
@@ -165,6 +224,12 @@ fn a_full_disk_is_told_of_volumes_and_of_the_storage() {
         let mut life = Life::new(&run, wanted("one", None, 32 * MIB)).await.unwrap();
         life.start().await.unwrap();
         assert_eq!((life.wrong().await, storage(&run.client()).await), ((none(), none()), none()));
+        let capacity = async || {
+            let request = v1::GetCapacityRequest::default();
+            let told = run.client().controller().get_capacity(request).await.unwrap().into_inner();
+            (told.available_capacity as u64, told.maximum_volume_size)
+        };
+        assert_eq!(capacity().await, (32 * MIB, Some(32 << 20)), "what is promised counts");
         let filler = run.of("data").join("filler");
         File::create(&filler).unwrap();
         take_room(&filler, 56 * MIB);
@@ -172,6 +237,8 @@ fn a_full_disk_is_told_of_volumes_and_of_the_storage() {
             (life.wrong().await.0, storage(&run.client()).await),
             (vec!["PoolFull".to_owned()], vec!["PoolFull".to_owned()])
         );
+        let (free, most) = capacity().await;
+        assert!(free <= 8 * MIB && most.is_none(), "and what others wrote: {free}, {most:?}");
         // A thick volume needs the room now.
         let mut thick = wanted("thick", None, 16 * MIB);
         thick.parameters.insert("provisioning".to_owned(), "thick".to_owned());
@@ -198,14 +265,26 @@ fn a_data_directory_that_is_gone_ends_its_health() {
     in_private(async || {
         let run = Run::new();
         let mut driver = run.start(&[]).await;
+        let life = Life::new(&run, wanted("volume", None, MIB)).await.unwrap();
         assert_eq!(storage(&run.client()).await, none());
         fs::rename(run.of("data"), run.of("aside")).unwrap();
+        let ids = vec![life.id.clone()];
+        assert_eq!(listed(&run.client()).await, (ids.clone(), ids));
+        let request =
+            v1::ControllerGetVolumeHealthRequest { volume_id: life.id.clone(), ..Default::default() };
+        let told =
+            run.client().controller().controller_get_volume_health(request).await.unwrap().into_inner();
+        let reasons: Vec<_> =
+            told.volume_health.unwrap().health_statuses.into_iter().map(|entry| entry.reason).collect();
+        assert_eq!(reasons, ["DataDirectoryGone"]);
         assert_eq!(storage(&run.client()).await, ["DataDirectoryGone"]);
         let probed = run.client().identity().probe(v1::ProbeRequest {}).await.unwrap_err();
         assert_eq!(probed.code(), tonic::Code::FailedPrecondition, "{probed:?}");
         fs::rename(run.of("aside"), run.of("data")).unwrap();
         assert_eq!(storage(&run.client()).await, none());
         run.client().identity().probe(v1::ProbeRequest {}).await.unwrap();
+        assert_eq!(listed(&run.client()).await, (none(), none()));
+        life.delete().await.unwrap();
         driver.kill().await.unwrap();
     });
 }

@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use csi_core::client::Client;
 use csi_proto::v1;
@@ -185,5 +186,47 @@ fn what_is_told_is_what_the_images_hold() {
         told_is_what_is(Run::on_tmpfs(64 << 30), &["--block-metadata=fixed"]).await;
         // Snapshots share their blocks here.
         told_is_what_is(Run::on_xfs(1 << 30), &[]).await;
+    });
+}
+
+/// As many as the driver tells at once.
+const STREAMS: usize = 16;
+
+#[test]
+fn streams_that_nobody_reads_keep_nobody_from_calling() {
+    in_private(async || {
+        let run = Run::on_tmpfs(64 << 30);
+        // Ranges enough to fill what lies between the driver and a reader.
+        let mut driver = run.start(&["--block-metadata=fixed"]).await;
+        let life = Life::new(&run, wanted("volume", None, 256 * MIB)).await.unwrap();
+        let image = run.of("data").join("volumes").join(&life.id).join("image");
+        let file = File::options().write(true).open(&image).unwrap();
+        for at in 0..256 {
+            file.write_all_at(&[7; MIB as usize], at * MIB).unwrap();
+        }
+        let snapshot_id = life.snapshot("full").await.unwrap();
+        let stream = async || {
+            let request = v1::GetMetadataAllocatedRequest {
+                snapshot_id: snapshot_id.clone(),
+                max_results: 1,
+                ..Default::default()
+            };
+            run.client().snapshot_metadata().get_metadata_allocated(request).await
+        };
+        let mut stalled = Vec::new();
+        for _ in 0..STREAMS {
+            stalled.push(stream().await.unwrap().into_inner());
+        }
+        let refused = stream().await.unwrap_err();
+        assert_eq!(refused.code(), tonic::Code::ResourceExhausted, "{refused:?}");
+        run.client().identity().probe(v1::ProbeRequest {}).await.unwrap();
+        stalled.clear();
+        // The driver notices when it sends next.
+        let end = Instant::now() + Duration::from_secs(20);
+        while let Err(refused) = stream().await {
+            assert!(Instant::now() < end, "{refused:?}");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        driver.kill().await.unwrap();
     });
 }

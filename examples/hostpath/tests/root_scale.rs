@@ -3,7 +3,7 @@
 
 mod support;
 
-use std::fmt::Write as _;
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use csi_core::client::Client;
@@ -12,10 +12,50 @@ use support::life::Life;
 use support::{MIB, Run, in_private, wanted};
 use tokio::task::JoinSet;
 
-/// How many calls are measured of each kind; the middle one of them counts.
+/// How many calls are measured of each kind.
 const SAMPLES: usize = 15;
 /// What a page of a listing holds.
 const PAGE: i32 = 100;
+/// How much longer a call may take among many volumes: what grew with their number would take ten times as long among ten times
+/// as many.
+const FLAT: u32 = 4;
+/// With less than this the machine's own doings are what is measured.
+const LEAST: Duration = Duration::from_millis(2);
+
+/// What the volumes are, and how the driver is started for them.
+struct Shape {
+    name: &'static str,
+    flags: &'static [&'static str],
+    filesystem: &'static str,
+    bytes: u64,
+    /// Attached and staged, too.
+    whole: bool,
+    /// A page of the listing takes no longer: no volume but those on it is looked at.
+    pages: bool,
+}
+
+const DIRECTORIES: Shape = Shape {
+    name: "directories, neither attached nor staged, listed without condition",
+    flags: &["--kind=directory", "--without=attach,stage,condition"],
+    filesystem: "",
+    bytes: MIB,
+    whole: false,
+    pages: true,
+};
+
+/// What the driver does unless it is told otherwise. A volume's condition is that of its image, and of all of them each page of
+/// a listing asks.
+const IMAGES: Shape = Shape {
+    name: "images with ext4, attached and staged, listed with their condition",
+    flags: &[],
+    filesystem: "ext4",
+    bytes: 16 * MIB,
+    whole: true,
+    pages: false,
+};
+
+/// The times of calls of one kind.
+type Times = Vec<Duration>;
 
 /// `CSI_TEST_VOLUMES` says up to how many volumes; 10000 is the full size.
 fn counts() -> Vec<usize> {
@@ -25,50 +65,94 @@ fn counts() -> Vec<usize> {
     counts
 }
 
-async fn grow_to(client: &Client, from: usize, to: usize) {
-    let mut calls = JoinSet::new();
-    for at in from..to {
-        if calls.len() == 32 {
-            calls.join_next().await.unwrap().unwrap();
+impl Shape {
+    fn wanted(&self, name: &str) -> v1::CreateVolumeRequest {
+        wanted(name, Some(self.filesystem), self.bytes)
+    }
+
+    async fn grow_to(&self, client: &Client, from: usize, to: usize) {
+        let mut calls = JoinSet::new();
+        for at in from..to {
+            if calls.len() == 32 {
+                calls.join_next().await.unwrap().unwrap();
+            }
+            let (client, request) = (client.clone(), self.wanted(&format!("volume-{at}")));
+            calls.spawn(async move { drop(client.controller().create_volume(request).await.unwrap()) });
         }
-        let client = client.clone();
-        calls.spawn(async move {
-            client.controller().create_volume(wanted(&format!("volume-{at}"), Some(""), MIB)).await.unwrap();
-        });
+        while let Some(done) = calls.join_next().await {
+            done.unwrap();
+        }
     }
-    while let Some(done) = calls.join_next().await {
-        done.unwrap();
+
+    /// The times of each call of a volume's life.
+    async fn lives(&self, run: &Run) -> Vec<(&'static str, Times)> {
+        let mut times: Vec<(&'static str, Times)> = Vec::new();
+        for sample in 0..SAMPLES {
+            let mut start = Instant::now();
+            let mut lap = |call: &'static str| {
+                let taken = start.elapsed();
+                match times.iter_mut().find(|(name, _)| *name == call) {
+                    Some((_, times)) => times.push(taken),
+                    None => times.push((call, vec![taken])),
+                }
+                start = Instant::now();
+            };
+            let mut life = Life::new(run, self.wanted(&format!("sample-{sample}"))).await.unwrap();
+            lap("create");
+            if self.whole {
+                life.attach("node-1").await.unwrap();
+                lap("attach");
+                life.stage().await.unwrap();
+                lap("stage");
+            }
+            let target = life.publish("one").await.unwrap();
+            lap("publish");
+            life.unpublish(&target).await.unwrap();
+            lap("unpublish");
+            if self.whole {
+                life.unstage().await.unwrap();
+                lap("unstage");
+                life.detach("node-1").await.unwrap();
+                lap("detach");
+            }
+            life.delete().await.unwrap();
+            lap("delete");
+        }
+        times
+    }
+
+    async fn measure(&self) {
+        let run = Run::on_tmpfs(1 << 40);
+        let mut driver = run.start(self.flags).await;
+        let client = run.client();
+        let (mut there, mut few) = (0, BTreeMap::new());
+        println!("{}; ms, the middle one of {SAMPLES}:", self.name);
+        for count in counts() {
+            self.grow_to(&client, there, count).await;
+            there = count;
+            let mut times = self.lives(&run).await;
+            let (pages, all) = list(&client, count).await;
+            if self.pages && count >= PAGE as usize {
+                flat(count, &mut few, "page of 100", &pages);
+            }
+            for (call, times) in &times {
+                flat(count, &mut few, call, times);
+            }
+            driver.kill().await.unwrap();
+            let start = Instant::now();
+            driver = run.start(self.flags).await;
+            times.extend([("page of 100", pages), ("list all", vec![all]), ("start", vec![start.elapsed()])]);
+            print_row(count, times);
+            let listed = client.controller().list_volumes(v1::ListVolumesRequest::default()).await.unwrap();
+            assert_eq!(listed.into_inner().entries.len(), count, "all are there after the kill");
+        }
+        run.assert_clean();
+        driver.kill().await.unwrap();
     }
 }
 
-fn middle(mut times: Vec<Duration>) -> Duration {
-    times.sort();
-    times[times.len() / 2]
-}
-
-/// The times of a create, a publish, an unpublish and a delete, each the middle one of several.
-async fn one_volume(run: &Run) -> [Duration; 4] {
-    let mut times: [Vec<Duration>; 4] = Default::default();
-    for sample in 0..SAMPLES {
-        let mut start = Instant::now();
-        let mut lap = |times: &mut Vec<Duration>| {
-            times.push(start.elapsed());
-            start = Instant::now();
-        };
-        let life = Life::new(run, wanted(&format!("sample-{sample}"), Some(""), MIB)).await.unwrap();
-        lap(&mut times[0]);
-        let target = life.publish("one").await.unwrap();
-        lap(&mut times[1]);
-        life.unpublish(&target).await.unwrap();
-        lap(&mut times[2]);
-        life.delete().await.unwrap();
-        lap(&mut times[3]);
-    }
-    times.map(middle)
-}
-
-/// The time of a page in the middle of the list, and of all pages.
-async fn list(client: &Client, due: usize) -> (Duration, Duration) {
+/// The times of the pages of a listing, and of all of it.
+async fn list(client: &Client, due: usize) -> (Times, Duration) {
     let (mut pages, mut found, mut starting_token) = (Vec::new(), 0, String::new());
     let start = Instant::now();
     loop {
@@ -83,43 +167,32 @@ async fn list(client: &Client, due: usize) -> (Duration, Duration) {
         }
     }
     assert_eq!(found, due);
-    (middle(pages), start.elapsed())
+    (pages, start.elapsed())
+}
+
+/// The time of a call among so many volumes, beside the first that was measured. The fastest counts here: what else the machine
+/// does is in the slower ones.
+fn flat(count: usize, first: &mut BTreeMap<String, Duration>, call: &str, times: &Times) {
+    let now = *times.iter().min().unwrap();
+    let few = *first.entry(call.to_owned()).or_insert(now);
+    assert!(now <= few.max(LEAST) * FLAT, "{call}: {few:?} among few volumes, {now:?} among {count}");
+}
+
+fn print_row(count: usize, times: Vec<(&'static str, Times)>) {
+    let middle = |(call, mut times): (&str, Times)| {
+        times.sort();
+        format!("{call} {:.2}", times[times.len() / 2].as_secs_f64() * 1000.0)
+    };
+    let row: Vec<String> = times.into_iter().map(middle).collect();
+    println!("{count:>6} volumes: {}", row.join(", "));
 }
 
 #[test]
 fn calls_take_as_long_with_many_volumes_as_with_few() {
     in_private(async || {
-        let run = Run::on_tmpfs(64 << 30);
-        let flags = ["--kind=directory", "--without=attach,stage,condition"];
-        let mut driver = run.start(&flags).await;
-        let client = run.client();
-        let mut table = format!(
-            "{:>8} {:>10} {:>10} {:>10} {:>10} {:>12} {:>10} {:>10}  ms\n",
-            "volumes", "create", "publish", "unpublish", "delete", "page of 100", "list all", "start"
-        );
-        let mut there = 0;
-        for count in counts() {
-            grow_to(&client, there, count).await;
-            there = count;
-            let [create, publish, unpublish, delete] = one_volume(&run).await;
-            let (page, all) = list(&client, count).await;
-            driver.kill().await.unwrap();
-            let start = Instant::now();
-            driver = run.start(&flags).await;
-            let start = start.elapsed();
-            let milliseconds = |time: Duration| time.as_secs_f64() * 1000.0;
-            let [create, publish, unpublish, delete, page, all, start] =
-                [create, publish, unpublish, delete, page, all, start].map(milliseconds);
-            writeln!(
-                table,
-                "{count:>8} {create:>10.2} {publish:>10.2} {unpublish:>10.2} {delete:>10.2} {page:>12.2} {all:>10.2} {start:>10.2}"
-            )
-            .unwrap();
-            let listed = client.controller().list_volumes(v1::ListVolumesRequest::default()).await.unwrap();
-            assert_eq!(listed.into_inner().entries.len(), count, "all are there after the kill");
+        // One after the other, each with the machine to itself.
+        for shape in [DIRECTORIES, IMAGES] {
+            shape.measure().await;
         }
-        println!("{table}");
-        run.assert_clean();
-        driver.kill().await.unwrap();
     });
 }

@@ -14,7 +14,7 @@ impl PublishUnpublishVolume for Driver {
     async fn publish_volume(&self, request: ControllerPublishVolumeRequest) -> Result<Published> {
         self.with(move |host| {
             let (id, node) = (&request.volume_id, &request.node_id);
-            let Some(record) = host.volumes.get(id.as_str()) else {
+            let Some(record) = host.volumes.find(id.as_str())? else {
                 return Err(Error::VolumeNotFound(id.clone()));
             };
             if !host.nodes.contains(node) {
@@ -72,6 +72,7 @@ impl AttachedAs {
             readonly: request.readonly,
             capability: request.volume_capability.to_string(),
             alone: !mode.is_multi_node(),
+            filesystem: request.volume_capability.is_mount(),
             only_writer: mode == AccessMode::MultiNodeSingleWriter && !request.readonly,
         }
     }

@@ -21,9 +21,13 @@ impl GetCapacity for Driver {
         for place in Place::candidates(&places, here.as_ref(), 0).unwrap_or_default() {
             pools.insert(&place.value.name, place.available_bytes.unwrap_or(0));
         }
+        // What is promised and not yet written is still free on the disk; what others wrote there is not.
+        let free = self.with(|host| Ok(host.free_bytes()?)).await?;
+        let most = pools.values().copied().max().unwrap_or(0).min(self.sizes.most);
         Ok(Capacity {
-            available_capacity: pools.values().sum(),
-            maximum_volume_size: Some(pools.values().copied().max().unwrap_or(0)),
+            available_capacity: free.min(pools.values().sum()),
+            // A thin volume can be larger than what is free, so that is no bound of it, and is told as no such.
+            maximum_volume_size: (most <= free).then_some(most),
             minimum_volume_size: Some(kind.least(&request.volume_capabilities)),
         })
     }

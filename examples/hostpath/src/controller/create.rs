@@ -2,18 +2,20 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use csi_core::{
     ContentSource, CreateDeleteVolume, CreateRecord, CreateVolumeRequest, DeleteVolumeRequest, Error, Place,
-    Result, Volume, VolumeId, async_trait,
+    Result, Volume, VolumeCapability, VolumeId, async_trait,
 };
 
 use crate::content::{self, Fill};
+use crate::damage;
 use crate::host::{Driver, Host};
 use crate::kind::Kind;
 use crate::parameters::Parameters;
 use crate::records::VolumeRecord;
-use crate::still::{Moment, Still};
+use crate::still::Moment;
 use crate::store::new_id;
 
 const MIB: u64 = 1 << 20;
@@ -35,7 +37,7 @@ impl CreateDeleteVolume for Driver {
     async fn delete_volume(&self, request: DeleteVolumeRequest) -> Result<()> {
         self.with(move |host| {
             let id = request.volume_id.as_str();
-            let Some(record) = host.volumes.get(id) else {
+            let Some(record) = host.volumes.find(id)? else {
                 return Err(Error::VolumeNotFound(request.volume_id));
             };
             host.refuse_in_use(id, &record)?;
@@ -53,13 +55,13 @@ struct Origin {
     pool: String,
     bytes: u64,
     place: PathBuf,
-    /// It may be in use.
-    is_volume: bool,
+    /// A volume, which may be in use.
+    volume: Option<(VolumeId, Arc<VolumeRecord>)>,
 }
 
 impl Host {
     fn create(&self, request: &CreateVolumeRequest) -> Result<Volume> {
-        let (parameters, mutable) = Parameters::of(request)?;
+        let (parameters, mutable) = Parameters::of(request, &self.accepted_parameters)?;
         let origin = request.volume_content_source.as_ref().map(|source| self.origin(source)).transpose()?;
         let asked = parameters.kind.or(origin.as_ref().map(|origin| origin.kind));
         let kind = self.choose_kind(asked, &request.volume_capabilities)?;
@@ -67,6 +69,7 @@ impl Host {
             return Err(Error::invalid("parameters[kind]", "is not the kind of the source"));
         }
         let bytes = size(request, kind, origin.as_ref())?;
+        self.sizes.check(bytes)?;
         let pool = parameters.pool.as_deref();
         if pool.is_some_and(|name| self.pools.get(name).is_none()) {
             return Err(Error::invalid("parameters[pool]", "is the name of no pool"));
@@ -90,6 +93,7 @@ impl Host {
                         created: CreateRecord::new(request, &volume),
                         mutable,
                         attached: BTreeMap::new(),
+                        filesystem: request.volume_capabilities.iter().all(VolumeCapability::is_mount),
                     };
                     let volume = record.volume(&id)?;
                     self.make(id, record, bytes, origin.as_ref())?;
@@ -106,12 +110,14 @@ impl Host {
         let made = self.volumes.make(id, record, |place| match origin {
             None => content::make(kind, place, bytes, fill),
             Some(origin) => {
-                let mut still = Still::default();
-                if origin.is_volume && kind == Kind::Image {
-                    still.hold(&kind.content(&origin.place), Moment::Crash)?;
-                }
+                let volume = origin.volume.as_ref();
+                let still =
+                    volume.map(|(id, record)| self.hold(id.as_str(), record, Moment::Crash)).transpose()?;
                 content::copy(kind, &origin.place, place)?;
                 drop(still);
+                if volume.is_some_and(|(_, record)| record.mutable.is_thick()) {
+                    content::unshare(kind, place)?;
+                }
                 content::grow(kind, place, bytes, fill)
             }
         })?;
@@ -121,25 +127,27 @@ impl Host {
     fn origin(&self, source: &ContentSource) -> Result<Origin> {
         match source {
             ContentSource::Snapshot(id) => {
-                let found = self.snapshots.get(id.as_str());
+                let found = self.snapshots.find(id.as_str())?;
                 let record = found.ok_or_else(|| Error::SourceNotFound(format!("snapshot {id}")))?;
+                damage::refuse_snapshot(self, id.as_str(), &record)?;
                 Ok(Origin {
                     kind: record.kind,
                     pool: record.pool.clone(),
                     bytes: record.size_bytes,
                     place: self.snapshots.place(id.as_str()),
-                    is_volume: false,
+                    volume: None,
                 })
             }
             ContentSource::Volume(id) => {
-                let found = self.volumes.get(id.as_str());
+                let found = self.volumes.find(id.as_str())?;
                 let record = found.ok_or_else(|| Error::SourceNotFound(format!("volume {id}")))?;
+                damage::refuse_volume(self, id.as_str(), &record)?;
                 Ok(Origin {
                     kind: record.kind,
                     pool: record.pool.clone(),
                     bytes: record.created.capacity_bytes(),
                     place: self.volumes.place(id.as_str()),
-                    is_volume: true,
+                    volume: Some((id.clone(), record)),
                 })
             }
         }

@@ -1,11 +1,12 @@
 //! EXPAND_VOLUME.
 
+use csi_core::mount::LoopDevice;
 use csi_core::{ControllerExpandVolumeRequest, Error, ExpandVolume, Expanded, Result, async_trait};
 
-use crate::When;
 use crate::content::{self, Fill};
 use crate::host::{Driver, Host};
 use crate::kind::Kind;
+use crate::{Feature, When, damage};
 
 const MIB: u64 = 1 << 20;
 
@@ -20,7 +21,7 @@ impl Host {
     fn expand(&self, request: &ControllerExpandVolumeRequest) -> Result<Expanded> {
         let (id, not_found) =
             (request.volume_id.as_str(), || Error::VolumeNotFound(request.volume_id.clone()));
-        let record = self.volumes.get(id).ok_or_else(not_found)?;
+        let record = self.volumes.find(id)?.ok_or_else(not_found)?;
         if let Some(asked) = request.volume_capability.as_ref().filter(|asked| !record.kind.supports(asked)) {
             let kind = record.kind.name();
             return Err(Error::Unsupported(format!(
@@ -30,6 +31,8 @@ impl Host {
         let now = record.created.capacity_bytes();
         let wanted = request.capacity_range.choose(now, MIB)?.max(now);
         if wanted > now {
+            self.sizes.check(wanted)?;
+            damage::refuse_volume(self, id, &record)?;
             if self.expansion == When::Offline {
                 self.refuse_in_use(id, &record)?;
             }
@@ -48,6 +51,13 @@ impl Host {
             expanded.ok_or_else(not_found)?;
             room.keep();
         }
-        Ok(Expanded { capacity_bytes: wanted, node_expansion_required: record.kind == Kind::Image })
+        let node_expansion_required = record.kind == Kind::Image && self.features.has(Feature::NodeExpand);
+        if record.kind == Kind::Image && !node_expansion_required {
+            // The node's part, as far as it can be done from here: a filesystem grows when it is staged next.
+            for device in LoopDevice::find(record.kind.content(&self.volumes.place(id)))? {
+                device.refresh_size()?;
+            }
+        }
+        Ok(Expanded { capacity_bytes: wanted, node_expansion_required })
     }
 }

@@ -5,7 +5,7 @@ use csi_core::{
     ListVolumeHealth, Page, Pager, Result, VolumeHealth, VolumeId, async_trait,
 };
 
-use crate::damage;
+use crate::damage::{self, Disk};
 use crate::host::Driver;
 
 #[async_trait]
@@ -13,9 +13,9 @@ impl GetVolumeHealth for Driver {
     async fn volume_health(&self, request: ControllerGetVolumeHealthRequest) -> Result<VolumeHealth> {
         self.with(move |host| {
             let volume_id = request.volume_id;
-            let record = host.volumes.get(volume_id.as_str());
+            let record = host.volumes.find(volume_id.as_str())?;
             let record = record.ok_or_else(|| Error::VolumeNotFound(volume_id.clone()))?;
-            let entries = damage::of_volume(host, volume_id.as_str(), &record)?;
+            let entries = damage::of_volume(host, volume_id.as_str(), &record, &Disk::of(host));
             Ok(VolumeHealth { volume_id, entries })
         })
         .await
@@ -30,9 +30,9 @@ impl ListVolumeHealth for Driver {
     ) -> Result<Page<VolumeHealth>> {
         let pager = Pager::new(request.max_entries, request.starting_token.as_ref())?;
         self.with(move |host| {
-            let mut unwell = Vec::new();
+            let (mut unwell, disk) = (Vec::new(), Disk::of(host));
             for (id, record) in host.volumes.from(pager.from()) {
-                let entries = damage::of_volume(host, &id, &record)?;
+                let entries = damage::of_volume(host, &id, &record, &disk);
                 if !entries.is_empty() {
                     let volume_id = VolumeId::new(&id)?;
                     unwell.push((id, VolumeHealth { volume_id, entries }));

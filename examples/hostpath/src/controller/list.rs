@@ -23,7 +23,7 @@ impl ListVolumes for Driver {
 impl GetVolume for Driver {
     async fn get_volume(&self, request: ControllerGetVolumeRequest) -> Result<VolumeListing> {
         let id = request.volume_id;
-        let record = self.volumes.get(id.as_str());
+        let record = self.volumes.find(id.as_str())?;
         record.ok_or_else(|| Error::VolumeNotFound(id.clone()))?.listing(id.as_str())
     }
 }

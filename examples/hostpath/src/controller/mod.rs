@@ -20,7 +20,7 @@ use crate::kind::Kind;
 #[async_trait]
 impl Controller for Driver {
     async fn lookup(&self, id: &VolumeId) -> Result<Option<Volume>> {
-        self.volumes.get(id.as_str()).map(|record| record.volume(id.as_str())).transpose()
+        self.volumes.find(id.as_str())?.map(|record| record.volume(id.as_str())).transpose()
     }
 
     fn supports(&self, capability: &VolumeCapability) -> bool {

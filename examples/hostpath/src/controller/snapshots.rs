@@ -11,38 +11,37 @@ use csi_core::{
 use serde::Deserialize;
 
 use crate::content;
+use crate::damage;
 use crate::features::Feature;
 use crate::host::{Driver, Host};
-use crate::kind::Kind;
 use crate::pools::{Pool, Room};
 use crate::records::{SnapshotRecord, VolumeRecord, segments};
-use crate::still::{Moment, Still};
+use crate::still::Moment;
 use crate::store::{Made, new_id};
 
-/// A VolumeSnapshotClass has nothing to say.
+/// What a VolumeSnapshotClass can say.
 #[derive(Deserialize)]
-pub(crate) struct SnapshotParameters {}
+pub(crate) struct SnapshotParameters {
+    /// Taken for callers that have it in their classes, and without meaning: all of a volume can be read, or the cut fails.
+    #[serde(default, rename = "ignoreFailedRead")]
+    _ignore_failed_read: bool,
+}
 
 #[async_trait]
 impl CreateDeleteSnapshot for Driver {
     async fn create_snapshot(&self, request: CreateSnapshotRequest) -> Result<Snapshot> {
-        let SnapshotParameters {} = request.parameters.parse()?;
+        let _: SnapshotParameters = request.parameters.parse()?;
         self.with(move |host| {
             if let Some((id, record)) = host.snapshots.by_name(request.name.as_str()) {
                 return record.snapshot(&id);
             }
             let source = host.source(&request.source_volume_id)?;
-            let mut still = Still::default();
-            if source.kind == Kind::Image {
-                still.hold(
-                    &source.kind.content(&host.volumes.place(request.source_volume_id.as_str())),
-                    Moment::Crash,
-                )?;
-            }
+            let still = host.hold(request.source_volume_id.as_str(), &source, Moment::Crash)?;
             let required = request.accessibility_requirements.as_ref();
             let cut =
                 host.cut(&request.source_volume_id, &source, Some(request.name.as_str()), None, required)?;
             drop(still);
+            cut.unshare(&source)?;
             let Cut { id, record, made, room } = cut;
             host.snapshots.commit(made)?;
             room.keep();
@@ -72,13 +71,23 @@ pub(crate) struct Cut {
     pub(crate) room: Room,
 }
 
+impl Cut {
+    /// A thick volume keeps its blocks to itself, so that its next write needs no new ones. Called when it may write again.
+    pub(crate) fn unshare(&self, source: &VolumeRecord) -> Result<()> {
+        match source.mutable.is_thick() {
+            true => content::unshare(source.kind, self.made.place()),
+            false => Ok(()),
+        }
+    }
+}
+
 impl Host {
     pub(crate) fn source(&self, id: &VolumeId) -> Result<Arc<VolumeRecord>> {
-        self.volumes.get(id.as_str()).ok_or_else(|| Error::VolumeNotFound(id.clone()))
+        self.volumes.find(id.as_str())?.ok_or_else(|| Error::VolumeNotFound(id.clone()))
     }
 
     pub(crate) fn snapshot(&self, id: &SnapshotId) -> Result<Arc<SnapshotRecord>> {
-        self.snapshots.get(id.as_str()).ok_or_else(|| Error::SnapshotNotFound(id.clone()))
+        self.snapshots.find(id.as_str())?.ok_or_else(|| Error::SnapshotNotFound(id.clone()))
     }
 
     pub(crate) fn remove_snapshot(&self, id: &str, record: &SnapshotRecord) -> Result<()> {
@@ -88,6 +97,9 @@ impl Host {
     }
 
     /// Copies the content of a volume, which is held still if it can be.
+    ///
+    /// # Errors
+    /// [`Error::NotPossible`] for content that is cut off or gone: its copy would pass for whole.
     pub(crate) fn cut(
         &self,
         volume: &VolumeId,
@@ -96,6 +108,7 @@ impl Host {
         group: Option<&str>,
         required: Option<&TopologyRequirement>,
     ) -> Result<Cut> {
+        damage::refuse_volume(self, volume.as_str(), source)?;
         let bytes = source.created.capacity_bytes();
         let places = self.pools.places(None, &source.pool);
         let best = Place::candidates(&places, required, bytes)?;

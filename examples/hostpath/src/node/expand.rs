@@ -14,6 +14,8 @@ impl NodeExpandVolume for HostNode {
         if let Some(capability) = &request.volume_capability {
             check_use(&record, capability)?;
         }
+        let wanted = request.capacity_range.required_bytes.unwrap_or(record.created.capacity_bytes());
+        self.driver.sizes.check_on_node(wanted)?;
         if record.kind == Kind::Image {
             return volumes.devices.expand_volume(request).await;
         }

@@ -1,24 +1,87 @@
 //! Inline ephemeral volumes: made by their publish, and gone with their unpublish.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use csi_core::mount::{LoopDevice, mounts};
+use csi_core::mount::{LoopDevice, MountEntry, Target, mounts, unmount};
 use csi_core::{
-    CreateRecord, CreateVolumeRequest, Error, Node as _, NodePublishVolumeRequest, NodeStageVolumeRequest,
-    NodeUnstageVolumeRequest, Quantity, Result, StageUnstageVolume as _, Volume, VolumeId, blocking,
-    mounted_from, proto::v1,
+    CreateRecord, CreateVolumeRequest, Error, Node as _, NodeId, NodePublishVolumeRequest,
+    NodeStageVolumeRequest, NodeUnstageVolumeRequest, Quantity, Result, StageUnstageVolume as _, Volume,
+    VolumeId, blocking, mounted_from, proto::v1,
 };
 
 use super::{HostNode, check_use};
 use crate::Feature;
 use crate::content::{self, Fill};
+use crate::host::Driver;
 use crate::kind::Kind;
 use crate::parameters::{Inline, Mutable};
-use crate::records::VolumeRecord;
+use crate::records::{InlineRecord, VolumeRecord};
+use crate::store::Store;
 
 const MIB: u64 = 1 << 20;
 const DEFAULT_SIZE: u64 = 512 * MIB;
+
+/// The directory of a node's inline volumes: each node that has the data has its own.
+pub(super) fn directory(driver: &Driver) -> PathBuf {
+    driver.data.join("inline").join(file_name(&driver.node.node_id))
+}
+
+/// A node's id may hold anything. No two ids have one name.
+fn file_name(node: &NodeId) -> String {
+    let plain = |at: usize, byte: u8| {
+        byte.is_ascii_alphanumeric() || b"-_".contains(&byte) || (byte == b'.' && at > 0)
+    };
+    let bytes = node.as_str().bytes().enumerate();
+    bytes
+        .map(|(at, byte)| if plain(at, byte) { char::from(byte).to_string() } else { format!("%{byte:02x}") })
+        .collect()
+}
+
+/// The volumes of a process before this one. One whose publish was never answered goes, if nothing is left of that publish:
+/// the orchestrator may not unpublish it. The others wait for their unpublish, also over a restart of the machine.
+pub(super) fn open(root: PathBuf) -> Result<Store<InlineRecord>> {
+    let store: Store<InlineRecord> = Store::open(root)?;
+    for (id, record) in store.all() {
+        if !record.published
+            && let Err(error) = take_back(&store, &id, record.volume.kind)
+        {
+            tracing::warn!("inline volume {id}, whose publish did not end, is left: {error}");
+        }
+    }
+    Ok(store)
+}
+
+fn take_back(store: &Store<InlineRecord>, id: &str, kind: Kind) -> Result<()> {
+    let (place, staging) = (store.place(id), staging_in(&store.place(id)));
+    if is_used(kind, &place)? {
+        return Ok(());
+    }
+    tracing::warn!("inline volume {id}, whose publish did not end, goes");
+    if staging.try_exists()? {
+        unmount(&Target::new(&staging)?)?;
+    }
+    LoopDevice::detach_all_of(kind.content(&place))?;
+    store.remove(id)
+}
+
+/// Whether a workload has it: where it is staged does not count.
+fn is_used(kind: Kind, place: &Path) -> Result<bool> {
+    let (content, staging) = (kind.content(place), staging_in(place));
+    match kind {
+        Kind::Directory => Ok(!mounted_from(&content)?.is_empty()),
+        Kind::Image => {
+            let Some(device) = LoopDevice::find(&content)?.into_iter().next() else { return Ok(false) };
+            let elsewhere = |entry: &MountEntry| entry.is_on(device.number()) && entry.mount_point != staging;
+            Ok(mounts()?.iter().any(elsewhere))
+        }
+    }
+}
+
+/// Where an inline image is staged: the orchestrator has no place for it.
+fn staging_in(place: &Path) -> PathBuf {
+    place.join("staged")
+}
 
 impl HostNode {
     pub(super) async fn publish_inline(&self, request: NodePublishVolumeRequest) -> Result<()> {
@@ -26,15 +89,30 @@ impl HostNode {
             let reason = "asks for an inline volume, which this driver does not make";
             return Err(Error::invalid("volume_context[csi.storage.k8s.io/ephemeral]", reason));
         }
-        let id = request
-            .volume_id
-            .as_file_name()
-            .map_err(|_| Error::invalid("volume_id", "can't be a file name"))?;
-        let record = match self.inline_store.get(id) {
-            Some(record) => VolumeRecord::clone(&record),
+        let volume_id = request.volume_id.clone();
+        let id = volume_id.as_file_name().map_err(|_| Error::invalid("volume_id", "can't be a file name"))?;
+        let record = match self.inline_store.find(id)? {
+            Some(record) => InlineRecord::clone(&record),
             None => self.make_inline(&request)?,
         };
-        check_use(&record, &request.volume_capability)?;
+        let published = self.publish_made(request, &record.volume).await;
+        if record.published {
+            return published;
+        }
+        if published.is_ok() {
+            self.inline_store.update(id, |record| {
+                record.published = true;
+                Ok(())
+            })?;
+        } else if let Err(left) = self.end_inline(&volume_id).await {
+            // After an error that is final nobody unpublishes it.
+            tracing::warn!("inline volume {id}, whose publish failed, is left until the next start: {left}");
+        }
+        published
+    }
+
+    async fn publish_made(&self, request: NodePublishVolumeRequest, record: &VolumeRecord) -> Result<()> {
+        check_use(record, &request.volume_capability)?;
         match record.kind {
             Kind::Directory => self.inline.directories.publish_volume(request).await,
             Kind::Image => {
@@ -45,12 +123,13 @@ impl HostNode {
         }
     }
 
-    fn make_inline(&self, request: &NodePublishVolumeRequest) -> Result<VolumeRecord> {
+    fn make_inline(&self, request: &NodePublishVolumeRequest) -> Result<InlineRecord> {
         let asked: Inline = request.volume_context.parse_known()?;
         let uses = std::slice::from_ref(&request.volume_capability);
         let kind = self.driver.choose_kind(asked.kind, uses)?;
         let bytes =
             asked.size.map_or(DEFAULT_SIZE, Quantity::bytes).max(kind.least(uses)).next_multiple_of(MIB);
+        self.driver.sizes.check(bytes)?;
         let id = request.volume_id.to_string();
         let as_made = v1::CreateVolumeRequest {
             name: id.clone(),
@@ -58,14 +137,16 @@ impl HostNode {
             ..Default::default()
         };
         let volume = Volume::new(request.volume_id.clone(), bytes);
-        let record = VolumeRecord {
+        let volume = VolumeRecord {
             name: id.clone(),
             kind,
             pool: String::new(),
             mutable: Mutable::default(),
             created: CreateRecord::new(&CreateVolumeRequest::try_from(as_made)?, &volume),
             attached: BTreeMap::new(),
+            filesystem: request.volume_capability.is_mount(),
         };
+        let record = InlineRecord { volume, published: false };
         let made = self
             .inline_store
             .make(id, record.clone(), |place| content::make(kind, place, bytes, Fill::Thin))?;
@@ -76,20 +157,8 @@ impl HostNode {
     /// An inline volume that is published nowhere any more is gone.
     pub(super) async fn end_inline(&self, id: &VolumeId) -> Result<()> {
         let Some(record) = self.inline_store.get(id.as_str()) else { return Ok(()) };
-        let (content, staging) =
-            (record.kind.content(&self.inline_store.place(id.as_str())), self.staging_of(id));
-        let kind = record.kind;
-        let is_used = blocking(move || match kind {
-            Kind::Directory => Ok(!mounted_from(&content)?.is_empty()),
-            Kind::Image => {
-                let Some(device) = LoopDevice::find(&content)?.into_iter().next() else { return Ok(false) };
-                let elsewhere = |entry: &csi_core::mount::MountEntry| {
-                    entry.is_on(device.number()) && entry.mount_point != staging
-                };
-                Ok(mounts()?.iter().any(elsewhere))
-            }
-        });
-        if is_used.await? {
+        let (kind, place) = (record.volume.kind, self.inline_store.place(id.as_str()));
+        if blocking(move || is_used(kind, &place)).await? {
             return Ok(());
         }
         if kind == Kind::Image {
@@ -100,9 +169,8 @@ impl HostNode {
         self.inline_store.remove(id.as_str())
     }
 
-    /// Where an inline image is staged: the orchestrator has no place for it.
     fn staging_of(&self, id: &VolumeId) -> PathBuf {
-        self.inline_store.place(id.as_str()).join("staged")
+        staging_in(&self.inline_store.place(id.as_str()))
     }
 
     /// The request with the place where the volume is staged, which that of an inline volume lacks.

@@ -10,9 +10,8 @@ mod volumes;
 
 use csi_core::{Error, Result, VolumeCapability, VolumeId};
 
-use crate::Feature;
 use crate::host::Driver;
-use crate::records::VolumeRecord;
+use crate::records::{InlineRecord, VolumeRecord};
 use crate::store::Store;
 use volumes::Volumes;
 
@@ -27,14 +26,15 @@ pub(crate) struct HostNode {
     volumes: Volumes,
     /// What lives as long as a pod does. The node makes these, so they are in a store of its own.
     inline: Volumes,
-    inline_store: Store<VolumeRecord>,
+    inline_store: Store<InlineRecord>,
 }
 
 impl HostNode {
     pub(crate) fn new(driver: Driver) -> Result<Self> {
-        let root = driver.data.join("inline");
-        let inline_store = match driver.serves_node && driver.features.has(Feature::Inline) {
-            true => Store::open(root.clone())?,
+        let root = inline::directory(&driver);
+        // Also without the feature: those that there are are to end.
+        let inline_store = match driver.serves_node {
+            true => inline::open(root.clone())?,
             false => Store::of_another_process(root.clone()),
         };
         let volumes = Volumes::new(&driver, driver.data.join("volumes"));

@@ -7,7 +7,7 @@
 mod files;
 mod id;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Bound;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
@@ -37,12 +37,20 @@ pub(crate) trait Record: Serialize + DeserializeOwned + Clone + Send + Sync + 's
 pub(crate) struct Store<T> {
     root: PathBuf,
     entries: RwLock<Entries<T>>,
+    /// What is on the disk, too, and was not understood when the store was opened.
+    unreadable: BTreeSet<String>,
 }
 
 #[derive(Debug)]
 struct Entries<T> {
     by_id: BTreeMap<String, Arc<Entry<T>>>,
     by_name: HashMap<String, String>,
+}
+
+impl<T> Default for Entries<T> {
+    fn default() -> Self {
+        Self { by_id: BTreeMap::new(), by_name: HashMap::new() }
+    }
 }
 
 #[derive(Debug)]
@@ -76,24 +84,29 @@ impl<T: Record> Store<T> {
                 sweep(&entry?.path());
             }
         }
-        let mut entries = Entries { by_id: BTreeMap::new(), by_name: HashMap::new() };
+        let mut entries = Entries::default();
+        let mut unreadable = BTreeSet::new();
         for entry in fs::read_dir(&root)? {
             let name = entry?.file_name();
             let Some(id) = name.to_str().filter(|id| !id.starts_with('.')) else { continue };
-            match read_record::<T>(&root.join(id)) {
-                Ok(Some(record)) => entries.insert(id.to_owned(), record),
-                Ok(None) => tracing::error!(id, "an object without a record: it is left alone"),
-                Err(error) => {
-                    tracing::error!(id, %error, "an object whose record can't be read: it is left alone");
+            let why = match read_record::<T>(&root.join(id)) {
+                Ok(Some(record)) => {
+                    entries.insert(id.to_owned(), record);
+                    continue;
                 }
-            }
+                Ok(None) => "it has none".to_owned(),
+                Err(error) => error.to_string(),
+            };
+            let place = root.join(id);
+            tracing::error!("{}, whose record can't be read, is left alone: {why}", place.display());
+            unreadable.insert(id.to_owned());
         }
-        Ok(Self { root, entries: RwLock::new(entries) })
+        Ok(Self { root, entries: RwLock::new(entries), unreadable })
     }
 
     /// The store of a directory that another process writes to: only [places](Self::place) are known of it.
     pub(crate) fn of_another_process(root: PathBuf) -> Self {
-        Self { root, entries: RwLock::new(Entries { by_id: BTreeMap::new(), by_name: HashMap::new() }) }
+        Self { root, entries: RwLock::default(), unreadable: BTreeSet::new() }
     }
 
     /// Where the object is, or would be.
@@ -101,8 +114,23 @@ impl<T: Record> Store<T> {
         self.root.join(id)
     }
 
+    /// The object, if it can be read: one that can't is not told from one that is not there. See [`find`](Self::find).
     pub(crate) fn get(&self, id: &str) -> Option<Arc<T>> {
         self.read().by_id.get(id).map(|entry| entry.now())
+    }
+
+    /// The object; `None` where there is none. What is answered or done because it is gone asks this.
+    ///
+    /// # Errors
+    /// When it is on the disk, and its record could not be read when the store was opened.
+    pub(crate) fn find(&self, id: &str) -> Result<Option<Arc<T>>> {
+        match self.get(id) {
+            None if self.unreadable.contains(id) => Err(Error::internal_message(format!(
+                "{} can't be read: mend it, and start the driver anew",
+                self.place(id).join(RECORD).display()
+            ))),
+            found => Ok(found),
+        }
     }
 
     pub(crate) fn by_name(&self, name: &str) -> Option<(String, Arc<T>)> {
@@ -223,6 +251,13 @@ impl<T: Record> Entries<T> {
 impl<T> Entry<T> {
     fn now(&self) -> Arc<T> {
         Arc::clone(&self.record.read().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl<T> Made<T> {
+    /// Where it is now.
+    pub(crate) fn place(&self) -> &Path {
+        &self.place
     }
 }
 

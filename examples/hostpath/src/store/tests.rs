@@ -132,7 +132,8 @@ fn an_object_that_can_not_be_read_is_left_alone() {
     fs::write(store.place("a").join("record.json"), "not json").unwrap();
     let store = open(&root);
     assert!(ids(&store).is_empty());
-    assert!(store.place("a").exists());
+    assert!(store.find("a").is_err() && store.place("a").exists(), "it is not gone");
+    assert!(store.find("b").unwrap().is_none());
 }
 
 #[test]

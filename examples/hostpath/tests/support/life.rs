@@ -13,6 +13,8 @@ use super::Run;
 pub(crate) struct Life<'a> {
     run: &'a Run,
     pub(crate) client: Client,
+    /// The same, unless the node is another process.
+    pub(crate) node: Client,
     pub(crate) id: String,
     pub(crate) capability: v1::VolumeCapability,
     pub(crate) readonly: bool,
@@ -26,6 +28,7 @@ impl<'a> Life<'a> {
         let volume = client.controller().create_volume(request).await?.into_inner().volume.unwrap();
         Ok(Self {
             run,
+            node: client.clone(),
             client,
             id: volume.volume_id,
             capability,
@@ -71,7 +74,7 @@ impl<'a> Life<'a> {
             volume_context: self.context.clone(),
             ..Default::default()
         };
-        self.client.node().node_stage_volume(request).await.map(drop)
+        self.node.node().node_stage_volume(request).await.map(drop)
     }
 
     pub(crate) async fn publish(&self, name: &str) -> Result<PathBuf, Status> {
@@ -86,7 +89,7 @@ impl<'a> Life<'a> {
             volume_context: self.context.clone(),
             ..Default::default()
         };
-        self.client.node().node_publish_volume(request).await?;
+        self.node.node().node_publish_volume(request).await?;
         Ok(target)
     }
 
@@ -100,13 +103,13 @@ impl<'a> Life<'a> {
     pub(crate) async fn unpublish(&self, target: &Path) -> Result<(), Status> {
         let request =
             v1::NodeUnpublishVolumeRequest { volume_id: self.id.clone(), target_path: Self::text(target) };
-        self.client.node().node_unpublish_volume(request).await.map(drop)
+        self.node.node().node_unpublish_volume(request).await.map(drop)
     }
 
     pub(crate) async fn unstage(&self) -> Result<(), Status> {
         let staging_target_path = Self::text(&self.staging());
         let request = v1::NodeUnstageVolumeRequest { volume_id: self.id.clone(), staging_target_path };
-        self.client.node().node_unstage_volume(request).await?;
+        self.node.node().node_unstage_volume(request).await?;
         let _ = std::fs::remove_dir(self.staging());
         Ok(())
     }
@@ -144,14 +147,28 @@ impl<'a> Life<'a> {
         Ok(answer.snapshot.unwrap().snapshot_id)
     }
 
-    pub(crate) async fn expand(&self, bytes: u64) -> Result<(), Status> {
+    /// On the controller; whether the node has a part in it, too.
+    pub(crate) async fn expand(&self, bytes: u64) -> Result<bool, Status> {
         let capacity_range = Some(v1::CapacityRange { required_bytes: bytes as i64, limit_bytes: 0 });
         let request = v1::ControllerExpandVolumeRequest {
             volume_id: self.id.clone(),
             capacity_range,
             ..Default::default()
         };
-        self.client.controller().controller_expand_volume(request).await.map(drop)
+        let answer = self.client.controller().controller_expand_volume(request).await?;
+        Ok(answer.into_inner().node_expansion_required)
+    }
+
+    pub(crate) async fn expand_on_node(&self, bytes: u64) -> Result<(), Status> {
+        let capacity_range = Some(v1::CapacityRange { required_bytes: bytes as i64, limit_bytes: 0 });
+        let request = v1::NodeExpandVolumeRequest {
+            volume_id: self.id.clone(),
+            volume_path: Self::text(&self.target("one")),
+            staging_target_path: Self::text(&self.staging()),
+            capacity_range,
+            ..Default::default()
+        };
+        self.node.node().node_expand_volume(request).await.map(drop)
     }
 
     /// What the controller says is wrong, and what the node does, as reasons.
@@ -165,7 +182,7 @@ impl<'a> Life<'a> {
             volume_publish_path: Self::text(&self.target("one")),
             staging_target_path: Self::text(&self.staging()),
         };
-        let node = self.client.node().node_get_volume_health(request).await.unwrap().into_inner();
+        let node = self.node.node().node_get_volume_health(request).await.unwrap().into_inner();
         let reasons = |health: Option<v1::VolumeHealth>| {
             health.unwrap().health_statuses.into_iter().map(|entry| entry.reason).collect()
         };

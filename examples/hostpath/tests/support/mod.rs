@@ -97,7 +97,19 @@ impl Run {
     }
 
     async fn start_at(&self, endpoint: &Endpoint, id: &str, flags: &[&str]) -> Child {
-        let child = Command::new(env!("CARGO_BIN_EXE_hostpath"))
+        self.start_as(Command::new(env!("CARGO_BIN_EXE_hostpath")), endpoint, id, flags).await
+    }
+
+    /// A node whose mounts nobody else sees.
+    pub(crate) async fn start_node_apart(&self, id: &str) -> (Child, Endpoint) {
+        let endpoint = format!("unix://{}", self.of(&format!("{id}.sock")).display()).parse().unwrap();
+        let mut command = Command::new("unshare");
+        command.args(["--mount", "--propagation=private", env!("CARGO_BIN_EXE_hostpath")]);
+        (self.start_as(command, &endpoint, id, &["--mode=node"]).await, endpoint)
+    }
+
+    async fn start_as(&self, mut command: Command, endpoint: &Endpoint, id: &str, flags: &[&str]) -> Child {
+        let child = command
             .args(["--endpoint", &endpoint.to_string(), "--node-id", id, "--data"])
             .arg(self.of("data"))
             .args(["--log-level", "warn"])
@@ -187,4 +199,11 @@ pub(crate) fn wanted(name: &str, filesystem: Option<&str>, bytes: u64) -> v1::Cr
         volume_capabilities: vec![capability(filesystem, 1)],
         ..Default::default()
     }
+}
+
+/// The ids of all snapshots.
+pub(crate) async fn snapshots(client: &Client) -> Vec<String> {
+    let list =
+        client.controller().list_snapshots(v1::ListSnapshotsRequest::default()).await.unwrap().into_inner();
+    list.entries.into_iter().filter_map(|entry| Some(entry.snapshot?.snapshot_id)).collect()
 }

@@ -1,0 +1,113 @@
+//! What a start makes right, and what it leaves alone. Needs root.
+#![cfg(target_os = "linux")]
+
+mod support;
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use csi_core::client::Client;
+use csi_proto::v1;
+use support::life::Life;
+use support::{MIB, Run, in_private, snapshots, wanted};
+
+async fn group_deleted(client: &Client, group: &v1::VolumeGroupSnapshot) -> Result<(), tonic::Status> {
+    let request = v1::DeleteVolumeGroupSnapshotRequest {
+        group_snapshot_id: group.group_snapshot_id.clone(),
+        snapshot_ids: group.snapshots.iter().map(|one| one.snapshot_id.clone()).collect(),
+        ..Default::default()
+    };
+    client.group_controller().delete_volume_group_snapshot(request).await.map(drop)
+}
+
+/// A disk that fails for a moment, or another version's records: nothing is gone by that.
+#[test]
+fn what_can_not_be_read_at_a_start_is_not_lost() {
+    in_private(async || {
+        let run = Run::on_tmpfs(64 << 30);
+        let mut driver = run.start(&[]).await;
+        let (one, other) = (
+            Life::new(&run, wanted("one", None, MIB)).await.unwrap(),
+            Life::new(&run, wanted("other", None, MIB)).await.unwrap(),
+        );
+        let request = v1::CreateVolumeGroupSnapshotRequest {
+            name: "group".to_owned(),
+            source_volume_ids: vec![one.id.clone(), other.id.clone()],
+            ..Default::default()
+        };
+        let made = run.client().group_controller().create_volume_group_snapshot(request).await.unwrap();
+        let group = made.into_inner().group_snapshot.unwrap();
+        let due: BTreeSet<_> = snapshots(&run.client()).await.into_iter().collect();
+        assert_eq!(due.len(), 2);
+        driver.kill().await.unwrap();
+
+        let records = [("groups", &group.group_snapshot_id), ("volumes", &one.id)]
+            .map(|(store, id)| run.of("data").join(store).join(id).join("record.json"));
+        let mut kept = Vec::new();
+        for record in &records {
+            kept.push(std::fs::read(record).unwrap());
+            std::fs::write(record, "{}").unwrap();
+        }
+        let mut driver = run.start(&[]).await;
+        assert_eq!(snapshots(&run.client()).await.into_iter().collect::<BTreeSet<_>>(), due, "its members");
+        // Nor is it told to be deleted.
+        for refused in [group_deleted(&run.client(), &group).await, one.delete().await] {
+            assert_eq!(refused.unwrap_err().code(), tonic::Code::Internal);
+        }
+        driver.kill().await.unwrap();
+
+        for (record, words) in records.iter().zip(&kept) {
+            std::fs::write(record, words).unwrap();
+        }
+        let mut driver = run.start(&[]).await;
+        assert_eq!(snapshots(&run.client()).await.into_iter().collect::<BTreeSet<_>>(), due);
+        group_deleted(&run.client(), &group).await.unwrap();
+        assert!(snapshots(&run.client()).await.is_empty());
+        for life in [one, other] {
+            life.delete().await.unwrap();
+        }
+        driver.kill().await.unwrap();
+    });
+}
+
+/// Each kind of half that a kill can leave, made by hand.
+#[test]
+fn what_was_half_done_is_finished_or_taken_back() {
+    in_private(async || {
+        let run = Run::on_tmpfs(64 << 30);
+        let mut driver = run.start(&[]).await;
+        let mut mounted = Life::new(&run, wanted("mounted", Some("xfs"), 320 * MIB)).await.unwrap();
+        let target = mounted.start().await.unwrap();
+        let growing = Life::new(&run, wanted("growing", None, 8 * MIB)).await.unwrap();
+        let mut members = Vec::new();
+        for name in ["half", "whole"] {
+            let request = v1::CreateVolumeGroupSnapshotRequest {
+                name: name.to_owned(),
+                source_volume_ids: vec![mounted.id.clone(), growing.id.clone()],
+                ..Default::default()
+            };
+            let made = run.client().group_controller().create_volume_group_snapshot(request).await.unwrap();
+            members.push(made.into_inner().group_snapshot.unwrap());
+        }
+        driver.kill().await.unwrap();
+
+        // Killed before the group's record, with a filesystem frozen; and between an image and its record.
+        std::fs::remove_dir_all(run.of("data").join("groups").join(&members[0].group_snapshot_id)).unwrap();
+        let frozen = std::process::Command::new("fsfreeze").arg("--freeze").arg(&target).status().unwrap();
+        assert!(frozen.success());
+        let image = run.of("data").join("volumes").join(&growing.id).join("image");
+        std::fs::File::options().write(true).open(image).unwrap().set_len(16 * MIB).unwrap();
+
+        let mut driver = run.start(&[]).await;
+        let write = tokio::task::spawn_blocking(move || std::fs::write(target.join("file"), "x"));
+        tokio::time::timeout(Duration::from_secs(20), write).await.expect("it is thawed").unwrap().unwrap();
+        let due: BTreeSet<_> = members[1].snapshots.iter().map(|one| one.snapshot_id.clone()).collect();
+        assert_eq!(snapshots(&run.client()).await.into_iter().collect::<BTreeSet<_>>(), due);
+        let request = v1::ControllerGetVolumeRequest { volume_id: growing.id.clone() };
+        let found = run.client().controller().controller_get_volume(request).await.unwrap().into_inner();
+        assert_eq!(found.volume.unwrap().capacity_bytes as u64, 16 * MIB);
+        mounted.end().await;
+        run.assert_clean();
+        driver.kill().await.unwrap();
+    });
+}
