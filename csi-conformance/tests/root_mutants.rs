@@ -131,7 +131,12 @@ fn judged(mutant: &Mutant) -> Vec<String> {
     let caught: Vec<&str> = report.failed().map(|entry| entry.test.id.as_str()).collect();
     let by = if caught.contains(&due) { due } else { "NOT by its test" };
     let others: Vec<_> = caught.iter().copied().filter(|id| *id != due).collect();
-    println!("| {name} | {by} | {} | {} |", left.len(), others.join(", "));
+    println!(
+        "| {name} | {by} | {} | {:.1} s | {} |",
+        left.len(),
+        report.took.as_secs_f64(),
+        others.join(", ")
+    );
     let mut wrong = Vec::new();
     if !caught.contains(&due) {
         wrong.push(format!("{name}: {due} is due to fail, and {caught:?} did"));
@@ -145,11 +150,11 @@ fn judged(mutant: &Mutant) -> Vec<String> {
 #[test]
 fn each_fault_is_caught_by_its_test() {
     let all = faults::all();
-    println!("| fault | caught by | left behind | others that failed |\n|---|---|---|---|");
+    println!("| fault | caught by | left behind | took | others that failed |\n|---|---|---|---|---|");
     let (next, wrong) = (Mutex::new(all.iter()), Mutex::new(Vec::new()));
     // Most of a run is waiting.
     std::thread::scope(|scope| {
-        for _ in 0..4 {
+        for _ in 0..8 {
             scope.spawn(|| {
                 while let Some(mutant) = { next.lock().unwrap().next() } {
                     wrong.lock().unwrap().extend(judged(mutant));

@@ -10,7 +10,7 @@ mod health;
 mod node;
 mod snapshots;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -30,6 +30,8 @@ struct State {
     volumes: BTreeMap<String, Known>,
     attached: BTreeMap<String, (NodeId, ControllerPublishVolumeRequest)>,
     snapshots: BTreeMap<String, Snapshot>,
+    /// Those that were asked for once.
+    copying: BTreeSet<String>,
     groups: BTreeMap<String, VolumeGroupSnapshot>,
 }
 
