@@ -71,3 +71,36 @@ fn parts(flag: &str) -> Vec<&str> {
     all.extend(flag.split(',').filter_map(|part| Some(part.split_once('=')?.1)));
     all
 }
+
+#[cfg(test)]
+mod tests {
+    use csi_proto::v1;
+    use v1::volume_capability::AccessType;
+
+    use super::*;
+    use crate::ledger::Ledger;
+    use crate::test::Kind;
+
+    #[tokio::test]
+    async fn flags_are_sent_and_not_shown() {
+        let flag = "user=me,password=hunter2";
+        let kit = crate::Kit::new("/csi.sock".parse().unwrap()).mount_flags([flag]);
+        let cx = Cx::new(kit.0, Ledger::default());
+        let request = v1::NodePublishVolumeRequest {
+            volume_capability: Some(cx.capability(Kind::Files)),
+            ..Default::default()
+        };
+        let kept = request.encode_to_vec();
+        let sent = cx.with_what_is_hidden(Rpc::NodePublishVolume, &kept);
+        let sent = v1::NodePublishVolumeRequest::decode(&*sent).unwrap();
+        let Some(AccessType::Mount(mount)) = sent.volume_capability.unwrap().access_type else { panic!() };
+        assert_eq!(mount.mount_flags, [flag]);
+        assert!(!cx.sent_text(Rpc::NodePublishVolume, &kept).contains("hunter2"));
+        assert_eq!(cx.hide("no such user, or password: hunter2".into()), "no such user, or password: ***");
+        // A list of capabilities, and a raw one.
+        let volume_capabilities = [Kind::Device, Kind::Files].map(|kind| cx.capability(kind)).into();
+        let request = v1::CreateVolumeRequest { volume_capabilities, ..Default::default() };
+        let sent = cx.with_what_is_hidden(Rpc::CreateVolume, &request.encode_to_vec());
+        assert!(sent.windows(flag.len()).any(|part| part == flag.as_bytes()));
+    }
+}
