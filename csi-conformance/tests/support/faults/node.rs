@@ -1,5 +1,7 @@
 //! Faults in staging, publishing, and what a workload gets.
 
+use std::time::Duration;
+
 use csi_proto::v1;
 use v1::volume_capability::AccessType;
 
@@ -71,7 +73,7 @@ pub(super) fn all() -> Vec<Mutant> {
         mutant(
             "a publish that was given up keeps its lock",
             "node-publish.given-up",
-            one_at_a_time(Rpc::NodePublishVolume, Code::Aborted),
+            one_at_a_time(Rpc::NodePublishVolume, Code::Aborted, Duration::from_millis(60)),
         ),
         mutant(
             "staging again is ALREADY_EXISTS",

@@ -102,8 +102,8 @@ pub(super) fn undoes_once(doing: Rpc, undoing: Rpc, code: Code) -> Fault {
     })
 }
 
-/// A call while another of the same RPC is under way is refused. Who gives up leaves the way closed.
-pub(super) fn one_at_a_time(of: Rpc, code: Code) -> Fault {
+/// A call while another of the same RPC is under way, which takes so long, is refused. Who gives up leaves the way closed.
+pub(super) fn one_at_a_time(of: Rpc, code: Code, takes: Duration) -> Fault {
     let running = Arc::new(AtomicBool::new(false));
     fault(move |rpc, bytes, behind| {
         let running = running.clone();
@@ -114,7 +114,7 @@ pub(super) fn one_at_a_time(of: Rpc, code: Code) -> Fault {
             if running.swap(true, Ordering::SeqCst) {
                 return Err(Status::new(code, "another call is under way"));
             }
-            tokio::time::sleep(Duration::from_millis(20)).await;
+            tokio::time::sleep(takes).await;
             let answer = behind.call(rpc, bytes).await;
             running.store(false, Ordering::SeqCst);
             answer

@@ -164,13 +164,13 @@ pub(super) fn all() -> Vec<Mutant> {
         mutant(
             "different creates at once fail",
             "concurrency.different-creates-at-once",
-            one_at_a_time(Rpc::CreateVolume, Code::Internal),
+            one_at_a_time(Rpc::CreateVolume, Code::Internal, Duration::from_millis(20)),
         )
         .leaves_something(),
         mutant(
             "deletes at once fail",
             "concurrency.same-delete-at-once",
-            one_at_a_time(Rpc::DeleteVolume, Code::Internal),
+            one_at_a_time(Rpc::DeleteVolume, Code::Internal, Duration::from_millis(20)),
         ),
         mutant(
             "a volume's context changes",
