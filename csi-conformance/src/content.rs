@@ -34,10 +34,9 @@ fn place(target: &Path, kind: Kind) -> PathBuf {
     if kind == Kind::Files { target.join("file") } else { target.to_owned() }
 }
 
-fn write_piece(path: &Path, letter: u8, at: u64) -> std::io::Result<()> {
-    // A device that lost its place must not become a file.
-    let is_there = path.exists();
-    let mut file = File::options().write(true).create(!is_there).truncate(false).open(path)?;
+fn write_piece(path: &Path, kind: Kind, letter: u8, at: u64) -> std::io::Result<()> {
+    // Where a device should be and is none, no file comes to be.
+    let mut file = File::options().write(true).create(kind == Kind::Files).truncate(false).open(path)?;
     file.seek(SeekFrom::Start(at))?;
     file.write_all(&[letter; PIECE])?;
     file.sync_all()
@@ -49,13 +48,13 @@ pub(crate) async fn write(target: &Path, kind: Kind, letter: u8) -> Outcome {
 }
 
 pub(crate) async fn write_at(target: &Path, kind: Kind, letter: u8, at: u64) -> Outcome {
-    let work = move |path: &Path| write_piece(path, letter, at);
+    let work = move |path: &Path| write_piece(path, kind, letter, at);
     io("a write through the target", &place(target, kind), work).await
 }
 
-/// Whether a write goes well.
+/// Whether a write goes well. It fails as well where there is nothing: look at that first.
 pub(crate) async fn takes_writes(target: &Path, kind: Kind) -> Outcome<bool> {
-    let work = |path: &Path| Ok(write_piece(path, b'w', 0).is_ok());
+    let work = move |path: &Path| Ok(write_piece(path, kind, b'w', 0).is_ok());
     io("a write that comes to an end", &place(target, kind), work).await
 }
 

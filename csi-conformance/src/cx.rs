@@ -9,11 +9,11 @@ use csi_core::client::Client;
 use csi_core::{Rpc, Service};
 use csi_proto::v1;
 use prost::Message;
-use prost_reflect::{MapKey, Value};
 use tonic::Code;
 use v1::volume_capability::{AccessMode, AccessType, BlockVolume, MountVolume, access_mode::Mode};
 
 use crate::failure::{Failure, Outcome};
+use crate::hidden::CANARY;
 use crate::judge::{Breach, Judge};
 use crate::ledger::Ledger;
 use crate::offers::Offers;
@@ -100,7 +100,7 @@ impl Cx {
     pub(crate) fn capability_in(&self, kind: Kind, mode: i32) -> v1::VolumeCapability {
         let access_type = match kind {
             Kind::Files => AccessType::Mount(MountVolume {
-                fs_type: self.settings.fs_type.clone(),
+                fs_type: self.settings.mount.fs_type.clone(),
                 ..Default::default()
             }),
             Kind::Device => AccessType::Block(BlockVolume {}),
@@ -222,7 +222,7 @@ impl Cx {
         bytes: Vec<u8>,
         deadline: Duration,
     ) -> Result<Vec<Vec<u8>>, Refusal> {
-        let sent = self.with_secrets(rpc, &bytes);
+        let sent = self.with_what_is_hidden(rpc, &bytes);
         let channel = match rpc.service() {
             Service::Identity | Service::Node => self.node.channel(),
             _ => self.controller.channel(),
@@ -268,38 +268,10 @@ impl Cx {
     pub(crate) fn told(&self, refusal: &Refusal) -> String {
         self.hide(format!("{:?}: {:?}", refusal.code, refusal.message))
     }
-
-    /// The text without the values of secrets.
-    fn hide(&self, mut text: String) -> String {
-        for secret in self.settings.secrets.values().map(String::as_str).chain([CANARY]) {
-            if secret.len() > 3 {
-                text = text.replace(secret, "***");
-            }
-        }
-        text
-    }
-
-    fn with_secrets(&self, rpc: Rpc, bytes: &[u8]) -> Vec<u8> {
-        let secrets = self.settings.secrets.of(rpc);
-        if secrets.is_empty() {
-            return bytes.to_vec();
-        }
-        let Some(mut message) = self.judge.input(rpc, bytes) else { return bytes.to_vec() };
-        if message.has_field_by_name("secrets") {
-            return bytes.to_vec();
-        }
-        let map =
-            secrets.into_iter().map(|(key, value)| (MapKey::String(key), Value::String(value))).collect();
-        // Not every request has the field.
-        let _ = message.try_set_field_by_name("secrets", Value::Map(map));
-        message.encode_to_vec()
-    }
 }
 
 /// What the names of all runs start with.
 pub(crate) const NAMES: &str = "csi-conformance-";
-/// A secret that the kit makes up, to see that it comes back nowhere.
-pub(crate) const CANARY: &str = "conformance-canary-7c1e";
 
 fn decoded<C: Call>(bytes: &[u8]) -> C::Answer {
     // One that can't be decoded is judged where every answer is.

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use csi_core::Endpoint;
+use csi_proto::v1::volume_capability::MountVolume;
 
 use crate::settings::{MountAccess, Pairs, Settings};
 use crate::test::Test;
@@ -28,7 +29,7 @@ impl Kit {
             volume: None,
             unwell_volume: None,
             ephemeral: None,
-            fs_type: String::new(),
+            mount: MountVolume::default(),
             size: 128 << 20,
             deadline: Duration::from_secs(60),
             journal: None,
@@ -120,7 +121,15 @@ impl Kit {
     /// The filesystem of the volumes; the driver's choice without.
     #[must_use]
     pub fn fs_type(mut self, name: impl Into<String>) -> Self {
-        self.0.fs_type = name.into();
+        self.0.mount.fs_type = name.into();
+        self
+    }
+
+    /// Options for the mounts of the volumes, each a flag as a StorageClass has them in `mountOptions`: `noexec`, say. They may
+    /// hold secrets, and no report shows them. Not `ro`: the volumes are written to.
+    #[must_use]
+    pub fn mount_flags(mut self, flags: impl IntoIterator<Item: Into<String>>) -> Self {
+        self.0.mount.mount_flags.extend(flags.into_iter().map(Into::into));
         self
     }
 

@@ -18,6 +18,8 @@ pub(crate) struct Made {
     pub(crate) request: Vec<u8>,
     pub(crate) id: Option<String>,
     pub(crate) members: Vec<String>,
+    /// The call went well: the same again may be refused, and this is there all the same.
+    pub(crate) done: bool,
 }
 
 #[derive(Debug, Default)]
@@ -60,7 +62,8 @@ impl Ledger {
     /// Before the call: it may make something, whatever becomes of its caller.
     pub(crate) fn begins(&self, rpc: Rpc, without_secrets: &[u8]) {
         if MAKING.contains(&rpc) {
-            let made = Made { rpc, request: without_secrets.to_vec(), id: None, members: vec![] };
+            let made =
+                Made { rpc, request: without_secrets.to_vec(), id: None, members: vec![], done: false };
             let mut all = self.made.lock().expect("no panic under it");
             if !all.contains(&made) {
                 all.push(made);
@@ -74,11 +77,11 @@ impl Ledger {
         let mut all = self.made.lock().expect("no panic under it");
         if MAKING.contains(&rpc) {
             let (id, members) = id_in(rpc, answer);
-            all.retain(|made| !(made.rpc == rpc && made.id.is_none() && made.request == without_secrets));
+            all.retain(|made| !(made.rpc == rpc && !made.done && made.request == without_secrets));
             if !all.iter().any(|made| {
                 made.rpc == rpc && made.id == id && (id.is_some() || made.request == without_secrets)
             }) {
-                all.push(Made { rpc, request: without_secrets.to_vec(), id, members });
+                all.push(Made { rpc, request: without_secrets.to_vec(), id, members, done: true });
             }
         } else {
             all.retain(|made| !undoes(rpc, without_secrets, made));
@@ -89,7 +92,7 @@ impl Ledger {
     /// After a refusal that is final: nothing was made.
     pub(crate) fn was_refused(&self, rpc: Rpc, without_secrets: &[u8]) {
         let mut all = self.made.lock().expect("no panic under it");
-        all.retain(|made| !(made.rpc == rpc && made.id.is_none() && made.request == without_secrets));
+        all.retain(|made| !(made.rpc == rpc && !made.done && made.request == without_secrets));
         self.write(&all);
     }
 
@@ -142,7 +145,14 @@ fn read_line(text: &str) -> Option<Made> {
     let request = bytes(words.next()?)?;
     let text = |hex: &str| String::from_utf8(bytes(hex)?).ok();
     let id = words.next().filter(|id| !id.is_empty()).and_then(text);
-    Some(Made { rpc, request, id, members: words.filter(|id| !id.is_empty()).filter_map(text).collect() })
+    let done = id.is_some();
+    Some(Made {
+        rpc,
+        request,
+        id,
+        done,
+        members: words.filter(|id| !id.is_empty()).filter_map(text).collect(),
+    })
 }
 
 fn bytes(hex: &str) -> Option<Vec<u8>> {
@@ -224,10 +234,21 @@ mod tests {
             request: vec![0, 32, 255],
             id: Some("an id\nof two lines".into()),
             members: vec!["a b".into(), "c".into()],
+            done: true,
         };
         assert_eq!(read_line(line(&made).trim_end_matches('\n')), Some(made.clone()));
-        let unknown = Made { id: None, members: vec![], ..made };
+        let unknown = Made { id: None, members: vec![], done: false, ..made };
         assert_eq!(read_line(line(&unknown).trim_end_matches('\n')), Some(unknown));
+    }
+
+    #[test]
+    fn what_went_well_stays_when_the_same_again_is_refused() {
+        let (ledger, request) = (Ledger::default(), b"\x0a\x01a");
+        ledger.begins(Rpc::NodeStageVolume, request);
+        ledger.went_well(Rpc::NodeStageVolume, request, &[]);
+        ledger.begins(Rpc::NodeStageVolume, request);
+        ledger.was_refused(Rpc::NodeStageVolume, request);
+        assert_eq!(ledger.all().len(), 1);
     }
 
     #[test]

@@ -29,6 +29,7 @@ mod clean_up;
 mod content;
 mod cx;
 mod failure;
+mod hidden;
 mod judge;
 mod kit;
 mod ledger;

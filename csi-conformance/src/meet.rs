@@ -29,6 +29,11 @@ impl Kit {
                 )));
             }
         }
+        if self.0.mount.mount_flags.iter().any(|flag| flag == "ro") {
+            return Err(CouldNotRun(
+                "the mount flag ro: the volumes are written to, so leave it out".to_owned(),
+            ));
+        }
         let ledger = Ledger::open(self.0.journal.clone())
             .map_err(|error| CouldNotRun(format!("the journal can't be read: {error}")))?;
         let cx = Cx::new(self.0.clone(), ledger);

@@ -19,10 +19,7 @@ pub(crate) fn lacking(cx: &Cx, need: Need) -> Option<String> {
         Need::Node(one) => offered(offers.node(one), one.as_str_name()),
         Need::Groups => offered(offers.group.contains(&1), "CREATE_DELETE_GET_VOLUME_GROUP_SNAPSHOT"),
         Need::NodeService => unless(offers.has_node, "the node service does not answer on this socket"),
-        Need::Mounts => unless(
-            cfg!(target_os = "linux") && cx.settings.mount_access == MountAccess::Here,
-            "the kit does not see the node's mounts",
-        ),
+        Need::Mounts => unless(cx.sees_mounts(), "the kit does not see the node's mounts"),
         Need::Volume(kind) => {
             let made = offers.controller(ControllerCapability::CreateDeleteVolume);
             let paths = cx.settings.target.is_some()
@@ -56,6 +53,7 @@ pub(crate) fn lacking(cx: &Cx, need: Need) -> Option<String> {
         Need::MutableParameters => {
             unless(!cx.settings.mutable_parameters.is_empty(), "no mutable parameters were given")
         }
+        Need::MountFlags => mount_flags(cx),
         #[allow(deprecated, reason = "drivers of 1.12.0 say so")]
         Need::Condition => {
             offered(offers.controller(ControllerCapability::VolumeCondition), "VOLUME_CONDITION")
@@ -71,6 +69,21 @@ pub(crate) fn lacking(cx: &Cx, need: Need) -> Option<String> {
         ),
         Need::SecondNode => unless(offers.second_node_id.is_some(), "no second node was given"),
     }
+}
+
+impl Cx {
+    /// Whether it is in the node's mount namespace.
+    pub(crate) fn sees_mounts(&self) -> bool {
+        cfg!(target_os = "linux") && self.settings.mount_access == MountAccess::Here
+    }
+}
+
+fn mount_flags(cx: &Cx) -> Option<String> {
+    let reason = match cx.settings.mount.mount_flags.is_empty() {
+        true => "no mount flags were given",
+        false => "no mount flags were given that are attributes of a mount",
+    };
+    crate::suite::mount_flags::due(cx).is_empty().then(|| reason.to_owned())
 }
 
 /// How many volumes the kit makes to reach a node's limit.

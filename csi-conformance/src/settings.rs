@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use csi_core::Endpoint;
+use csi_proto::v1::volume_capability::MountVolume;
 
 /// Keys and values, for all RPCs or for one.
 ///
@@ -94,7 +95,8 @@ pub(crate) struct Settings {
     pub(crate) unwell_volume: Option<String>,
     /// The attributes of inline ephemeral volumes, where the driver takes such.
     pub(crate) ephemeral: Option<Pairs>,
-    pub(crate) fs_type: String,
+    /// The filesystem of volumes, and the flags of their mounts: its Debug shows none of them.
+    pub(crate) mount: MountVolume,
     pub(crate) size: i64,
     pub(crate) deadline: Duration,
     pub(crate) journal: Option<PathBuf>,
@@ -116,5 +118,11 @@ mod tests {
         let error = Pairs::parse("a=b\nhunter2").unwrap_err();
         assert!(error.contains("line 2") && !error.contains("hunter2"), "{error}");
         assert!(Pairs::parse("[NoSuchRpc]").is_err());
+    }
+
+    #[test]
+    fn nobody_is_shown_the_mount_flags() {
+        let kit = crate::Kit::new("/csi.sock".parse().unwrap()).mount_flags(["password=hunter2"]);
+        assert!(!format!("{kit:?}").contains("hunter2"), "{kit:?}");
     }
 }

@@ -32,6 +32,8 @@ pub(crate) enum Need {
     /// Some way of use that the driver does not support.
     Unsupported,
     MutableParameters,
+    /// Flags that are attributes of a mount.
+    MountFlags,
     /// Health in the form of 1.12.0, of the controller and of the node.
     Condition,
     NodeCondition,

@@ -97,6 +97,13 @@ fn a_fault_is_told_with_what_was_sent_and_due_and_status_1() {
                 assert!(text(&output).contains(word), "{word}: {}", text(&output));
             }
             assert!(!text(&output).contains("hunter2"), "{}", text(&output));
+            // One that the driver refuses: its mounts are of no filesystem that had options.
+            let flags = ["--mount-flag", "password=hunter2", "--only", "sequences.whole-life"];
+            let output = self::program(&places).args(flags).output().await.unwrap();
+            assert_eq!(output.status.code(), Some(1), "{}", text(&output));
+            assert!(!text(&output).contains("hunter2"), "{}", text(&output));
+            let output = self::program(&places).args(["--mount-flag", "ro"]).output().await.unwrap();
+            assert_eq!(output.status.code(), Some(2), "{}", text(&output));
         };
         let endpoint = places.endpoint("csi.sock");
         with_plugin(memory::Memory::directories(places.of("volumes")).plugin(), &endpoint, work).await;

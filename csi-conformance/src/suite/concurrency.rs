@@ -20,6 +20,11 @@ crate::test::tests! { "concurrency", "Concurrency, Timeouts";
 
 const AT_ONCE: usize = 16;
 
+/// Too much at once, which a caller answers by coming again.
+fn is_for_later(code: Code) -> bool {
+    matches!(code, Code::Aborted | Code::Unavailable | Code::DeadlineExceeded | Code::ResourceExhausted)
+}
+
 /// The call until it is no longer ABORTED, as a caller repeats it.
 async fn patiently(cx: &Cx, request: v1::CreateVolumeRequest) -> Outcome<v1::Volume> {
     let mut wait = cx.patience();
@@ -66,7 +71,12 @@ async fn different_creates_at_once(cx: &Cx) -> Outcome {
     for (request, answer) in requests.clone().into_iter().zip(cx.at_once(requests).await) {
         match answer {
             Ok(answer) => ids.extend(answer.volume.map(|volume| volume.volume_id)),
-            Err(_) => drop(ids.insert(patiently(cx, request).await?.volume_id)),
+            Err(refusal) if is_for_later(refusal.code) => {
+                ids.insert(patiently(cx, request).await?.volume_id);
+            }
+            Err(refusal) => {
+                return Err(cx.failure(&request, cx.told(&refusal), "OK, or a code that says to come again"));
+            }
         }
     }
     check(ids.len() == AT_ONCE, "a volume of its own for each name", || {

@@ -89,7 +89,13 @@ async fn listed_with_node(cx: &Cx) -> Outcome {
 async fn from_all_nodes(cx: &Cx) -> Outcome {
     let life = life(cx).await?;
     cx.ok(life.attaching()).await?;
-    cx.ok(v1::ControllerUnpublishVolumeRequest { node_id: String::new(), ..life.detaching() }).await?;
+    let request = v1::ControllerUnpublishVolumeRequest { node_id: String::new(), ..life.detaching() };
+    cx.ok(request.clone()).await?;
+    let tells = [ListVolumesPublishedNodes, ListVolumes].into_iter().all(|one| cx.offers.controller(one));
+    let nodes = if tells { nodes_of(cx, &life.id).await? } else { vec![] };
+    if !nodes.is_empty() {
+        return Err(cx.failure(&request, format!("still on {nodes:?}"), "a volume on no node"));
+    }
     cx.ok(life.deleting()).await.map(drop)
 }
 
@@ -139,6 +145,7 @@ async fn takes_no_writes(cx: &Cx, kind: Kind) -> Outcome {
         // Refused on the node is as good: nothing is written.
         return Ok(());
     }
+    content::size(&target, kind).await?;
     let wrote = content::takes_writes(&target, kind).await?;
     life.leave(&target).await?;
     let came = "on the node, a write through the target went well";

@@ -66,7 +66,11 @@ async fn two_are_two(cx: &Cx) -> Outcome {
     let (first, second) = (one.target(), other.target());
     cx.ok(publishing(&one, &first)).await?;
     cx.ok(publishing(&other, &second)).await?;
+    let mounts = || if cx.sees_mounts() { mounts_at(&second) } else { Ok(0) };
+    let before = mounts()?;
     cx.ok(one.unpublishing(&first)).await?;
+    let after = mounts()?;
+    check(after == before, "the other one as it was", || format!("{after} mounts of it, after {before}"))?;
     cx.ok(publishing(&other, &second)).await?;
     cx.ok(other.unpublishing(&second)).await.map(drop)
 }

@@ -2,8 +2,9 @@
 
 use csi_proto::v1;
 
-use crate::cx::{CANARY, Cx};
+use crate::cx::Cx;
 use crate::failure::Outcome;
+use crate::hidden::CANARY;
 use crate::judge::Breach;
 
 crate::test::tests! { "every-call", "Error Scheme; Secrets Requirements; Size Limits";

@@ -121,6 +121,12 @@ async fn storage(cx: &Cx) -> Outcome {
     let whole = first.backend_health.iter().all(|one| one.status != 0 && !one.reason.is_empty());
     check(whole, "each with a status and a reason", || format!("{first:?}"))?;
     let again = cx.ok(v1::NodeGetStorageHealthRequest::default()).await?;
-    let counts = (first.backend_health.len(), again.backend_health.len());
-    check(counts.0 == counts.1, "as many entries as a moment ago", || format!("{counts:?}"))
+    let kinds = |answer: &v1::NodeGetStorageHealthResponse| {
+        let mut all: Vec<_> =
+            answer.backend_health.iter().map(|one| (one.status, one.reason.clone())).collect();
+        all.sort();
+        all
+    };
+    let due = format!("the entries of a moment ago: {first:?}");
+    check(kinds(&first) == kinds(&again), &due, || format!("{again:?}"))
 }

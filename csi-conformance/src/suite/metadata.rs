@@ -6,8 +6,12 @@ use tonic::Code;
 use v1::plugin_capability::service::Type::SnapshotMetadataService;
 
 use super::snapshots::{cut, request, snapshot};
+use crate::content::{PIECE, write_at};
 use crate::cx::Cx;
 use crate::failure::{Outcome, check};
+use crate::life::Life;
+use crate::needs::lacking;
+use crate::test::{Kind, Need};
 
 crate::test::tests! { "metadata", "SnapshotMetadata Service RPC";
     "Allocated ranges ascend, don't overlap, and are of one kind and capacity", allocated, ["snapshot-metadata.ascending", "snapshot-metadata.one-type", "snapshot-metadata.max-results", "snapshot-metadata.size-positive", "snapshot-metadata.fixed-length"], [Plugin(SnapshotMetadataService), Controller(CreateDeleteSnapshot)];
@@ -41,6 +45,10 @@ fn ordered(parts: Vec<Part>) -> Outcome<Vec<v1::BlockMetadata>> {
             let end = all.last().map_or(0, |last| last.byte_offset + last.size_bytes);
             let fits = range.byte_offset >= end && range.size_bytes > 0;
             check(fits, "ascending ranges without overlap", || format!("{range:?} after byte {end}"))?;
+            let is_within = range.byte_offset < part.capacity;
+            check(is_within, "the volume's capacity, and ranges within it", || {
+                format!("{range:?} of {} bytes", part.capacity)
+            })?;
             let fixed = part.kind == v1::BlockMetadataType::FixedLength as i32;
             let length = all.first().map_or(range.size_bytes, |first| first.size_bytes);
             check(!fixed || range.size_bytes == length, "ranges of one fixed length", || {
@@ -88,15 +96,44 @@ pub(super) async fn delta_of(cx: &Cx, base: &str, target: &str) -> Outcome<Vec<v
     ordered(parts.into_iter().map(part).collect())
 }
 
+/// A volume, raw where the kit can write to it.
+async fn volume(cx: &Cx) -> Outcome<Life> {
+    Life::new(cx, if is_written_to(cx) { Kind::Device } else { cx.any_kind() }).await
+}
+
+fn is_written_to(cx: &Cx) -> bool {
+    [Need::Volume(Kind::Device), Need::Mounts].into_iter().all(|need| lacking(cx, need).is_none())
+}
+
+/// A snapshot, with something on it if it can be: a blank one has no ranges to judge.
+async fn snapshot_of(life: &mut Life, holds: Content) -> Outcome<String> {
+    if holds == Content::Pieces && is_written_to(&life.cx) {
+        let target = life.arrive().await?;
+        for piece in [0, 4, 8] {
+            write_at(&target, Kind::Device, b'm', piece * PIECE as u64).await?;
+        }
+        life.leave(&target).await?;
+    }
+    let source = v1::Volume { volume_id: life.id.clone(), ..Default::default() };
+    Ok(cut(&life.cx, request(&life.cx, &source)).await?.snapshot_id)
+}
+
+#[derive(PartialEq)]
+enum Content {
+    Nothing,
+    Pieces,
+}
+
 async fn allocated(cx: &Cx) -> Outcome {
-    let snapshot = snapshot(cx).await?;
-    allocated_of(cx, &snapshot.snapshot_id, 0).await.map(drop)
+    let id = snapshot_of(&mut volume(cx).await?, Content::Pieces).await?;
+    allocated_of(cx, &id, 0).await.map(drop)
 }
 
 async fn delta(cx: &Cx) -> Outcome {
-    let volume = cx.volume().await?;
-    let (base, target) = (cut(cx, request(cx, &volume)).await?, cut(cx, request(cx, &volume)).await?);
-    delta_of(cx, &base.snapshot_id, &target.snapshot_id).await.map(drop)
+    let mut life = volume(cx).await?;
+    let base = snapshot_of(&mut life, Content::Nothing).await?;
+    let target = snapshot_of(&mut life, Content::Pieces).await?;
+    delta_of(cx, &base, &target).await.map(drop)
 }
 
 async fn not_found(cx: &Cx) -> Outcome {

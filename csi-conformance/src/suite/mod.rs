@@ -19,6 +19,7 @@ mod list;
 mod metadata;
 mod metadata_contents;
 mod modify;
+pub(crate) mod mount_flags;
 mod mount_group;
 mod node_missing;
 mod node_publish;
@@ -52,6 +53,7 @@ pub(crate) fn all() -> Vec<Test> {
         node_missing::tests(),
         node_use::tests(),
         contents::tests(),
+        mount_flags::tests(),
         mount_group::tests(),
         ephemeral::tests(),
         health::tests(),

@@ -174,7 +174,7 @@ async fn at_once(cx: &Cx) -> Outcome {
 async fn given_up(cx: &Cx) -> Outcome {
     let life = Life::staged(cx, Kind::Files).await?;
     let target = life.target();
-    for millis in [1, 3, 10] {
+    for millis in [1, 3, 10, 50] {
         let _ =
             tokio::time::timeout(std::time::Duration::from_millis(millis), cx.call(life.publishing(&target)))
                 .await;

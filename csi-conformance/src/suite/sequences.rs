@@ -5,7 +5,7 @@ use csi_proto::v1;
 use tonic::Code;
 
 use crate::cx::Cx;
-use crate::failure::Outcome;
+use crate::failure::{Outcome, check};
 use crate::life::Life;
 use crate::test::Kind;
 
@@ -19,7 +19,8 @@ crate::test::tests! { "sequences", "Volume Lifecycle";
 }
 
 async fn sidecar(cx: &Cx) -> Outcome {
-    cx.ok(v1::ProbeRequest {}).await?;
+    let ready = cx.ok(v1::ProbeRequest {}).await?.ready;
+    check(ready != Some(false), "ready, as it was before", || "ready=false".into())?;
     cx.ok(v1::GetPluginInfoRequest {}).await?;
     cx.ok(v1::GetPluginCapabilitiesRequest {}).await.map(drop)
 }

@@ -85,20 +85,28 @@ fn agrees(first: &v1::Snapshot, found: Option<v1::Snapshot>, is_ready: bool) -> 
     check(found.as_ref().is_some_and(good), &due, || or_nothing(&found))
 }
 
-async fn listed_as_it_is(cx: &Cx) -> Outcome {
+/// Told beside its creation as what it is: when it has just been cut, and when it is ready.
+async fn as_it_is(cx: &Cx, told: impl AsyncFn(&Cx, &str) -> Outcome<Option<v1::Snapshot>>) -> Outcome {
     let request = request(cx, &cx.volume().await?);
     let first = cx.ok(request.clone()).await?.snapshot.unwrap_or_default();
-    agrees(&first, listed(cx, &first.snapshot_id).await?, first.ready_to_use)?;
+    let found = told(cx, &first.snapshot_id).await?;
+    let is_ready = found.as_ref().is_some_and(|found| found.ready_to_use);
+    agrees(&first, found, first.ready_to_use)?;
+    // It may have become ready meanwhile, and is ready then for who asks later.
+    let next = cx.ok(request.clone()).await?.snapshot.unwrap_or_default();
+    check(next.ready_to_use || !is_ready, "not told ready before CreateSnapshot says so", || {
+        format!("ready_to_use=true, and then of CreateSnapshot {next:?}")
+    })?;
     let ready = cut(cx, request).await?;
-    agrees(&ready, listed(cx, &ready.snapshot_id).await?, true)
+    agrees(&ready, told(cx, &ready.snapshot_id).await?, true)
+}
+
+async fn listed_as_it_is(cx: &Cx) -> Outcome {
+    as_it_is(cx, listed).await
 }
 
 async fn told_as_it_is(cx: &Cx) -> Outcome {
-    let request = request(cx, &cx.volume().await?);
-    let first = cx.ok(request.clone()).await?.snapshot.unwrap_or_default();
-    agrees(&first, told(cx, &first.snapshot_id).await?, first.ready_to_use)?;
-    let ready = cut(cx, request).await?;
-    agrees(&ready, told(cx, &ready.snapshot_id).await?, true)
+    as_it_is(cx, told).await
 }
 
 async fn all_ids(cx: &Cx) -> Outcome<BTreeSet<String>> {

@@ -1,4 +1,5 @@
-//! A driver of inline volumes that does everything right: one file, with what it was asked for.
+//! A driver of inline volumes that does everything right: one file, with what it was asked for. It has a backend too, which
+//! is not well.
 
 use std::sync::Arc;
 
@@ -19,6 +20,49 @@ impl EphemeralContent for Greeting {
     }
 }
 
+/// The node of the greetings, with what it has to say of its backend.
+struct Inline(EphemeralNode<Greeting>);
+
+#[async_trait]
+impl Node for Inline {
+    async fn info(&self) -> Result<NodeInfo> {
+        self.0.info().await
+    }
+
+    async fn publish_volume(&self, request: NodePublishVolumeRequest) -> Result<()> {
+        self.0.publish_volume(request).await
+    }
+
+    async fn published(&self, request: &NodePublishVolumeRequest) -> Result<PublishedTargets> {
+        self.0.published(request).await
+    }
+
+    async fn unpublish_volume(&self, request: NodeUnpublishVolumeRequest) -> Result<()> {
+        self.0.unpublish_volume(request).await
+    }
+}
+
+#[async_trait]
+impl GetVolumeStats for Inline {
+    async fn volume_stats(&self, request: NodeGetVolumeStatsRequest) -> Result<VolumeStats> {
+        self.0.volume_stats(request).await
+    }
+}
+
+#[async_trait]
+impl GetStorageHealth for Inline {
+    async fn storage_health(&self, _: NodeGetStorageHealthRequest) -> Result<Vec<StorageHealthEntry>> {
+        Ok(vec![StorageHealthEntry {
+            status: StorageHealthStatus::Degraded,
+            reason: "DiskLost".to_owned(),
+            message: "it was made so".to_owned(),
+            capability: None,
+        }])
+    }
+}
+
 pub(crate) fn plugin() -> Plugin {
-    Plugin::new("inline.csi.example.org", "1").node(EphemeralNode::service(Arc::new(Greeting)))
+    let node = Arc::new(Inline(EphemeralNode::new(Arc::new(Greeting))));
+    Plugin::new("inline.csi.example.org", "1")
+        .node(NodeService::new(node).get_volume_stats().volume_mount_group().get_storage_health())
 }

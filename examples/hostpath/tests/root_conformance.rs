@@ -82,7 +82,8 @@ fn passed_in(report: &Report) -> BTreeSet<String> {
 }
 
 fn images(run: &Run) -> Kit {
-    run.kit().ephemeral([("kind", "image"), ("size", "320Mi")].into_iter().collect())
+    let kit = run.kit().mount_flags(["noatime", "nodev"]);
+    kit.ephemeral([("kind", "image"), ("size", "320Mi")].into_iter().collect())
 }
 
 fn directories(run: &Run) -> Kit {

@@ -9,7 +9,7 @@ use csi_conformance::{Endpoint, Kit, MountAccess, Pairs};
 /// Tests a CSI driver on a socket against the rules of CSI v1.13.0 and v1.12.0.
 ///
 /// Volumes are made, used and deleted by the driver: give it a pool that may be used for this.
-#[derive(Debug, Parser)]
+#[derive(Parser)]
 #[command(name = "csi-conformance", version, after_long_help = AFTER)]
 pub(crate) struct Args {
     /// The driver's socket, unix:///run/csi/csi.sock say.
@@ -71,6 +71,10 @@ pub(crate) struct Args {
         help_heading = "What to send"
     )]
     fs_type: String,
+    /// An option for the mounts of volumes, noexec say (several times: all of them). No report shows it; a program's
+    /// arguments are seen by who looks at its process.
+    #[arg(long = "mount-flag", value_name = "FLAG", help_heading = "What to send")]
+    mount_flags: Vec<String>,
     /// The size of volumes in MiB.
     #[arg(long, value_name = "MIB", default_value_t = 128, value_parser = clap::value_parser!(i64).range(1..1 << 30), help_heading = "What to send")]
     size: i64,
@@ -133,6 +137,7 @@ impl Args {
             .parameters(pairs(self.parameters.as_deref())?)
             .mutable_parameters(pairs(self.mutable_parameters.as_deref())?)
             .fs_type(&self.fs_type)
+            .mount_flags(&self.mount_flags)
             .size(self.size << 20)
             .deadline(Duration::from_secs(self.deadline))
             .journal(journal)

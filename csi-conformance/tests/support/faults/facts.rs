@@ -1,21 +1,8 @@
-//! Faults in what a driver tells of itself and of its health, and in every answer.
-
-use std::sync::atomic::{AtomicU32, Ordering};
+//! Faults in what a driver tells of itself, and in every answer.
 
 use csi_proto::v1;
 
 use super::*;
-
-/// Tells an entry the first time that it is asked about it.
-fn told_once() -> Fault {
-    let count = AtomicU32::new(0);
-    answer(Rpc::ControllerGetVolumeHealth, move |a: &mut v1::ControllerGetVolumeHealthResponse| {
-        let health = a.volume_health.as_mut().unwrap();
-        if !health.health_statuses.is_empty() && count.fetch_add(1, Ordering::SeqCst) > 0 {
-            health.health_statuses.truncate(1);
-        }
-    })
-}
 
 pub(super) fn all() -> Vec<Mutant> {
     vec![
@@ -75,42 +62,33 @@ pub(super) fn all() -> Vec<Mutant> {
             }),
         ),
         mutant(
-            "room below nothing",
-            "get-capacity.not-negative",
-            answer(Rpc::GetCapacity, |a: &mut v1::GetCapacityResponse| a.available_capacity = -1),
-        ),
-        mutant("what is wrong with a volume is told once", "health.entry-stays", told_once()),
-        mutant(
-            "volumes that are not well are not listed",
-            "health.unwell-is-listed",
-            answer(Rpc::ControllerListVolumeHealth, |a: &mut v1::ControllerListVolumeHealthResponse| {
-                a.entries.clear();
-            }),
-        ),
-        mutant(
-            "volumes that are well are listed as unwell",
-            "health.listed",
-            answer(Rpc::ControllerListVolumeHealth, |a: &mut v1::ControllerListVolumeHealthResponse| {
-                a.entries.push(v1::VolumeHealth { volume_id: "well".into(), ..Default::default() });
-            }),
-        ),
-        mutant(
-            "callers of 1.12.0 are told that all is well",
-            "health.condition-is-listed",
-            answer(Rpc::ListVolumes, |a: &mut v1::ListVolumesResponse| {
-                for status in a.entries.iter_mut().filter_map(|entry| entry.status.as_mut()) {
-                    #[allow(deprecated, reason = "it is what callers of 1.12.0 read")]
-                    status.volume_condition.iter_mut().for_each(|condition| condition.abnormal = false);
-                }
-            }),
-        ),
-        mutant(
             "a reason is a sentence",
             "every-call.answers",
             answer(Rpc::ControllerGetVolumeHealth, |a: &mut v1::ControllerGetVolumeHealthResponse| {
                 for one in a.volume_health.iter_mut().flat_map(|health| &mut health.health_statuses) {
                     one.reason = "a replica is lost".into();
                 }
+            }),
+        ),
+        mutant(
+            "Probe says not ready though it serves",
+            "identity.probe",
+            later(Rpc::Probe, |a: &mut v1::ProbeResponse| a.ready = Some(false)),
+        ),
+        mutant(
+            "a capability without the one that it needs",
+            "identity.implications",
+            answer(Rpc::ControllerGetCapabilities, |a: &mut v1::ControllerGetCapabilitiesResponse| {
+                use v1::controller_service_capability::{Rpc as One, Type, rpc::Type::ListVolumes};
+                a.capabilities
+                    .retain(|one| one.r#type != Some(Type::Rpc(One { r#type: ListVolumes as i32 })));
+            }),
+        ),
+        mutant(
+            "the plugin's capabilities change",
+            "identity.stable",
+            later(Rpc::GetPluginCapabilities, |a: &mut v1::GetPluginCapabilitiesResponse| {
+                a.capabilities.pop();
             }),
         ),
     ]

@@ -1,8 +1,18 @@
 //! The faults, and the test of the kit that is about each.
 
-mod controller;
+mod attaching;
+mod changing;
 mod facts;
+mod groups;
+mod health;
+mod input;
+mod life;
+mod listing;
+mod metadata;
+mod missing;
 mod node;
+mod places;
+mod shapes;
 mod snapshots;
 mod volumes;
 
@@ -13,12 +23,14 @@ use prost::Message;
 use tonic::{Code, Status};
 
 use crate::proxy::{Answer, Behind, Fault, changed, changed_stream};
+use shapes::*;
 
 /// The correct driver that the fault is in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Driver {
     Directories,
     Images,
+    Filesystems,
     Inline,
 }
 
@@ -45,6 +57,10 @@ impl Mutant {
         Self { driver: Driver::Images, ..self }
     }
 
+    fn of_filesystems(self) -> Self {
+        Self { driver: Driver::Filesystems, ..self }
+    }
+
     fn of_inline(self) -> Self {
         Self { driver: Driver::Inline, ..self }
     }
@@ -59,10 +75,25 @@ fn mutant(name: &'static str, due: &'static str, fault: Fault) -> Mutant {
 }
 
 pub(crate) fn all() -> Vec<Mutant> {
-    [volumes::all(), controller::all(), snapshots::all(), node::all(), facts::all()]
-        .into_iter()
-        .flatten()
-        .collect()
+    [
+        facts::all(),
+        input::all(),
+        volumes::all(),
+        listing::all(),
+        places::all(),
+        attaching::all(),
+        changing::all(),
+        snapshots::all(),
+        groups::all(),
+        metadata::all(),
+        node::all(),
+        missing::all(),
+        life::all(),
+        health::all(),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
 }
 
 fn fault<F: Future<Output = Answer> + Send + 'static>(

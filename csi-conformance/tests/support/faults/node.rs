@@ -1,9 +1,34 @@
-//! Faults on the node.
+//! Faults in staging, publishing, and what a workload gets.
+
+use std::time::Duration;
 
 use csi_proto::v1;
 use v1::volume_capability::AccessType;
 
 use super::*;
+
+/// Mounts once more where something is mounted.
+fn mounts_on_top() -> Fault {
+    fault(|rpc, bytes, behind| async move {
+        let asked = (rpc == Rpc::NodePublishVolume)
+            .then(|| v1::NodePublishVolumeRequest::decode(&*bytes).unwrap().target_path);
+        let target = asked.filter(|path| std::path::Path::new(path).exists());
+        let answer = behind.call(rpc, bytes).await?;
+        if let Some(target) = target {
+            let bind = std::process::Command::new("mount").args(["--bind", &target, &target]).status();
+            assert!(bind.unwrap().success());
+        }
+        Ok(answer)
+    })
+}
+
+fn without_flags(request: &mut v1::NodePublishVolumeRequest) {
+    if let Some(AccessType::Mount(mount)) =
+        request.volume_capability.as_mut().and_then(|one| one.access_type.as_mut())
+    {
+        mount.mount_flags.clear();
+    }
+}
 
 pub(super) fn all() -> Vec<Mutant> {
     vec![
@@ -38,31 +63,73 @@ pub(super) fn all() -> Vec<Mutant> {
             }),
         ),
         mutant(
-            "an inline volume stays when it is unpublished",
-            "ephemeral.leaves-nothing",
-            nothing(Rpc::NodeUnpublishVolume),
-        )
-        .of_inline()
-        .leaves_something(),
-        mutant(
-            "an inline volume is wanted to be staged",
-            "ephemeral.comes-and-goes",
-            fault(|rpc, bytes, behind| async move {
-                if rpc == Rpc::NodePublishVolume
-                    && v1::NodePublishVolumeRequest::decode(&*bytes).unwrap().staging_target_path.is_empty()
-                {
-                    return Err(Status::failed_precondition("staging_target_path is missing"));
-                }
-                behind.call(rpc, bytes).await
-            }),
-        )
-        .of_inline(),
-        mutant(
             "a raw device is left when it is unpublished",
             "node-publish.device-comes-and-goes",
             nothing(Rpc::NodeUnpublishVolume),
         )
         .of_images()
         .leaves_something(),
+        mutant("publishing again mounts on top", "node-publish.at-once", mounts_on_top()),
+        mutant(
+            "a publish that was given up keeps its lock",
+            "node-publish.given-up",
+            one_at_a_time(Rpc::NodePublishVolume, Code::Aborted, Duration::from_millis(60)),
+        ),
+        mutant(
+            "staging again is ALREADY_EXISTS",
+            "node-publish.stage-is-idempotent",
+            not_again(Rpc::NodeStageVolume, Code::AlreadyExists),
+        )
+        .of_filesystems(),
+        mutant(
+            "unpublishing again is NOT_FOUND",
+            "node-publish.publish-is-idempotent",
+            undoes_once(Rpc::NodePublishVolume, Rpc::NodeUnpublishVolume, Code::NotFound),
+        ),
+        mutant(
+            "publishing a raw device again fails",
+            "node-publish.device-is-idempotent",
+            not_again(Rpc::NodePublishVolume, Code::Internal),
+        )
+        .of_images(),
+        mutant(
+            "a raw device for one target has two",
+            "node-publish.device-matrix",
+            accepted(Rpc::NodePublishVolume, Code::FailedPrecondition),
+        )
+        .of_images(),
+        mutant(
+            "a publish without a staging path does nothing",
+            "node-publish.without-staging-path",
+            accepted(Rpc::NodePublishVolume, Code::FailedPrecondition),
+        )
+        .of_filesystems(),
+        mutant(
+            "mount flags are passed over",
+            "node-publish.mount-flags",
+            request(Rpc::NodePublishVolume, without_flags),
+        ),
+        mutant(
+            "publishing with a group again is ALREADY_EXISTS",
+            "mount-group.again",
+            not_again(Rpc::NodePublishVolume, Code::AlreadyExists),
+        ),
+        mutant(
+            "publishing a raw device says OK and does nothing",
+            "node-use.device-data-stays",
+            nothing(Rpc::NodePublishVolume),
+        )
+        .of_images(),
+        mutant(
+            "read-only is ignored of a raw device",
+            "node-use.device-read-only",
+            request(Rpc::NodePublishVolume, |r: &mut v1::NodePublishVolumeRequest| r.readonly = false),
+        )
+        .of_images(),
+        mutant(
+            "usage is told of a path where nothing is",
+            "node-use.stats",
+            accepted(Rpc::NodeGetVolumeStats, Code::NotFound),
+        ),
     ]
 }

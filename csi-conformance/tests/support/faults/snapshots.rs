@@ -1,8 +1,8 @@
-//! Faults in snapshots, in groups of them, and in what is told of their blocks.
+//! Faults in snapshots.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use csi_proto::v1;
 use v1::volume_content_source::{Type, VolumeSource};
@@ -66,73 +66,58 @@ fn snapshots_go_with_their_volume() -> Fault {
     })
 }
 
-/// Cuts a group anew for each call: the second answer has another id.
-fn group_is_cut_twice() -> Fault {
-    let count = Arc::new(AtomicU32::new(0));
+/// Deletes what was restored from a snapshot with it.
+fn volumes_go_with_their_snapshot() -> Fault {
+    let restored = Arc::new(Mutex::new(BTreeMap::new()));
     fault(move |rpc, bytes, behind| {
-        let number = count.fetch_add(1, Ordering::SeqCst);
+        let restored = restored.clone();
         async move {
-            let bytes = match rpc {
-                Rpc::CreateVolumeGroupSnapshot => {
-                    changed(&bytes, |request: &mut v1::CreateVolumeGroupSnapshotRequest| {
-                        if !request.name.is_empty() && request.name.len() < 120 {
-                            request.name.push_str(&format!("~{number}"));
-                        }
-                    })
+            let answer = behind.call(rpc, bytes.clone()).await?;
+            if rpc == Rpc::CreateVolume {
+                let volume = v1::CreateVolumeResponse::decode(&*answer).unwrap().volume.unwrap();
+                if let Some(Type::Snapshot(source)) = volume.content_source.and_then(|source| source.r#type) {
+                    restored.lock().unwrap().insert(source.snapshot_id, volume.volume_id);
                 }
-                _ => bytes,
-            };
-            behind.call(rpc, bytes).await
+            }
+            let gone = (rpc == Rpc::DeleteSnapshot).then(|| restored.lock().unwrap().remove(&id_of(&bytes)));
+            if let Some(volume_id) = gone.flatten() {
+                let delete = v1::DeleteVolumeRequest { volume_id, ..Default::default() };
+                behind.call(Rpc::DeleteVolume, delete.encode_to_vec()).await?;
+            }
+            Ok(answer)
         }
     })
 }
 
-/// A group with a volume that is not there is refused when the first was cut.
-fn half_a_group_is_left() -> Fault {
-    fault(|rpc, bytes, behind| async move {
-        let answer = behind.call(rpc, bytes.clone()).await;
-        if rpc == Rpc::CreateVolumeGroupSnapshot
-            && let Err(status) = &answer
-            && status.code() == Code::NotFound
-        {
-            let request = v1::CreateVolumeGroupSnapshotRequest::decode(&*bytes).unwrap();
-            let source_volume_id = request.source_volume_ids[0].clone();
-            let cut =
-                v1::CreateSnapshotRequest { source_volume_id, name: request.name, ..Default::default() };
-            let _ = behind.call(Rpc::CreateSnapshot, cut.encode_to_vec()).await;
-        }
-        answer
-    })
-}
-
-/// Tells members of groups that were deleted.
-fn members_live_on() -> Fault {
-    let members = Arc::new(Mutex::new(BTreeMap::new()));
+/// Lists what it could not cut.
+fn lists_what_failed() -> Fault {
+    let failed = Arc::new(Mutex::new(Vec::new()));
     fault(move |rpc, bytes, behind| {
-        let members = members.clone();
+        let failed = failed.clone();
         async move {
             let answer = behind.call(rpc, bytes.clone()).await;
-            if rpc == Rpc::CreateVolumeGroupSnapshot
-                && let Ok(answer) = &answer
-            {
-                let group = v1::CreateVolumeGroupSnapshotResponse::decode(&**answer).unwrap().group_snapshot;
-                let all = group.unwrap().snapshots.into_iter().map(|one| (one.snapshot_id.clone(), one));
-                members.lock().unwrap().extend(all);
+            if rpc == Rpc::CreateSnapshot && answer.is_err() {
+                let asked = v1::CreateSnapshotRequest::decode(&*bytes).unwrap();
+                let (snapshot_id, source_volume_id) = (asked.name, asked.source_volume_id);
+                let snapshot = Some(v1::Snapshot { snapshot_id, source_volume_id, ..Default::default() });
+                failed.lock().unwrap().push(v1::list_snapshots_response::Entry { snapshot });
             }
-            if rpc == Rpc::GetSnapshot && answer.is_err() {
-                let id = v1::GetSnapshotRequest::decode(&*bytes).unwrap().snapshot_id;
-                if let Some(snapshot) = members.lock().unwrap().get(&id).cloned() {
-                    return Ok(v1::GetSnapshotResponse { snapshot: Some(snapshot) }.encode_to_vec());
-                }
+            if rpc != Rpc::ListSnapshots {
+                return answer;
             }
-            answer
+            let more = failed.lock().unwrap().clone();
+            Ok(changed(&answer?, |list: &mut v1::ListSnapshotsResponse| list.entries.extend(more)))
         }
     })
+}
+
+fn now() -> prost_types::Timestamp {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+    prost_types::Timestamp { seconds: since.as_secs() as i64, nanos: since.subsec_nanos() as i32 }
 }
 
 pub(super) fn all() -> Vec<Mutant> {
     type Cut = v1::CreateSnapshotResponse;
-    type Allocated = v1::GetMetadataAllocatedResponse;
     vec![
         mutant(
             "a snapshot of another source",
@@ -172,77 +157,85 @@ pub(super) fn all() -> Vec<Mutant> {
             restores_the_present(),
         )
         .of_images(),
-        mutant("a group is cut twice", "groups.same-name-same-group", group_is_cut_twice()),
         mutant(
-            "a group of other sources is answered",
-            "groups.same-name-other-sources",
-            fault(|rpc, bytes, behind| async move {
-                match behind.call(rpc, bytes).await {
-                    Err(status)
-                        if rpc == Rpc::CreateVolumeGroupSnapshot && status.code() == Code::AlreadyExists =>
-                    {
-                        Err(Status::internal(status.message()))
-                    }
-                    answer => answer,
+            "a snapshot's time is that of the call",
+            "snapshots.same-name-same-snapshot",
+            answer(Rpc::CreateSnapshot, |a: &mut Cut| {
+                a.snapshot.as_mut().unwrap().creation_time = Some(now());
+            }),
+        ),
+        mutant(
+            "a name that another source's snapshot has is INTERNAL",
+            "snapshots.same-name-other-source",
+            code(Rpc::CreateSnapshot, Code::AlreadyExists, Code::Internal),
+        ),
+        mutant(
+            "a snapshot of what is not there is INTERNAL",
+            "snapshots.missing-source",
+            code(Rpc::CreateSnapshot, Code::NotFound, Code::Internal),
+        ),
+        mutant(
+            "a volume has one snapshot",
+            "snapshots.ids-differ",
+            request(Rpc::CreateSnapshot, |r: &mut v1::CreateSnapshotRequest| {
+                if !r.name.is_empty() && !r.source_volume_id.is_empty() {
+                    r.name.clone_from(&r.source_volume_id);
                 }
             }),
         ),
         mutant(
-            "a member is deleted alone",
-            "groups.not-deleted-alone",
-            accepted(Rpc::DeleteSnapshot, Code::InvalidArgument),
+            "deleting a snapshot again is NOT_FOUND",
+            "snapshots.delete-is-idempotent",
+            not_again(Rpc::DeleteSnapshot, Code::NotFound),
         ),
-        mutant("half a group is left", "groups.failure-leaves-nothing", half_a_group_is_left())
-            .leaves_something(),
-        mutant("members are told after their group is gone", "groups.deleted-together", members_live_on()),
         mutant(
-            "a member does not name its group",
-            "groups.told-with-group",
+            "deleting a snapshot says OK and does nothing",
+            "snapshots.deleted-is-gone",
+            nothing(Rpc::DeleteSnapshot),
+        )
+        .leaves_something(),
+        mutant(
+            "what is restored goes with its snapshot",
+            "snapshots.in-use",
+            volumes_go_with_their_snapshot(),
+        ),
+        mutant(
+            "what is restored does not tell its snapshot",
+            "snapshots.restore",
+            answer(Rpc::CreateVolume, |a: &mut v1::CreateVolumeResponse| {
+                a.volume.as_mut().unwrap().content_source = None;
+            }),
+        ),
+        mutant(
+            "the filters of the list are passed over",
+            "snapshots.listed",
+            request(Rpc::ListSnapshots, |r: &mut v1::ListSnapshotsRequest| {
+                r.source_volume_id.clear();
+                r.snapshot_id.clear();
+            }),
+        ),
+        mutant(
+            "all snapshots are on the first page",
+            "snapshots.pages",
+            request(Rpc::ListSnapshots, |r: &mut v1::ListSnapshotsRequest| r.max_entries = 0),
+        ),
+        mutant(
+            "a token that is not known ends the list",
+            "snapshots.bad-token",
+            accepted(Rpc::ListSnapshots, Code::Aborted),
+        ),
+        mutant("what could not be cut is listed", "snapshots.uncut-is-not-listed", lists_what_failed()),
+        mutant(
+            "a snapshot that is not there is told empty",
+            "snapshots.get",
+            accepted(Rpc::GetSnapshot, Code::NotFound),
+        ),
+        mutant(
+            "a snapshot is told ready before it is",
+            "snapshots.told-as-it-is",
             answer(Rpc::GetSnapshot, |a: &mut v1::GetSnapshotResponse| {
-                a.snapshot.as_mut().unwrap().group_snapshot_id.clear();
+                a.snapshot.as_mut().unwrap().ready_to_use = true;
             }),
         ),
-        mutant(
-            "more ranges in a message than were asked for",
-            "metadata.all-data",
-            request(Rpc::GetMetadataAllocated, |r: &mut v1::GetMetadataAllocatedRequest| r.max_results = 0),
-        )
-        .of_images(),
-        mutant(
-            "ranges are in no order",
-            "metadata.all-data",
-            stream(Rpc::GetMetadataAllocated, |messages: &mut Vec<Allocated>| messages.reverse()),
-        )
-        .of_images(),
-        mutant(
-            "a range is told twice",
-            "metadata.all-data",
-            stream(Rpc::GetMetadataAllocated, |messages: &mut Vec<Allocated>| {
-                messages.extend(messages.last().cloned());
-            }),
-        )
-        .of_images(),
-        mutant(
-            "the last changes are left out",
-            "metadata.all-changes",
-            stream(Rpc::GetMetadataDelta, |messages: &mut Vec<v1::GetMetadataDeltaResponse>| {
-                messages.pop();
-            }),
-        )
-        .of_images(),
-        mutant(
-            "a stream begins at the beginning",
-            "metadata.from-offset",
-            request(Rpc::GetMetadataAllocated, |r: &mut v1::GetMetadataAllocatedRequest| {
-                r.starting_offset = 0;
-            }),
-        )
-        .of_images(),
-        mutant(
-            "snapshots of two volumes are compared",
-            "metadata.of-two-volumes",
-            accepted(Rpc::GetMetadataDelta, Code::InvalidArgument),
-        )
-        .of_images(),
     ]
 }

@@ -1,4 +1,4 @@
-//! Faults in making, deleting and listing volumes.
+//! Faults in making and deleting volumes, and in what clones hold.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
@@ -71,29 +71,6 @@ fn drops_the_lock_on_cancel() -> Fault {
     })
 }
 
-fn unstable_paging() -> Fault {
-    fault(|rpc, bytes, behind| async move {
-        if rpc != Rpc::ListVolumes {
-            return behind.call(rpc, bytes).await;
-        }
-        // A token that is a position.
-        let asked = v1::ListVolumesRequest::decode(&*bytes).unwrap();
-        let from = match asked.starting_token.as_str() {
-            "" => 0,
-            token => token.parse::<usize>().map_err(|_| Status::aborted("no such token"))?,
-        };
-        let all = behind.call(rpc, v1::ListVolumesRequest::default().encode_to_vec()).await?;
-        let most = if asked.max_entries > 0 { asked.max_entries as usize } else { usize::MAX };
-        Ok(changed(&all, |all: &mut v1::ListVolumesResponse| {
-            let total = all.entries.len();
-            let rest: Vec<_> = std::mem::take(&mut all.entries).into_iter().skip(from).take(most).collect();
-            let end = from + rest.len();
-            all.entries = rest;
-            all.next_token = if end < total { end.to_string() } else { String::new() };
-        }))
-    })
-}
-
 /// Makes a new volume where a copy is asked for, and tells that it is one.
 fn empty_clones() -> Fault {
     fault(|rpc, bytes, behind| async move {
@@ -111,29 +88,10 @@ fn empty_clones() -> Fault {
     })
 }
 
-/// Lists volumes that were deleted.
-fn lists_the_dead() -> Fault {
-    let dead = Arc::new(Mutex::new(Vec::new()));
-    fault(move |rpc, bytes, behind| {
-        let dead = dead.clone();
-        async move {
-            let answer = behind.call(rpc, bytes.clone()).await?;
-            if rpc == Rpc::DeleteVolume {
-                dead.lock().unwrap().push(v1::DeleteVolumeRequest::decode(&*bytes).unwrap().volume_id);
-            }
-            let token = |bytes: &[u8]| v1::ListVolumesRequest::decode(bytes).unwrap().starting_token;
-            if rpc != Rpc::ListVolumes || !token(&bytes).is_empty() {
-                return Ok(answer);
-            }
-            Ok(changed(&answer, |list: &mut v1::ListVolumesResponse| {
-                for volume_id in dead.lock().unwrap().iter().cloned() {
-                    let volume = Some(v1::Volume { volume_id, ..Default::default() });
-                    let status = Some(Default::default());
-                    list.entries.push(v1::list_volumes_response::Entry { volume, status });
-                }
-            }))
-        }
-    })
+fn as_large_as_its_source(request: &mut v1::CreateVolumeRequest) {
+    if request.volume_content_source.is_some() {
+        request.capacity_range = None;
+    }
 }
 
 pub(super) fn all() -> Vec<Mutant> {
@@ -145,48 +103,11 @@ pub(super) fn all() -> Vec<Mutant> {
         mutant("a caller that hangs up drops the lock", "concurrency.given-up", drops_the_lock_on_cancel())
             .leaves_something(),
         mutant(
-            "the wrong code for a name that is taken",
-            "create-volume.same-name-other-size",
-            status(|rpc, _, status| match (rpc, status.code()) {
-                (Rpc::CreateVolume, Code::AlreadyExists) => Err(Status::internal(status.message())),
-                _ => Err(status),
-            }),
-        ),
-        mutant(
-            "deleting what is gone is an error",
-            "create-volume.delete-is-idempotent",
-            fault(|rpc, bytes, behind| async move {
-                if rpc == Rpc::DeleteVolume {
-                    let volume_id = v1::DeleteVolumeRequest::decode(&*bytes).unwrap().volume_id;
-                    let get = v1::ControllerGetVolumeRequest { volume_id }.encode_to_vec();
-                    behind.call(Rpc::ControllerGetVolume, get).await?;
-                }
-                behind.call(rpc, bytes).await
-            }),
-        ),
-        mutant(
             "delete says OK and does nothing",
             "create-volume.again-after-delete",
             nothing(Rpc::DeleteVolume),
         )
         .leaves_something(),
-        mutant("deleted volumes are listed", "list-volumes.lists-what-is", lists_the_dead()),
-        mutant("pages by position", "list-volumes.pages-under-change", unstable_paging()),
-        mutant(
-            "more entries than were asked for",
-            "list-volumes.pages",
-            request(Rpc::ListVolumes, |r: &mut v1::ListVolumesRequest| {
-                r.max_entries = r.max_entries.min(1) * 3;
-            }),
-        ),
-        mutant(
-            "empty ids are taken",
-            "fields.controller-required",
-            status(|rpc, _, status| match (rpc, status.code()) {
-                (Rpc::DeleteVolume, Code::InvalidArgument) => Ok(vec![]),
-                _ => Err(status),
-            }),
-        ),
         mutant(
             "a volume smaller than was asked for",
             "create-volume.at-least-the-size",
@@ -204,7 +125,53 @@ pub(super) fn all() -> Vec<Mutant> {
                 a.confirmed = Some(Default::default());
             }),
         ),
+        mutant(
+            "the wrong code for a name that is taken",
+            "create-volume.same-name-other-size",
+            code(Rpc::CreateVolume, Code::AlreadyExists, Code::Internal),
+        ),
+        mutant(
+            "deleting what is gone is an error",
+            "create-volume.delete-is-idempotent",
+            must_exist(Rpc::DeleteVolume, Code::NotFound),
+        ),
         mutant("a clone is empty", "contents.clone", empty_clones()),
+        mutant("a raw clone is empty", "contents.device-clone", empty_clones()).of_images(),
+        mutant(
+            "a clone is as large as its source, whatever was asked for",
+            "contents.larger-clone",
+            request(Rpc::CreateVolume, as_large_as_its_source),
+        )
+        .of_filesystems(),
+        mutant(
+            "a restored volume is as large as its snapshot, whatever was asked for",
+            "contents.larger-restored",
+            request(Rpc::CreateVolume, as_large_as_its_source),
+        )
+        .of_filesystems(),
+        mutant(
+            "a source that is not there makes an empty volume",
+            "create-volume.missing-source",
+            instead(Rpc::CreateVolume, Code::NotFound, |r: &mut v1::CreateVolumeRequest| {
+                r.volume_content_source = None;
+            }),
+        ),
+        mutant(
+            "a volume that is not there is not confirmed",
+            "create-volume.validate-missing",
+            accepted(Rpc::ValidateVolumeCapabilities, Code::NotFound),
+        ),
+        mutant(
+            "different creates at once fail",
+            "concurrency.different-creates-at-once",
+            one_at_a_time(Rpc::CreateVolume, Code::Internal, Duration::from_millis(20)),
+        )
+        .leaves_something(),
+        mutant(
+            "deletes at once fail",
+            "concurrency.same-delete-at-once",
+            one_at_a_time(Rpc::DeleteVolume, Code::Internal, Duration::from_millis(20)),
+        ),
         mutant(
             "a volume's context changes",
             "create-volume.context-stays",

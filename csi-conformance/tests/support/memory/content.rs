@@ -8,7 +8,10 @@ use csi_core::Result;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Storage {
     Directories,
+    /// Handed out raw.
     Images,
+    /// With a filesystem on them.
+    Filesystems,
 }
 
 impl Storage {
@@ -22,7 +25,7 @@ impl Storage {
                     fs::copy(entry.path(), path.join(entry.file_name()))?;
                 }
             }
-            Self::Images => {
+            Self::Images | Self::Filesystems => {
                 if let Some(from) = from {
                     fs::copy(from, path)?;
                 }
@@ -37,7 +40,7 @@ impl Storage {
         if !path.exists() {
             return Ok(());
         }
-        if self == Self::Images {
+        if self != Self::Directories {
             return Ok(fs::remove_file(path)?);
         }
         for entry in fs::read_dir(path)? {

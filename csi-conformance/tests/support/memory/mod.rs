@@ -1,5 +1,5 @@
-//! A small driver that does everything right. What it knows is in memory; its volumes are directories, or images that
-//! are handed out raw.
+//! A small driver that does everything right. What it knows is in memory; its volumes are directories, images that are
+//! handed out raw, or filesystems on such, which grow while they are not in use.
 
 #![allow(dead_code, reason = "not every test needs each")]
 
@@ -10,7 +10,7 @@ mod health;
 mod node;
 mod snapshots;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -30,6 +30,8 @@ struct State {
     volumes: BTreeMap<String, Known>,
     attached: BTreeMap<String, (NodeId, ControllerPublishVolumeRequest)>,
     snapshots: BTreeMap<String, Snapshot>,
+    /// Those that were asked for once.
+    copying: BTreeSet<String>,
     groups: BTreeMap<String, VolumeGroupSnapshot>,
 }
 
@@ -69,6 +71,10 @@ impl Memory {
         Self::new(root, Storage::Images)
     }
 
+    pub(crate) fn filesystems(root: PathBuf) -> Self {
+        Self::new(root, Storage::Filesystems)
+    }
+
     fn new(root: PathBuf, storage: Storage) -> Self {
         let mut state = State::default();
         let volume = Volume::new(VolumeId::new(UNWELL).unwrap(), *SIZES.start()).accessible_from(zone());
@@ -88,7 +94,7 @@ impl Memory {
             .create_delete_volume()
             .clone_volume()
             .publish_unpublish_volume()
-            .expand_volume(Expansion::Online)
+            .expand_volume(memory.expansion())
             .list_volumes()
             .list_volumes_published_nodes()
             .get_volume()
@@ -113,7 +119,15 @@ impl Memory {
                 .controller(controller.publish_readonly())
                 .snapshot_metadata(memory.clone())
                 .node(BlockNode::service(memory).single_node_multi_writer()),
+            Storage::Filesystems => plugin
+                .controller(controller.publish_readonly())
+                .node(BlockNode::service(memory).single_node_multi_writer()),
         }
+    }
+
+    /// A mounted ext4 grows only for who has CAP_SYS_RESOURCE.
+    fn expansion(&self) -> Expansion {
+        if self.storage == Storage::Filesystems { Expansion::Offline } else { Expansion::Online }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -203,8 +217,12 @@ impl ExpandVolume for Memory {
     async fn expand_volume(&self, request: ControllerExpandVolumeRequest) -> Result<Expanded> {
         let place = self.place(request.volume_id.as_str())?;
         let mut state = self.state();
+        let is_attached = state.attached.contains_key(request.volume_id.as_str());
         let found = state.volumes.get_mut(request.volume_id.as_str());
         let known = found.ok_or(Error::VolumeNotFound(request.volume_id))?;
+        if is_attached && self.expansion() == Expansion::Offline {
+            return Err(Error::InUse("it is attached to a node".into()));
+        }
         let now = known.volume.capacity_bytes;
         let bytes = request.capacity_range.choose(now, 1)?.max(now);
         if !SIZES.contains(&bytes) {
@@ -215,7 +233,7 @@ impl ExpandVolume for Memory {
         if let Some(record) = &mut known.record {
             record.expanded(bytes);
         }
-        Ok(Expanded { capacity_bytes: bytes, node_expansion_required: self.storage == Storage::Images })
+        Ok(Expanded { capacity_bytes: bytes, node_expansion_required: self.storage != Storage::Directories })
     }
 }
 

@@ -1,4 +1,4 @@
-//! Snapshots are copies, ready from the second call on; which blocks of them hold data, or differ.
+//! Snapshots are copies, ready from the third call on; which blocks of them hold data, or differ.
 
 use std::fs;
 use std::time::SystemTime;
@@ -33,8 +33,9 @@ impl CreateDeleteSnapshot for Memory {
         let source = request.source_volume_id;
         let id = format!("snapshot-{}", VolumeId::from_name(&VolumeName::new(request.name.as_str())?)?);
         let mut state = self.state();
+        let is_second = state.copying.remove(&id);
         if let Some(snapshot) = state.snapshots.get_mut(&id) {
-            snapshot.ready_to_use = true;
+            snapshot.ready_to_use = !is_second;
             return match snapshot.source_volume_id == source {
                 true => Ok(snapshot.clone()),
                 false => Err(Error::Incompatible("it is another volume's".into())),
@@ -43,7 +44,9 @@ impl CreateDeleteSnapshot for Memory {
         self.cut(&mut state, id.clone(), &source)?;
         let snapshot = state.snapshots.get_mut(&id).unwrap();
         snapshot.ready_to_use = false;
-        Ok(snapshot.clone())
+        let snapshot = snapshot.clone();
+        state.copying.insert(id);
+        Ok(snapshot)
     }
 
     async fn delete_snapshot(&self, request: DeleteSnapshotRequest) -> Result<()> {

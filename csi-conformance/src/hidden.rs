@@ -1,0 +1,106 @@
+//! What is sent and shown nowhere: secrets, and the flags of mounts, which may hold some. A request gets them on its way
+//! out, so that no trace, failure or journal has them; what a driver says of them is hidden in reports.
+
+use csi_core::Rpc;
+use prost::Message;
+use prost_reflect::{DynamicMessage, MapKey, Value};
+
+use crate::cx::Cx;
+
+/// A secret that the kit makes up, to see that it comes back nowhere.
+pub(crate) const CANARY: &str = "conformance-canary-7c1e";
+
+impl Cx {
+    /// The text without the values of secrets and without mount flags.
+    pub(crate) fn hide(&self, mut text: String) -> String {
+        let flags = self.settings.mount.mount_flags.iter().flat_map(|flag| parts(flag));
+        for secret in self.settings.secrets.values().map(String::as_str).chain([CANARY]).chain(flags) {
+            if secret.len() > 3 {
+                text = text.replace(secret, "***");
+            }
+        }
+        text
+    }
+
+    /// The request as it is sent.
+    pub(crate) fn with_what_is_hidden(&self, rpc: Rpc, bytes: &[u8]) -> Vec<u8> {
+        let (secrets, flags) = (self.settings.secrets.of(rpc), &self.settings.mount.mount_flags);
+        if secrets.is_empty() && flags.is_empty() {
+            return bytes.to_vec();
+        }
+        let Some(mut message) = self.judge.input(rpc, bytes) else { return bytes.to_vec() };
+        if !message.has_field_by_name("secrets") {
+            let pair = |(key, value)| (MapKey::String(key), Value::String(value));
+            // Not every request has the field.
+            let _ =
+                message.try_set_field_by_name("secrets", Value::Map(secrets.into_iter().map(pair).collect()));
+        }
+        for capability in capabilities(&mut message) {
+            if let Some(Value::Message(mount)) = set(capability, "mount") {
+                let all = flags.iter().cloned().map(Value::String).collect();
+                mount.set_field_by_name("mount_flags", Value::List(all));
+            }
+        }
+        message.encode_to_vec()
+    }
+}
+
+/// A field that is set.
+fn set<'a>(message: &'a mut DynamicMessage, name: &str) -> Option<&'a mut Value> {
+    if message.has_field_by_name(name) { message.get_field_by_name_mut(name) } else { None }
+}
+
+/// The capabilities in a request.
+fn capabilities(message: &mut DynamicMessage) -> Vec<&mut DynamicMessage> {
+    let name = match message.has_field_by_name("volume_capability") {
+        true => "volume_capability",
+        false => "volume_capabilities",
+    };
+    let all = match set(message, name) {
+        Some(Value::List(list)) => list.iter_mut().collect(),
+        Some(one) => vec![one],
+        None => vec![],
+    };
+    all.into_iter().filter_map(Value::as_message_mut).collect()
+}
+
+/// A flag, and what an error may tell of it: its parts between commas, and the value of each.
+fn parts(flag: &str) -> Vec<&str> {
+    let mut all = vec![flag];
+    all.extend(flag.split(','));
+    all.extend(flag.split(',').filter_map(|part| Some(part.split_once('=')?.1)));
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use csi_proto::v1;
+    use v1::volume_capability::AccessType;
+
+    use super::*;
+    use crate::ledger::Ledger;
+    use crate::test::Kind;
+
+    #[tokio::test]
+    async fn flags_are_sent_and_not_shown() {
+        let flag = "user=me,password=hunter2";
+        let kit = crate::Kit::new("/csi.sock".parse().unwrap()).mount_flags([flag]);
+        let cx = Cx::new(kit.0, Ledger::default());
+        let request = v1::NodePublishVolumeRequest {
+            volume_capability: Some(cx.capability(Kind::Files)),
+            ..Default::default()
+        };
+        let kept = request.encode_to_vec();
+        let sent = cx.with_what_is_hidden(Rpc::NodePublishVolume, &kept);
+        let sent = v1::NodePublishVolumeRequest::decode(&*sent).unwrap();
+        let Some(AccessType::Mount(mount)) = sent.volume_capability.unwrap().access_type else { panic!() };
+        assert_eq!(mount.mount_flags, [flag]);
+        assert!(!cx.sent_text(Rpc::NodePublishVolume, &kept).contains("hunter2"));
+        assert_eq!(cx.hide("no such user, or password: hunter2".into()), "no such user, or password: ***");
+        // A list of capabilities, and a raw one.
+        let volume_capabilities = [Kind::Device, Kind::Files].map(|kind| cx.capability(kind)).into();
+        let request = v1::CreateVolumeRequest { volume_capabilities, ..Default::default() };
+        let sent = cx.with_what_is_hidden(Rpc::CreateVolume, &request.encode_to_vec());
+        assert!(sent.windows(flag.len()).any(|part| part == flag.as_bytes()));
+    }
+}

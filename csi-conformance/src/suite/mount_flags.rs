@@ -1,0 +1,56 @@
+//! The options that a StorageClass has for mounts, on the mount that a workload gets.
+
+use std::path::Path;
+
+use crate::cx::Cx;
+use crate::failure::{Failure, Outcome};
+use crate::life::{Life, text};
+use crate::test::Kind;
+
+crate::test::tests! { "node-publish", "CreateVolume: MountVolume.mount_flags";
+    "The mount that a workload gets has the attributes that the flags ask for", mount_flags, ["node-publish-volume.usable-as-described"], [Volume(Files), Mounts, MountFlags];
+}
+
+/// The flags that are about the mount, and not for the filesystem to understand. None is a secret.
+const ATTRIBUTES: [&str; 8] =
+    ["nosuid", "nodev", "noexec", "noatime", "nodiratime", "strictatime", "relatime", "nosymfollow"];
+
+/// Those that were given.
+pub(crate) fn due(cx: &Cx) -> Vec<&'static str> {
+    let given = &cx.settings.mount.mount_flags;
+    ATTRIBUTES.into_iter().filter(|word| given.iter().any(|flag| flag == word)).collect()
+}
+
+/// The attributes of the mount at a path, as words.
+fn attributes_at(path: &Path) -> Outcome<Vec<String>> {
+    #[cfg(target_os = "linux")]
+    {
+        let mounts = csi_mount::mounts().map_err(|error| Failure::new("a mount table", error.to_string()))?;
+        let found = mounts.iter().rev().find(|entry| entry.mount_point == path);
+        let found = found.ok_or_else(|| Failure::new(format!("a mount at {}", text(path)), "none"))?;
+        let mut words: Vec<String> = found.attributes.to_string().split(',').map(str::to_owned).collect();
+        // Which the kernel does where nothing else is said.
+        if !words.iter().any(|word| word.ends_with("atime") && word != "nodiratime") {
+            words.push("relatime".to_owned());
+        }
+        Ok(words)
+    }
+    #[cfg(not(target_os = "linux"))]
+    Err(Box::new(Failure::new("a mount table", format!("none for {} on this system", text(path)))))
+}
+
+async fn mount_flags(cx: &Cx) -> Outcome {
+    let mut life = Life::new(cx, Kind::Files).await?;
+    let target = life.arrive().await?;
+    let found = attributes_at(&target)?;
+    for word in due(cx) {
+        if !found.iter().any(|one| one == word) {
+            return Err(cx.failure(
+                &life.publishing(&target),
+                format!("a mount that is {}", found.join(",")),
+                format!("one that is {word}"),
+            ));
+        }
+    }
+    life.end(&[&target]).await
+}

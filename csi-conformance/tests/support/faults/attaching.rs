@@ -1,0 +1,102 @@
+//! Faults in attaching and detaching.
+
+use csi_proto::v1;
+
+use super::*;
+
+/// Takes a volume from the node that has it, whoever wants it next.
+fn takes_from_the_other_node() -> Fault {
+    fault(|rpc, bytes, behind| async move {
+        match behind.call(rpc, bytes.clone()).await {
+            Err(status)
+                if rpc == Rpc::ControllerPublishVolume && status.code() == Code::FailedPrecondition =>
+            {
+                let volume_id = id_of(&bytes);
+                let detach = v1::ControllerUnpublishVolumeRequest { volume_id, ..Default::default() };
+                behind.call(Rpc::ControllerUnpublishVolume, detach.encode_to_vec()).await?;
+                behind.call(rpc, bytes).await
+            }
+            answer => answer,
+        }
+    })
+}
+
+pub(super) fn all() -> Vec<Mutant> {
+    type Attach = v1::ControllerPublishVolumeRequest;
+    vec![
+        mutant(
+            "a volume is attached to a second node",
+            "controller-publish.moves",
+            accepted(Rpc::ControllerPublishVolume, Code::FailedPrecondition),
+        ),
+        mutant(
+            "a refused attachment does not name the other node",
+            "controller-publish.moves",
+            status(|_, _, status| {
+                let is_it = status.code() == Code::FailedPrecondition;
+                Err(Status::new(status.code(), if is_it { "it is elsewhere" } else { status.message() }))
+            }),
+        ),
+        mutant(
+            "published nodes are not listed",
+            "controller-publish.listed-with-node",
+            answer(Rpc::ListVolumes, |a: &mut v1::ListVolumesResponse| {
+                for status in a.entries.iter_mut().filter_map(|entry| entry.status.as_mut()) {
+                    status.published_node_ids.clear();
+                }
+            }),
+        ),
+        mutant(
+            "one volume's nodes are not told",
+            "controller-publish.told-with-node",
+            answer(Rpc::ControllerGetVolume, |a: &mut v1::ControllerGetVolumeResponse| {
+                a.status.as_mut().unwrap().published_node_ids.clear();
+            }),
+        ),
+        mutant(
+            "a node takes more volumes than it tells",
+            "controller-publish.limit",
+            accepted(Rpc::ControllerPublishVolume, Code::ResourceExhausted),
+        ),
+        mutant(
+            "attached to read only, and written to",
+            "controller-publish.device-read-only",
+            request(Rpc::ControllerPublishVolume, |r: &mut Attach| r.readonly = false),
+        )
+        .of_images(),
+        mutant(
+            "detaching again is NOT_FOUND",
+            "controller-publish.idempotent",
+            undoes_once(Rpc::ControllerPublishVolume, Rpc::ControllerUnpublishVolume, Code::NotFound),
+        ),
+        mutant(
+            "attaching what is not there is INTERNAL",
+            "controller-publish.not-found",
+            code(Rpc::ControllerPublishVolume, Code::NotFound, Code::Internal),
+        ),
+        mutant(
+            "attaching in another way is OK",
+            "controller-publish.incompatible",
+            accepted(Rpc::ControllerPublishVolume, Code::AlreadyExists),
+        )
+        .of_images(),
+        mutant(
+            "a volume is taken from the node that has it",
+            "controller-publish.second-node",
+            takes_from_the_other_node(),
+        ),
+        mutant(
+            "a filesystem is attached to read only, and written to",
+            "controller-publish.read-only",
+            request(Rpc::ControllerPublishVolume, |r: &mut Attach| r.readonly = false),
+        )
+        .of_filesystems(),
+        mutant(
+            "detaching from all nodes is OK, and does nothing",
+            "controller-publish.from-all-nodes",
+            skips(Rpc::ControllerUnpublishVolume, |r: &v1::ControllerUnpublishVolumeRequest| {
+                r.node_id.is_empty()
+            }),
+        ),
+    ]
+}

@@ -1,0 +1,113 @@
+//! Faults in growing and changing volumes.
+
+use std::collections::BTreeSet;
+use std::sync::Mutex;
+
+use csi_proto::v1;
+
+use super::*;
+
+/// Forgets the keys that a change does not name, so that the request that made the volume no longer fits it.
+fn forgets_absent_keys() -> Fault {
+    let changed_ids = Arc::new(Mutex::new(BTreeSet::new()));
+    fault(move |rpc, bytes, behind| {
+        let ids = changed_ids.clone();
+        async move {
+            let answer = behind.call(rpc, bytes.clone()).await?;
+            if rpc == Rpc::ControllerModifyVolume {
+                let request = v1::ControllerModifyVolumeRequest::decode(&*bytes).unwrap();
+                if request.mutable_parameters.len() == 1 {
+                    ids.lock().unwrap().insert(request.volume_id);
+                }
+            } else if rpc == Rpc::CreateVolume {
+                let id = v1::CreateVolumeResponse::decode(&*answer).unwrap().volume.unwrap().volume_id;
+                if ids.lock().unwrap().contains(&id) {
+                    return Err(Status::already_exists("mutable_parameters differ"));
+                }
+            }
+            Ok(answer)
+        }
+    })
+}
+
+/// Says how large the volume is to be, and leaves it as it is.
+fn tells_growth() -> Fault {
+    fault(|rpc, bytes, behind| async move {
+        match rpc {
+            Rpc::ControllerExpandVolume => {
+                let asked = v1::ControllerExpandVolumeRequest::decode(&*bytes).unwrap();
+                let capacity_bytes = asked.capacity_range.unwrap_or_default().required_bytes;
+                let answer =
+                    v1::ControllerExpandVolumeResponse { capacity_bytes, node_expansion_required: true };
+                Ok(answer.encode_to_vec())
+            }
+            Rpc::NodeExpandVolume => Ok(vec![]),
+            _ => behind.call(rpc, bytes).await,
+        }
+    })
+}
+
+pub(super) fn all() -> Vec<Mutant> {
+    type Expand = v1::ControllerExpandVolumeRequest;
+    vec![
+        mutant(
+            "expand loses capacity",
+            "controller-expand.grows",
+            answer(Rpc::ControllerExpandVolume, |a: &mut v1::ControllerExpandVolumeResponse| {
+                a.capacity_bytes /= 2;
+            }),
+        ),
+        mutant(
+            "the limit of a new size is passed over",
+            "controller-expand.limit-below-required",
+            request(Rpc::ControllerExpandVolume, |r: &mut Expand| {
+                r.capacity_range.iter_mut().for_each(|range| range.limit_bytes = 0);
+            }),
+        ),
+        mutant(
+            "growing what is not there is INTERNAL",
+            "controller-expand.not-found",
+            code(Rpc::ControllerExpandVolume, Code::NotFound, Code::Internal),
+        ),
+        mutant(
+            "a volume in use is said to have grown",
+            "controller-expand.offline",
+            accepted(Rpc::ControllerExpandVolume, Code::FailedPrecondition),
+        )
+        .of_filesystems(),
+        mutant("growth is told, and nothing has grown", "node-use.grows", tells_growth()).of_filesystems(),
+        mutant(
+            "the node does not look at the new size of a device",
+            "node-use.device-grows",
+            nothing(Rpc::NodeExpandVolume),
+        )
+        .of_images(),
+        mutant(
+            "a change forgets the keys that it does not name",
+            "modify.absent-keys-stay",
+            forgets_absent_keys(),
+        ),
+        mutant(
+            "unknown parameters are passed over",
+            "modify.unknown-key",
+            accepted(Rpc::ControllerModifyVolume, Code::InvalidArgument),
+        ),
+        mutant(
+            "changing what is not there is INTERNAL",
+            "modify.not-found",
+            code(Rpc::ControllerModifyVolume, Code::NotFound, Code::Internal),
+        ),
+        mutant(
+            "a parameter that a mutable one covers is refused",
+            "modify.taken-at-creation",
+            refuses(Rpc::CreateVolume, Code::InvalidArgument, |r: &v1::CreateVolumeRequest| {
+                r.mutable_parameters.keys().any(|key| r.parameters.contains_key(key))
+            }),
+        ),
+        mutant(
+            "a change to what is there already is an error",
+            "modify.takes",
+            not_again(Rpc::ControllerModifyVolume, Code::AlreadyExists),
+        ),
+    ]
+}

@@ -1,0 +1,114 @@
+//! Faults in what is told of health.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use csi_proto::v1;
+
+use super::*;
+
+/// Tells an entry the first time that it is asked about it.
+fn told_once() -> Fault {
+    let count = AtomicU32::new(0);
+    answer(Rpc::ControllerGetVolumeHealth, move |a: &mut v1::ControllerGetVolumeHealthResponse| {
+        let health = a.volume_health.as_mut().unwrap();
+        if !health.health_statuses.is_empty() && count.fetch_add(1, Ordering::SeqCst) > 0 {
+            health.health_statuses.truncate(1);
+        }
+    })
+}
+
+/// Says to callers of 1.12.0 of every volume that it is well, or that it is not.
+fn condition_told(abnormal: bool) -> Fault {
+    answer(Rpc::ControllerGetVolume, move |a: &mut v1::ControllerGetVolumeResponse| {
+        #[allow(deprecated, reason = "it is what callers of 1.12.0 read")]
+        let condition = a.status.as_mut().and_then(|status| status.volume_condition.as_mut());
+        condition.into_iter().for_each(|one| one.abnormal = abnormal);
+    })
+}
+
+/// The node finds nothing wrong with a volume that it can't find.
+fn missing_is_well() -> Fault {
+    fault(|rpc, bytes, behind| async move {
+        if rpc != Rpc::NodeGetVolumeHealth {
+            return behind.call(rpc, bytes).await;
+        }
+        let volume_health = Some(v1::VolumeHealth { volume_id: id_of(&bytes), ..Default::default() });
+        Ok(v1::NodeGetVolumeHealthResponse { volume_health }.encode_to_vec())
+    })
+}
+
+pub(super) fn all() -> Vec<Mutant> {
+    vec![
+        mutant("what is wrong with a volume is told once", "health.entry-stays", told_once()),
+        mutant(
+            "volumes that are not well are not listed",
+            "health.unwell-is-listed",
+            answer(Rpc::ControllerListVolumeHealth, |a: &mut v1::ControllerListVolumeHealthResponse| {
+                a.entries.clear();
+            }),
+        ),
+        mutant(
+            "volumes that are well are listed as unwell",
+            "health.listed",
+            answer(Rpc::ControllerListVolumeHealth, |a: &mut v1::ControllerListVolumeHealthResponse| {
+                a.entries.push(v1::VolumeHealth { volume_id: "well".into(), ..Default::default() });
+            }),
+        ),
+        mutant(
+            "callers of 1.12.0 are told that all is well",
+            "health.condition-is-listed",
+            answer(Rpc::ListVolumes, |a: &mut v1::ListVolumesResponse| {
+                for status in a.entries.iter_mut().filter_map(|entry| entry.status.as_mut()) {
+                    #[allow(deprecated, reason = "it is what callers of 1.12.0 read")]
+                    status.volume_condition.iter_mut().for_each(|condition| condition.abnormal = false);
+                }
+            }),
+        ),
+        mutant("callers of 1.12.0 are told that nothing is well", "health.condition", condition_told(true)),
+        mutant(
+            "callers of 1.12.0 who ask for one volume are told that all is well",
+            "health.condition-is-told",
+            condition_told(false),
+        ),
+        mutant(
+            "callers of 1.12.0 are told nothing of a published volume",
+            "health.condition-of-published",
+            answer(Rpc::NodeGetVolumeStats, |a: &mut v1::NodeGetVolumeStatsResponse| {
+                #[allow(deprecated, reason = "it is what callers of 1.12.0 read")]
+                let condition = &mut a.volume_condition;
+                *condition = None;
+            }),
+        ),
+        mutant(
+            "a volume that is not there is well",
+            "health.controller",
+            accepted(Rpc::ControllerGetVolumeHealth, Code::NotFound),
+        ),
+        mutant(
+            "a token that is not known ends the list of unwell volumes",
+            "health.bad-token",
+            accepted(Rpc::ControllerListVolumeHealth, Code::Aborted),
+        ),
+        mutant("the node finds a volume well that is not there", "health.node-missing", missing_is_well()),
+        mutant(
+            "the node takes a bind for a mount that was lost",
+            "health.node",
+            answer(Rpc::NodeGetVolumeHealth, |a: &mut v1::NodeGetVolumeHealthResponse| {
+                let lost = v1::volume_health::VolumeHealthEntry {
+                    status: v1::VolumeHealthErrorType::Inaccessible as i32,
+                    reason: "MountLost".into(),
+                    message: "its device is mounted elsewhere".into(),
+                };
+                a.volume_health.get_or_insert_default().health_statuses.push(lost);
+            }),
+        ),
+        mutant(
+            "what is wrong with a backend is told once",
+            "health.storage",
+            later(Rpc::NodeGetStorageHealth, |a: &mut v1::NodeGetStorageHealthResponse| {
+                a.backend_health.clear();
+            }),
+        )
+        .of_inline(),
+    ]
+}

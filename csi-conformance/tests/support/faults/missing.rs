@@ -1,0 +1,49 @@
+//! Faults with volumes that are not there.
+
+use csi_proto::v1;
+
+use super::*;
+
+pub(super) fn all() -> Vec<Mutant> {
+    vec![
+        mutant(
+            "publishing what is not there is OK",
+            "node-missing.publish",
+            accepted(Rpc::NodePublishVolume, Code::NotFound),
+        ),
+        mutant(
+            "staging what is not there is OK",
+            "node-missing.stage",
+            accepted(Rpc::NodeStageVolume, Code::NotFound),
+        )
+        .of_filesystems(),
+        mutant(
+            "unpublishing what is deleted fails",
+            "node-missing.unpublish",
+            must_exist(Rpc::NodeUnpublishVolume, Code::Internal),
+        ),
+        mutant(
+            "unstaging what is deleted fails",
+            "node-missing.unstage",
+            must_exist(Rpc::NodeUnstageVolume, Code::Internal),
+        )
+        .of_filesystems(),
+        mutant(
+            "detaching what is deleted fails",
+            "node-missing.detach",
+            must_exist(Rpc::ControllerUnpublishVolume, Code::Internal),
+        ),
+        mutant(
+            "growing what is not on the node is INTERNAL",
+            "node-missing.expand",
+            code(Rpc::NodeExpandVolume, Code::NotFound, Code::Internal),
+        )
+        .of_filesystems(),
+        mutant(
+            "the node passes the size over that it is to grow to",
+            "node-missing.no-range",
+            request(Rpc::NodeExpandVolume, |r: &mut v1::NodeExpandVolumeRequest| r.capacity_range = None),
+        )
+        .of_filesystems(),
+    ]
+}

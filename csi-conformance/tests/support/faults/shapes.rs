@@ -1,0 +1,136 @@
+//! Shapes that faults share, beyond the simplest.
+
+use std::collections::BTreeSet;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::Duration;
+
+use csi_proto::v1;
+
+use super::*;
+
+/// The id that a request is about: the first field of most, and nothing of others.
+pub(super) fn id_of(bytes: &[u8]) -> String {
+    v1::ControllerGetVolumeRequest::decode(bytes).map(|found| found.volume_id).unwrap_or_default()
+}
+
+/// Another code than the driver's.
+pub(super) fn code(of: Rpc, from: Code, to: Code) -> Fault {
+    fault(move |rpc, bytes, behind| async move {
+        behind.call(rpc, bytes).await.map_err(|status| match rpc == of && status.code() == from {
+            true => Status::new(to, status.message()),
+            false => status,
+        })
+    })
+}
+
+/// Requests that are like this are refused.
+pub(super) fn refuses<M: Message + Default + 'static>(of: Rpc, code: Code, like: fn(&M) -> bool) -> Fault {
+    fault(move |rpc, bytes, behind| async move {
+        if rpc == of && like(&M::decode(&*bytes).unwrap()) {
+            return Err(Status::new(code, "it is not taken in this form"));
+        }
+        behind.call(rpc, bytes).await
+    })
+}
+
+/// Says OK to requests that are like this, and does nothing.
+pub(super) fn skips<M: Message + Default + 'static>(of: Rpc, like: fn(&M) -> bool) -> Fault {
+    fault(move |rpc, bytes, behind| async move {
+        let is_it = rpc == of && like(&M::decode(&*bytes).unwrap());
+        if is_it { Ok(vec![]) } else { behind.call(rpc, bytes).await }
+    })
+}
+
+/// What is refused with this code is done in another way.
+pub(super) fn instead<M: Message + Default + 'static>(of: Rpc, code: Code, change: fn(&mut M)) -> Fault {
+    fault(move |rpc, bytes, behind| async move {
+        match behind.call(rpc, bytes.clone()).await {
+            Err(status) if rpc == of && status.code() == code => {
+                behind.call(rpc, changed(&bytes, change)).await
+            }
+            answer => answer,
+        }
+    })
+}
+
+/// Another answer than the driver's, from the second on.
+pub(super) fn later<M: Message + Default + 'static>(of: Rpc, change: fn(&mut M)) -> Fault {
+    let count = AtomicU32::new(0);
+    answer(of, move |message: &mut M| {
+        if count.fetch_add(1, Ordering::SeqCst) > 0 {
+            change(message);
+        }
+    })
+}
+
+/// What went well is refused when it is asked for again.
+pub(super) fn not_again(of: Rpc, code: Code) -> Fault {
+    let done = Arc::new(Mutex::new(BTreeSet::new()));
+    fault(move |rpc, bytes, behind| {
+        let done = done.clone();
+        async move {
+            if rpc == of && done.lock().unwrap().contains(&bytes) {
+                return Err(Status::new(code, "it was done before"));
+            }
+            let answer = behind.call(rpc, bytes.clone()).await?;
+            if rpc == of {
+                done.lock().unwrap().insert(bytes);
+            }
+            Ok(answer)
+        }
+    })
+}
+
+/// Undoing is refused where nothing was done, or all of it is undone.
+pub(super) fn undoes_once(doing: Rpc, undoing: Rpc, code: Code) -> Fault {
+    let done = Arc::new(Mutex::new(BTreeSet::new()));
+    fault(move |rpc, bytes, behind| {
+        let (done, id) = (done.clone(), id_of(&bytes));
+        async move {
+            if rpc == undoing && !id.is_empty() && !done.lock().unwrap().contains(&id) {
+                return Err(Status::new(code, "there is nothing to undo"));
+            }
+            let answer = behind.call(rpc, bytes).await?;
+            if rpc == doing {
+                done.lock().unwrap().insert(id);
+            } else if rpc == undoing {
+                done.lock().unwrap().remove(&id);
+            }
+            Ok(answer)
+        }
+    })
+}
+
+/// A call while another of the same RPC is under way, which takes so long, is refused. Who gives up leaves the way closed.
+pub(super) fn one_at_a_time(of: Rpc, code: Code, takes: Duration) -> Fault {
+    let running = Arc::new(AtomicBool::new(false));
+    fault(move |rpc, bytes, behind| {
+        let running = running.clone();
+        async move {
+            if rpc != of {
+                return behind.call(rpc, bytes).await;
+            }
+            if running.swap(true, Ordering::SeqCst) {
+                return Err(Status::new(code, "another call is under way"));
+            }
+            tokio::time::sleep(takes).await;
+            let answer = behind.call(rpc, bytes).await;
+            running.store(false, Ordering::SeqCst);
+            answer
+        }
+    })
+}
+
+/// Looks the volume up first, and refuses where it is not there.
+pub(super) fn must_exist(of: Rpc, code: Code) -> Fault {
+    fault(move |rpc, bytes, behind| async move {
+        let volume_id = id_of(&bytes);
+        if rpc == of && !volume_id.is_empty() {
+            let get = v1::ControllerGetVolumeRequest { volume_id }.encode_to_vec();
+            let found = behind.call(Rpc::ControllerGetVolume, get).await;
+            found.map_err(|status| Status::new(code, status.message()))?;
+        }
+        behind.call(rpc, bytes).await
+    })
+}
