@@ -2,6 +2,7 @@
 
 mod attaching;
 mod changing;
+mod discovery;
 mod facts;
 mod groups;
 mod health;
@@ -77,6 +78,7 @@ fn mutant(name: &'static str, due: &'static str, fault: Fault) -> Mutant {
 pub(crate) fn all() -> Vec<Mutant> {
     [
         facts::all(),
+        discovery::all(),
         input::all(),
         volumes::all(),
         listing::all(),
