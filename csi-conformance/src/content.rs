@@ -29,6 +29,14 @@ pub(crate) async fn io<T: Send + 'static>(
     }
 }
 
+/// What is at a path, if anything is.
+pub(crate) async fn at(
+    path: &Path,
+    look: fn(&Path) -> std::io::Result<std::fs::Metadata>,
+) -> Outcome<Option<std::fs::Metadata>> {
+    io("a look at the target", path, move |path| Ok(look(path).ok())).await
+}
+
 /// Where a volume's content is written.
 fn place(target: &Path, kind: Kind) -> PathBuf {
     if kind == Kind::Files { target.join("file") } else { target.to_owned() }

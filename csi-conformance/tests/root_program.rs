@@ -3,6 +3,9 @@
 
 #[path = "support/memory/mod.rs"]
 mod memory;
+#[allow(dead_code, reason = "not every test needs each")]
+#[path = "support/proxy.rs"]
+mod proxy;
 mod support;
 
 use std::process::{Output, Stdio};
@@ -157,6 +160,54 @@ fn ctrl_c_undoes_what_was_made() {
         with_plugin(memory::Memory::directories(places.of("volumes")).plugin(), &endpoint, work).await;
         assert_eq!(mounts_below(&places.of("target")), 0);
     });
+}
+
+/// A volume's file is a pipe that nobody reads: whoever writes to it waits for ever.
+#[test]
+fn a_volume_that_hangs_does_not_keep_it_from_its_end() {
+    use nix::sys::signal::{Signal, kill};
+    in_private(async || {
+        let places = Places::new();
+        let (pipe, behind) = (places.of("pipe"), places.endpoint("behind.sock"));
+        nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        let hangs: proxy::Fault = std::sync::Arc::new(move |rpc, bytes, behind| {
+            let pipe = pipe.clone();
+            Box::pin(async move {
+                let answer = behind.call(rpc, bytes.clone()).await?;
+                if rpc == csi_core::Rpc::NodePublishVolume {
+                    let target = v1::NodePublishVolumeRequest::decode(&*bytes).unwrap().target_path;
+                    std::os::unix::fs::symlink(pipe, format!("{target}/file")).unwrap();
+                }
+                Ok(answer)
+            })
+        });
+        let work = async {
+            let mut child = program(&places)
+                .args(["--only", "node-use.data-stays"])
+                .stdout(Stdio::null())
+                .stderr(Stdio::null())
+                .spawn()
+                .unwrap();
+            let id = child.id().unwrap();
+            while !waits_at_a_pipe(id) {
+                assert!(child.try_wait().unwrap().is_none(), "it ended and did not write");
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+            kill(nix::unistd::Pid::from_raw(id.try_into().unwrap()), Signal::SIGINT).unwrap();
+            let end = tokio::time::timeout(Duration::from_secs(60), child.wait()).await;
+            assert_eq!(end.expect("it ends").unwrap().code(), Some(2));
+            assert_eq!(places.left(), Vec::<std::path::PathBuf>::new());
+        };
+        let endpoint = places.endpoint("csi.sock");
+        let work = proxy::with_fault(hangs, &endpoint, &behind, work);
+        with_plugin(memory::Memory::directories(places.of("volumes")).plugin(), &behind, work).await;
+    });
+}
+
+fn waits_at_a_pipe(process: u32) -> bool {
+    let tasks = std::fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten();
+    let mut waits = tasks.map(|task| std::fs::read_to_string(task.path().join("wchan")).unwrap_or_default());
+    waits.any(|place| place == "wait_for_partner")
 }
 
 /// Killed before it had the refusal of a call that names what no driver takes.
