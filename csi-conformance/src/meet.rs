@@ -1,6 +1,9 @@
 //! Before the first test: the driver is waited for, and asked what it can do.
 
 use std::collections::BTreeSet;
+use std::io::ErrorKind;
+use std::path::Path;
+use std::time::Duration;
 
 use csi_core::client::Client;
 use csi_core::{ControllerCapability, Endpoint};
@@ -18,6 +21,10 @@ use crate::run::CouldNotRun;
 use crate::settings::MountAccess;
 use crate::test::Kind;
 use crate::wire::{Call, Refusal};
+
+/// How often, and after which time, a journal that another run has is asked for.
+const ROUNDS: u32 = 100;
+const PAUSE: Duration = Duration::from_millis(20);
 
 impl Kit {
     pub(crate) async fn connected(&self) -> Result<Cx, CouldNotRun> {
@@ -37,12 +44,34 @@ impl Kit {
                 "the mount flag ro: the volumes are written to, so leave it out".to_owned(),
             ));
         }
-        let ledger = Ledger::open(self.0.journal.clone())
-            .map_err(|error| CouldNotRun(format!("the journal can't be read: {error}")))?;
+        let ledger = self.ledger().await?;
         let cx = Cx::new(self.0.clone(), ledger);
         let ready = cx.client().ready(self.0.deadline).await;
         ready.map_err(|error| CouldNotRun(format!("{}: {error}", self.0.endpoint)))?;
         Ok(cx)
+    }
+
+    async fn ledger(&self) -> Result<Ledger, CouldNotRun> {
+        let mut rounds = 0;
+        loop {
+            let error = match Ledger::open(self.0.journal.clone()) {
+                Ok(ledger) => return Ok(ledger),
+                Err(error) => error,
+            };
+            if error.kind() != ErrorKind::WouldBlock {
+                return Err(CouldNotRun(format!("the journal can't be used: {error}")));
+            }
+            // A run of this process that was stopped lets go of it soon.
+            if rounds == ROUNDS {
+                let path = self.0.journal.as_deref().unwrap_or(Path::new("the journal"));
+                return Err(CouldNotRun(format!(
+                    "another run goes on, which has {}: wait for its end, or name another journal",
+                    path.display()
+                )));
+            }
+            rounds += 1;
+            tokio::time::sleep(PAUSE).await;
+        }
     }
 
     /// Finds out what the driver can do.

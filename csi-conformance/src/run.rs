@@ -53,6 +53,10 @@ impl Kit {
             let entry = run_one(&cx, test).await;
             watch(Progress::Ended(&entry));
             entries.push(entry);
+            if let Some(error) = cx.ledger.trouble() {
+                let words = "what is made could not be noted, and would be left behind if this run died";
+                return Err(CouldNotRun(format!("{words}: {error}")));
+            }
         }
         let Self(settings) = self;
         Ok(Report {

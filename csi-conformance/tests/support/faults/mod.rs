@@ -6,6 +6,7 @@ mod discovery;
 mod facts;
 mod groups;
 mod health;
+mod in_use;
 mod input;
 mod life;
 mod listing;
@@ -91,6 +92,7 @@ pub(crate) fn all() -> Vec<Mutant> {
         node::all(),
         missing::all(),
         life::all(),
+        in_use::all(),
         health::all(),
     ]
     .into_iter()
