@@ -67,11 +67,11 @@ impl Journal {
             Err(error) if error.kind() != ErrorKind::NotFound => Err(named(path, &error)),
             _ => Ok(()),
         };
+        let next = beside(&self.path, "next");
+        gone(&next)?;
         if text.is_empty() {
             return gone(&self.path);
         }
-        let next = beside(&self.path, "next");
-        gone(&next)?;
         let written = OpenOptions::new().write(true).create_new(true).mode(MODE).open(&next);
         let written = written.and_then(|mut file| file.write_all(text.as_bytes()));
         written.and_then(|()| std::fs::rename(&next, &self.path)).map_err(|error| named(&next, &error))

@@ -123,6 +123,17 @@ fn without_mount_access_it_calls_and_does_not_look() {
                 program(&places).args(["--no-mount-access", "--only", "node-"]).output().await.unwrap();
             assert_eq!(output.status.code(), Some(0), "{}", text(&output));
             assert!(text(&output).contains("ok      node-publish.matrix"), "{}", text(&output));
+            // Where nothing of the node's is here, nothing is made here.
+            let nowhere = places.of("nowhere/staging");
+            let nowhere = nowhere.to_str().unwrap();
+            let flags = ["--no-mount-access", "--only", "node-publish.stage", "--staging", nowhere];
+            let mut elsewhere = Command::new(env!("CARGO_BIN_EXE_csi-conformance"));
+            elsewhere
+                .args(["--endpoint", &places.endpoint("csi.sock").to_string(), "--size", "1"])
+                .args(flags);
+            elsewhere.arg("--target").arg(places.of("target")).arg("--journal").arg(places.of("journal"));
+            elsewhere.output().await.unwrap();
+            assert!(!places.of("nowhere").exists());
             let not = "n/a     node-use.read-only: the kit does not see the node's mounts";
             assert!(text(&output).contains(not), "{}", text(&output));
         };
@@ -159,6 +170,78 @@ fn ctrl_c_undoes_what_was_made() {
         let endpoint = places.endpoint("csi.sock");
         with_plugin(memory::Memory::directories(places.of("volumes")).plugin(), &endpoint, work).await;
         assert_eq!(mounts_below(&places.of("target")), 0);
+    });
+}
+
+#[test]
+fn two_runs_have_no_journal_in_common_and_it_is_for_its_owner() {
+    use std::os::unix::fs::PermissionsExt as _;
+    in_private(async || {
+        let places = Places::new();
+        let state = places.of("state");
+        let run = || {
+            let mut command = Command::new(env!("CARGO_BIN_EXE_csi-conformance"));
+            command.args(["--endpoint", &places.endpoint("csi.sock").to_string(), "--size", "1"]);
+            command.env("XDG_STATE_HOME", &state).kill_on_drop(true);
+            command
+        };
+        let journal = || -> Option<std::path::PathBuf> {
+            let all = std::fs::read_dir(state.join("csi-conformance")).ok()?;
+            let mut all = all.map(|entry| entry.unwrap().path());
+            all.find(|path| path.extension().is_some_and(|ending| ending == "journal"))
+        };
+        let work = async {
+            let mut first = run().stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+            let journal = loop {
+                if let Some(journal) = journal() {
+                    break journal;
+                }
+                assert!(first.try_wait().unwrap().is_none(), "it ended before it had made anything");
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            };
+            // It stays in the middle of its work.
+            let stop = nix::unistd::Pid::from_raw(first.id().unwrap().try_into().unwrap());
+            nix::sys::signal::kill(stop, nix::sys::signal::Signal::SIGSTOP).unwrap();
+            let output = run().arg("--clean-up").output().await.unwrap();
+            assert_eq!(output.status.code(), Some(2), "{}", text(&output));
+            assert!(text(&output).contains("another run goes on"), "{}", text(&output));
+            if let Ok(found) = journal.metadata() {
+                assert_eq!(found.permissions().mode() & 0o777, 0o600);
+            }
+            let directory = state.join("csi-conformance").metadata().unwrap();
+            assert_eq!(directory.permissions().mode() & 0o777, 0o700);
+            first.kill().await.unwrap();
+            let output = run().arg("--clean-up").output().await.unwrap();
+            assert_eq!(output.status.code(), Some(0), "{}", text(&output));
+            assert_eq!(std::fs::read_dir(state.join("csi-conformance")).unwrap().count(), 0);
+        };
+        let endpoint = places.endpoint("csi.sock");
+        with_plugin(memory::Memory::directories(places.of("volumes")).plugin(), &endpoint, work).await;
+        assert_eq!(places.left(), Vec::<std::path::PathBuf>::new());
+    });
+}
+
+#[test]
+fn somebody_elses_journal_undoes_nothing() {
+    in_private(async || {
+        let places = Places::new();
+        let request = v1::CreateVolumeRequest { name: "a".into(), ..Default::default() };
+        let hex: String = request.encode_to_vec().iter().map(|byte| format!("{byte:02x}")).collect();
+        let memory = memory::Memory::directories(places.of("volumes"));
+        std::fs::create_dir(places.of("volumes").join("precious")).unwrap();
+        let id: String = "precious".bytes().map(|byte| format!("{byte:02x}")).collect();
+        let line = format!("CreateVolume {hex} {id} \n");
+        let work = async {
+            for (text_of, owner, due) in [(&*line, 65_534, "others than you"), ("gibberish\n", 0, "line 1")] {
+                std::fs::write(places.of("journal"), text_of).unwrap();
+                std::os::unix::fs::chown(places.of("journal"), Some(owner), None).unwrap();
+                let output = program(&places).arg("--clean-up").output().await.unwrap();
+                assert_eq!(output.status.code(), Some(2), "{}", text(&output));
+                assert!(text(&output).contains(due), "{}", text(&output));
+            }
+        };
+        with_plugin(memory.plugin(), &places.endpoint("csi.sock"), work).await;
+        assert_eq!(places.left(), [places.of("volumes").join("precious")]);
     });
 }
 

@@ -24,6 +24,7 @@ mod mount_group;
 mod node_missing;
 mod node_publish;
 mod node_use;
+mod paging;
 mod sequences;
 mod snapshot_states;
 mod snapshots;

@@ -13,6 +13,7 @@ mod listing;
 mod metadata;
 mod missing;
 mod node;
+pub(crate) mod paging;
 mod places;
 mod shapes;
 mod snapshots;
