@@ -107,6 +107,11 @@ impl Life {
         self.folder.join(self.cx.name())
     }
 
+    /// Stages it elsewhere from now on.
+    pub(crate) fn stage_at(&mut self, staging: PathBuf) {
+        self.staging = staging;
+    }
+
     pub(crate) fn staging_path(&self) -> &Path {
         &self.staging
     }

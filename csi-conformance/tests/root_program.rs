@@ -43,6 +43,10 @@ fn it_reports_and_leaves_nothing() {
             let (tap, junit) =
                 (std::fs::read_to_string(tap).unwrap(), std::fs::read_to_string(junit).unwrap());
             assert!(tap.starts_with("TAP version 13\n1..") && !tap.contains("\nnot ok"), "{tap}");
+            let first = "ok 1 - identity.name-and-version: The plugin has a name in reverse domain notation";
+            assert!(tap.contains(first) && tap.contains("\n  section: \"Identity Service RPC\"\n"), "{tap}");
+            let rule = "<property name=\"rule\" value=\"get-plugin-info.name, get-plugin-info.version\"/>";
+            assert!(junit.contains(rule), "{junit}");
             assert!(junit.contains("failures=\"0\"") && junit.ends_with("</testsuite>\n"), "{junit}");
         };
         let endpoint = places.endpoint("csi.sock");
@@ -150,8 +154,13 @@ fn ctrl_c_undoes_what_was_made() {
         let places = Places::new();
         let work = async {
             for (signal, only) in [(Signal::SIGINT, "snapshots."), (Signal::SIGTERM, "node-")] {
+                let (tap, junit) = (places.of("tap"), places.of("junit.xml"));
                 let mut child = program(&places)
-                    .args(["--only", only])
+                    .args(["--only", "identity", "--only", only])
+                    .arg("--tap")
+                    .arg(&tap)
+                    .arg("--junit")
+                    .arg(&junit)
                     .stdout(Stdio::null())
                     .stderr(Stdio::null())
                     .spawn()
@@ -165,6 +174,13 @@ fn ctrl_c_undoes_what_was_made() {
                 assert_eq!(child.wait().await.unwrap().code(), Some(2), "{signal}");
                 assert_eq!(places.left(), Vec::<std::path::PathBuf>::new(), "after {signal}");
                 assert!(!places.of("journal").exists());
+                // Before the first test there is none.
+                let (tap, junit) =
+                    (std::fs::read_to_string(tap).unwrap(), std::fs::read_to_string(junit).unwrap());
+                if !tap.is_empty() {
+                    assert!(tap.ends_with("Bail out! The run was stopped\n"), "{tap}");
+                    assert!(junit.ends_with("</testsuite>\n"), "{junit}");
+                }
             }
         };
         let endpoint = places.endpoint("csi.sock");

@@ -1,5 +1,6 @@
 //! The faults, and the test of the kit that is about each.
 
+mod at_once;
 mod attaching;
 mod changing;
 mod discovery;
@@ -15,6 +16,7 @@ mod missing;
 mod node;
 pub(crate) mod paging;
 mod places;
+mod rules;
 mod shapes;
 mod snapshots;
 mod volumes;
@@ -94,6 +96,8 @@ pub(crate) fn all() -> Vec<Mutant> {
         missing::all(),
         life::all(),
         in_use::all(),
+        rules::all(),
+        at_once::all(),
         health::all(),
     ]
     .into_iter()
