@@ -29,6 +29,7 @@ mod node_use;
 mod paging;
 mod same_name;
 mod sequences;
+mod sidecars;
 mod snapshot_states;
 mod snapshots;
 mod topology;
@@ -66,6 +67,7 @@ pub(crate) fn all() -> Vec<Test> {
         health::tests(),
         unwell::tests(),
         sequences::tests(),
+        sidecars::tests(),
         every_call::tests(),
     ];
     groups.into_iter().flatten().collect()

@@ -3,6 +3,7 @@
 use csi_core::ControllerCapability::{CreateDeleteVolume, PublishUnpublishVolume};
 use csi_proto::v1;
 use tonic::Code;
+use v1::plugin_capability::service::Type::{ControllerService, GroupControllerService};
 
 use crate::content;
 use crate::cx::Cx;
@@ -11,7 +12,7 @@ use crate::life::Life;
 use crate::test::Kind;
 
 crate::test::tests! { "sequences", "Volume Lifecycle";
-    "A sidecar starts: Probe, GetPluginInfo, capabilities", sidecar, ["probe.ready"], [];
+    "Sidecars and the kubelet start: Probe, GetPluginInfo, capabilities, NodeGetInfo", sidecar, ["probe.ready", "node-get-info.served"], [];
     "A volume's whole life as provisioner, attacher and kubelet lead it", whole_life, ["node-publish-volume.usable-as-described"], [Volume(Files)];
     "A raw device's whole life as provisioner, attacher and kubelet lead it", whole_life_of_device, ["node-publish-volume.usable-as-described"], [Volume(Device)];
     "Undoing what was never done is OK", undo_nothing, ["node-unpublish-volume.repeated-is-ok", "controller-unpublish-volume.not-attached-is-ok"], [Volume(Files)];
@@ -23,7 +24,19 @@ async fn sidecar(cx: &Cx) -> Outcome {
     let ready = cx.ok(v1::ProbeRequest {}).await?.ready;
     check(ready != Some(false), "ready, as it was before", || "ready=false".into())?;
     cx.ok(v1::GetPluginInfoRequest {}).await?;
-    cx.ok(v1::GetPluginCapabilitiesRequest {}).await.map(drop)
+    cx.ok(v1::GetPluginCapabilitiesRequest {}).await?;
+    if cx.offers.plugin(ControllerService) {
+        cx.ok(v1::ControllerGetCapabilitiesRequest {}).await?;
+    }
+    if cx.offers.plugin(GroupControllerService) {
+        cx.ok(v1::GroupControllerGetCapabilitiesRequest {}).await?;
+    }
+    if cx.offers.has_node {
+        cx.ok(v1::NodeGetCapabilitiesRequest {}).await?;
+        let again = cx.ok(v1::NodeGetInfoRequest {}).await?.node_id;
+        check(again == cx.offers.node_id, "the same node_id as before", || again.clone())?;
+    }
+    Ok(())
 }
 
 async fn life_of(cx: &Cx, kind: Kind) -> Outcome {

@@ -18,6 +18,7 @@ pub(crate) mod paging;
 mod places;
 mod rules;
 mod shapes;
+mod sidecars;
 mod snapshots;
 mod volumes;
 
@@ -98,6 +99,7 @@ pub(crate) fn all() -> Vec<Mutant> {
         in_use::all(),
         rules::all(),
         at_once::all(),
+        sidecars::all(),
         health::all(),
     ]
     .into_iter()
