@@ -11,16 +11,17 @@ use crate::test::Kind;
 /// What is written at once: one letter, so often.
 pub(crate) const PIECE: usize = 64 << 10;
 
-/// Does what may block where it does no harm, and gives it up in time: a volume may be dead.
+/// Does what may block where it does no harm, and gives it up in time: a volume may be dead. What never comes back stays
+/// on a thread of its own, which neither the runtime nor the process waits for at its end.
 pub(crate) async fn io<T: Send + 'static>(
     what: &str,
     path: &Path,
     work: impl FnOnce(&Path) -> std::io::Result<T> + Send + 'static,
 ) -> Outcome<T> {
     let owned = path.to_owned();
-    let done =
-        tokio::time::timeout(Duration::from_secs(30), tokio::task::spawn_blocking(move || work(&owned)))
-            .await;
+    let (tell, told) = tokio::sync::oneshot::channel();
+    std::thread::spawn(move || drop(tell.send(work(&owned))));
+    let done = tokio::time::timeout(Duration::from_secs(30), told).await;
     let failed = |came: String| Box::new(Failure::new(what, format!("{}: {came}", path.display())));
     match done {
         Ok(Ok(result)) => result.map_err(|error| failed(error.to_string())),

@@ -16,21 +16,15 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 const FAILED: u8 = 1;
 const COULD_NOT_RUN: u8 = 2;
 
-fn main() -> ExitCode {
-    let args = Args::parse();
-    let runtime = match tokio::runtime::Runtime::new() {
-        Ok(runtime) => runtime,
-        Err(error) => return complain(&format!("the runtime does not start: {error}")),
-    };
-    let code = runtime.block_on(run(args)).unwrap_or_else(|reason| complain(&reason));
-    // A look at a dead volume may hang on a thread of its own: nobody waits for it.
-    runtime.shutdown_background();
-    code
-}
-
-fn complain(reason: &str) -> ExitCode {
-    eprintln!("csi-conformance: {reason}");
-    ExitCode::from(COULD_NOT_RUN)
+#[tokio::main]
+async fn main() -> ExitCode {
+    match run(Args::parse()).await {
+        Ok(code) => code,
+        Err(reason) => {
+            eprintln!("csi-conformance: {reason}");
+            ExitCode::from(COULD_NOT_RUN)
+        }
+    }
 }
 
 async fn run(args: Args) -> Result<ExitCode, String> {
@@ -53,7 +47,7 @@ async fn run(args: Args) -> Result<ExitCode, String> {
     // Nobody tells it to stop by going away: that is the end of the run.
     let stopped = async {
         if told.await.is_err() {
-            std::future::pending().await
+            std::future::pending::<()>().await;
         }
     };
     let mut run = pin!(kit.run_until(stopped, |progress| watch(&progress, is_live)));
