@@ -11,7 +11,9 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use csi_core::client::Client;
 use csi_core::{Endpoint, Plugin, Rpc};
+use csi_proto::v1;
 use nix::sys::signal::Signal;
+use prost::Message as _;
 use support::*;
 use tokio::runtime::Runtime;
 use tokio::sync::Notify;
@@ -273,6 +275,56 @@ fn ctrl_c_in_the_middle_takes_everything_back() {
             assert!(text.trim_end().ends_with("nothing is left"), "{stuck}: {text}");
             driver.assert_clean(&text);
         }
+    });
+}
+
+/// A driver whose volumes hang: their file is a pipe that nobody reads.
+fn hanging(driver: &Driver) -> Fake {
+    let (client, pipe) = (driver.client(), driver.path("pipe"));
+    nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    Fake::new(handler(move |rpc, bytes| {
+        let (client, pipe) = (client.clone(), pipe.clone());
+        async move {
+            let target = match rpc {
+                Rpc::NodePublishVolume => Some(v1::NodePublishVolumeRequest::decode(&*bytes).unwrap()),
+                _ => None,
+            };
+            let done = forward(client, rpc, bytes).await;
+            if let Some(request) = target {
+                let _ = std::os::unix::fs::symlink(pipe, Path::new(&request.target_path).join("hello"));
+            }
+            done
+        }
+    }))
+}
+
+#[test]
+fn ctrl_c_ends_a_look_at_a_volume_that_hangs() {
+    in_private(|| {
+        let driver = Driver::new(dirs::plugin);
+        let fake = hanging(&driver);
+        let mut command = csi(&fake.socket());
+        let running = Running::start(command.arg("lifecycle").env("TMPDIR", driver.path("places")));
+        until(|| running.waits_at_a_pipe().then_some(()));
+        running.signal(Signal::SIGINT);
+        let (status, text, errors) = running.finish();
+        assert_eq!(status, Some(130), "{text}{errors}");
+        assert!(text.trim_end().ends_with("nothing is left"), "{text}");
+        driver.assert_clean(&text);
+    });
+}
+
+#[test]
+fn a_volume_that_hangs_is_a_step_that_failed() {
+    in_private(|| {
+        let driver = Driver::new(dirs::plugin);
+        let fake = hanging(&driver);
+        let output = driver.lifecycle(&fake.socket(), &["--timeout", "3s"]);
+        let text = text(&output);
+        assert_eq!(output.status.code(), Some(1), "{text}");
+        assert!(text.contains("the volume does not answer within 3s"), "{text}");
+        assert!(text.trim_end().ends_with("nothing is left"), "{text}");
+        driver.assert_clean(&text);
     });
 }
 

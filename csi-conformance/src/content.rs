@@ -11,22 +11,31 @@ use crate::test::Kind;
 /// What is written at once: one letter, so often.
 pub(crate) const PIECE: usize = 64 << 10;
 
-/// Does what may block where it does no harm, and gives it up in time: a volume may be dead.
+/// Does what may block where it does no harm, and gives it up in time: a volume may be dead. What never comes back stays
+/// on a thread of its own, which neither the runtime nor the process waits for at its end.
 pub(crate) async fn io<T: Send + 'static>(
     what: &str,
     path: &Path,
     work: impl FnOnce(&Path) -> std::io::Result<T> + Send + 'static,
 ) -> Outcome<T> {
     let owned = path.to_owned();
-    let done =
-        tokio::time::timeout(Duration::from_secs(30), tokio::task::spawn_blocking(move || work(&owned)))
-            .await;
+    let (tell, told) = tokio::sync::oneshot::channel();
+    std::thread::spawn(move || drop(tell.send(work(&owned))));
+    let done = tokio::time::timeout(Duration::from_secs(30), told).await;
     let failed = |came: String| Box::new(Failure::new(what, format!("{}: {came}", path.display())));
     match done {
         Ok(Ok(result)) => result.map_err(|error| failed(error.to_string())),
         Ok(Err(_)) => Err(failed("the work panicked".into())),
         Err(_) => Err(failed("no answer in 30 s".into())),
     }
+}
+
+/// What is at a path, if anything is.
+pub(crate) async fn at(
+    path: &Path,
+    look: fn(&Path) -> std::io::Result<std::fs::Metadata>,
+) -> Outcome<Option<std::fs::Metadata>> {
+    io("a look at the target", path, move |path| Ok(look(path).ok())).await
 }
 
 /// Where a volume's content is written.

@@ -288,5 +288,6 @@ pub(crate) fn is_final(code: Code) -> bool {
             | Code::Aborted
             | Code::Unknown
             | Code::Internal
+            | Code::DataLoss
     )
 }

@@ -36,7 +36,9 @@ impl Cx {
                 message.try_set_field_by_name("secrets", Value::Map(secrets.into_iter().map(pair).collect()));
         }
         for capability in capabilities(&mut message) {
-            if let Some(Value::Message(mount)) = set(capability, "mount") {
+            if let Some(Value::Message(mount)) = set(capability, "mount")
+                && !mount.has_field_by_name("mount_flags")
+            {
                 let all = flags.iter().cloned().map(Value::String).collect();
                 mount.set_field_by_name("mount_flags", Value::List(all));
             }

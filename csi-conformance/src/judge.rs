@@ -53,12 +53,12 @@ impl Judge {
 
     /// What is wrong with a status.
     pub(crate) fn status(&self, rpc: Rpc, refusal: &Refusal, secrets: &[String]) -> Option<(Breach, String)> {
-        // The transport's own.
-        if matches!(refusal.code, Code::Unavailable | Code::DeadlineExceeded | Code::Cancelled) {
-            return None;
-        }
         if secrets.iter().any(|secret| secret.len() > 3 && refusal.message.contains(secret)) {
             return Some((Breach::Secret, "the status's message has a secret's value in it".into()));
+        }
+        // The transport's own, as far as one can tell.
+        if matches!(refusal.code, Code::Unavailable | Code::DeadlineExceeded | Code::Cancelled) {
+            return None;
         }
         // A service that is not registered is refused by the RPC library, and not by the driver.
         let is_optional = matches!(rpc.service(), Service::GroupController | Service::SnapshotMetadata);

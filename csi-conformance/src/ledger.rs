@@ -1,14 +1,15 @@
 //! What a run has made and has not undone yet. Kept by looking at each call, so that no test cleans up by itself; and
 //! in a file, so that a run that died can be finished.
 
-use std::fs::{File, OpenOptions};
-use std::io::Write as _;
+use std::io::{Error, ErrorKind, Result};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
 use csi_core::Rpc;
 use csi_proto::v1;
 use prost::Message;
+
+use crate::journal::Journal;
 
 /// Something made: by which request, and the id that the answer gave it.
 #[derive(Debug, Clone, PartialEq)]
@@ -27,7 +28,9 @@ pub(crate) struct Ledger {
     made: Mutex<Vec<Made>>,
     /// What could not be undone: tried no more in this run, and kept in the journal.
     left: Mutex<Vec<Made>>,
-    journal: Option<PathBuf>,
+    journal: Option<Journal>,
+    /// Why the journal could not be written, if so.
+    trouble: Mutex<Option<Error>>,
 }
 
 /// The RPCs that make something.
@@ -42,13 +45,16 @@ const MAKING: [Rpc; 6] = [
 
 impl Ledger {
     /// # Errors
-    /// When the journal can't be read, or is there from a run that died.
-    pub(crate) fn open(journal: Option<PathBuf>) -> std::io::Result<Self> {
-        let mut made = Vec::new();
-        if let Some(path) = journal.as_ref().filter(|path| path.exists()) {
-            made.extend(std::fs::read_to_string(path)?.lines().filter_map(read_line));
-        }
-        Ok(Self { made: Mutex::new(made), left: Mutex::default(), journal })
+    /// When the journal can't be read, or another run has it: `WouldBlock`.
+    pub(crate) fn open(journal: Option<PathBuf>) -> Result<Self> {
+        let journal = journal.map(Journal::take).transpose()?;
+        let text = journal.as_ref().map_or_else(|| Ok(String::new()), Journal::read)?;
+        let made = text.lines().enumerate().map(|(at, line)| {
+            let words = || format!("line {} says nothing that this program understands", at + 1);
+            read_line(line).ok_or_else(|| Error::new(ErrorKind::InvalidData, words()))
+        });
+        let made = made.collect::<Result<_>>()?;
+        Ok(Self { made: Mutex::new(made), journal, ..Self::default() })
     }
 
     pub(crate) fn all(&self) -> Vec<Made> {
@@ -56,7 +62,12 @@ impl Ledger {
     }
 
     pub(crate) fn journal(&self) -> Option<&Path> {
-        self.journal.as_deref()
+        self.journal.as_ref().map(Journal::path)
+    }
+
+    /// Why what was made is not in the journal, if so.
+    pub(crate) fn trouble(&self) -> Option<Error> {
+        self.trouble.lock().expect("no panic under it").take()
     }
 
     /// Before the call: it may make something, whatever becomes of its caller.
@@ -109,25 +120,14 @@ impl Ledger {
         self.forget(made);
     }
 
-    /// The journal is a help for later; a run goes on without.
     fn write(&self, all: &[Made]) {
-        let Some(path) = &self.journal else { return };
+        let Some(journal) = &self.journal else { return };
         // Those that are left are older.
         let text: String = self.left.lock().expect("no panic under it").iter().chain(all).map(line).collect();
-        if text.is_empty() {
-            let _ = std::fs::remove_file(path);
-            return;
+        if let Err(error) = journal.write(&text) {
+            self.trouble.lock().expect("no panic under it").get_or_insert(error);
         }
-        let next = path.with_extension("next");
-        let written = create(&next).and_then(|mut file| file.write_all(text.as_bytes()));
-        let _ = written.and_then(|()| std::fs::rename(&next, path));
     }
-}
-
-/// Anew: what somebody else put there, a link say, is not followed.
-fn create(path: &Path) -> std::io::Result<File> {
-    let _ = std::fs::remove_file(path);
-    OpenOptions::new().write(true).create_new(true).open(path)
 }
 
 /// Everything but the RPC in hexadecimal: ids may hold spaces, and lines.
@@ -262,7 +262,12 @@ mod tests {
             ledger.leaves(&made);
         }
         assert_eq!(ledger.all().len(), 1, "a later test does not try again");
-        let read = || Ledger::open(Some(journal.clone())).unwrap().all();
+        // Who has the journal keeps it.
+        let copy = place.path().join("copy");
+        let read = || {
+            std::fs::copy(&journal, &copy).unwrap();
+            Ledger::open(Some(copy.clone())).unwrap().all()
+        };
         let requests_of = |all: Vec<Made>| all.into_iter().map(|made| made.request).collect::<Vec<_>>();
         assert_eq!(requests_of(read()), [b"\x0a\x01b", b"\x0a\x01c", b"\x0a\x01a"]);
         ledger.forget(&ledger.all()[0]);

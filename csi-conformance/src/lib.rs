@@ -30,6 +30,7 @@ mod content;
 mod cx;
 mod failure;
 mod hidden;
+mod journal;
 mod judge;
 mod kit;
 mod ledger;

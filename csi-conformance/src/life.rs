@@ -83,11 +83,17 @@ impl Life {
         Ok(())
     }
 
-    /// It is the orchestrator's to make.
+    /// It is the orchestrator's to make. Where the node's directories are elsewhere, and not shared with this machine, it
+    /// is left to whoever runs the driver.
     pub(crate) fn make_staging_directory(&self) -> Outcome {
-        if self.stages() {
-            std::fs::create_dir_all(&self.staging)
-                .map_err(|error| Failure::new("a staging directory", error.to_string()))?;
+        let is_here = || self.cx.sees_mounts() || self.staging.parent().is_some_and(Path::is_dir);
+        if self.stages() && is_here() {
+            match std::fs::create_dir(&self.staging) {
+                Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => {
+                    return Err(Box::new(Failure::new("a staging directory", error.to_string())));
+                }
+                _ => {}
+            }
         }
         Ok(())
     }
@@ -99,6 +105,11 @@ impl Life {
     /// Another place for a workload.
     pub(crate) fn target(&self) -> PathBuf {
         self.folder.join(self.cx.name())
+    }
+
+    /// Stages it elsewhere from now on.
+    pub(crate) fn stage_at(&mut self, staging: PathBuf) {
+        self.staging = staging;
     }
 
     pub(crate) fn staging_path(&self) -> &Path {

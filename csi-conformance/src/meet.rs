@@ -1,20 +1,30 @@
 //! Before the first test: the driver is waited for, and asked what it can do.
 
 use std::collections::BTreeSet;
+use std::io::ErrorKind;
+use std::path::Path;
+use std::time::Duration;
 
 use csi_core::client::Client;
 use csi_core::{ControllerCapability, Endpoint};
 use csi_proto::v1;
+use tonic::Code;
 use v1::plugin_capability::service::Type as PluginService;
 
 use crate::clean_up::clean_up;
 use crate::cx::Cx;
+use crate::failure::Failure;
 use crate::kit::Kit;
 use crate::ledger::Ledger;
 use crate::offers::{Offers, numbers};
 use crate::run::CouldNotRun;
 use crate::settings::MountAccess;
 use crate::test::Kind;
+use crate::wire::{Call, Refusal};
+
+/// How often, and after which time, a journal that another run has is asked for.
+const ROUNDS: u32 = 100;
+const PAUSE: Duration = Duration::from_millis(20);
 
 impl Kit {
     pub(crate) async fn connected(&self) -> Result<Cx, CouldNotRun> {
@@ -34,12 +44,34 @@ impl Kit {
                 "the mount flag ro: the volumes are written to, so leave it out".to_owned(),
             ));
         }
-        let ledger = Ledger::open(self.0.journal.clone())
-            .map_err(|error| CouldNotRun(format!("the journal can't be read: {error}")))?;
+        let ledger = self.ledger().await?;
         let cx = Cx::new(self.0.clone(), ledger);
         let ready = cx.client().ready(self.0.deadline).await;
         ready.map_err(|error| CouldNotRun(format!("{}: {error}", self.0.endpoint)))?;
         Ok(cx)
+    }
+
+    async fn ledger(&self) -> Result<Ledger, CouldNotRun> {
+        let mut rounds = 0;
+        loop {
+            let error = match Ledger::open(self.0.journal.clone()) {
+                Ok(ledger) => return Ok(ledger),
+                Err(error) => error,
+            };
+            if error.kind() != ErrorKind::WouldBlock {
+                return Err(CouldNotRun(format!("the journal can't be used: {error}")));
+            }
+            // A run of this process that was stopped lets go of it soon.
+            if rounds == ROUNDS {
+                let path = self.0.journal.as_deref().unwrap_or(Path::new("the journal"));
+                return Err(CouldNotRun(format!(
+                    "another run goes on, which has {}: wait for its end, or name another journal",
+                    path.display()
+                )));
+            }
+            rounds += 1;
+            tokio::time::sleep(PAUSE).await;
+        }
     }
 
     /// Finds out what the driver can do.
@@ -68,21 +100,37 @@ impl Kit {
             let answer = answer.map_err(|r| told("GroupControllerGetCapabilities", &cx, r))?;
             offers.group = numbers!(answer, v1::group_controller_service_capability::Type::Rpc);
         }
-        if let Ok(answer) = cx.call(v1::NodeGetCapabilitiesRequest {}).await {
-            offers.has_node = true;
-            offers.node = numbers!(answer, v1::node_service_capability::Type::Rpc);
-            let info = cx.call(v1::NodeGetInfoRequest {}).await.unwrap_or_default();
-            offers.node_id = info.node_id;
-            offers.max_volumes = info.max_volumes_per_node;
-            offers.place = info.accessible_topology.filter(|place| !place.segments.is_empty());
-        }
+        meet_node(&cx, &mut offers).await;
         if let Some(endpoint) = &self.0.second_node {
             offers.second_node_id = Some(second_node_id(&cx, endpoint).await?);
         }
         *cx.facts().0 = offers;
-        survey(&mut cx).await;
+        let survey = Survey::of(&cx).await;
+        let (offers, modes) = cx.facts();
+        (offers.uses_unclear, *modes) = (survey.unclear, survey.modes);
         Ok(cx)
     }
+}
+
+async fn meet_node(cx: &Cx, offers: &mut Offers) {
+    match cx.call(v1::NodeGetCapabilitiesRequest {}).await {
+        Ok(answer) => {
+            offers.has_node = true;
+            offers.node = numbers!(answer, v1::node_service_capability::Type::Rpc);
+        }
+        Err(refusal) => {
+            if refusal.code != Code::Unimplemented {
+                let due = "its capabilities, or Unimplemented where no node is served";
+                let request = v1::NodeGetCapabilitiesRequest {};
+                offers.node_unclear = Some(*cx.failure(&request, cx.told(&refusal), due));
+            }
+            return;
+        }
+    }
+    let info = cx.call(v1::NodeGetInfoRequest {}).await.unwrap_or_default();
+    offers.node_id = info.node_id;
+    offers.max_volumes = info.max_volumes_per_node;
+    offers.place = info.accessible_topology.filter(|place| !place.segments.is_empty());
 }
 
 async fn second_node_id(cx: &Cx, endpoint: &Endpoint) -> Result<String, CouldNotRun> {
@@ -96,54 +144,72 @@ async fn second_node_id(cx: &Cx, endpoint: &Endpoint) -> Result<String, CouldNot
 
 /// Which ways of use the driver supports: a volume of each kind is made, and asked about in each mode. One that is
 /// there already is asked about too; where nobody can be asked, it is one for files and one writer.
-async fn survey(cx: &mut Cx) {
-    let premade = cx.premade();
-    if !cx.offers.controller(ControllerCapability::CreateDeleteVolume) {
-        let Some(volume) = premade else { return };
-        let mut modes: BTreeSet<_> = BTreeSet::new();
-        if cx.offers.plugin(PluginService::ControllerService) {
-            modes.extend(
-                confirmed(cx, &volume, Kind::Files).await.into_iter().map(|mode| (Kind::Files, mode)),
-            );
-            modes.extend(
-                confirmed(cx, &volume, Kind::Device).await.into_iter().map(|mode| (Kind::Device, mode)),
-            );
-        } else {
-            modes.insert((Kind::Files, 1));
+#[derive(Default)]
+struct Survey {
+    modes: BTreeSet<(Kind, i32)>,
+    /// The first refusal that says something else than "no such way of use".
+    unclear: Option<Failure>,
+}
+
+impl Survey {
+    async fn of(cx: &Cx) -> Self {
+        let mut survey = Self::default();
+        let makes = cx.offers.controller(ControllerCapability::CreateDeleteVolume);
+        match cx.premade().filter(|_| !makes) {
+            Some(volume) if cx.offers.plugin(PluginService::ControllerService) => {
+                survey.ask(cx, &volume, Kind::Files).await;
+                survey.ask(cx, &volume, Kind::Device).await;
+            }
+            Some(_) => drop(survey.modes.insert((Kind::Files, 1))),
+            None if makes => {
+                survey.make(cx, Kind::Files).await;
+                survey.make(cx, Kind::Device).await;
+            }
+            None => {}
         }
-        cx.facts().1.extend(modes);
-        return;
+        survey
     }
-    for kind in [Kind::Files, Kind::Device] {
+
+    /// Makes a volume of this kind, in the first mode in which it can be had, and asks about it.
+    async fn make(&mut self, cx: &Cx, kind: Kind) {
         for first in [1, 5, 3, 2] {
             let volume_capabilities = vec![cx.capability_in(kind, first)];
             let request = v1::CreateVolumeRequest { volume_capabilities, ..cx.create(&cx.name()) };
-            let Ok(v1::CreateVolumeResponse { volume: Some(volume) }) = cx.call(request).await else {
-                continue;
-            };
-            let mut found = confirmed(cx, &volume, kind).await;
-            found.push(first);
-            clean_up(cx).await;
-            cx.facts().1.extend(found.into_iter().map(|mode| (kind, mode)));
-            break;
+            match cx.call(request.clone()).await {
+                Ok(answer) => {
+                    self.modes.insert((kind, first));
+                    self.ask(cx, &answer.volume.unwrap_or_default(), kind).await;
+                    clean_up(cx).await;
+                    return;
+                }
+                Err(refusal) => self.was_refused(cx, &request, &refusal),
+            }
         }
+        clean_up(cx).await;
     }
-}
 
-/// The modes in which the volume can be used, by the driver's words.
-async fn confirmed(cx: &Cx, volume: &v1::Volume, kind: Kind) -> Vec<i32> {
-    let several = cx.offers.controller(ControllerCapability::SingleNodeMultiWriter);
-    let mut found = Vec::new();
-    for mode in (1..=7).filter(|mode| *mode <= 5 || several) {
-        let request = v1::ValidateVolumeCapabilitiesRequest {
-            volume_id: volume.volume_id.clone(),
-            volume_context: volume.volume_context.clone(),
-            volume_capabilities: vec![cx.capability_in(kind, mode)],
-            ..Default::default()
-        };
-        if cx.call(request).await.is_ok_and(|answer| answer.confirmed.is_some()) {
-            found.push(mode);
+    /// In which modes the volume can be used, by the driver's words.
+    async fn ask(&mut self, cx: &Cx, volume: &v1::Volume, kind: Kind) {
+        let several = cx.offers.controller(ControllerCapability::SingleNodeMultiWriter);
+        for mode in (1..=7).filter(|mode| *mode <= 5 || several) {
+            let request = v1::ValidateVolumeCapabilitiesRequest {
+                volume_id: volume.volume_id.clone(),
+                volume_context: volume.volume_context.clone(),
+                volume_capabilities: vec![cx.capability_in(kind, mode)],
+                ..Default::default()
+            };
+            match cx.call(request.clone()).await {
+                Ok(answer) if answer.confirmed.is_some() => drop(self.modes.insert((kind, mode))),
+                Ok(_) => {}
+                Err(refusal) => self.was_refused(cx, &request, &refusal),
+            }
         }
     }
-    found
+
+    fn was_refused<C: Call>(&mut self, cx: &Cx, request: &C, refusal: &Refusal) {
+        if !matches!(refusal.code, Code::InvalidArgument | Code::Unimplemented) {
+            let due = "OK, or InvalidArgument where the driver has no such way of use";
+            self.unclear.get_or_insert_with(|| *cx.failure(request, cx.told(refusal), due));
+        }
+    }
 }

@@ -18,7 +18,7 @@ pub(crate) fn lacking(cx: &Cx, need: Need) -> Option<String> {
         Need::Controller(one) => offered(offers.controller(one), one.as_str_name()),
         Need::Node(one) => offered(offers.node(one), one.as_str_name()),
         Need::Groups => offered(offers.group.contains(&1), "CREATE_DELETE_GET_VOLUME_GROUP_SNAPSHOT"),
-        Need::NodeService => unless(offers.has_node, "the node service does not answer on this socket"),
+        Need::NodeService => no_node(cx),
         Need::Mounts => unless(cx.sees_mounts(), "the kit does not see the node's mounts"),
         Need::Volume(kind) => {
             let made = offers.controller(ControllerCapability::CreateDeleteVolume);
@@ -28,12 +28,16 @@ pub(crate) fn lacking(cx: &Cx, need: Need) -> Option<String> {
                 made || cx.settings.volume.is_some(),
                 "the driver does not offer CREATE_DELETE_VOLUME, and no volume was named",
             )
-            .or_else(|| unless(offers.has_node, "the node service does not answer on this socket"))
+            .or_else(|| no_node(cx))
             .or_else(|| unless(paths, "no directories for staging and target were given"))
             .or_else(|| {
                 let what = if kind == Kind::Files { "filesystems" } else { "raw devices" };
                 let has = cx.modes.iter().any(|(one, _)| *one == kind);
-                (!has).then(|| format!("the driver makes no volumes for {what}"))
+                let unclear = match offers.uses_unclear.is_some() {
+                    true => ", or failed to say so: see identity.ways-of-use",
+                    false => "",
+                };
+                (!has).then(|| format!("the driver makes no volumes for {what}{unclear}"))
             })
         }
         Need::Place => {
@@ -84,6 +88,14 @@ fn mount_flags(cx: &Cx) -> Option<String> {
         false => "no mount flags were given that are attributes of a mount",
     };
     crate::suite::mount_flags::due(cx).is_empty().then(|| reason.to_owned())
+}
+
+fn no_node(cx: &Cx) -> Option<String> {
+    let reason = match cx.offers.node_unclear.is_some() {
+        true => "the node does not say what it can do: see identity.node-capabilities",
+        false => "the node service does not answer on this socket",
+    };
+    (!cx.offers.has_node).then(|| reason.to_owned())
 }
 
 /// How many volumes the kit makes to reach a node's limit.

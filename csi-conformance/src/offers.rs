@@ -8,6 +8,8 @@ use v1::plugin_capability::Type;
 use v1::plugin_capability::service::Type as PluginService;
 use v1::plugin_capability::volume_expansion::Type as Expansion;
 
+use crate::failure::Failure;
+
 /// A driver's capabilities, as it answered them.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Offers {
@@ -24,6 +26,10 @@ pub(crate) struct Offers {
     /// Where the node is, if it says so.
     pub(crate) place: Option<v1::Topology>,
     pub(crate) second_node_id: Option<String>,
+    /// How the node refused to say what it can do, other than that it is not served.
+    pub(crate) node_unclear: Option<Failure>,
+    /// How it was refused to say which uses volumes have, other than that there is no such use.
+    pub(crate) uses_unclear: Option<Failure>,
     pub(crate) driver: String,
     pub(crate) version: String,
 }

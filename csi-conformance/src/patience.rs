@@ -3,8 +3,11 @@
 use std::time::Duration;
 
 use tokio::time::Instant;
+use tonic::Code;
 
 use crate::cx::Cx;
+use crate::failure::Outcome;
+use crate::wire::Call;
 
 /// How often somebody asked, and how long it may go on.
 pub(crate) struct Patience {
@@ -37,4 +40,41 @@ impl Patience {
     pub(crate) fn words(&self, came: &str) -> String {
         format!("{came}, {} times in {:.0} s", self.rounds + 1, self.since.elapsed().as_secs_f64())
     }
+}
+
+/// Too much at once, which a caller answers by coming again.
+pub(crate) fn is_for_later(code: Code) -> bool {
+    matches!(code, Code::Aborted | Code::Unavailable | Code::DeadlineExceeded | Code::ResourceExhausted)
+}
+
+/// The call until it is OK or is refused for another reason than what else goes on, as a caller repeats it.
+pub(crate) async fn patiently<C: Call>(cx: &Cx, request: C) -> Outcome<C::Answer> {
+    let mut wait = cx.patience();
+    loop {
+        match cx.call(request.clone()).await {
+            Ok(answer) => return Ok(answer),
+            Err(refusal)
+                if matches!(refusal.code, Code::Aborted | Code::Unavailable) && wait.again().await => {}
+            Err(refusal) => {
+                let due = "OK, once what is pending has ended";
+                return Err(cx.failure(&request, wait.words(&cx.told(&refusal)), due));
+            }
+        }
+    }
+}
+
+/// All of them at once, and those again that were put off; their answers in the requests' order.
+pub(crate) async fn all_at_once<C: Call>(cx: &Cx, requests: Vec<C>) -> Outcome<Vec<C::Answer>> {
+    let mut all = Vec::new();
+    for (request, answer) in requests.clone().into_iter().zip(cx.at_once(requests).await) {
+        all.push(match answer {
+            Ok(answer) => answer,
+            Err(refusal) if is_for_later(refusal.code) => patiently(cx, request).await?,
+            Err(refusal) => {
+                let due = "OK, or ABORTED while another is pending";
+                return Err(cx.failure(&request, cx.told(&refusal), due));
+            }
+        });
+    }
+    Ok(all)
 }

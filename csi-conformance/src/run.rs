@@ -2,7 +2,7 @@
 
 use std::future::poll_fn;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::task::Poll;
 use std::time::Instant;
 
@@ -41,18 +41,43 @@ impl Kit {
     ///
     /// # Errors
     /// As [`run`](Self::run).
-    pub async fn run_watched(self, mut watch: impl FnMut(Progress<'_>)) -> Result<Report, CouldNotRun> {
+    pub async fn run_watched(self, watch: impl FnMut(Progress<'_>)) -> Result<Report, CouldNotRun> {
+        self.run_until(std::future::pending(), watch).await
+    }
+
+    /// The same, up to when `stop` is over: then what the test made that runs is undone, and the report has those that
+    /// came to their end.
+    ///
+    /// # Errors
+    /// As [`run`](Self::run).
+    pub async fn run_until(
+        self,
+        stop: impl Future<Output = ()>,
+        mut watch: impl FnMut(Progress<'_>),
+    ) -> Result<Report, CouldNotRun> {
         let tests = self.tests();
         if tests.is_empty() {
             return Err(CouldNotRun("no test fits the filters".to_owned()));
         }
-        let cx = self.meet().await?;
-        let (mut entries, start) = (Vec::new(), Instant::now());
+        let mut stop = pin!(stop);
+        let cx = tokio::select! {
+            cx = self.meet() => cx?,
+            () = &mut stop => return self.stopped_early().await,
+        };
+        let (mut entries, mut stopped, start) = (Vec::new(), false, Instant::now());
         for (at, test) in tests.iter().enumerate() {
             watch(Progress::Begins(test, at + 1, tests.len()));
-            let entry = run_one(&cx, test).await;
+            let (entry, is_stopped) = run_one(&cx, test, stop.as_mut()).await;
             watch(Progress::Ended(&entry));
             entries.push(entry);
+            if let Some(error) = cx.ledger.trouble() {
+                let words = "what is made could not be noted, and would be left behind if this run died";
+                return Err(CouldNotRun(format!("{words}: {error}")));
+            }
+            stopped = is_stopped;
+            if stopped {
+                break;
+            }
         }
         let Self(settings) = self;
         Ok(Report {
@@ -60,8 +85,16 @@ impl Kit {
             version: cx.offers.version.clone(),
             endpoint: settings.endpoint.to_string(),
             entries,
+            stopped,
             took: start.elapsed(),
         })
+    }
+
+    /// Before the first test there is nothing to report, and what was made to get to know the driver is in the journal.
+    async fn stopped_early(self) -> Result<Report, CouldNotRun> {
+        let left = self.clean_up().await?;
+        let left = left.iter().map(|what| format!("; not undone: {what}")).collect::<String>();
+        Err(CouldNotRun(format!("stopped before the first test{left}")))
     }
 
     /// Finishes a run that died: undoes what its journal names. Answers with what could not be undone.
@@ -91,31 +124,43 @@ async fn caught(test: impl Future<Output = Outcome>) -> Outcome {
     .await
 }
 
-async fn run_one(cx: &Cx, test: &Test) -> Entry {
+/// The test's entry, and whether it was stopped.
+async fn run_one(cx: &Cx, test: &Test, stop: Pin<&mut impl Future<Output = ()>>) -> (Entry, bool) {
     let start = Instant::now();
-    let verdict = match test.needs.iter().find_map(|need| crate::needs::lacking(cx, *need)) {
-        Some(reason) => Verdict::DoesNotApply(reason),
+    let (verdict, is_stopped) = match test.needs.iter().find_map(|need| crate::needs::lacking(cx, *need)) {
+        Some(reason) => (Verdict::DoesNotApply(reason), false),
         None => {
             cx.trace.clear();
-            let outcome = caught((test.run)(cx)).await;
-            let (calls, last) = (cx.trace.text(), cx.trace.last());
-            let left = clean_up(cx).await;
-            match (outcome, left.is_empty()) {
-                (Err(failure), _) => {
-                    let mut failure = Failure { calls, ..*failure };
-                    if let Some((rpc, bytes)) = last.filter(|_| failure.sent.is_empty()) {
-                        failure.sent = cx.sent_text(rpc, &bytes);
-                    }
-                    Verdict::Failed(failure)
-                }
-                (Ok(()), true) => Verdict::Passed,
-                (Ok(()), false) => {
-                    Verdict::Failed(Failure::new("all that the test made can be undone", left.join("; ")))
-                }
-            }
+            let outcome = tokio::select! {
+                biased;
+                () = stop => None,
+                outcome = caught((test.run)(cx)) => Some(outcome),
+            };
+            let is_stopped = outcome.is_none();
+            (concluded(cx, outcome).await, is_stopped)
         }
     };
-    Entry { test: test.clone(), verdict, took: start.elapsed() }
+    (Entry { test: test.clone(), verdict, took: start.elapsed() }, is_stopped)
+}
+
+/// Undoes what the test made, and judges it.
+async fn concluded(cx: &Cx, outcome: Option<Outcome>) -> Verdict {
+    let (calls, last) = (cx.trace.text(), cx.trace.last());
+    let left = clean_up(cx).await;
+    match outcome {
+        Some(Err(failure)) => {
+            let mut failure = Failure { calls, ..*failure };
+            if let Some((rpc, bytes)) = last.filter(|_| failure.sent.is_empty()) {
+                failure.sent = cx.sent_text(rpc, &bytes);
+            }
+            Verdict::Failed(failure)
+        }
+        _ if !left.is_empty() => {
+            Verdict::Failed(Failure::new("all that the test made can be undone", left.join("; ")))
+        }
+        Some(Ok(())) => Verdict::Passed,
+        None => Verdict::DoesNotApply("the run was stopped".to_owned()),
+    }
 }
 
 #[cfg(test)]

@@ -95,6 +95,14 @@ fn without_a_fault_they_pass() {
     println!("{} tests, each passes on one of them at least", passed.len());
 }
 
+/// The lists have the volume that is not well, and those of the tests: more than a page.
+#[test]
+fn a_driver_with_pages_of_its_own_size_passes() {
+    let (report, left) = run(Driver::Directories, faults::paging::small_pages(), None);
+    report.assert_ok();
+    assert_eq!(left, Vec::<PathBuf>::new());
+}
+
 fn tests_of_the_kit() -> BTreeSet<String> {
     Kit::new("/nowhere.sock".parse().unwrap()).tests().into_iter().map(|test| test.id).collect()
 }

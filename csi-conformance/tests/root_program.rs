@@ -3,6 +3,9 @@
 
 #[path = "support/memory/mod.rs"]
 mod memory;
+#[allow(dead_code, reason = "not every test needs each")]
+#[path = "support/proxy.rs"]
+mod proxy;
 mod support;
 
 use std::process::{Output, Stdio};
@@ -40,6 +43,10 @@ fn it_reports_and_leaves_nothing() {
             let (tap, junit) =
                 (std::fs::read_to_string(tap).unwrap(), std::fs::read_to_string(junit).unwrap());
             assert!(tap.starts_with("TAP version 13\n1..") && !tap.contains("\nnot ok"), "{tap}");
+            let first = "ok 1 - identity.name-and-version: The plugin has a name in reverse domain notation";
+            assert!(tap.contains(first) && tap.contains("\n  section: \"Identity Service RPC\"\n"), "{tap}");
+            let rule = "<property name=\"rule\" value=\"get-plugin-info.name, get-plugin-info.version\"/>";
+            assert!(junit.contains(rule), "{junit}");
             assert!(junit.contains("failures=\"0\"") && junit.ends_with("</testsuite>\n"), "{junit}");
         };
         let endpoint = places.endpoint("csi.sock");
@@ -120,6 +127,17 @@ fn without_mount_access_it_calls_and_does_not_look() {
                 program(&places).args(["--no-mount-access", "--only", "node-"]).output().await.unwrap();
             assert_eq!(output.status.code(), Some(0), "{}", text(&output));
             assert!(text(&output).contains("ok      node-publish.matrix"), "{}", text(&output));
+            // Where nothing of the node's is here, nothing is made here.
+            let nowhere = places.of("nowhere/staging");
+            let nowhere = nowhere.to_str().unwrap();
+            let flags = ["--no-mount-access", "--only", "node-publish.stage", "--staging", nowhere];
+            let mut elsewhere = Command::new(env!("CARGO_BIN_EXE_csi-conformance"));
+            elsewhere
+                .args(["--endpoint", &places.endpoint("csi.sock").to_string(), "--size", "1"])
+                .args(flags);
+            elsewhere.arg("--target").arg(places.of("target")).arg("--journal").arg(places.of("journal"));
+            elsewhere.output().await.unwrap();
+            assert!(!places.of("nowhere").exists());
             let not = "n/a     node-use.read-only: the kit does not see the node's mounts";
             assert!(text(&output).contains(not), "{}", text(&output));
         };
@@ -136,8 +154,13 @@ fn ctrl_c_undoes_what_was_made() {
         let places = Places::new();
         let work = async {
             for (signal, only) in [(Signal::SIGINT, "snapshots."), (Signal::SIGTERM, "node-")] {
+                let (tap, junit) = (places.of("tap"), places.of("junit.xml"));
                 let mut child = program(&places)
-                    .args(["--only", only])
+                    .args(["--only", "identity", "--only", only])
+                    .arg("--tap")
+                    .arg(&tap)
+                    .arg("--junit")
+                    .arg(&junit)
                     .stdout(Stdio::null())
                     .stderr(Stdio::null())
                     .spawn()
@@ -151,12 +174,139 @@ fn ctrl_c_undoes_what_was_made() {
                 assert_eq!(child.wait().await.unwrap().code(), Some(2), "{signal}");
                 assert_eq!(places.left(), Vec::<std::path::PathBuf>::new(), "after {signal}");
                 assert!(!places.of("journal").exists());
+                // Before the first test there is none.
+                let (tap, junit) =
+                    (std::fs::read_to_string(tap).unwrap(), std::fs::read_to_string(junit).unwrap());
+                if !tap.is_empty() {
+                    assert!(tap.ends_with("Bail out! The run was stopped\n"), "{tap}");
+                    assert!(junit.ends_with("</testsuite>\n"), "{junit}");
+                }
             }
         };
         let endpoint = places.endpoint("csi.sock");
         with_plugin(memory::Memory::directories(places.of("volumes")).plugin(), &endpoint, work).await;
         assert_eq!(mounts_below(&places.of("target")), 0);
     });
+}
+
+#[test]
+fn two_runs_have_no_journal_in_common_and_it_is_for_its_owner() {
+    use std::os::unix::fs::PermissionsExt as _;
+    in_private(async || {
+        let places = Places::new();
+        let state = places.of("state");
+        let run = || {
+            let mut command = Command::new(env!("CARGO_BIN_EXE_csi-conformance"));
+            command.args(["--endpoint", &places.endpoint("csi.sock").to_string(), "--size", "1"]);
+            command.env("XDG_STATE_HOME", &state).kill_on_drop(true);
+            command
+        };
+        let journal = || -> Option<std::path::PathBuf> {
+            let all = std::fs::read_dir(state.join("csi-conformance")).ok()?;
+            let mut all = all.map(|entry| entry.unwrap().path());
+            all.find(|path| path.extension().is_some_and(|ending| ending == "journal"))
+        };
+        let work = async {
+            let mut first = run().stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+            let journal = loop {
+                if let Some(journal) = journal() {
+                    break journal;
+                }
+                assert!(first.try_wait().unwrap().is_none(), "it ended before it had made anything");
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            };
+            // It stays in the middle of its work.
+            let stop = nix::unistd::Pid::from_raw(first.id().unwrap().try_into().unwrap());
+            nix::sys::signal::kill(stop, nix::sys::signal::Signal::SIGSTOP).unwrap();
+            let output = run().arg("--clean-up").output().await.unwrap();
+            assert_eq!(output.status.code(), Some(2), "{}", text(&output));
+            assert!(text(&output).contains("another run goes on"), "{}", text(&output));
+            if let Ok(found) = journal.metadata() {
+                assert_eq!(found.permissions().mode() & 0o777, 0o600);
+            }
+            let directory = state.join("csi-conformance").metadata().unwrap();
+            assert_eq!(directory.permissions().mode() & 0o777, 0o700);
+            first.kill().await.unwrap();
+            let output = run().arg("--clean-up").output().await.unwrap();
+            assert_eq!(output.status.code(), Some(0), "{}", text(&output));
+            assert_eq!(std::fs::read_dir(state.join("csi-conformance")).unwrap().count(), 0);
+        };
+        let endpoint = places.endpoint("csi.sock");
+        with_plugin(memory::Memory::directories(places.of("volumes")).plugin(), &endpoint, work).await;
+        assert_eq!(places.left(), Vec::<std::path::PathBuf>::new());
+    });
+}
+
+#[test]
+fn somebody_elses_journal_undoes_nothing() {
+    in_private(async || {
+        let places = Places::new();
+        let request = v1::CreateVolumeRequest { name: "a".into(), ..Default::default() };
+        let hex: String = request.encode_to_vec().iter().map(|byte| format!("{byte:02x}")).collect();
+        let memory = memory::Memory::directories(places.of("volumes"));
+        std::fs::create_dir(places.of("volumes").join("precious")).unwrap();
+        let id: String = "precious".bytes().map(|byte| format!("{byte:02x}")).collect();
+        let line = format!("CreateVolume {hex} {id} \n");
+        let work = async {
+            for (text_of, owner, due) in [(&*line, 65_534, "others than you"), ("gibberish\n", 0, "line 1")] {
+                std::fs::write(places.of("journal"), text_of).unwrap();
+                std::os::unix::fs::chown(places.of("journal"), Some(owner), None).unwrap();
+                let output = program(&places).arg("--clean-up").output().await.unwrap();
+                assert_eq!(output.status.code(), Some(2), "{}", text(&output));
+                assert!(text(&output).contains(due), "{}", text(&output));
+            }
+        };
+        with_plugin(memory.plugin(), &places.endpoint("csi.sock"), work).await;
+        assert_eq!(places.left(), [places.of("volumes").join("precious")]);
+    });
+}
+
+/// A volume's file is a pipe that nobody reads: whoever writes to it waits for ever.
+#[test]
+fn a_volume_that_hangs_does_not_keep_it_from_its_end() {
+    use nix::sys::signal::{Signal, kill};
+    in_private(async || {
+        let places = Places::new();
+        let (pipe, behind) = (places.of("pipe"), places.endpoint("behind.sock"));
+        nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        let hangs: proxy::Fault = std::sync::Arc::new(move |rpc, bytes, behind| {
+            let pipe = pipe.clone();
+            Box::pin(async move {
+                let answer = behind.call(rpc, bytes.clone()).await?;
+                if rpc == csi_core::Rpc::NodePublishVolume {
+                    let target = v1::NodePublishVolumeRequest::decode(&*bytes).unwrap().target_path;
+                    std::os::unix::fs::symlink(pipe, format!("{target}/file")).unwrap();
+                }
+                Ok(answer)
+            })
+        });
+        let work = async {
+            let mut child = program(&places)
+                .args(["--only", "node-use.data-stays"])
+                .stdout(Stdio::null())
+                .stderr(Stdio::null())
+                .spawn()
+                .unwrap();
+            let id = child.id().unwrap();
+            while !waits_at_a_pipe(id) {
+                assert!(child.try_wait().unwrap().is_none(), "it ended and did not write");
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+            kill(nix::unistd::Pid::from_raw(id.try_into().unwrap()), Signal::SIGINT).unwrap();
+            let end = tokio::time::timeout(Duration::from_secs(60), child.wait()).await;
+            assert_eq!(end.expect("it ends").unwrap().code(), Some(2));
+            assert_eq!(places.left(), Vec::<std::path::PathBuf>::new());
+        };
+        let endpoint = places.endpoint("csi.sock");
+        let work = proxy::with_fault(hangs, &endpoint, &behind, work);
+        with_plugin(memory::Memory::directories(places.of("volumes")).plugin(), &behind, work).await;
+    });
+}
+
+fn waits_at_a_pipe(process: u32) -> bool {
+    let tasks = std::fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten();
+    let mut waits = tasks.map(|task| std::fs::read_to_string(task.path().join("wchan")).unwrap_or_default());
+    waits.any(|place| place == "wait_for_partner")
 }
 
 /// Killed before it had the refusal of a call that names what no driver takes.

@@ -143,11 +143,32 @@ impl<'r> Caller<'r> {
     }
 
     /// Does something else than a call, once.
-    pub(crate) fn look(&mut self, name: &str, work: impl FnOnce() -> Result<String, String>) -> Outcome<()> {
-        let (done, timing) = Timing::of(work);
-        let text = done.map_err(|reason| Failure::new(name, reason))?;
-        self.report.ok(name, &text, timing);
+    pub(crate) async fn look(
+        &mut self,
+        name: &str,
+        work: impl FnOnce() -> Result<String, String> + Send + 'static,
+    ) -> Outcome<()> {
+        let start = Instant::now();
+        let text = self.apart(name, work).await?;
+        self.report.ok(name, &text, Timing { first: start.elapsed(), again: None });
         Ok(())
+    }
+
+    /// Does on a thread of its own what hangs where a volume is dead, and gives it up in time. The thread stays then:
+    /// the runtime is to be ended without waiting for it.
+    pub(crate) async fn apart<T: Send + 'static>(
+        &self,
+        name: &str,
+        work: impl FnOnce() -> Result<T, String> + Send + 'static,
+    ) -> Outcome<T> {
+        match tokio::time::timeout(self.patience, tokio::task::spawn_blocking(work)).await {
+            Ok(Ok(done)) => done.map_err(|reason| Failure::new(name, reason)),
+            Ok(Err(_)) => Err(Failure::new(name, "a fault of this program")),
+            Err(_) => {
+                let reason = format!("the volume does not answer within {:?}", self.patience);
+                Err(Failure { code: Some(Code::DeadlineExceeded), ..Failure::new(name, reason) })
+            }
+        }
     }
 
     async fn bounded<A>(

@@ -29,9 +29,9 @@ impl Life<'_, '_> {
                     .report
                     .left_out("ControllerExpandVolume", "it grows unused only, and is kept in use");
             }
-            Growth::Unused => self.before = self.size_at_target()?,
+            Growth::Unused => self.before = self.size_at_target().await?,
             Growth::InUse => {
-                self.before = self.size_at_target()?;
+                self.before = self.size_at_target().await?;
                 if self.expand_at_the_controller().await? {
                     self.expand_on_the_node().await?;
                 }
@@ -56,10 +56,12 @@ impl Life<'_, '_> {
     }
 
     /// What a program at the target sees, where one looks there.
-    fn size_at_target(&self) -> Outcome<u64> {
-        match self.targets.first() {
-            Some((path, _)) if self.looks == Looks::Inside => target::size(path, self.wanted.content)
-                .map_err(|error| Failure::new("  size at the target", error)),
+    async fn size_at_target(&self) -> Outcome<u64> {
+        match self.targets.first().cloned() {
+            Some((path, _)) if self.looks == Looks::Inside => {
+                let content = self.wanted.content;
+                self.caller.apart("  size at the target", move || target::size(&path, content)).await
+            }
             _ => Ok(0),
         }
     }
@@ -124,13 +126,14 @@ impl Life<'_, '_> {
         if self.looks != Looks::Inside {
             return Ok(());
         }
-        self.caller.look("  size at the target", || {
+        let work = move || {
             target::still_there(&path, content)?;
             match target::size(&path, content)? {
                 after if after > before => Ok(format!("{}, was {}", size(after), size(before))),
                 _ => Err(format!("it is {} still", size(before))),
             }
-        })
+        };
+        self.caller.look("  size at the target", work).await
     }
 
     /// Whether it refused for want of a capability, its own or this process's.

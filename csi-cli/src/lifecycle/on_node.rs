@@ -74,22 +74,23 @@ impl Life<'_, '_> {
         Ok(())
     }
 
-    pub(crate) fn use_it(&mut self) -> Outcome<()> {
+    pub(crate) async fn use_it(&mut self) -> Outcome<()> {
         let content = self.wanted.content;
         if self.looks != Looks::Inside {
             self.caller.report.left_out("  write and read", "nothing is written here");
             return Ok(());
         }
-        let writable = &self.targets[0].0;
-        let Some((read_only, _)) = self.targets.get(1) else {
-            self.caller.look("  write and read", || target::write_and_read(writable, writable, content))?;
+        let writable = self.targets[0].0.clone();
+        let read_only = self.targets.get(1).map(|(path, _)| path.clone());
+        let read = read_only.clone().unwrap_or_else(|| writable.clone());
+        let work = move || target::write_and_read(&writable, &read, content);
+        self.caller.look("  write and read", work).await?;
+        let Some(read_only) = read_only else {
             self.caller.report.left_out("  write, read-only", "one target only: the mode allows no more");
             return Ok(());
         };
-        self.caller.look("  write and read", || target::write_and_read(writable, read_only, content))?;
-        self.caller.look("  write, read-only", || {
-            target::refused_write(read_only, content).map(|why| format!("refused: {why}"))
-        })
+        let work = move || target::refused_write(&read_only, content).map(|why| format!("refused: {why}"));
+        self.caller.look("  write, read-only", work).await
     }
 
     pub(crate) async fn stats(&mut self) -> Outcome<()> {

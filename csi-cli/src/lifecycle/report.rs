@@ -23,15 +23,6 @@ pub struct Timing {
     pub again: Option<Duration>,
 }
 
-impl Timing {
-    /// Does it once.
-    pub fn of<T>(work: impl FnOnce() -> T) -> (T, Self) {
-        let start = Instant::now();
-        let done = work();
-        (done, Self { first: start.elapsed(), again: None })
-    }
-}
-
 /// A colour, as terminals understand it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Colour {

@@ -155,7 +155,7 @@ impl Life<'_, '_> {
         self.validate().await?;
         if on_node {
             self.put_on_node().await?;
-            self.use_it()?;
+            self.use_it().await?;
             self.stats().await?;
         }
         self.snapshot().await?;

@@ -101,7 +101,7 @@ fn dispatch(matches: &ArgMatches) -> Result<(), Stop> {
     }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| Stop::Usage(format!("the runtime does not start: {error}")))?;
-    runtime.block_on(async {
+    let done = runtime.block_on(async {
         match name {
             capabilities::NAME => capabilities::run(inner, &Common::read(inner)?).await,
             watch::NAME => watch::run(inner, &Common::read(inner)?).await,
@@ -112,7 +112,10 @@ fn dispatch(matches: &ArgMatches) -> Result<(), Stop> {
                 rpc::run(rpc, inner, &Common::read(inner)?).await
             }
         }
-    })
+    });
+    // A look at a dead volume may hang on a thread of its own: nobody waits for it.
+    runtime.shutdown_background();
+    done
 }
 
 #[cfg(test)]

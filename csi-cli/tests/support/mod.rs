@@ -80,6 +80,15 @@ impl Running {
         }
     }
 
+    /// Whether one of its threads waits for the other end of a pipe that it opens.
+    pub(crate) fn waits_at_a_pipe(&self) -> bool {
+        let tasks =
+            std::fs::read_dir(format!("/proc/{}/task", self.child.id())).into_iter().flatten().flatten();
+        let mut waits =
+            tasks.map(|task| std::fs::read_to_string(task.path().join("wchan")).unwrap_or_default());
+        waits.any(|place| place == "wait_for_partner")
+    }
+
     pub(crate) fn signal(&self, signal: Signal) {
         kill(Pid::from_raw(self.child.id().try_into().unwrap()), signal).unwrap();
     }

@@ -25,20 +25,24 @@ impl Report {
                 escape(group),
                 escape(name)
             );
+            let rules = escape(&entry.test.rules.join(", "));
+            let _ = write!(
+                text,
+                "><properties><property name=\"rule\" value=\"{rules}\"/><property name=\"section\" \
+                 value=\"{}\"/></properties>",
+                escape(entry.test.section)
+            );
             let _ = match &entry.verdict {
-                Verdict::Passed => writeln!(text, "/>"),
+                Verdict::Passed => Ok(()),
                 Verdict::DoesNotApply(reason) => {
-                    writeln!(text, "><skipped message=\"{}\"/></testcase>", escape(reason))
+                    write!(text, "<skipped message=\"{}\"/>", escape(reason))
                 }
                 Verdict::Failed(failure) => {
                     let (title, words) = (escape(entry.test.title), escape(&failure.to_string()));
-                    let rules = escape(&entry.test.rules.join(", "));
-                    writeln!(
-                        text,
-                        "><failure message=\"{title}\" type=\"{rules}\">{words}</failure></testcase>"
-                    )
+                    write!(text, "<failure message=\"{title}\" type=\"{rules}\">{words}</failure>")
                 }
             };
+            text.push_str("</testcase>\n");
         }
         text + "</testsuite>\n"
     }

@@ -40,8 +40,10 @@ pub struct Report {
     pub version: String,
     /// Where it was.
     pub endpoint: String,
-    /// Each test that the filters chose.
+    /// Each test that the filters chose; those up to the stop, of a run that was stopped.
     pub entries: Vec<Entry>,
+    /// Whether it was stopped before its end.
+    pub stopped: bool,
     /// How long all took.
     pub took: Duration,
 }
@@ -57,9 +59,9 @@ impl Report {
         self.entries.iter().filter(|entry| entry.verdict == Verdict::Passed).count()
     }
 
-    /// Whether something was checked and nothing failed.
+    /// Whether something was checked and nothing failed, up to the end.
     pub fn is_ok(&self) -> bool {
-        self.passed() > 0 && self.failed().next().is_none()
+        !self.stopped && self.passed() > 0 && self.failed().next().is_none()
     }
 
     /// For a driver's own `cargo test`.

@@ -2,34 +2,43 @@
 
 use std::fmt::Write as _;
 
-use super::{Report, Verdict};
+use super::{Entry, Report, Verdict};
 
 impl Report {
     /// As TAP.
     pub fn tap(&self) -> String {
         let mut text = format!("TAP version 13\n1..{}\n", self.entries.len());
         for (at, entry) in self.entries.iter().enumerate() {
-            let (number, id) = (at + 1, &entry.test.id);
+            let number = at + 1;
+            let id = format!("{}: {}", entry.test.id, one_line(entry.test.title).replace('#', "\\#"));
             let _ = match &entry.verdict {
-                Verdict::Passed => writeln!(text, "ok {number} - {id}"),
+                Verdict::Passed => writeln!(text, "ok {number} - {id}\n  ---\n{}  ...", rules(entry)),
                 Verdict::DoesNotApply(reason) => {
                     writeln!(text, "ok {number} - {id} # SKIP {}", one_line(reason))
                 }
                 Verdict::Failed(failure) => {
-                    let rules = entry.test.rules.join(", ");
-                    writeln!(text, "not ok {number} - {id}\n  ---\n  rule: {}", yaml(&rules)).and_then(|()| {
-                        let parts = [&failure.sent, &failure.came, &failure.due, &failure.calls];
-                        let [sent, came, due, calls] = parts.map(|part| yaml(part));
-                        writeln!(
-                            text,
-                            "  sent: {sent}\n  came: {came}\n  due: {due}\n  calls: {calls}\n  ..."
-                        )
-                    })
+                    let parts = [&failure.sent, &failure.came, &failure.due, &failure.calls];
+                    let [sent, came, due, calls] = parts.map(|part| yaml(part));
+                    writeln!(
+                        text,
+                        "not ok {number} - {id}\n  ---\n{}  sent: {sent}\n  came: {came}\n  due: {due}\n  calls: \
+                         {calls}\n  ...",
+                        rules(entry)
+                    )
                 }
             };
         }
+        if self.stopped {
+            text.push_str("Bail out! The run was stopped\n");
+        }
         text
     }
+}
+
+/// What a test is about, as lines of YAML.
+fn rules(entry: &Entry) -> String {
+    let (rules, section) = (yaml(&entry.test.rules.join(", ")), yaml(entry.test.section));
+    format!("  rule: {rules}\n  section: {section}\n")
 }
 
 fn one_line(text: &str) -> String {

@@ -36,11 +36,12 @@ impl Report {
     pub fn summary(&self) -> String {
         let failed = self.failed().count();
         format!(
-            "{} {}: {} passed, {failed} failed, {} do not apply, in {:.1} s",
+            "{} {}: {} passed, {failed} failed, {} do not apply, {} {:.1} s",
             self.driver,
             self.version,
             self.passed(),
             self.entries.len() - failed - self.passed(),
+            if self.stopped { "stopped after" } else { "in" },
             self.took.as_secs_f64()
         )
     }

@@ -10,6 +10,7 @@ use tonic::Code;
 use super::list::volume_ids;
 use crate::cx::Cx;
 use crate::failure::{Failure, Outcome, check};
+use crate::patience::{is_for_later, patiently};
 
 crate::test::tests! { "concurrency", "Concurrency, Timeouts";
     "The same CreateVolume many times at once makes one volume", same_create_at_once, ["concurrency.simultaneous-calls", "concurrency.pending-is-aborted"], [Controller(CreateDeleteVolume)];
@@ -20,25 +21,9 @@ crate::test::tests! { "concurrency", "Concurrency, Timeouts";
 
 const AT_ONCE: usize = 16;
 
-/// Too much at once, which a caller answers by coming again.
-fn is_for_later(code: Code) -> bool {
-    matches!(code, Code::Aborted | Code::Unavailable | Code::DeadlineExceeded | Code::ResourceExhausted)
-}
-
-/// The call until it is no longer ABORTED, as a caller repeats it.
-async fn patiently(cx: &Cx, request: v1::CreateVolumeRequest) -> Outcome<v1::Volume> {
-    let mut wait = cx.patience();
-    loop {
-        match cx.call(request.clone()).await {
-            Ok(answer) => return answer.volume.ok_or_else(|| cx.failure(&request, "no volume", "a volume")),
-            Err(refusal)
-                if matches!(refusal.code, Code::Aborted | Code::Unavailable) && wait.again().await => {}
-            Err(refusal) => {
-                let due = "OK, once what is pending has ended";
-                return Err(cx.failure(&request, wait.words(&cx.told(&refusal)), due));
-            }
-        }
-    }
+async fn made(cx: &Cx, request: v1::CreateVolumeRequest) -> Outcome<v1::Volume> {
+    let answer = patiently(cx, request.clone()).await?;
+    answer.volume.ok_or_else(|| cx.failure(&request, "no volume", "a volume"))
 }
 
 async fn same_create_at_once(cx: &Cx) -> Outcome {
@@ -57,7 +42,7 @@ async fn same_create_at_once(cx: &Cx) -> Outcome {
             }
         }
     }
-    ids.insert(patiently(cx, request.clone()).await?.volume_id);
+    ids.insert(made(cx, request.clone()).await?.volume_id);
     if ids.len() == 1 {
         Ok(())
     } else {
@@ -72,7 +57,7 @@ async fn different_creates_at_once(cx: &Cx) -> Outcome {
         match answer {
             Ok(answer) => ids.extend(answer.volume.map(|volume| volume.volume_id)),
             Err(refusal) if is_for_later(refusal.code) => {
-                ids.insert(patiently(cx, request).await?.volume_id);
+                ids.insert(made(cx, request).await?.volume_id);
             }
             Err(refusal) => {
                 return Err(cx.failure(&request, cx.told(&refusal), "OK, or a code that says to come again"));
@@ -111,7 +96,7 @@ async fn given_up(cx: &Cx) -> Outcome {
         let _ = cx.call_within(request.clone(), Duration::from_millis(millis)).await;
         let _ = tokio::time::timeout(Duration::from_millis(millis), cx.call(request.clone())).await;
     }
-    let volume = patiently(cx, request.clone()).await?;
+    let volume = made(cx, request.clone()).await?;
     // What was begun and given up may end later than its retry.
     tokio::time::sleep(Duration::from_millis(300)).await;
     let after = volume_ids(cx).await?;

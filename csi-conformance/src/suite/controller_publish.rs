@@ -7,6 +7,7 @@ use csi_core::ControllerCapability::{
 use csi_proto::v1;
 use tonic::Code;
 
+use super::paging::listed_volume;
 use crate::content;
 use crate::cx::Cx;
 use crate::failure::{Outcome, check};
@@ -68,11 +69,7 @@ async fn second_node(cx: &Cx) -> Outcome {
 }
 
 async fn nodes_of(cx: &Cx, id: &str) -> Outcome<Vec<String>> {
-    let answer = cx.ok(v1::ListVolumesRequest::default()).await?;
-    let found = answer
-        .entries
-        .into_iter()
-        .find(|one| one.volume.as_ref().is_some_and(|volume| volume.volume_id == id));
+    let found = listed_volume(cx, id).await?;
     Ok(found.and_then(|one| one.status).map(|status| status.published_node_ids).unwrap_or_default())
 }
 

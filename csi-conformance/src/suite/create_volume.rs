@@ -5,6 +5,7 @@ use csi_proto::v1;
 use tonic::Code;
 use v1::volume_content_source::{SnapshotSource, Type, VolumeSource};
 
+use super::paging::listed_volume;
 use crate::cx::Cx;
 use crate::failure::{Outcome, check, or_nothing};
 
@@ -239,9 +240,8 @@ async fn context_stays(cx: &Cx) -> Outcome {
     let first = cx.created(request.clone()).await?;
     let mut told = vec![("CreateVolume, again", Some(cx.created(request).await?))];
     if cx.offers.controller(ListVolumes) {
-        let mut listed = cx.ok(v1::ListVolumesRequest::default()).await?.entries.into_iter();
-        let found = listed.find_map(|one| one.volume.filter(|volume| volume.volume_id == first.volume_id));
-        told.push(("ListVolumes", found));
+        let found = listed_volume(cx, &first.volume_id).await?;
+        told.push(("ListVolumes", found.and_then(|one| one.volume)));
     }
     if cx.offers.controller(GetVolume) {
         let get = v1::ControllerGetVolumeRequest { volume_id: first.volume_id.clone() };

@@ -3,10 +3,10 @@
 use csi_core::NodeCapability::GetVolumeStats;
 use csi_proto::v1;
 
-use super::node_publish::{gone, mounts_at};
+use super::node_publish::{gone, is_directory, mounts_at};
 use crate::cx::Cx;
 use crate::failure::{Outcome, check};
-use crate::life::{Life, text};
+use crate::life::Life;
 use crate::test::Kind;
 
 crate::test::tests! { "ephemeral", "NodePublishVolume, with the volume_context of an inline volume";
@@ -54,11 +54,11 @@ async fn leaves_nothing(cx: &Cx) -> Outcome {
     let life = inline(cx);
     let target = life.target();
     cx.ok(publishing(&life, &target)).await?;
-    check(target.is_dir(), "a directory at the target", || format!("none at {}", text(&target)))?;
+    is_directory(&target).await?;
     let mounts = mounts_at(&target)?;
     check(mounts <= 1, "no mounts on top of each other", || mounts.to_string())?;
     cx.ok(life.unpublishing(&target)).await?;
-    gone(&target)
+    gone(&target).await
 }
 
 async fn two_are_two(cx: &Cx) -> Outcome {
@@ -100,5 +100,5 @@ async fn republished(cx: &Cx) -> Outcome {
     let after = mounts_at(&target)?;
     check(after == before, &format!("{before} mounts at the target, as before"), || after.to_string())?;
     cx.ok(life.unpublishing(&target)).await?;
-    gone(&target)
+    gone(&target).await
 }

@@ -1,17 +1,22 @@
 //! ControllerExpandVolume.
 
 use csi_core::ControllerCapability::{CreateDeleteVolume, ExpandVolume};
+use csi_core::NodeCapability::ExpandVolume as NodeExpandVolume;
 use csi_proto::v1;
 use tonic::Code;
 
 use crate::cx::Cx;
 use crate::failure::Outcome;
 use crate::life::Life;
+use crate::test::Kind;
 
 crate::test::tests! { "controller-expand", "Controller Service RPC: ControllerExpandVolume";
     "A volume becomes as large as was asked for, and never smaller", grows, ["controller-expand-volume.grows", "controller-expand-volume.large-enough-is-ok"], [Controller(ExpandVolume), Controller(CreateDeleteVolume)];
     "A volume that grows while it is unused alone is refused while it is published", offline, ["controller-expand-volume.in-use"], [Offline, Volume(Files), Controller(ExpandVolume), Controller(CreateDeleteVolume)];
     "A limit below the size that is required is refused", limit_below_required, ["controller-expand-volume.out-of-range"], [Controller(ExpandVolume), Controller(CreateDeleteVolume)];
+    "A size below zero is refused", below_zero, ["fields.not-negative"], [Controller(ExpandVolume), Controller(CreateDeleteVolume)];
+    "Where the node has a part in growing, the node offers it: nobody could finish otherwise", node_part_is_offered, ["services.capabilities-are-served", "controller-expand-volume.grows"], [NodeService, Controller(ExpandVolume), Controller(CreateDeleteVolume)];
+    "A way of use that the volume does not have is INVALID_ARGUMENT, or does not keep it from growing", beyond_capabilities, ["controller-expand-volume.beyond-capabilities"], [Unsupported, Controller(ExpandVolume), Controller(CreateDeleteVolume)];
     "A volume that is not there is NOT_FOUND", not_found, ["controller-expand-volume.missing"], [Controller(ExpandVolume)];
 }
 
@@ -50,7 +55,7 @@ async fn not_found(cx: &Cx) -> Outcome {
 }
 
 async fn offline(cx: &Cx) -> Outcome {
-    let mut life = Life::new(cx, crate::test::Kind::Files).await?;
+    let mut life = Life::new(cx, Kind::Files).await?;
     let target = life.arrive().await?;
     let request = v1::ControllerExpandVolumeRequest {
         volume_capability: Some(life.capability.clone()),
@@ -67,4 +72,45 @@ async fn limit_below_required(cx: &Cx) -> Outcome {
     let capacity_range = Some(v1::CapacityRange { required_bytes: wanted, limit_bytes: wanted - 1 });
     let request = v1::ControllerExpandVolumeRequest { capacity_range, ..request(&volume.volume_id, wanted) };
     cx.refused(request, &[Code::InvalidArgument, Code::OutOfRange], "no size is in that range").await
+}
+
+async fn below_zero(cx: &Cx) -> Outcome {
+    let volume = cx.volume().await?;
+    let due = [Code::InvalidArgument, Code::OutOfRange];
+    cx.refused(request(&volume.volume_id, -1), &due, "a size is 0 or more").await
+}
+
+async fn node_part_is_offered(cx: &Cx) -> Outcome {
+    for kind in [Kind::Files, Kind::Device] {
+        if !cx.modes.iter().any(|(one, _)| *one == kind) {
+            continue;
+        }
+        let life = Life::new(cx, kind).await?;
+        let request = v1::ControllerExpandVolumeRequest {
+            volume_capability: Some(life.capability.clone()),
+            ..request(&life.id, cx.settings.size * 2)
+        };
+        let answer = cx.ok(request.clone()).await?;
+        if answer.node_expansion_required && !cx.offers.node(NodeExpandVolume) {
+            let due = "node_expansion_required=false, for the node does not offer EXPAND_VOLUME";
+            return Err(cx.failure(&request, "node_expansion_required=true", due));
+        }
+    }
+    Ok(())
+}
+
+async fn beyond_capabilities(cx: &Cx) -> Outcome {
+    let volume = cx.volume().await?;
+    let wanted = volume.capacity_bytes.max(cx.settings.size) * 2;
+    let request = v1::ControllerExpandVolumeRequest {
+        volume_capability: cx.unsupported(),
+        ..request(&volume.volume_id, wanted)
+    };
+    match cx.call(request.clone()).await {
+        Err(refusal) if refusal.code == Code::InvalidArgument => Ok(()),
+        // Not every driver has to know how a volume is used to make it larger.
+        Ok(answer) if answer.capacity_bytes >= wanted => Ok(()),
+        Ok(answer) => Err(cx.failure(&request, format!("{answer:?}"), format!("at least {wanted} bytes"))),
+        Err(refusal) => Err(cx.failure(&request, cx.told(&refusal), "InvalidArgument, or OK")),
+    }
 }

@@ -13,9 +13,10 @@ mod samples;
 crate::test::tests! { "fields", "Required/Optional Fields, Size Limits";
     "A request of the controller without a required field is INVALID_ARGUMENT", controller_required, ["fields.required"], [];
     "A request of the node without a required field is INVALID_ARGUMENT", node_required, ["fields.required"], [NodeService];
-    "A field of the controller that is too large is INVALID_ARGUMENT", controller_limits, ["size-limits.string", "size-limits.map"], [];
-    "A field of the node that is too large is INVALID_ARGUMENT", node_limits, ["size-limits.string", "size-limits.map"], [NodeService];
+    "A field of the controller that is too large is INVALID_ARGUMENT", controller_limits, ["size-limits.string", "size-limits.map", "size-limits.mount-flags"], [];
+    "A field of the node that is too large is INVALID_ARGUMENT", node_limits, ["size-limits.string", "size-limits.map", "size-limits.mount-flags"], [NodeService];
     "A size or a number of entries is never negative", negative, ["fields.not-negative"], [];
+    "A size is never negative on the node either", node_negative, ["fields.not-negative"], [NodeService];
     "An RPC that is not offered is UNIMPLEMENTED", not_offered, ["services.unsupported-is-unimplemented"], [];
 }
 
@@ -78,24 +79,41 @@ fn offered(cx: &Cx, rpc: Rpc) -> bool {
 }
 
 type Change = (String, DynamicMessage);
+type Changes = fn(&DynamicMessage, &FieldDescriptor) -> Vec<Change>;
+
+/// What becomes of a message by changing one of its fields, or one of a message in it.
+fn everywhere(sample: &DynamicMessage, changes: Changes) -> Vec<Change> {
+    let mut all = Vec::new();
+    for field in sample.descriptor().fields() {
+        all.extend(changes(sample, &field));
+        let inner = match &*sample.get_field(&field) {
+            Value::Message(inner) if sample.has_field(&field) => inner.clone(),
+            Value::List(list) => match list.first().and_then(Value::as_message) {
+                Some(inner) => inner.clone(),
+                None => continue,
+            },
+            _ => continue,
+        };
+        for (what, inner) in everywhere(&inner, changes) {
+            let (mut changed, inner) = (sample.clone(), Value::Message(inner));
+            changed.set_field(&field, if field.is_list() { Value::List(vec![inner]) } else { inner });
+            all.push((what, changed));
+        }
+    }
+    all
+}
 
 /// Sends each change of each sample; all that is not refused as bad input is told of at once.
-async fn refuse_all(
-    cx: &Cx,
-    is_node: bool,
-    changes: fn(&DynamicMessage, &FieldDescriptor) -> Vec<Change>,
-) -> Outcome {
+async fn refuse_all(cx: &Cx, is_node: bool, changes: Changes, codes: fn(Rpc) -> &'static [Code]) -> Outcome {
     let mut wrong: Vec<Failure> = Vec::new();
     for (rpc, bytes) in samples::samples(cx) {
         if (rpc.service() == csi_core::Service::Node) != is_node || !offered(cx, rpc) {
             continue;
         }
         let sample = cx.judge.input(rpc, &bytes).expect("it was just encoded");
-        let fields: Vec<_> = sample.descriptor().fields().filter(|field| sample.has_field(field)).collect();
-        let changed: Vec<Change> = fields.iter().flat_map(|field| changes(&sample, field)).collect();
-        for (what, changed) in changed {
+        for (what, changed) in everywhere(&sample, changes) {
             let came = match cx.raw(rpc, changed.encode_to_vec(), cx.settings.deadline).await {
-                Err(refusal) if refusal.code == Code::InvalidArgument => continue,
+                Err(refusal) if codes(rpc).contains(&refusal.code) => continue,
                 Err(refusal) => cx.told(&refusal),
                 Ok(messages) => {
                     format!(
@@ -104,7 +122,8 @@ async fn refuse_all(
                     )
                 }
             };
-            wrong.push(Failure::new("InvalidArgument", came).sent(format!("{rpc} with {what}")));
+            let due = codes(rpc).iter().map(|code| format!("{code:?}")).collect::<Vec<_>>().join(" or ");
+            wrong.push(Failure::new(due, came).sent(format!("{rpc} with {what}")));
         }
     }
     let Some(first) = wrong.first() else { return Ok(()) };
@@ -119,14 +138,25 @@ fn name(field: &FieldDescriptor) -> String {
 
 fn without(sample: &DynamicMessage, field: &FieldDescriptor) -> Vec<Change> {
     let is_required = REQUIRED.split_whitespace().any(|required| required == name(field));
+    if !sample.has_field(field) {
+        return vec![];
+    }
     let mut changed = sample.clone();
     changed.clear_field(field);
     if is_required { vec![(format!("{} left out", name(field)), changed)] } else { vec![] }
 }
 
+/// Fields that samples leave to the driver, and that can be too large all the same.
+const UNSET: [&str; 4] = ["parameters", "fs_type", "mount_flags", "volume_mount_group"];
+
 fn too_large(sample: &DynamicMessage, field: &FieldDescriptor) -> Vec<Change> {
     let is_path = field.name().ends_with("_path");
-    let value = if field.is_map() {
+    if !sample.has_field(field) && !UNSET.contains(&field.name()) {
+        return vec![];
+    }
+    let value = if field.name() == "mount_flags" {
+        Value::List((0..40).map(|at| Value::String(format!("flag{at}{}", "x".repeat(120)))).collect())
+    } else if field.is_map() {
         let pair = |at| (MapKey::String(format!("key-{at}")), Value::String("v".repeat(120)));
         Value::Map((0..40).map(pair).collect())
     } else if field.kind() == Wire::String
@@ -159,23 +189,41 @@ fn below_zero(sample: &DynamicMessage, field: &FieldDescriptor) -> Vec<Change> {
 }
 
 async fn controller_required(cx: &Cx) -> Outcome {
-    refuse_all(cx, false, without).await
+    refuse_all(cx, false, without, invalid).await
 }
 
 async fn node_required(cx: &Cx) -> Outcome {
-    refuse_all(cx, true, without).await
+    refuse_all(cx, true, without, invalid).await
 }
 
 async fn controller_limits(cx: &Cx) -> Outcome {
-    refuse_all(cx, false, too_large).await
+    refuse_all(cx, false, too_large, invalid).await
 }
 
 async fn node_limits(cx: &Cx) -> Outcome {
-    refuse_all(cx, true, too_large).await
+    refuse_all(cx, true, too_large, invalid).await
 }
 
 async fn negative(cx: &Cx) -> Outcome {
-    refuse_all(cx, false, below_zero).await
+    refuse_all(cx, false, below_zero, invalid_or_no_size).await
+}
+
+async fn node_negative(cx: &Cx) -> Outcome {
+    refuse_all(cx, true, below_zero, invalid_or_no_size).await
+}
+
+fn invalid(_: Rpc) -> &'static [Code] {
+    &[Code::InvalidArgument]
+}
+
+/// A size may as well be out of range; and the samples' volumes are not there, which a driver may see first.
+fn invalid_or_no_size(rpc: Rpc) -> &'static [Code] {
+    match rpc {
+        Rpc::ControllerExpandVolume | Rpc::NodeExpandVolume => {
+            &[Code::InvalidArgument, Code::OutOfRange, Code::NotFound]
+        }
+        _ => &[Code::InvalidArgument, Code::OutOfRange],
+    }
 }
 
 async fn not_offered(cx: &Cx) -> Outcome {

@@ -8,6 +8,7 @@ use tonic::Code;
 use v1::volume_content_source::{SnapshotSource, Type};
 
 use super::groups::{deleting, getting, group, member_ids, request};
+use super::paging::listed_snapshots;
 use super::snapshot_states::{listed, told};
 use super::snapshots::snapshot;
 use crate::cx::Cx;
@@ -108,7 +109,7 @@ async fn failure_leaves_nothing(cx: &Cx) -> Outcome {
     cx.refused(request.clone(), &[Code::NotFound], "one of the volumes is not there").await?;
     for source_volume_id in there {
         let list = v1::ListSnapshotsRequest { source_volume_id, ..Default::default() };
-        let left = cx.ok(list).await?.entries;
+        let left = listed_snapshots(cx, list).await?;
         if !left.is_empty() {
             return Err(cx.failure(&request, format!("afterwards {left:?}"), "no snapshot is left of it"));
         }

@@ -7,6 +7,7 @@ use csi_core::NodeCapability as N;
 use csi_proto::v1;
 use tonic::Code;
 
+use super::paging::{listed_unwell, listed_volume};
 use crate::cx::Cx;
 use crate::failure::{Outcome, check, or_nothing};
 use crate::life::{Life, text};
@@ -36,9 +37,8 @@ async fn controller(cx: &Cx) -> Outcome {
 
 async fn listed(cx: &Cx) -> Outcome {
     let volume = cx.volume().await?;
-    let answer = cx.ok(v1::ControllerListVolumeHealthRequest::default()).await?;
-    let well =
-        answer.entries.iter().find(|one| one.health_statuses.is_empty() || one.volume_id == volume.volume_id);
+    let all = listed_unwell(cx, 0).await?;
+    let well = all.iter().find(|one| one.health_statuses.is_empty() || one.volume_id == volume.volume_id);
     check(well.is_none(), "only volumes that are not well", || or_nothing(&well))
 }
 
@@ -56,9 +56,7 @@ async fn condition(cx: &Cx) -> Outcome {
     let id = cx.volume().await?.volume_id;
     let mut told = Vec::new();
     if cx.offers.controller(ListVolumes) {
-        let mut entries = cx.ok(v1::ListVolumesRequest::default()).await?.entries.into_iter();
-        let mine = entries.find(|one| one.volume.as_ref().is_some_and(|volume| volume.volume_id == id));
-        let status = mine.and_then(|one| one.status);
+        let status = listed_volume(cx, &id).await?.and_then(|one| one.status);
         told.push(("ListVolumes", status.and_then(|status| status.volume_condition)));
     }
     if cx.offers.controller(GetVolume) {

@@ -13,6 +13,8 @@ crate::test::tests! { "identity", "Identity Service RPC";
     "Capabilities don't contradict each other", implications, ["volume-expansion.online-is-served", "volume-expansion.offline-is-served", "list-volumes.published-nodes-needs-publish", "controller-list-volume-health.needs-get"], [];
     "Capabilities are the same each time", stable, ["get-plugin-capabilities.same-everywhere"], [];
     "The node has an id of at most 256 bytes, and a limit that is not negative", node_info, ["size-limits.node-id", "node-get-info.max-volumes", "node-get-info.topology-needs-capability"], [NodeService];
+    "The node says what it can do, the same each time; UNIMPLEMENTED means that none is served, and nothing else does", node_capabilities, ["node-get-capabilities.served", "get-plugin-capabilities.same-everywhere"], [];
+    "Ways of use are supported, or refused as INVALID_ARGUMENT: another error does not mean that there is no such way", ways_of_use, ["errors.code-of-the-condition", "fields.invalid-is-invalid-argument"], [];
     "Two nodes have two ids", two_nodes, ["node-get-info.id-is-unique"], [SecondNode, NodeService];
 }
 
@@ -109,4 +111,21 @@ async fn node_info(cx: &Cx) -> Outcome {
 async fn two_nodes(cx: &Cx) -> Outcome {
     let (one, other) = (&cx.offers.node_id, cx.offers.second_node_id.as_ref());
     check(other != Some(one), "another node_id for the second node", || format!("{one:?} for both"))
+}
+
+/// What could not be found out is not tested either: that must not look like a driver without it.
+async fn node_capabilities(cx: &Cx) -> Outcome {
+    if let Some(failure) = &cx.offers.node_unclear {
+        return Err(Box::new(failure.clone()));
+    }
+    if !cx.offers.has_node {
+        return Ok(());
+    }
+    let answer = cx.ok(v1::NodeGetCapabilitiesRequest {}).await?;
+    let again = crate::offers::numbers!(answer, v1::node_service_capability::Type::Rpc);
+    check(cx.offers.node == again, "the same capabilities as before", || format!("{again:?}"))
+}
+
+async fn ways_of_use(cx: &Cx) -> Outcome {
+    cx.offers.uses_unclear.clone().map_or(Ok(()), |failure| Err(Box::new(failure)))
 }

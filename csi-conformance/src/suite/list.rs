@@ -6,8 +6,9 @@ use csi_core::ControllerCapability::{CreateDeleteVolume, GetVolume, ListVolumes}
 use csi_proto::v1;
 use tonic::Code;
 
+use super::paging::is_new;
 use crate::cx::Cx;
-use crate::failure::{Failure, Outcome, check};
+use crate::failure::{Outcome, check};
 
 crate::test::tests! { "list-volumes", "Controller Service RPC: ListVolumes, ControllerGetVolume";
     "What was made is listed, and what was deleted is not", lists_what_is, ["list-volumes.all"], [Controller(ListVolumes), Controller(CreateDeleteVolume)];
@@ -40,12 +41,7 @@ async fn paged(cx: &Cx, size: i32, mut extra: Vec<v1::Volume>) -> Outcome<Vec<St
         if next.is_empty() {
             return Ok(all);
         }
-        if !tokens.insert(next.clone()) {
-            return Err(Box::new(Failure::new(
-                "pages that come to an end",
-                format!("the token {next:?} twice"),
-            )));
-        }
+        is_new(&mut tokens, &next)?;
         token = next;
         if let Some(volume) = extra.pop() {
             cx.ok(v1::DeleteVolumeRequest { volume_id: volume.volume_id, ..Default::default() }).await?;

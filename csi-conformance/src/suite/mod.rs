@@ -2,6 +2,7 @@
 
 use crate::test::Test;
 
+mod at_once;
 mod capacity;
 mod concurrency;
 mod contents;
@@ -21,10 +22,14 @@ mod metadata_contents;
 mod modify;
 pub(crate) mod mount_flags;
 mod mount_group;
+mod node_input;
 mod node_missing;
 mod node_publish;
 mod node_use;
+mod paging;
+mod same_name;
 mod sequences;
+mod sidecars;
 mod snapshot_states;
 mod snapshots;
 mod topology;
@@ -36,7 +41,9 @@ pub(crate) fn all() -> Vec<Test> {
         identity::tests(),
         fields::tests(),
         create_volume::tests(),
+        same_name::tests(),
         concurrency::tests(),
+        at_once::tests(),
         list::tests(),
         capacity::tests(),
         controller_publish::tests(),
@@ -50,6 +57,7 @@ pub(crate) fn all() -> Vec<Test> {
         expand::tests(),
         modify::tests(),
         node_publish::tests(),
+        node_input::tests(),
         node_missing::tests(),
         node_use::tests(),
         contents::tests(),
@@ -59,6 +67,7 @@ pub(crate) fn all() -> Vec<Test> {
         health::tests(),
         unwell::tests(),
         sequences::tests(),
+        sidecars::tests(),
         every_call::tests(),
     ];
     groups.into_iter().flatten().collect()

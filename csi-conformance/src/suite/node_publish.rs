@@ -6,6 +6,7 @@ use csi_core::NodeCapability::StageUnstageVolume;
 use csi_proto::v1;
 use tonic::Code;
 
+use crate::content;
 use crate::cx::Cx;
 use crate::failure::{Failure, Outcome, check};
 use crate::life::{Life, text};
@@ -117,9 +118,14 @@ fn mounted(path: &Path, due: usize) -> Outcome {
     check(found == due, &format!("{due} mounts at {}", path.display()), || found.to_string())
 }
 
-pub(super) fn gone(path: &Path) -> Outcome {
+pub(super) async fn is_directory(target: &Path) -> Outcome {
+    let is_directory = content::at(target, Path::metadata).await?.is_some_and(|found| found.is_dir());
+    check(is_directory, "a directory at the target", || format!("none at {}", text(target)))
+}
+
+pub(super) async fn gone(path: &Path) -> Outcome {
     mounted(path, 0)?;
-    let is_there = path.symlink_metadata().is_ok();
+    let is_there = content::at(path, Path::symlink_metadata).await?.is_some();
     check(!is_there, "unpublish deletes the target", || format!("{} is still there", path.display()))
 }
 
@@ -129,12 +135,12 @@ async fn mounts_and_unmounts(cx: &Cx) -> Outcome {
     cx.ok(life.publishing(&target)).await?;
     // A driver may bind a directory, mount, or link: most mount.
     let (at_target, staged) = (mounts_at(&target)?, mounts_at(life.staging_path())?);
-    check(target.is_dir(), "a directory at the target", || format!("none at {}", text(&target)))?;
+    is_directory(&target).await?;
     check(at_target <= 1 && staged <= 1, "no mounts on top of each other", || {
         format!("{at_target} and {staged}")
     })?;
     cx.ok(life.unpublishing(&target)).await?;
-    gone(&target)?;
+    gone(&target).await?;
     if life.stages() {
         cx.ok(life.unstaging()).await?;
         mounted(life.staging_path(), 0)?;
@@ -147,10 +153,11 @@ async fn device_comes_and_goes(cx: &Cx) -> Outcome {
     let life = Life::staged(cx, Kind::Device).await?;
     let target = life.target();
     cx.ok(life.publishing(&target)).await?;
-    let is_device = target.metadata().is_ok_and(|found| found.file_type().is_block_device());
+    let found = content::at(&target, Path::metadata).await?;
+    let is_device = found.is_some_and(|found| found.file_type().is_block_device());
     check(is_device, "a block device at the target", || format!("none at {}", text(&target)))?;
     cx.ok(life.unpublishing(&target)).await?;
-    gone(&target)
+    gone(&target).await
 }
 
 async fn at_once(cx: &Cx) -> Outcome {
@@ -168,7 +175,7 @@ async fn at_once(cx: &Cx) -> Outcome {
     cx.ok(life.publishing(&target)).await?;
     check(mounts_at(&target)? <= 1, "one mount at the target", || "several".into())?;
     cx.ok(life.unpublishing(&target)).await?;
-    gone(&target)
+    gone(&target).await
 }
 
 async fn given_up(cx: &Cx) -> Outcome {
@@ -188,5 +195,5 @@ async fn given_up(cx: &Cx) -> Outcome {
     }
     check(mounts_at(&target)? <= 1, "one mount at the target", || "several".into())?;
     cx.ok(life.unpublishing(&target)).await?;
-    gone(&target)
+    gone(&target).await
 }

@@ -1,20 +1,22 @@
 //! The calls as the orchestrator's parts make them, in their order and with what they add.
 
-use csi_core::ControllerCapability::CreateDeleteVolume;
+use csi_core::ControllerCapability::{CreateDeleteVolume, PublishUnpublishVolume};
 use csi_proto::v1;
 use tonic::Code;
+use v1::plugin_capability::service::Type::{ControllerService, GroupControllerService};
 
+use crate::content;
 use crate::cx::Cx;
 use crate::failure::{Outcome, check};
 use crate::life::Life;
 use crate::test::Kind;
 
 crate::test::tests! { "sequences", "Volume Lifecycle";
-    "A sidecar starts: Probe, GetPluginInfo, capabilities", sidecar, ["probe.ready"], [];
+    "Sidecars and the kubelet start: Probe, GetPluginInfo, capabilities, NodeGetInfo", sidecar, ["probe.ready", "node-get-info.served"], [];
     "A volume's whole life as provisioner, attacher and kubelet lead it", whole_life, ["node-publish-volume.usable-as-described"], [Volume(Files)];
     "A raw device's whole life as provisioner, attacher and kubelet lead it", whole_life_of_device, ["node-publish-volume.usable-as-described"], [Volume(Device)];
     "Undoing what was never done is OK", undo_nothing, ["node-unpublish-volume.repeated-is-ok", "controller-unpublish-volume.not-attached-is-ok"], [Volume(Files)];
-    "A delete while the volume is staged harms nothing", delete_in_use, ["delete-volume.in-use"], [Volume(Files)];
+    "Deleting a volume in use is refused by a driver that attaches it; one that is refused is as it was", delete_in_use, ["delete-volume.in-use"], [Volume(Files), Controller(CreateDeleteVolume)];
     "Keys that callers add to the volume's context are taken", added_context, ["node-publish-volume.usable-as-described"], [Volume(Files), Controller(CreateDeleteVolume)];
 }
 
@@ -22,7 +24,19 @@ async fn sidecar(cx: &Cx) -> Outcome {
     let ready = cx.ok(v1::ProbeRequest {}).await?.ready;
     check(ready != Some(false), "ready, as it was before", || "ready=false".into())?;
     cx.ok(v1::GetPluginInfoRequest {}).await?;
-    cx.ok(v1::GetPluginCapabilitiesRequest {}).await.map(drop)
+    cx.ok(v1::GetPluginCapabilitiesRequest {}).await?;
+    if cx.offers.plugin(ControllerService) {
+        cx.ok(v1::ControllerGetCapabilitiesRequest {}).await?;
+    }
+    if cx.offers.plugin(GroupControllerService) {
+        cx.ok(v1::GroupControllerGetCapabilitiesRequest {}).await?;
+    }
+    if cx.offers.has_node {
+        cx.ok(v1::NodeGetCapabilitiesRequest {}).await?;
+        let again = cx.ok(v1::NodeGetInfoRequest {}).await?.node_id;
+        check(again == cx.offers.node_id, "the same node_id as before", || again.clone())?;
+    }
+    Ok(())
 }
 
 async fn life_of(cx: &Cx, kind: Kind) -> Outcome {
@@ -53,12 +67,22 @@ async fn delete_in_use(cx: &Cx) -> Outcome {
     let life = Life::staged(cx, Kind::Files).await?;
     let target = life.target();
     cx.ok(life.publishing(&target)).await?;
+    if cx.sees_mounts() {
+        content::write(&target, Kind::Files, b'u').await?;
+    }
     let request = life.deleting();
     match cx.call(request.clone()).await {
-        // Not every driver knows where its volumes are used; one that does refuses.
-        Ok(_) => return Ok(()),
         Err(refusal) if refusal.code == Code::FailedPrecondition => {}
         Err(refusal) => return Err(cx.failure(&request, cx.told(&refusal), "FailedPrecondition or OK")),
+        Ok(_) if cx.offers.controller(PublishUnpublishVolume) => {
+            let due = format!("FailedPrecondition: the volume is attached to {}", cx.offers.node_id);
+            return Err(cx.failure(&request, "OK", due));
+        }
+        // Without attaching, not every driver knows where its volumes are used.
+        Ok(_) => return Ok(()),
+    }
+    if cx.sees_mounts() {
+        content::holds(&target, Kind::Files, b'u').await?;
     }
     cx.ok(life.publishing(&target)).await?;
     life.end(&[&target]).await

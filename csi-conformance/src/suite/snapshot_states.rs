@@ -7,6 +7,7 @@ use csi_proto::v1;
 use tonic::Code;
 use v1::volume_content_source::{SnapshotSource, Type};
 
+use super::paging::listed_snapshots;
 use super::snapshots::{BECOMES_READY, cut, request, snapshot};
 use crate::cx::Cx;
 use crate::failure::{Outcome, check, or_nothing};
@@ -24,8 +25,7 @@ crate::test::tests! { "snapshots", "The ready_to_use Parameter; DeleteVolume, De
 
 pub(super) async fn listed(cx: &Cx, snapshot_id: &str) -> Outcome<Option<v1::Snapshot>> {
     let request = v1::ListSnapshotsRequest { snapshot_id: snapshot_id.to_owned(), ..Default::default() };
-    let found = cx.ok(request).await?.entries.into_iter().filter_map(|entry| entry.snapshot);
-    Ok(found.into_iter().find(|one| one.snapshot_id == snapshot_id))
+    Ok(listed_snapshots(cx, request).await?.into_iter().find(|one| one.snapshot_id == snapshot_id))
 }
 
 pub(super) async fn told(cx: &Cx, snapshot_id: &str) -> Outcome<Option<v1::Snapshot>> {
@@ -110,8 +110,8 @@ async fn told_as_it_is(cx: &Cx) -> Outcome {
 }
 
 async fn all_ids(cx: &Cx) -> Outcome<BTreeSet<String>> {
-    let entries = cx.ok(v1::ListSnapshotsRequest::default()).await?.entries.into_iter();
-    Ok(entries.filter_map(|entry| Some(entry.snapshot?.snapshot_id)).collect())
+    let all = listed_snapshots(cx, Default::default()).await?;
+    Ok(all.into_iter().map(|one| one.snapshot_id).collect())
 }
 
 async fn uncut_is_not_listed(cx: &Cx) -> Outcome {
@@ -124,7 +124,7 @@ async fn uncut_is_not_listed(cx: &Cx) -> Outcome {
         cx.refused(refused, &[Code::NotFound, Code::AlreadyExists], "it can't be cut").await?;
     }
     let by_source = v1::ListSnapshotsRequest { source_volume_id: other.volume_id, ..Default::default() };
-    let of_other = cx.ok(by_source).await?.entries;
+    let of_other = listed_snapshots(cx, by_source).await?;
     let new: Vec<String> = all_ids(cx).await?.difference(&before).cloned().collect();
     check(new.is_empty() && of_other.is_empty(), "nothing new in the list", || {
         format!("{new:?} {of_other:?}")

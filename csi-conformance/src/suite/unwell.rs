@@ -3,6 +3,7 @@
 use csi_core::ControllerCapability::{GetVolume, GetVolumeHealth, ListVolumeHealth, ListVolumes};
 use csi_proto::v1;
 
+use super::paging::{listed_unwell, listed_volume};
 use crate::cx::Cx;
 use crate::failure::{Outcome, check};
 
@@ -43,23 +44,8 @@ async fn entry_stays(cx: &Cx) -> Outcome {
 }
 
 async fn unwell_is_listed(cx: &Cx) -> Outcome {
-    let (mut found, mut token) = (Vec::new(), String::new());
-    for _ in 0..10_000 {
-        let request = v1::ControllerListVolumeHealthRequest {
-            max_entries: 1,
-            starting_token: token,
-            ..Default::default()
-        };
-        let page = cx.ok(request.clone()).await?;
-        if page.entries.len() > 1 {
-            return Err(cx.failure(&request, format!("{} entries", page.entries.len()), "at most 1"));
-        }
-        found.extend(page.entries.into_iter().filter(|one| one.volume_id == id(cx)));
-        token = page.next_token;
-        if token.is_empty() {
-            break;
-        }
-    }
+    let mut found = listed_unwell(cx, 1).await?;
+    found.retain(|one| one.volume_id == id(cx));
     check(found.len() == 1, "the volume once in all pages", || format!("{} times", found.len()))?;
     let (listed, told) = (kinds(&found[0].health_statuses), kinds(&told(cx).await?));
     check(listed == told, &format!("what ControllerGetVolumeHealth tells: {told:?}"), || {
@@ -69,10 +55,8 @@ async fn unwell_is_listed(cx: &Cx) -> Outcome {
 
 #[allow(deprecated, reason = "it is what callers of 1.12.0 read")]
 async fn condition_is_listed(cx: &Cx) -> Outcome {
-    let entries = cx.ok(v1::ListVolumesRequest::default()).await?.entries.into_iter();
-    let mine = entries.filter(|one| one.volume.as_ref().is_some_and(|volume| volume.volume_id == id(cx)));
-    let condition = mine.filter_map(|one| one.status).find_map(|status| status.volume_condition);
-    is_abnormal(condition.as_ref())
+    let status = listed_volume(cx, &id(cx)).await?.and_then(|one| one.status);
+    is_abnormal(status.and_then(|status| status.volume_condition).as_ref())
 }
 
 #[allow(deprecated, reason = "it is what callers of 1.12.0 read")]

@@ -36,7 +36,11 @@ fn main() -> ExitCode {
     let started = namespace::enter(run.keep).and_then(|footing| {
         let plan = run::Plan::new(&run, footing)?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        runtime.map_err(|error| format!("the runtime does not start: {error}"))?.block_on(run::run(&plan))
+        let runtime = runtime.map_err(|error| format!("the runtime does not start: {error}"))?;
+        let done = runtime.block_on(run::run(&plan));
+        // A look at a dead volume may hang on a thread of its own: nobody waits for it.
+        runtime.shutdown_background();
+        done
     });
     match started {
         Ok(status) => ExitCode::from(status),

@@ -1,5 +1,7 @@
 //! The program's flags, and the kit as they want it.
 
+use std::fs::DirBuilder;
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -92,7 +94,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE", help_heading = "Reports")]
     pub(crate) junit: Option<PathBuf>,
 
-    /// Where the run notes what it makes; a file in the temporary directory without.
+    /// Where the run notes what it makes; without, a file in the state directory: $XDG_STATE_HOME/csi-conformance, or
+    /// ~/.local/state/csi-conformance.
     #[arg(long, value_name = "FILE", help_heading = "After a run")]
     journal: Option<PathBuf>,
     /// Finish a run that died: undo what its journal names.
@@ -131,7 +134,11 @@ impl Args {
         // `--list` needs no driver.
         let nowhere = || "/nowhere.sock".parse::<Endpoint>().map_err(|error| error.to_string());
         let endpoint = self.endpoint.clone().map_or_else(nowhere, Ok)?;
-        let journal = self.journal.clone().unwrap_or_else(|| default_journal(&endpoint));
+        let journal = match &self.journal {
+            Some(path) => Some(path.clone()),
+            None if self.list => None,
+            None => Some(default_journal(&endpoint)?),
+        };
         let mut kit = Kit::new(endpoint)
             .secrets(pairs(self.secrets.as_deref())?)
             .parameters(pairs(self.parameters.as_deref())?)
@@ -140,7 +147,6 @@ impl Args {
             .mount_flags(&self.mount_flags)
             .size(self.size << 20)
             .deadline(Duration::from_secs(self.deadline))
-            .journal(journal)
             .mount_access(if self.no_mount_access { MountAccess::Elsewhere } else { MountAccess::Here });
         if let Some(attributes) = &self.ephemeral {
             kit = kit.ephemeral(pairs(Some(attributes))?);
@@ -150,6 +156,7 @@ impl Args {
         }
         kit = given(kit, &self.controller_endpoint, Kit::controller);
         kit = given(kit, &self.second_node, Kit::second_node);
+        kit = given(kit, &journal, Kit::journal);
         kit = given(kit, &self.staging, Kit::staging);
         kit = given(kit, &self.target, Kit::target);
         kit = given(kit, &self.unwell_volume, Kit::unwell_volume);
@@ -165,15 +172,44 @@ fn given<T: Clone>(kit: Kit, value: &Option<T>, with: impl FnOnce(Kit, T) -> Kit
     }
 }
 
-/// One a driver, so that a later run finds what an earlier one left.
-fn default_journal(endpoint: &Endpoint) -> PathBuf {
-    let name: String =
-        endpoint.to_string().chars().map(|c| if c.is_alphanumeric() { c } else { '-' }).collect();
-    std::env::temp_dir().join(format!("csi-conformance-{name}.journal"))
+/// One a driver, so that a later run finds what an earlier one left, in a directory of the user's own.
+fn default_journal(endpoint: &Endpoint) -> Result<PathBuf, String> {
+    let absolute = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let state = absolute("XDG_STATE_HOME").or_else(|| Some(absolute("HOME")?.join(".local/state")));
+    let words = "there is neither XDG_STATE_HOME nor HOME for the run's journal: name a file with --journal";
+    let directory = state.ok_or(words)?.join("csi-conformance");
+    let made = DirBuilder::new().recursive(true).mode(0o700).create(&directory);
+    made.map_err(|error| format!("{}: {error}; name a file with --journal", directory.display()))?;
+    Ok(directory.join(format!("{}.journal", as_name(&endpoint.to_string()))))
+}
+
+/// A file's name that no other text has.
+fn as_name(text: &str) -> String {
+    let mut name = String::new();
+    for byte in text.bytes() {
+        match byte {
+            b'.' | b'_' => name.push(byte.into()),
+            _ if byte.is_ascii_alphanumeric() => name.push(byte.into()),
+            _ => name.push_str(&format!("%{byte:02x}")),
+        }
+    }
+    name
 }
 
 fn pairs(path: Option<&Path>) -> Result<Pairs, String> {
     let Some(path) = path else { return Ok(Pairs::default()) };
     let text = std::fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))?;
     Pairs::parse(&text).map_err(|error| format!("{}: {error}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_driver_has_a_journal_of_its_own() {
+        assert_eq!(as_name("unix:///a-b.sock"), "unix%3a%2f%2f%2fa%2db.sock");
+        assert_ne!(as_name("unix:///a/b.sock"), as_name("unix:///a-b.sock"));
+        assert_ne!(as_name("unix:///a-b.sock"), as_name("unix:///a.b.sock"));
+    }
 }

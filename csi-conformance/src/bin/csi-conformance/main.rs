@@ -2,8 +2,10 @@
 
 mod args;
 
+use std::fs::File;
 use std::io::IsTerminal as _;
 use std::path::Path;
+use std::pin::pin;
 use std::process::ExitCode;
 
 use args::{Args, Format};
@@ -34,18 +36,30 @@ async fn run(args: Args) -> Result<ExitCode, String> {
         return Ok(ExitCode::SUCCESS);
     }
     if args.clean_up {
-        return clean_up(kit, ExitCode::SUCCESS).await;
+        return clean_up(kit).await;
+    }
+    for path in [&args.tap, &args.junit].into_iter().flatten() {
+        can_be_written(path)?;
     }
     let mut stop = Stop::new().map_err(|error| format!("signals can't be waited for: {error}"))?;
     let is_live = args.format == Format::Text;
+    let (tell, told) = tokio::sync::oneshot::channel::<()>();
+    // Nobody tells it to stop by going away: that is the end of the run.
+    let stopped = async {
+        if told.await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    };
+    let mut run = pin!(kit.run_until(stopped, |progress| watch(&progress, is_live)));
     let report = tokio::select! {
-        report = kit.clone().run_watched(|progress| watch(&progress, is_live)) => report,
+        report = &mut run => report,
         () = stop.asked() => {
             eprintln!("stopped; undoing what was made (once more to leave it to --clean-up)");
-            return tokio::select! {
-                code = clean_up(kit, ExitCode::from(COULD_NOT_RUN)) => code,
-                () = stop.asked() => Err("what was made is left; --clean-up undoes it".to_owned()),
-            };
+            let _ = tell.send(());
+            tokio::select! {
+                report = &mut run => report,
+                () = stop.asked() => return Err("what was made is left; --clean-up undoes it".to_owned()),
+            }
         }
     };
     let report = report.map_err(|error| error.to_string())?;
@@ -56,14 +70,24 @@ async fn run(args: Args) -> Result<ExitCode, String> {
     }
     write(args.tap.as_deref(), &report, Report::tap)?;
     write(args.junit.as_deref(), &report, Report::junit)?;
-    Ok(if report.is_ok() { ExitCode::SUCCESS } else { ExitCode::from(FAILED) })
+    Ok(match report.is_ok() {
+        true => ExitCode::SUCCESS,
+        false if report.stopped && report.failed().next().is_none() => ExitCode::from(COULD_NOT_RUN),
+        false => ExitCode::from(FAILED),
+    })
 }
 
-/// Undoes what the journal names; `done` when that went well.
-async fn clean_up(kit: Kit, done: ExitCode) -> Result<ExitCode, String> {
+/// Before a long run, and not after it.
+fn can_be_written(path: &Path) -> Result<(), String> {
+    let opened = File::options().append(true).create(true).open(path);
+    opened.map(drop).map_err(|error| format!("{}: {error}", path.display()))
+}
+
+/// Undoes what the journal names.
+async fn clean_up(kit: Kit) -> Result<ExitCode, String> {
     let left = kit.clean_up().await.map_err(|error| error.to_string())?;
     left.iter().for_each(|what| eprintln!("not undone: {what}"));
-    Ok(if left.is_empty() { done } else { ExitCode::from(FAILED) })
+    Ok(if left.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(FAILED) })
 }
 
 /// Ctrl-C, or whoever ends the job.

@@ -13,7 +13,10 @@ pub(super) fn samples(cx: &Cx) -> Vec<(Rpc, Vec<u8>)> {
     let path = |name: &str| format!("/csi-conformance-no-such-directory/{name}");
     let capability = || Some(cx.capability(cx.any_kind()));
     let mut all = Vec::new();
-    put(&mut all, v1::CreateVolumeRequest { parameters: one("csi-conformance"), ..cx.create(&cx.name()) });
+    let place = cx.offers.place.clone();
+    let accessibility_requirements =
+        place.map(|here| v1::TopologyRequirement { requisite: vec![here], preferred: vec![] });
+    put(&mut all, v1::CreateVolumeRequest { accessibility_requirements, ..cx.create(&cx.name()) });
     put(&mut all, v1::DeleteVolumeRequest { volume_id: volume_id(), ..Default::default() });
     put(
         &mut all,
@@ -171,6 +174,7 @@ pub(super) fn samples(cx: &Cx) -> Vec<(Rpc, Vec<u8>)> {
         v1::NodeExpandVolumeRequest {
             volume_id: volume_id(),
             volume_path: path("target"),
+            capacity_range: Some(v1::CapacityRange { required_bytes: cx.settings.size, limit_bytes: 0 }),
             ..Default::default()
         },
     );

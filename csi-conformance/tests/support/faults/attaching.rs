@@ -97,6 +97,7 @@ pub(super) fn all() -> Vec<Mutant> {
             skips(Rpc::ControllerUnpublishVolume, |r: &v1::ControllerUnpublishVolumeRequest| {
                 r.node_id.is_empty()
             }),
-        ),
+        )
+        .leaves_something(),
     ]
 }

@@ -1,18 +1,24 @@
 //! The faults, and the test of the kit that is about each.
 
+mod at_once;
 mod attaching;
 mod changing;
+mod discovery;
 mod facts;
 mod groups;
 mod health;
+mod in_use;
 mod input;
 mod life;
 mod listing;
 mod metadata;
 mod missing;
 mod node;
+pub(crate) mod paging;
 mod places;
+mod rules;
 mod shapes;
+mod sidecars;
 mod snapshots;
 mod volumes;
 
@@ -77,6 +83,7 @@ fn mutant(name: &'static str, due: &'static str, fault: Fault) -> Mutant {
 pub(crate) fn all() -> Vec<Mutant> {
     [
         facts::all(),
+        discovery::all(),
         input::all(),
         volumes::all(),
         listing::all(),
@@ -89,6 +96,10 @@ pub(crate) fn all() -> Vec<Mutant> {
         node::all(),
         missing::all(),
         life::all(),
+        in_use::all(),
+        rules::all(),
+        at_once::all(),
+        sidecars::all(),
         health::all(),
     ]
     .into_iter()

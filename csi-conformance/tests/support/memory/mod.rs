@@ -206,6 +206,9 @@ impl CreateDeleteVolume for Memory {
     }
 
     async fn delete_volume(&self, request: DeleteVolumeRequest) -> Result<()> {
+        if let Some((node, _)) = self.state().attached.get(request.volume_id.as_str()) {
+            return Err(Error::InUse(format!("it is attached to {node}")));
+        }
         self.storage.remove(&self.place(request.volume_id.as_str())?)?;
         self.state().volumes.remove(request.volume_id.as_str());
         Ok(())

@@ -1,0 +1,162 @@
+//! The file in which a run notes what it has made, so that a run that died can be finished. It is one run's at a time,
+//! and is believed only where nobody else could have written it: what it names is deleted.
+
+use std::fs::{File, OpenOptions};
+use std::io::{Error, ErrorKind, Read as _, Result, Write as _};
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FlockOperation, OFlags, flock};
+
+/// Names with their contents are for their owner.
+const MODE: u32 = 0o600;
+
+/// A journal that is this run's for as long as it is held.
+#[derive(Debug)]
+pub(crate) struct Journal {
+    path: PathBuf,
+    _lock: File,
+}
+
+impl Journal {
+    /// # Errors
+    /// `WouldBlock` while another run has it; others where it can't be had, or could be somebody else's.
+    pub(crate) fn take(path: PathBuf) -> Result<Self> {
+        let lock_path = beside(&path, "lock");
+        loop {
+            let lock = no_link().read(true).write(true).create(true).mode(MODE).open(&lock_path);
+            let lock = lock.map_err(|error| named(&lock_path, &error))?;
+            is_ours(&lock_path, &lock)?;
+            flock(&lock, FlockOperation::NonBlockingLockExclusive).map_err(|error| match error.into() {
+                error if Error::kind(&error) == ErrorKind::WouldBlock => error,
+                error => named(&lock_path, &error),
+            })?;
+            // Who had it may have removed it meanwhile, and somebody else made it anew.
+            let there = std::fs::symlink_metadata(&lock_path);
+            if there.is_ok_and(|there| lock.metadata().is_ok_and(|mine| mine.ino() == there.ino())) {
+                return Ok(Self { path, _lock: lock });
+            }
+        }
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// What is in it; nothing, where it is not there.
+    ///
+    /// # Errors
+    /// When it can't be read, or could be somebody else's.
+    pub(crate) fn read(&self) -> Result<String> {
+        let mut file = match no_link().read(true).open(&self.path) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(String::new()),
+            file => file.map_err(|error| named(&self.path, &error))?,
+        };
+        is_ours(&self.path, &file)?;
+        let mut text = String::new();
+        file.read_to_string(&mut text).map_err(|error| named(&self.path, &error))?;
+        Ok(text)
+    }
+
+    /// Puts this in the place of what is in it, whole or not at all; nothing is no file.
+    ///
+    /// # Errors
+    /// When it can't be written.
+    pub(crate) fn write(&self, text: &str) -> Result<()> {
+        let gone = |path: &Path| match std::fs::remove_file(path) {
+            Err(error) if error.kind() != ErrorKind::NotFound => Err(named(path, &error)),
+            _ => Ok(()),
+        };
+        let next = beside(&self.path, "next");
+        gone(&next)?;
+        if text.is_empty() {
+            return gone(&self.path);
+        }
+        let written = OpenOptions::new().write(true).create_new(true).mode(MODE).open(&next);
+        let written = written.and_then(|mut file| file.write_all(text.as_bytes()));
+        written.and_then(|()| std::fs::rename(&next, &self.path)).map_err(|error| named(&next, &error))
+    }
+}
+
+impl Drop for Journal {
+    /// The next one to take it looks whether the file is still there.
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(beside(&self.path, "lock"));
+    }
+}
+
+/// What is opened is what has the name, and neither a link nor something that makes who opens it wait.
+fn no_link() -> OpenOptions {
+    let mut options = OpenOptions::new();
+    options.custom_flags((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed());
+    options
+}
+
+fn beside(path: &Path, ending: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".");
+    name.push(ending);
+    name.into()
+}
+
+fn is_ours(path: &Path, file: &File) -> Result<()> {
+    let found = file.metadata()?;
+    let is_mine = found.uid() == rustix::process::geteuid().as_raw() && found.mode() & 0o022 == 0;
+    if found.is_file() && is_mine {
+        return Ok(());
+    }
+    let words = "others than you could have written it, and what it names would be deleted: look at it, and remove it";
+    Err(named(path, &Error::new(ErrorKind::PermissionDenied, words)))
+}
+
+fn named(path: &Path, error: &Error) -> Error {
+    Error::new(error.kind(), format!("{}: {error}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+
+    #[test]
+    fn it_is_one_runs_at_a_time_and_for_its_owner() {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("journal");
+        let journal = Journal::take(path.clone()).unwrap();
+        assert_eq!(Journal::take(path.clone()).unwrap_err().kind(), ErrorKind::WouldBlock);
+        assert_eq!(journal.read().unwrap(), "");
+        journal.write("a line\n").unwrap();
+        assert_eq!(path.metadata().unwrap().mode() & 0o777, 0o600);
+        drop(journal);
+        assert_eq!(std::fs::read_dir(place.path()).unwrap().count(), 1, "the journal alone");
+        let journal = Journal::take(path.clone()).unwrap();
+        assert_eq!(journal.read().unwrap(), "a line\n");
+        journal.write("").unwrap();
+        drop(journal);
+        assert_eq!(std::fs::read_dir(place.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn what_others_could_have_written_is_not_believed() {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("journal");
+        std::fs::write(&path, "a line\n").unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o666)).unwrap();
+        let error = Journal::take(path.clone()).unwrap().read().unwrap_err();
+        assert!(error.to_string().contains("others than you"), "{error}");
+        std::fs::rename(&path, place.path().join("elsewhere")).unwrap();
+        std::os::unix::fs::symlink(place.path().join("elsewhere"), &path).unwrap();
+        Journal::take(path.clone()).unwrap().read().unwrap_err();
+        std::os::unix::fs::symlink(place.path().join("elsewhere"), beside(&path, "lock")).unwrap();
+        Journal::take(path).unwrap_err();
+    }
+
+    #[test]
+    fn what_can_not_be_written_is_told() {
+        let place = tempfile::tempdir().unwrap();
+        let journal = Journal::take(place.path().join("journal")).unwrap();
+        std::fs::create_dir(place.path().join("journal.next")).unwrap();
+        assert!(journal.write("a line\n").unwrap_err().to_string().contains("journal.next"));
+    }
+}

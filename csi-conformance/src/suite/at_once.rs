@@ -1,0 +1,181 @@
+//! Calls at once for volumes that are there: attached, staged, copied, grown; and callers that give these up.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use csi_core::ControllerCapability::{
+    CloneVolume, CreateDeleteSnapshot, CreateDeleteVolume, ExpandVolume, ListSnapshots,
+    PublishUnpublishVolume,
+};
+use csi_core::NodeCapability::StageUnstageVolume;
+use csi_proto::v1;
+use tonic::Code;
+use v1::plugin_capability::service::Type::SnapshotMetadataService;
+use v1::volume_content_source::{Type, VolumeSource};
+
+use super::groups::{group, request as group_request};
+use super::metadata::allocated_of;
+use super::node_publish::mounts_at;
+use super::paging::listed_snapshots;
+use super::snapshots::{cut, request, snapshot};
+use crate::cx::Cx;
+use crate::failure::{Outcome, check};
+use crate::life::Life;
+use crate::patience::{all_at_once, patiently};
+use crate::test::Kind;
+
+crate::test::tests! { "concurrency", "Concurrency, Timeouts";
+    "The same attachment many times at once is one", same_attach_at_once, ["concurrency.simultaneous-calls", "concurrency.pending-is-aborted"], [Controller(PublishUnpublishVolume), Controller(CreateDeleteVolume), NodeService];
+    "The same NodeStageVolume many times at once stages once", same_stage_at_once, ["concurrency.simultaneous-calls", "concurrency.pending-is-aborted"], [Volume(Files), Mounts, Node(StageUnstageVolume)];
+    "The same CreateSnapshot many times at once cuts one", same_snapshot_at_once, ["concurrency.simultaneous-calls", "concurrency.pending-is-aborted"], [Controller(CreateDeleteSnapshot)];
+    "Several snapshots of one published volume at once are all cut", snapshots_of_one_volume, ["concurrency.simultaneous-calls", "concurrency.pending-is-aborted"], [Volume(Files), Controller(CreateDeleteSnapshot)];
+    "Several clones of one published volume at once are all made", clones_of_one_volume, ["concurrency.simultaneous-calls", "concurrency.pending-is-aborted"], [Volume(Files), Controller(CreateDeleteVolume), Controller(CloneVolume)];
+    "The same group many times at once is cut once", same_group_at_once, ["concurrency.simultaneous-calls", "concurrency.pending-is-aborted"], [Groups, Controller(CreateDeleteVolume)];
+    "The same expansion many times at once makes a volume that large", same_expand_at_once, ["concurrency.simultaneous-calls", "concurrency.pending-is-aborted"], [Controller(ExpandVolume), Controller(CreateDeleteVolume)];
+    "Several streams of one snapshot at once tell the same", streams_at_once, ["concurrency.simultaneous-calls"], [Plugin(SnapshotMetadataService), Controller(CreateDeleteSnapshot)];
+    "A caller that gives a snapshot up and comes again gets one", given_up_snapshot, ["timeouts.retry-continues", "timeouts.only-the-opposite-cancels"], [Controller(CreateDeleteSnapshot), Controller(ListSnapshots)];
+    "A caller that gives an attachment up and comes again has it", given_up_attach, ["timeouts.retry-continues", "timeouts.only-the-opposite-cancels"], [Controller(PublishUnpublishVolume), Controller(CreateDeleteVolume), NodeService];
+}
+
+const AT_ONCE: usize = 8;
+
+async fn same_attach_at_once(cx: &Cx) -> Outcome {
+    let life = Life::new(cx, cx.any_kind()).await?;
+    let answers = all_at_once(cx, vec![life.attaching(); AT_ONCE]).await?;
+    let same = answers.iter().all(|one| *one == answers[0]);
+    check(same, "the same publish_context each time", || format!("{answers:?}"))?;
+    cx.ok(life.detaching()).await?;
+    cx.ok(life.deleting()).await.map(drop)
+}
+
+async fn same_stage_at_once(cx: &Cx) -> Outcome {
+    let mut life = Life::new(cx, Kind::Files).await?;
+    life.attach().await?;
+    life.make_staging_directory()?;
+    all_at_once(cx, vec![life.staging(); AT_ONCE]).await?;
+    let staged = mounts_at(life.staging_path())?;
+    check(staged <= 1, "no mounts on top of each other", || staged.to_string())?;
+    life.end(&[]).await?;
+    let staged = mounts_at(life.staging_path())?;
+    check(staged == 0, "no mount after unstage", || staged.to_string())
+}
+
+async fn same_snapshot_at_once(cx: &Cx) -> Outcome {
+    let request = request(cx, &cx.volume().await?);
+    let answers = all_at_once(cx, vec![request.clone(); AT_ONCE]).await?;
+    let mut ids: BTreeSet<_> =
+        answers.into_iter().filter_map(|one| Some(one.snapshot?.snapshot_id)).collect();
+    ids.insert(cut(cx, request).await?.snapshot_id);
+    check(ids.len() == 1, "one snapshot for one name", || format!("{ids:?}"))
+}
+
+async fn snapshots_of_one_volume(cx: &Cx) -> Outcome {
+    let mut life = Life::new(cx, Kind::Files).await?;
+    let target = life.arrive().await?;
+    let source = v1::Volume { volume_id: life.id.clone(), ..Default::default() };
+    let alone = request(cx, &source);
+    match cx.call(alone.clone()).await {
+        // Of what is in use, this driver cuts none.
+        Err(refusal) if refusal.code == Code::FailedPrecondition => return life.leave(&target).await,
+        Err(refusal) => return Err(cx.failure(&alone, cx.told(&refusal), "OK or FailedPrecondition")),
+        Ok(_) => {}
+    }
+    let answers = all_at_once(cx, (0..4).map(|_| request(cx, &source)).collect()).await?;
+    let ids: BTreeSet<_> = answers.into_iter().filter_map(|one| Some(one.snapshot?.snapshot_id)).collect();
+    check(ids.len() == 4, "four snapshots for four names", || format!("{ids:?}"))?;
+    life.leave(&target).await
+}
+
+async fn clones_of_one_volume(cx: &Cx) -> Outcome {
+    let mut life = Life::new(cx, Kind::Files).await?;
+    let target = life.arrive().await?;
+    let cloning = || {
+        let source = Type::Volume(VolumeSource { volume_id: life.id.clone() });
+        v1::CreateVolumeRequest {
+            volume_capabilities: vec![life.capability.clone()],
+            volume_content_source: Some(v1::VolumeContentSource { r#type: Some(source) }),
+            ..cx.create(&cx.name())
+        }
+    };
+    let alone = cloning();
+    match cx.call(alone.clone()).await {
+        // Of what is in use, this driver makes none.
+        Err(refusal) if refusal.code == Code::FailedPrecondition => return life.leave(&target).await,
+        Err(refusal) => return Err(cx.failure(&alone, cx.told(&refusal), "OK or FailedPrecondition")),
+        Ok(_) => {}
+    }
+    let answers = all_at_once(cx, (0..3).map(|_| cloning()).collect()).await?;
+    let ids: BTreeSet<_> = answers.into_iter().filter_map(|one| Some(one.volume?.volume_id)).collect();
+    check(ids.len() == 3, "three volumes for three names", || format!("{ids:?}"))?;
+    life.leave(&target).await
+}
+
+async fn same_group_at_once(cx: &Cx) -> Outcome {
+    let request = group_request(cx).await?;
+    let answers = all_at_once(cx, vec![request.clone(); AT_ONCE]).await?;
+    let mut ids: BTreeSet<_> =
+        answers.into_iter().filter_map(|one| Some(one.group_snapshot?.group_snapshot_id)).collect();
+    ids.insert(group(cx, request).await?.group_snapshot_id);
+    check(ids.len() == 1, "one group for one name", || format!("{ids:?}"))
+}
+
+async fn same_expand_at_once(cx: &Cx) -> Outcome {
+    let volume = cx.volume().await?;
+    let wanted = volume.capacity_bytes.max(cx.settings.size) * 2;
+    let request = v1::ControllerExpandVolumeRequest {
+        volume_id: volume.volume_id,
+        capacity_range: Some(v1::CapacityRange { required_bytes: wanted, limit_bytes: 0 }),
+        volume_capability: Some(cx.capability(cx.any_kind())),
+        ..Default::default()
+    };
+    let sizes: Vec<i64> =
+        all_at_once(cx, vec![request; AT_ONCE]).await?.iter().map(|one| one.capacity_bytes).collect();
+    check(sizes.iter().all(|size| *size >= wanted), &format!("at least {wanted} bytes each time"), || {
+        format!("{sizes:?}")
+    })
+}
+
+async fn streams_at_once(cx: &Cx) -> Outcome {
+    let id = snapshot(cx).await?.snapshot_id;
+    let one = || allocated_of(cx, &id, 0);
+    let (first, second, third) = tokio::join!(one(), one(), one());
+    let (first, second, third) = (first?, second?, third?);
+    check(first == second && second == third, "the same ranges from each stream", || {
+        format!("{first:?}, {second:?} and {third:?}")
+    })
+}
+
+/// Gives the call up some times, by its deadline and by hanging up.
+async fn give_up<C: crate::wire::Call>(cx: &Cx, request: &C) {
+    for millis in [1, 3, 10] {
+        let _ = cx.call_within(request.clone(), Duration::from_millis(millis)).await;
+        let _ = tokio::time::timeout(Duration::from_millis(millis), cx.call(request.clone())).await;
+    }
+}
+
+async fn given_up_snapshot(cx: &Cx) -> Outcome {
+    let request = request(cx, &cx.volume().await?);
+    give_up(cx, &request).await;
+    patiently(cx, request.clone()).await?;
+    let made = cut(cx, request.clone()).await?;
+    // What was begun and given up may end later than its retry.
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    let by_source =
+        v1::ListSnapshotsRequest { source_volume_id: request.source_volume_id.clone(), ..Default::default() };
+    let all = listed_snapshots(cx, by_source).await?;
+    if all.len() == 1 && all[0].snapshot_id == made.snapshot_id {
+        return Ok(());
+    }
+    Err(cx.failure(&request, format!("in the list of all {all:?}"), format!("{} alone", made.snapshot_id)))
+}
+
+async fn given_up_attach(cx: &Cx) -> Outcome {
+    let life = Life::new(cx, cx.any_kind()).await?;
+    give_up(cx, &life.attaching()).await;
+    patiently(cx, life.attaching()).await?;
+    // What was begun and given up may end later than its retry.
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    cx.ok(life.attaching()).await?;
+    patiently(cx, life.detaching()).await?;
+    cx.ok(life.deleting()).await.map(drop)
+}

@@ -1,0 +1,95 @@
+//! What the node makes of paths and ways of use that are unusual, or wrong.
+
+use std::path::{Path, PathBuf};
+
+use csi_core::NodeCapability::{ExpandVolume, StageUnstageVolume};
+use csi_proto::v1;
+use tonic::Code;
+
+use crate::cx::Cx;
+use crate::failure::{Outcome, check};
+use crate::life::{Life, text};
+use crate::test::Kind;
+
+crate::test::tests! { "node-publish", "NodeStageVolume, NodePublishVolume: paths; Errors";
+    "Paths of 200 bytes are taken: the spec wants 128 at the least, and as many as the system allows", long_paths, ["size-limits.paths"], [Volume(Files)];
+    "A path that is not absolute is refused", relative_paths, ["node.paths-absolute"], [Volume(Files)];
+    "What is staged for files is not staged at that place as a raw device too: ALREADY_EXISTS", staged_otherwise, ["node-stage-volume.differs-is-already-exists", "node-stage-volume.beyond-capabilities"], [Volume(Files), Node(StageUnstageVolume)];
+    "Growing for a way of use that the volume does not have is INVALID_ARGUMENT, or OK for one who looks at the path alone", grown_otherwise, ["node-expand-volume.beyond-capabilities"], [Volume(Files), Unsupported, Node(ExpandVolume)];
+}
+
+/// The same directory, with as long a name that the path has so many bytes.
+fn lengthened(path: &Path, bytes: usize) -> PathBuf {
+    let missing = bytes.saturating_sub(path.as_os_str().len());
+    let mut long = path.as_os_str().to_owned();
+    long.push("l".repeat(missing));
+    long.into()
+}
+
+async fn long_paths(cx: &Cx) -> Outcome {
+    let mut life = Life::new(cx, Kind::Files).await?;
+    life.stage_at(lengthened(life.staging_path(), 200));
+    life.prepare().await?;
+    let target = lengthened(&life.target(), 200);
+    cx.ok(life.publishing(&target)).await?;
+    life.end(&[&target]).await
+}
+
+const NOT_ABSOLUTE: &str = "csi-conformance-not-absolute";
+
+async fn relative_paths(cx: &Cx) -> Outcome {
+    let life = Life::staged(cx, Kind::Files).await?;
+    // A driver may see first that there is nothing at such a path.
+    let due = [Code::InvalidArgument, Code::NotFound, Code::FailedPrecondition];
+    let words = "the path is not absolute";
+    cx.refused(life.publishing(Path::new(NOT_ABSOLUTE)), &due, words).await?;
+    if life.stages() {
+        let staging_target_path = NOT_ABSOLUTE.to_owned();
+        cx.refused(v1::NodeStageVolumeRequest { staging_target_path, ..life.staging() }, &due, words).await?;
+    }
+    let target = life.target();
+    cx.ok(life.publishing(&target)).await?;
+    life.end(&[&target]).await
+}
+
+async fn staged_otherwise(cx: &Cx) -> Outcome {
+    let life = Life::staged(cx, Kind::Files).await?;
+    let other =
+        v1::NodeStageVolumeRequest { volume_capability: Some(cx.capability(Kind::Device)), ..life.staging() };
+    match cx.call(other.clone()).await {
+        // Where staging is the same for all uses, there is nothing that could differ.
+        Ok(_) => {}
+        Err(refusal)
+            if matches!(
+                refusal.code,
+                Code::AlreadyExists | Code::FailedPrecondition | Code::InvalidArgument
+            ) => {}
+        Err(refusal) => {
+            let due = "AlreadyExists, or that the volume has no such use";
+            return Err(cx.failure(&other, cx.told(&refusal), due));
+        }
+    }
+    let target = life.target();
+    cx.ok(life.publishing(&target)).await?;
+    if cx.sees_mounts() {
+        super::node_publish::is_directory(&target).await?;
+    }
+    life.end(&[&target]).await
+}
+
+async fn grown_otherwise(cx: &Cx) -> Outcome {
+    let mut life = Life::new(cx, Kind::Files).await?;
+    let target = life.arrive().await?;
+    let request =
+        v1::NodeExpandVolumeRequest { volume_capability: cx.unsupported(), ..life.growing(&target, None) };
+    match cx.call(request.clone()).await {
+        Ok(_) => {}
+        Err(refusal) => {
+            let is_due = refusal.code == Code::InvalidArgument;
+            check(is_due, "InvalidArgument, or OK", || {
+                format!("{} for {}", cx.told(&refusal), text(&target))
+            })?;
+        }
+    }
+    life.end(&[&target]).await
+}

@@ -1,0 +1,120 @@
+//! Faults that show when calls are made at once, or are given up.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use csi_proto::v1;
+
+use super::*;
+
+/// Takes one call of this kind at a time, and says of another that the driver is at fault.
+fn one_at_a_time(of: Rpc) -> Fault {
+    one_at_a_time_if(of, |_| true)
+}
+
+fn one_at_a_time_if(of: Rpc, is_it: fn(&[u8]) -> bool) -> Fault {
+    let running = Arc::new(tokio::sync::Mutex::new(()));
+    fault(move |rpc, bytes, behind| {
+        let running = running.clone();
+        async move {
+            let is_it = rpc == of && is_it(&bytes);
+            let one = if is_it { Some(running.try_lock_owned()) } else { None };
+            if let Some(Err(_)) = one {
+                return Err(Status::internal("busy"));
+            }
+            if is_it {
+                tokio::time::sleep(Duration::from_millis(30)).await;
+            }
+            behind.call(rpc, bytes).await
+        }
+    })
+}
+
+/// What is set when a call ends before it was answered.
+struct Broken(Arc<AtomicBool>, bool);
+
+impl Drop for Broken {
+    fn drop(&mut self) {
+        if !self.1 {
+            self.0.store(true, Ordering::SeqCst);
+        }
+    }
+}
+
+/// Works within the caller's future: when that is dropped half of the work is done, and nobody can go on.
+fn broken_by_giving_up(of: Rpc) -> Fault {
+    let broken = Arc::new(AtomicBool::new(false));
+    fault(move |rpc, bytes, behind| {
+        let broken = broken.clone();
+        async move {
+            if rpc != of {
+                return behind.call(rpc, bytes).await;
+            }
+            if broken.load(Ordering::SeqCst) {
+                return Err(Status::internal("it is half done"));
+            }
+            let mut guard = Broken(broken, false);
+            tokio::time::sleep(Duration::from_millis(40)).await;
+            let answer = behind.call(rpc, bytes).await;
+            guard.1 = true;
+            answer
+        }
+    })
+}
+
+fn is_copy(bytes: &[u8]) -> bool {
+    v1::CreateVolumeRequest::decode(bytes).unwrap().volume_content_source.is_some()
+}
+
+pub(super) fn all() -> Vec<Mutant> {
+    vec![
+        mutant(
+            "one attachment at a time",
+            "concurrency.same-attach-at-once",
+            one_at_a_time(Rpc::ControllerPublishVolume),
+        ),
+        mutant("one stage at a time", "concurrency.same-stage-at-once", one_at_a_time(Rpc::NodeStageVolume))
+            .of_filesystems(),
+        mutant(
+            "one snapshot at a time",
+            "concurrency.same-snapshot-at-once",
+            one_at_a_time(Rpc::CreateSnapshot),
+        ),
+        mutant(
+            "one snapshot at a time of a published volume",
+            "concurrency.snapshots-of-one-volume",
+            one_at_a_time(Rpc::CreateSnapshot),
+        ),
+        mutant(
+            "one clone at a time of a published volume",
+            "concurrency.clones-of-one-volume",
+            one_at_a_time_if(Rpc::CreateVolume, is_copy),
+        ),
+        mutant(
+            "one group at a time",
+            "concurrency.same-group-at-once",
+            one_at_a_time(Rpc::CreateVolumeGroupSnapshot),
+        ),
+        mutant(
+            "one expansion at a time",
+            "concurrency.same-expand-at-once",
+            one_at_a_time(Rpc::ControllerExpandVolume),
+        ),
+        mutant(
+            "one stream at a time",
+            "concurrency.streams-at-once",
+            one_at_a_time(Rpc::GetMetadataAllocated),
+        )
+        .of_images(),
+        mutant(
+            "a snapshot that was given up is half cut",
+            "concurrency.given-up-snapshot",
+            broken_by_giving_up(Rpc::CreateSnapshot),
+        ),
+        mutant(
+            "an attachment that was given up is half done",
+            "concurrency.given-up-attach",
+            broken_by_giving_up(Rpc::ControllerPublishVolume),
+        ),
+    ]
+}

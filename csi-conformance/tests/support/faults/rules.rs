@@ -1,0 +1,199 @@
+//! Faults in rules that are seen by asking for something else than before, or for something unusual.
+
+use csi_proto::v1;
+use v1::volume_capability::{AccessType, BlockVolume};
+
+use super::*;
+
+/// Says OK to a name that is there, whatever else was asked for.
+fn names_alone_count() -> Fault {
+    fault(|rpc, bytes, behind| async move {
+        match behind.call(rpc, bytes.clone()).await {
+            Err(status) if rpc == Rpc::CreateVolume && status.code() == Code::AlreadyExists => {
+                let asked = v1::CreateVolumeRequest::decode(&*bytes).unwrap();
+                let volume = Some(v1::Volume {
+                    volume_id: "whatever".into(),
+                    content_source: asked.volume_content_source,
+                    ..Default::default()
+                });
+                Ok(v1::CreateVolumeResponse { volume }.encode_to_vec())
+            }
+            answer => answer,
+        }
+    })
+}
+
+/// Another code where the request is like this.
+fn refuses<M: Message + Default + 'static>(of: Rpc, code: Code, is_it: fn(&M) -> bool) -> Fault {
+    fault(move |rpc, bytes, behind| async move {
+        if rpc == of && is_it(&M::decode(&*bytes).unwrap()) {
+            return Err(Status::new(code, "not like this"));
+        }
+        behind.call(rpc, bytes).await
+    })
+}
+
+/// Puts `/tmp` before paths that are not absolute, and does nothing there.
+fn takes_any_path() -> Fault {
+    fault(|rpc, bytes, behind| async move {
+        let is_odd = match rpc {
+            Rpc::NodePublishVolume => {
+                !v1::NodePublishVolumeRequest::decode(&*bytes).unwrap().target_path.starts_with('/')
+            }
+            Rpc::NodeUnpublishVolume => {
+                !v1::NodeUnpublishVolumeRequest::decode(&*bytes).unwrap().target_path.starts_with('/')
+            }
+            _ => false,
+        };
+        if is_odd { Ok(vec![]) } else { behind.call(rpc, bytes).await }
+    })
+}
+
+pub(super) fn all() -> Vec<Mutant> {
+    type Create = v1::CreateVolumeRequest;
+    vec![
+        mutant(
+            "secrets are told where the driver is not available",
+            "every-call.secrets",
+            status(|rpc, bytes, status| match rpc {
+                Rpc::ValidateVolumeCapabilities => {
+                    Err(Status::unavailable(String::from_utf8_lossy(bytes).into_owned()))
+                }
+                _ => Err(status),
+            }),
+        ),
+        mutant("names alone count", "create-volume.same-name-other-source", names_alone_count())
+            .leaves_something(),
+        mutant(
+            "names alone count, from snapshots too",
+            "create-volume.same-name-other-snapshot",
+            names_alone_count(),
+        )
+        .leaves_something(),
+        mutant(
+            "a name with another use is INTERNAL",
+            "create-volume.same-name-other-use",
+            status(|rpc, _, status| match (rpc, status.code()) {
+                (Rpc::CreateVolume, Code::AlreadyExists) => Err(Status::internal(status.message())),
+                _ => Err(status),
+            }),
+        ),
+        mutant(
+            "the oldest mode is given up for the newer ones",
+            "create-volume.oldest-mode-stays",
+            refuses(Rpc::CreateVolume, Code::InvalidArgument, |r: &Create| {
+                r.volume_capabilities.iter().any(|one| one.access_mode.unwrap_or_default().mode == 1)
+            }),
+        ),
+        mutant(
+            "places are told without the capability",
+            "create-volume.places-need-capability",
+            answer(Rpc::GetPluginCapabilities, |a: &mut v1::GetPluginCapabilitiesResponse| {
+                use v1::plugin_capability::{Service, Type};
+                a.capabilities.retain(|one| one.r#type != Some(Type::Service(Service { r#type: 2 })));
+            }),
+        ),
+        mutant(
+            "a negative size is the smallest",
+            "fields.negative",
+            request(Rpc::CreateVolume, |r: &mut Create| {
+                if let Some(range) = &mut r.capacity_range {
+                    range.required_bytes = range.required_bytes.max(0);
+                    range.limit_bytes = range.limit_bytes.max(0);
+                }
+            }),
+        ),
+        mutant(
+            "growing to less than nothing is OK",
+            "controller-expand.below-zero",
+            request(Rpc::ControllerExpandVolume, |r: &mut v1::ControllerExpandVolumeRequest| {
+                r.capacity_range
+                    .iter_mut()
+                    .for_each(|range| range.required_bytes = range.required_bytes.max(1));
+            }),
+        ),
+        mutant(
+            "the node grows to less than nothing",
+            "fields.node-negative",
+            fault(|rpc, bytes, behind| async move {
+                let is_it = rpc == Rpc::NodeExpandVolume
+                    && v1::NodeExpandVolumeRequest::decode(&*bytes)
+                        .unwrap()
+                        .capacity_range
+                        .is_some_and(|range| range.required_bytes < 0);
+                if is_it { Ok(vec![]) } else { behind.call(rpc, bytes).await }
+            }),
+        )
+        .of_images(),
+        mutant(
+            "a filesystem's name of any length is taken",
+            "fields.controller-limits",
+            request(Rpc::CreateVolume, |r: &mut Create| {
+                for one in &mut r.volume_capabilities {
+                    if let Some(AccessType::Mount(mount)) = &mut one.access_type
+                        && mount.fs_type.len() > 128
+                    {
+                        mount.fs_type.clear();
+                    }
+                }
+            }),
+        ),
+        mutant(
+            "as many mount flags as one likes",
+            "fields.controller-limits",
+            request(Rpc::CreateVolume, |r: &mut Create| {
+                for one in &mut r.volume_capabilities {
+                    if let Some(AccessType::Mount(mount)) = &mut one.access_type {
+                        mount.mount_flags.truncate(2);
+                    }
+                }
+            }),
+        ),
+        mutant(
+            "the node's part in growing is wanted and not offered",
+            "controller-expand.node-part-is-offered",
+            answer(Rpc::NodeGetCapabilities, |a: &mut v1::NodeGetCapabilitiesResponse| {
+                use v1::node_service_capability::{Rpc, Type, rpc};
+                let expand = rpc::Type::ExpandVolume as i32;
+                a.capabilities.retain(|one| one.r#type != Some(Type::Rpc(Rpc { r#type: expand })));
+            }),
+        )
+        .of_images(),
+        mutant(
+            "growing for another use is INTERNAL",
+            "controller-expand.beyond-capabilities",
+            refuses(Rpc::ControllerExpandVolume, Code::Internal, |r: &v1::ControllerExpandVolumeRequest| {
+                matches!(
+                    r.volume_capability,
+                    Some(v1::VolumeCapability { access_type: Some(AccessType::Block(_)), .. })
+                )
+            }),
+        ),
+        mutant(
+            "paths have the limit of strings",
+            "node-publish.long-paths",
+            refuses(Rpc::NodePublishVolume, Code::InvalidArgument, |r: &v1::NodePublishVolumeRequest| {
+                r.target_path.len() > 128
+            }),
+        ),
+        mutant("a path that is not absolute is taken", "node-publish.relative-paths", takes_any_path()),
+        mutant(
+            "staging in another way is INTERNAL",
+            "node-publish.staged-otherwise",
+            refuses(Rpc::NodeStageVolume, Code::Internal, |r: &v1::NodeStageVolumeRequest| {
+                let access = r.volume_capability.as_ref().and_then(|one| one.access_type.clone());
+                access == Some(AccessType::Block(BlockVolume {}))
+            }),
+        )
+        .of_filesystems(),
+        mutant(
+            "growing on the node for another use is INTERNAL",
+            "node-publish.grown-otherwise",
+            refuses(Rpc::NodeExpandVolume, Code::Internal, |r: &v1::NodeExpandVolumeRequest| {
+                let access = r.volume_capability.as_ref().and_then(|one| one.access_type.clone());
+                access == Some(AccessType::Block(BlockVolume {}))
+            }),
+        )
+        .of_filesystems(),
+    ]
+}
