@@ -49,6 +49,7 @@ mod tests {
         let disk = |wwn: Option<&str>, serial: Option<&str>| DeviceIdentity {
             wwn: wwn.map(str::to_owned),
             serial: serial.map(str::to_owned),
+            ..DeviceIdentity::default()
         };
         for (one, other, expected) in [
             ((Some("naa.5000c5"), None), (Some("naa.5000c5"), None), true),
