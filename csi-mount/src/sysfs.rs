@@ -21,7 +21,7 @@ pub struct DeviceIdentity {
     /// multipath device is `mpath-` with the name of its paths.
     pub wwn: Option<String>,
     /// Whether its driver keeps only the start of a serial number.
-    may_be_cut: bool,
+    pub(crate) may_be_cut: bool,
 }
 
 impl DeviceIdentity {
