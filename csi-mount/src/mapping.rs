@@ -11,7 +11,6 @@ use std::time::{Duration, Instant};
 use rustix::fs::{Mode, OFlags};
 
 use crate::fnv::fnv1a;
-use crate::published::published_at;
 use crate::sys::device_mapper::{self, Status};
 use crate::sysfs::{Mapped, Sysfs};
 use crate::{BlockDevice, DeviceNumber, Error, ErrorKind, Result};
@@ -117,8 +116,9 @@ impl Mapping {
     }
 
     /// Where the device inside is published raw: such a mapping is in its user's hands.
+    #[cfg(feature = "luks")]
     pub(crate) fn published_at(&self) -> Result<Option<PathBuf>> {
-        published_at(&[self.number])
+        crate::published::published_at(&[self.number])
     }
 
     /// Lets it go on, if it was left in the middle of a change: until then every read and write waits.

@@ -49,6 +49,11 @@ fn takes_any_path() -> Fault {
     })
 }
 
+/// What the drivers here do not support.
+fn is_of_many_nodes(capability: Option<&v1::VolumeCapability>) -> bool {
+    (3..=5).contains(&capability.and_then(|one| one.access_mode).unwrap_or_default().mode)
+}
+
 pub(super) fn all() -> Vec<Mutant> {
     type Create = v1::CreateVolumeRequest;
     vec![
@@ -163,10 +168,7 @@ pub(super) fn all() -> Vec<Mutant> {
             "growing for another use is INTERNAL",
             "controller-expand.beyond-capabilities",
             refuses(Rpc::ControllerExpandVolume, Code::Internal, |r: &v1::ControllerExpandVolumeRequest| {
-                matches!(
-                    r.volume_capability,
-                    Some(v1::VolumeCapability { access_type: Some(AccessType::Block(_)), .. })
-                )
+                is_of_many_nodes(r.volume_capability.as_ref())
             }),
         ),
         mutant(
@@ -190,8 +192,7 @@ pub(super) fn all() -> Vec<Mutant> {
             "growing on the node for another use is INTERNAL",
             "node-publish.grown-otherwise",
             refuses(Rpc::NodeExpandVolume, Code::Internal, |r: &v1::NodeExpandVolumeRequest| {
-                let access = r.volume_capability.as_ref().and_then(|one| one.access_type.clone());
-                access == Some(AccessType::Block(BlockVolume {}))
+                is_of_many_nodes(r.volume_capability.as_ref())
             }),
         )
         .of_filesystems(),
