@@ -209,6 +209,10 @@ impl CreateDeleteVolume for Memory {
         if let Some((node, _)) = self.state().attached.get(request.volume_id.as_str()) {
             return Err(Error::InUse(format!("it is attached to {node}")));
         }
+        // A device under an image that is deleted would be found by nobody.
+        if self.storage != Storage::Directories && self.attached_as(&request.volume_id)?.is_some() {
+            return Err(Error::InUse("it is attached here".into()));
+        }
         self.storage.remove(&self.place(request.volume_id.as_str())?)?;
         self.state().volumes.remove(request.volume_id.as_str());
         Ok(())

@@ -9,7 +9,7 @@ impl Memory {
         Ok(NodeInfo::new(self.node)?.at(zone()).max_volumes(MOST_ATTACHED.into()))
     }
 
-    fn attached_as(&self, id: &VolumeId) -> Result<Option<LoopDevice>> {
+    pub(super) fn attached_as(&self, id: &VolumeId) -> Result<Option<LoopDevice>> {
         let image = self.place(id.as_str())?;
         Ok(if image.exists() { LoopDevice::find(image)?.into_iter().next() } else { None })
     }
