@@ -144,29 +144,33 @@ fn the_deepest_tree_takes_few_descriptors_and_little_stack() {
 #[test]
 fn a_directory_that_is_moved_away_while_it_is_emptied_takes_nothing_along() {
     on_tmpfs(|place| {
-        let (volume, other) = (place.join("volume"), place.join("other"));
+        let (volume, other, made) = (place.join("volume"), place.join("other"), place.join("made"));
         tree(&other);
-        let stop = std::sync::atomic::AtomicBool::new(false);
+        let rounds = std::sync::atomic::AtomicU32::new(0);
+        let is_over = || rounds.load(std::sync::atomic::Ordering::Relaxed) >= 100;
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 // From a place below those that are kept open to one outside of the tree.
                 let deep = volume.join(["d"; 20].join("/"));
-                while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                while !is_over() {
                     if fs::rename(&deep, other.join("moved")).is_ok() {
                         drop(fs::rename(other.join("moved"), &deep));
                     }
                 }
             });
-            for _ in 0..100 {
-                drop(Target::new(&volume).unwrap().remove_tree());
-                if !volume.exists() {
-                    drop(chain(&volume, 40));
+            scope.spawn(|| {
+                while !is_over() {
+                    if !volume.exists() {
+                        drop(chain(&made, 40));
+                        fs::rename(&made, &volume).unwrap();
+                    }
+                    drop(Target::new(&volume).unwrap().remove_tree());
+                    rounds.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
                 }
-                for kept in ["one", "a/two", "a/b/c/three"] {
-                    assert_eq!(fs::read(other.join(kept)).unwrap(), b"data", "{kept}");
-                }
-            }
-            stop.store(true, std::sync::atomic::Ordering::Relaxed);
+            });
         });
+        for kept in ["one", "a/two", "a/b/c/three"] {
+            assert_eq!(fs::read(other.join(kept)).unwrap(), b"data", "{kept}");
+        }
     });
 }

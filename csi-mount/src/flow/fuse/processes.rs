@@ -191,15 +191,19 @@ fn is_executing(stat: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io::Read as _;
     use std::process::Command;
 
-    /// `spawn` returns when the child has closed its descriptors, before it has its environment.
+    /// Who starts a daemon waits until it has closed its descriptors. It has not got its environment then.
     #[test]
     fn a_process_is_known_from_the_moment_in_which_it_was_started() {
         for round in 0..300 {
             let start = Start::new(Path::new("/no/such/place"), None);
             let marks = start.processes().marks().iter().cloned();
+            let (mut until_closed, ours) = std::io::pipe().unwrap();
             let mut child = Command::new("sleep").arg("60").envs(marks).spawn().unwrap();
+            drop(ours);
+            until_closed.read_to_end(&mut Vec::new()).unwrap();
             let is_known = start.processes().is_marked(child.id().cast_signed(), Instant::now() + EXECUTING);
             child.kill().unwrap();
             child.wait().unwrap();
