@@ -14,7 +14,8 @@ use super::{
     Attachment, GetVolumeStats, Node, NodeGetVolumeHealth, NodeGetVolumeHealthRequest,
     NodeGetVolumeStatsRequest, NodeInfo, NodePublishVolumeRequest, NodeService, NodeStageVolumeRequest,
     NodeUnpublishVolumeRequest, NodeUnstageVolumeRequest, PublishedTargets, StageUnstageVolume, mount_group,
-    targets::MountTable, whose::Whose,
+    targets::MountTable,
+    whose::{Whose, another_is_staged},
 };
 use crate::{Error, MountFlags, Result, VolumeCapability, VolumeHealth, VolumeId, VolumeStats, blocking};
 
@@ -197,10 +198,7 @@ impl<F: FuseFilesystems> Node for FuseNode<F> {
             // Staged by an earlier process.
             let served = (!is_known).then(|| fuse::served_at(&path)).flatten();
             if served.is_some_and(|mark| !is_of(&mark.to_string_lossy(), &id)) {
-                let place = path.display();
-                return Err(Error::NotStaged(format!(
-                    "what is staged at {place} is another volume than {id}"
-                )));
+                return Err(another_is_staged(&path, &id));
             }
             Ok(fuse::is_lost(&path)?)
         });

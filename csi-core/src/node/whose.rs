@@ -47,11 +47,7 @@ impl Whose {
 
     /// For a publish: FAILED_PRECONDITION if another volume was put at the staging path.
     pub(super) fn refuse_to_publish(&self, staging: &Path, id: &VolumeId) -> Result<()> {
-        if self.is_anothers(staging, id) {
-            let place = staging.display();
-            return Err(Error::NotStaged(format!("what is staged at {place} is another volume than {id}")));
-        }
-        Ok(())
+        if self.is_anothers(staging, id) { Err(another_is_staged(staging, id)) } else { Ok(()) }
     }
 
     /// For questions: NOT_FOUND if another volume was put at one of these paths.
@@ -69,4 +65,10 @@ impl Whose {
     fn noted(&self) -> MutexGuard<'_, BTreeMap<PathBuf, VolumeId>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// The refusal to publish one volume from where another is staged.
+pub(super) fn another_is_staged(staging: &Path, id: &VolumeId) -> Error {
+    let place = staging.display();
+    Error::NotStaged(format!("what is staged at {place} is another volume than {id}"))
 }
