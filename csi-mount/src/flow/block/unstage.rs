@@ -73,13 +73,15 @@ fn refuse_published(
     staging: &Target,
 ) -> Result<()> {
     let busy = |reason| Error::new(ErrorKind::Busy, UNSTAGE, reason).at(staging.path());
-    let mut numbers: Vec<DeviceNumber> = mapping.map(Mapping::number).into_iter().collect();
-    let mut loops = Vec::new();
+    let (mut numbers, mut loops) = (Vec::<DeviceNumber>::new(), Vec::new());
     for device in devices.into_iter().flatten() {
-        loops.extend(LoopDevice::find(device.path())?);
-        numbers.push(device.number());
+        // What is mounted is the device that was named, as a rule, and each look asks all loop devices.
+        if !numbers.contains(&device.number()) {
+            loops.extend(LoopDevice::find(device.path())?);
+            numbers.push(device.number());
+        }
     }
-    numbers.extend(loops.iter().map(LoopDevice::number));
+    numbers.extend(mapping.map(Mapping::number).into_iter().chain(loops.iter().map(LoopDevice::number)));
     if let Some(place) = published_at(&numbers)? {
         let reason = format!("its device is still published at {}", place.display());
         return Err(busy(reason).mend("unpublish it first"));
