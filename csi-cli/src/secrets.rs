@@ -13,8 +13,8 @@ use csi_proto::redact::{HIDDEN, SecretMap};
 pub struct Secrets(BTreeMap<String, BTreeMap<String, String>>);
 
 impl Secrets {
-    /// Reads lines of `key=value`, with `#` before comments, and a line `[CreateVolume]` before those that are for that
-    /// RPC alone; or a JSON object whose values are strings.
+    /// Reads lines of `key=value`, with `#` before comments, and a line `[CreateVolume]` before those that
+    /// are for that RPC alone; or a JSON object whose values are strings.
     ///
     /// # Errors
     /// Which line is neither; never what it holds.
@@ -86,27 +86,31 @@ pub struct Hidden(Vec<String>);
 const SHORTEST: usize = 4;
 
 impl Hidden {
-    /// Hides these values from now on.
+    /// Hides these values from now on, and their forms.
     pub fn add<V: AsRef<str>>(&mut self, values: impl IntoIterator<Item = V>) {
         let values: Vec<V> = values.into_iter().collect();
         let values = values.iter().map(AsRef::as_ref).flat_map(|value| [value, value.trim()]);
-        self.0.extend(values.filter(|value| !value.is_empty()).map(str::to_owned));
-        // Of a value within another one, the longer is hidden first.
-        self.0.sort_by_key(|value| std::cmp::Reverse(value.len()));
-        self.0.dedup();
+        self.0.extend(values.filter(|value| !value.is_empty()).flat_map(forms));
+        self.sort();
     }
 
     /// Hides what the other one hides, too.
     pub fn add_all(&mut self, other: &Self) {
-        self.add(&other.0);
+        self.0.extend(other.0.iter().cloned());
+        self.sort();
     }
 
-    /// The text without them: a driver may put what it was sent into its answers.
+    fn sort(&mut self) {
+        // Of a value within another one, the longer is hidden first.
+        self.0.sort_by_key(|value| std::cmp::Reverse((value.len(), value.clone())));
+        self.0.dedup();
+    }
+
+    /// The text without them: a driver may put what it was sent into its answers. It finds a value in any
+    /// case of ASCII letters, in hexadecimal, and in base64, alone or within a longer text that was encoded;
+    /// no other form of it.
     pub fn scrub(&self, text: &str) -> String {
-        self.0.iter().fold(text.to_owned(), |text, value| match value.len() < SHORTEST {
-            false => text.replace(value, HIDDEN),
-            true => without_word(&text, value),
-        })
+        self.0.iter().fold(text.to_owned(), |text, value| without(&text, value))
     }
 }
 
@@ -116,19 +120,47 @@ impl fmt::Debug for Hidden {
     }
 }
 
-fn without_word(text: &str, word: &str) -> String {
-    let mut result = String::new();
-    let mut rest = text;
-    while let Some(at) = rest.find(word) {
-        let (before, after) = (&rest[..at], &rest[at + word.len()..]);
-        let joins = |letter: Option<char>| letter.is_some_and(char::is_alphanumeric);
-        let before_it = before.chars().next_back().or_else(|| result.chars().next_back());
-        let is_word = !joins(before_it) && !joins(after.chars().next());
-        result.push_str(before);
-        result.push_str(if is_word { HIDDEN } else { word });
-        rest = after;
+/// The value in lower case, and what it is in hexadecimal and in base64 (RFC 4648, both alphabets).
+fn forms(value: &str) -> Vec<String> {
+    let mut forms = vec![value.to_owned()];
+    if value.len() < SHORTEST {
+        return forms;
     }
-    result + rest
+    forms.push(value.bytes().map(|byte| format!("{byte:02x}")).collect());
+    // As it starts at the first, second or third byte of a group: the letters that it alone decides.
+    for before in 0..3 {
+        let bytes: Vec<u8> = std::iter::repeat_n(0, before).chain(value.bytes()).collect();
+        let letters = base64(&bytes);
+        let (first, end) = ([0, 2, 3][before], bytes.len() * 8 / 6);
+        if end - first >= SHORTEST {
+            let own = letters[first..end].to_owned();
+            forms.extend([own.replace('+', "-").replace('/', "_"), own]);
+        }
+    }
+    forms
+}
+
+/// Base64 without padding.
+fn base64(bytes: &[u8]) -> String {
+    const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let bit = |at: usize| bytes.get(at / 8).is_some_and(|byte| byte >> (7 - at % 8) & 1 == 1);
+    let letter = |start: usize| (start..start + 6).fold(0, |sum, at| sum * 2 + usize::from(bit(at)));
+    (0..bytes.len() * 8).step_by(6).map(|start| char::from(ALPHABET[letter(start)])).collect()
+}
+
+/// The text without a value, in whatever case; a short one goes as a word alone.
+fn without(text: &str, value: &str) -> String {
+    let (lower, value) = (text.to_ascii_lowercase(), value.to_ascii_lowercase());
+    let joins = |letter: Option<char>| letter.is_some_and(char::is_alphanumeric);
+    let (mut result, mut done) = (String::new(), 0);
+    for (at, _) in lower.match_indices(&value) {
+        let end = at + value.len();
+        let is_within = joins(text[..at].chars().next_back()) || joins(text[end..].chars().next());
+        result.push_str(&text[done..at]);
+        result.push_str(if value.len() < SHORTEST && is_within { &text[at..end] } else { HIDDEN });
+        done = end;
+    }
+    result + &text[done..]
 }
 
 #[cfg(test)]
@@ -165,5 +197,31 @@ mod tests {
         assert_eq!(hidden.scrub("xcanaryx canary-and-more"), "x***x ***");
         assert_eq!(hidden.scrub("abc 'abc' abcabc abcd"), "*** '***' abcabc abcd");
         assert!(!format!("{hidden:?}").contains("canary"));
+    }
+
+    #[test]
+    fn cheap_forms_are_hidden_too() {
+        let mut hidden = Hidden::default();
+        hidden.add(["canary-7f3a"]);
+        for text in [
+            "CANARY-7F3A",
+            "Canary-7f3A",
+            "63616e6172792d37663361",
+            "63616E6172792D37663361",
+            "Y2FuYXJ5LTdmM2E=",
+            // user:canary-7f3a, me:canary-7f3a, x:canary-7f3a!
+            "dXNlcjpjYW5hcnktN2YzYQ==",
+            "bWU6Y2FuYXJ5LTdmM2E=",
+            "eDpjYW5hcnktN2YzYSE=",
+        ] {
+            let shown = hidden.scrub(&format!("no login by {text}."));
+            assert!(shown.contains("***"), "{text}: {shown}");
+            assert!(shown.len() < "no login by ***.".len() + 12, "{text}: {shown}");
+        }
+        // Values of either alphabet.
+        hidden.add(["\u{3ff}\u{7ff}\u{3ff}\u{7ff}"]);
+        assert_eq!(base64("\u{3ff}\u{7ff}\u{3ff}\u{7ff}".as_bytes()), "z7/fv8+/378");
+        assert!(!hidden.scrub("z7_fv8-_378").contains("fv8"));
+        assert_eq!(hidden.scrub("größe of pool"), "größe of pool");
     }
 }

@@ -1,7 +1,7 @@
 //! Undoing what a test, or a run that died, has left: the opposite of each call, the last one first.
 
 use csi_core::Rpc;
-use csi_proto::v1;
+use csi_proto::{escape, v1};
 use prost::Message;
 use tonic::Code;
 
@@ -23,7 +23,8 @@ pub(crate) async fn clean_up(cx: &Cx) -> Vec<String> {
             Ok(()) => cx.ledger.forget(&made),
             Err(refusal) => {
                 let id = made.id.as_deref().unwrap_or("of unknown id");
-                left.push(format!("what {} made ({id}): {}", made.rpc, cx.told(&refusal)));
+                let what = format!("what {} made ({id}): {}", made.rpc, cx.told(&refusal));
+                left.push(escape::terminal(&what).into_owned());
                 cx.ledger.leaves(&made);
             }
         }

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use csi_proto::escape;
+
 /// Why a test failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
@@ -27,15 +29,16 @@ impl Failure {
     }
 }
 
+/// A line for each part, without anything of the driver that a terminal acts on.
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if !self.sent.is_empty() {
-            writeln!(f, "sent: {}", self.sent)?;
+            writeln!(f, "sent: {}", escape::terminal(&self.sent))?;
         }
-        writeln!(f, "came: {}", self.came)?;
-        write!(f, "due:  {}", self.due)?;
+        writeln!(f, "came: {}", escape::terminal(&self.came))?;
+        write!(f, "due:  {}", escape::terminal(&self.due))?;
         if !self.calls.is_empty() {
-            write!(f, "\ncalls: {}", self.calls)?;
+            write!(f, "\ncalls: {}", escape::terminal(&self.calls))?;
         }
         Ok(())
     }

@@ -42,6 +42,7 @@ mod patience;
 mod report;
 mod run;
 mod settings;
+mod soak;
 mod suite;
 mod test;
 mod trace;
@@ -52,6 +53,7 @@ pub use kit::Kit;
 pub use report::{Entry, Report, Verdict};
 pub use run::{CouldNotRun, Progress};
 pub use settings::{MountAccess, Pairs};
+pub use soak::{Soak, SoakReport};
 pub use test::Test;
 
 pub use csi_core::Endpoint;

@@ -6,6 +6,8 @@ use std::pin::{Pin, pin};
 use std::task::Poll;
 use std::time::Instant;
 
+use csi_proto::escape;
+
 use crate::clean_up::clean_up;
 use crate::cx::Cx;
 use crate::failure::{Failure, Outcome};
@@ -15,7 +17,7 @@ use crate::test::Test;
 
 /// The run could not take place; nothing is said about the driver.
 #[derive(Debug, Clone, thiserror::Error)]
-#[error("{0}")]
+#[error("{}", escape::terminal(.0))]
 pub struct CouldNotRun(pub(crate) String);
 
 /// How a run goes on, for whoever watches it.

@@ -1,9 +1,11 @@
 //! The one path that every unary RPC takes: gate, parse, admission, the driver's method, the check of its answer.
 
+mod running;
 mod stream;
 
 use std::future::Future;
 use std::panic::AssertUnwindSafe;
+use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,10 +17,12 @@ use tracing::Instrument;
 
 use crate::admission::{Admission, Admitted, Claim};
 use crate::capabilities::Offer;
-use crate::request::{Received, Request};
-use crate::server::Metrics;
+use crate::node::PathGate;
+use crate::request::{PluginContext, Received, Request};
+use crate::server::{Arrival, Metrics};
 use crate::{Error, Result, Rpc};
 
+use running::Running;
 pub(crate) use stream::{Sent, StreamCall};
 
 /// An RPC's row: its types, what it claims, and what is particular to its answer.
@@ -37,6 +41,11 @@ pub(crate) trait Call: Request<Wire: Wire> + Send + 'static {
     /// Refuses what needs a capability that the driver does not offer.
     fn permitted(&self, _offer: &Offer) -> Result<()> {
         Ok(())
+    }
+
+    /// The paths on this node that it names, by their fields.
+    fn paths(&self) -> Vec<(&'static str, PathBuf)> {
+        Vec::new()
     }
 
     /// What the operation touches. None at all: a mere question, which nothing excludes.
@@ -78,13 +87,24 @@ type Awaited<R> = watch::Receiver<Outcome<R>>;
 pub(crate) struct CallPath {
     admission: Arc<Admission>,
     offer: Arc<Offer>,
+    gate: Arc<PathGate>,
+    plugin: Arc<PluginContext>,
     next_request: AtomicU64,
+    pub(crate) running: Arc<Running>,
     pub(crate) metrics: Arc<Metrics>,
 }
 
 impl CallPath {
-    pub(crate) fn new(offer: Arc<Offer>) -> Self {
-        Self { admission: Arc::default(), offer, next_request: AtomicU64::new(1), metrics: Arc::default() }
+    pub(crate) fn new(offer: Arc<Offer>, gate: PathGate, plugin: PluginContext) -> Self {
+        Self {
+            admission: Arc::default(),
+            offer,
+            gate: Arc::new(gate),
+            plugin: Arc::new(plugin),
+            next_request: AtomicU64::new(1),
+            running: Arc::default(),
+            metrics: Arc::default(),
+        }
     }
 
     /// Done when no operation is running.
@@ -102,8 +122,9 @@ impl CallPath {
         C: Call,
         F: Future<Output = Result<C::Answer>> + Send,
     {
+        let _running = Arrival::of(&request);
         let measured = self.metrics.begin(C::RPC);
-        let wire = Arc::new(Received(request.into_inner()));
+        let wire = Arc::new(Received::new(request.into_inner(), Some(Arc::clone(&self.plugin))));
         let id = self.next_request.fetch_add(1, Ordering::Relaxed);
         let span =
             tracing::info_span!("csi", rpc = C::RPC.name(), request = id, subject = tracing::field::Empty);
@@ -116,7 +137,7 @@ impl CallPath {
             Ok((request, handler)) => {
                 span.record("subject", request.subject());
                 let run: Pin<Box<dyn Future<Output = _> + Send + '_>> =
-                    Box::pin(self.run(request, wire, handler));
+                    Box::pin(self.run(id, request, wire, handler));
                 run.instrument(span).await
             }
         };
@@ -132,6 +153,7 @@ impl CallPath {
         let handler = handler?;
         let request = C::read(wire)?;
         request.permitted(&self.offer)?;
+        self.gate.check_text(&request.paths())?;
         Ok((request, handler))
     }
 
@@ -161,6 +183,7 @@ impl CallPath {
     // spec: timeouts.only-the-opposite-cancels, errors.failure-is-an-error
     async fn run<C, F>(
         &self,
+        id: u64,
         request: C,
         wire: Arc<Received<C::Wire>>,
         handler: impl FnOnce(C) -> F + Send + 'static,
@@ -178,16 +201,21 @@ impl CallPath {
                 return wait(outcome).await;
             }
         };
-        let offer = Arc::clone(&self.offer);
+        let entered = self.running.enter(id, C::RPC, request.subject());
+        let (offer, gate) = (Arc::clone(&self.offer), Arc::clone(&self.gate));
         let work = async move {
             // Caught here and not by the task's handle: those who joined must hear of it too.
-            let answer = Caught(AssertUnwindSafe(Box::pin(async move { handler(request).await }))).await;
+            let answer = Caught(AssertUnwindSafe(Box::pin(async move {
+                gate.check_identity(request.paths()).await?;
+                handler(request).await
+            })))
+            .await;
             let reply = answer
                 .or_else(C::settle)
                 .and_then(|answer| C::reply(answer, &wire, &offer))
                 .map_err(|error| refused(&error, C::RPC));
             // The way is free before the answer is out: whoever has the answer may go on.
-            drop(permit);
+            drop((permit, entered));
             sender.send_replace(Some(reply));
         };
         // One type for all RPCs: what tokio and tracing make of each future's type would be there 36 times.

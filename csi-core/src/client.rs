@@ -16,7 +16,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use csi_proto::v1;
+use csi_proto::{escape, v1};
 use hyper_util::rt::TokioIo;
 use tokio::net::UnixStream;
 use tokio::time::{Instant, sleep, timeout_at};
@@ -90,7 +90,8 @@ impl Client {
                 Ok(Ok(answer)) if answer.get_ref().ready != Some(false) => return Ok(()),
                 Ok(Ok(_)) => last = "it is still starting".to_owned(),
                 Ok(Err(status)) if status.code() == tonic::Code::FailedPrecondition => {
-                    return Err(NotReady(format!("it is not healthy: {}", status.message())));
+                    let why = escape::terminal(status.message());
+                    return Err(NotReady(format!("it is not healthy: {why}")));
                 }
                 Ok(Err(status)) => last = explain(&status),
                 Err(_) => return Err(NotReady(format!("not in {within:?}: {last}"))),
@@ -140,7 +141,8 @@ async fn connect(path: &Path) -> std::io::Result<TokioIo<UnixStream>> {
         .map_err(|error| std::io::Error::new(error.kind(), format!("{}: {error}", path.display())))
 }
 
-/// A status in words: its code, its message, and why the call did not even reach the plugin, where it did not.
+/// A status in words: its code, its message, and why the call did not even reach the plugin, where it did not. The
+/// message is the plugin's own: on a terminal it is shown by [`escape::terminal`].
 pub fn explain(status: &Status) -> String {
     let mut text = format!("{:?}: {}", status.code(), status.message());
     let mut next = std::error::Error::source(status);

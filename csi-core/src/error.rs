@@ -1,11 +1,14 @@
 //! What can go wrong, by the spec's names for it, and the code that each RPC gives it.
 
+mod io;
 #[cfg(all(feature = "mount", target_os = "linux"))]
 mod mount;
 
 use std::fmt;
 
 use tonic::Code;
+
+pub use io::IoContext;
 
 use crate::{GroupSnapshotId, NodeId, Rpc, SnapshotId, VolumeId};
 
@@ -61,8 +64,16 @@ pub enum Error {
     Pending(String),
     /// The token is not one that this driver gave, or is too old; the caller starts from the beginning.
     InvalidToken,
-    /// Something that the volume needs does not answer at the moment. Asking again may help.
+    /// Something that the volume needs does not answer at the moment. The operation has ended; asking again may help.
     Unavailable(String),
+    /// The operation failed here, and what it began may go on, or may be done, in the backend: a request to it timed
+    /// out, say. The caller asks again until another answer comes.
+    ///
+    /// Callers take UNAVAILABLE for that: external-provisioner calls CreateVolume again, even after the claim was
+    /// deleted, so that nothing is left behind, and external-attacher counts the volume as maybe attached. What has
+    /// failed and left nothing is any other condition.
+    #[doc(alias = "UNAVAILABLE")]
+    MayGoOn(String),
     /// What the driver depends on is missing or not healthy: a restart is what Probe asks for by it.
     Unhealthy(String),
     /// The credentials are not valid.
@@ -161,7 +172,10 @@ impl Error {
             }
             // Elsewhere that code is final; what is missing may come back.
             Self::Unhealthy(_) if rpc == Rpc::Probe => Code::FailedPrecondition,
-            Self::Unhealthy(_) => Code::Unavailable,
+            // The operation has ended. UNAVAILABLE would have the caller ask for ever, also for what nobody wants
+            // any more.
+            Self::Unavailable(_) | Self::Unhealthy(_) if makes_something(rpc) => Code::Internal,
+            Self::Unavailable(_) | Self::Unhealthy(_) | Self::MayGoOn(_) => Code::Unavailable,
             Self::LimitReached(_) | Self::TopologyUnsatisfied(_) => Code::ResourceExhausted,
             // A stage or publish beyond the volume's capabilities is a matter of the volume's state; elsewhere
             // the request itself asks for what there is not.
@@ -170,7 +184,6 @@ impl Error {
                 _ => Code::InvalidArgument,
             },
             Self::Pending(_) | Self::InvalidToken => Code::Aborted,
-            Self::Unavailable(_) => Code::Unavailable,
             Self::Unauthenticated(_) => Code::Unauthenticated,
             Self::PermissionDenied(_) => Code::PermissionDenied,
             Self::Unimplemented(_) => Code::Unimplemented,
@@ -194,7 +207,7 @@ impl Error {
         while let Some(cause) = next {
             let words = cause.to_string();
             // An error that is told in its source's own words has said them.
-            if words != text {
+            if !text.contains(&words) {
                 text.push_str(": ");
                 text.push_str(&words);
             }
@@ -202,6 +215,17 @@ impl Error {
         }
         text
     }
+}
+
+/// Whether the controller makes something by this RPC, which its caller undoes only if it may exist.
+const fn makes_something(rpc: Rpc) -> bool {
+    matches!(
+        rpc,
+        Rpc::CreateVolume
+            | Rpc::ControllerPublishVolume
+            | Rpc::CreateSnapshot
+            | Rpc::CreateVolumeGroupSnapshot
+    )
 }
 
 /// What the caller is told.
@@ -228,6 +252,7 @@ impl fmt::Display for Error {
             | Self::Unsupported(text)
             | Self::Pending(text)
             | Self::Unavailable(text)
+            | Self::MayGoOn(text)
             | Self::Unhealthy(text)
             | Self::Unauthenticated(text)
             | Self::PermissionDenied(text)
@@ -242,18 +267,6 @@ impl std::error::Error for Error {
         match self {
             Self::Internal { source: Some(source), .. } => Some(source.as_ref()),
             _ => None,
-        }
-    }
-}
-
-/// A full disk is a limit that is reached; everything else is internal.
-impl From<std::io::Error> for Error {
-    fn from(error: std::io::Error) -> Self {
-        match error.kind() {
-            std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => {
-                Self::LimitReached(error.to_string())
-            }
-            _ => Self::internal(error),
         }
     }
 }

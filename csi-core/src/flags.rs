@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::{Endpoint, Mode, NodeId, NodeInfo, Plugin, Registration, Result};
+use crate::{Endpoint, Mode, NodeId, NodeInfo, Plugin, Registration, Result, SocketRemoval};
 
 /// Flags of a driver, to flatten into the vendor's own; [`Plugin::run_with`] does what they say.
 ///
@@ -57,6 +57,25 @@ pub struct DriverArgs {
     #[arg(long, env = "KUBELET_SOCKET_PATH", value_name = "PATH")]
     pub kubelet_socket_path: Option<PathBuf>,
 
+    /// Where the orchestrator keeps target paths and staging directories, with colons between several. What is left of a
+    /// volume that the driver no longer knows is unmounted in these only
+    #[arg(
+        long,
+        env = "VOLUME_ROOTS",
+        value_name = "PATH",
+        value_delimiter = ':',
+        default_value = "/var/lib/kubelet"
+    )]
+    pub volume_roots: Vec<PathBuf>,
+
+    /// What to do when somebody removes the socket: make-again, or stop for the container to be started again
+    #[arg(long, env = "SOCKET_REMOVAL", value_name = "ACTION", default_value_t)]
+    pub socket_removal: SocketRemoval,
+
+    /// How many connections the socket takes [default: a quarter of the open files that are allowed, at most 1024]
+    #[arg(long, env = "MAX_CONNECTIONS", value_name = "NUMBER")]
+    pub max_connections: Option<usize>,
+
     /// How the log looks: text or json
     #[cfg(feature = "log")]
     #[arg(long, env = "LOG_FORMAT", value_name = "FORMAT", default_value_t)]
@@ -85,7 +104,11 @@ impl DriverArgs {
     }
 
     pub(crate) fn apply(&self, plugin: Plugin) -> Plugin {
-        let mut plugin = plugin.mode(self.mode).grace(self.grace);
+        let mut plugin = plugin.mode(self.mode).grace(self.grace).volume_roots(&self.volume_roots);
+        plugin = plugin.socket_removal(self.socket_removal);
+        if let Some(most) = self.max_connections {
+            plugin = plugin.max_connections(most);
+        }
         if let Some(directory) = &self.registration_dir {
             let mut registration = Registration::new(directory);
             if let Some(path) = &self.kubelet_socket_path {
@@ -126,6 +149,8 @@ fn duration(text: &str) -> Result<Duration, String> {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use clap::{Args, Command, FromArgMatches};
 
     use super::*;
@@ -154,6 +179,7 @@ mod tests {
             ("--endpoint=tcp://1.2.3.4:5", "unix:///run/csi/csi.sock"),
             ("--mode=both", "all, controller, node"),
             ("--grace=soon", "30s, 2m"),
+            ("--socket-removal=ignore", "make-again, stop"),
             ("--node-id=", "node_id"),
         ] {
             let error = parse(&["--endpoint=/csi.sock", bad]).unwrap_err().to_string();
@@ -167,14 +193,19 @@ mod tests {
         let args = parse(&[
             "--endpoint=/csi.sock",
             "--grace=2m",
+            "--socket-removal=stop",
+            "--max-connections=7",
             "--node-id=n1",
             "--registration-dir=/registration",
             "--kubelet-socket-path=/var/lib/kubelet/plugins/x/csi.sock",
+            "--volume-roots=/data/kubelet:/opt/volumes",
         ])
         .unwrap();
         assert_eq!(args.node_info().unwrap().node_id.as_str(), "n1");
         let settings = Plugin::new("a.b", "1").with_args(&args).settings;
         assert_eq!(settings.grace, Duration::from_secs(120));
+        assert_eq!(settings.volume_roots, [Path::new("/data/kubelet"), Path::new("/opt/volumes")]);
+        assert_eq!((settings.socket_removal, settings.max_connections), (SocketRemoval::Stop, Some(7)));
         let due =
             Registration::new("/registration").kubelet_socket_path("/var/lib/kubelet/plugins/x/csi.sock");
         assert_eq!(settings.registration, Some(due));

@@ -117,7 +117,7 @@ pub use controller::{
     ListSnapshotsRequest, ListVolumeHealth, ListVolumes, ListVolumesRequest, ModifyVolume, Page,
     PublishUnpublishVolume, Published, ValidateVolumeCapabilitiesRequest, VolumeListing,
 };
-pub use error::{Error, Result};
+pub use error::{Error, IoContext, Result};
 #[cfg(feature = "clap")]
 pub use flags::DriverArgs;
 pub use group_controller::{
@@ -145,7 +145,7 @@ pub use node::{
 };
 pub use plugin::{Mode, Plugin};
 pub use rpc::{Rpc, Service};
-pub use server::{Endpoint, Registration, ServeError};
+pub use server::{Endpoint, Registration, ServeError, SocketRemoval};
 pub use snapshot_metadata::{
     BlockMetadata, BlockMetadataType, BlockRange, GetMetadataAllocatedRequest, GetMetadataDeltaRequest,
     SnapshotMetadata,

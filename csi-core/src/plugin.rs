@@ -3,6 +3,7 @@
 mod services;
 
 use std::fmt;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -17,8 +18,9 @@ use crate::capabilities::Declared;
 use crate::controller::{Controller, ControllerService, ControllerTable};
 use crate::group_controller::GroupController;
 use crate::identity::{AlwaysReady, Identity};
-use crate::node::{Node, NodeService, NodeTable};
-use crate::server::{self, Endpoint, Registration, ServeError, Settings};
+use crate::node::{Node, NodeService, NodeTable, PathGate};
+use crate::request::PluginContext;
+use crate::server::{self, Ended, Endpoint, Registration, ServeError, Settings, SocketRemoval};
 use crate::snapshot_metadata::SnapshotMetadata;
 
 /// Which services an instance serves. Its plugin capabilities are those of the whole plugin all the same, as the
@@ -150,10 +152,49 @@ impl Plugin {
         self
     }
 
-    /// How long running operations may go on after a signal to stop: 30 seconds unless said otherwise.
+    /// What to do when somebody removes the socket: [`SocketRemoval::MakeAgain`] unless said otherwise. When another
+    /// process puts its own in the place, the plugin stops in any case ([`ServeError::SocketTaken`]).
+    #[must_use]
+    pub fn socket_removal(mut self, removal: SocketRemoval) -> Self {
+        self.settings.socket_removal = removal;
+        self
+    }
+
+    /// How many connections the socket takes at a time. Unless said otherwise, and at most, a quarter of the descriptors
+    /// that the process may have (RLIMIT_NOFILE); 1024 unless said otherwise, where these are many.
+    ///
+    /// At the limit an idle connection is closed to make room for a new one: first those that never called, then the
+    /// youngest. While all have calls, new ones wait.
+    #[must_use]
+    pub fn max_connections(mut self, most: usize) -> Self {
+        self.settings.max_connections = Some(most);
+        self
+    }
+
+    /// How long running operations may go on after a signal to stop: 30 seconds unless said otherwise. Connections
+    /// without a call are closed within a second, whatever this is.
     #[must_use]
     pub fn grace(mut self, grace: Duration) -> Self {
         self.settings.grace = grace;
+        self
+    }
+
+    /// A directory of the driver's own: where it keeps its volumes, records or sockets. No Node RPC is given a path that is
+    /// this directory, is in it or holds it, by whatever name: INVALID_ARGUMENT. Without it a mount by a wrong path can
+    /// hide all volumes. The directory of the socket is protected anyway.
+    #[must_use]
+    pub fn own_directory(mut self, path: impl Into<PathBuf>) -> Self {
+        self.settings.own_directories.push(path.into());
+        self
+    }
+
+    /// Where the orchestrator keeps target paths and staging directories, `/var/lib/kubelet` unless said otherwise.
+    /// What is left on the node of a volume that the driver no longer knows is unmounted in these directories only, and an
+    /// empty target whose maker is not known is removed in these only. They are no volume's place themselves, and neither
+    /// are those in them that hold all volumes.
+    #[must_use]
+    pub fn volume_roots(mut self, roots: impl IntoIterator<Item = impl Into<PathBuf>>) -> Self {
+        self.settings.volume_roots = roots.into_iter().map(Into::into).collect();
         self
     }
 
@@ -190,7 +231,7 @@ impl Plugin {
     /// # Errors
     /// [`ServeError`] when it can't start.
     pub async fn serve(self, endpoint: &Endpoint) -> Result<(), ServeError> {
-        server::serve(self, endpoint, server::Stop::signals()?).await
+        self.serve_signals(endpoint).await.1
     }
 
     /// As [`serve`](Self::serve), until `stop` is done and not until a signal: for tests, and for programs that
@@ -203,11 +244,23 @@ impl Plugin {
         endpoint: &Endpoint,
         stop: impl Future<Output = ()> + Send + 'static,
     ) -> Result<(), ServeError> {
-        server::serve(self, endpoint, server::Stop::when(stop)).await
+        server::serve(self, endpoint, server::Stop::when(stop)).await.1
+    }
+
+    async fn serve_signals(self, endpoint: &Endpoint) -> (Ended, Result<(), ServeError>) {
+        match server::Stop::signals() {
+            Ok(stop) => server::serve(self, endpoint, stop).await,
+            Err(error) => (Ended::Idle, Err(error)),
+        }
     }
 
     /// A driver's whole `main`: [`serve_from_env`](Self::serve_from_env), errors printed to standard error, and
     /// the exit status: 0 after a signal, 2 when it could not start, 1 when serving failed.
+    ///
+    /// When a driver's method still runs at the end of the time of grace, this ends the process itself: a runtime waits
+    /// for work that blocks, on a filesystem that hangs say, without limit. A program that uses
+    /// [`serve`](Self::serve) ends its runtime with
+    /// [`shutdown_background`](tokio::runtime::Runtime::shutdown_background) for that.
     ///
     /// What the plugin needs of its container is for its documents: capabilities, resources, directories of its own.
     /// It asks for none of the orchestrator's own files.
@@ -216,7 +269,11 @@ impl Plugin {
     /// - spec: `process.no-files-of-the-host`, `process.needs-documented`
     pub async fn run(self) -> ExitCode {
         let name = self.name.clone();
-        exit_code(&name, self.serve_from_env().await)
+        let served = match Endpoint::from_env() {
+            Ok(endpoint) => self.serve_signals(&endpoint).await,
+            Err(error) => (Ended::Idle, Err(error)),
+        };
+        exit_code(&name, served)
     }
 
     /// A driver's whole `main` by its flags: sets up the log, then does as [`run`](Self::run), on the endpoint and
@@ -224,12 +281,11 @@ impl Plugin {
     #[cfg(feature = "clap")]
     pub async fn run_with(self, args: &crate::DriverArgs) -> ExitCode {
         let name = self.name.clone();
-        let served = async {
-            #[cfg(feature = "log")]
-            crate::init_log(args.log_format, &args.log_level)?;
-            self.with_args(args).serve(&args.endpoint).await
-        };
-        exit_code(&name, served.await)
+        #[cfg(feature = "log")]
+        if let Err(error) = crate::init_log(args.log_format, &args.log_level) {
+            return exit_code(&name, (Ended::Idle, Err(error)));
+        }
+        exit_code(&name, self.with_args(args).serve_signals(&args.endpoint).await)
     }
 
     /// The plugin as `args` want it. Their endpoint is for [`serve`](Self::serve).
@@ -251,8 +307,15 @@ impl Plugin {
         None
     }
 
+    fn path_gate(&self, socket: &Path) -> PathGate {
+        let Settings { own_directories, volume_roots, registration, .. } = &self.settings;
+        let sockets = socket.parent().into_iter();
+        let sockets = sockets.chain(registration.as_ref().map(Registration::directory)).map(Path::to_owned);
+        PathGate::new(own_directories.clone(), sockets.collect(), volume_roots)
+    }
+
     /// The plugin as it is served, once it makes sense.
-    pub(crate) fn build(mut self) -> Result<Adapter, ServeError> {
+    pub(crate) fn build(mut self, socket: &Path) -> Result<Adapter, ServeError> {
         check_name(&self.name).map_err(ServeError::Plugin)?;
         if self.vendor_version.is_empty() {
             let text = "the vendor version is empty: pass env!(\"CARGO_PKG_VERSION\") to Plugin::new";
@@ -264,13 +327,16 @@ impl Plugin {
             return Err(ServeError::Plugin(text.to_owned()));
         }
         let offer = self.offer().map_err(ServeError::Plugin)?;
+        let gate = self.path_gate(socket);
+        let context =
+            PluginContext { driver: self.name.clone(), volume_roots: self.settings.volume_roots.clone() };
         let info = v1::GetPluginInfoResponse {
             name: self.name,
             vendor_version: self.vendor_version,
             manifest: self.identity.manifest(),
         };
         Ok(Adapter(Arc::new(Core {
-            path: CallPath::new(Arc::new(offer)),
+            path: CallPath::new(Arc::new(offer), gate, context),
             info,
             identity: self.identity,
             controller: self.controller,
@@ -289,13 +355,18 @@ impl fmt::Debug for Plugin {
 }
 
 /// Tells the error, if there is one, and which status says so.
-fn exit_code(name: &str, served: Result<(), ServeError>) -> ExitCode {
-    match served {
-        Ok(()) => ExitCode::SUCCESS,
+fn exit_code(name: &str, (ended, served): (Ended, Result<(), ServeError>)) -> ExitCode {
+    let code = match served {
+        Ok(()) => 0,
         Err(error) => {
             eprintln!("{name}: {error}");
-            ExitCode::from(if error.is_start_up() { 2 } else { 1 })
+            if error.is_start_up() { 2 } else { 1 }
         }
+    };
+    match ended {
+        Ended::Idle => ExitCode::from(code),
+        // The runtime would wait for what may never end.
+        Ended::Running => std::process::exit(code.into()),
     }
 }
 
@@ -334,7 +405,7 @@ mod tests {
     // spec: process.knows-its-mode
     #[test]
     fn a_mode_without_its_service_is_refused_with_the_mend() {
-        let error = Plugin::new("a.b", "1").mode(Mode::Node).build().err().unwrap();
+        let error = Plugin::new("a.b", "1").mode(Mode::Node).build(Path::new("/run/csi.sock")).err().unwrap();
         assert!(error.is_start_up());
         assert!(error.to_string().contains("choose another mode"), "{error}");
     }

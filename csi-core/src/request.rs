@@ -1,6 +1,7 @@
 //! How a typed request is declared: a table of fields, named as on the wire.
 
 use std::ops::Deref;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use csi_proto::redact::ClearSecrets;
@@ -14,20 +15,40 @@ pub(crate) trait Request: Sized {
     fn read(wire: &Arc<Received<Self::Wire>>) -> Result<Self>;
 }
 
-/// A request as it came over the wire. Its secrets go from memory with it.
-pub(crate) struct Received<W: ClearSecrets>(pub(crate) W);
+/// A request as it came over the wire, and which plugin it came to. Its secrets go from memory with it.
+pub(crate) struct Received<W: ClearSecrets> {
+    wire: W,
+    /// None where a driver made the request itself.
+    pub(crate) plugin: Option<Arc<PluginContext>>,
+}
+
+impl<W: ClearSecrets> Received<W> {
+    pub(crate) fn new(wire: W, plugin: Option<Arc<PluginContext>>) -> Self {
+        Self { wire, plugin }
+    }
+}
+
+/// What a request's own methods know of the plugin that it came to.
+#[derive(Debug)]
+#[cfg_attr(not(all(feature = "mount", target_os = "linux")), expect(dead_code, reason = "for who mounts"))]
+pub(crate) struct PluginContext {
+    /// The plugin's name.
+    pub(crate) driver: String,
+    /// Where the orchestrator keeps targets and staging directories.
+    pub(crate) volume_roots: Vec<PathBuf>,
+}
 
 impl<W: ClearSecrets> Deref for Received<W> {
     type Target = W;
 
     fn deref(&self) -> &W {
-        &self.0
+        &self.wire
     }
 }
 
 impl<W: ClearSecrets> Drop for Received<W> {
     fn drop(&mut self) {
-        self.0.clear_secrets();
+        self.wire.clear_secrets();
     }
 }
 
@@ -47,6 +68,12 @@ macro_rules! request {
             pub fn raw(&self) -> &csi_proto::v1::$name {
                 &self.raw
             }
+
+            /// The plugin that it came to.
+            #[allow(dead_code, reason = "for the requests that name a place on the node")]
+            pub(crate) fn plugin(&self) -> Option<&std::sync::Arc<$crate::request::PluginContext>> {
+                self.raw.plugin.as_ref()
+            }
         }
 
         impl $crate::request::Request for $name {
@@ -65,7 +92,7 @@ macro_rules! request {
             type Error = $crate::Error;
 
             fn try_from(wire: csi_proto::v1::$name) -> $crate::Result<Self> {
-                $crate::request::Request::read(&std::sync::Arc::new($crate::request::Received(wire)))
+                $crate::request::Request::read(&std::sync::Arc::new($crate::request::Received::new(wire, None)))
             }
         }
 

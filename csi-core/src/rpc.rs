@@ -50,6 +50,15 @@ rpcs! {
     }
 }
 
+impl Rpc {
+    /// The RPC of this path in a request of gRPC, `/csi.v1.Identity/Probe` say.
+    pub(crate) fn of_path(path: &str) -> Option<Self> {
+        let (service, name) = path.strip_prefix("/csi.v1.")?.split_once('/')?;
+        let is_it = |rpc: &Self| rpc.name() == name && rpc.service().to_string() == service;
+        Self::ALL.iter().copied().find(is_it)
+    }
+}
+
 impl fmt::Display for Rpc {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
@@ -65,6 +74,15 @@ impl fmt::Display for Service {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_path_names_its_rpc() {
+        assert_eq!(Rpc::of_path("/csi.v1.Identity/Probe"), Some(Rpc::Probe));
+        for other in ["/csi.v1.Node/Probe", "/csi.v1.Identity/probe", "csi.v1.Identity/Probe", "/x/Probe", ""]
+        {
+            assert_eq!(Rpc::of_path(other), None, "{other}");
+        }
+    }
 
     #[test]
     fn every_rpc_of_the_descriptor_is_listed() {

@@ -55,6 +55,35 @@ async fn a_caller_that_gives_up_leaves_the_operation_to_the_retry() {
 }
 
 #[tokio::test]
+async fn two_volumes_exclude_each_other_at_one_staging_path() {
+    let memory = Memory::gated();
+    let served = Served::start(plugin(memory.clone())).await;
+    let mut node = served.node();
+    let first = tokio::spawn(async move { node.node_stage_volume(stage("v1")).await });
+    memory.until_begun(1).await;
+    for path in ["/staging/v1", "//staging//v1/"] {
+        let unstage =
+            v1::NodeUnstageVolumeRequest { volume_id: "v2".into(), staging_target_path: path.into() };
+        let second = v1::NodeStageVolumeRequest { staging_target_path: path.into(), ..stage("v2") };
+        let from = v1::NodePublishVolumeRequest { staging_target_path: path.into(), ..publish("v2", "/t") };
+        let unpublish = v1::NodeUnpublishVolumeRequest { volume_id: "v2".into(), target_path: path.into() };
+        let outcomes = [
+            served.node().node_unstage_volume(unstage).await.map(drop),
+            served.node().node_stage_volume(second).await.map(drop),
+            served.node().node_publish_volume(from).await.map(drop),
+            served.node().node_unpublish_volume(unpublish).await.map(drop),
+        ];
+        for outcome in outcomes {
+            assert_eq!(outcome.unwrap_err().code(), Code::Aborted, "{path}");
+        }
+    }
+    memory.gate.as_ref().unwrap().add_permits(2);
+    first.await.unwrap().unwrap();
+    let second = served.node().node_stage_volume(stage("v2")).await;
+    second.expect("the path is free again");
+}
+
+#[tokio::test]
 async fn two_targets_run_together_and_stats_beside_them() {
     let memory = Memory::gated();
     let served = Served::start(plugin(memory.clone())).await;

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use common::{Served, block_capability, connect, create, eventually, publish, stage};
+use common::{Served, block_capability, connect, create, eventually, publish, stage, staging};
 use csi_core::*;
 use csi_proto::v1;
 use tonic::Code;
@@ -200,7 +200,7 @@ async fn call(
 }
 
 fn unstage(volume_id: String) -> v1::NodeUnstageVolumeRequest {
-    v1::NodeUnstageVolumeRequest { volume_id, staging_target_path: "/staging".to_owned() }
+    v1::NodeUnstageVolumeRequest { staging_target_path: staging(&volume_id), volume_id }
 }
 
 #[derive(Default, Debug)]

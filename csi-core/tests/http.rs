@@ -275,3 +275,55 @@ async fn reflection_lists_the_services() {
         assert!(names.contains(&format!("csi.v1.{name}").as_str()), "{names:?}");
     }
 }
+
+/// What the kubelet does: a probe with a time-out of a second.
+async fn probe_in_a_second(address: SocketAddr) -> Result<(), String> {
+    let probe = ask(address, "GET /healthz");
+    match tokio::time::timeout(std::time::Duration::from_secs(1), probe).await {
+        Ok((200, _)) => Ok(()),
+        Ok(other) => Err(format!("{other:?}")),
+        Err(_) => Err("not in a second".to_owned()),
+    }
+}
+
+async fn probes_succeed(address: SocketAddr) {
+    for nth in 0..20 {
+        probe_in_a_second(address).await.unwrap_or_else(|why| panic!("probe {nth}: {why}"));
+        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_reads_no_answers_keeps_no_probe_out() {
+    let patient = Patient::default();
+    let (_served, address) = served_with_http(plugin(Default::default()).identity(patient)).await;
+    let mut unread = Vec::new();
+    for _ in 0..64 {
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        let requests = "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n".repeat(2000);
+        // The server may close before all of it is sent.
+        let send = tokio::spawn(async move {
+            drop(stream.write_all(requests.as_bytes()).await);
+            std::future::pending::<TcpStream>().await
+        });
+        unread.push(send);
+    }
+    probes_succeed(address).await;
+    unread.iter().for_each(tokio::task::JoinHandle::abort);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_says_nothing_keeps_no_probe_out() {
+    let patient = Patient::default();
+    let (_served, address) = served_with_http(plugin(Default::default()).identity(patient)).await;
+    let mut silent = Vec::new();
+    for _ in 0..200 {
+        silent.push(TcpStream::connect(address).await.unwrap());
+    }
+    probes_succeed(address).await;
+    // A head that does not end is silence too.
+    for stream in &mut silent {
+        drop(stream.write_all(b"GET /healthz HTTP/1.1\r\nHost: ").await);
+    }
+    probes_succeed(address).await;
+}

@@ -67,17 +67,83 @@ async fn what_can_not_start_is_status_2_and_says_the_mend() {
     }
 }
 
+/// A call that hangs, as the kubelet makes it, and what it became.
+async fn hang(program: &Program) -> tokio::task::JoinHandle<Result<(), tonic::Status>> {
+    let mut node = program.client().await.node();
+    let call = tokio::spawn(async move { node.node_stage_volume(common::stage("stuck")).await.map(drop) });
+    let mut other = program.client().await.node();
+    // The same volume is refused as soon as the call runs.
+    let mut request = common::stage("stuck");
+    request.staging_target_path = "/elsewhere".to_owned();
+    for _ in 0..2000 {
+        let mut request = tonic::Request::new(request.clone());
+        request.set_timeout(Duration::from_secs(5));
+        if let Err(status) = other.node_stage_volume(request).await
+            && status.code() == tonic::Code::Aborted
+        {
+            return call;
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    panic!("the call does not run: {}", program.log());
+}
+
 #[tokio::test]
 async fn a_second_signal_ends_the_patience() {
-    let mut program = Program::start(&["--grace=2m"]);
-    let client = program.client().await;
-    // A call that never ends keeps the server waiting: its body is not sent.
-    let mut stuck = Raw::open(&program.socket()).await;
-    stuck.begin(&raw::head("/csi.v1.Identity/Probe")).await;
-    drop(client);
+    let mut program = Program::start_files(&["--grace=2m"], None);
+    let _call = hang(&program).await;
     program.terminate();
-    tokio::time::sleep(Duration::from_millis(50)).await;
+    let waits = "waits at most 120s for what runs: NodeStageVolume stuck (request ";
+    eventually("it says what it waits for", || program.log().contains(waits)).await;
     program.terminate();
     assert_eq!(program.ended().await.code(), Some(0));
     assert!(!program.socket().exists());
+}
+
+#[tokio::test]
+async fn a_call_that_hangs_is_left_at_the_end_of_the_grace_and_named() {
+    let mut program = Program::start_files(&["--grace=1s"], None);
+    let _call = hang(&program).await;
+    program.terminate();
+    assert_eq!(program.ended().await.code(), Some(0), "{}", program.log());
+    let left = "stops while this runs, and a retry continues it: NodeStageVolume stuck (request ";
+    assert!(program.log().contains(left), "{}", program.log());
+    assert!(!program.socket().exists());
+}
+
+#[tokio::test]
+async fn connections_without_a_call_are_closed_within_a_second_of_sigterm() {
+    let mut program = Program::start_files(&["--grace=2m"], None);
+    let client = program.client().await;
+    // Nothing, half a preface, one that never acknowledges, and a call whose message is not sent.
+    let silent = tokio::net::UnixStream::connect(program.socket()).await.unwrap();
+    let mut half = tokio::net::UnixStream::connect(program.socket()).await.unwrap();
+    tokio::io::AsyncWriteExt::write_all(&mut half, b"PRI * HTTP/2.0").await.unwrap();
+    let deaf = Raw::open(&program.socket()).await;
+    let mut begun = Raw::open(&program.socket()).await;
+    begun.begin(&raw::head("/csi.v1.Identity/Probe")).await;
+    client.ready(Duration::from_secs(20)).await.unwrap();
+
+    program.terminate();
+    let status = tokio::time::timeout(Duration::from_secs(10), program.ended()).await;
+    assert_eq!(status.expect("long before the end of the grace").code(), Some(0), "{}", program.log());
+    assert!(!program.log().contains("what runs"), "{}", program.log());
+    drop((silent, half, deaf, begun, client));
+}
+
+#[tokio::test]
+async fn idle_connections_leave_descriptors_for_operations() {
+    let mut program = Program::start_files(&[], Some(64));
+    program.client().await;
+    let mut idle = Vec::new();
+    for _ in 0..60 {
+        idle.push(Raw::open(&program.socket()).await);
+    }
+    let client = program.client().await;
+    for volume in ["a", "b", "c"] {
+        client.node().node_stage_volume(common::stage(volume)).await.expect("there are descriptors for it");
+    }
+    drop((idle, client));
+    program.terminate();
+    assert_eq!(program.ended().await.code(), Some(0), "{}", program.log());
 }

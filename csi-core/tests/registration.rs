@@ -107,6 +107,16 @@ async fn a_refusal_ends_the_plugin_with_the_kubelets_words() {
 }
 
 #[tokio::test]
+async fn a_refusal_is_shown_escaped_and_in_bounds() {
+    let node = Node::start().await;
+    let (watcher, _) = Watcher::sees(&node.socket).await;
+    watcher.notify(&format!("no\x1b[2J\u{202e}\r{}", "x".repeat(10_000))).await;
+    let text = node.ended().await.expect_err("refused").to_string();
+    assert!(text.contains(r"no\u{1b}[2J\u{202e}\rxxx") && text.ends_with("(10010 bytes in all)"), "{text}");
+    assert!(text.len() < 1200, "{} bytes", text.len());
+}
+
+#[tokio::test]
 async fn a_socket_that_somebody_removed_is_made_again() {
     let mut node = Node::start().await;
     std::fs::remove_file(&node.socket).unwrap();

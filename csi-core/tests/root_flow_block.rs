@@ -8,7 +8,7 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use common::{Served, mount_capability};
@@ -22,7 +22,19 @@ use tonic::Code;
 /// One disk, which the driver attaches and detaches.
 struct Disk {
     path: PathBuf,
+    /// Whether it is there before the stage attaches it.
+    is_there: AtomicBool,
     detached: AtomicU32,
+    /// How often it was noted that the volume has a filesystem.
+    staged: AtomicU32,
+}
+
+impl Disk {
+    fn new(device: &LoopDevice) -> Arc<Self> {
+        let [detached, staged] = [AtomicU32::new(0), AtomicU32::new(0)];
+        let (path, is_there) = (device.path().to_owned(), AtomicBool::new(false));
+        Arc::new(Self { path, is_there, detached, staged })
+    }
 }
 
 #[async_trait]
@@ -36,16 +48,25 @@ impl BlockDevices for Disk {
     }
 
     async fn device(&self, _: &VolumeId) -> Result<Option<PathBuf>> {
-        Ok(None)
+        Ok(self.is_there.load(Ordering::Relaxed).then(|| self.path.clone()))
     }
 
-    fn plan(&self, volume: &Attachment, capability: &VolumeCapability) -> Result<StagePlan> {
+    async fn plan(&self, volume: &Attachment, capability: &VolumeCapability) -> Result<StagePlan> {
         let plan = stage_plan(capability)?.wait_for_device(Duration::ZERO);
         let plan = match volume.publish_context.get("serial") {
             Some(serial) => plan.expect(ExpectedDevice::new().serial(serial)),
             None => plan,
         };
+        let plan = if self.staged.load(Ordering::Relaxed) > 0 { plan.never_format() } else { plan };
         Ok(volume.volume_context.get("label").into_iter().fold(plan, StagePlan::label))
+    }
+
+    async fn staged(&self, volume: &Attachment) -> Result<()> {
+        if volume.volume_context.get("note").is_some() {
+            return Err(Error::Unavailable("the note can't be kept".to_owned()));
+        }
+        self.staged.fetch_add(1, Ordering::Relaxed);
+        Ok(())
     }
 
     async fn detach(&self, _: &VolumeId) -> Result<()> {
@@ -77,7 +98,7 @@ fn stage(staging: &Path) -> v1::NodeStageVolumeRequest {
 fn what_a_failed_stage_attached_is_detached_once_nobody_uses_it() {
     on_tmpfs(async |place| {
         let (device, other) = (loop_device(place, "image"), loop_device(place, "other"));
-        let disk = Arc::new(Disk { path: device.path().to_owned(), detached: AtomicU32::new(0) });
+        let disk = Disk::new(&device);
         let plugin = Plugin::new("disks.csi.example.org", "1").node(BlockNode::service(Arc::clone(&disk)));
         let served = Served::start(plugin).await;
         let staging = place.join("staging");
@@ -104,12 +125,37 @@ fn what_a_failed_stage_attached_is_detached_once_nobody_uses_it() {
     });
 }
 
+/// A stage that was killed after it attached the device; the caller goes on with a stage, and after its final error with nothing.
+#[test]
+fn what_a_killed_stage_attached_is_detached_by_one_that_fails() {
+    on_tmpfs(async |place| {
+        let device = loop_device(place, "image");
+        let disk = Disk::new(&device);
+        disk.is_there.store(true, Ordering::Relaxed);
+        let plugin = Plugin::new("disks.csi.example.org", "1").node(BlockNode::service(Arc::clone(&disk)));
+        let served = Served::start(plugin).await;
+        let staging = place.join("staging");
+        std::fs::create_dir(&staging).unwrap();
+        let refused = async |why: &str, detached: u32| {
+            served.node().node_stage_volume(stage(&staging)).await.unwrap_err();
+            assert_eq!(disk.detached.load(Ordering::Relaxed), detached, "{why}");
+        };
+        let at = Target::new(&staging).unwrap();
+        block::stage(device.path(), &at, &StagePlan::new(Filesystem::Ext4)).unwrap();
+        refused("it is staged, in another way", 0).await;
+        assert_eq!(block::device_of(&staging).unwrap(), device.number(), "and stays so");
+        unmount(&at).unwrap();
+        refused("nobody has it", 1).await;
+        device.detach().unwrap();
+    });
+}
+
 /// What was said of the volume when it was made and attached.
 #[test]
 fn a_driver_says_which_disk_it_has_to_be_and_what_is_made_on_it() {
     on_tmpfs(async |place| {
         let device = loop_device(place, "image");
-        let disk = Arc::new(Disk { path: device.path().to_owned(), detached: AtomicU32::new(0) });
+        let disk = Disk::new(&device);
         let plugin = Plugin::new("disks.csi.example.org", "1").node(BlockNode::service(Arc::clone(&disk)));
         let served = Served::start(plugin).await;
         let staging = place.join("staging");
@@ -136,6 +182,41 @@ fn a_driver_says_which_disk_it_has_to_be_and_what_is_made_on_it() {
         File::open(device.path()).unwrap().read_exact_at(&mut superblock, 1024).unwrap();
         assert_eq!(&superblock[120..132], b"of-the-class", "the label of an ext4");
         unmount(&Target::new(&staging).unwrap()).unwrap();
+        device.detach().unwrap();
+    });
+}
+
+/// A driver that notes that a volume has a filesystem does not lose it to a device that reads as blank later.
+#[test]
+fn a_volume_that_was_staged_is_never_formatted_again() {
+    on_tmpfs(async |place| {
+        let device = loop_device(place, "image");
+        let disk = Disk::new(&device);
+        let plugin = Plugin::new("disks.csi.example.org", "1").node(BlockNode::service(Arc::clone(&disk)));
+        let served = Served::start(plugin).await;
+        let staging = place.join("staging");
+        std::fs::create_dir(&staging).unwrap();
+        let request = |note: Option<&str>| v1::NodeStageVolumeRequest {
+            volume_capability: Some(mount_capability(1)),
+            volume_context: note.map(|note| ("note".to_owned(), note.to_owned())).into_iter().collect(),
+            ..stage(&staging)
+        };
+        // Without the note nothing is staged.
+        let error = served.node().node_stage_volume(request(Some("refused"))).await.unwrap_err();
+        assert_eq!(error.code(), Code::Unavailable, "{error}");
+        assert_eq!(disk.detached.load(Ordering::Relaxed), 1, "what it attached is taken back");
+
+        for _ in 0..2 {
+            served.node().node_stage_volume(request(None)).await.unwrap();
+        }
+        assert_eq!(disk.staged.load(Ordering::Relaxed), 2);
+        unmount(&Target::new(&staging).unwrap()).unwrap();
+        let image = File::options().write(true).open(place.join("image")).unwrap();
+        image.set_len(0).unwrap();
+        image.set_len(64 << 20).unwrap();
+        let error = served.node().node_stage_volume(request(None)).await.unwrap_err();
+        assert_eq!(error.code(), Code::FailedPrecondition, "{error}");
+        assert!(error.message().contains("said to have content"), "{error}");
         device.detach().unwrap();
     });
 }

@@ -2,6 +2,7 @@
 #![cfg(all(feature = "mount", target_os = "linux"))]
 
 mod common;
+mod foreign;
 mod private;
 
 use std::fs::File;
@@ -216,6 +217,26 @@ fn a_restarted_plugin_knows_which_volume_is_staged() {
         let unstage =
             v1::NodeUnstageVolumeRequest { volume_id: "v".into(), staging_target_path: text(&staging) };
         later.node().node_unstage_volume(unstage).await.unwrap();
+    });
+}
+
+#[test]
+fn a_foreign_mount_at_a_volumes_place_is_refused_and_stays() {
+    on_tmpfs(async |place| {
+        let staging = place.join("staging");
+        let _no_daemons = NoDaemons(&staging);
+        let service = FuseNode::service(Arc::new(Buckets::default()));
+        let served = Served::start(Plugin::new("s3.csi.example.org", "1").node(service)).await;
+        let publish = v1::NodePublishVolumeRequest {
+            volume_id: "v".into(),
+            staging_target_path: text(&staging),
+            target_path: text(&place.join("pod")),
+            volume_capability: capability(),
+            secrets: [("key".to_owned(), "publish".to_owned())].into(),
+            ..Default::default()
+        };
+        foreign::mounts_are_refused_and_stay(&served, Some(stage_request(&staging)), publish).await;
+        assert!(daemons(&staging).is_empty());
     });
 }
 

@@ -3,6 +3,7 @@
 #![cfg(all(feature = "mount", target_os = "linux"))]
 
 mod common;
+mod foreign;
 mod private;
 
 use std::path::Path;
@@ -116,6 +117,17 @@ fn staged_once_and_bound_for_each_workload() {
             served.node().node_unstage_volume(request.clone()).await.unwrap();
         }
         assert!(!csi_mount::mounts().unwrap().iter().any(|entry| entry.source == "server:/one"));
+    });
+}
+
+/// What a server shares, and a tmpfs of somebody else.
+#[test]
+fn a_foreign_mount_at_a_volumes_place_is_refused_and_stays() {
+    on_tmpfs(async |place| {
+        let staged = serve(SharedNode::service(Arc::new(Memories))).await;
+        foreign::mounts_are_refused_and_stay(&staged, Some(stage(place, "one")), publish(place, "a")).await;
+        let unstaged = serve(SharedNode::unstaged_service(Arc::new(Memories))).await;
+        foreign::mounts_are_refused_and_stay(&unstaged, None, publish(place, "b")).await;
     });
 }
 

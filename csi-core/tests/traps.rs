@@ -32,16 +32,17 @@ async fn trap_1_stats_of_a_relative_or_unknown_path_are_not_found() {
     let directory = tempfile::tempdir().unwrap();
     let node = DirectoryNode::service(Arc::new(One(directory.path().to_owned())));
     let served = Served::start(Plugin::new("one.csi.example.org", "1").node(node)).await;
-    for path in ["here", "./here", "/no/such/path", "/"] {
+    // The root directory is mounted, but it is no volume's place.
+    let due = [("here", Code::NotFound), ("./here", Code::NotFound), ("/no/such/path", Code::NotFound)];
+    for (path, code) in due.into_iter().chain([("/", Code::InvalidArgument)]) {
         let request = v1::NodeGetVolumeStatsRequest {
             volume_id: "v".into(),
             volume_path: path.into(),
             ..Default::default()
         };
-        // The root directory is mounted, but no volume is published there.
         let answer = served.node().node_get_volume_stats(request).await;
         let status = answer.expect_err(path);
-        assert_eq!(status.code(), Code::NotFound, "{path}: {status}");
+        assert_eq!(status.code(), code, "{path}: {status}");
     }
 }
 

@@ -17,6 +17,7 @@ use crate::bind::Outcome;
 use crate::details::{Basics, Details};
 use crate::file_lock;
 use crate::lookup;
+use crate::owner::Mounted;
 use crate::scratch::{self, Scratch};
 use crate::target::Seen;
 use crate::{Error, ErrorKind, MountAttributes, Result, Target, health, mounts, turn};
@@ -61,6 +62,7 @@ pub(crate) fn mount_once(
                 }
                 accept(&seen, &details)?;
                 is_alive()?;
+                target.adopt(operation, &seen.facts)?;
                 return Ok(Outcome::AlreadyMounted);
             }
             continue;
@@ -122,6 +124,10 @@ pub(crate) fn attach(
     let _lock = lock(seen);
     if target.look(operation)?.facts.is_mount_root {
         return Ok(Attached::Lost);
+    }
+    if target.owner().is_some() {
+        let root = lookup::facts(mount.fd()).map_err(|error| target.error(operation, error))?;
+        target.set_mark(operation, &seen.fd, Mounted::of(&root))?;
     }
     move_and_verify(operation, &mount, target, seen, attributes)
 }

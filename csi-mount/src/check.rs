@@ -1,11 +1,11 @@
 //! Checks an unmounted filesystem with the program of its own package.
 
 use std::os::unix::process::ExitStatusExt as _;
-use std::path::Path;
 use std::time::Duration;
 
-use crate::tool::{Bounds, Output, Tool};
-use crate::{BlockDevice, DeviceUse, Error, ErrorKind, Filesystem, Result, memory, mounts};
+use crate::device_users::{self, Tolerated};
+use crate::tool::{Bounds, Given, OpenFile, Output, Tool};
+use crate::{BlockDevice, Error, ErrorKind, Filesystem, Result, memory};
 
 /// How long a check may take: 6 hours, as a large damaged filesystem needs time and half a repair helps nobody.
 pub const CHECK_TIME_LIMIT: Duration = Duration::from_secs(6 * 3600);
@@ -90,7 +90,8 @@ pub enum CheckReport {
 /// # Errors
 ///
 /// - [`Damaged`](ErrorKind::Damaged): something is wrong that this policy does not mend.
-/// - [`Busy`](ErrorKind::Busy): the device is mounted, in any namespace. It was not looked at.
+/// - [`Busy`](ErrorKind::Busy): the device is mounted in any namespace, published raw for writing, or otherwise used
+///   ([`BlockDevice::users`]). It was not looked at.
 /// - [`Unsupported`](ErrorKind::Unsupported): preen of XFS or btrfs.
 /// - [`MissingTool`](ErrorKind::MissingTool), [`ToolFailed`](ErrorKind::ToolFailed),
 ///   [`Unresponsive`](ErrorKind::Unresponsive).
@@ -121,11 +122,9 @@ pub fn check_within(
         }
     };
     device.verify()?;
-    refuse_in_use(device, CHECK)?;
+    device_users::refuse(device, CHECK, Tolerated::Readers)?;
     let tool = Tool { program, package: filesystem.package() };
-    let mut line = arguments.to_vec();
-    line.push(utf8(device.path(), CHECK)?);
-    let output = run_within(tool, &line, device, limits.into())?;
+    let output = run_within(tool, arguments, device, limits.into())?;
     match verdict(filesystem, output.status.code()) {
         Verdict::Clean => Ok(CheckReport::Clean),
         Verdict::Repaired => Ok(CheckReport::Repaired),
@@ -137,10 +136,10 @@ pub fn check_within(
     }
 }
 
-/// Runs a program that works on a filesystem, within these limits.
+/// Runs a program that works on the filesystem of an open device, whatever its path leads to meanwhile, within these limits.
 pub(crate) fn run_within(
     tool: Tool,
-    line: &[&str],
+    arguments: &[&str],
     device: &BlockDevice,
     limits: CheckLimits,
 ) -> Result<Output> {
@@ -150,7 +149,12 @@ pub(crate) fn run_within(
         let error = error.at(device.path());
         if is_memory { error.mend("give it more (CheckLimits::memory), or the container") } else { error }
     };
-    let output = tool.run(line, Bounds { time: limits.time, memory: Some(given) }).map_err(more)?;
+    let file = OpenFile::of_device(device);
+    let path = file.path();
+    let line: Vec<&str> = arguments.iter().copied().chain([&*path]).collect();
+    let bounds = Bounds { time: limits.time, memory: Some(given) };
+    let on = Given { file: Some(file), ..Given::default() };
+    let output = tool.run_given(&line, on, bounds, |_| Ok(())).map_err(more)?;
     if was_ended_for_memory(&output) {
         return Err(more(tool.out_of_memory(given).because("it was killed, as by a kernel without memory")));
     }
@@ -160,34 +164,6 @@ pub(crate) fn run_within(
 /// Nobody else kills it, and it was offered to the kernel to be the first.
 fn was_ended_for_memory(output: &Output) -> bool {
     output.status.signal() == Some(nix::libc::SIGKILL)
-}
-
-pub(crate) fn refuse_in_use(device: &BlockDevice, operation: &'static str) -> Result<()> {
-    match device.in_use()? {
-        DeviceUse::Free => Ok(()),
-        DeviceUse::InUse => {
-            let error = Error::new(ErrorKind::Busy, operation, used_by(device)).at(device.path());
-            Err(error.mend("unmount it in every namespace"))
-        }
-    }
-}
-
-/// Who uses a device, as far as it can be seen from here.
-fn used_by(device: &BlockDevice) -> String {
-    let here = mounts().unwrap_or_default().into_iter();
-    let here = here.filter(|entry| entry.device == device.number());
-    let here: Vec<String> = here.map(|entry| entry.mount_point.display().to_string()).collect();
-    let holders = device.holders().unwrap_or_default();
-    match (here.as_slice(), holders.as_slice()) {
-        ([], []) => "the device is in use: in another mount namespace, or opened exclusively".to_owned(),
-        ([], _) => format!("the device is in use by {}", holders.join(", ")),
-        _ => format!("the device is mounted at {}", here.join(", ")),
-    }
-}
-
-pub(crate) fn utf8<'p>(path: &'p Path, operation: &'static str) -> Result<&'p str> {
-    path.to_str()
-        .ok_or_else(|| Error::new(ErrorKind::InvalidInput, operation, "the path is not UTF-8").at(path))
 }
 
 #[derive(Debug, PartialEq, Eq)]

@@ -24,6 +24,12 @@ impl DeviceNumber {
     pub fn dev_t(self) -> u64 {
         rustix::fs::makedev(self.major, self.minor)
     }
+
+    /// From `major:minor`, as sysfs and mountinfo write it.
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        let (major, minor) = text.split_once(':')?;
+        Some(Self { major: major.parse().ok()?, minor: minor.parse().ok()? })
+    }
 }
 
 impl fmt::Display for DeviceNumber {

@@ -15,6 +15,10 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 pub enum ErrorKind {
     /// A path, option or size that can never work: empty, relative, with a NUL, not UTF-8, target inside source.
     InvalidInput,
+    /// A directory of the system or the driver's own, or a path that holds one: no place for a volume.
+    Protected,
+    /// What is mounted at a place is not known to be the volume's, so nothing of it is touched.
+    NotOwned,
     /// A path or device that is not there.
     NotFound,
     /// Something else is mounted at the target: another device or source, or other attributes.
@@ -35,7 +39,7 @@ pub enum ErrorKind {
     OutOfRange,
     /// The device or filesystem has no space left.
     NoSpace,
-    /// The filesystem is damaged and needs `fsck`.
+    /// The filesystem is damaged and needs `fsck`, or is not there where a volume is said to have one.
     Damaged,
     /// This kernel, filesystem or build can't do what was asked.
     Unsupported,

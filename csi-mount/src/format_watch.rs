@@ -10,14 +10,16 @@ use std::time::{Duration, Instant};
 pub enum FormatStep {
     /// As many formats run as the [`FormatLimit`] lets.
     Waiting,
-    /// The device is looked at a second time, and marked as being formatted.
+    /// It is looked whether the device takes writes.
     Preparing,
-    /// `mkfs` runs, for this long by now; told about once a second.
+    /// `mkfs` runs, in memory, for this long by now; told about once a second.
     Making {
         /// Since its start.
         elapsed: Duration,
     },
-    /// `mkfs` has ended, and what it made is looked at.
+    /// The device is looked at a second time, and what `mkfs` made is copied to it.
+    Writing,
+    /// All is written, and the device is looked at.
     Verifying,
 }
 

@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use rustix::fs::{Mode, OFlags};
 
-use crate::check::{refuse_in_use, run_within, utf8};
+use crate::check::run_within;
+use crate::device_users::{self, Tolerated};
 use crate::sys::ioctl::{self, BtrfsDevice};
 use crate::tool::Tool;
 use crate::{
@@ -19,6 +20,9 @@ use crate::{
 const GROW: &str = "grow the filesystem on";
 /// `resize2fs` writes what a large filesystem's new part needs; killed, it would leave a filesystem to repair.
 const RESIZE_TIME_LIMIT: Duration = Duration::from_secs(6 * 3600);
+
+/// The kernel resizes btrfs to no smaller size (btrfs_ioctl_resize), whatever size the filesystem has.
+const BTRFS_LEAST_RESIZE: u64 = 256 << 20;
 
 /// What growing did. Sizes are in bytes of the device that the filesystem covers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -60,6 +64,7 @@ impl Grown {
 /// - [`PermissionDenied`](ErrorKind::PermissionDenied): ext4 and no `CAP_SYS_RESOURCE`; [`grow_unmounted`] needs none.
 /// - [`WrongDevice`](ErrorKind::WrongDevice): another device is mounted there.
 /// - [`ReadOnly`](ErrorKind::ReadOnly): the mount is read-only.
+/// - [`OutOfRange`](ErrorKind::OutOfRange): btrfs on a device of less than 256 MiB; the kernel does not resize to that.
 /// - [`Unsupported`](ErrorKind::Unsupported): btrfs on several devices.
 pub fn grow_mounted(
     device: &BlockDevice,
@@ -126,7 +131,16 @@ impl Mounted<'_> {
             return Err(self.wrong_device(number));
         }
         let failed = |error: nix::Error| Error::os(GROW, self.at, error);
-        if self.device.size()? > before.total_bytes {
+        let block = self.block_size()?;
+        let size = self.device.size()? / block * block;
+        if size > before.total_bytes {
+            if size < BTRFS_LEAST_RESIZE {
+                let reason =
+                    format!("btrfs grows to {BTRFS_LEAST_RESIZE} bytes or more, and the device has {size}");
+                return Err(Error::new(ErrorKind::OutOfRange, GROW, reason)
+                    .at(self.at)
+                    .mend("expand the volume to 256 MiB or more"));
+            }
             ioctl::btrfs_grow(self.directory.as_fd(), before.id).map_err(failed)?;
         }
         let after = btrfs_device(&self.directory, self.at)?;
@@ -219,7 +233,7 @@ pub fn grow_unmounted_within(
         return Err(Error::new(ErrorKind::Unsupported, GROW, reason).at(device.path()));
     }
     device.verify()?;
-    refuse_in_use(device, GROW)?;
+    device_users::refuse(device, GROW, Tolerated::Readers)?;
     let before = on_disk(device, filesystem)?;
     let from = before.size.unwrap_or(0);
     if !before.can_grow_to(device.size()?) {
@@ -229,7 +243,7 @@ pub fn grow_unmounted_within(
     let limits = limits.into();
     check_within(device, filesystem, CheckPolicy::Preen, limits)?;
     let limits = limits.time(RESIZE_TIME_LIMIT);
-    let output = run_within(TOOL, &[utf8(device.path(), GROW)?], device, limits)?;
+    let output = run_within(TOOL, &[], device, limits)?;
     if !output.status.success() {
         return Err(TOOL.failed(device.path(), &output));
     }

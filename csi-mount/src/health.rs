@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::Path;
 use std::time::Duration;
 
@@ -10,6 +10,7 @@ use nix::libc;
 use rustix::fs::OFlags;
 
 use crate::details::Details;
+use crate::freeze;
 use crate::stats::{self, STATS_TIMEOUT};
 use crate::sys::child::Question;
 use crate::target::Seen;
@@ -29,6 +30,9 @@ pub enum MountHealth {
     ///
     /// A mount that is itself read-only is healthy, since nobody asked to write through it.
     ReadOnly,
+    /// The filesystem is frozen ([`Frozen`](crate::Frozen), fsfreeze(8), a snapshot of its device that takes longer than half a
+    /// second): whoever writes waits until it is thawed, and its device is not free before.
+    Frozen,
     /// The filesystem did not answer in time: its daemon or server hangs, or the way to it is cut.
     Unresponsive,
     /// The kernel says that the filesystem will not work again, with this error number: `ENOTCONN` of a daemon
@@ -48,7 +52,7 @@ impl MountHealth {
             // A block device's filesystem has none. It is as slow as its device, and one that shut down has that still:
             // it is to be let go of in order.
             Self::Unresponsive | Self::Dead(_) => details.is_remote(),
-            Self::NotMounted | Self::Healthy | Self::ReadOnly => false,
+            Self::NotMounted | Self::Healthy | Self::ReadOnly | Self::Frozen => false,
         }
     }
 }
@@ -60,6 +64,7 @@ impl fmt::Display for MountHealth {
             Self::NotMounted => f.write_str("nothing is mounted"),
             Self::Healthy => f.write_str("the filesystem answers"),
             Self::ReadOnly => f.write_str("the filesystem turned read-only, as after an error of its device"),
+            Self::Frozen => f.write_str("the filesystem is frozen: writes wait until it is thawed"),
             Self::Unresponsive => f.write_str("the filesystem does not answer"),
             Self::Dead(number) => {
                 write!(f, "the filesystem is dead: {}", io::Error::from_raw_os_error(*number))
@@ -72,7 +77,8 @@ impl fmt::Display for MountHealth {
 ///
 /// The cost does not grow with the number of mounts (`statmount(2)`; before Linux 6.13 the mount table is read)
 /// nor with what is in the filesystem. Who asks the filesystem is as for [`stats`](crate::stats()): a child process, or nobody
-/// else where that can't hang.
+/// else where that can't hang. Whether a block device's filesystem is frozen is always asked by a child process, which takes a
+/// fraction of a millisecond; where none can be started, it counts as not frozen.
 /// The last component of the path is not followed when it is a symbolic link.
 ///
 /// ```
@@ -98,7 +104,24 @@ pub fn health(path: impl AsRef<Path>) -> Result<MountHealth> {
 /// # Errors
 /// As [`health`].
 pub fn health_within(path: impl AsRef<Path>, limit: Duration) -> Result<MountHealth> {
-    Ok(look(&Target::new(path)?, limit)?.map_or(MountHealth::NotMounted, |(health, _)| health))
+    let target = Target::new(path)?;
+    match look(&target, limit)? {
+        None => Ok(MountHealth::NotMounted),
+        Some((MountHealth::Healthy, _)) if is_frozen_at(&target)? => Ok(MountHealth::Frozen),
+        Some((health, _)) => Ok(health),
+    }
+}
+
+/// Whether the filesystem that is mounted at the target is frozen.
+pub(crate) fn is_frozen_at(target: &Target) -> Result<bool> {
+    let seen = match target.look(OPERATION) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(false),
+        seen => seen?,
+    };
+    match Details::of(&seen.fd, OPERATION, target.path())? {
+        Some(details) if seen.facts.is_mount_root => Ok(freeze::is_frozen(seen.fd.as_fd(), &details)),
+        _ => Ok(false),
+    }
 }
 
 /// The health of the filesystem that an absolute path is in, a mount's root or not, as [`health`] tells it; symbolic

@@ -14,17 +14,22 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::ScopedJoinHandle;
 use std::time::{Duration, Instant};
 
 use nix::unistd::Pid;
 
-use crate::MountId;
 use crate::sys::child::{Answer, Child, Open, Question, Stuck};
 use crate::target::Place;
+use crate::{DeviceNumber, MountId};
 
 /// How long a path may take to be resolved, where the caller has no limit of its own.
 pub(crate) const LOOKUP_LIMIT: Duration = Duration::from_secs(5);
+
+/// How long somebody else's filesystem or loop device may take to answer, where the volume at hand does not depend on it.
+pub(crate) const FOREIGN_LIMIT: Duration = Duration::from_secs(2);
 
 /// How often a child is looked at that is about to end.
 const LEAVING: Duration = Duration::from_millis(5);
@@ -49,6 +54,10 @@ pub(crate) enum Subject {
     Mount(String),
     /// A killed program that did not go.
     Program(i32),
+    /// Whether the filesystem of this mount is frozen.
+    Frozen(MountId),
+    /// What a loop device is attached to, by its number and its place in the sequence of disks.
+    LoopDevice(DeviceNumber, Option<u64>),
     /// The end of an unmount at a place, by the number of its child: nothing is mounted any more, and there is still
     /// something to write.
     Ending(Place, i32),
@@ -214,9 +223,36 @@ pub(crate) fn wait_for_others(subject: Subject, limit: Duration) -> Option<Turn>
 }
 
 /// Opens a place (`O_PATH`) on the way to which a filesystem may have to be asked.
-pub(crate) fn open(subject: Subject, place: Open<'_>) -> io::Result<OwnedFd> {
-    let (answer, fd) = ask(subject, Question::Open(place), LOOKUP_LIMIT)?;
+pub(crate) fn open(subject: Subject, place: Open<'_>, limit: Duration) -> io::Result<OwnedFd> {
+    let (answer, fd) = ask(subject, Question::Open(place), limit)?;
     fd.ok_or_else(|| io::Error::from_raw_os_error(answer.error as i32))
+}
+
+/// Asks several questions at the same time, so that those that are not answered cost one limit together.
+pub(crate) fn together<Q: Sync, A: Send>(questions: &[Q], ask: impl Fn(&Q) -> A + Sync) -> Vec<A> {
+    /// How many children ask at once.
+    const AT_ONCE: usize = 16;
+    if let [question] = questions {
+        return vec![ask(question)];
+    }
+    let next = AtomicUsize::new(0);
+    let work = || {
+        let mut answers = Vec::new();
+        loop {
+            let index = next.fetch_add(1, Ordering::Relaxed);
+            let Some(question) = questions.get(index) else { return answers };
+            answers.push((index, ask(question)));
+        }
+    };
+    let mut answers = std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..questions.len().min(AT_ONCE)).map(|_| scope.spawn(work)).collect();
+        let join = |worker: ScopedJoinHandle<'_, Vec<_>>| {
+            worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        };
+        workers.into_iter().flat_map(join).collect::<Vec<_>>()
+    });
+    answers.sort_by_key(|(index, _)| *index);
+    answers.into_iter().map(|(_, answer)| answer).collect()
 }
 
 /// Looks at times whether this killed program has gone, so that it does not stay as a zombie.
@@ -228,6 +264,17 @@ pub(crate) fn leave(program: i32) {
 /// The bytes of a path for a system call.
 pub(crate) fn c_string(path: &Path) -> io::Result<CString> {
     CString::new(path.as_os_str().as_bytes()).map_err(Into::into)
+}
+
+/// The child that still waits for an answer to a question about the subject.
+pub(crate) fn stuck_child(subject: &Subject) -> Option<i32> {
+    let mut lanes = lanes();
+    let lane = lanes.get_mut(subject)?;
+    lane.look();
+    match lane.now {
+        Now::Stuck(child) => Some(child.number()),
+        _ => None,
+    }
 }
 
 /// Lets go of children that have gone after all, so that they do not stay as zombies.

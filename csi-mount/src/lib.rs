@@ -29,12 +29,15 @@
 //! | to | there is |
 //! |---|---|
 //! | say where | [`Target`], [`Root`] for paths of others |
+//! | say whose, so that nothing else is unmounted or removed | [`Owner`] |
 //! | say how | [`MountOptions`], [`MountAttributes`] |
 //! | mount and unmount | [`Mount`], [`Bind`], [`Unmount`] |
+//! | keep volumes off the system's directories and the driver's own | [`ProtectedPaths`] |
 //! | know what is mounted | [`mount_state`], [`Target::mounted`], [`mounts`] |
 //! | know how full it is, and whether it works | [`stats()`], [`health()`] |
 //! | have a block device | [`BlockDevice`], [`LoopDevice`] |
 //! | wait for the right one | [`ExpectedDevice`] |
+//! | know who uses it | [`BlockDevice::users`] |
 //! | know what is on it | [`Probe`] |
 //! | put a filesystem on it | [`Format`], with a [`BlankProof`]; [`MkfsProfile`], [`FormatLimit`] |
 //! | repair and grow it | [`check`], [`grow_mounted`], [`grow_unmounted`] |
@@ -65,13 +68,16 @@ mod attach;
 mod attributes;
 mod bind;
 mod check;
+mod claimed_device;
 mod copy_file;
 mod copy_tree;
 mod details;
 mod device;
 mod device_number;
+mod device_users;
 mod device_wait;
 mod diagnose;
+mod disk_image;
 mod error;
 mod file_lock;
 mod filesystem;
@@ -85,7 +91,6 @@ mod grow;
 mod health;
 mod id_map;
 mod in_flight;
-mod intent;
 mod kernel_features;
 mod legacy_mount;
 mod lookup;
@@ -95,16 +100,21 @@ mod luks;
 mod mapping;
 mod memory;
 mod mkfs_line;
+mod mkfs_topology;
 mod mount;
+mod mount_namespaces;
 mod mount_users;
 mod mountinfo;
 mod nesting;
 mod ops;
 mod options;
+mod other_namespaces;
 mod own_descriptors;
+mod owner;
 mod patiently;
 mod probe;
-mod published;
+mod protected;
+mod record;
 mod remove_tree;
 mod root;
 mod same_disk;
@@ -130,6 +140,7 @@ pub use check::{CHECK_TIME_LIMIT, CheckLimits, CheckPolicy, CheckReport, check, 
 pub use copy_file::{Copied, copy_file, data_ranges};
 pub use device::{BlockDevice, DeviceAccess, DeviceUse};
 pub use device_number::DeviceNumber;
+pub use device_users::{DeviceUser, MountPlace, NamespaceMember};
 pub use device_wait::ExpectedDevice;
 pub use error::{Error, ErrorKind, Result};
 pub use filesystem::Filesystem;
@@ -149,8 +160,10 @@ pub use mount_users::{MountUser, mount_users};
 pub use mountinfo::{MountEntry, SuperOptions, mounts, parse_mountinfo};
 pub use ops::{Kernel, MountOps};
 pub use options::{FsOption, MountOptions};
+pub use owner::{Evidence, Owner, OwnerId};
 pub use patiently::patiently;
 pub use probe::{BlankProof, InterruptedFormat, Probe, Progress, Signature};
+pub use protected::{ProtectedPaths, SYSTEM_DIRECTORIES, SYSTEM_TREES};
 pub use root::Root;
 pub use self_check::{Finding, SelfCheck, Verdict, self_check};
 pub use state::{MountId, MountPoint, MountState, mount_state};

@@ -5,12 +5,13 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
+use std::time::Duration;
 
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, Statx, StatxAttributes, StatxFlags};
 use rustix::io::Errno;
 
 use crate::details::Details;
-use crate::in_flight::{self, Start, Subject};
+use crate::in_flight::{self, LOOKUP_LIMIT, Start, Subject};
 use crate::patiently::is_patient;
 use crate::sys::child::Open;
 use crate::sys::features::{self, Feature};
@@ -45,6 +46,11 @@ impl Facts {
         let is_node = matches!(self.file_type, FileType::BlockDevice | FileType::CharacterDevice);
         !self.is_broken() && (self.device, self.inode) == (other.device, other.inode)
             || is_node && self.file_type == other.file_type && self.node == other.node
+    }
+
+    /// The device that it stands for, if it is a block device's node.
+    pub(crate) fn block_device(&self) -> Option<DeviceNumber> {
+        (self.file_type == FileType::BlockDevice).then_some(self.node)
     }
 
     /// Whether its filesystem does not even tell what it is, as an XFS that shut down.
@@ -165,7 +171,9 @@ pub(crate) fn open_at(directory: impl AsFd, name: &OsStr) -> io::Result<OwnedFd>
 pub(crate) fn open_path(path: &Path, extra: OFlags) -> io::Result<OwnedFd> {
     let flags = OFlags::PATH | OFlags::CLOEXEC | extra;
     // What these show depends on who asks.
-    if ["/proc/self", "/proc/thread-self", "/dev/fd"].iter().any(|own| path.starts_with(own)) {
+    let is_special =
+        ["/proc", "/dev"].iter().any(|top| path.as_os_str().as_bytes().starts_with(top.as_bytes()));
+    if is_special && ["/proc/self", "/proc/thread-self", "/dev/fd"].iter().any(|own| path.starts_with(own)) {
         return Ok(rustix::fs::openat(CWD, path, flags, Mode::empty())?);
     }
     open_cached(CWD, path, flags, ResolveFlags::empty())
@@ -217,6 +225,43 @@ fn open_cached(
     }
 }
 
+/// Whether a path leads into a filesystem with a server or daemon, as far as the kernel's memory shows. Asks nobody.
+pub(crate) fn leads_into_remote(path: &Path) -> bool {
+    known_end(path).is_some_and(|end| is_remote(end.as_fd()))
+}
+
+/// The device that the node at an absolute path stands for, where the kernel's memory shows one. Asks nobody.
+pub(crate) fn cached_node(path: &Path) -> Option<DeviceNumber> {
+    let flags = OFlags::PATH | OFlags::CLOEXEC;
+    let fd = open_cached(CWD, path, flags, ResolveFlags::empty())?.ok()?;
+    facts(fd).ok()?.block_device()
+}
+
+/// As [`cached_node`], of an absolute path or one below a directory. None where the kernel's memory does not suffice; none
+/// inside where it shows that no block device is there.
+pub(crate) fn cached_node_state(directory: BorrowedFd<'_>, path: &Path) -> Option<Option<DeviceNumber>> {
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    match open_cached(directory, path, flags, ResolveFlags::empty())? {
+        Ok(fd) => facts(fd).ok().map(|facts| facts.block_device()),
+        Err(error) => is_absent(&error).then_some(None),
+    }
+}
+
+/// The device that the node at an absolute path stands for. It waits so long for the filesystems on the way.
+pub(crate) fn node_within(path: &Path, limit: Duration) -> io::Result<Option<DeviceNumber>> {
+    let text = in_flight::c_string(path)?;
+    let flags = (OFlags::CLOEXEC | OFlags::NOFOLLOW).bits().cast_signed();
+    let place = Open { directory: None, path: &text, flags, resolve: 0 };
+    let fd = in_flight::open(subject(None, path)?, place, limit)?;
+    Ok(facts(fd)?.block_device())
+}
+
+/// The longest part of an absolute path, itself included, that the kernel has in memory.
+fn known_end(path: &Path) -> Option<OwnedFd> {
+    let flags = OFlags::PATH | OFlags::CLOEXEC;
+    path.ancestors().find_map(|above| open_cached(CWD, above, flags, ResolveFlags::empty())?.ok())
+}
+
 fn open_in_child(
     directory: Option<BorrowedFd<'_>>,
     path: &Path,
@@ -234,7 +279,8 @@ fn open_in_child(
     let subject = subject(directory, path)?;
     let path = in_flight::c_string(path)?;
     let flags = flags.bits().cast_signed();
-    in_flight::open(subject, Open { directory, path: &path, flags, resolve: resolve.bits() })
+    let place = Open { directory, path: &path, flags, resolve: resolve.bits() };
+    in_flight::open(subject, place, LOOKUP_LIMIT)
 }
 
 /// What a lookup waits for: the remote filesystem where what is known of the way ends, so that of all ways into it one is
@@ -247,9 +293,7 @@ fn subject(directory: Option<BorrowedFd<'_>>, path: &Path) -> io::Result<Subject
             false => Subject::Path(Start::Directory(facts.mount, facts.inode), path.to_owned()),
         });
     }
-    let flags = OFlags::PATH | OFlags::CLOEXEC;
-    let cached = |above: &Path| open_cached(CWD, above, flags, ResolveFlags::empty())?.ok();
-    let end = path.ancestors().skip(1).find_map(cached).filter(|end| is_remote(end.as_fd()));
+    let end = path.parent().and_then(known_end).filter(|end| is_remote(end.as_fd()));
     Ok(match end {
         Some(end) => Subject::Lookup(facts(end)?.mount),
         None => {

@@ -17,6 +17,8 @@ use crate::{BlockDevice, DeviceNumber, Error, ErrorKind, Result};
 
 const CLOSE: &str = "close encrypted device";
 const FIND: &str = "find the mapping of an encrypted device";
+/// Where the content of a device that we encrypt begins: what is before it are the headers.
+pub(crate) const LUKS_HEADER: u64 = 16 << 20;
 /// What all names of ours begin with.
 const PREFIX: &str = "csi-";
 /// How long a program may look at a mapping before it counts as in use: udev does, when one is made.
@@ -118,7 +120,7 @@ impl Mapping {
     /// Where the device inside is published raw: such a mapping is in its user's hands.
     #[cfg(feature = "luks")]
     pub(crate) fn published_at(&self) -> Result<Option<PathBuf>> {
-        crate::published::published_at(&[self.number])
+        crate::device_users::published_at(&[self.number])
     }
 
     /// Lets it go on, if it was left in the middle of a change: until then every read and write waits.

@@ -1,12 +1,10 @@
 //! The command line of `mkfs`: this crate's choices first, then the caller's, and nothing that names another device.
 
-use std::ffi::OsString;
 use std::time::Duration;
 
-use crate::intent::{Uuid, hyphenated};
 use crate::kernel_features::{self, first_version};
 use crate::tool::Tool;
-use crate::{BlockDevice, Error, ErrorKind, Filesystem, KernelVersion, MkfsProfile, Result};
+use crate::{Error, ErrorKind, Filesystem, KernelVersion, MkfsProfile, Result};
 
 const FORMAT: &str = "format";
 /// How long a program may take to print its version.
@@ -31,26 +29,10 @@ impl MkfsLine {
         Tool { program, package: self.filesystem.package() }
     }
 
-    /// Whether the caller's arguments give the filesystem its UUID.
-    pub(crate) fn has_own_uuid(&self) -> bool {
-        self.arguments.iter().any(|argument| match self.filesystem {
-            Filesystem::Xfs => argument.contains("uuid="),
-            Filesystem::Ext4 | Filesystem::Btrfs => {
-                argument.starts_with("-U") || argument.starts_with("--uuid")
-            }
-        })
-    }
-
-    /// The arguments, the device last.
-    pub(crate) fn build(&self, device: &BlockDevice, uuid: Option<Uuid>) -> Result<Vec<OsString>> {
-        let mut line = self.options(uuid).map_err(|error| error.at(device.path()))?;
-        line.push(device.path().into());
-        Ok(line)
-    }
-
-    fn options(&self, uuid: Option<Uuid>) -> Result<Vec<OsString>> {
+    /// The arguments but for the device, `more` among them, which the caller's win over.
+    pub(crate) fn options(&self, more: &[String]) -> Result<Vec<String>> {
         let defaults: &[&str] = match self.filesystem {
-            // -F: a whole disk needs no question, and there is nobody to answer one.
+            // -F: a file needs no question, and there is nobody to answer one.
             Filesystem::Ext4 => &["-q", "-F", "-m0"],
             Filesystem::Xfs => &["-q", "-K"],
             Filesystem::Btrfs => &["-q", "-K"],
@@ -60,18 +42,14 @@ impl MkfsLine {
             self.check_label(label)?;
             line.extend(["-L".to_owned(), label.clone()]);
         }
-        if let Some(uuid) = uuid {
-            let uuid = hyphenated(uuid);
-            line.push(match self.filesystem {
-                Filesystem::Xfs => format!("-muuid={uuid}"),
-                Filesystem::Ext4 | Filesystem::Btrfs => format!("-U{uuid}"),
-            });
-        }
         let mut arguments = joined(&self.arguments)?;
         let left_off = self.left_off()?;
         if self.filesystem == Filesystem::Ext4 {
             // mke2fs heeds only the last -E and the last -O, so all go into one; the caller's come last and win.
-            let extended = merged("-E", vec!["nodiscard"], &mut arguments);
+            // The kernel makes the inode tables zero when it is mounted, and as a rule that is mke2fs's choice too.
+            let ours = ["nodiscard", "lazy_itable_init=1"].into_iter();
+            let ours = ours.chain(more.iter().map(String::as_str)).collect();
+            let extended = merged("-E", ours, &mut arguments);
             let features = merged("-O", left_off, &mut arguments);
             line.extend([extended, features].into_iter().flatten());
         } else {
@@ -81,11 +59,11 @@ impl MkfsLine {
             let said = |off: &str| {
                 name(off).is_some_and(|name| arguments.iter().any(|argument| argument.contains(&name)))
             };
-            let more: Vec<&str> = left_off.into_iter().filter(|off| !said(off)).collect();
-            line.extend(more.into_iter().map(str::to_owned));
+            line.extend(left_off.into_iter().filter(|off| !said(off)).map(str::to_owned));
+            line.extend_from_slice(more);
         }
         line.extend(arguments);
-        Ok(line.into_iter().map(OsString::from).collect())
+        Ok(line)
     }
 
     fn left_off(&self) -> Result<Vec<&'static str>> {
@@ -166,31 +144,21 @@ mod tests {
         MkfsLine { filesystem, label: None, arguments: Vec::new(), profile: MkfsProfile::Mkfs }
     }
 
-    fn options(line: &MkfsLine) -> String {
-        let options = line.options(Some([0x11; 16])).unwrap();
-        options.iter().map(|option| option.to_str().unwrap()).collect::<Vec<_>>().join(" ")
+    fn options(line: &MkfsLine, more: &[&str]) -> String {
+        let more: Vec<String> = more.iter().map(ToString::to_string).collect();
+        line.options(&more).unwrap().join(" ")
     }
 
     #[test]
     fn our_choices_come_before_the_callers() {
         let mut ext4 = line(Filesystem::Ext4);
         ext4.arguments = ["-O", "^64bit", "-Estride=4", "-O", "quota"].map(str::to_owned).to_vec();
-        let uuid = "11111111-1111-1111-1111-111111111111";
-        assert_eq!(options(&ext4), format!("-q -F -m0 -U{uuid} -Enodiscard,stride=4 -O^64bit,quota"));
-        assert_eq!(options(&line(Filesystem::Xfs)), format!("-q -K -muuid={uuid}"));
-        assert_eq!(options(&line(Filesystem::Btrfs)), format!("-q -K -U{uuid}"));
-    }
-
-    #[test]
-    fn a_uuid_of_the_callers_is_seen() {
-        for (filesystem, argument) in
-            [(Filesystem::Ext4, "-U"), (Filesystem::Xfs, "-muuid=x"), (Filesystem::Btrfs, "--uuid=x")]
-        {
-            let mut line = line(filesystem);
-            assert!(!line.has_own_uuid());
-            line.arguments = vec![argument.to_owned(), "random".to_owned()];
-            assert!(line.has_own_uuid(), "{argument}");
-        }
+        assert_eq!(
+            options(&ext4, &["stride=2"]),
+            "-q -F -m0 -Enodiscard,lazy_itable_init=1,stride=2,stride=4 -O^64bit,quota"
+        );
+        assert_eq!(options(&line(Filesystem::Xfs), &["-ssize=512"]), "-q -K -ssize=512");
+        assert_eq!(options(&line(Filesystem::Btrfs), &[]), "-q -K");
     }
 
     fn join(arguments: &[&str]) -> Result<Vec<String>> {

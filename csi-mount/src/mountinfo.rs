@@ -1,5 +1,6 @@
 //! The mount table of this thread's namespace, as `/proc/self/mountinfo` lists it.
 
+use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::fs::File;
@@ -7,15 +8,19 @@ use std::io::{self, Read, Seek};
 use std::os::fd::AsFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
+use std::time::Duration;
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-use crate::{DeviceNumber, Error, ErrorKind, MountAttributes, MountId, Result, details};
+use crate::sys::features::Feature;
+use crate::{DeviceNumber, Error, ErrorKind, MountAttributes, MountId, Result, details, lookup};
 
 const TABLE: &str = "/proc/thread-self/mountinfo";
 const OPERATION: &str = "read mount table";
 /// How often the table is read again because it changed meanwhile.
 const ATTEMPTS: u32 = 20;
+/// How often where what stays is listed in any case.
+const ATTEMPTS_OF_WHOLE: u32 = 3;
 
 /// One mount; see `proc_pid_mountinfo(5)`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -90,30 +95,65 @@ impl fmt::Debug for SuperOptions {
 /// Every mount of this thread's namespace that can be reached from its root, parents before children.
 ///
 /// The time grows with the number of mounts; to ask about one path use [`mount_state`](crate::mount_state).
-/// The table can change while it is read, which the kernel tells; it is then read again.
+///
+/// The table can change while it is read, which the kernel tells; it is then read again. Where it changes all the time, the
+/// mounts are listed that were there during the whole of one read, and those that came or went meanwhile may be or not
+/// (Linux 5.8; before that a mount could be missed because another one went).
 ///
 /// # Errors
-/// [`ErrorKind::Busy`] when it changed during each of many reads, [`ErrorKind::Io`] when /proc is not mounted
-/// or a line can't be understood. Never a part of the table.
+/// [`ErrorKind::Busy`] before Linux 5.8, when it changed during each of many reads; [`ErrorKind::Io`] when /proc is not mounted
+/// or a line can't be understood.
 pub fn mounts() -> Result<Vec<MountEntry>> {
-    let mut table = open()?;
-    for _ in 0..ATTEMPTS {
-        let (bytes, consistency) = read(&mut table)?;
-        if consistency == Consistency::Whole {
-            return parse_mountinfo(&bytes);
-        }
-    }
-    Err(Error::new(ErrorKind::Busy, OPERATION, "it changed during every one of many reads").at(TABLE))
+    read_until(
+        |bytes, is_whole| is_whole.then(|| parse_mountinfo(bytes)).transpose(),
+        |bytes| {
+            let mut entries = parse_mountinfo(bytes)?;
+            // One that was moved meanwhile may be listed twice.
+            let mut seen = BTreeSet::new();
+            entries.reverse();
+            entries.retain(|entry| seen.insert(entry.id));
+            entries.reverse();
+            Ok(entries)
+        },
+    )
 }
 
 /// The mount of that id, if this namespace has it. The caller holds the mount open, so that the id stays its.
 pub(crate) fn mount_by_id(id: MountId) -> Result<Option<MountEntry>> {
+    let entry = |bytes: &[u8]| -> Result<_> {
+        Ok(line_of(bytes, id).map(parse_mountinfo).transpose()?.and_then(|mut found| found.pop()))
+    };
+    let take = |bytes: &[u8], is_whole| {
+        let found = entry(bytes)?;
+        Ok((found.is_some() || is_whole).then_some(found))
+    };
+    read_until(take, entry)
+}
+
+/// Reads the table until `take` has what it wants of a read, which is whole or not. `last` takes the last of many reads that
+/// were not, where each lists all mounts that stayed.
+fn read_until<T>(
+    take: impl Fn(&[u8], bool) -> Result<Option<T>>,
+    last: impl FnOnce(&[u8]) -> Result<T>,
+) -> Result<T> {
     let mut table = open()?;
-    for _ in 0..ATTEMPTS {
+    // The kernel goes on behind a mount, and not behind a number of mounts, since it has told the ids of mounts by statx.
+    let lists_all_that_stay = lookup::has(Feature::StatxMount);
+    let mut pause = Duration::from_millis(1);
+    for attempt in 1.. {
         let (bytes, consistency) = read(&mut table)?;
-        let found = line_of(&bytes, id).map(parse_mountinfo).transpose()?.and_then(|mut found| found.pop());
-        if found.is_some() || consistency == Consistency::Whole {
-            return Ok(found);
+        if let Some(taken) = take(&bytes, consistency == Consistency::Whole)? {
+            return Ok(taken);
+        }
+        if lists_all_that_stay && attempt >= ATTEMPTS_OF_WHOLE {
+            return last(&bytes);
+        }
+        if attempt >= ATTEMPTS {
+            break;
+        }
+        if !lists_all_that_stay {
+            std::thread::sleep(pause);
+            pause = (pause * 2).min(Duration::from_millis(100));
         }
     }
     Err(Error::new(ErrorKind::Busy, OPERATION, "it changed during every one of many reads").at(TABLE))

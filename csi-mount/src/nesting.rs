@@ -108,7 +108,7 @@ fn directory_of_remote_mount(source: &Place<'_>) -> io::Result<Option<OwnedFd>> 
 }
 
 /// The directory itself and all above it, up to the root or to the first that is known.
-fn ancestry(
+pub(crate) fn ancestry(
     directory: BorrowedFd<'_>,
     facts: Facts,
     is_known: impl Fn(&Facts) -> bool,
@@ -130,6 +130,6 @@ fn ancestry(
 }
 
 /// Whether both are one directory of one mount, above which there can be no difference.
-fn is_same_place(one: &Facts, other: &Facts) -> bool {
+pub(crate) fn is_same_place(one: &Facts, other: &Facts) -> bool {
     (one.device, one.inode, one.mount) == (other.device, other.inode, other.mount)
 }

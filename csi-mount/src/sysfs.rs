@@ -1,12 +1,14 @@
 //! What the kernel itself says of a disk, below `/sys`: links in `/dev` may be stale, this is not.
 
 mod mapper;
+mod overlap;
 
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
 pub(crate) use self::mapper::Mapped;
+pub(crate) use self::overlap::Overlap;
 use crate::{DeviceNumber, Error, Result};
 
 const ASK: &str = "read what the kernel says of a disk in";
@@ -72,6 +74,11 @@ impl Sysfs {
         Self { root: PathBuf::from("/sys") }
     }
 
+    #[cfg(test)]
+    pub(crate) fn below(root: &Path) -> Self {
+        Self { root: root.to_owned() }
+    }
+
     fn device(&self, number: DeviceNumber) -> PathBuf {
         self.root.join(format!("dev/block/{number}"))
     }
@@ -101,7 +108,7 @@ impl Sysfs {
             let holders = names(&directory.join("holders")).unwrap_or_default();
             let is_path = holders.iter().any(|holder| multipath(&block.join(holder)).is_some());
             // One that goes away meanwhile is left out.
-            let number = text(&directory.join("dev")).and_then(|text| parse_number(&text));
+            let number = text(&directory.join("dev")).and_then(|text| DeviceNumber::parse(&text));
             if let Some(number) = number.filter(|_| !is_path) {
                 disks.push((number, identity_in(&directory)));
             }
@@ -191,11 +198,6 @@ fn names(directory: &Path) -> Result<Vec<String>> {
     Ok(names)
 }
 
-fn parse_number(text: &str) -> Option<DeviceNumber> {
-    let (major, minor) = text.split_once(':')?;
-    Some(DeviceNumber { major: major.parse().ok()?, minor: minor.parse().ok()? })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -216,7 +218,7 @@ mod tests {
         }
 
         fn sysfs(&self) -> Sysfs {
-            Sysfs { root: self.directory.path().to_owned() }
+            Sysfs::below(self.directory.path())
         }
 
         fn disk(&self, name: &str, minor: u32, files: &[(&str, &[u8])]) -> DeviceNumber {

@@ -1,15 +1,20 @@
 //! Where something is mounted: a directory that is held open, and a name in it.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::lookup::{self, Facts};
+use crate::other_namespaces::mounted_elsewhere;
+use crate::owner::{Mounted, Owner};
+use crate::protected::ProtectedPaths;
 use crate::{DeviceNumber, Error, ErrorKind, MountEntry, MountState, Result, mountinfo};
 
 /// A place to mount on: its parent directory, held open, and the last component, which is never followed.
@@ -41,6 +46,9 @@ pub struct Target {
     directory: OnceLock<Facts>,
     name: OsString,
     path: PathBuf,
+    owner: Option<Owner>,
+    /// Whether a call with this target made the place, or unmounted there what is proven to be its owner's.
+    is_made_here: AtomicBool,
 }
 
 /// Which place a target is, whatever path leads there: the directory, and the name in it.
@@ -67,6 +75,8 @@ pub enum Removed {
     Removed,
     /// Nothing was there.
     WasAbsent,
+    /// It is there, and not known to be made for the target's [`Owner`]: it stays as it is.
+    Kept,
 }
 
 impl Target {
@@ -94,7 +104,24 @@ impl Target {
             Err(error) if lookup::is_absent(&error) => None,
             Err(error) => return Err(Error::os(OPEN, path, error)),
         };
-        Ok(Self { parent, directory: OnceLock::new(), name: name.to_owned(), path })
+        let (directory, name) = (OnceLock::new(), name.to_owned());
+        Ok(Self { parent, directory, name, path, owner: None, is_made_here: AtomicBool::new(false) })
+    }
+
+    /// The same target, of this owner: what is mounted there is marked as the owner's, and nothing else is unmounted or
+    /// removed. Without an owner, all that is there is taken for the caller's.
+    #[must_use]
+    pub fn owned_by(mut self, owner: Owner) -> Self {
+        self.owner = Some(owner);
+        self
+    }
+
+    pub(crate) fn owner(&self) -> Option<&Owner> {
+        self.owner.as_ref()
+    }
+
+    pub(crate) fn set_made_here(&self) {
+        self.is_made_here.store(true, Ordering::Relaxed);
     }
 
     /// The path, for messages: what it names may have changed since the target was made.
@@ -109,8 +136,9 @@ impl Target {
     /// [`ErrorKind::NotFound`] when the parent directory is not there.
     pub fn create_dir(&self) -> Result<Created> {
         let operation = "make directory";
-        let made = rustix::fs::mkdirat(self.parent(operation)?, &self.name, Mode::from_raw_mode(0o750));
-        self.created(operation, made, FileType::Directory)
+        let parent = self.parent(operation)?;
+        let make = || rustix::fs::mkdirat(parent, &self.name, Mode::from_raw_mode(0o750));
+        self.created(operation, make, FileType::Directory)
     }
 
     /// Makes the target an empty regular file, of mode 0640 less the umask, for a device node to be bound onto.
@@ -121,39 +149,61 @@ impl Target {
     pub fn create_file(&self) -> Result<Created> {
         let operation = "make file";
         let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let made = rustix::fs::openat(self.parent(operation)?, &self.name, flags, Mode::from_raw_mode(0o640));
-        self.created(operation, made.map(drop), FileType::RegularFile)
+        let parent = self.parent(operation)?;
+        let make = || rustix::fs::openat(parent, &self.name, flags, Mode::from_raw_mode(0o640)).map(drop);
+        self.created(operation, make, FileType::RegularFile)
     }
 
     fn created(
         &self,
         operation: &'static str,
-        made: rustix::io::Result<()>,
+        make: impl Fn() -> rustix::io::Result<()>,
         wanted: FileType,
     ) -> Result<Created> {
-        match made {
-            Ok(()) => return Ok(Created::Created),
-            Err(Errno::EXIST) => {}
-            Err(error) => return Err(self.error(operation, error)),
+        for _ in 0..ATTEMPTS {
+            match make() {
+                Ok(()) => return self.mark_new(operation).map(|()| Created::Created),
+                Err(Errno::EXIST) => {}
+                Err(error) => return Err(self.error(operation, error)),
+            }
+            // Removed by somebody else since: it is made again.
+            let Some(found) = self.facts(operation)?.map(|facts| facts.file_type) else { continue };
+            let fits = match found {
+                // A device is bound onto a file, and then looks like one.
+                FileType::BlockDevice | FileType::CharacterDevice => wanted == FileType::RegularFile,
+                found => found == wanted,
+            };
+            if fits {
+                return Ok(Created::Existed);
+            }
+            let reason = format!("there is {} already", name_of(found));
+            return Err(Error::new(ErrorKind::InvalidInput, operation, reason).at(&self.path));
         }
-        let found = self.facts(operation)?.map(|facts| facts.file_type);
-        let fits = match found {
-            // A device is bound onto a file, and then looks like one.
-            Some(FileType::BlockDevice | FileType::CharacterDevice) => wanted == FileType::RegularFile,
-            found => found == Some(wanted),
-        };
-        if fits {
-            return Ok(Created::Existed);
+        let reason = "somebody else makes and removes it at the same time";
+        Err(Error::new(ErrorKind::Busy, operation, reason).at(&self.path))
+    }
+
+    /// Marks what was just made as its owner's, so that another process may remove it after this one was killed.
+    fn mark_new(&self, operation: &'static str) -> Result<()> {
+        self.set_made_here();
+        if self.owner.is_none() {
+            return Ok(());
         }
-        let reason = format!("there is {} already", found.map_or("something else", name_of));
-        Err(Error::new(ErrorKind::InvalidInput, operation, reason).at(&self.path))
+        let place = lookup::open_at(self.parent(operation)?, &self.name);
+        let place = place.map_err(|error| self.error(operation, error))?;
+        self.set_mark(operation, &place, Mounted::Nothing)
     }
 
     /// Removes the directory or the empty file. Nothing that holds data is deleted, and nothing below it.
     ///
+    /// A target with an [`Owner`] is removed if this target's calls made it or unmounted there, if it is marked as the
+    /// owner's, or if it is in one of [`Owner::roots`]; otherwise it is [`Kept`](Removed::Kept). Except right after such a
+    /// call, nothing may be mounted on it in any mount namespace that has a process in sight: the kernel would detach that.
+    /// Of a target without an owner that is for the caller to know.
+    ///
     /// # Errors
     /// [`ErrorKind::Busy`] when something is mounted on it or it is not empty; [`ErrorKind::InvalidInput`] when
-    /// it is neither a directory nor a regular file.
+    /// it is neither a directory nor a regular file; [`ErrorKind::Protected`] for a directory of the system.
     pub fn remove(&self) -> Result<Removed> {
         let operation = "remove";
         let Some(facts) = self.facts(operation)? else { return Ok(Removed::WasAbsent) };
@@ -167,12 +217,48 @@ impl Target {
             FileType::RegularFile => return refuse(ErrorKind::Busy, "the file is not empty"),
             other => return refuse(ErrorKind::InvalidInput, &format!("it is {}", name_of(other))),
         };
+        self.refuse_system(operation)?;
+        if !self.may_remove(operation)? {
+            tracing::info!(place = %self.path.display(), "stays, for it is not known to be made for the volume");
+            return Ok(Removed::Kept);
+        }
         match rustix::fs::unlinkat(self.parent(operation)?, &self.name, flags) {
             Ok(()) => Ok(Removed::Removed),
             Err(Errno::NOENT) => Ok(Removed::WasAbsent),
             Err(Errno::NOTEMPTY | Errno::EXIST) => refuse(ErrorKind::Busy, "the directory is not empty"),
             Err(error) => Err(self.error(operation, error)),
         }
+    }
+
+    /// Whether its owner, if it has one, lets it be removed, and so does all that is seen of other mount namespaces.
+    fn may_remove(&self, operation: &'static str) -> Result<bool> {
+        let Some(owner) = &self.owner else { return Ok(true) };
+        if self.is_made_here.load(Ordering::Relaxed) {
+            return Ok(true);
+        }
+        match self.mark(operation)? {
+            Some(mark) if !owner.is(&mark.owner) => return Ok(false),
+            None if !owner.has_root_above(self) => return Ok(false),
+            _ => {}
+        }
+        match mounted_elsewhere(self, operation)? {
+            None => Ok(true),
+            Some(found) => {
+                let reason = format!("mounted on it is {found}");
+                Err(Error::new(ErrorKind::Busy, operation, reason)
+                    .at(&self.path)
+                    .mend("unmount it there first"))
+            }
+        }
+    }
+
+    /// The last line against a directory of the system, by where the path leads: callers check paths before that.
+    pub(crate) fn refuse_system(&self, operation: &'static str) -> Result<()> {
+        let Some(parent) = &self.parent else { return Ok(()) };
+        let parent = rustix::fs::readlink(lookup::path_of(parent), Vec::new());
+        let parent = parent.map_err(|error| self.error(operation, error))?;
+        let place = Path::new(OsStr::from_bytes(parent.as_bytes())).join(&self.name);
+        ProtectedPaths::system().check_text(&place).map_err(|error| error.at(&self.path))
     }
 
     /// What is mounted there now; see [`mount_state`](crate::mount_state).
@@ -299,6 +385,8 @@ pub(crate) struct Seen {
 }
 
 const OPEN: &str = "open target";
+/// How often a target is made again that somebody else removes at the same time.
+const ATTEMPTS: u32 = 100;
 
 /// The words for a type of file, with their article.
 pub(crate) fn name_of(file_type: FileType) -> &'static str {
@@ -311,5 +399,27 @@ pub(crate) fn name_of(file_type: FileType) -> &'static str {
         FileType::Fifo => "a pipe",
         FileType::Socket => "a socket",
         FileType::Unknown => "something unknown",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    #[test]
+    fn what_vanishes_before_it_is_looked_at_is_made_again() {
+        let directory = tempfile::tempdir().unwrap();
+        let target = Target::new(directory.path().join("target")).unwrap();
+        for (vanished, expected) in [(1, Ok(Created::Created)), (u32::MAX, Err(ErrorKind::Busy))] {
+            let left = Cell::new(vanished);
+            let make = || match left.replace(left.get().saturating_sub(1)) {
+                0 => Ok(()),
+                _ => Err(Errno::EXIST),
+            };
+            let made = target.created("make directory", make, FileType::Directory);
+            assert_eq!(made.map_err(|error| error.kind()), expected);
+        }
     }
 }

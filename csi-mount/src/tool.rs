@@ -2,6 +2,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::io::{self, PipeReader, Read as _, Write as _};
+use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -11,8 +12,8 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
 
-use crate::sys::die_with_parent;
-use crate::{Error, ErrorKind, Result, in_flight, memory};
+use crate::sys::{die_with_parent, inherit};
+use crate::{BlockDevice, Error, ErrorKind, Result, in_flight, memory};
 
 /// How much of a program's output is kept: its end.
 const KEPT_OUTPUT: usize = 8 * 1024;
@@ -32,12 +33,35 @@ pub(crate) struct Tool {
 }
 
 /// What a program is given besides its arguments.
-#[derive(Clone, Copy, Default)]
+#[derive(Default)]
 pub(crate) struct Given<'a> {
     /// Its standard input, by a pipe and nothing else; at most `INPUT` bytes. It may be secret.
     pub(crate) input: Option<&'a [u8]>,
     /// Variables of its environment.
     pub(crate) environment: &'a [(&'a str, &'a str)],
+    /// An open file, which its arguments call by its [`path`](OpenFile::path).
+    pub(crate) file: Option<OpenFile<'a>>,
+    /// How often it is looked at; if not set, as often as is enough for its time and memory.
+    pub(crate) look: Option<Duration>,
+}
+
+/// An open file or device that a program works on, so that no path can lead it to another.
+#[derive(Clone, Copy)]
+pub(crate) struct OpenFile<'a> {
+    pub(crate) fd: BorrowedFd<'a>,
+    /// What the program's messages call it.
+    pub(crate) name: &'a Path,
+}
+
+impl<'a> OpenFile<'a> {
+    pub(crate) fn of_device(device: &'a BlockDevice) -> Self {
+        Self { fd: device.as_fd(), name: device.path() }
+    }
+
+    /// The path by which the program that it is given to opens it.
+    pub(crate) fn path(self) -> String {
+        format!("/proc/self/fd/{}", self.fd.as_raw_fd())
+    }
 }
 
 /// What every pipe holds, so that it is written before the program starts.
@@ -86,26 +110,16 @@ impl Tool {
     ///
     /// It has no input, the C locale, none of our environment, and dies with us.
     pub(crate) fn run<S: AsRef<OsStr>>(self, arguments: &[S], bounds: impl Into<Bounds>) -> Result<Output> {
-        self.run_watched(arguments, bounds, |_| ())
+        self.run_given(arguments, Given::default(), bounds, |_| Ok(()))
     }
 
-    /// As [`run`](Self::run), telling once a second how long it has been running.
-    pub(crate) fn run_watched<S: AsRef<OsStr>>(
-        self,
-        arguments: &[S],
-        bounds: impl Into<Bounds>,
-        watcher: impl FnMut(Duration),
-    ) -> Result<Output> {
-        self.run_given(arguments, Given::default(), bounds, watcher)
-    }
-
-    /// As [`run_watched`](Self::run_watched), with this for the program to read.
+    /// As [`run`](Self::run), with this for the program to use. At each look `watcher` can see to it; its error ends it.
     pub(crate) fn run_given<S: AsRef<OsStr>>(
         self,
         arguments: &[S],
         given: Given<'_>,
         bounds: impl Into<Bounds>,
-        watcher: impl FnMut(Duration),
+        watcher: impl FnMut(&RunningTool) -> Result<()>,
     ) -> Result<Output> {
         let (reader, writer) = io::pipe().map_err(|error| self.failed_to_run(error))?;
         let second = writer.try_clone().map_err(|error| self.failed_to_run(error))?;
@@ -122,6 +136,9 @@ impl Tool {
             .stderr(second)
             .process_group(0);
         die_with_parent(&mut command);
+        if let Some(file) = given.file {
+            inherit(&mut command, file.fd);
+        }
         tracing::debug!(program = self.program, "run");
         let child = command.spawn().map_err(|error| self.failed_to_run(error))?;
         // Ours are the only other writing ends; the pipe ends when the program does.
@@ -130,7 +147,13 @@ impl Tool {
         if bounds.memory.is_some() {
             memory::offer_to_the_kernel(child.id());
         }
-        Running { tool: self, child, reaped: false }.finish(reader, bounds, watcher)
+        let look = given.look.unwrap_or(LOOK);
+        let running = RunningTool { tool: self, child, start: Instant::now(), reaped: false };
+        let mut output = running.finish(reader, bounds, look, watcher)?;
+        if let Some(file) = given.file {
+            output.text = output.text.replace(&file.path(), &file.name.to_string_lossy());
+        }
+        Ok(output)
     }
 
     fn input(self, bytes: Option<&[u8]>) -> Result<Stdio> {
@@ -159,22 +182,48 @@ impl Tool {
 }
 
 /// A program that runs. It is killed with all that it started when this is dropped before its end.
-struct Running {
+pub(crate) struct RunningTool {
     tool: Tool,
     child: Child,
+    start: Instant,
     reaped: bool,
 }
 
-impl Running {
+impl RunningTool {
+    /// Since its start.
+    pub(crate) fn elapsed(&self) -> Duration {
+        self.start.elapsed()
+    }
+
+    /// Does something while the program stands still. It goes on afterwards, unless it has ended.
+    pub(crate) fn while_stopped<T>(&self, run: impl FnOnce() -> Result<T>) -> Result<T> {
+        let group = Pid::from_child(&self.child);
+        let signal =
+            |signal| kill_process_group(group, signal).map_err(|error| self.tool.failed_to_run(error.into()));
+        signal(Signal::STOP)?;
+        // A group has stopped when its last thread has; without that, it could still be in a system call.
+        let look = WaitIdOptions::STOPPED | WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
+        loop {
+            match waitid(WaitId::Pid(group), look) {
+                Ok(_) => break,
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(self.tool.failed_to_run(error.into())),
+            }
+        }
+        let done = run();
+        signal(Signal::CONT)?;
+        done
+    }
+
     fn finish(
         mut self,
         mut pipe: PipeReader,
         bounds: Bounds,
-        mut watcher: impl FnMut(Duration),
+        look: Duration,
+        mut watcher: impl FnMut(&Self) -> Result<()>,
     ) -> Result<Output> {
-        let start = Instant::now();
-        let end = start + bounds.time;
-        let (mut told, mut pause) = (0, FIRST_LOOK);
+        let end = self.start + bounds.time;
+        let mut pause = FIRST_LOOK;
         let mut kept = Vec::new();
         // Something that the program started may hold the pipe for longer, so its end is asked for too.
         loop {
@@ -185,15 +234,12 @@ impl Running {
                 return Err(self.tool.out_of_memory(given));
             }
             let open = self.read_some(&mut pipe, &mut kept, pause.min(left(end)))?;
-            pause = (pause * 2).min(LOOK);
+            pause = (pause * 2).min(look);
             // At the end of the pipe there is nothing else to wait for.
             if self.has_ended(if open { Duration::ZERO } else { LOOK.min(left(end)) })? {
                 break;
             }
-            if start.elapsed().as_secs() > told {
-                told = start.elapsed().as_secs();
-                watcher(Duration::from_secs(told));
-            }
+            watcher(&self)?;
             if left(end).is_zero() {
                 let reason = match self.kill() {
                     Some(_) => "it was killed",
@@ -260,7 +306,7 @@ impl Running {
     }
 }
 
-impl Drop for Running {
+impl Drop for RunningTool {
     fn drop(&mut self) {
         if !self.reaped {
             self.kill();

@@ -110,7 +110,8 @@ impl Unmount {
         self
     }
 
-    /// Unmounts all that is mounted at the target, and sees that nothing is mounted there then.
+    /// Unmounts all that is mounted at the target, and sees that nothing is mounted there then. Of a target with an
+    /// [`Owner`](crate::Owner) every layer has to be the owner's, before the first is unmounted.
     ///
     /// Mounts below the target are not touched: they make it busy. The directory stays; see
     /// [`Target::remove`].
@@ -121,6 +122,8 @@ impl Unmount {
     /// else it is given up and counts as [`Detached`](Unmounted::Detached).
     ///
     /// # Errors
+    /// [`ErrorKind::NotOwned`] naming what is not known to be the owner's: nothing was unmounted;
+    /// [`ErrorKind::Protected`] for a directory of the system;
     /// [`ErrorKind::Busy`] when it is in use, naming who uses it as far as can be seen (see
     /// [`mount_users`](crate::mount_users)); [`ErrorKind::Unresponsive`] when the filesystem keeps the unmount
     /// waiting, or has not finished, and is not to be detached: ask again; [`ErrorKind::PermissionDenied`] without CAP_SYS_ADMIN. Layers above
@@ -129,7 +132,14 @@ impl Unmount {
         let mut layers = 0;
         let mut is_detached = false;
         scratch::sweep();
+        target.refuse_system(UNMOUNT)?;
+        let own = target.require_own(UNMOUNT)?;
         while let MountState::Mounted(top) = target.state()? {
+            if own.as_ref().is_some_and(|own| !own.contains(&top.id)) {
+                // It came since, and is looked at from the start by the next call.
+                let reason = "something else is mounted and unmounted there at the same time";
+                return Err(Error::new(ErrorKind::Busy, UNMOUNT, reason).at(target.path()));
+            }
             // Who waited for somebody else's unmount finds it done. Trying together, each would keep the others waiting
             // for longer than the filesystem may take, and take them for its silence.
             let limit = STEPS * self.timeout + 2 * PATIENCE + self.finishing;
@@ -147,6 +157,9 @@ impl Unmount {
                 Attempt::Lingering => is_detached = true,
                 Attempt::Nothing | Attempt::Busy | Attempt::Silent => {}
             }
+        }
+        if layers > 0 || is_detached {
+            target.set_made_here();
         }
         is_detached |= !self.is_finished(target)?;
         Ok(match layers {

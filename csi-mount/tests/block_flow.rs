@@ -55,7 +55,8 @@ fn every_step_can_be_repeated() {
 
             let mut steps = steps.lock().unwrap().clone();
             steps.retain(|step| !matches!(step, FormatStep::Making { .. }));
-            assert_eq!(steps, [FormatStep::Preparing, FormatStep::Verifying], "formatted once");
+            let expected = [FormatStep::Preparing, FormatStep::Writing, FormatStep::Verifying];
+            assert_eq!(steps, expected, "formatted once");
 
             let ro = MountAttributes::RDONLY;
             for expected in [Outcome::Mounted, Outcome::AlreadyMounted] {
@@ -230,6 +231,31 @@ fn staged_read_only_nothing_is_written() {
         unstage(&staging, None).unwrap();
         protected.detach().unwrap();
     });
+}
+
+/// The device of a volume that had content can read as blank, and is then not the volume that it was.
+#[test]
+fn a_volume_that_is_said_to_have_content_is_never_formatted() {
+    for filesystem in Filesystem::ALL {
+        private_mount_namespace(move || {
+            let image = Image::new(320);
+            let staging = target(&image, "s");
+            let plan = StagePlan::new(filesystem);
+            let error = stage(image.path(), &staging, &plan.clone().never_format()).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Damaged, "{error}");
+            let text = error.to_string();
+            for word in ["holds nothing", "said to have content", "not changed"] {
+                assert!(text.contains(word), "{text}");
+            }
+            assert!(image.is_zero(), "{filesystem}");
+
+            stage(image.path(), &staging, &plan).unwrap();
+            unstage(&staging, None).unwrap();
+            let staged = stage(image.path(), &staging, &plan.never_format()).unwrap();
+            assert_eq!(staged.content, Content::Kept);
+            unstage(&staging, None).unwrap();
+        });
+    }
 }
 
 #[test]

@@ -9,13 +9,17 @@ use std::path::Path;
 use csi_mount::flow::block::{VolumeUsage, device_of, expand, publish_device, unpublish, unstage, usage};
 use csi_mount::testing::private_mount_namespace;
 use csi_mount::{
-    BlockDevice, DeviceAccess, ErrorKind, LoopDevice, LoopOptions, MountState, Outcome, Removed, Target,
-    Unmounted,
+    BlockDevice, DeviceAccess, ErrorKind, LoopDevice, LoopOptions, MountState, Outcome, Owner, Removed,
+    Target, Unmounted,
 };
-use devices::{Image, MIB};
+use devices::{Image, MIB, run};
 
 fn target(image: &Image, name: &str) -> Target {
     Target::new(image.directory().join(name)).unwrap()
+}
+
+fn unstaged(image: &Image) -> csi_mount::Result<Unmounted> {
+    unstage(&target(image, "staging"), Some(image.path()))
 }
 
 fn write_to(path: &Path) -> std::io::Result<()> {
@@ -87,8 +91,6 @@ fn a_published_device_is_not_unstaged() {
     private_mount_namespace(|| {
         let (image, other) = (Image::new(8), Image::new(8));
         let at = target(&image, "t");
-        let staging = target(&image, "staging");
-        let unstaged = |image: &Image| unstage(&staging, Some(image.path()));
         for access in [DeviceAccess::ReadWrite, DeviceAccess::ReadOnly] {
             publish_device(image.path(), &at, access).unwrap();
             let error = unstaged(&image).unwrap_err();
@@ -114,6 +116,84 @@ fn the_loop_device_of_an_interrupted_unpublish_goes_with_the_next() {
         // As if the process had died after the unmount.
         csi_mount::unmount(&at).unwrap();
         assert_eq!(LoopDevice::find(image.path()).unwrap().len(), 1);
+        unpublish(&at).unwrap();
+        assert!(LoopDevice::find(image.path()).unwrap().is_empty());
+    });
+}
+
+/// Also where the file has gone with its pod.
+#[test]
+fn the_loop_device_of_a_target_without_its_file_goes_with_unpublish() {
+    private_mount_namespace(|| {
+        let image = Image::new(8);
+        let at = target(&image, "t");
+        publish_device(image.path(), &at, DeviceAccess::ReadOnly).unwrap();
+        csi_mount::unmount(&at).unwrap();
+        at.remove().unwrap();
+        let held_up = unstaged(&image).unwrap_err().to_string();
+        assert!(held_up.contains("unpublish"), "{held_up}");
+        unpublish(&at).unwrap();
+        assert!(LoopDevice::find(image.path()).unwrap().is_empty());
+        assert_eq!(unstaged(&image).unwrap(), Unmounted::NotMounted);
+    });
+}
+
+/// Where nothing is at the path, it is known by its volume alone.
+#[test]
+fn the_loop_device_of_another_volumes_target_stays() {
+    private_mount_namespace(|| {
+        let image = Image::new(8);
+        let of = |volume| target(&image, "t").owned_by(Owner::new("block.example.org", volume));
+        publish_device(image.path(), &of("vol-1"), DeviceAccess::ReadOnly).unwrap();
+        csi_mount::unmount(&of("vol-1")).unwrap();
+        let _ = of("vol-1").remove().unwrap();
+        assert_eq!(unpublish(&of("vol-2")).unwrap(), Removed::WasAbsent);
+        assert_eq!(LoopDevice::find(image.path()).unwrap().len(), 1, "it is of another volume");
+        assert_eq!(unpublish(&of("vol-1")).unwrap(), Removed::WasAbsent);
+        assert!(LoopDevice::find(image.path()).unwrap().is_empty());
+    });
+}
+
+/// Two drivers on one machine, each with a root of its own, can have targets with the same path.
+#[test]
+fn the_loop_device_of_the_same_path_in_another_mount_namespace_stays() {
+    private_mount_namespace(|| {
+        let image = Image::new(8);
+        let at = target(&image, "t");
+        publish_device(image.path(), &at, DeviceAccess::ReadOnly).unwrap();
+        let number = device_of(at.path()).unwrap();
+        // By its processes a mount namespace is seen from another; by a mere thread it is not.
+        let mut driver = std::process::Command::new("sleep").arg("600").spawn().unwrap();
+        private_mount_namespace(|| {
+            // Here the target's path is another file: there is nothing at it.
+            csi_mount::unmount(&target(&image, "t")).unwrap();
+            run("mount", &["-t", "tmpfs", "tmpfs", image.directory().to_str().unwrap()]);
+            assert_eq!(unpublish(&target(&image, "t")).unwrap(), Removed::WasAbsent);
+            run("umount", &[image.directory().to_str().unwrap()]);
+        });
+        driver.kill().and_then(|()| driver.wait()).unwrap();
+        assert_eq!(device_of(at.path()).unwrap(), number);
+        assert_eq!(LoopDevice::find(image.path()).unwrap().len(), 1, "it was detached beneath its target");
+        unpublish(&at).unwrap();
+        assert!(LoopDevice::find(image.path()).unwrap().is_empty());
+    });
+}
+
+/// Detached while a program has it open, it goes with that program, and its number to another volume.
+#[test]
+fn a_loop_device_that_is_already_detached_is_not_published_again() {
+    private_mount_namespace(|| {
+        let image = Image::new(8);
+        let at = target(&image, "t");
+        publish_device(image.path(), &at, DeviceAccess::ReadOnly).unwrap();
+        csi_mount::unmount(&at).unwrap();
+        let detached = LoopDevice::find(image.path()).unwrap().pop().unwrap();
+        let reader = fs::File::open(detached.path()).unwrap();
+        run("losetup", &["--detach", detached.path().to_str().unwrap()]);
+        publish_device(image.path(), &at, DeviceAccess::ReadOnly).unwrap();
+        assert_ne!(device_of(at.path()).unwrap(), detached.number());
+        drop(reader);
+        assert!(BlockDevice::open(at.path()).unwrap().is_read_only().unwrap());
         unpublish(&at).unwrap();
         assert!(LoopDevice::find(image.path()).unwrap().is_empty());
     });

@@ -1,298 +1,340 @@
-//! Killed before any system call, a step repeated by a new process comes to the right end.
+//! Killed before any system call, a step of a block device comes to the right end with whatever follows: see [`matrix`].
 //!
-//! Each test kills at so many points as [`Points`] says (in CI a matter of seconds), and prints how many there were.
+//! Each test kills at so many points as [`Points`](stepper::Points) says (together about a minute), and prints how many there
+//! were. `CSI_CRASH_STRIDE=1` takes all of them.
 
 mod devices;
+mod flow_support;
+mod matrix;
 mod stepper;
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use csi_mount::flow::block::{StagePlan, publish, publish_device, stage, unpublish, unstage};
-use csi_mount::testing::{Feature, private_mount_namespace, without_features};
+use csi_mount::flow::block::{StagePlan, expand, publish, publish_device, stage, unpublish, unstage};
+use csi_mount::testing::{Feature, without_features};
 use csi_mount::{
     BlockDevice, DeviceAccess, DeviceUse, Filesystem, Format, LoopDevice, MountAttributes, Probe, Target,
-    mounts,
 };
-use devices::{Image, MIB};
-use stepper::{End, Job, Points, Programs, do_job};
+use devices::{Image, MIB, put_node, run};
+use flow_support::{eventually, on_tmpfs};
+use matrix::sweep::{assert_points, kill_steps};
+use matrix::{Level, Place, Step, Volume};
+use stepper::{Kill, Programs, do_job};
+
+/// What is written to a device that has data.
+const DATA: &str = "kept";
+/// By how much a device grows.
+const MORE: u64 = 8;
 
 fn job(words: &[&str]) -> csi_mount::Result<()> {
-    let [step, device, staging, target] = words else { panic!("{words:?}") };
+    let [flow, step, device, staging, target] = words else { panic!("{words:?}") };
     let (device, staging, target) = (Path::new(device), Target::new(staging)?, Target::new(target)?);
-    match *step {
-        "publish as before 5.2" => {
-            without_features(OLD, || publish(staging.path(), &target, MountAttributes::RDONLY).map(drop))
-        }
-        "unpublish as before 5.2" => without_features(OLD, || unpublish(&target).map(drop)),
-        "ext4 as before 5.2" => {
-            without_features(OLD, || stage(device, &staging, &StagePlan::new(Filesystem::Ext4)).map(drop))
-        }
-        "ext4" | "xfs" | "btrfs" => stage(device, &staging, &StagePlan::new(step.parse()?)).map(drop),
-        "publish" => publish(staging.path(), &target, MountAttributes::RDONLY).map(drop),
-        "publish device" => publish_device(device, &target, DeviceAccess::ReadOnly).map(drop),
-        "unpublish" => unpublish(&target).map(drop),
-        "unstage" => unstage(&staging, Some(device)).map(drop),
-        other => panic!("{other}"),
+    match flow.strip_prefix("old ") {
+        Some(flow) => without_features(OLD, || do_step(flow, step, device, &staging, &target)),
+        None => do_step(flow, step, device, &staging, &target),
     }
 }
 
-/// As on a kernel that mounts in a private place first.
-const OLD: &[Feature] = &[Feature::FsContext, Feature::MountSetattr, Feature::Statmount];
+/// As on a kernel that mounts in a private place first, and attaches loop devices in several steps.
+const OLD: &[Feature] =
+    &[Feature::FsContext, Feature::MountSetattr, Feature::Statmount, Feature::LoopConfigure];
 
-/// A device and the places of its steps, made anew for every point.
-struct Volume {
+fn do_step(
+    flow: &str,
+    step: &str,
+    device: &Path,
+    staging: &Target,
+    target: &Target,
+) -> csi_mount::Result<()> {
+    let raw = match flow {
+        "raw ro" => Some(DeviceAccess::ReadOnly),
+        "raw rw" => Some(DeviceAccess::ReadWrite),
+        _ => None,
+    };
+    match (step, raw) {
+        ("stage", None) => stage(device, staging, &StagePlan::new(flow.parse()?)).map(drop),
+        // A raw device needs none.
+        ("stage", Some(_)) => Ok(()),
+        ("publish", None) => publish(staging.path(), target, MountAttributes::RDONLY).map(drop),
+        ("publish", Some(access)) => publish_device(device, target, access).map(drop),
+        ("change", None) => expand(staging.path()).map(drop),
+        ("change", Some(_)) => expand(target.path()).map(drop),
+        ("unpublish", _) => unpublish(target).map(drop),
+        ("unstage", _) => unstage(staging, Some(device)).map(drop),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// A loop device over an image, by a node of its own.
+struct Disk {
+    flow: &'static str,
+    mebibytes: u64,
     image: Image,
-    names: [String; 3],
+    /// With data; none of a device that is blank at each point.
+    template: Option<(tempfile::TempDir, PathBuf)>,
+    place: Place,
+    node: PathBuf,
 }
 
-impl Volume {
-    fn new(mebibytes: u64) -> Self {
-        let image = Image::new(mebibytes);
-        let name = |path: &Path| path.to_str().unwrap().to_owned();
-        let directory = image.directory();
-        let names = [name(image.path()), name(&directory.join("s")), name(&directory.join("t"))];
-        Self { image, names }
+impl Disk {
+    fn blank(flow: &'static str, mebibytes: u64, base: &Path) -> Self {
+        let (place, node) = (Place::new(&base.join("volume")), base.join("disk"));
+        let disk = Self { flow, mebibytes, image: Image::new(mebibytes), template: None, place, node };
+        disk.put_node();
+        disk
     }
 
-    /// Formatted, with a file in it.
-    fn with_data(mebibytes: u64, filesystem: Filesystem) -> Self {
-        let volume = Self::new(mebibytes);
-        let device = volume.image.open();
-        let Probe::Blank(proof) = device.probe() else { panic!("not blank") };
-        Format::new(filesystem).run(proof).unwrap();
-        stage(volume.image.path(), &volume.staging(), &StagePlan::new(filesystem)).unwrap();
-        fs::write(volume.staging().path().join("file"), "kept").unwrap();
-        unstage(&volume.staging(), None).unwrap();
-        volume
-    }
-
-    fn staged(mebibytes: u64, filesystem: Filesystem) -> Self {
-        let volume = Self::with_data(mebibytes, filesystem);
-        stage(volume.image.path(), &volume.staging(), &StagePlan::new(filesystem)).unwrap();
-        volume
-    }
-
-    fn staging(&self) -> Target {
-        Target::new(&self.names[1]).unwrap()
-    }
-
-    fn target(&self) -> Target {
-        Target::new(&self.names[2]).unwrap()
-    }
-
-    fn file(&self) -> Option<String> {
-        fs::read_to_string(self.staging().path().join("file")).ok()
-    }
-
-    /// Nothing is mounted twice, and no loop device is there but the image's and `more` over it.
-    fn assert_tidy(&self, at_staging: usize, at_target: usize, more: usize) {
-        for (name, expected) in [(&self.names[1], at_staging), (&self.names[2], at_target)] {
-            let layers =
-                mounts().unwrap().iter().filter(|entry| entry.mount_point == Path::new(name)).count();
-            assert_eq!(layers, expected, "{name}");
+    fn with_data(flow: &'static str, mebibytes: u64, base: &Path) -> Self {
+        let mut disk = Self::blank(flow, mebibytes, base);
+        match disk.filesystem() {
+            None => disk.image.write(MIB, DATA.as_bytes()),
+            Some(filesystem) => {
+                let device = disk.image.open();
+                let Probe::Blank(proof) = device.probe() else { panic!("not blank") };
+                Format::new(filesystem).run(proof).unwrap();
+                stage(&disk.node, &disk.place.staging, &StagePlan::new(filesystem)).unwrap();
+                fs::write(disk.place.staging.path().join("file"), DATA).unwrap();
+                unstage(&disk.place.staging, Some(&disk.node)).unwrap();
+            }
         }
-        assert_eq!(LoopDevice::find(self.image.file()).unwrap().len(), 1);
-        assert_eq!(LoopDevice::find(self.image.path()).unwrap().len(), more);
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("template");
+        csi_mount::copy_file(disk.image.file(), &file).unwrap();
+        disk.template = Some((directory, file));
+        disk
     }
 
-    /// Takes everything down, by the ordinary steps.
-    fn take_down(&self) {
-        unpublish(&self.target()).unwrap();
-        unstage(&self.staging(), Some(self.image.path())).unwrap();
-        self.assert_tidy(0, 0, 0);
-        assert_eq!(self.image.open().in_use().unwrap(), DeviceUse::Free);
+    /// None of a raw device.
+    fn filesystem(&self) -> Option<Filesystem> {
+        self.flow.trim_start_matches("old ").parse().ok()
+    }
+
+    fn put_node(&self) {
+        let _ = fs::remove_file(&self.node);
+        put_node(&self.node, self.image.loop_device().number());
+    }
+
+    fn replace(&mut self) {
+        self.image = match &self.template {
+            Some((_, file)) => Image::copy_of(file),
+            None => Image::new(self.mebibytes),
+        };
+        self.put_node();
+    }
+
+    fn assert_filesystem(&self, level: Level, after: Step) {
+        let at = if level == Level::Published { &self.place.target } else { &self.place.staging };
+        let file = at.path().join("file");
+        if self.is_used_once() {
+            assert_eq!(self.image.blocks_that_start_with(b"\x89csi-mount begun"), 0, "a record of a format");
+            if level == Level::Staged {
+                fs::write(&file, DATA).unwrap();
+            }
+        }
+        assert_eq!(fs::read_to_string(&file).unwrap(), DATA);
+        if level == Level::Published {
+            assert!(fs::write(&file, "x").is_err(), "it is writable");
+        }
+        if after == Step::Change {
+            let total = csi_mount::stats(at.path()).unwrap().bytes.total;
+            assert!(total > (self.mebibytes + MORE / 2) * MIB * 8 / 10, "it has {total} bytes");
+        }
+    }
+
+    fn assert_device(&self) {
+        let device = BlockDevice::open(self.place.target.path()).unwrap();
+        assert_eq!(device.is_read_only().unwrap(), self.flow.ends_with("ro"));
+        assert_eq!(device.size().unwrap(), self.image.open().size().unwrap());
+        let mut bytes = [0; DATA.len()];
+        let published = fs::File::open(self.place.target.path()).unwrap();
+        std::os::unix::fs::FileExt::read_exact_at(&published, &mut bytes, MIB).unwrap();
+        assert_eq!(bytes, DATA.as_bytes());
     }
 }
 
-/// Kills `step` at its points, each time on a new volume, and repeats it; `expected` looks at the end.
-fn at_every_point(
-    test: &'static str,
-    step: &'static str,
-    stride: u64,
-    prepare: impl Fn() -> Volume + Sync,
-    expected: impl Fn(&Volume) + Sync,
+impl Volume for Disk {
+    fn flow(&self) -> String {
+        self.flow.to_owned()
+    }
+
+    fn source(&self) -> String {
+        self.node.to_str().unwrap().to_owned()
+    }
+
+    fn place(&self) -> &Place {
+        &self.place
+    }
+
+    fn layers(&self, level: Level) -> (usize, usize) {
+        let staged = usize::from(self.filesystem().is_some());
+        match level {
+            Level::Free => (0, 0),
+            Level::Staged => (staged, 0),
+            Level::Published => (staged, 1),
+        }
+    }
+
+    fn renew(&mut self, step: Step) {
+        if self.is_used_once() || self.grows_at(step) {
+            self.replace();
+        }
+    }
+
+    fn before(&mut self, step: Step) {
+        if step == Step::Change {
+            self.image.grow_to(self.mebibytes + MORE);
+        }
+    }
+
+    fn killed(&mut self, step: Step) {
+        // The controller may expand it meanwhile.
+        if step == Step::Publish && self.grows_at(step) {
+            self.image.grow_to(self.mebibytes + MORE);
+        }
+    }
+
+    fn assert_content(&self, level: Level, after: Step) {
+        match (level, self.filesystem()) {
+            (Level::Free, _) => {}
+            (_, Some(_)) => self.assert_filesystem(level, after),
+            (Level::Staged, None) => {}
+            (Level::Published, None) => self.assert_device(),
+        }
+    }
+
+    fn lose(&mut self) {
+        fs::remove_file(&self.node).unwrap();
+        fs::remove_file(self.image.file()).unwrap();
+        // In use, it goes with its last user.
+        run("losetup", &["--detach", self.image.path().to_str().unwrap()]);
+    }
+
+    fn find(&mut self) {
+        eventually("the lost device is gone", || LoopDevice::find(self.image.file()).unwrap().is_empty());
+        self.image.is_detached();
+        self.replace();
+    }
+
+    fn reboot(&mut self) {
+        for over in LoopDevice::find(self.image.path()).unwrap() {
+            over.detach().unwrap();
+        }
+        eventually("nobody has the device", || self.image.open().in_use().unwrap() == DeviceUse::Free);
+        self.image.attach_again();
+        self.put_node();
+    }
+
+    fn assert_free(&self) {
+        let over = LoopDevice::find(self.image.path()).unwrap();
+        assert!(over.is_empty(), "loop devices over it are left: {over:?}");
+        eventually("the device is free", || self.image.open().in_use().unwrap() == DeviceUse::Free);
+    }
+
+    fn is_used_once(&self) -> bool {
+        self.template.is_none()
+    }
+}
+
+impl Disk {
+    /// Whether it has another size after a point of this step.
+    fn grows_at(&self, step: Step) -> bool {
+        step == Step::Change || step == Step::Publish && self.flow.ends_with("raw ro")
+    }
+}
+
+/// Kills each step at its number of points, and the programs that it runs with it.
+fn kill_disk(
+    test: &str,
+    disk: impl FnOnce(&Path) -> Disk + Send,
+    steps: &[(Step, u64, u64)],
+    least_points: u32,
 ) {
     do_job(job);
-    private_mount_namespace(|| {
-        let baseline = mounts().unwrap().len();
-        let mut points = Points::new(stride);
-        loop {
-            let volume = prepare();
-            let [device, staging, target] = &volume.names;
-            let job = Job { programs: Programs::Followed, test, words: &[step, device, staging, target] };
-            let end = job.kill_before(points.call());
-            if let End::Killed = end {
-                job.run();
-            }
-            expected(&volume);
-            volume.take_down();
-            assert_eq!(mounts().unwrap().len(), baseline, "killed before call {} of {step}", points.call());
-            if !points.next(step, end) {
-                return;
-            }
-        }
+    on_tmpfs(|base| {
+        let programs_too = (Programs::Followed, Kill::Job);
+        assert_points(test, kill_steps((test, job), &mut disk(base), programs_too, steps), least_points);
     });
 }
 
-/// No record of a format is left anywhere on the device.
-fn assert_no_record(volume: &Volume) {
-    let records = volume.image.blocks_that_start_with(b"\x89csi-mount mkfs\n");
-    assert_eq!(records, 0, "records of a format are left");
-}
-
-fn formats(test: &'static str, filesystem: Filesystem, mebibytes: u64, stride: u64) {
-    at_every_point(
-        test,
-        filesystem.name(),
-        stride,
-        || Volume::new(mebibytes),
-        |volume| {
-            volume.assert_tidy(1, 0, 0);
-            assert_no_record(volume);
-            fs::write(volume.staging().path().join("file"), "new").unwrap();
-        },
-    );
+fn formats(test: &str, flow: &'static str, mebibytes: u64) {
+    kill_disk(test, |base| Disk::blank(flow, mebibytes, base), &[(Step::Stage, 18, 300)], 12);
 }
 
 #[test]
 fn stage_of_a_blank_device_as_ext4() {
-    formats("stage_of_a_blank_device_as_ext4", Filesystem::Ext4, 64, 67);
+    formats("stage_of_a_blank_device_as_ext4", "ext4", 64);
 }
 
 /// The least that ext4 takes: `mkfs` writes on most of it.
 #[test]
 fn stage_of_the_smallest_device_as_ext4() {
-    formats("stage_of_the_smallest_device_as_ext4", Filesystem::Ext4, 2, 71);
+    formats("stage_of_the_smallest_device_as_ext4", "ext4", 2);
 }
 
 #[test]
 fn stage_of_a_blank_device_as_xfs() {
-    formats("stage_of_a_blank_device_as_xfs", Filesystem::Xfs, 300, 89);
+    formats("stage_of_a_blank_device_as_xfs", "xfs", 300);
 }
 
 #[test]
 fn stage_of_a_blank_device_as_btrfs() {
-    formats("stage_of_a_blank_device_as_btrfs", Filesystem::Btrfs, 128, 79);
+    formats("stage_of_a_blank_device_as_btrfs", "btrfs", 128);
+}
+
+/// All steps of a filesystem that has data.
+fn steps_of(test: &str, flow: &'static str, mebibytes: u64, changes: bool) {
+    let mut steps = vec![
+        (Step::Stage, 18, 50),
+        (Step::Publish, 24, 30),
+        (Step::Unpublish, 18, 15),
+        (Step::Unstage, 24, 30),
+    ];
+    if changes {
+        steps.push((Step::Change, 12, 25));
+    }
+    kill_disk(test, |base| Disk::with_data(flow, mebibytes, base), &steps, 60);
+}
+
+/// Without a change: whether ext4 grows while it is mounted depends on a capability.
+#[test]
+fn steps_of_a_device_with_ext4() {
+    steps_of("steps_of_a_device_with_ext4", "ext4", 16, false);
 }
 
 #[test]
-fn stage_of_a_device_with_data() {
-    at_every_point(
-        "stage_of_a_device_with_data",
-        "ext4",
-        13,
-        || Volume::with_data(16, Filesystem::Ext4),
-        |volume| {
-            volume.assert_tidy(1, 0, 0);
-            assert_eq!(volume.file().as_deref(), Some("kept"));
-        },
-    );
+fn steps_of_a_device_with_xfs() {
+    steps_of("steps_of_a_device_with_xfs", "xfs", 300, true);
+}
+
+/// It grows to no less than 256 MiB.
+#[test]
+fn steps_of_a_device_with_btrfs() {
+    steps_of("steps_of_a_device_with_btrfs", "btrfs", 300, true);
 }
 
 #[test]
-fn publish_of_a_filesystem() {
-    at_every_point(
-        "publish_of_a_filesystem",
-        "publish",
-        7,
-        || Volume::staged(16, Filesystem::Ext4),
-        |volume| {
-            volume.assert_tidy(1, 1, 0);
-            let target = volume.target();
-            assert_eq!(fs::read_to_string(target.path().join("file")).unwrap(), "kept");
-            assert!(fs::write(target.path().join("file"), "x").is_err(), "it is writable");
-        },
-    );
+fn steps_of_a_device_on_an_old_kernel() {
+    steps_of("steps_of_a_device_on_an_old_kernel", "old ext4", 16, false);
+}
+
+fn steps_of_raw(test: &str, flow: &'static str) {
+    let steps =
+        [(Step::Publish, 42, 30), (Step::Change, 12, 15), (Step::Unpublish, 24, 15), (Step::Unstage, 12, 8)];
+    kill_disk(test, |base| Disk::with_data(flow, 4, base), &steps, 60);
 }
 
 #[test]
-fn publish_of_a_filesystem_on_an_old_kernel() {
-    at_every_point(
-        "publish_of_a_filesystem_on_an_old_kernel",
-        "publish as before 5.2",
-        11,
-        || Volume::staged(16, Filesystem::Ext4),
-        |volume| {
-            volume.assert_tidy(1, 1, 0);
-            assert!(fs::write(volume.target().path().join("file"), "x").is_err(), "it is writable");
-        },
-    );
+fn steps_of_a_raw_device() {
+    steps_of_raw("steps_of_a_raw_device", "raw rw");
 }
 
 #[test]
-fn stage_on_an_old_kernel() {
-    at_every_point(
-        "stage_on_an_old_kernel",
-        "ext4 as before 5.2",
-        11,
-        || Volume::with_data(16, Filesystem::Ext4),
-        |volume| {
-            volume.assert_tidy(1, 0, 0);
-            assert_eq!(volume.file().as_deref(), Some("kept"));
-        },
-    );
+fn steps_of_a_read_only_raw_device() {
+    steps_of_raw("steps_of_a_read_only_raw_device", "raw ro");
 }
 
 #[test]
-fn publish_of_a_device() {
-    at_every_point(
-        "publish_of_a_device",
-        "publish device",
-        13,
-        || Volume::new(4),
-        |volume| {
-            volume.assert_tidy(0, 1, 1);
-            assert!(BlockDevice::open(volume.target().path()).unwrap().is_read_only().unwrap());
-        },
-    );
-}
-
-#[test]
-fn unpublish_of_a_filesystem() {
-    at_every_point(
-        "unpublish_of_a_filesystem",
-        "unpublish",
-        3,
-        || {
-            let volume = Volume::staged(16, Filesystem::Ext4);
-            publish(volume.staging().path(), &volume.target(), MountAttributes::empty()).unwrap();
-            volume
-        },
-        |volume| {
-            volume.assert_tidy(1, 0, 0);
-            assert_eq!(volume.file().as_deref(), Some("kept"));
-            assert!(!volume.target().path().exists());
-        },
-    );
-}
-
-#[test]
-fn unpublish_of_a_device() {
-    at_every_point(
-        "unpublish_of_a_device",
-        "unpublish",
-        13,
-        || {
-            let volume = Volume::new(4);
-            volume.image.write(MIB, b"data");
-            publish_device(volume.image.path(), &volume.target(), DeviceAccess::ReadOnly).unwrap();
-            volume
-        },
-        |volume| {
-            volume.assert_tidy(0, 0, 0);
-            assert!(!volume.target().path().exists());
-        },
-    );
-}
-
-#[test]
-fn unstage_of_a_filesystem() {
-    at_every_point(
-        "unstage_of_a_filesystem",
-        "unstage",
-        5,
-        || Volume::staged(16, Filesystem::Ext4),
-        |volume| volume.assert_tidy(0, 0, 0),
-    );
+fn steps_of_a_raw_device_on_an_old_kernel() {
+    steps_of_raw("steps_of_a_raw_device_on_an_old_kernel", "old raw ro");
 }

@@ -13,7 +13,7 @@ use std::os::unix::fs::symlink;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use csi_mount::flow::block::{Content, StageCheck, StagePlan, stage, unstage};
+use csi_mount::flow::block::{StageCheck, StagePlan, stage, unstage};
 use csi_mount::testing::private_mount_namespace;
 use csi_mount::{
     BlockDevice, CheckLimits, CheckPolicy, ErrorKind, ExpectedDevice, Filesystem, Format, FormatLimit,
@@ -265,62 +265,6 @@ fn formats_take_turns_and_tell_their_steps() {
     for turn in steps.chunks(2) {
         assert!(turn[0].0 == turn[1].0 && turn[0].1 == FormatStep::Preparing, "two at once: {steps:?}");
     }
-}
-
-/// A format that was interrupted is begun anew by whoever stages next; what is published raw in between is not.
-#[test]
-fn an_interrupted_format_is_begun_anew_but_not_over_what_came_after_it() {
-    private_mount_namespace(|| {
-        let interrupt = |image: &Image| {
-            let device = image.open();
-            let Probe::Blank(proof) = device.probe() else { panic!("not blank") };
-            let failing = Format::new(Filesystem::Ext4).arguments(["-O", "no-such-feature"]);
-            assert_eq!(failing.run(proof).unwrap_err().kind(), ErrorKind::ToolFailed);
-            let Probe::Interrupted(format) = device.probe() else { panic!("{}", device.probe()) };
-            assert_eq!(format.filesystem(), Some(Filesystem::Ext4));
-        };
-        let plan = StagePlan::new(Filesystem::Xfs);
-
-        // Another node, another filesystem, a device that grew: it is begun anew.
-        let image = Image::new(200);
-        interrupt(&image);
-        image.grow_to(320);
-        let read_only = plan.clone().options(MountOptions::new().read_only());
-        assert_eq!(
-            stage(image.path(), &staging(&image), &read_only).unwrap_err().kind(),
-            ErrorKind::ReadOnly
-        );
-        assert_eq!(stage(image.path(), &staging(&image), &plan).unwrap().content, Content::Formatted);
-        unstage(&staging(&image), None).unwrap();
-        assert_eq!(image.blocks_that_start_with(b"\x89csi-mount mkfs\n"), 0);
-
-        // Somebody wrote to its start: it is kept.
-        let plan = StagePlan::new(Filesystem::Ext4);
-        let image = Image::new(64);
-        interrupt(&image);
-        image.write(0, b"somebody's");
-        let before = image.content();
-        assert_eq!(stage(image.path(), &staging(&image), &plan).unwrap_err().kind(), ErrorKind::NotBlank);
-        assert_eq!(image.content(), before);
-
-        // Somebody's pod had it as a raw device, and wrote where nothing looks like a format.
-        let image = Image::new(64);
-        interrupt(&image);
-        let raw = Target::new(image.directory().join("raw")).unwrap();
-        csi_mount::flow::block::publish_device(image.path(), &raw, csi_mount::DeviceAccess::ReadWrite)
-            .unwrap();
-        assert_eq!(image.blocks_that_start_with(b"\x89csi-mount mkfs\n"), 0);
-        image.write(3 * MIB, b"somebody's");
-        csi_mount::flow::block::unpublish(&raw).unwrap();
-        assert_eq!(stage(image.path(), &staging(&image), &plan).unwrap_err().kind(), ErrorKind::NotBlank);
-
-        // A copy of a whole disk, records and all, inside another disk.
-        let image = Image::new(32);
-        interrupt(&image);
-        let outer = Image::new(64);
-        outer.write(MIB, &fs::read(image.file()).unwrap());
-        assert_eq!(stage(outer.path(), &staging(&outer), &plan).unwrap_err().kind(), ErrorKind::NotBlank);
-    });
 }
 
 /// Mounted after the proof was made.

@@ -5,11 +5,12 @@ mod devices;
 use std::fs;
 use std::fs::File;
 use std::os::unix::fs::OpenOptionsExt as _;
+use std::time::Duration;
 
 use csi_mount::testing::private_mount_namespace;
 use csi_mount::{
     BlockDevice, CheckPolicy, CheckReport, DeviceAccess, DeviceNumber, ErrorKind, Filesystem, Format,
-    LoopOptions, Mount, Probe, Target, check, unmount,
+    LoopOptions, MkfsProfile, Mount, Probe, Target, check, unmount,
 };
 use devices::{Image, MIB};
 use rustix::fs::{FileType, FlockOperation};
@@ -180,4 +181,109 @@ fn damage_is_reported_and_preened() {
 fn block_size(dump: &str) -> u64 {
     let line = dump.lines().find_map(|line| line.strip_prefix("Block size:")).unwrap();
     line.trim().parse().unwrap()
+}
+
+/// `mkfs` has no device that it could leave anything on, whether it fails or is ended.
+#[test]
+fn an_mkfs_that_fails_leaves_the_device_as_it_was() {
+    for filesystem in Filesystem::ALL {
+        let image = Image::new(320);
+        let wrong = Format::new(filesystem).arguments([match filesystem {
+            Filesystem::Ext4 => "-Ono-such-feature",
+            Filesystem::Xfs => "-bsize=7",
+            _ => "-n7",
+        }]);
+        assert_eq!(format(&image, &wrong).unwrap_err().kind(), ErrorKind::ToolFailed);
+        let ended = Format::new(filesystem).time_limit(Duration::from_micros(1));
+        assert_eq!(format(&image, &ended).unwrap_err().kind(), ErrorKind::Unresponsive);
+        assert!(image.is_zero(), "{filesystem}");
+        format(&image, &Format::new(filesystem)).unwrap();
+    }
+}
+
+/// Each block that would be written is read first: on a large device the prober does not see them all.
+#[test]
+fn no_block_that_is_not_zero_is_written_over() {
+    for filesystem in Filesystem::ALL {
+        let made = Image::new(1024);
+        format(&made, &Format::new(filesystem)).unwrap();
+        let places: Vec<u64> = made.nonzero_blocks().map(|(place, _)| place).collect();
+        // The log and the journal, which are zeros.
+        let more = [512 * MIB + 8 * 4096, 520 * MIB];
+        let more = more.into_iter().filter(|_| filesystem != Filesystem::Btrfs);
+        for place in places.iter().step_by((places.len() / 6).max(1)).copied().chain(more) {
+            let image = Image::new(1024);
+            let device = image.open();
+            let Probe::Blank(proof) = device.probe() else { panic!("not blank") };
+            // After the proof, as if the prober did not look there.
+            image.write(place, b"somebody's");
+            let before = image.content();
+            let error = Format::new(filesystem).run(proof).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::NotBlank, "{filesystem}, data at {place}: {error}");
+            assert_eq!(image.content(), before, "{filesystem}, data at {place}");
+        }
+    }
+}
+
+/// The same as `mkfs` makes that is given the device: sectors and stripes, on disks of both sector sizes.
+#[test]
+fn what_is_made_in_memory_is_what_mkfs_makes_of_the_device() {
+    for filesystem in Filesystem::ALL {
+        let (program, uuid, quiet): (_, &[&str], &[&str]) = match filesystem {
+            Filesystem::Ext4 => (
+                "mkfs.ext4",
+                &["-U", UUID, "-Ehash_seed=11111111-2222-4333-8444-666666666666"],
+                &["-q", "-m0"],
+            ),
+            Filesystem::Xfs => {
+                ("mkfs.xfs", &["-m", "uuid=11111111-2222-4333-8444-555555555555"], &["-q", "-K"])
+            }
+            // It refuses a UUID that another disk has.
+            _ => ("mkfs.btrfs", &[], &["-q", "-K"]),
+        };
+        for (sector, mebibytes) in [(512, 320), (512, 2048), (4096, 320), (4096, 2048)] {
+            let disk = || Image::with(mebibytes, &LoopOptions::new().sector_size(sector));
+            let (ours, bare) = (disk(), disk());
+            let made = Format::new(filesystem).profile(MkfsProfile::Mkfs).arguments(uuid.iter().copied());
+            format(&ours, &made).unwrap();
+            devices::run(program, &[uuid, quiet, &[bare.path().to_str().unwrap()]].concat());
+            let (ours, bare) = (shape(filesystem, &ours), shape(filesystem, &bare));
+            let differences: Vec<_> = ours.iter().zip(&bare).filter(|(ours, bare)| ours != bare).collect();
+            assert!(
+                differences.is_empty() && ours.len() == bare.len(),
+                "{filesystem}, {mebibytes} MiB, sectors of {sector} bytes: {differences:?}"
+            );
+            assert!(ours.len() > 20, "{ours:?}");
+        }
+    }
+}
+
+const UUID: &str = "11111111-2222-4333-8444-555555555555";
+
+/// What a filesystem's own program says of it, without times, random numbers and sums of these.
+fn shape(filesystem: Filesystem, image: &Image) -> Vec<String> {
+    let path = image.path().to_str().unwrap();
+    let text = match filesystem {
+        Filesystem::Ext4 => devices::run("dumpe2fs", &[path]),
+        Filesystem::Xfs => {
+            let show = ["-r", "-c", "sb 0", "-c", "print", "-c", "agf 1", "-c", "print", path];
+            devices::run("xfs_db", &show)
+        }
+        _ => devices::run("btrfs", &["inspect-internal", "dump-super", path]),
+    };
+    let changes = [
+        "reated",
+        "time:",
+        "checked:",
+        "hecksum:",
+        "csum 0x",
+        "csum\t\t\t0x",
+        "uuid",
+        "fsid",
+        "lsn",
+        "crc = ",
+        path,
+    ];
+    let lines = text.lines().filter(|line| !changes.iter().any(|change| line.contains(change)));
+    lines.map(str::to_owned).collect()
 }

@@ -4,6 +4,7 @@ mod devices;
 
 use std::fs;
 
+use csi_mount::flow::block::{StagePlan, expand, stage};
 use csi_mount::testing::private_mount_namespace;
 use csi_mount::{
     CheckPolicy, CheckReport, ErrorKind, Filesystem, Format, Grown, Mount, Probe, Target, check,
@@ -12,7 +13,11 @@ use csi_mount::{
 use devices::{Image, MIB};
 
 fn formatted(filesystem: Filesystem) -> Image {
-    let image = Image::new(320);
+    formatted_with(320, filesystem)
+}
+
+fn formatted_with(mebibytes: u64, filesystem: Filesystem) -> Image {
+    let image = Image::new(mebibytes);
     let device = image.open();
     let Probe::Blank(proof) = device.probe() else { panic!("not blank") };
     Format::new(filesystem).run(proof).unwrap();
@@ -54,6 +59,23 @@ fn xfs_and_btrfs_grow_mounted() {
             assert_eq!(check(&device, filesystem, CheckPolicy::ReportOnly).unwrap(), CheckReport::Clean);
         });
     }
+}
+
+#[test]
+fn a_small_btrfs_says_from_which_size_it_grows_and_is_staged_meanwhile() {
+    private_mount_namespace(|| {
+        let image = formatted_with(120, Filesystem::Btrfs);
+        let staging = Target::new(image.directory().join("at")).unwrap();
+        let stage = || stage(image.path(), &staging, &StagePlan::new(Filesystem::Btrfs)).unwrap();
+        image.grow_to(200);
+        assert_eq!(stage().grown, None);
+        let error = expand(staging.path()).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::OutOfRange, "{error}");
+        assert!(error.to_string().contains("256 MiB or more"), "{error}");
+        image.grow_to(256);
+        assert_eq!(stage().grown, Some(Grown::Grown { from: 120 * MIB, to: 256 * MIB }));
+        unmount(&staging).unwrap();
+    });
 }
 
 #[test]

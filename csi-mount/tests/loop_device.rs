@@ -4,15 +4,22 @@ mod devices;
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Write as _;
+use std::os::fd::OwnedFd;
+use std::path::Path;
 
 use csi_mount::testing::{Feature, without_features};
 use csi_mount::{
     BlockDevice, DeviceAccess, DeviceUse, ErrorKind, LoopCache, LoopDevice, LoopLifetime, LoopOptions,
 };
-use devices::{Image, MIB};
+use devices::{Image, MIB, run};
 
 fn names(found: &[LoopDevice]) -> Vec<String> {
     found.iter().map(|device| device.path().display().to_string()).collect()
+}
+
+fn exclusively(device: &Path) -> OwnedFd {
+    use rustix::fs::{Mode, OFlags};
+    rustix::fs::open(device, OFlags::RDONLY | OFlags::EXCL | OFlags::CLOEXEC, Mode::empty()).unwrap()
 }
 
 #[test]
@@ -34,6 +41,30 @@ fn a_device_is_found_by_its_file_and_not_by_its_name() {
     fs::remove_file(&link).unwrap();
     fs::remove_file(&renamed).unwrap();
     assert_eq!(names(&LoopDevice::find(&renamed).unwrap()), [path.as_str()], "deleted");
+    let other_way = image.directory().join("way");
+    std::os::unix::fs::symlink(image.directory(), &other_way).unwrap();
+    assert_eq!(names(&LoopDevice::find(other_way.join("renamed")).unwrap()), [path.as_str()], "deleted");
+}
+
+/// A device that was detached while a program had it open goes with that program: whoever gets it would lose it.
+#[test]
+fn a_detached_device_is_waited_for_unless_it_is_mounted() {
+    let mut image = Image::new(8);
+    let attach = || LoopDevice::attach_or_find(image.file(), &LoopOptions::new()).unwrap();
+    let reader = File::open(image.path()).unwrap();
+    run("losetup", &["--detach", image.path().to_str().unwrap()]);
+    let number = image.loop_device().number();
+    std::thread::scope(|scope| {
+        let held = exclusively(image.path());
+        assert_eq!(attach().number(), number, "a second device would be a second cache of the file");
+        drop(held);
+        let attached = scope.spawn(|| (attach(), LoopDevice::find(image.file()).unwrap().len()));
+        std::thread::sleep(std::time::Duration::from_millis(200));
+        assert!(!attached.is_finished(), "it was not waited for");
+        drop(reader);
+        assert_eq!(attached.join().unwrap().1, 1, "one device, which stays");
+    });
+    image.find_again();
 }
 
 #[test]
@@ -44,12 +75,7 @@ fn detach_leaves_nothing_and_is_refused_while_in_use() {
     let device = LoopDevice::attach(&file, &LoopOptions::new()).unwrap();
     assert_eq!(BlockDevice::open(device.path()).unwrap().in_use().unwrap(), DeviceUse::Free);
 
-    let holder = rustix::fs::open(
-        device.path(),
-        rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::EXCL | rustix::fs::OFlags::CLOEXEC,
-        rustix::fs::Mode::empty(),
-    )
-    .unwrap();
+    let holder = exclusively(device.path());
     assert_eq!(BlockDevice::open(device.path()).unwrap().in_use().unwrap(), DeviceUse::InUse);
     assert_eq!(device.detach().unwrap_err().kind(), ErrorKind::Busy);
     let mut found = LoopDevice::find(&file).unwrap();

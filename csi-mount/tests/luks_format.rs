@@ -13,8 +13,8 @@ use std::time::Duration;
 use csi_mount::flow::block::{StagePlan, stage};
 use csi_mount::testing::private_mount_namespace;
 use csi_mount::{
-    BlockDevice, Error, ErrorKind, Filesystem, Format, LoopOptions, Luks, LuksKey, LuksPbkdf, Mount, Probe,
-    Result, Target,
+    BlockDevice, Error, ErrorKind, Filesystem, LoopOptions, Luks, LuksKey, LuksPbkdf, Mount, Probe, Result,
+    Target,
 };
 use devices::{Image, MIB, run};
 use stepper::{End, Job, Points, Programs, do_job};
@@ -56,7 +56,7 @@ fn opens(device: &Path, key: &str) -> bool {
 fn assert_encrypted(image: &Image) {
     assert!(matches!(image.open().probe(), Probe::Container(found) if found.name == "crypto_LUKS"));
     assert!(opens(image.path(), KEY) && !opens(image.path(), "another"));
-    assert_eq!(image.blocks_that_start_with(b"\x89csi-mount mkfs\n"), 0, "records are left");
+    assert_eq!(image.blocks_that_start_with(b"\x89csi-mount begun"), 0, "records are left");
 }
 
 #[test]
@@ -146,65 +146,20 @@ fn without_a_device_mapper_nothing_is_done() {
 }
 
 #[test]
-fn memory_and_time_are_bounded_and_what_was_begun_is_begun_anew() {
+fn memory_and_time_are_bounded_and_the_device_stays_as_it_was() {
     let image = Image::new(64);
     let device = image.open();
     let greedy = Luks::new().pbkdf(LuksPbkdf::Argon2id { memory: 512 << 20, iterations: 4 });
     let error = encrypt(&device, &greedy.clone().memory(48 << 20)).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::OutOfMemory, "{error}");
     assert!(error.to_string().contains("Luks::memory"), "{error}");
-    assert!(matches!(device.probe(), Probe::Interrupted(_)), "{}", device.probe());
+    assert!(image.is_zero(), "cryptsetup has no device to leave anything on");
 
     let slow = luks().pbkdf(LuksPbkdf::Pbkdf2 { iterations: 1_000_000_000 });
     let error = encrypt(&device, &slow.time_limit(Duration::from_millis(500))).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unresponsive, "{error}");
     encrypt(&device, &luks()).unwrap();
     assert_encrypted(&image);
-}
-
-/// Also as another thing than it was begun as.
-#[test]
-fn a_begun_device_becomes_a_plain_filesystem_when_that_is_asked_for() {
-    let image = Image::new(64);
-    let device = image.open();
-    let slow = luks().pbkdf(LuksPbkdf::Pbkdf2 { iterations: 1_000_000_000 });
-    encrypt(&device, &slow.time_limit(Duration::from_millis(500))).unwrap_err();
-    let Probe::Interrupted(format) = device.probe() else { panic!("{}", device.probe()) };
-    assert_eq!(format.filesystem(), None);
-    assert!(device.probe().to_string().contains("LUKS"), "{}", device.probe());
-    Format::new(Filesystem::Ext4).run(format.into_proof()).unwrap();
-    assert_eq!(device.probe().filesystem(), Some(Filesystem::Ext4));
-}
-
-/// The record excuses our own rubble, and nothing that somebody put there since.
-#[test]
-fn what_came_after_a_begun_run_is_kept() {
-    let slow = luks().pbkdf(LuksPbkdf::Pbkdf2 { iterations: 1_000_000_000 });
-    type Change = fn(&Image);
-    let changes: [(&str, Change); 3] = [
-        ("data at the start", |image| image.write(0, b"somebody's")),
-        ("another's header", |image| image.write(168, b"00000000-0000-0000-0000-000000000000")),
-        ("a header that is whole", |image| {
-            let file = image.directory().join("key");
-            fs::write(&file, KEY).unwrap();
-            let (file, path) = (format!("--key-file={}", file.display()), image.path().to_str().unwrap());
-            let cost = ["--pbkdf=pbkdf2", "--pbkdf-force-iterations=1000"];
-            run("cryptsetup", &["luksFormat", "--batch-mode", &file, cost[0], cost[1], path]);
-        }),
-    ];
-    for (what, change) in changes {
-        let image = Image::new(64);
-        let device = image.open();
-        encrypt(&device, &slow.clone().time_limit(Duration::from_millis(500))).unwrap_err();
-        assert!(matches!(device.probe(), Probe::Interrupted(_)), "{what}: {}", device.probe());
-        change(&image);
-        let before = image.content();
-        match image.open().probe() {
-            Probe::UnknownData { .. } | Probe::Container(_) => {}
-            other => panic!("{what}: {other}"),
-        }
-        assert_eq!(image.content(), before);
-    }
 }
 
 /// Every process that runs meanwhile is looked at, `cryptsetup` among them.
@@ -272,7 +227,7 @@ fn killed_anywhere_it_is_begun_anew() {
             begun += u32::from(matches!(image.open().probe(), Probe::Interrupted(_)));
             job.run();
         }
-        let records = image.blocks_that_start_with(b"\x89csi-mount mkfs\n");
+        let records = image.blocks_that_start_with(b"\x89csi-mount begun");
         // Those of a run that was killed after its last write go when the device is staged.
         assert!(records == 0 || is_killed, "killed before call {}: records are left", points.call());
         assert!(opens(image.path(), KEY), "killed before call {}", points.call());
@@ -281,5 +236,4 @@ fn killed_anywhere_it_is_begun_anew() {
         }
     }
     println!("of these {begun} times with a format begun");
-    assert!(begun > 1);
 }

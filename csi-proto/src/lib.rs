@@ -28,6 +28,7 @@
 //! | [`pluginregistration`] | the same for the kubelet's plugin registration |
 //! | `raw` | a codec that leaves messages as bytes (feature `client` or `server`) |
 //! | [`redact`] | what hides secrets, for types that copy fields out of a message |
+//! | [`escape`] | what makes text from outside safe to show: on a terminal, in JSON, in a command |
 //!
 //! A map is a `BTreeMap`, so that equal messages encode to equal bytes.
 //!
@@ -42,6 +43,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod escape;
 #[cfg(any(feature = "client", feature = "server"))]
 pub mod raw;
 #[macro_use]

@@ -7,6 +7,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use crate::members::{Member, members};
+use crate::needs::{Install, Work};
 use crate::step::{Step, timed};
 use crate::{Failure, bench, codegen, elf, kernels, needs, target, test};
 
@@ -21,13 +22,17 @@ const LINTED: [(&str, &[&str]); 2] =
 
 pub(crate) fn run(root: &Path) -> Result<(), Failure> {
     let start = Instant::now();
+    let is_root = needs::Privilege::of_this_process()? != needs::Privilege::Ordinary;
+    needs::provide(&[Work::Tests, Work::Kernels, Work::Counting], Install::Missing)?;
     // Better now than after ten minutes of building.
-    let mut missing = needs::missing_for_emulation();
-    missing.extend(needs::missing_to_count());
-    if needs::Privilege::of_this_process()? != needs::Privilege::Ordinary {
+    let mut missing = needs::missing_programs(Work::Kernels);
+    missing.extend(needs::missing_programs(Work::Counting));
+    if is_root {
         missing.extend(needs::missing()?);
     }
     if !missing.is_empty() {
+        missing.sort();
+        missing.dedup();
         return Err(Failure::usage(format!("this machine lacks:\n  {}", missing.join("\n  "))));
     }
 
@@ -48,7 +53,7 @@ pub(crate) fn run(root: &Path) -> Result<(), Failure> {
     static_build(root)?;
     let mut not_run = None;
     timed("tests on the oldest and the newest kernel that can be had", || {
-        not_run = kernels::run(root, &kernels::Choice::Ends, "")?;
+        not_run = kernels::run(root, &kernels::Choice::Ends, "", Install::Nothing)?;
         Ok(())
     })?;
 

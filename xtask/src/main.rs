@@ -1,5 +1,7 @@
 //! The workspace's own commands: code generation, tests and the gate, as one program instead of scripts.
 
+mod abuse;
+mod apt;
 mod bench;
 mod ci;
 mod codegen;
@@ -9,7 +11,9 @@ mod failure;
 mod kernels;
 mod members;
 mod needs;
+mod progress;
 mod step;
+mod system;
 mod target;
 mod test;
 
@@ -17,6 +21,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 pub(crate) use failure::Failure;
+use needs::Install;
 
 const HELP: &str = "\
 The workspace's own commands.
@@ -25,25 +30,30 @@ Usage: cargo xtask <command>
 
   codegen             write csi-proto/src/generated from csi-proto/proto (no protoc needed)
   codegen --check     write nothing; fail and name each file that a fresh run would change
-  test                run the tests of the whole workspace, doctests too
+  test                run the tests of the whole workspace, doctests too; missing packages are installed first, where
+                      this user and this system can (root, and apt)
+  test --no-install   install nothing: print the command that would
   test --kernels      run those of csi-mount and the examples that ask the kernel on others than this machine's,
                       in an emulated machine: 5.10, 6.1, 6.12 and the newest, from Debian's packages; no root needed
   test --kernels 6.1 [SUITE]
                       on one of them, or `newest`, `all`, or `ends` as the gate does, without what takes long; only suites
                       with SUITE in `package/program`; several with commas between
-  ci                  the gate: format, fresh codegen, clippy, tests, docs, each feature alone, a static build, and
+  ci                  the gate: missing packages as for `test`, format, fresh codegen, clippy, tests, docs, each feature alone, a static build, and
                       the tests on the oldest and the newest kernel that can be had
   bench [OPTIONS]     measure the toolkit beside system calls, programs and other crates; write docs/benchmarks.md.
                       `bench --help` says more: --quick, --only, --compare, --resume, --instructions
+  abuse [OPTIONS]     put a driver's servers under load after load; write what a well-behaved client sees meanwhile to
+                      docs/abuse.md. With options it writes nothing: --quick, --only, or somebody else's driver;
+                      `abuse --help` says more
   coverage            print what the spec asks of a plugin, who keeps it, and how many places cite it, with counts
   needs               list what the tests need of this machine, and what of it is missing
-  needs --packages    print the Debian packages that are missing and nothing else, for apt-get install
 
 Root and ordinary users:
   Many tests mount filesystems and attach loop devices, which takes root with CAP_SYS_ADMIN; each does so in a mount
-  namespace of its own and leaves nothing behind. As root, `test` runs everything, and refuses to start on a machine
-  that lacks something. As an ordinary user it runs all but the integration tests of csi-mount and any in a file
-  tests/root_*.rs, and says which it left out.
+  namespace of its own and leaves nothing behind. As root, `test` runs everything. An ordinary user, and root on a
+  machine that still lacks something, run all but the integration tests of csi-mount, those in files tests/root_*.rs
+  and the unit tests in modules needs_root; the end says how many these are and what they need. For root that is a
+  failure.
 
 Exit status: 0 all is well; 1 something failed; 2 wrong usage, or the machine lacks something.
 ";
@@ -64,25 +74,23 @@ fn main() -> ExitCode {
     let result = match args.as_slice() {
         ["codegen"] => codegen::run(&root, codegen::Mode::Write),
         ["codegen", "--check"] => codegen::run(&root, codegen::Mode::Check),
-        ["test"] => test::run(&root),
+        ["test"] => test::run(&root, Install::Missing),
+        ["test", "--no-install"] => test::run(&root, Install::Nothing),
         ["test", "--kernels", rest @ ..] if rest.len() < 3 => {
             let choice = match rest.first() {
                 None | Some(&"all") => kernels::Choice::All,
                 Some(&"ends") => kernels::Choice::Ends,
                 Some(name) => kernels::Choice::Named(name),
             };
-            kernels::run(&root, &choice, rest.get(1).unwrap_or(&"")).map(drop)
+            kernels::run(&root, &choice, rest.get(1).unwrap_or(&""), Install::Missing).map(drop)
         }
         ["ci"] => ci::run(&root),
         ["bench", options @ ..] => {
             bench::Options::parse(options).and_then(|options| bench::run(&root, &options))
         }
+        ["abuse", options @ ..] => abuse::run(&root, options),
         ["coverage"] => print_coverage(&root),
         ["needs"] => needs::report(),
-        ["needs", "--packages"] => {
-            needs::print_packages();
-            Ok(())
-        }
         ["help" | "--help" | "-h"] => {
             print!("{HELP}");
             Ok(())

@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
-use crate::Failure;
+use crate::system::Family;
+use crate::{Failure, apt};
 
 /// A program that the tests call, and the Debian package that has it. Keep it to what they do call.
 const PROGRAMS: &[(&str, &str)] = &[
@@ -94,7 +95,66 @@ impl Privilege {
     }
 }
 
-/// Everything that is missing for the privileged tests, one line a thing.
+/// A kind of work that takes programs which an ordinary system may lack.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Work {
+    /// The tests on this machine's kernel.
+    Tests,
+    /// The tests on other kernels, which need neither root nor a device.
+    Kernels,
+    /// Counting instructions, as the gate does.
+    Counting,
+    /// The whole benchmark.
+    Measurement,
+}
+
+impl Work {
+    fn programs(self) -> impl Iterator<Item = (&'static str, &'static str)> {
+        let (first, second): (&[_], &[_]) = match self {
+            Self::Tests => (PROGRAMS, &[]),
+            Self::Kernels => (PROGRAMS, EMULATION),
+            Self::Counting => (&[], &MEASUREMENT[..1]),
+            Self::Measurement => (PROGRAMS, MEASUREMENT),
+        };
+        first.iter().chain(second).copied()
+    }
+}
+
+/// Whether missing packages may be installed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Install {
+    /// Where this user and this system can.
+    Missing,
+    /// Never: the command that would do it is printed.
+    Nothing,
+}
+
+/// Installs the packages that are missing for this work, or says which command would.
+///
+/// What is still missing afterwards is found by [`missing`]; a failed installation is printed and no failure here.
+pub(crate) fn provide(work: &[Work], install: Install) -> Result<(), Failure> {
+    let programs =
+        work.iter().flat_map(|work| work.programs()).filter(|(program, _)| find(program).is_none());
+    let packages: Vec<&str> =
+        programs.map(|(_, package)| package).collect::<BTreeSet<_>>().into_iter().collect();
+    if packages.is_empty() {
+        return Ok(());
+    }
+    let family = Family::of_this_machine();
+    let is_able = family == Family::Debian && Privilege::of_this_process()? != Privilege::Ordinary;
+    println!("==> missing packages");
+    if install == Install::Nothing || !is_able {
+        println!("    to install them: {}\n", family.install_command(&packages));
+        return Ok(());
+    }
+    match apt::install(&packages) {
+        Ok(()) => println!("    installed\n"),
+        Err(failure) => println!("    {failure}\n"),
+    }
+    Ok(())
+}
+
+/// What the tests on this machine's kernel lack, one line a thing.
 pub(crate) fn missing() -> Result<Vec<String>, Failure> {
     let mut missing = Vec::new();
     match Privilege::of_this_process()? {
@@ -105,13 +165,20 @@ pub(crate) fn missing() -> Result<Vec<String>, Failure> {
         }
         Privilege::Ordinary => missing.push("root: run it with sudo, or as root in a virtual machine".into()),
     }
-    missing.extend(named(missing_of(PROGRAMS)));
+    missing.extend(missing_programs(Work::Tests));
     for (device, remedy) in DEVICES {
         if let Err(e) = File::options().read(true).write(true).open(device) {
             missing.push(format!("{device} ({e}): {remedy}"));
         }
     }
     Ok(missing)
+}
+
+/// The programs that this work lacks, one line a program.
+pub(crate) fn missing_programs(work: Work) -> Vec<String> {
+    let family = Family::of_this_machine();
+    let missing = work.programs().filter(|(program, _)| find(program).is_none());
+    missing.map(|(program, package)| format!("{program}: {}", family.install_command(&[package]))).collect()
 }
 
 /// Prints every need and whether it is met; fails where one is not.
@@ -121,48 +188,16 @@ pub(crate) fn report() -> Result<(), Failure> {
         println!("{program:<18} {package:<12} {place}");
     }
     let mut missing = missing()?;
-    missing.extend(missing_for_emulation());
-    missing.extend(named(missing_of(MEASUREMENT)));
+    for work in [Work::Kernels, Work::Measurement] {
+        missing.extend(missing_programs(work));
+    }
+    missing.sort();
+    missing.dedup();
     if missing.is_empty() {
         println!("nothing is missing");
         return Ok(());
     }
     Err(Failure::usage(format!("missing:\n  {}", missing.join("\n  "))))
-}
-
-pub(crate) fn print_packages() {
-    let all = missing_of(PROGRAMS).chain(missing_of(EMULATION)).chain(missing_of(MEASUREMENT));
-    let packages: BTreeSet<&str> = all.map(|(_, package)| package).collect();
-    for package in packages {
-        println!("{package}");
-    }
-}
-
-/// What is missing for the tests on other kernels, one line a thing; neither root nor a device is needed.
-pub(crate) fn missing_for_emulation() -> Vec<String> {
-    named(missing_of(PROGRAMS).chain(missing_of(EMULATION))).collect()
-}
-
-/// What is missing to measure, one line a thing: what the privileged tests need, and a little more.
-pub(crate) fn missing_to_measure() -> Result<Vec<String>, Failure> {
-    let mut missing = missing()?;
-    missing.extend(named(missing_of(MEASUREMENT)));
-    Ok(missing)
-}
-
-/// What is missing to count instructions: the gate does no more of it.
-pub(crate) fn missing_to_count() -> Vec<String> {
-    named(missing_of(&MEASUREMENT[..1])).collect()
-}
-
-fn named(missing: impl Iterator<Item = (&'static str, &'static str)>) -> impl Iterator<Item = String> {
-    missing.map(|(program, package)| format!("{program}: apt-get install {package}"))
-}
-
-fn missing_of(
-    programs: &'static [(&'static str, &'static str)],
-) -> impl Iterator<Item = (&'static str, &'static str)> {
-    programs.iter().copied().filter(|(program, _)| find(program).is_none())
 }
 
 pub(crate) fn find(program: &str) -> Option<PathBuf> {

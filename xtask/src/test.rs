@@ -1,11 +1,12 @@
 //! `cargo xtask test`: every test that this user can run, and a word about those left out.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
-use crate::Failure;
 use crate::members::{Member, members};
-use crate::needs::{self, Privilege};
-use crate::step::Step;
+use crate::needs::{self, Install, Privilege, Work};
+use crate::step::{Step, timed};
+use crate::{Failure, progress};
 
 /// Packages whose integration tests all mount or attach devices.
 const MOUNTING: &[&str] = &["csi-mount"];
@@ -16,48 +17,44 @@ const ROOT_PREFIX: &str = "root_";
 /// Unit tests that need root are in modules of this name.
 const ROOT_MODULE: &str = "needs_root";
 
-/// What was not run, in one line; `None` where everything was.
+/// What was not run and why, in counts; `None` where everything was.
 pub(crate) type LeftOut = Option<String>;
 
-pub(crate) fn run(root: &Path) -> Result<(), Failure> {
-    if let Some(left_out) = run_all(root)? {
-        println!("{left_out}");
+/// Installs what is missing where it can, runs all tests that this user and this machine can run, and says what it left out.
+///
+/// # Errors
+/// A test failed; or root, for whom all tests are meant, could not run all of them.
+pub(crate) fn run(root: &Path, install: Install) -> Result<(), Failure> {
+    needs::provide(&[Work::Tests], install)?;
+    let is_ordinary = Privilege::of_this_process()? == Privilege::Ordinary;
+    match run_all(root)? {
+        None => Ok(()),
+        Some(left_out) if is_ordinary => {
+            println!("{left_out}");
+            Ok(())
+        }
+        Some(left_out) => Err(Failure::usage(left_out)),
     }
-    Ok(())
 }
 
 /// Runs the tests and says what was left out.
 pub(crate) fn run_all(root: &Path) -> Result<LeftOut, Failure> {
-    if Privilege::of_this_process()? == Privilege::Ordinary { ordinary(root) } else { privileged(root) }
-}
-
-fn privileged(root: &Path) -> Result<LeftOut, Failure> {
     let missing = needs::missing()?;
-    if !missing.is_empty() {
-        return Err(Failure::usage(format!(
-            "the tests need what this machine lacks:\n  {}\nnothing was run",
-            missing.join("\n  ")
-        )));
+    if missing.is_empty() {
+        let all = ["test", "--workspace", "--all-features", "--no-fail-fast"];
+        counted("tests and doctests", root, all.map(str::to_owned).to_vec())?;
+        return Ok(None);
     }
-    Step::cargo("tests and doctests", ["test", "--workspace", "--all-features", "--no-fail-fast"])
-        .run(root)?;
-    Ok(None)
+    let selection = Selection::of(&members(root)?)?;
+    selection.run(root)?;
+    Ok(Some(selection.left_out_because(&missing)))
 }
 
-fn ordinary(root: &Path) -> Result<LeftOut, Failure> {
-    let selection = Selection::of(&members(root)?)?;
-    let mut args: Vec<String> =
-        ["test", "--workspace", "--all-features", "--no-fail-fast", "--lib", "--bins"].map(Into::into).into();
-    for name in &selection.run {
-        args.extend(["--test".into(), name.clone()]);
-    }
-    args.extend(["--".into(), "--skip".into(), format!("{ROOT_MODULE}::")]);
-    Step::cargo("tests that need no root", args).run(root)?;
-    Step::cargo("doctests", ["test", "--workspace", "--all-features", "--doc"]).run(root)?;
-    Ok(Some(format!(
-        "NOT RUN, since they need root: unit tests in modules named {ROOT_MODULE}, and {}\nrun `cargo xtask test` as root for these",
-        selection.left_out.join(" ")
-    )))
+fn counted(name: &str, root: &Path, args: Vec<String>) -> Result<(), Failure> {
+    timed(name, || match progress::run(root, &args)? {
+        status if status.success() => Ok(()),
+        status => Err(Failure::new(format!("{status}; repeat it with:\n  cargo {}", args.join(" ")))),
+    })
 }
 
 /// Which integration tests an ordinary user runs.
@@ -69,6 +66,35 @@ struct Selection {
 }
 
 impl Selection {
+    fn run(&self, root: &Path) -> Result<(), Failure> {
+        let mut args: Vec<String> =
+            ["test", "--workspace", "--all-features", "--no-fail-fast", "--lib", "--bins"]
+                .map(Into::into)
+                .into();
+        for name in &self.run {
+            args.extend(["--test".into(), name.clone()]);
+        }
+        args.extend(["--".into(), "--skip".into(), format!("{ROOT_MODULE}::")]);
+        counted("tests that need no root", root, args)?;
+        Step::cargo("doctests", ["test", "--workspace", "--all-features", "--doc"]).run(root)
+    }
+
+    /// How many test programs were left out, package by package, and what they would have needed.
+    fn left_out_because(&self, missing: &[String]) -> String {
+        let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
+        for test in &self.left_out {
+            *counts.entry(test.split('/').next().unwrap_or(test)).or_default() += 1;
+        }
+        let counts: Vec<String> =
+            counts.iter().map(|(package, count)| format!("{package} {count}")).collect();
+        format!(
+            "NOT RUN: {} test programs ({}), and the unit tests in modules named {ROOT_MODULE}.\nThey need:\n  {}",
+            self.left_out.len(),
+            counts.join(", "),
+            missing.join("\n  ")
+        )
+    }
+
     fn of(members: &[Member]) -> Result<Self, Failure> {
         let mut tests = Vec::new();
         for member in members {
@@ -114,5 +140,8 @@ mod tests {
         let selection = Selection::among(&tests.map(|(p, t)| (p.to_owned(), t.to_owned())));
         assert_eq!(selection.run, ["parse"]);
         assert_eq!(selection.left_out, ["csi-core/root_flow", "csi-mount/bind", "dirs/bind"]);
+        let said = selection.left_out_because(&["root: run it with sudo".to_owned()]);
+        assert!(said.starts_with("NOT RUN: 3 test programs (csi-core 1, csi-mount 1, dirs 1)"), "{said}");
+        assert!(said.ends_with("They need:\n  root: run it with sudo"), "{said}");
     }
 }

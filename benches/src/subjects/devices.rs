@@ -1,11 +1,12 @@
 //! What is on a device, putting a filesystem on it, and loop devices.
 
 use std::fs::File;
+use std::io::Write as _;
 use std::ops::Range;
 use std::os::fd::AsFd as _;
 use std::path::Path;
 
-use csi_mount::{BlankProof, BlockDevice, Filesystem, Format, LoopDevice, LoopOptions, Probe, testing};
+use csi_mount::{BlockDevice, Filesystem, LoopDevice, LoopOptions, Probe, testing};
 use rustix::fs::{Mode, OFlags};
 
 use crate::place::{Image, Place};
@@ -56,6 +57,17 @@ pub(super) fn probe_blank(bench: &mut Bench<'_>, mebibytes: usize) {
     probe(bench, &image, |found| matches!(found, Probe::Blank(_)));
 }
 
+/// Of a file without holes nothing is known before it is read: 4,096 places, and 4 MiB at both ends.
+pub(super) fn probe_zeros(bench: &mut Bench<'_>, mebibytes: usize) {
+    let place = Place::new();
+    let image = Image::new(&place, "image", mebibytes as u64);
+    let mut file = File::options().write(true).open(image.file()).expect("open the image");
+    let zeros = vec![0; 1 << 20];
+    (0..mebibytes).for_each(|_| file.write_all(&zeros).expect("write zeros"));
+    file.sync_all().expect("write out");
+    probe(bench, &image, |found| matches!(found, Probe::Blank(_)));
+}
+
 pub(super) fn probe_ext4(bench: &mut Bench<'_>, _: usize) {
     let place = Place::new();
     let image = Image::with_filesystem(&place, "mkfs.ext4", 64);
@@ -73,34 +85,6 @@ pub(super) fn probe_random(bench: &mut Bench<'_>, _: usize) {
     let image = Image::new(&place, "image", 64);
     image.scramble();
     probe(bench, &image, |found| matches!(found, Probe::UnknownData { .. }));
-}
-
-fn blank(device: &BlockDevice) -> BlankProof<'_> {
-    match device.probe() {
-        Probe::Blank(proof) => proof,
-        other => panic!("the device holds {other}"),
-    }
-}
-
-pub(super) fn format(bench: &mut Bench<'_>, mebibytes: usize) {
-    let place = Place::new();
-    let prepare = || Image::new(&place, "image", mebibytes as u64);
-    let ours = |image: Image| {
-        let device = image.open();
-        Format::new(Filesystem::Ext4).run(blank(&device)).expect("format");
-        drop(device);
-        image
-    };
-    let arguments = ["-q", "-F", "-m", "0", "-E", "nodiscard"].map(Path::new);
-    let mkfs = |image: Image| {
-        program("mkfs.ext4", arguments.into_iter().chain([image.path()]));
-        image
-    };
-    // No system call makes a filesystem: the program alone is what there is to compare with.
-    bench.compare([
-        Contestant::bare("mkfs.ext4 alone", each(prepare, mkfs, drop)),
-        Contestant::ours("probe, Format", each(prepare, ours, drop)),
-    ]);
 }
 
 fn image_file(place: &Place) -> std::path::PathBuf {

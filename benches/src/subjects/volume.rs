@@ -8,7 +8,33 @@ use nix::mount::{MsFlags, mount};
 
 use super::bind::bare_read_only;
 use crate::place::{self, Image, Place};
-use crate::{Bench, Contestant, looped, program};
+use crate::{Bench, Contestant, each, looped, program};
+
+/// A blank device, staged for the first time.
+pub(super) fn first_stage(bench: &mut Bench<'_>, mebibytes: usize) {
+    let place = Place::new();
+    let staging = place.directory("staging");
+    let prepare = || Image::new(&place, "image", mebibytes as u64);
+    let bare = |image: Image| {
+        let arguments = ["-q", "-F", "-m", "0", "-E", "nodiscard"].map(Path::new);
+        program("mkfs.ext4", arguments.into_iter().chain([image.path()]));
+        mount(Some(image.path()), &staging, Some("ext4"), MsFlags::empty(), None::<&str>).expect("mount(2)");
+        image
+    };
+    let ours = |image: Image| {
+        let target = Target::new(&staging).expect("open");
+        stage(image.path(), &target, &StagePlan::new(Filesystem::Ext4)).expect("stage");
+        image
+    };
+    let undo = |image: Image| {
+        place::unmount(&staging);
+        drop(image);
+    };
+    bench.compare([
+        Contestant::bare("mkfs.ext4, mount(2)", each(prepare, bare, undo)),
+        Contestant::ours("flow::block::stage", each(prepare, ours, undo)),
+    ]);
+}
 
 /// An ext4 that was formatted before: staged, published read-only, unpublished, unstaged.
 pub(super) fn whole_life(bench: &mut Bench<'_>, _: usize) {

@@ -4,12 +4,12 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use csi_core::Rpc;
-use csi_proto::v1;
+use csi_proto::{escape, v1};
 use tokio::time::{Instant, sleep};
 use tonic::{Code, Status};
 
 use super::call::Sockets;
-use crate::secrets::Secrets;
+use crate::secrets::{Hidden, Secrets};
 
 /// How long taking one thing back may take.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -123,7 +123,7 @@ impl Begun {
 
     fn commands(&self) -> Vec<String> {
         let hidden = self.secrets.hidden();
-        self.steps.iter().rev().map(|step| hidden.scrub(&step.command())).collect()
+        self.steps.iter().rev().map(|step| step.command(&hidden)).collect()
     }
 
     /// Again and again while the driver is busy, as it is with a call that was broken off.
@@ -215,9 +215,9 @@ impl Begun {
     }
 }
 
-/// A word for a shell.
+/// A word for a shell, of a text that has no NUL.
 pub(crate) fn quoted(text: &str) -> String {
-    format!("'{}'", text.replace('\'', r"'\''"))
+    escape::shell_word(text).unwrap_or_default()
 }
 
 /// Removes a directory, if it is there.
@@ -285,36 +285,49 @@ impl Step {
     }
 
     /// The command that takes it back; where its call takes secrets, the user adds them.
-    fn command(&self) -> String {
+    fn command(&self, hidden: &Hidden) -> String {
         match self {
             Self::MaybeVolume(request) => {
-                format!("# a volume named {} may be there", quoted(&request.name))
+                format!("# a volume named {} may be there", quoted(&hidden.scrub(&request.name)))
             }
             Self::Volume(request) => {
-                format!("csi controller delete-volume --volume-id {}", quoted(&request.volume_id))
+                line("csi controller delete-volume", &[("--volume-id", &request.volume_id)], hidden)
             }
-            Self::Attached(request) => format!(
-                "csi controller unpublish-volume --volume-id {} --node-id {}",
-                quoted(&request.volume_id),
-                quoted(&request.node_id)
-            ),
-            Self::Staged(request) => format!(
-                "csi node unstage-volume --volume-id {} --staging-target-path {}",
-                quoted(&request.volume_id),
-                quoted(&request.staging_target_path)
-            ),
-            Self::Published(request) => format!(
-                "csi node unpublish-volume --volume-id {} --target-path {}",
-                quoted(&request.volume_id),
-                quoted(&request.target_path)
-            ),
+            Self::Attached(request) => {
+                let flags = [("--volume-id", &*request.volume_id), ("--node-id", &request.node_id)];
+                line("csi controller unpublish-volume", &flags, hidden)
+            }
+            Self::Staged(request) => {
+                let path = ("--staging-target-path", &*request.staging_target_path);
+                line("csi node unstage-volume", &[("--volume-id", &request.volume_id), path], hidden)
+            }
+            Self::Published(request) => {
+                let path = ("--target-path", &*request.target_path);
+                line("csi node unpublish-volume", &[("--volume-id", &request.volume_id), path], hidden)
+            }
             Self::MaybeSnapshot(request) => {
-                format!("# a snapshot named {} may be there", quoted(&request.name))
+                format!("# a snapshot named {} may be there", quoted(&hidden.scrub(&request.name)))
             }
             Self::Snapshot(request) => {
-                format!("csi controller delete-snapshot --snapshot-id {}", quoted(&request.snapshot_id))
+                line("csi controller delete-snapshot", &[("--snapshot-id", &request.snapshot_id)], hidden)
             }
-            Self::Directory(directory) => format!("rmdir {}", quoted(&directory.display().to_string())),
+            Self::Directory(directory) => {
+                format!("rmdir {}", quoted(&hidden.scrub(&directory.display().to_string())))
+            }
         }
     }
+}
+
+/// A command to paste, with values of a driver's choice: hidden, then quoted, in this order.
+fn line(command: &str, flags: &[(&str, &str)], hidden: &Hidden) -> String {
+    let mut line = command.to_owned();
+    for (flag, value) in flags {
+        let value = hidden.scrub(value);
+        let Some(word) = escape::shell_word(&value) else {
+            // In quotes too: not every shell takes comments from a terminal.
+            return format!("# no command can have this {flag}: {}", quoted(&escape::terminal(&value)));
+        };
+        line = format!("{line} {flag} {word}");
+    }
+    line
 }

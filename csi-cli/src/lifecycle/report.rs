@@ -3,6 +3,7 @@
 use std::io::{IsTerminal as _, Write as _};
 use std::time::{Duration, Instant};
 
+use csi_proto::escape;
 use serde_json::json;
 
 use crate::secrets::Hidden;
@@ -98,22 +99,31 @@ impl Report {
         self.hidden.add_all(hidden);
     }
 
+    /// A text as it is printed: without what is hidden, and for people without anything that a terminal acts on.
+    fn shown(&self, text: &str) -> String {
+        let text = self.hidden.scrub(text);
+        match self.style {
+            Style::Json => text,
+            _ => escape::terminal(&text).into_owned(),
+        }
+    }
+
     /// The title of the steps that follow.
     pub fn heading(&self, text: &str) {
         match self.style {
             Style::Json => {}
             style => {
                 print("");
-                print(&style.paint(Colour::Heading, &self.hidden.scrub(text)));
+                print(&style.paint(Colour::Heading, &self.shown(text)));
             }
         }
     }
 
     /// The title of some of these steps.
     pub fn part(&self, text: &str) {
-        let text = self.hidden.scrub(text);
+        let text = self.shown(text);
         match self.style {
-            Style::Json => print(&json!({ "volume": text }).to_string()),
+            Style::Json => print_json(&json!({ "volume": text })),
             style => {
                 print("");
                 print(&format!("  {}", style.paint(Colour::Heading, &text)));
@@ -142,18 +152,18 @@ impl Report {
 
     /// A line that belongs to the one before.
     pub fn detail(&self, text: &str) {
-        let text = self.hidden.scrub(text);
+        let text = self.shown(text);
         match self.style {
-            Style::Json => print(&json!({ "detail": text }).to_string()),
+            Style::Json => print_json(&json!({ "detail": text })),
             style => print(&format!("        {}", style.paint(Colour::Faint, &text))),
         }
     }
 
     /// A command for people to run.
     pub fn command(&self, text: &str) {
-        let text = self.hidden.scrub(text);
+        let text = self.shown(text);
         match self.style {
-            Style::Json => print(&json!({ "command": text }).to_string()),
+            Style::Json => print_json(&json!({ "command": text })),
             _ => print(&format!("  {text}")),
         }
     }
@@ -172,12 +182,12 @@ impl Report {
     }
 
     fn summary(&self, colour: Colour, text: &str, left: &str) {
-        let (text, left) = (self.hidden.scrub(text), self.hidden.scrub(left));
+        let (text, left) = (self.shown(text), self.shown(left));
         match self.style {
             Style::Json => {
                 let end =
                     json!({ "well": colour == Colour::Good, "end": text, "left": left, "steps": self.steps });
-                print(&end.to_string());
+                print_json(&end);
             }
             style => {
                 print("");
@@ -187,7 +197,7 @@ impl Report {
     }
 
     fn line(&self, colour: Colour, mark: &str, name: &str, text: &str, timing: Option<Timing>) {
-        let text = self.hidden.scrub(text);
+        let text = self.shown(text);
         if self.style == Style::Json {
             let milliseconds = |time: Duration| (time.as_secs_f64() * 1e6).round() / 1e3;
             let again = timing.and_then(|timing| timing.again).map(milliseconds);
@@ -199,7 +209,7 @@ impl Report {
             let name = name.trim();
             let line =
                 json!({ "step": name, "outcome": outcome, "text": text, "ms": first, "again_ms": again });
-            return print(&line.to_string());
+            return print_json(&line);
         }
         let mark = self.style.paint(colour, &format!("{mark:<4}"));
         let mut lines = wrapped(&text).into_iter();
@@ -221,6 +231,10 @@ impl Report {
 fn print(line: &str) {
     let mut output = std::io::stdout().lock();
     let _ = writeln!(output, "{line}").and_then(|()| output.flush());
+}
+
+fn print_json(value: &serde_json::Value) {
+    print(&escape::json(&value.to_string()));
 }
 
 /// Lines of at most the column's width, unless a word is longer.

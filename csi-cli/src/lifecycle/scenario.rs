@@ -33,7 +33,8 @@ pub(crate) struct Life<'c, 'r> {
 /// the driver has a node service. What there is to take back at any moment is in `begun`.
 ///
 /// # Errors
-/// The first step that failed. Neither that nor the report shows the secrets that are given, whatever the driver says.
+/// The first step that failed. Neither that nor the report shows the secrets that are given, where the driver repeats
+/// them: see [`Hidden::scrub`](super::Hidden::scrub).
 pub async fn play(
     caller: &mut Caller<'_>,
     offers: &Offers,

@@ -50,6 +50,15 @@ impl Decoder for Dynamic {
     }
 }
 
+/// What bounds a call.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Limits {
+    /// The longest wait for an answer, or for the next message of a stream.
+    pub(crate) timeout: Duration,
+    /// The largest message that is taken, in bytes.
+    pub(crate) size: usize,
+}
+
 /// Why a call ended before its time.
 pub(crate) enum Ended {
     /// The plugin refused, or did not answer.
@@ -64,24 +73,34 @@ impl From<Status> for Ended {
     }
 }
 
+impl From<Stop> for Ended {
+    fn from(stop: Stop) -> Self {
+        Self::Stopped(stop)
+    }
+}
+
 /// Calls an RPC, and hands over its answers as they come: of most one, of a stream many.
 ///
 /// # Errors
-/// The plugin's status, or DEADLINE_EXCEEDED after `timeout`; of a stream that is the longest wait for its next
-/// message. What `take` returns as an error ends it too.
+/// The plugin's status, or DEADLINE_EXCEEDED after the time-out; of a stream that is the longest wait for its
+/// next message. What `take` returns as an error ends it too.
 pub(crate) async fn call(
     client: &Client,
     rpc: Rpc,
     request: DynamicMessage,
-    timeout: Duration,
+    limits: Limits,
     mut take: impl FnMut(DynamicMessage) -> Result<(), Stop>,
 ) -> Result<(), Ended> {
-    let start = Instant::now();
-    let answered = answer(client, rpc, request, timeout, &mut take).await;
+    let (start, timeout, sent) = (Instant::now(), limits.timeout, request.encoded_len());
+    let answered = answer(client, rpc, request, limits, &mut take).await;
     answered.map_err(|ended| match ended {
         // The deadline that the driver is told ends the wait on this side too, under another name.
         Ended::Refused(status) if status.code() == Code::Cancelled && start.elapsed() >= timeout => {
             late(timeout).into()
+        }
+        // A request of this size may be what the driver does not take.
+        Ended::Refused(status) if is_too_large(&status) && sent <= limits.size => {
+            Stop::failed(&format!("{rpc}: {}: --max-answer takes larger ones", status.message())).into()
         }
         Ended::Refused(status) if std::error::Error::source(&status).is_some() => {
             let words = explain(&status);
@@ -92,6 +111,11 @@ pub(crate) async fn call(
     })
 }
 
+/// Whether tonic refused a message for its size; it has no other mark.
+fn is_too_large(status: &Status) -> bool {
+    status.code() == Code::OutOfRange && status.message().contains("message length too large")
+}
+
 fn late(timeout: Duration) -> Status {
     Status::new(Code::DeadlineExceeded, format!("no answer within {timeout:?}"))
 }
@@ -100,7 +124,7 @@ async fn answer(
     client: &Client,
     rpc: Rpc,
     request: DynamicMessage,
-    timeout: Duration,
+    Limits { timeout, size }: Limits,
     take: &mut impl FnMut(DynamicMessage) -> Result<(), Stop>,
 ) -> Result<(), Ended> {
     let late = |_| late(timeout);
@@ -108,7 +132,7 @@ async fn answer(
     let codec = Dynamic(method.output());
     let path = format!("/csi.v1.{}/{rpc}", rpc.service()).parse().expect("a name is a path");
     let mut request = Request::new(request);
-    let mut grpc = tonic::client::Grpc::new(client.channel()).max_decoding_message_size(usize::MAX);
+    let mut grpc = tonic::client::Grpc::new(client.channel()).max_decoding_message_size(size);
     let ready = tokio::time::timeout(timeout, grpc.ready()).await.map_err(late)?;
     ready.map_err(|error| Status::from_error(error.into()))?;
     if !method.is_server_streaming() {

@@ -10,7 +10,7 @@ use tonic::Code;
 use super::call::{self, Ended};
 use super::common::{self, Common};
 use super::meanings::{self, PARTS, Part};
-use super::output::{Format, Stop, print, refused};
+use super::output::{Format, Layout, Stop, print, print_json, refused};
 use super::{rpcs, show, table};
 use crate::lifecycle::Hidden;
 
@@ -56,7 +56,7 @@ pub(crate) async fn run(_: &ArgMatches, common: &Common) -> Result<(), Stop> {
     let node = here.ask(Rpc::NodeGetInfo).await?;
     let overview = Overview { endpoint: common.endpoint(), info, health, capabilities, node };
     match common.format {
-        Format::Json => print(&format!("{:#}", overview.json())),
+        Format::Json => print_json(&overview.json(), Layout::Indented),
         Format::Table => overview.lines().iter().try_for_each(|line| print(line)),
     }
 }
@@ -84,7 +84,7 @@ impl Asker<'_> {
             Ok(answer) if ready(&answer) == Some(false) => Ok(Health::Starting),
             Ok(_) => Ok(Health::Ready),
             Err(Ended::Refused(status)) if status.code() == Code::FailedPrecondition => {
-                Ok(Health::Failed(show::printable(status.message())))
+                Ok(Health::Failed(status.message().to_owned()))
             }
             Err(ended) => Err(end(Rpc::Probe, ended)),
         }
@@ -106,7 +106,7 @@ impl Asker<'_> {
             answer = found;
             Ok(())
         };
-        call::call(self.client, rpc, request, self.common.timeout, taken).await?;
+        call::call(self.client, rpc, request, self.common.limits(), taken).await?;
         Ok(answer)
     }
 }
@@ -130,7 +130,7 @@ impl Overview {
 
     fn text(&self, name: &str) -> String {
         let value = self.info.get_field_by_name(name);
-        value.and_then(|value| value.as_str().map(show::printable)).unwrap_or_default()
+        value.and_then(|value| value.as_str().map(str::to_owned)).unwrap_or_default()
     }
 
     fn json(&self) -> serde_json::Value {
@@ -178,7 +178,7 @@ fn node_line(info: &DynamicMessage) -> String {
     for (field, value) in show::visible(info) {
         match (field.name(), &value) {
             ("node_id", _) => {
-                shown.insert(0, format!("node {}", show::printable(value.as_str().unwrap_or_default())));
+                shown.insert(0, format!("node {}", value.as_str().unwrap_or_default()));
             }
             (_, Value::I64(0)) => shown.push("any number of volumes".to_owned()),
             (_, Value::I64(most)) => shown.push(format!("at most {most} volumes")),

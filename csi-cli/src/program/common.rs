@@ -7,8 +7,9 @@ use csi_core::Endpoint;
 use csi_core::client::Client;
 use tokio::net::UnixStream;
 
-use super::exit;
+use super::call::Limits;
 use super::output::{Format, Stop, complain, duration};
+use super::{exit, values};
 use crate::lifecycle::Sockets;
 
 /// What the flags of all commands say.
@@ -17,10 +18,11 @@ pub(crate) struct Common {
     controller: Option<String>,
     pub(crate) format: Format,
     pub(crate) timeout: Duration,
+    max_answer: usize,
 }
 
 /// The flags of all commands.
-pub(crate) fn arguments() -> [Arg; 3] {
+pub(crate) fn arguments() -> [Arg; 4] {
     [
         Arg::new("endpoint")
             .long("endpoint")
@@ -47,6 +49,18 @@ pub(crate) fn arguments() -> [Arg; 3] {
             .default_value("2m")
             .help_heading("Everywhere")
             .help("How long to wait for each answer: 500ms, 10s, 2m"),
+        // What gRPC takes by default in every language, and so the sidecars of Kubernetes.
+        Arg::new("max-answer")
+            .long("max-answer")
+            .global(true)
+            .value_name("SIZE")
+            .value_parser(ValueParser::from(values::size))
+            .default_value("4Mi")
+            .hide_short_help(true)
+            .help_heading("Everywhere")
+            .help(
+                "The largest message that a single RPC takes from the driver; Kubernetes' callers take 4Mi",
+            ),
     ]
 }
 
@@ -67,6 +81,10 @@ impl Common {
             controller: text("controller-endpoint"),
             format: if text("output").as_deref() == Some("json") { Format::Json } else { Format::Table },
             timeout: matches.get_one("timeout").copied().unwrap_or(Duration::from_secs(120)),
+            max_answer: matches
+                .get_one::<i64>("max-answer")
+                .and_then(|size| usize::try_from(*size).ok())
+                .unwrap_or(4 << 20),
         })
     }
 
@@ -81,6 +99,11 @@ impl Common {
             return Err(Stop::Usage(mend.to_owned()));
         };
         self.connect(endpoint).await
+    }
+
+    /// What bounds each call.
+    pub(crate) fn limits(&self) -> Limits {
+        Limits { timeout: self.timeout, size: self.max_answer }
     }
 
     /// The socket, as it was given.

@@ -9,6 +9,7 @@ mod fields;
 mod lifecycle;
 mod meanings;
 mod output;
+mod pages;
 mod rpc;
 mod rpcs;
 mod secrets;
@@ -38,7 +39,8 @@ Examples:
   source <(csi completion bash)
 
 Secrets are never given by value: --secrets-file FILE, or --secrets-env KEY=VARIABLE. Neither the
-output nor an error shows them, whatever the driver answers.
+output nor an error shows them as they were given, in another case, in base64 or in hexadecimal,
+wherever the driver repeats them. What it makes of them otherwise is shown.
 ";
 
 /// Runs the program with these arguments, the first of which is its name, and answers with its exit status.

@@ -4,10 +4,10 @@ use std::io::{Error, ErrorKind, Write as _};
 use std::time::Duration;
 
 use csi_core::Rpc;
+use csi_proto::escape;
 use tonic::{Code, Status};
 
 use super::exit;
-use super::show::printable;
 use crate::lifecycle::Hidden;
 
 /// How results are written.
@@ -46,13 +46,38 @@ impl Stop {
     }
 }
 
-/// Writes a line.
+/// Writes a line, without anything that a terminal acts on.
 ///
 /// # Errors
 /// When nobody reads it, or it can't be written.
 pub(crate) fn print(line: &str) -> Result<(), Stop> {
+    write(&escape::terminal(line))
+}
+
+/// How JSON is laid out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Layout {
+    /// One line, for an output of several values.
+    Line,
+    /// Indented, for an output that is one value.
+    Indented,
+}
+
+/// Writes JSON, without anything that a terminal acts on.
+///
+/// # Errors
+/// As [`print`].
+pub(crate) fn print_json(value: &serde_json::Value, layout: Layout) -> Result<(), Stop> {
+    let written = match layout {
+        Layout::Line => value.to_string(),
+        Layout::Indented => format!("{value:#}"),
+    };
+    write(&escape::json(&written))
+}
+
+fn write(text: &str) -> Result<(), Stop> {
     let mut output = std::io::stdout().lock();
-    writeln!(output, "{line}").and_then(|()| output.flush()).map_err(broken)
+    writeln!(output, "{text}").and_then(|()| output.flush()).map_err(broken)
 }
 
 /// What an error of the output means.
@@ -63,9 +88,9 @@ pub(crate) fn broken(error: Error) -> Stop {
     }
 }
 
-/// A line on standard error. There is nowhere else to complain to.
+/// A line on standard error, without anything that a terminal acts on. There is nowhere else to complain to.
 pub(crate) fn complain(line: &str) {
-    let _ = writeln!(std::io::stderr().lock(), "csi: {line}");
+    let _ = writeln!(std::io::stderr().lock(), "csi: {}", escape::terminal(line));
 }
 
 /// The spec's name of a code, as the wire's documents write it.
@@ -98,7 +123,7 @@ fn mend(status: &Status) -> Option<&'static str> {
 
 /// Complains of a call that was refused, and ends the program.
 pub(crate) fn refused(rpc: Rpc, status: &Status, hidden: &Hidden) -> Stop {
-    let message = printable(&hidden.scrub(status.message()));
+    let message = hidden.scrub(status.message());
     complain(&format!("{rpc}: {}: {message}", code_name(status.code())));
     if let Some(mend) = mend(status) {
         complain(mend);

@@ -7,7 +7,8 @@ use csi_core::Rpc;
 use prost_reflect::{DynamicMessage, Kind, Value};
 
 use super::common::Common;
-use super::output::{Format, Stop, print, refused};
+use super::output::{Format, Layout, Stop, print, print_json, refused};
+use super::pages::Pages;
 use super::table::Shown;
 use super::{call, fields, rpcs, secrets, show, whole_request};
 use crate::lifecycle::Hidden;
@@ -64,7 +65,7 @@ pub(crate) async fn run(rpc: Rpc, matches: &ArgMatches, common: &Common) -> Resu
     fields::fill(rpc, &mut request, matches, &mut hidden)?;
     if matches.get_flag("dry-run") {
         show::redact(&mut request, &hidden);
-        return print(&format!("{:#}", show::json(&request)));
+        return print_json(&show::json(&request), Layout::Indented);
     }
     let client = common.client().await?;
     let is_all = is_paged(rpc) && matches.get_flag("all");
@@ -75,9 +76,12 @@ pub(crate) async fn run(rpc: Rpc, matches: &ArgMatches, common: &Common) -> Resu
         shown: Shown::default(),
         is_one: !is_all && !method.is_server_streaming(),
     };
+    let start = request.get_field_by_name(TOKEN);
+    let mut pages = Pages::after(start.as_ref().and_then(|token| token.as_str()).unwrap_or_default());
+    drop(start);
     loop {
         let mut next = None;
-        let answered = call::call(&client, rpc, request.clone(), common.timeout, |mut answer| {
+        let answered = call::call(&client, rpc, request.clone(), common.limits(), |mut answer| {
             if is_all {
                 next = take_next(&mut answer);
             }
@@ -88,22 +92,20 @@ pub(crate) async fn run(rpc: Rpc, matches: &ArgMatches, common: &Common) -> Resu
             Err(call::Ended::Refused(status)) => return Err(refused(rpc, &status, &hidden)),
             Err(call::Ended::Stopped(stop)) => return Err(stop),
         }
-        let Some(token) = next else { return Ok(()) };
-        let token = Value::String(token);
-        if request.get_field_by_name(TOKEN).as_deref() == Some(&token) {
-            return Err(Stop::failed(
-                "the driver's next_token is the starting_token again: it would never end",
-            ));
-        }
-        request.set_field_by_name(TOKEN, token);
+        let Some((token, has_entries)) = next else { return Ok(()) };
+        let Some(token) = pages.next(token, has_entries).map_err(|reason| Stop::failed(&reason))? else {
+            return Ok(());
+        };
+        request.set_field_by_name(TOKEN, Value::String(token));
     }
 }
 
-/// The token of the next page, taken out of this one.
-fn take_next(answer: &mut DynamicMessage) -> Option<String> {
+/// The token of the next page, taken out of this one, and whether this one has entries.
+fn take_next(answer: &mut DynamicMessage) -> Option<(String, bool)> {
     let token = answer.get_field_by_name(NEXT)?.as_str().unwrap_or_default().to_owned();
     answer.clear_field_by_name(NEXT);
-    Some(token).filter(|token| !token.is_empty())
+    let has_entries = answer.fields().any(|(_, value)| value.as_list().is_some_and(|all| !all.is_empty()));
+    Some((token, has_entries))
 }
 
 /// Prints answers as they come.
@@ -120,8 +122,8 @@ impl Printer<'_> {
     fn print(&mut self, mut answer: DynamicMessage) -> Result<(), Stop> {
         show::redact(&mut answer, self.hidden);
         match self.format {
-            Format::Json if self.is_one => print(&format!("{:#}", show::json(&answer))),
-            Format::Json => print(&show::json(&answer).to_string()),
+            Format::Json if self.is_one => print_json(&show::json(&answer), Layout::Indented),
+            Format::Json => print_json(&show::json(&answer), Layout::Line),
             Format::Table => {
                 let lines = self.shown.lines(&answer);
                 if lines.is_empty() && self.is_one {

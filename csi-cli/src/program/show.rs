@@ -2,6 +2,7 @@
 
 use std::sync::LazyLock;
 
+use csi_proto::escape;
 use csi_proto::redact::{HIDDEN, MountFlags, TOKENS_KEY};
 use prost_reflect::{
     DynamicMessage, EnumDescriptor, ExtensionDescriptor, FieldDescriptor, Kind, MapKey, ReflectMessage as _,
@@ -16,8 +17,8 @@ const MOUNT_FLAGS: &str = "mount_flags";
 /// A message that has a way of its own to be written.
 const CAPABILITY: &str = "VolumeCapability";
 
-/// Hides what `Debug` of csi-proto's messages hides too: secrets, tokens, and mount flags not known to be harmless. Of
-/// any other text it hides what `hidden` knows: a driver may answer with what it was sent.
+/// Hides what `Debug` of csi-proto's messages hides too: secrets, tokens, and mount flags not known to be
+/// harmless. Of any other text it hides what `hidden` knows: a driver may answer with what it was sent.
 pub(crate) fn redact(message: &mut DynamicMessage, hidden: &Hidden) {
     for (field, value) in message.fields_mut() {
         match value {
@@ -144,8 +145,8 @@ fn text(field: &FieldDescriptor, value: &Value, parent: &DynamicMessage) -> Stri
         }
         Value::Map(entries) => {
             let pairs = entries.iter().map(|(key, value)| {
-                let key = key.as_str().map_or_else(|| format!("{key:?}"), printable);
-                format!("{key}={}", text(field, value, parent))
+                let key = key.as_str().map_or_else(|| format!("{key:?}"), str::to_owned);
+                format!("{}={}", escape::terminal(&key), text(field, value, parent))
             });
             let mut pairs: Vec<_> = pairs.collect();
             pairs.sort();
@@ -173,7 +174,7 @@ fn text(field: &FieldDescriptor, value: &Value, parent: &DynamicMessage) -> Stri
                 several.iter().map(|(name, text)| format!("{name}={text}")).collect::<Vec<_>>().join(" ")
             }
         },
-        Value::String(text) => printable(text),
+        Value::String(text) => escape::terminal(text).into_owned(),
         Value::Bool(value) => value.to_string(),
         Value::I32(value) => value.to_string(),
         Value::I64(value) => value.to_string(),
@@ -226,15 +227,6 @@ fn enum_name(known: &EnumDescriptor, number: i32) -> String {
             format!("{number} (not known here: known are {})", names.join(", "))
         }
     }
-}
-
-/// The text without what would move a terminal's cursor.
-pub(crate) fn printable(text: &str) -> String {
-    let escaped = |letter: char| match letter.is_control() {
-        true => letter.escape_default().collect::<String>(),
-        false => letter.to_string(),
-    };
-    text.chars().map(escaped).collect()
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@ mod capabilities;
 mod completion;
 mod exit_status;
 mod lifecycle;
+mod outside_text;
 mod rpcs;
 mod secrets;
 mod streams;

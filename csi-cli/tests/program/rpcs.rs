@@ -411,7 +411,37 @@ fn all_pages_are_asked_for_and_one_that_would_never_end_is_broken_off() {
     assert_eq!(lines.lines().count(), 3);
     let endless = run(&fake.socket(), &["controller", "list-volumes", "--all", "--starting-token", "again"]);
     assert_eq!(endless.status.code(), Some(1));
-    assert!(stderr(&endless).contains("next_token is the starting_token again"), "{}", stderr(&endless));
+    assert!(stderr(&endless).contains("next_token came before"), "{}", stderr(&endless));
+}
+
+#[test]
+fn pages_that_alternate_and_have_no_entries_are_broken_off() {
+    let fake = Fake::new(handler(async |_, bytes| {
+        let request = v1::ListVolumesRequest::decode(&*bytes).unwrap();
+        let next_token = if request.starting_token == "there" { "back" } else { "there" }.to_owned();
+        answer(&v1::ListVolumesResponse { next_token, ..Default::default() })
+    }));
+    let endless = run(&fake.socket(), &["controller", "list-volumes", "--all"]);
+    assert_eq!(endless.status.code(), Some(1));
+    assert!(stderr(&endless).contains("next_token came before"), "{}", stderr(&endless));
+    assert_eq!(fake.asked().len(), 3);
+}
+
+#[test]
+fn an_answer_that_is_too_large_is_not_taken() {
+    let fake = Fake::new(handler(async |_, _| {
+        answer(&v1::GetPluginInfoResponse { name: "x".repeat(5 << 20), ..Default::default() })
+    }));
+    let words = ["identity", "get-plugin-info"];
+    let refused = run(&fake.socket(), &words);
+    assert_eq!((refused.status.code(), refused.stdout.len()), (Some(1), 0), "{}", stderr(&refused));
+    let shown = stderr(&refused);
+    assert!(
+        shown.contains("too large") && shown.contains("4194304") && shown.contains("--max-answer"),
+        "{shown}"
+    );
+    let taken = ok(&run(&fake.socket(), &[&words[..], &["--max-answer", "8Mi"]].concat()));
+    assert!(taken.len() > 5 << 20);
 }
 
 #[test]

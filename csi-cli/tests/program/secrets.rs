@@ -37,7 +37,7 @@ fn with_secrets() -> Vec<(Rpc, Vec<String>)> {
     all.into_iter().map(|rpc| (rpc, vec![group(rpc).to_owned(), rpc.name().to_owned()])).collect()
 }
 
-fn group(rpc: Rpc) -> &'static str {
+pub(crate) fn group(rpc: Rpc) -> &'static str {
     match rpc.service() {
         csi_core::Service::Identity => "identity",
         csi_core::Service::Controller => "controller",
@@ -77,6 +77,18 @@ fn every_rpc_that_takes_them_gets_them_and_shows_them_nowhere() {
             let due = [("from-env", CANARY.to_owned()), ("from-file", format!("{own}{CANARY}"))];
             assert_eq!(sent, due.map(|(key, value)| (key.to_owned(), value)), "{rpc}");
         }
+    }
+}
+
+#[test]
+fn those_that_come_back_in_another_case_or_in_base64_are_not_shown() {
+    // Of the canary, and of user:canary.
+    for form in ["CANARY-7F3A", "Y2FuYXJ5LTdmM2E=", "dXNlcjpjYW5hcnktN2YzYQ==", "63616e6172792d37663361"] {
+        let fake = Fake::new(handler(move |_, _| async move { Err(Status::internal(form)) }));
+        let words = ["controller", "delete-volume", "--secrets-env", "key=LOGIN"];
+        let output = csi(&fake.socket()).args(words).env("LOGIN", CANARY).output().unwrap();
+        let shown = text(&output);
+        assert!(shown.contains("***") && !shown.contains(&form[..8]), "{form}: {shown}");
     }
 }
 

@@ -22,9 +22,29 @@ pub(crate) fn dynamic(descriptor: &MessageDescriptor, bytes: &[u8]) -> DynamicMe
 
 /// A message with something in every field. Of fields that exclude each other it has the first.
 pub(crate) fn filled(descriptor: &MessageDescriptor) -> DynamicMessage {
+    filled_with(descriptor, "", Alternative::First)
+}
+
+/// Which one is set of fields that exclude each other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Alternative {
+    First,
+    Last,
+}
+
+/// The same, with this at the end of each text and of each key of a map.
+pub(crate) fn filled_with(
+    descriptor: &MessageDescriptor,
+    end: &str,
+    alternative: Alternative,
+) -> DynamicMessage {
     let mut message = DynamicMessage::new(descriptor.clone());
     let mut oneofs = Vec::new();
-    for field in descriptor.fields() {
+    let mut fields: Vec<_> = descriptor.fields().collect();
+    if alternative == Alternative::Last {
+        fields.reverse();
+    }
+    for field in fields {
         let oneof = field.containing_oneof().map(|oneof| oneof.name().to_owned());
         if let Some(oneof) = oneof {
             if oneofs.contains(&oneof) {
@@ -32,10 +52,10 @@ pub(crate) fn filled(descriptor: &MessageDescriptor) -> DynamicMessage {
             }
             oneofs.push(oneof);
         }
-        let value = of(&field);
+        let value = of(&field, end, alternative);
         let value = match () {
             () if field.is_map() => {
-                Value::Map([(MapKey::String(format!("key of {}", field.name())), value)].into())
+                Value::Map([(MapKey::String(format!("key of {}{end}", field.name())), value)].into())
             }
             () if field.is_list() => Value::List(vec![value.clone(), value]),
             () => value,
@@ -45,7 +65,7 @@ pub(crate) fn filled(descriptor: &MessageDescriptor) -> DynamicMessage {
     message
 }
 
-fn of(field: &FieldDescriptor) -> Value {
+fn of(field: &FieldDescriptor, end: &str, alternative: Alternative) -> Value {
     let kind = match field.kind() {
         // The entry of a map: its value.
         Kind::Message(entry) if field.is_map() => entry.map_entry_value_field().kind(),
@@ -53,13 +73,13 @@ fn of(field: &FieldDescriptor) -> Value {
     };
     let number = i32::try_from(field.number()).unwrap();
     match kind {
-        Kind::String => Value::String(format!("a {}", field.name())),
+        Kind::String => Value::String(format!("a {}{end}", field.name())),
         Kind::Bool => Value::Bool(true),
         Kind::Int32 => Value::I32(1000 + number),
         Kind::Int64 if field.full_name() == "google.protobuf.Timestamp.seconds" => Value::I64(1_800_000_000),
         Kind::Int64 => Value::I64((1 << 40) + i64::from(number)),
         Kind::Enum(known) => Value::EnumNumber(known.values().last().unwrap().number()),
-        Kind::Message(inner) => Value::Message(filled(&inner)),
+        Kind::Message(inner) => Value::Message(filled_with(&inner, end, alternative)),
         other => panic!("{other:?} in {}", field.full_name()),
     }
 }

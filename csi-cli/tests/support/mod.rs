@@ -12,8 +12,8 @@ use std::process::{Child, ChildStdout, Command, Output, Stdio};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-pub(crate) use messages::{POOL, dynamic, filled, method};
-pub(crate) use server::{Answers, Fake, Handler, answer, forward, handler};
+pub(crate) use messages::{Alternative, POOL, dynamic, filled, filled_with, method};
+pub(crate) use server::{Answers, Fake, Handler, answer, forward, handler, one};
 
 /// A command line of `csi`, for the driver at this socket.
 pub(crate) fn csi(socket: &Path) -> Command {

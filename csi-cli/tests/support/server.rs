@@ -37,7 +37,8 @@ pub(crate) fn answer(message: &impl Message) -> Result<Answers, Status> {
     one(message.encode_to_vec())
 }
 
-fn one(bytes: Vec<u8>) -> Result<Answers, Status> {
+/// The same, of its bytes.
+pub(crate) fn one(bytes: Vec<u8>) -> Result<Answers, Status> {
     let (sender, answers) = mpsc::channel(1);
     sender.try_send(Ok(bytes)).unwrap();
     Ok(answers)

@@ -2,6 +2,8 @@
 
 use std::fmt::Write as _;
 
+use csi_proto::escape;
+
 use super::{Report, Verdict};
 
 impl Report {
@@ -12,7 +14,7 @@ impl Report {
         let mut text = format!(
             "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuite name=\"{}\" tests=\"{}\" failures=\"{failed}\" \
              errors=\"0\" skipped=\"{skipped}\" time=\"{:.3}\">\n",
-            escape(&self.driver),
+            xml(&self.driver),
             self.entries.len(),
             self.took.as_secs_f64()
         );
@@ -22,23 +24,23 @@ impl Report {
             let _ = write!(
                 text,
                 "  <testcase classname=\"{}\" name=\"{}\" time=\"{time:.3}\"",
-                escape(group),
-                escape(name)
+                xml(group),
+                xml(name)
             );
-            let rules = escape(&entry.test.rules.join(", "));
+            let rules = xml(&entry.test.rules.join(", "));
             let _ = write!(
                 text,
                 "><properties><property name=\"rule\" value=\"{rules}\"/><property name=\"section\" \
                  value=\"{}\"/></properties>",
-                escape(entry.test.section)
+                xml(entry.test.section)
             );
             let _ = match &entry.verdict {
                 Verdict::Passed => Ok(()),
                 Verdict::DoesNotApply(reason) => {
-                    write!(text, "<skipped message=\"{}\"/>", escape(reason))
+                    write!(text, "<skipped message=\"{}\"/>", xml(reason))
                 }
                 Verdict::Failed(failure) => {
-                    let (title, words) = (escape(entry.test.title), escape(&failure.to_string()));
+                    let (title, words) = (xml(entry.test.title), xml(&failure.to_string()));
                     write!(text, "<failure message=\"{title}\" type=\"{rules}\">{words}</failure>")
                 }
             };
@@ -48,19 +50,9 @@ impl Report {
     }
 }
 
-/// Text for XML 1.0, which has no place for most control characters.
-fn escape(text: &str) -> String {
-    let mut escaped = String::new();
-    for c in text.chars() {
-        match c {
-            '&' => escaped.push_str("&amp;"),
-            '<' => escaped.push_str("&lt;"),
-            '>' => escaped.push_str("&gt;"),
-            '"' => escaped.push_str("&quot;"),
-            '\n' => escaped.push_str("&#10;"),
-            c if c.is_control() || matches!(c, '\u{fffe}' | '\u{ffff}') => escaped.push('\u{fffd}'),
-            c => escaped.push(c),
-        }
-    }
-    escaped
+/// Text for XML 1.0 as terminals show it: XML has no place for most control characters. Lines stay lines.
+fn xml(text: &str) -> String {
+    let lines: Vec<_> = text.split('\n').map(escape::terminal).collect();
+    let xml = lines.join("\n").replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
+    xml.replace('"', "&quot;").replace('\n', "&#10;")
 }

@@ -2,6 +2,8 @@
 
 use std::fmt::Write as _;
 
+use csi_proto::escape;
+
 use super::{Entry, Report, Verdict};
 
 impl Report {
@@ -10,11 +12,11 @@ impl Report {
         let mut text = format!("TAP version 13\n1..{}\n", self.entries.len());
         for (at, entry) in self.entries.iter().enumerate() {
             let number = at + 1;
-            let id = format!("{}: {}", entry.test.id, one_line(entry.test.title).replace('#', "\\#"));
+            let id = format!("{}: {}", entry.test.id, entry.test.title.replace('#', "\\#"));
             let _ = match &entry.verdict {
                 Verdict::Passed => writeln!(text, "ok {number} - {id}\n  ---\n{}  ...", rules(entry)),
                 Verdict::DoesNotApply(reason) => {
-                    writeln!(text, "ok {number} - {id} # SKIP {}", one_line(reason))
+                    writeln!(text, "ok {number} - {id} # SKIP {}", escape::terminal(reason))
                 }
                 Verdict::Failed(failure) => {
                     let parts = [&failure.sent, &failure.came, &failure.due, &failure.calls];
@@ -41,22 +43,8 @@ fn rules(entry: &Entry) -> String {
     format!("  rule: {rules}\n  section: {section}\n")
 }
 
-fn one_line(text: &str) -> String {
-    text.replace(['\n', '\r'], " ")
-}
-
-/// A double-quoted scalar.
+/// A double-quoted scalar that holds the text as terminals show it.
 fn yaml(text: &str) -> String {
-    let mut quoted = String::from("\"");
-    for c in text.chars() {
-        match c {
-            '"' | '\\' => quoted.extend(['\\', c]),
-            '\n' => quoted.push_str("\\n"),
-            c if c.is_control() => {
-                let _ = write!(quoted, "\\u{:04x}", u32::from(c));
-            }
-            c => quoted.push(c),
-        }
-    }
-    quoted + "\""
+    let shown = escape::terminal(text);
+    format!("\"{}\"", shown.replace('\\', r"\\").replace('"', "\\\""))
 }

@@ -2,6 +2,8 @@
 
 use std::fmt::Write as _;
 
+use csi_proto::escape;
+
 use super::{Entry, Report, Verdict};
 
 impl Entry {
@@ -10,7 +12,7 @@ impl Entry {
         let id = &self.test.id;
         match &self.verdict {
             Verdict::Passed => format!("ok      {id} ({:.1} s)", self.took.as_secs_f64()),
-            Verdict::DoesNotApply(reason) => format!("n/a     {id}: {reason}"),
+            Verdict::DoesNotApply(reason) => format!("n/a     {id}: {}", escape::terminal(reason)),
             Verdict::Failed(failure) => {
                 let mut text = format!("FAILED  {id}: {}\n", self.test.title);
                 let _ =
@@ -37,8 +39,8 @@ impl Report {
         let failed = self.failed().count();
         format!(
             "{} {}: {} passed, {failed} failed, {} do not apply, {} {:.1} s",
-            self.driver,
-            self.version,
+            escape::terminal(&self.driver),
+            escape::terminal(&self.version),
             self.passed(),
             self.entries.len() - failed - self.passed(),
             if self.stopped { "stopped after" } else { "in" },

@@ -12,6 +12,7 @@ mod ephemeral;
 mod every_call;
 mod expand;
 mod fields;
+mod foreign;
 mod group_members;
 mod groups;
 mod health;
@@ -57,6 +58,7 @@ pub(crate) fn all() -> Vec<Test> {
         expand::tests(),
         modify::tests(),
         node_publish::tests(),
+        foreign::tests(),
         node_input::tests(),
         node_missing::tests(),
         node_use::tests(),

@@ -6,18 +6,18 @@ use tokio::sync::Notify;
 
 /// Counts without a lock: whoever waits says so first, and only then does the last one out ring the bell.
 #[derive(Default)]
-pub(super) struct InFlight {
+pub(crate) struct InFlight {
     running: AtomicUsize,
     awaited: AtomicBool,
     none_left: Notify,
 }
 
 impl InFlight {
-    pub(super) fn enter(&self) {
+    pub(crate) fn enter(&self) {
         self.running.fetch_add(1, Ordering::SeqCst);
     }
 
-    pub(super) fn leave(&self) {
+    pub(crate) fn leave(&self) {
         // Both sides write first and then read the other's word, in one order for all (SeqCst): either the waiter
         // sees the count at zero, or this sees that there is a waiter.
         if self.running.fetch_sub(1, Ordering::SeqCst) == 1 && self.awaited.load(Ordering::SeqCst) {
@@ -25,12 +25,16 @@ impl InFlight {
         }
     }
 
-    pub(super) async fn none(&self) {
+    pub(crate) fn is_zero(&self) -> bool {
+        self.running.load(Ordering::SeqCst) == 0
+    }
+
+    pub(crate) async fn none(&self) {
         self.awaited.store(true, Ordering::SeqCst);
         loop {
             let mut told = std::pin::pin!(self.none_left.notified());
             told.as_mut().enable();
-            if self.running.load(Ordering::SeqCst) == 0 {
+            if self.is_zero() {
                 return;
             }
             told.await;

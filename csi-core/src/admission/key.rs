@@ -1,6 +1,7 @@
 //! What an operation can touch, and how.
 
 use std::fmt;
+use std::path::{Path, PathBuf};
 
 /// What an operation touches.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -23,11 +24,16 @@ pub(crate) enum Key {
     GroupSnapshot(String),
     /// A volume as this node sees it.
     NodeVolume(String),
-    /// A path on this node that a volume is published at.
-    Target(String),
+    /// A path on this node that a volume is staged or published at.
+    NodePath(PathBuf),
 }
 
 impl Key {
+    /// A path, however it is written: with doubled slashes, say.
+    pub(crate) fn path(path: &Path) -> Self {
+        Self::NodePath(path.components().collect())
+    }
+
     /// The kind of key, as `docs/admission.md` names it.
     #[cfg(test)]
     pub(super) fn kind(&self) -> &'static str {
@@ -41,7 +47,7 @@ impl Key {
             Self::GroupSnapshotName(_) => "GroupSnapshotName",
             Self::GroupSnapshot(_) => "GroupSnapshot",
             Self::NodeVolume(_) => "NodeVolume",
-            Self::Target(_) => "Target",
+            Self::NodePath(_) => "NodePath",
         }
     }
 }
@@ -58,7 +64,7 @@ impl fmt::Display for Key {
             Self::Snapshot(id) => write!(f, "snapshot {id}"),
             Self::GroupSnapshotName(name) => write!(f, "group snapshot name {name}"),
             Self::GroupSnapshot(id) => write!(f, "group snapshot {id}"),
-            Self::Target(path) => write!(f, "target {path}"),
+            Self::NodePath(path) => write!(f, "path {}", path.display()),
         }
     }
 }

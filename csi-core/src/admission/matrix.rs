@@ -32,10 +32,11 @@ enum Thing {
     GroupName,
     Group,
     Target,
+    Staging,
 }
 
 /// A cell's letter, and what two requests of that pair have in common for it.
-const LETTERS: [(char, &[Thing]); 8] = [
+const LETTERS: [(char, &[Thing]); 9] = [
     ('M', &[Thing::VolumeName]),
     ('v', &[Thing::Volume]),
     ('n', &[Thing::Volume, Thing::Node]),
@@ -44,6 +45,7 @@ const LETTERS: [(char, &[Thing]); 8] = [
     ('G', &[Thing::GroupName]),
     ('g', &[Thing::Group]),
     ('t', &[Thing::Target]),
+    ('p', &[Thing::Staging]),
 ];
 
 /// The text for a thing in one of two requests.
@@ -57,6 +59,7 @@ impl Names<'_> {
         let whose = if self.common.contains(&thing) { "both" } else { self.request };
         match thing {
             Thing::Target => format!("/{whose}/target"),
+            Thing::Staging => format!("/{whose}//staging/"),
             _ => format!("{whose}-{thing:?}"),
         }
     }
@@ -174,7 +177,7 @@ const ROWS: [Row; 18] = [
     ("NodeStageVolume", |names| {
         read::<NodeStageVolumeRequest>(v1::NodeStageVolumeRequest {
             volume_id: names.volume(),
-            staging_target_path: "/staging".to_owned(),
+            staging_target_path: names.of(Thing::Staging),
             volume_capability: Some(capability()),
             ..Default::default()
         })
@@ -182,13 +185,14 @@ const ROWS: [Row; 18] = [
     ("NodeUnstageVolume", |names| {
         read::<NodeUnstageVolumeRequest>(v1::NodeUnstageVolumeRequest {
             volume_id: names.volume(),
-            staging_target_path: "/staging".to_owned(),
+            staging_target_path: names.of(Thing::Staging),
         })
     }),
     ("NodePublishVolume", |names| {
         read::<NodePublishVolumeRequest>(v1::NodePublishVolumeRequest {
             volume_id: names.volume(),
             target_path: names.of(Thing::Target),
+            staging_target_path: names.of(Thing::Staging),
             volume_capability: Some(capability()),
             ..Default::default()
         })

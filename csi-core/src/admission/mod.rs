@@ -15,5 +15,6 @@ mod matrix;
 mod model;
 mod table;
 
+pub(crate) use in_flight::InFlight;
 pub(crate) use key::{Claim, Key};
 pub(crate) use table::{Admission, Admitted};

@@ -209,7 +209,7 @@ mod tests {
     }
 
     fn publish(target: &str) -> Vec<Claim> {
-        vec![Claim::shared(key("v")), Claim::alone(Key::Target(target.to_owned()))]
+        vec![Claim::shared(key("v")), Claim::alone(Key::path(target.as_ref()))]
     }
 
     #[test]

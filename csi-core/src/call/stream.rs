@@ -13,6 +13,7 @@ use tracing::Instrument;
 
 use super::{CallPath, Caught, Wire, refused};
 use crate::request::{Received, Request};
+use crate::server::Arrival;
 use crate::{Result, Rpc};
 
 /// A streaming RPC's row: its types, and the rules for its messages. It touches nothing, so nothing excludes it.
@@ -49,7 +50,8 @@ impl CallPath {
         C: StreamCall,
         F: Future<Output = Result<C::Answer>> + Send,
     {
-        let wire = Arc::new(Received(request.into_inner()));
+        let running = Arrival::of(&request);
+        let wire = Arc::new(Received::new(request.into_inner(), None));
         let id = self.next_request.fetch_add(1, Ordering::Relaxed);
         let span =
             tracing::info_span!("csi", rpc = C::RPC.name(), request = id, subject = tracing::field::Empty);
@@ -58,13 +60,14 @@ impl CallPath {
             let handler = handler?;
             let request = C::read(&wire)?;
             tracing::Span::current().record("subject", request.subject());
-            C::open(handler(request).await?, &wire)
+            let entered = self.running.enter(id, C::RPC, request.subject());
+            Ok((C::open(handler(request).await?, &wire)?, entered))
         };
         let measured = self.metrics.begin(C::RPC);
         let opened = Caught(AssertUnwindSafe(Box::pin(open))).instrument(span.clone()).await;
         let opened = opened.map_err(|error| span.in_scope(|| refused(&error, C::RPC)));
-        let messages = match opened {
-            Ok(messages) => messages,
+        let (messages, entered) = match opened {
+            Ok(opened) => opened,
             Err(status) => {
                 let refused = Err(status);
                 measured.end(&refused);
@@ -77,6 +80,7 @@ impl CallPath {
             if let Some(outcome) = send::<C>(messages, sender).await {
                 measured.end(&outcome);
             }
+            drop((running, entered));
         };
         tokio::spawn(sending.instrument(span));
         Ok(tonic::Response::new(ReceiverStream::new(receiver)))

@@ -9,10 +9,14 @@ impl From<csi_mount::Error> for Error {
     fn from(error: csi_mount::Error) -> Self {
         let text = error.to_string();
         match error.kind() {
-            ErrorKind::InvalidInput | ErrorKind::Unsupported => Self::Unsupported(text),
+            ErrorKind::InvalidInput | ErrorKind::Protected | ErrorKind::Unsupported => {
+                Self::Unsupported(text)
+            }
             ErrorKind::AlreadyMounted => Self::Incompatible(text),
             ErrorKind::Busy => Self::InUse(text),
-            ErrorKind::NotBlank | ErrorKind::ReadOnly | ErrorKind::Damaged => Self::NotPossible(text),
+            ErrorKind::NotBlank | ErrorKind::ReadOnly | ErrorKind::Damaged | ErrorKind::NotOwned => {
+                Self::NotPossible(text)
+            }
             ErrorKind::OutOfRange => Self::OutOfRange(text),
             ErrorKind::NoSpace => Self::LimitReached(text),
             // Devices come and go, and servers come back: asking again may help.

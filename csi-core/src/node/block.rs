@@ -6,13 +6,16 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use csi_mount::flow::block::{self, VolumeUsage};
-use csi_mount::{BlockDevice, DeviceAccess, DeviceUse, ErrorKind, LoopDevice, MountAttributes, Target};
+use csi_mount::{
+    BlockDevice, DeviceAccess, DeviceUse, ErrorKind, Evidence, LoopDevice, MountAttributes, Target,
+};
 
 use super::block_devices::{Attachment, BlockDevices};
 use super::condition::device_gone;
 use super::encryption::{Encryption, content, expander, refuse_closed};
 use super::kernel::usage;
 use super::mount_group::Due;
+use super::places::owner_known_by;
 use super::{
     GetVolumeStats, Node, NodeExpandVolume, NodeExpandVolumeRequest, NodeGetVolumeHealth,
     NodeGetVolumeHealthRequest, NodeGetVolumeStatsRequest, NodeInfo, NodePublishVolumeRequest, NodeService,
@@ -57,16 +60,23 @@ impl<D: BlockDevices> BlockNode<D> {
 }
 
 impl<D: BlockDevices> BlockNode<D> {
+    /// Whether the volume is staged there already. Where that is not known, it counts as staged.
+    async fn is_staged(&self, volume_id: &VolumeId, staging: &AbsolutePath) -> Result<bool> {
+        let Some(device) = content(&*self.0, volume_id).await? else { return Ok(false) };
+        let staging = staging.clone();
+        blocking(move || match block::device_of(&staging) {
+            Ok(found) => Ok(BlockDevice::open(device).map_or(true, |device| device.number() == found)),
+            Err(error) => Ok(!matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Unsupported)),
+        })
+        .await
+    }
+
     /// Detaches the device of a stage that failed, unless it left somebody who uses it: a mount that could not be undone, a
     /// program that can't be killed.
-    async fn take_back(
-        &self,
-        volume_id: &VolumeId,
-        (staging, device): (AbsolutePath, PathBuf),
-    ) -> Result<()> {
-        blocking(move || match block::unstage(&Target::new(&staging)?, Some(&device)) {
+    async fn take_back(&self, volume_id: &VolumeId, (staging, device): (Target, PathBuf)) -> Result<()> {
+        blocking(move || match block::unstage(&staging, Some(&device)) {
             // What is staged there is another's, and stays.
-            Err(error) if error.kind() == ErrorKind::WrongDevice => {
+            Err(error) if matches!(error.kind(), ErrorKind::WrongDevice | ErrorKind::NotOwned) => {
                 match BlockDevice::open(&device)?.in_use()? {
                     DeviceUse::Free => Ok(()),
                     DeviceUse::InUse => Err(error.into()),
@@ -83,6 +93,7 @@ impl<D: BlockDevices> BlockNode<D> {
 impl<D: BlockDevices> StageUnstageVolume for BlockNode<D> {
     async fn stage_volume(&self, request: NodeStageVolumeRequest) -> Result<()> {
         let is_read_only = request.volume_capability.access_mode.is_read_only();
+        let wanted = request.clone();
         let volume = Attachment {
             volume_id: request.volume_id,
             publish_context: request.publish_context,
@@ -90,28 +101,32 @@ impl<D: BlockDevices> StageUnstageVolume for BlockNode<D> {
             secrets: request.secrets,
         };
         let plan = match request.volume_capability.is_mount() {
-            true => Some(self.0.plan(&volume, &request.volume_capability)?),
+            true => Some(self.0.plan(&volume, &request.volume_capability).await?),
             false => None,
         };
         let encryption = Encryption::of(&*self.0, &volume)?;
         let volume_id = volume.volume_id.clone();
-        let was_there = self.0.device(&volume_id).await?.is_some();
+        let was_staged = self.is_staged(&volume_id, &wanted.staging_target_path).await?;
         let device = self.0.attach(&volume).await?;
-        let staging = request.staging_target_path;
-        let place = (staging.clone(), device.clone());
+        let place = (wanted.staging()?, device.clone());
+        let is_mount = plan.is_some();
         let staged = blocking(move || {
             let Some(plan) = plan else {
                 let access = if is_read_only { DeviceAccess::ReadOnly } else { DeviceAccess::ReadWrite };
-                return encryption.stage_device(&device, &staging, access);
+                return encryption.stage_device(&device, &wanted.staging()?, access);
             };
-            let staged = block::stage(&device, &Target::new(&staging)?, &encryption.plan(plan))?;
+            let staged = block::stage(&device, &wanted.staging()?, &encryption.plan(plan))?;
             tracing::info!(device = %device.display(), ?staged, "staged");
             Ok(())
         })
         .await;
-        // After an error that is final the caller does not unstage: what this call attached, it takes away.
+        let staged = match staged {
+            Ok(()) if is_mount => self.0.staged(&volume).await,
+            other => other,
+        };
+        // After an error that is final the caller does not unstage: what this call attached, or one that was killed, goes.
         if staged.is_err()
-            && !was_there
+            && !was_staged
             && let Err(left) = self.take_back(&volume_id, place).await
         {
             tracing::warn!("the device of a volume that could not be staged stays: {left}");
@@ -121,12 +136,16 @@ impl<D: BlockDevices> StageUnstageVolume for BlockNode<D> {
 
     async fn unstage_volume(&self, request: NodeUnstageVolumeRequest) -> Result<()> {
         let device = self.0.device(&request.volume_id).await?;
+        let copies = self.0.mount_copies();
+        let volume_id = request.volume_id.clone();
         blocking(move || {
-            block::unstage(&Target::new(&request.staging_target_path)?, device.as_deref())?;
+            let owner = owner_known_by(&request.volume_id, request.plugin(), evidence(device.as_deref())?);
+            let staging = Target::new(&request.staging_target_path)?.owned_by(owner);
+            block::unstage_with(&staging, device.as_deref(), copies)?;
             Ok(())
         })
         .await?;
-        self.0.detach(&request.volume_id).await
+        self.0.detach(&volume_id).await
     }
 }
 
@@ -145,14 +164,14 @@ impl<D: BlockDevices> Node for BlockNode<D> {
             let access =
                 if request.is_read_only() { DeviceAccess::ReadOnly } else { DeviceAccess::ReadWrite };
             return blocking(move || {
-                block::publish_device(&device, &Target::new(&request.target_path)?, access)?;
+                block::publish_device(&device, &request.target()?, access)?;
                 Ok(())
             })
             .await;
         }
         let attributes = request.attributes()?;
         let group = Due::new(&request.volume_capability, self.0.mount_group())?;
-        let Some(staging) = request.staging_target_path else {
+        let Some(staging) = request.staging_target_path.clone() else {
             return Err(Error::invalid("staging_target_path", "is required: this driver stages its volumes"));
         };
         blocking(move || {
@@ -163,7 +182,7 @@ impl<D: BlockDevices> Node for BlockNode<D> {
                     Error::NotStaged(format!("staging_target_path: another volume is staged at {staging}"))
                 })?;
             let id_map = group.apply(&staging, attributes.contains(MountAttributes::RDONLY))?;
-            block::publish_shown(&staging, &Target::new(&request.target_path)?, attributes, id_map)?;
+            block::publish_shown(&staging, &request.target()?, attributes, id_map)?;
             Ok(())
         })
         .await
@@ -187,11 +206,27 @@ impl<D: BlockDevices> Node for BlockNode<D> {
     }
 
     async fn unpublish_volume(&self, request: NodeUnpublishVolumeRequest) -> Result<()> {
+        // Its device is one more thing to know it by; without an answer what is marked is enough.
+        let device = content(&*self.0, &request.volume_id).await.unwrap_or_else(|error| {
+            tracing::info!("unpublished without its device, which the driver does not tell: {error}");
+            None
+        });
         blocking(move || {
-            block::unpublish(&Target::new(&request.target_path)?)?;
+            let owner = owner_known_by(&request.volume_id, request.plugin(), evidence(device.as_deref())?);
+            block::unpublish(&Target::new(&request.target_path)?.owned_by(owner))?;
             Ok(())
         })
         .await
+    }
+}
+
+/// By what a mount of this device is known; nothing, if it is gone.
+fn evidence(device: Option<&Path>) -> Result<Option<Evidence>> {
+    let Some(device) = device else { return Ok(None) };
+    match BlockDevice::open(device) {
+        Ok(device) => Ok(Some(Evidence::Device(device.number()))),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error.into()),
     }
 }
 

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use async_trait::async_trait;
 use csi_mount::Filesystem;
-use csi_mount::flow::block::StagePlan;
+use csi_mount::flow::block::{MountCopies, StagePlan};
 
 use super::NodeInfo;
 use super::kernel::mount_options;
@@ -55,6 +55,13 @@ pub trait BlockDevices: Send + Sync + 'static {
         Filesystem::ALL.to_vec()
     }
 
+    /// What becomes of mounts of a volume's device in other mount namespaces when it is unstaged. They stay, and
+    /// NodeUnstageVolume fails and names them, unless the driver says that those are unmounted which nobody has open: see
+    /// [`MountCopies::UnmountUnused`] for the danger.
+    fn mount_copies(&self) -> MountCopies {
+        MountCopies::default()
+    }
+
     /// How the group of VOLUME_MOUNT_GROUP gets a volume's files, where that is declared.
     fn mount_group(&self) -> MountGroup {
         MountGroup::default()
@@ -87,20 +94,34 @@ pub trait BlockDevices: Send + Sync + 'static {
 
     /// How a volume is formatted and mounted: the filesystem that the caller names, or ext4, with the caller's mount
     /// options. A driver that says more starts from [`stage_plan`], with what it knows of the volume: which disk it has to be,
-    /// a label, arguments of `mkfs`, limits of checks.
+    /// a label, arguments of `mkfs`, limits of checks, and whether it has content already: see [`staged`](Self::staged).
     ///
     /// ```
     /// # use csi_core::{Attachment, Result, VolumeCapability, mount::ExpectedDevice, mount::flow::block::StagePlan};
-    /// fn plan(volume: &Attachment, capability: &VolumeCapability) -> Result<StagePlan> {
+    /// async fn plan(volume: &Attachment, capability: &VolumeCapability) -> Result<StagePlan> {
     ///     let serial = volume.publish_context.require("serial")?;
-    ///     Ok(csi_core::stage_plan(capability)?.expect(ExpectedDevice::new().serial(serial)))
+    ///     let plan = csi_core::stage_plan(capability)?.expect(ExpectedDevice::new().serial(serial));
+    ///     Ok(if volume.volume_context.get("restored").is_some() { plan.never_format() } else { plan })
     /// }
     /// ```
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] for a filesystem or options that can't be had.
-    fn plan(&self, _volume: &Attachment, capability: &VolumeCapability) -> Result<StagePlan> {
+    async fn plan(&self, _volume: &Attachment, capability: &VolumeCapability) -> Result<StagePlan> {
         stage_plan(capability)
+    }
+
+    /// The volume has a filesystem from now on, which was made or found there, and is about to be used.
+    ///
+    /// A driver that keeps this with the volume, and whose [`plan`](Self::plan) then says
+    /// [`never_format`](StagePlan::never_format), does not lose a volume to a device that reads as blank though it is not
+    /// new. It is to be kept for all nodes, and for copies of the volume too. Called each time before NodeStageVolume is
+    /// answered, so it may be said already; not for raw volumes. `examples/block` does so in ten lines.
+    ///
+    /// # Errors
+    /// Whatever keeps the driver from noting it: the stage then fails, and is repeated.
+    async fn staged(&self, _volume: &Attachment) -> Result<()> {
+        Ok(())
     }
 }
 

@@ -6,6 +6,7 @@ use std::path::Path;
 use csi_mount::MountHealth;
 
 use super::NodeGetVolumeHealthRequest;
+use super::places::refuse_to_tell;
 use crate::{Result, VolumeHealth, VolumeHealthEntry, VolumeHealthStatus, blocking};
 
 /// What is wrong with a volume whose device is not there any more.
@@ -21,11 +22,16 @@ impl NodeGetVolumeHealthRequest {
     /// Bounded in time: see [`csi_mount::health`].
     ///
     /// # Errors
-    /// Whatever keeps the mounts from being looked at.
+    /// [`Error::VolumeNotFound`](crate::Error::VolumeNotFound) (NOT_FOUND) where another volume has its place; whatever keeps
+    /// the mounts from being looked at.
     pub async fn mount_health(&self) -> Result<VolumeHealth> {
-        let volume_id = self.volume_id.clone();
+        let (volume_id, self_id) = (self.volume_id.clone(), self.volume_id.clone());
+        let plugin = self.plugin().cloned();
         let (staged, published) = (self.staging_target_path.clone(), self.volume_publish_path.clone());
         let entries = blocking(move || {
+            for path in published.iter().chain(&staged) {
+                refuse_to_tell(path, &self_id, plugin.as_ref())?;
+            }
             let mut entries = BTreeMap::new();
             let mut look = |path: &Path| {
                 let health = csi_mount::health(path)?;
@@ -53,6 +59,7 @@ fn entry_of(health: MountHealth, path: &Path) -> Option<VolumeHealthEntry> {
     let (status, reason) = match health {
         MountHealth::Healthy => return None,
         MountHealth::ReadOnly => (VolumeHealthStatus::Degraded, "FilesystemReadOnly"),
+        MountHealth::Frozen => (VolumeHealthStatus::Degraded, "FilesystemFrozen"),
         MountHealth::Unresponsive => (VolumeHealthStatus::Inaccessible, "FilesystemUnresponsive"),
         MountHealth::NotMounted => (VolumeHealthStatus::Inaccessible, "NotMounted"),
         _ => (VolumeHealthStatus::Inaccessible, "FilesystemDead"),

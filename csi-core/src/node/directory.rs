@@ -5,9 +5,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use csi_mount::{MountHealth, MountState, Target, health_of_filesystem};
+use csi_mount::{Evidence, MountHealth, MountState, Target, health_of_filesystem};
 
 use super::mount_group::{Due, MountGroup};
+use super::places::owner_known_by;
 use super::{
     GetVolumeStats, Node, NodeGetVolumeHealth, NodeGetVolumeHealthRequest, NodeGetVolumeStatsRequest,
     NodeInfo, NodePublishVolumeRequest, NodeService, NodeUnpublishVolumeRequest, PublishedTargets,
@@ -99,7 +100,15 @@ impl<D: Directories> Node for DirectoryNode<D> {
     }
 
     async fn unpublish_volume(&self, request: NodeUnpublishVolumeRequest) -> Result<()> {
-        request.unmount().await
+        let evidence = match self.existing(&request.volume_id).await {
+            Ok(directory) => Some(Evidence::Directory(directory)),
+            Err(error) => {
+                tracing::debug!("unpublished without its directory: {error}");
+                None
+            }
+        };
+        let owner = owner_known_by(&request.volume_id, request.plugin(), evidence);
+        request.unmount_owned(owner).await
     }
 }
 

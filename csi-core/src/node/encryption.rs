@@ -4,9 +4,9 @@
 use std::path::{Path, PathBuf};
 
 use csi_mount::flow::block::{self, StagePlan};
-use csi_mount::{DeviceAccess, Grown};
+use csi_mount::{DeviceAccess, Grown, Target};
 #[cfg(feature = "luks")]
-use csi_mount::{Luks, LuksKey, Target};
+use csi_mount::{Luks, LuksKey};
 
 use super::NodePublishVolumeRequest;
 use super::block_devices::{Attachment, BlockDevices};
@@ -40,9 +40,9 @@ impl Encryption {
     }
 
     /// Opens a device that is published raw; one that is not encrypted is ready once it is there.
-    pub(super) fn stage_device(&self, device: &Path, staging: &Path, access: DeviceAccess) -> Result<()> {
+    pub(super) fn stage_device(&self, device: &Path, staging: &Target, access: DeviceAccess) -> Result<()> {
         if let Some((luks, key)) = &self.luks {
-            block::stage_device(device, &Target::new(staging)?, luks, key, access)?;
+            block::stage_device(device, staging, luks, key, access)?;
         }
         Ok(())
     }
@@ -60,7 +60,7 @@ impl Encryption {
     }
 
     #[expect(clippy::unnecessary_wraps, reason = "with the feature it may fail")]
-    pub(super) fn stage_device(&self, _: &Path, _: &Path, _: DeviceAccess) -> Result<()> {
+    pub(super) fn stage_device(&self, _: &Path, _: &Target, _: DeviceAccess) -> Result<()> {
         Ok(())
     }
 }

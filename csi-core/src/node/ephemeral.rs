@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use csi_mount::flow::ephemeral::{self, Content, EphemeralPlan};
-use csi_mount::{MountEntry, Target};
+use csi_mount::{Evidence, MountEntry};
 
-use super::kernel::{mount_options, unmount_and_remove};
+use super::kernel::mount_options;
 use super::{
     GetVolumeStats, Node, NodeGetVolumeStatsRequest, NodeInfo, NodePublishVolumeRequest, NodeService,
     NodeUnpublishVolumeRequest, PublishedTargets, mount_group, targets::MountTable,
@@ -118,7 +118,7 @@ impl<C: EphemeralContent> Node for EphemeralNode<C> {
         let plan = self.0.plan(&request)?;
         let content = self.0.content(&request).await?;
         blocking(move || {
-            let change = ephemeral::publish(&Target::new(&request.target_path)?, &content, &plan)?;
+            let change = ephemeral::publish(&request.target()?, &content, &plan)?;
             tracing::debug!(?change, "published");
             Ok(())
         })
@@ -136,8 +136,9 @@ impl<C: EphemeralContent> Node for EphemeralNode<C> {
     }
 
     async fn unpublish_volume(&self, request: NodeUnpublishVolumeRequest) -> Result<()> {
-        let path = request.target_path;
-        blocking(move || unmount_and_remove(&path)).await?;
+        let source = EphemeralPlan::new(request.volume_id.as_str()).source().to_owned();
+        let evidence = Evidence::Source { fs_type: "tmpfs".to_owned(), source };
+        request.unmount_owned(request.owner().known_by(evidence)).await?;
         self.0.removed(&request.volume_id).await
     }
 }

@@ -1,5 +1,7 @@
 //! EXPAND_VOLUME, on the node's side.
 
+use std::path::PathBuf;
+
 use async_trait::async_trait;
 use csi_proto::v1;
 
@@ -59,6 +61,11 @@ impl Call for NodeExpandVolumeRequest {
     fn permitted(&self, offer: &Offer) -> Result<()> {
         let capability = self.volume_capability.as_ref();
         capability.map_or(Ok(()), |capability| offer.check_node_use("volume_capability", capability))
+    }
+
+    fn paths(&self) -> Vec<(&'static str, PathBuf)> {
+        let staging = self.staging_target_path.iter().map(|path| ("staging_target_path", path.to_path_buf()));
+        staging.chain([("volume_path", self.volume_path.to_path_buf())]).collect()
     }
 
     fn claims(&self) -> Vec<Claim> {

@@ -7,15 +7,14 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use csi_mount::flow::fuse::{self, FuseDaemon};
-use csi_mount::{ErrorKind, Target, UNMOUNT_TIME_LIMIT};
+use csi_mount::{ErrorKind, Owner, Target, UNMOUNT_TIME_LIMIT};
 
-use super::shared::at;
 use super::{
     Attachment, GetVolumeStats, Node, NodeGetVolumeHealth, NodeGetVolumeHealthRequest,
     NodeGetVolumeStatsRequest, NodeInfo, NodePublishVolumeRequest, NodeService, NodeStageVolumeRequest,
     NodeUnpublishVolumeRequest, NodeUnstageVolumeRequest, PublishedTargets, StageUnstageVolume, mount_group,
+    places::{another_is_staged, owner, refuse_to_publish},
     targets::MountTable,
-    whose::{Whose, another_is_staged},
 };
 use crate::{Error, MountFlags, Result, VolumeCapability, VolumeHealth, VolumeId, VolumeStats, blocking};
 
@@ -60,9 +59,9 @@ pub trait FuseFilesystems: Send + Sync + 'static {
 /// A node plugin for FUSE filesystems: starts a daemon for each volume, outside of this process's lifetime, binds its
 /// mount for each workload, replaces a daemon that is lost, and sees it end. See [`csi_mount::flow::fuse`].
 ///
-/// A path where one volume is is refused to another: ALREADY_EXISTS to stage it there, FAILED_PRECONDITION to publish it from
-/// there. A later process knows it by its daemon ([`FuseDaemon::serves`] is the volume's id, with a sum over the flags), and
-/// also refuses to stage it with other flags. Who asks how another volume is gets NOT_FOUND from the process that put it there.
+/// A path that is marked as one volume's ([`csi_mount::Owner`]) is refused to another: ALREADY_EXISTS to stage it there,
+/// FAILED_PRECONDITION to publish it from there, to unpublish or unstage it, NOT_FOUND to ask how it is. Its daemon says the
+/// same ([`FuseDaemon::serves`] is the volume's id, with a sum over the flags), so a volume is not staged with other flags.
 ///
 /// ```
 /// use csi_core::mount::flow::fuse::FuseDaemon;
@@ -85,20 +84,19 @@ pub trait FuseFilesystems: Send + Sync + 'static {
 #[derive(Debug)]
 pub struct FuseNode<F> {
     filesystems: Arc<F>,
-    whose: Arc<Whose>,
 }
 
 // Not derived: the filesystems need not be copied.
 impl<F> Clone for FuseNode<F> {
     fn clone(&self) -> Self {
-        Self { filesystems: Arc::clone(&self.filesystems), whose: Arc::clone(&self.whose) }
+        Self { filesystems: Arc::clone(&self.filesystems) }
     }
 }
 
 impl<F: FuseFilesystems> FuseNode<F> {
     /// The node plugin of these filesystems.
     pub fn new(filesystems: Arc<F>) -> Self {
-        Self { filesystems, whose: Arc::default() }
+        Self { filesystems }
     }
 
     /// The same as a service, with all that it can do registered.
@@ -110,14 +108,18 @@ impl<F: FuseFilesystems> FuseNode<F> {
             .self_check(&[])
     }
 
-    async fn stage(&self, volume: &Attachment, capability: &VolumeCapability, staging: &Path) -> Result<()> {
+    async fn stage(
+        &self,
+        volume: &Attachment,
+        capability: &VolumeCapability,
+        (staging, owner): (&Path, Owner),
+    ) -> Result<()> {
         let Some(flags) = flags(capability) else { return Err(no_device()) };
         let daemon = self.filesystems.daemon(volume, flags, staging).await?;
         let daemon = daemon.serves(mark(&volume.volume_id, flags.iter().collect()));
-        let (path, id, whose) = (staging.to_owned(), volume.volume_id.clone(), Arc::clone(&self.whose));
+        let path = staging.to_owned();
         blocking(move || {
-            let outcome = fuse::stage(&Target::new(&path)?, &daemon)?;
-            whose.note_staged(&path, &id, outcome)?;
+            let outcome = fuse::stage(&Target::new(&path)?.owned_by(owner), &daemon)?;
             tracing::info!(?daemon, ?outcome, "staged");
             Ok(())
         })
@@ -155,20 +157,20 @@ fn no_device() -> Error {
 impl<F: FuseFilesystems> StageUnstageVolume for FuseNode<F> {
     async fn stage_volume(&self, request: NodeStageVolumeRequest) -> Result<()> {
         mount_group::refuse(&request.volume_capability)?;
+        let owner = owner(&request.volume_id, request.plugin());
         let volume = Attachment {
             volume_id: request.volume_id,
             publish_context: request.publish_context,
             volume_context: request.volume_context,
             secrets: request.secrets,
         };
-        self.stage(&volume, &request.volume_capability, &request.staging_target_path).await
+        self.stage(&volume, &request.volume_capability, (&request.staging_target_path, owner)).await
     }
 
     async fn unstage_volume(&self, request: NodeUnstageVolumeRequest) -> Result<()> {
-        let (whose, ending) = (Arc::clone(&self.whose), self.filesystems.ending());
+        let ending = self.filesystems.ending();
         blocking(move || {
-            at(&request.staging_target_path, |staging| fuse::unstage_within(staging, ending).map(drop))?;
-            whose.forget(&request.staging_target_path);
+            fuse::unstage_within(&request.staging()?, ending)?;
             Ok(())
         })
         .await
@@ -188,21 +190,22 @@ impl<F: FuseFilesystems> Node for FuseNode<F> {
         }
         // Of the flags the daemon has those that are a filesystem's; the bind has those of a mount.
         let attributes = request.attributes()?;
-        let Some(staging) = request.staging_target_path else {
+        let Some(staging) = request.staging_target_path.clone() else {
             return Err(Error::invalid("staging_target_path", "is required: this driver stages its volumes"));
         };
-        self.whose.refuse_to_publish(&staging, &request.volume_id)?;
-        let (id, path, is_known) =
-            (request.volume_id.clone(), staging.clone(), self.whose.is_known(&staging));
+        let owner = owner(&request.volume_id, request.plugin());
+        let (id, path, of_volume) = (request.volume_id.clone(), staging.clone(), owner.clone());
         let is_lost = blocking(move || {
-            // Staged by an earlier process.
-            let served = (!is_known).then(|| fuse::served_at(&path)).flatten();
+            refuse_to_publish(&path, &id, &of_volume)?;
+            // Its daemon says it where the place has no mark.
+            let is_marked = Target::new(&path)?.marked_owner()?.is_some();
+            let served = (!is_marked).then(|| fuse::served_at(&path)).flatten();
             if served.is_some_and(|mark| !is_of(&mark.to_string_lossy(), &id)) {
                 return Err(another_is_staged(&path, &id));
             }
             Ok(fuse::is_lost(&path)?)
         });
-        let id = request.volume_id.clone();
+        let wanted = request.clone();
         if is_lost.await? {
             let volume = Attachment {
                 volume_id: request.volume_id,
@@ -210,14 +213,10 @@ impl<F: FuseFilesystems> Node for FuseNode<F> {
                 volume_context: request.volume_context,
                 secrets: request.secrets,
             };
-            self.stage(&volume, &request.volume_capability, &staging).await?;
+            self.stage(&volume, &request.volume_capability, (&staging, owner)).await?;
         }
-        let (target, whose) = (request.target_path, Arc::clone(&self.whose));
-        blocking(move || match fuse::publish(&staging, &Target::new(&target)?, attributes) {
-            Ok(_) => {
-                whose.note(&target, &id);
-                Ok(())
-            }
+        blocking(move || match fuse::publish(&staging, &wanted.target()?, attributes) {
+            Ok(_) => Ok(()),
             Err(error) if error.kind() == ErrorKind::NotFound => Err(Error::NotStaged(error.to_string())),
             Err(error) => Err(error.into()),
         })
@@ -233,10 +232,8 @@ impl<F: FuseFilesystems> Node for FuseNode<F> {
     }
 
     async fn unpublish_volume(&self, request: NodeUnpublishVolumeRequest) -> Result<()> {
-        let whose = Arc::clone(&self.whose);
         blocking(move || {
-            at(&request.target_path, |target| fuse::unpublish(target).map(drop))?;
-            whose.forget(&request.target_path);
+            fuse::unpublish(&request.target()?)?;
             Ok(())
         })
         .await
@@ -246,7 +243,6 @@ impl<F: FuseFilesystems> Node for FuseNode<F> {
 #[async_trait]
 impl<F: FuseFilesystems> GetVolumeStats for FuseNode<F> {
     async fn volume_stats(&self, request: NodeGetVolumeStatsRequest) -> Result<VolumeStats> {
-        self.whose.refuse_to_tell([&request.volume_path], &request.volume_id)?;
         request.statfs().await
     }
 }
@@ -254,8 +250,6 @@ impl<F: FuseFilesystems> GetVolumeStats for FuseNode<F> {
 #[async_trait]
 impl<F: FuseFilesystems> NodeGetVolumeHealth for FuseNode<F> {
     async fn volume_health(&self, request: NodeGetVolumeHealthRequest) -> Result<VolumeHealth> {
-        let paths = [&request.volume_publish_path, &request.staging_target_path];
-        self.whose.refuse_to_tell(paths.into_iter().flatten(), &request.volume_id)?;
         request.mount_health().await
     }
 }

@@ -1,5 +1,7 @@
 //! GET_VOLUME_HEALTH and GET_STORAGE_HEALTH, as this node sees them. Alpha, new in spec v1.13.0.
 
+use std::path::PathBuf;
+
 use async_trait::async_trait;
 
 use csi_proto::v1;
@@ -60,6 +62,14 @@ impl Call for NodeGetVolumeHealthRequest {
 
     fn subject(&self) -> &str {
         self.volume_id.as_str()
+    }
+
+    fn paths(&self) -> Vec<(&'static str, PathBuf)> {
+        let paths = [
+            ("volume_publish_path", &self.volume_publish_path),
+            ("staging_target_path", &self.staging_target_path),
+        ];
+        paths.into_iter().filter_map(|(field, path)| Some((field, path.as_ref()?.to_path_buf()))).collect()
     }
 
     fn reply(health: VolumeHealth, request: &Self::Wire, _: &Offer) -> Result<Self::Reply> {

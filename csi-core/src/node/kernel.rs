@@ -2,10 +2,11 @@
 //!
 //! The work runs on the blocking pool: no call here occupies an async worker.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use csi_mount::{Bind, IdMap, MountAttributes, MountOptions, MountState, Removed, Target};
+use csi_mount::{Bind, IdMap, MountAttributes, MountOptions, MountState, Owner, Removed, Target};
 
+use super::places::refuse_to_tell;
 use super::{NodeGetVolumeStatsRequest, NodePublishVolumeRequest, NodeUnpublishVolumeRequest};
 use crate::{Error, Result, Usage, VolumeCapability, VolumeStats, blocking};
 
@@ -55,9 +56,9 @@ impl NodePublishVolumeRequest {
                 ),
             ));
         }
-        let (source, path, attributes) = (source.into(), self.target_path.clone(), self.attributes()?);
+        let (source, request, attributes) = (source.into(), self.clone(), self.attributes()?);
         blocking(move || {
-            let target = Target::new(&path)?;
+            let target = request.target()?;
             target.create_dir()?;
             Bind::new(&source).attributes(attributes).id_map(id_map).at(&target)?;
             Ok(())
@@ -67,20 +68,26 @@ impl NodePublishVolumeRequest {
 }
 
 impl NodeUnpublishVolumeRequest {
-    /// Takes away whatever is mounted at the target path, all layers of it, and deletes the path. Nothing there is
-    /// `Ok`; a directory that has files in it is never deleted.
+    /// Unmounts all layers of the volume at the target path, and deletes the path. Nothing there is `Ok`; a directory that
+    /// has files in it is never deleted. What [`bind`](NodePublishVolumeRequest::bind) mounted for the volume is known by
+    /// its mark; see [`csi_mount::Owner`].
     ///
     /// # Errors
-    /// [`Error::InUse`] (FAILED_PRECONDITION) while something uses the mount; see [`csi_mount::unmount`].
+    /// [`Error::NotPossible`] (FAILED_PRECONDITION) naming a mount that is not known to be the volume's: nothing is unmounted
+    /// then; [`Error::InUse`] (FAILED_PRECONDITION) while something uses the mount; see [`csi_mount::unmount`].
     pub async fn unmount(&self) -> Result<()> {
+        self.unmount_owned(self.owner()).await
+    }
+
+    /// The same with what is known of the volume.
+    pub(crate) async fn unmount_owned(&self, owner: Owner) -> Result<()> {
         let path = self.target_path.clone();
-        blocking(move || unmount_and_remove(&path)).await
+        blocking(move || unmount_and_remove(&Target::new(&path)?.owned_by(owner))).await
     }
 }
 
-pub(crate) fn unmount_and_remove(path: &Path) -> Result<()> {
-    let target = Target::new(path)?;
-    csi_mount::unmount(&target)?;
+fn unmount_and_remove(target: &Target) -> Result<()> {
+    csi_mount::unmount(target)?;
     let _: Removed = target.remove()?;
     Ok(())
 }
@@ -89,11 +96,13 @@ impl NodeGetVolumeStatsRequest {
     /// How full the filesystem is that is mounted at the volume path.
     ///
     /// # Errors
-    /// [`Error::VolumeNotFound`] (NOT_FOUND) when nothing is mounted there; [`Error::Unavailable`] when the
+    /// [`Error::VolumeNotFound`] (NOT_FOUND) when nothing is mounted there, or another volume; [`Error::Unavailable`] when the
     /// filesystem does not answer in time.
     pub async fn statfs(&self) -> Result<VolumeStats> {
         let (volume_id, path) = (self.volume_id.clone(), self.volume_path.to_path_buf());
+        let plugin = self.plugin().cloned();
         blocking(move || {
+            refuse_to_tell(&path, &volume_id, plugin.as_ref())?;
             if !path.is_absolute() || !matches!(csi_mount::mount_state(&path)?, MountState::Mounted(_)) {
                 return Err(Error::VolumeNotFound(volume_id));
             }

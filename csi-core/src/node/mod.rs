@@ -29,6 +29,9 @@ mod kernel;
 mod matrix;
 #[cfg(all(feature = "mount", target_os = "linux"))]
 mod mount_group;
+mod path_gate;
+#[cfg(all(feature = "mount", target_os = "linux"))]
+mod places;
 mod publish;
 #[cfg(all(feature = "mount", target_os = "linux"))]
 mod remove_tree;
@@ -39,8 +42,6 @@ mod stage;
 mod stats;
 #[cfg(all(feature = "mount", target_os = "linux"))]
 mod targets;
-#[cfg(all(feature = "mount", target_os = "linux"))]
-mod whose;
 
 #[cfg(all(feature = "mount", target_os = "linux"))]
 pub use block::BlockNode;
@@ -62,6 +63,7 @@ pub(crate) use matrix::OneAtATime;
 pub use matrix::{AtTarget, PublishedTargets, SingleNodeWriter};
 #[cfg(all(feature = "mount", target_os = "linux"))]
 pub use mount_group::MountGroup;
+pub(crate) use path_gate::PathGate;
 pub use publish::{Node, NodePublishVolumeRequest, NodeUnpublishVolumeRequest};
 #[cfg(all(feature = "mount", target_os = "linux"))]
 pub use remove_tree::{mounted_from, remove_tree};

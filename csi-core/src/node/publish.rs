@@ -1,5 +1,7 @@
 //! What every node plugin does: put a volume at a workload's path, and take it away.
 
+use std::path::PathBuf;
+
 use async_trait::async_trait;
 use csi_proto::v1;
 
@@ -97,10 +99,7 @@ request! {
 }
 
 fn target_claims(volume_id: &VolumeId, target: &AbsolutePath) -> Vec<Claim> {
-    vec![
-        Claim::shared(Key::NodeVolume(volume_id.as_str().to_owned())),
-        Claim::alone(Key::Target(target.to_string())),
-    ]
+    vec![Claim::shared(Key::NodeVolume(volume_id.as_str().to_owned())), Claim::alone(Key::path(target))]
 }
 
 impl Call for NodePublishVolumeRequest {
@@ -123,8 +122,15 @@ impl Call for NodePublishVolumeRequest {
         Ok(())
     }
 
+    fn paths(&self) -> Vec<(&'static str, PathBuf)> {
+        let staging = self.staging_target_path.iter().map(|path| ("staging_target_path", path.to_path_buf()));
+        staging.chain([("target_path", self.target_path.to_path_buf())]).collect()
+    }
+
     fn claims(&self) -> Vec<Claim> {
-        target_claims(&self.volume_id, &self.target_path)
+        let mut claims = target_claims(&self.volume_id, &self.target_path);
+        claims.extend(self.staging_target_path.iter().map(|path| Claim::shared(Key::path(path))));
+        claims
     }
 
     fn reply((): (), _: &Self::Wire, _: &Offer) -> Result<Self::Reply> {
@@ -139,6 +145,10 @@ impl Call for NodeUnpublishVolumeRequest {
 
     fn subject(&self) -> &str {
         self.volume_id.as_str()
+    }
+
+    fn paths(&self) -> Vec<(&'static str, PathBuf)> {
+        vec![("target_path", self.target_path.to_path_buf())]
     }
 
     fn claims(&self) -> Vec<Claim> {

@@ -5,14 +5,15 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use csi_mount::flow::shared::{self, SharedSource};
-use csi_mount::{ErrorKind, MountAttributes, Target, UNMOUNT_TIME_LIMIT};
+use csi_mount::{ErrorKind, MountAttributes, UNMOUNT_TIME_LIMIT};
 
 use super::kernel::mount_options;
 use super::{
     Attachment, GetVolumeStats, Node, NodeGetVolumeHealth, NodeGetVolumeHealthRequest,
     NodeGetVolumeStatsRequest, NodeInfo, NodePublishVolumeRequest, NodeService, NodeStageVolumeRequest,
     NodeUnpublishVolumeRequest, NodeUnstageVolumeRequest, PublishedTargets, StageUnstageVolume, mount_group,
-    targets::MountTable, whose::Whose,
+    places::{owner, refuse_to_publish},
+    targets::MountTable,
 };
 use crate::{Error, Result, VolumeCapability, VolumeHealth, VolumeStats, blocking};
 
@@ -48,8 +49,8 @@ pub trait SharedFilesystems: Send + Sync + 'static {
 /// A node plugin for shared filesystems: mounts them once for the node and binds them for each workload, or mounts them
 /// for each, and lets go of them whatever their server does. See [`csi_mount::flow::shared`].
 ///
-/// A path where this process has put one volume is refused to another: ALREADY_EXISTS to stage it there, FAILED_PRECONDITION
-/// to publish it from there, NOT_FOUND to ask how it is.
+/// A path that is marked as one volume's ([`csi_mount::Owner`]) is refused to another: ALREADY_EXISTS to stage it there,
+/// FAILED_PRECONDITION to publish it from there, to unpublish or unstage it, NOT_FOUND to ask how it is.
 ///
 /// ```
 /// use csi_core::mount::{MountOptions, flow::shared::SharedSource};
@@ -74,7 +75,6 @@ pub trait SharedFilesystems: Send + Sync + 'static {
 pub struct SharedNode<S> {
     filesystems: Arc<S>,
     staging: Staging,
-    whose: Arc<Whose>,
 }
 
 /// Where a volume is mounted.
@@ -87,7 +87,7 @@ enum Staging {
 impl<S: SharedFilesystems> SharedNode<S> {
     /// The node plugin of these filesystems, which are mounted once for the node, with all that it can do registered.
     pub fn service(filesystems: Arc<S>) -> NodeService<Self> {
-        let node = Self { filesystems, staging: Staging::Staged, whose: Arc::default() };
+        let node = Self { filesystems, staging: Staging::Staged };
         NodeService::new(Arc::new(node))
             .stage_unstage_volume()
             .get_volume_stats()
@@ -98,7 +98,7 @@ impl<S: SharedFilesystems> SharedNode<S> {
     /// The same without staging: a volume is mounted at each of its targets. For filesystems where a mount is cheap, or
     /// that are mounted as somebody else for each workload.
     pub fn unstaged_service(filesystems: Arc<S>) -> NodeService<Self> {
-        let node = Self { filesystems, staging: Staging::Unstaged, whose: Arc::default() };
+        let node = Self { filesystems, staging: Staging::Unstaged };
         NodeService::new(Arc::new(node)).get_volume_stats().get_volume_health().self_check(&[])
     }
 
@@ -133,6 +133,7 @@ impl<S: SharedFilesystems> StageUnstageVolume for SharedNode<S> {
     async fn stage_volume(&self, request: NodeStageVolumeRequest) -> Result<()> {
         mount_group::refuse(&request.volume_capability)?;
         let is_read_only = request.volume_capability.access_mode.is_read_only();
+        let wanted = request.clone();
         let volume = Attachment {
             volume_id: request.volume_id,
             publish_context: request.publish_context,
@@ -143,10 +144,8 @@ impl<S: SharedFilesystems> StageUnstageVolume for SharedNode<S> {
         if is_read_only {
             source = source.with_attributes(MountAttributes::RDONLY);
         }
-        let (staging, id, whose) = (request.staging_target_path, volume.volume_id, self.whose.clone());
         blocking(move || {
-            let outcome = shared::stage(&Target::new(&staging)?, &source)?;
-            whose.note_staged(&staging, &id, outcome)?;
+            let outcome = shared::stage(&wanted.staging()?, &source)?;
             tracing::info!(?source, ?outcome, "staged");
             Ok(())
         })
@@ -154,10 +153,9 @@ impl<S: SharedFilesystems> StageUnstageVolume for SharedNode<S> {
     }
 
     async fn unstage_volume(&self, request: NodeUnstageVolumeRequest) -> Result<()> {
-        let (whose, ending) = (self.whose.clone(), self.filesystems.ending());
+        let ending = self.filesystems.ending();
         blocking(move || {
-            at(&request.staging_target_path, |staging| shared::unstage_within(staging, ending).map(drop))?;
-            whose.forget(&request.staging_target_path);
+            shared::unstage_within(&request.staging()?, ending)?;
             Ok(())
         })
         .await
@@ -178,26 +176,22 @@ impl<S: SharedFilesystems> Node for SharedNode<S> {
             ));
         }
         let attributes = request.attributes()?;
-        let (target, id, whose) =
-            (request.target_path.clone(), request.volume_id.clone(), self.whose.clone());
         if !self.is_bound(&request) {
             let source = self.source_at_target(&request).await?;
             return blocking(move || {
-                shared::publish_directly(&Target::new(&target)?, &source, attributes)?;
-                whose.note(&target, &id);
+                shared::publish_directly(&request.target()?, &source, attributes)?;
                 Ok(())
             })
             .await;
         }
-        let Some(staging) = request.staging_target_path else { return Ok(()) };
-        whose.refuse_to_publish(&staging, &id)?;
-        blocking(move || match shared::publish(&staging, &Target::new(&target)?, attributes) {
-            Ok(_) => {
-                whose.note(&target, &id);
-                Ok(())
+        let Some(staging) = request.staging_target_path.clone() else { return Ok(()) };
+        blocking(move || {
+            refuse_to_publish(&staging, &request.volume_id, &owner(&request.volume_id, request.plugin()))?;
+            match shared::publish(&staging, &request.target()?, attributes) {
+                Ok(_) => Ok(()),
+                Err(error) if error.kind() == ErrorKind::NotFound => Err(Error::NotStaged(error.to_string())),
+                Err(error) => Err(error.into()),
             }
-            Err(error) if error.kind() == ErrorKind::NotFound => Err(Error::NotStaged(error.to_string())),
-            Err(error) => Err(error.into()),
         })
         .await
     }
@@ -220,24 +214,18 @@ impl<S: SharedFilesystems> Node for SharedNode<S> {
     }
 
     async fn unpublish_volume(&self, request: NodeUnpublishVolumeRequest) -> Result<()> {
-        let (whose, ending) = (self.whose.clone(), self.filesystems.ending());
+        let ending = self.filesystems.ending();
         blocking(move || {
-            at(&request.target_path, |target| shared::unpublish_within(target, ending).map(drop))?;
-            whose.forget(&request.target_path);
+            shared::unpublish_within(&request.target()?, ending)?;
             Ok(())
         })
         .await
     }
 }
 
-pub(super) fn at(path: &std::path::Path, step: impl FnOnce(&Target) -> csi_mount::Result<()>) -> Result<()> {
-    Ok(step(&Target::new(path)?)?)
-}
-
 #[async_trait]
 impl<S: SharedFilesystems> GetVolumeStats for SharedNode<S> {
     async fn volume_stats(&self, request: NodeGetVolumeStatsRequest) -> Result<VolumeStats> {
-        self.whose.refuse_to_tell([&request.volume_path], &request.volume_id)?;
         request.statfs().await
     }
 }
@@ -245,8 +233,6 @@ impl<S: SharedFilesystems> GetVolumeStats for SharedNode<S> {
 #[async_trait]
 impl<S: SharedFilesystems> NodeGetVolumeHealth for SharedNode<S> {
     async fn volume_health(&self, request: NodeGetVolumeHealthRequest) -> Result<VolumeHealth> {
-        let paths = [&request.volume_publish_path, &request.staging_target_path];
-        self.whose.refuse_to_tell(paths.into_iter().flatten(), &request.volume_id)?;
         request.mount_health().await
     }
 }

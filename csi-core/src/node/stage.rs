@@ -1,5 +1,7 @@
 //! STAGE_UNSTAGE_VOLUME: one place on the node from which a volume is published.
 
+use std::path::PathBuf;
+
 use async_trait::async_trait;
 use csi_proto::v1;
 
@@ -65,8 +67,9 @@ request! {
     }
 }
 
-fn volume_claim(volume_id: &VolumeId) -> Vec<Claim> {
-    vec![Claim::alone(Key::NodeVolume(volume_id.as_str().to_owned()))]
+// spec: concurrency.simultaneous-calls
+fn staging_claims(volume_id: &VolumeId, staging: &AbsolutePath) -> Vec<Claim> {
+    vec![Claim::alone(Key::NodeVolume(volume_id.as_str().to_owned())), Claim::alone(Key::path(staging))]
 }
 
 impl Call for NodeStageVolumeRequest {
@@ -82,8 +85,12 @@ impl Call for NodeStageVolumeRequest {
         offer.check_node_use("volume_capability", &self.volume_capability)
     }
 
+    fn paths(&self) -> Vec<(&'static str, PathBuf)> {
+        vec![("staging_target_path", self.staging_target_path.to_path_buf())]
+    }
+
     fn claims(&self) -> Vec<Claim> {
-        volume_claim(&self.volume_id)
+        staging_claims(&self.volume_id, &self.staging_target_path)
     }
 
     fn reply((): (), _: &Self::Wire, _: &Offer) -> Result<Self::Reply> {
@@ -100,8 +107,12 @@ impl Call for NodeUnstageVolumeRequest {
         self.volume_id.as_str()
     }
 
+    fn paths(&self) -> Vec<(&'static str, PathBuf)> {
+        vec![("staging_target_path", self.staging_target_path.to_path_buf())]
+    }
+
     fn claims(&self) -> Vec<Claim> {
-        volume_claim(&self.volume_id)
+        staging_claims(&self.volume_id, &self.staging_target_path)
     }
 
     fn reply((): (), _: &Self::Wire, _: &Offer) -> Result<Self::Reply> {

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use std::path::PathBuf;
+
 use async_trait::async_trait;
 use csi_proto::v1;
 
@@ -76,6 +78,11 @@ impl Call for NodeGetVolumeStatsRequest {
 
     fn subject(&self) -> &str {
         self.volume_id.as_str()
+    }
+
+    fn paths(&self) -> Vec<(&'static str, PathBuf)> {
+        let staging = self.staging_target_path.iter().map(|path| ("staging_target_path", path.to_path_buf()));
+        staging.chain([("volume_path", self.volume_path.to_path_buf())]).collect()
     }
 
     #[allow(deprecated, reason = "the condition is answered for callers of spec v1.12.0")]

@@ -1,8 +1,13 @@
 //! Health and metrics over HTTP, for the kubelet's probes and for Prometheus.
+//!
+//! A connection is for one request and has its time. When there are too many, the oldest gives way to a new one: so who
+//! never asks, and who never reads the answer, keeps nobody out.
 
+use std::collections::HashMap;
 use std::convert::Infallible;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 use http_body_util::Full;
@@ -12,16 +17,26 @@ use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
+use tokio::task::{AbortHandle, Id, JoinError, JoinSet};
+use tokio::time::{Instant, sleep, timeout};
 
 use super::health::{self, Health};
-use super::{ServeError, Stop, exposition};
+use super::{ServeError, Stop, descriptors, exposition};
 use crate::adapters::Core;
 
-/// How many connections are served at a time; others wait.
-const CONNECTIONS_MOST: usize = 64;
-/// How long a client may take for the head of a request, and a connection may lie idle.
-const HEAD_PATIENCE: Duration = Duration::from_secs(10);
+/// How many connections are served at a time, where there are descriptors enough.
+const CONNECTIONS_MOST: usize = 128;
+/// One part of so many of the descriptors is for these connections.
+const PART: usize = 8;
+/// How long a client may take for the head of a request.
+const HEAD: Duration = Duration::from_secs(2);
+/// How long a connection lasts at most, the answer to a probe and its way to a slow reader included.
+const EXCHANGE: Duration = Duration::from_secs(5);
+/// How long a connection is left alone, so that its request arrives, before it can be closed to make room. It limits too
+/// how often a client that says nothing is closed, and comes back.
+const NEW: Duration = Duration::from_millis(200);
+/// How often to look for room while no connection can be closed.
+const LOOK: Duration = Duration::from_millis(5);
 /// How long to leave a failed accept alone.
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -33,38 +48,120 @@ pub(super) async fn bind(address: SocketAddr) -> Result<TcpListener, ServeError>
 
 /// Serves until it is dropped.
 pub(super) async fn serve(listener: TcpListener, core: Arc<Core>, stop: Stop) {
-    let places = Arc::new(Semaphore::new(CONNECTIONS_MOST));
-    let mut connections = tokio::task::JoinSet::new();
+    let most = (descriptors::limit() / PART).clamp(1, CONNECTIONS_MOST);
+    let mut exchanges = Exchanges::new(most);
     loop {
-        let place = Arc::clone(&places).acquire_owned().await;
-        match listener.accept().await {
-            Ok((stream, _)) => {
-                let (core, stop) = (Arc::clone(&core), stop.clone());
-                connections.spawn(async move {
-                    connection(stream, core, stop).await;
-                    drop(place);
-                });
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            Some(ended) = exchanges.tasks.join_next_with_id() => {
+                exchanges.forget(ended);
+                continue;
+            }
+        };
+        match accepted {
+            Ok((stream, peer)) => {
+                exchanges.make_room().await;
+                let about_health = Arc::new(AtomicBool::new(false));
+                let exchange = exchange(stream, Arc::clone(&core), stop.clone(), Arc::clone(&about_health));
+                exchanges.begin(peer.ip(), about_health, exchange);
             }
             Err(error) => {
                 tracing::warn!("can't accept a connection for health and metrics: {error}");
-                tokio::time::sleep(PAUSE).await;
+                sleep(PAUSE).await;
             }
         }
-        while connections.try_join_next().is_some() {}
     }
 }
 
-async fn connection(stream: TcpStream, core: Arc<Core>, stop: Stop) {
+/// A connection that is served.
+struct Open {
+    number: u64,
+    since: Instant,
+    peer: IpAddr,
+    /// Its request asks for health: it keeps its place until it has the answer.
+    about_health: Arc<AtomicBool>,
+    task: AbortHandle,
+}
+
+/// The connections that are served.
+struct Exchanges {
+    most: usize,
+    begun: u64,
+    tasks: JoinSet<()>,
+    open: HashMap<Id, Open>,
+}
+
+impl Exchanges {
+    fn new(most: usize) -> Self {
+        Self { most, begun: 0, tasks: JoinSet::new(), open: HashMap::new() }
+    }
+
+    fn begin(
+        &mut self,
+        peer: IpAddr,
+        about_health: Arc<AtomicBool>,
+        exchange: impl Future<Output = ()> + Send + 'static,
+    ) {
+        let task = self.tasks.spawn(exchange);
+        let (number, since) = (self.begun, Instant::now());
+        self.open.insert(task.id(), Open { number, since, peer, about_health, task });
+        self.begun += 1;
+    }
+
+    /// Done when there is room for one connection more.
+    async fn make_room(&mut self) {
+        loop {
+            while let Some(ended) = self.tasks.try_join_next_with_id() {
+                self.forget(ended);
+            }
+            if self.open.len() < self.most {
+                return;
+            }
+            if self.close_one() {
+                continue;
+            }
+            tokio::select! {
+                Some(ended) = self.tasks.join_next_with_id() => self.forget(ended),
+                () = sleep(LOOK) => {}
+            }
+        }
+    }
+
+    /// Closes the oldest connection of the peer that has the most, of those that do not ask for health, if it is not new.
+    fn close_one(&mut self) -> bool {
+        let mut peers: HashMap<IpAddr, usize> = HashMap::new();
+        self.open.values().for_each(|open| *peers.entry(open.peer).or_default() += 1);
+        let others = self.open.iter().filter(|(_, open)| !open.about_health.load(Relaxed));
+        let worst = others.min_by_key(|(_, open)| (usize::MAX - peers[&open.peer], open.number));
+        let Some((id, open)) = worst.filter(|(_, open)| open.since.elapsed() >= NEW) else { return false };
+        open.task.abort();
+        let id = *id;
+        self.open.remove(&id);
+        true
+    }
+
+    fn forget(&mut self, ended: Result<(Id, ()), JoinError>) {
+        let id = ended.map_or_else(|error| error.id(), |(id, ())| id);
+        self.open.remove(&id);
+    }
+}
+
+/// One request and its answer.
+async fn exchange(stream: TcpStream, core: Arc<Core>, stop: Stop, about_health: Arc<AtomicBool>) {
     let service = service_fn(|request: Request<Incoming>| {
         let (core, stop) = (Arc::clone(&core), stop.clone());
+        about_health.store(["/healthz", "/readyz"].contains(&request.uri().path()), Relaxed);
         async move { Ok::<_, Infallible>(answer(&request, &core, &stop).await) }
     });
     let served = hyper::server::conn::http1::Builder::new()
         .timer(TokioTimer::new())
-        .header_read_timeout(HEAD_PATIENCE)
+        .header_read_timeout(HEAD)
+        .keep_alive(false)
         .serve_connection(TokioIo::new(stream), service);
-    if let Err(error) = served.await {
-        tracing::debug!("a connection for health and metrics ended: {error}");
+    match timeout(EXCHANGE, served).await {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => tracing::debug!("a connection for health and metrics ended: {error}"),
+        Err(_) => tracing::debug!("a connection for health and metrics took longer than {EXCHANGE:?}"),
     }
 }
 
@@ -102,4 +199,49 @@ fn typed(status: StatusCode, kind: &'static str, body: impl Into<Bytes>) -> Resp
     *response.status_mut() = status;
     response.headers_mut().insert(CONTENT_TYPE, hyper::header::HeaderValue::from_static(kind));
     response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn peer(last: u8) -> IpAddr {
+        [10, 0, 0, last].into()
+    }
+
+    fn numbers(exchanges: &Exchanges) -> Vec<u64> {
+        let mut numbers: Vec<u64> = exchanges.open.values().map(|open| open.number).collect();
+        numbers.sort_unstable();
+        numbers
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_is_left_alone_while_it_is_new() {
+        let mut exchanges = Exchanges::new(1);
+        let begun = Instant::now();
+        for _ in 0..3 {
+            exchanges.make_room().await;
+            exchanges.begin(peer(1), Arc::default(), std::future::pending());
+        }
+        assert_eq!(numbers(&exchanges), [2]);
+        assert!(begun.elapsed() >= 2 * NEW, "{:?}", begun.elapsed());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_oldest_of_the_peer_with_the_most_gives_way_and_health_does_not() {
+        let mut exchanges = Exchanges::new(5);
+        for (last, about_health) in [(1, false), (2, true), (2, false), (2, false), (3, false)] {
+            let about_health = Arc::new(AtomicBool::new(about_health));
+            exchanges.begin(peer(last), about_health, std::future::pending());
+        }
+        exchanges.make_room().await;
+        assert_eq!(numbers(&exchanges), [0, 1, 3, 4], "the oldest of peer 2 that does not ask for health");
+        exchanges.begin(peer(4), Arc::default(), std::future::pending());
+        exchanges.make_room().await;
+        assert_eq!(numbers(&exchanges), [0, 1, 4, 5]);
+        exchanges.open.values().for_each(|open| open.about_health.store(true, Relaxed));
+        exchanges.begin(peer(1), Arc::new(AtomicBool::new(true)), async {});
+        exchanges.make_room().await;
+        assert_eq!(numbers(&exchanges), [0, 1, 4, 5], "who asks for health is waited for");
+    }
 }

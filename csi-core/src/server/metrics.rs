@@ -75,6 +75,11 @@ impl Metrics {
         Measured { metrics: Arc::clone(self), rpc, since: Instant::now(), code: Code::Cancelled }
     }
 
+    /// A call was refused before it began.
+    pub(super) fn refused(&self, rpc: Rpc, code: Code, took: Duration) {
+        self.of[rpc as usize].by_code[code as usize].get_or_init(Box::default).record(took);
+    }
+
     /// The calls of this RPC that wait for their answer.
     #[cfg(any(feature = "http", test))]
     pub(crate) fn in_flight(&self, rpc: Rpc) -> u64 {

@@ -16,7 +16,13 @@ pub(super) fn write(out: &mut String) -> fmt::Result {
     sample(out, "process_start_time_seconds", "gauge", "When the process began, since the epoch.", start)?;
     sample(out, "process_resident_memory_bytes", "gauge", "Memory that is resident.", resident())?;
     sample(out, "process_open_fds", "gauge", "Open file descriptors.", open_files())?;
-    sample(out, "process_max_fds", "gauge", "How many file descriptors may be open.", open_files_most())
+    sample(
+        out,
+        "process_max_fds",
+        "gauge",
+        "How many file descriptors may be open.",
+        Some(super::descriptors::limit()),
+    )
 }
 
 fn sample(out: &mut String, name: &str, kind: &str, help: &str, value: Option<impl Display>) -> fmt::Result {
@@ -53,10 +59,6 @@ fn resident() -> Option<u64> {
 fn open_files() -> Option<usize> {
     // The one that lists them is not counted.
     Some(read_dir("/proc/self/fd").ok()?.count().saturating_sub(1))
-}
-
-fn open_files_most() -> Option<u64> {
-    value_of("/proc/self/limits", "Max open files")?.split_whitespace().next()?.parse().ok()
 }
 
 /// The rest of the line that begins so.

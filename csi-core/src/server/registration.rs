@@ -1,16 +1,20 @@
 //! Registration with the kubelet, from inside the plugin: no container beside it is needed for that.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
+use csi_proto::escape;
 use csi_proto::pluginregistration as wire;
 use tokio::net::UnixListener;
 use tokio::sync::mpsc;
+use tonic::service::Routes;
 use tonic::{Request, Response, Status};
 use wire::registration_server::RegistrationServer;
 
-use super::incoming::Incoming;
-use super::socket::{Place, Socket};
+use super::connections::Connections;
+use super::metrics::Metrics;
+use super::socket::{Lost, Socket};
 use super::stop::Stop;
 use super::{Endpoint, ServeError};
 
@@ -20,6 +24,10 @@ const MODE: u32 = 0o600;
 const WATCH: Duration = Duration::from_secs(5);
 /// How long the answer to a refusal may take on its way to the kubelet.
 const FAREWELL: Duration = Duration::from_secs(2);
+/// Only the kubelet calls, over one connection.
+const CONNECTIONS_MOST: usize = 8;
+/// So much of a refusal is kept.
+const REFUSAL_MOST: usize = 1024;
 
 /// How the kubelet finds the plugin.
 ///
@@ -41,6 +49,10 @@ impl Registration {
     /// Registers by this directory: the kubelet's `plugins_registry`, as this process sees it.
     pub fn new(directory: impl Into<PathBuf>) -> Self {
         Self { directory: directory.into(), kubelet_socket_path: None, watch: WATCH }
+    }
+
+    pub(crate) fn directory(&self) -> &Path {
+        &self.directory
     }
 
     /// The path by which the kubelet reaches the plugin's socket, where it differs from the endpoint's: the path on
@@ -95,61 +107,43 @@ impl Registrar {
     }
 
     /// Serves until it is time to stop. A refusal makes it so.
-    pub(super) async fn serve(mut self, stop: Stop) -> Result<(), ServeError> {
+    pub(super) async fn serve(mut self, metrics: Arc<Metrics>, stop: Stop) -> Result<(), ServeError> {
         let (refused, mut refusals) = mpsc::channel(1);
+        let service = RegistrationServer::new(Service { info: self.info.clone(), refused });
+        let mut connections = Connections::new(Routes::new(service), metrics, CONNECTIONS_MOST, stop.clone());
+        tracing::info!(socket = %self.path.display(), kubelet_endpoint = self.info.endpoint, "waits for the kubelet");
         loop {
-            tracing::info!(socket = %self.path.display(), kubelet_endpoint = self.info.endpoint, "waits for the kubelet");
-            let (end, ended) = tokio::sync::oneshot::channel::<()>();
-            let service = Service { info: self.info.clone(), refused: refused.clone() };
-            let server = tonic::transport::Server::builder()
-                .add_service(RegistrationServer::new(service))
-                .serve_with_incoming_shutdown(Incoming::new(self.listener), async { drop(ended.await) });
-            let server = tokio::spawn(server);
-            let why = tokio::select! {
-                () = stop.requested() => Why::Stop,
-                Some(message) = refusals.recv() => Why::Refused(message),
-                () = until_gone(&self.socket, &self.path, self.watch) => Why::Gone,
-            };
-            drop(end);
-            match why {
-                Why::Stop => return Ok(()),
-                Why::Refused(message) => {
-                    // The kubelet is to have its answer.
-                    let _in_time_or_not = tokio::time::timeout(FAREWELL, server).await;
+            tokio::select! {
+                never = connections.accept(&self.listener) => match never {},
+                () = stop.requested() => return Ok(()),
+                Some(message) = refusals.recv() => {
                     stop.request();
+                    // The kubelet is to have its answer.
+                    let _in_time_or_not = tokio::time::timeout(FAREWELL, connections.closed()).await;
                     return Err(ServeError::Refused(message));
                 }
-                Why::Gone => {}
+                () = until_removed(&self.socket, &self.path, self.watch) => {}
             }
             let again = tokio::select! {
                 () = stop.requested() => return Ok(()),
-                again = bind_again(&self.path, self.watch) => again,
+                again = Socket::make_again(&self.path, MODE, self.watch) => again,
             };
-            (self.socket, self.listener) = again;
+            match again {
+                Ok(again) => (self.socket, self.listener) = again,
+                Err(error) => tracing::warn!("the kubelet can't find the plugin: {error}"),
+            }
         }
     }
 }
 
-/// Why one round of serving ends.
-enum Why {
-    Stop,
-    Refused(String),
-    Gone,
-}
-
 /// Done when nothing is at the socket's path any more.
-async fn until_gone(socket: &Socket, path: &Path, period: Duration) {
+async fn until_removed(socket: &Socket, path: &Path, period: Duration) {
     let mut told = false;
     loop {
-        tokio::time::sleep(period).await;
-        match socket.place() {
-            Place::Ours => told = false,
-            Place::Gone => {
-                tracing::warn!(socket = %path.display(), "somebody removed the registration's socket; it is made again");
-                return;
-            }
-            Place::Others if told => {}
-            Place::Others => {
+        match socket.until_lost(period).await {
+            Lost::Removed => return,
+            Lost::Replaced if told => {}
+            Lost::Replaced => {
                 told = true;
                 tracing::warn!(socket = %path.display(), "another process took the registration's socket over");
             }
@@ -157,13 +151,13 @@ async fn until_gone(socket: &Socket, path: &Path, period: Duration) {
     }
 }
 
-async fn bind_again(path: &Path, period: Duration) -> (Socket, UnixListener) {
-    loop {
-        match Socket::bind(path, MODE) {
-            Ok(bound) => return bound,
-            Err(error) => tracing::warn!("the kubelet can't find the plugin: {error}"),
-        }
-        tokio::time::sleep(period).await;
+/// The kubelet's words, fit for a terminal and of bounded length.
+fn shown(message: &str) -> String {
+    let shown = escape::terminal(message.trim());
+    match shown.char_indices().nth(REFUSAL_MOST) {
+        _ if shown.is_empty() => "it did not say why".to_owned(),
+        None => shown.into_owned(),
+        Some((end, _)) => format!("{}… ({} bytes in all)", &shown[..end], message.len()),
     }
 }
 
@@ -187,13 +181,10 @@ impl wire::registration_server::Registration for Service {
         if status.plugin_registered {
             tracing::info!("the kubelet registered the plugin");
         } else {
-            let message = match status.error.trim() {
-                "" => "it did not say why",
-                error => error,
-            };
+            let message = shown(&status.error);
             tracing::error!("the kubelet refused the plugin: {message}");
             // One refusal is enough; there is room for it.
-            drop(self.refused.try_send(message.to_owned()));
+            drop(self.refused.try_send(message));
         }
         Ok(Response::new(wire::RegistrationStatusResponse {}))
     }

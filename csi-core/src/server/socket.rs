@@ -6,13 +6,15 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use tokio::net::{UnixListener, UnixSocket};
 
 use super::ServeError;
 
-/// How many connections may wait to be accepted.
-const BACKLOG: u32 = 1024;
+/// How many connections can wait to be accepted: as many as the kernel allows, which takes `net.core.somaxconn` (4096) for
+/// whatever is above it. A client that finds the queue full is refused at once (EAGAIN).
+const BACKLOG: u32 = i32::MAX as u32;
 
 /// A socket's file that is ours. Dropping it removes the file, unless another has taken its place.
 pub(super) struct Socket {
@@ -35,27 +37,71 @@ impl Socket {
     }
 }
 
-/// What is where a socket was made.
-pub(super) enum Place {
-    Ours,
-    Gone,
-    Others,
+/// What is at a socket's path instead of the socket.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Lost {
+    /// Nothing.
+    Removed,
+    /// Something that another process made.
+    Replaced,
 }
 
 impl Socket {
-    pub(super) fn place(&self) -> Place {
+    /// What is there instead, if the socket is not. A path that can't be looked at counts as unchanged.
+    pub(super) fn lost(&self) -> Option<Lost> {
         match self.path.symlink_metadata() {
-            Ok(found) if identity(&found) == self.identity => Place::Ours,
-            Ok(_) => Place::Others,
-            Err(_) => Place::Gone,
+            Ok(found) if identity(&found) == self.identity => None,
+            Ok(_) => Some(Lost::Replaced),
+            Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
+                Some(Lost::Removed)
+            }
+            Err(_) => None,
+        }
+    }
+
+    /// Done when the socket is not at its path any more, which is looked at once in a period.
+    pub(super) async fn until_lost(&self, period: Duration) -> Lost {
+        loop {
+            tokio::time::sleep(period).await;
+            if let Some(lost) = self.lost() {
+                return lost;
+            }
+        }
+    }
+
+    /// Makes the socket again where it was removed. Where that fails, because its directory is gone too, it is tried
+    /// again after each period.
+    ///
+    /// # Errors
+    /// [`ServeError::Socket`] when another process has put something there.
+    pub(super) async fn make_again(
+        path: &Path,
+        mode: u32,
+        period: Duration,
+    ) -> Result<(Self, UnixListener), ServeError> {
+        tracing::warn!(socket = %path.display(), "somebody removed the socket; it is made again");
+        let mut failed = false;
+        loop {
+            match Self::bind(path, mode) {
+                Err(error) if path.symlink_metadata().is_err() => {
+                    if !std::mem::replace(&mut failed, true) {
+                        tracing::error!(
+                            "nobody can reach the plugin, and it tries again each {period:?}: {error}"
+                        );
+                    }
+                }
+                bound_or_taken => return bound_or_taken,
+            }
+            tokio::time::sleep(period).await;
         }
     }
 }
 
 impl Drop for Socket {
     fn drop(&mut self) {
-        let ours = matches!(self.place(), Place::Ours);
-        if ours && let Err(error) = std::fs::remove_file(&self.path) {
+        if self.lost().is_none()
+            && let Err(error) = std::fs::remove_file(&self.path)
+        {
             tracing::warn!(path = %self.path.display(), "can't remove the socket: {error}");
         }
     }

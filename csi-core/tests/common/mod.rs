@@ -225,10 +225,15 @@ pub fn create(name: &str) -> v1::CreateVolumeRequest {
     }
 }
 
+/// Two volumes at one staging path would exclude each other.
+pub fn staging(volume_id: &str) -> String {
+    format!("/staging/{volume_id}")
+}
+
 pub fn stage(volume_id: &str) -> v1::NodeStageVolumeRequest {
     v1::NodeStageVolumeRequest {
         volume_id: volume_id.to_owned(),
-        staging_target_path: "/staging".to_owned(),
+        staging_target_path: staging(volume_id),
         volume_capability: Some(mount_capability(1)),
         ..Default::default()
     }
@@ -237,7 +242,7 @@ pub fn stage(volume_id: &str) -> v1::NodeStageVolumeRequest {
 pub fn publish(volume_id: &str, target: &str) -> v1::NodePublishVolumeRequest {
     v1::NodePublishVolumeRequest {
         volume_id: volume_id.to_owned(),
-        staging_target_path: "/staging".to_owned(),
+        staging_target_path: staging(volume_id),
         target_path: target.to_owned(),
         volume_capability: Some(mount_capability(1)),
         ..Default::default()

@@ -10,6 +10,7 @@ use csi_core::client::Client;
 use tokio::process::Child;
 use tokio::time::timeout;
 
+mod files;
 #[path = "../../examples/flags.rs"]
 mod flags;
 
@@ -24,10 +25,20 @@ pub struct Program {
 impl Program {
     /// Runs with these flags, and with its socket and its log in a directory of its own.
     pub fn start(flags: &[&str]) -> Self {
+        Self::start_as("flags", flags, None)
+    }
+
+    /// The driver of `files` instead, with a limit of open files if one is given.
+    pub fn start_files(flags: &[&str], limit: Option<u32>) -> Self {
+        Self::start_as("files", flags, limit)
+    }
+
+    fn start_as(name: &str, flags: &[&str], limit: Option<u32>) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let log = std::fs::File::create(directory.path().join("log")).unwrap();
         let endpoint = format!("--endpoint={}", directory.path().join("csi.sock").display());
-        let mut command = tokio::process::Command::from(command(&[&[endpoint.as_str()], flags].concat()));
+        let mut command =
+            tokio::process::Command::from(command(name, &[&[endpoint.as_str()], flags].concat(), limit));
         let child = command.stdout(Stdio::null()).stderr(log).kill_on_drop(true).spawn();
         Self { directory, child: child.expect("it starts") }
     }
@@ -59,12 +70,20 @@ impl Program {
 }
 
 /// This test program, told to be the example with these flags.
-fn command(flags: &[&str]) -> Command {
-    let mut command = Command::new(std::env::current_exe().unwrap());
+fn command(name: &str, flags: &[&str], limit: Option<u32>) -> Command {
+    let program = std::env::current_exe().unwrap();
+    let mut command = match limit {
+        None => Command::new(program),
+        Some(limit) => {
+            let mut shell = Command::new("/bin/sh");
+            shell.args(["-c", &format!("ulimit -n {limit} && exec \"$0\" \"$@\"")]).arg(program);
+            shell
+        }
+    };
     command
         .args(["--exact", "program::the_flags_are_explained", "--nocapture"])
         .env_clear()
-        .env(FLAGS, [&["flags"], flags].concat().join("\n"));
+        .env(FLAGS, [&[name], flags].concat().join("\n"));
     command
 }
 
@@ -74,7 +93,7 @@ fn the_flags_are_explained() {
     if let Ok(text) = std::env::var(FLAGS) {
         be_the_example(&text);
     }
-    let output = command(&["--help"]).output().unwrap();
+    let output = command("flags", &["--help"], None).output().unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
     assert_eq!(output.status.code(), Some(0), "{text}");
     for flag in ["--volumes-per-node", "--endpoint", "--metrics-address"] {
@@ -83,10 +102,16 @@ fn the_flags_are_explained() {
 }
 
 fn be_the_example(flags: &str) -> ! {
-    let code = match flags::Args::try_parse_from(flags.split('\n')) {
-        Ok(args) => tokio::runtime::Runtime::new().unwrap().block_on(flags::run(args)),
-        Err(error) => error.exit(),
+    // Dropped as the runtime of `main` is, which waits for work that blocks.
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let code = match flags.starts_with("files") {
+        true => runtime.block_on(files::run(files::Args::parse_from(flags.split('\n')))),
+        false => match flags::Args::try_parse_from(flags.split('\n')) {
+            Ok(args) => runtime.block_on(flags::run(args)),
+            Err(error) => error.exit(),
+        },
     };
+    drop(runtime);
     let number = (0..=2).find(|number| ExitCode::from(*number) == code).expect("one of the three");
     std::process::exit(i32::from(number));
 }

@@ -86,6 +86,19 @@ impl Raw {
         timeout(Duration::from_secs(10), self.answer(stream)).await.expect("an answer in ten seconds")
     }
 
+    /// Whether the server has not closed the connection. What it sent meanwhile is dropped.
+    pub fn is_open(&mut self) -> bool {
+        loop {
+            let mut rest = [0; 4096];
+            match self.stream.try_read(&mut rest) {
+                Ok(0) => return false,
+                Ok(_) => {}
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return true,
+                Err(_) => return false,
+            }
+        }
+    }
+
     /// Begins a call, and leaves it at that.
     pub async fn begin(&mut self, block: &[u8]) {
         let mut block = block.to_vec();

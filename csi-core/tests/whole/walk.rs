@@ -264,7 +264,7 @@ fn of_a_wrong_kind(rpc: Rpc, sample: &DynamicMessage, cases: &mut Vec<Case>) {
             true => request.extend([field.number() as u8 * 8 + 2, 1, b'x']),
             false => request.extend([field.number() as u8 * 8, 1]),
         }
-        let due = Err((Code::Internal, field.name().to_owned()));
+        let due = Err((Code::InvalidArgument, field.name().to_owned()));
         cases.push(Case { rpc, change: format!("{} of a wrong kind", field.name()), request, due });
     }
 }

@@ -4,7 +4,8 @@ use std::path::Path;
 
 use nix::libc;
 
-use crate::{Detach, Error, ErrorKind, MountAttributes, MountHealth, Result, Target, Unmount, health};
+use crate::health::{self, health};
+use crate::{Detach, Error, ErrorKind, MountAttributes, MountHealth, Result, STATS_TIMEOUT, Target, Unmount};
 
 /// Takes off what is mounted at the target if its filesystem will never work again: the daemon is gone, or the server
 /// says that it no longer has what was mounted. One that merely does not answer is left, for it may be back any moment,
@@ -29,10 +30,12 @@ pub(super) fn require_staged(
     staging: &Path,
     attributes: MountAttributes,
 ) -> Result<()> {
-    let health = health(staging)?;
+    // A frozen one is published: it is so for a moment, as a rule.
+    let found = health::look(&Target::new(staging)?, STATS_TIMEOUT)?;
+    let health = found.map_or(MountHealth::NotMounted, |(health, _)| health);
     let refuse = |kind, mend| Err(Error::new(kind, operation, health.to_string()).at(staging).mend(mend));
     match health {
-        MountHealth::Healthy => Ok(()),
+        MountHealth::Healthy | MountHealth::Frozen => Ok(()),
         MountHealth::ReadOnly if attributes.contains(MountAttributes::RDONLY) => Ok(()),
         MountHealth::ReadOnly => {
             refuse(ErrorKind::ReadOnly, "unstage it and stage it again: it is checked then")

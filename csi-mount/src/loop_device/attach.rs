@@ -10,6 +10,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
 use super::node::Node;
+use super::table;
 use super::{LoopDevice, LoopLifetime, LoopOptions, PATIENCE, TICK};
 use crate::file_lock;
 use crate::lookup;
@@ -66,11 +67,15 @@ pub(super) fn attach_to(file: &File, backing: &Path, options: &LoopOptions) -> R
             Ok(()) => {
                 // It has another number in the sequence of disks from now on.
                 let sequence = ioctl::disk_sequence(node.file.as_fd()).ok();
+                if let Ok(Some(info)) = node.info() {
+                    table::remember(node.number, sequence, info);
+                }
+                let access = options.access;
                 let backing = rustix::fs::fstat(file).map_err(|error| Error::os(ATTACH, backing, error))?;
                 let backing = (backing.st_dev, backing.st_ino);
                 let Node { file, path, number, .. } = node;
                 let user = (options.lifetime == LoopLifetime::UntilClosed).then_some(file);
-                return Ok(LoopDevice { path, number, sequence, backing, _user: user });
+                return Ok(LoopDevice { path, number, sequence, backing, access, _user: user });
             }
             // Another process was faster with this one.
             Err(nix::Error::EBUSY) => {}

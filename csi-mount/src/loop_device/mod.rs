@@ -3,20 +3,26 @@
 mod attach;
 mod node;
 mod options;
+mod table;
 
+use std::ffi::OsString;
 use std::fs::{self, File};
+use std::io;
 use std::os::fd::AsFd as _;
-use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
 
 use self::node::Node;
 pub use self::options::{LoopCache, LoopLifetime, LoopOptions};
+pub(crate) use self::table::{Attached, attached_as};
+use self::table::{Hint, Listed};
+use crate::lookup;
 use crate::own_descriptors::with_own_descriptors;
+use crate::sys::features::{self, Feature};
 use crate::sys::ioctl::{self, LoopInfo};
 use crate::{DeviceAccess, DeviceNumber, Error, ErrorKind, Result};
 
@@ -31,6 +37,9 @@ const TICK: Duration = Duration::from_millis(5);
 ///
 /// It stays attached when this is dropped, unless it was attached [`UntilClosed`](LoopLifetime::UntilClosed). Several
 /// values of one device may exist; none keeps another from detaching it.
+///
+/// A value whose device was detached elsewhere does nothing to what its number is attached to next. Before Linux 5.15 that is
+/// told by the backing file alone: do not keep a value where the file may be deleted, and a new one get its inode number.
 #[derive(Debug)]
 pub struct LoopDevice {
     path: PathBuf,
@@ -38,6 +47,7 @@ pub struct LoopDevice {
     sequence: Option<u64>,
     /// The device and the inode of the file that it was attached to.
     backing: (u64, u64),
+    access: DeviceAccess,
     /// Keeps the device attached where it would go with its last user.
     _user: Option<File>,
 }
@@ -58,14 +68,16 @@ impl LoopDevice {
         attach::attach_to(&attach::open_backing(backing, options)?, backing, options)
     }
 
-    /// The loop device that is attached to this file with the same access, or a new one.
+    /// The loop device that is attached to this file with the same access, or a new one. One that was
+    /// detached while a program had it open is waited for until it is gone, for 10 seconds.
     ///
     /// Several processes may ask at once and get the same device: the file's lock (`flock`) is held meanwhile.
     /// Options other than access count only for a new device.
     ///
     /// # Errors
     ///
-    /// As [`attach`](Self::attach), and [`Busy`](ErrorKind::Busy) if the file's lock is held by another program.
+    /// As [`attach`](Self::attach), and [`Busy`](ErrorKind::Busy) if the file's lock is held by another program, or a program does not
+    /// close the device that was detached.
     pub fn attach_or_find(backing: impl AsRef<Path>, options: &LoopOptions) -> Result<Self> {
         let backing = backing.as_ref();
         let file = attach::open_backing(backing, options)?;
@@ -73,10 +85,24 @@ impl LoopDevice {
         let _lock = attach::lock(backing)?;
         let wanted =
             |info: &LoopInfo| access_of(info) == options.access && info.offset == 0 && info.size_limit == 0;
-        if let Some((found, info)) = attached_to(backing)?.into_iter().find(|(_, info)| wanted(info)) {
-            return Ok(Self::of(found, &info));
+        let end = Instant::now() + PATIENCE;
+        loop {
+            let attached = attached_to(backing)?;
+            let Some(attached) = attached.iter().find(|attached| wanted(&attached.info)) else {
+                return attach::attach_to(&file, backing, options);
+            };
+            let found = Self::of(attached);
+            // Mounted, it stays as long as the mount, and a second device beside it would be a second cache of the file.
+            if !found.goes_when_closed() || found.is_held()? {
+                return Ok(found);
+            }
+            if Instant::now() >= end {
+                let reason =
+                    format!("{} was detached, and another program has it open", found.path.display());
+                return Err(Error::new(ErrorKind::Busy, "attach a loop device to", reason).at(backing));
+            }
+            std::thread::sleep(TICK);
         }
-        attach::attach_to(&file, backing, options)
     }
 
     /// Every loop device that is attached to this file or block device, by the file itself and not by its name.
@@ -85,23 +111,57 @@ impl LoopDevice {
     ///
     /// # Errors
     ///
-    /// [`Io`](ErrorKind::Io) if the kernel's list can't be read. Devices that go away meanwhile are left out.
+    /// [`Io`](ErrorKind::Io) if the kernel's list can't be read. Devices that go away meanwhile are left out, and so is a loop
+    /// device over a file of a filesystem that does not answer, unless that file may be this one
+    /// ([`Unresponsive`](ErrorKind::Unresponsive)).
     pub fn find(backing: impl AsRef<Path>) -> Result<Vec<Self>> {
-        Ok(attached_to(backing.as_ref())?.into_iter().map(|(node, info)| Self::of(node, &info)).collect())
+        Ok(attached_to(backing.as_ref())?.iter().map(Self::of).collect())
     }
 
-    /// Every attached loop device that was given this mark, with the number of the block device beneath.
-    pub(crate) fn find_marked(mark: &str) -> Result<Vec<(Self, DeviceNumber)>> {
-        let marked = node::attached(|info, _| text(&info.file_name) == mark.as_bytes())?.into_iter();
-        let found =
-            |(node, info): (Node, LoopInfo)| (Self::of(node, &info), DeviceNumber::from_dev_t(info.rdevice));
-        Ok(marked.map(found).collect())
+    /// Every attached loop device with a mark like this, with the number of the block device beneath.
+    ///
+    /// The mark is not in sysfs, so each read-only loop device is asked, but for those over files of remote filesystems: a
+    /// marked one is over a node.
+    pub(crate) fn find_marked(is_wanted: impl Fn(&[u8]) -> bool) -> Result<Vec<(Self, DeviceNumber)>> {
+        let hint = |listed: &Listed| listed.hint(lookup::cached_node(&listed.backing).is_some(), true);
+        let marked = table::attached(hint, |_, info| is_wanted(text(&info.file_name)))?;
+        let found = |found: &Attached| (Self::of(found), DeviceNumber::from_dev_t(found.info.rdevice));
+        Ok(marked.iter().map(found).collect())
+    }
+
+    /// The loop devices that are attached to one of these block devices, given with their kernel names.
+    ///
+    /// # Errors
+    ///
+    /// [`Unresponsive`](ErrorKind::Unresponsive) if one does not answer that may be attached to one of them.
+    pub(crate) fn over(devices: &[(DeviceNumber, OsString)]) -> Result<Vec<Attached>> {
+        let hint = |listed: &Listed| listed.hint(listed.looks_like_node_of(devices), true);
+        let is_over = |info: &LoopInfo| {
+            devices.iter().any(|(number, _)| *number == DeviceNumber::from_dev_t(info.rdevice))
+        };
+        table::attached(hint, |_, info| info.rdevice != 0 && is_over(info))
+    }
+
+    /// The read-only loop devices over this block device that were never given a name: before Linux 5.8 a process that is
+    /// killed while it attaches one leaves it so. Later kernels attach it and name it in one call.
+    pub(crate) fn find_unfinished(device: &Path) -> Result<Vec<Self>> {
+        if features::has(Feature::LoopConfigure) {
+            return Ok(Vec::new());
+        }
+        let is_unfinished = |info: &LoopInfo| {
+            info.rdevice != 0 && text(&info.file_name).is_empty() && access_of(info) == DeviceAccess::ReadOnly
+        };
+        let attached = attached_to(device)?;
+        Ok(attached.iter().filter(|attached| is_unfinished(&attached.info)).map(Self::of).collect())
     }
 
     /// Whether these are two loop devices over the same part of one file or device, or one over the other.
     pub(crate) fn are_of_one_backing(one: DeviceNumber, other: DeviceNumber) -> Result<bool> {
-        let attached = node::attached(|_, _| true)?;
-        let info = |number| attached.iter().find(|(node, _)| node.number == number).map(|(_, info)| info);
+        let is_either = |listed: &Listed| [one, other].contains(&listed.number);
+        let hint = |listed: &Listed| if is_either(listed) { Hint::Likely } else { Hint::Unwanted };
+        let attached = table::attached(hint, |listed, _| is_either(listed))?;
+        let info =
+            |number| attached.iter().find(|found| found.listed.number == number).map(|found| &found.info);
         let is_over =
             |info: &LoopInfo, number: DeviceNumber| (info.rdevice, info.offset) == (number.dev_t(), 0);
         Ok(match (info(one), info(other)) {
@@ -135,8 +195,14 @@ impl LoopDevice {
     ///
     /// [`NotFound`](ErrorKind::NotFound) if it was detached meanwhile.
     pub fn access(&self) -> Result<DeviceAccess> {
-        let info = self.node()?.map(|node| node.info()).transpose()?.flatten();
-        info.as_ref().map(access_of).ok_or_else(|| self.detached("ask what is attached to loop device"))
+        // It stays as it was attached.
+        self.node()?.map(|_| self.access).ok_or_else(|| self.detached("ask what is attached to loop device"))
+    }
+
+    /// Whether it goes when its last user closes it: it was detached while somebody had it open, or attached
+    /// [`UntilClosed`](LoopLifetime::UntilClosed).
+    pub(crate) fn goes_when_closed(&self) -> bool {
+        node::is_autoclear(&self.path)
     }
 
     /// Takes the backing file's size anew, after it grew.
@@ -200,15 +266,17 @@ impl LoopDevice {
         let Some(node) = node.filter(is_same) else { return Ok(None) };
         // Before 5.15 nothing else tells that it was detached and attached to another file. Later it is not asked for: the
         // kernel asks the file's server.
-        if self.sequence.is_none() && node.info()?.is_none_or(|info| info.backing() != self.backing) {
+        if self.sequence.is_none()
+            && table::status(&self.path, self.number)?.is_none_or(|info| info.backing() != self.backing)
+        {
             return Ok(None);
         }
         Ok(Some(node))
     }
 
-    fn of(node: Node, info: &LoopInfo) -> Self {
-        let Node { path, number, sequence, .. } = node;
-        Self { path, number, sequence, backing: info.backing(), _user: None }
+    fn of(Attached { listed, info }: &Attached) -> Self {
+        let (path, number, sequence) = (listed.node(), listed.number, listed.sequence);
+        Self { path, number, sequence, backing: info.backing(), access: access_of(info), _user: None }
     }
 
     fn detached(&self, operation: &'static str) -> Error {
@@ -218,38 +286,61 @@ impl LoopDevice {
     /// Waits a moment for the device to be free: a process that another thread has just forked holds what it inherited
     /// until it executes its program.
     fn refuse_in_use(&self) -> Result<()> {
-        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::EXCL;
         let end = Instant::now() + FREE_SOON;
-        loop {
-            match with_own_descriptors(|| rustix::fs::open(&self.path, flags, Mode::empty()).map(drop)) {
-                Ok(()) => return Ok(()),
-                Err(Errno::BUSY) if Instant::now() < end => std::thread::sleep(TICK),
-                Err(Errno::BUSY) => {
-                    let reason = "it is mounted or otherwise in use";
-                    return Err(Error::new(ErrorKind::Busy, DETACH, reason).at(&self.path));
-                }
-                Err(error) => return Err(Error::os(DETACH, &self.path, error)),
+        while self.is_held()? {
+            if Instant::now() >= end {
+                let reason = "it is mounted or otherwise in use";
+                return Err(Error::new(ErrorKind::Busy, DETACH, reason).at(&self.path));
             }
+            std::thread::sleep(TICK);
+        }
+        Ok(())
+    }
+
+    /// Whether it is mounted, in any namespace, or opened exclusively.
+    fn is_held(&self) -> Result<bool> {
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::EXCL;
+        match with_own_descriptors(|| rustix::fs::open(&self.path, flags, Mode::empty()).map(drop)) {
+            Ok(()) | Err(Errno::NXIO | Errno::NODEV) => Ok(false),
+            Err(Errno::BUSY) => Ok(true),
+            Err(error) => Err(Error::os(DETACH, &self.path, error)),
         }
     }
 }
 
-fn attached_to(backing: &Path) -> Result<Vec<(Node, LoopInfo)>> {
+fn attached_to(backing: &Path) -> Result<Vec<Attached>> {
+    let failed = |error: io::Error| Error::os("find the loop devices of", backing, error);
     let file = match fs::metadata(backing) {
-        Ok(metadata) => Some(metadata),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
-        Err(error) => return Err(Error::os("find the loop devices of", backing, error)),
+        Ok(metadata) => metadata,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return attached_to_deleted(backing),
+        Err(error) => return Err(failed(error)),
     };
-    let deleted = [backing.as_os_str().as_bytes(), b" (deleted)"].concat();
-    node::attached(|info, name| match &file {
+    if FileType::from_raw_mode(file.mode()).is_block_device() {
+        let name = fs::canonicalize(backing).map_err(failed)?;
+        let name = name.file_name().unwrap_or_default().to_owned();
         // Two nodes of one block device are one backing.
-        Some(file) if file.rdev() != 0 => info.rdevice == file.rdev(),
-        Some(file) => info.backing() == (file.dev(), file.ino()),
-        None => name.trim_ascii_end() == deleted,
-    })
+        return LoopDevice::over(&[(DeviceNumber::from_dev_t(file.rdev()), name)]);
+    }
+    let path = fs::canonicalize(backing).map_err(failed)?;
+    let is_local = !lookup::leads_into_remote(&path);
+    let hint = |listed: &Listed| listed.hint(listed.backing == path, is_local);
+    table::attached(hint, |_, info| info.backing() == (file.dev(), file.ino()))
 }
 
-fn access_of(info: &LoopInfo) -> DeviceAccess {
+/// A file that is gone is known by the name that it had; the kernel shows it without symbolic links.
+fn attached_to_deleted(backing: &Path) -> Result<Vec<Attached>> {
+    let parent = backing.parent().and_then(|parent| fs::canonicalize(parent).ok());
+    let mut name = match (parent, backing.file_name()) {
+        (Some(parent), Some(name)) => parent.join(name).into_os_string(),
+        _ => backing.as_os_str().to_owned(),
+    };
+    name.push(" (deleted)");
+    let hint =
+        |listed: &Listed| if listed.backing.as_os_str() == name { Hint::Likely } else { Hint::Unwanted };
+    table::attached(hint, |listed, _| listed.backing.as_os_str() == name)
+}
+
+pub(crate) fn access_of(info: &LoopInfo) -> DeviceAccess {
     if info.flags & LoopInfo::READ_ONLY != 0 { DeviceAccess::ReadOnly } else { DeviceAccess::ReadWrite }
 }
 

@@ -1,9 +1,7 @@
 //! The nodes of loop devices, each open only for as long as it is asked something.
 
-use std::ffi::OsString;
 use std::fs::{self, File};
 use std::os::fd::AsFd as _;
-use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags};
@@ -42,7 +40,7 @@ impl Node {
         Ok(Some(Self { file, path: path.to_owned(), number, sequence }))
     }
 
-    /// What is attached; none if nothing is.
+    /// What is attached; none if nothing is. It asks the filesystem of the backing file: only where that is the caller's own.
     pub(super) fn info(&self) -> Result<Option<LoopInfo>> {
         match ioctl::loop_status(self.file.as_fd()) {
             Ok(info) => Ok(Some(info)),
@@ -50,36 +48,6 @@ impl Node {
             Err(error) => Err(Error::os("ask what is attached to loop device", &self.path, error)),
         }
     }
-}
-
-/// Every attached device that is wanted, by what is attached to it and the backing file's name.
-pub(super) fn attached(wanted: impl Fn(&LoopInfo, &[u8]) -> bool) -> Result<Vec<(Node, LoopInfo)>> {
-    let mut found = Vec::new();
-    for (name, backing) in names()? {
-        // One that went away meanwhile is left out.
-        if let Some(node) = Node::open(&Path::new("/dev").join(name), DeviceAccess::ReadOnly)?
-            && let Some(info) = node.info()?
-            && wanted(&info, &backing)
-        {
-            found.push((node, info));
-        }
-    }
-    Ok(found)
-}
-
-fn names() -> Result<Vec<(OsString, Vec<u8>)>> {
-    const BLOCK: &str = "/sys/block";
-    let failed = |error| Error::os("list the loop devices in", BLOCK, error);
-    let mut names = Vec::new();
-    for entry in fs::read_dir(BLOCK).map_err(failed)? {
-        let entry = entry.map_err(failed)?;
-        if entry.file_name().as_bytes().starts_with(b"loop")
-            && let Ok(backing) = fs::read(entry.path().join("loop/backing_file"))
-        {
-            names.push((entry.file_name(), backing));
-        }
-    }
-    Ok(names)
 }
 
 /// Whether what was attached is no longer: nothing is, or already something else.
@@ -91,4 +59,12 @@ pub(super) fn is_gone(path: &Path, sequence: Option<u64>) -> bool {
     }
     let now = fs::read_to_string(sys.join("diskseq")).ok().and_then(|text| text.trim().parse().ok());
     sequence.is_some() && now.is_some() && now != sequence
+}
+
+/// Whether the device goes with its last user: the kernel sets this when it is detached while somebody has it open. One that has
+/// gone already counts too.
+pub(super) fn is_autoclear(path: &Path) -> bool {
+    let Some(name) = path.file_name() else { return true };
+    let flag = fs::read_to_string(Path::new("/sys/block").join(name).join("loop/autoclear"));
+    flag.map_or(true, |flag| flag.trim() != "0")
 }

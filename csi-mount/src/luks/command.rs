@@ -3,7 +3,7 @@
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::Path;
 
-use crate::tool::{Bounds, Given, Output, Tool};
+use crate::tool::{Bounds, Given, OpenFile, Output, Tool};
 use crate::{Error, ErrorKind, LuksKey, Result};
 
 pub(super) const CRYPTSETUP: Tool = Tool { program: "cryptsetup", package: "cryptsetup-bin" };
@@ -11,10 +11,10 @@ pub(super) const CRYPTSETUP: Tool = Tool { program: "cryptsetup", package: "cryp
 /// Without it `cryptsetup` waits for a udev that, seen from a container, never answers.
 const NO_UDEV: (&str, &str) = ("DM_DISABLE_UDEV", "1");
 
-/// Runs it with these arguments and this key, about this device.
+/// Runs it with these arguments and this key, on this device, which the arguments call by the open file's path.
 pub(super) fn run(
     operation: &'static str,
-    device: &Path,
+    on: OpenFile<'_>,
     arguments: &[String],
     key: Option<&LuksKey>,
     bounds: Bounds,
@@ -25,13 +25,14 @@ pub(super) fn run(
         line.extend(["--key-file=-".to_owned(), format!("--keyfile-size={}", key.bytes().len())]);
     }
     line.extend_from_slice(arguments);
-    let given = Given { input: key.map(LuksKey::bytes), environment: &[NO_UDEV] };
-    let output =
-        CRYPTSETUP.run_given(&line, given, bounds, |_| ()).map_err(|error| more_memory(error.at(device)))?;
+    let given =
+        Given { input: key.map(LuksKey::bytes), environment: &[NO_UDEV], file: Some(on), ..Given::default() };
+    let output = CRYPTSETUP.run_given(&line, given, bounds, |_| Ok(()));
+    let output = output.map_err(|error| more_memory(error.at(on.name)))?;
     if output.status.success() {
         return Ok(output);
     }
-    Err(failure(operation, device, &output, bounds))
+    Err(failure(operation, on.name, &output, bounds))
 }
 
 /// What its exit status says (`cryptsetup(8)`, "RETURN CODES").

@@ -1,22 +1,27 @@
 //! Headers on a device that is proven blank.
 
+use std::os::fd::AsFd as _;
+
 use super::command::{CRYPTSETUP, run};
 use super::{HEADER, Luks, LuksKey, LuksPbkdf};
-use crate::check::utf8;
-use crate::format::look_again;
-use crate::intent::{self, Intent, Made, Uuid, hyphenated};
+use crate::disk_image::DiskImage;
+use crate::format::refuse_unwritable;
+use crate::record::Made;
+use crate::sys::ioctl::{self, Topology};
 use crate::{BlankProof, BlockDevice, Error, ErrorKind, Probe, Result};
 
 const FORMAT: &str = "encrypt";
 /// Headers, and room for something.
 const LEAST: u64 = HEADER + (1 << 20);
+/// Room for key slots in KiB: all before the content but 512 KiB, a hole in which the record of a format has its place.
+const KEY_SLOTS: u64 = (HEADER >> 10) - 512;
 
 impl Luks {
     /// Makes the device that the proof is for an encrypted one: `cryptsetup luksFormat`.
     ///
-    /// It keeps the rules of [`Format::run`](crate::Format::run): it looks once more under the device's lock, leaves a record
-    /// first, by which a run that is killed can be begun anew ([`Probe::Interrupted`]), and looks for the headers
-    /// afterwards. What is inside is not written: it reads as noise.
+    /// It keeps the rules of [`Format::run`](crate::Format::run): `cryptsetup` makes the headers in memory, they are copied
+    /// under the device's lock over zeros only, the first header last, and a run that is killed can be begun again
+    /// ([`Probe::Interrupted`]). What is inside is not written: it reads as noise.
     ///
     /// # Errors
     ///
@@ -30,30 +35,32 @@ impl Luks {
     ///   [`ToolFailed`](ErrorKind::ToolFailed), [`Unresponsive`](ErrorKind::Unresponsive): of `cryptsetup`.
     pub fn format(&self, proof: BlankProof<'_>, key: &LuksKey) -> Result<()> {
         let device = proof.device();
-        let uuid = intent::random_uuid(device)?;
-        let arguments = self.format_line(device, uuid)?;
+        let mut arguments = self.format_line(device)?;
         CRYPTSETUP.find()?;
         refuse_small(device, LEAST)?;
 
         let _lock = device.lock()?;
-        let rubble = look_again(device)?;
-        intent::begin(device, Intent { made: Made::Luks, uuid: Some(uuid) }, &rubble)?;
+        refuse_unwritable(device)?;
+        let image = DiskImage::for_device(device, FORMAT)?;
         tracing::info!(device = %device.path().display(), "encrypt");
-        run(FORMAT, device.path(), &arguments, Some(key), self.bounds())?;
+        arguments.push(image.open_file().path());
+        run(FORMAT, image.open_file(), &arguments, Some(key), self.bounds())?;
+        image.write_to_device(Made::Luks, None)?;
         device.verify()?;
         match device.probe() {
-            Probe::Container(found) if found.is_luks() => intent::erase(device).map(drop),
+            Probe::Container(found) if found.is_luks() => Ok(()),
             found => {
-                let reason = format!("cryptsetup reported success, but the device holds {found}");
-                Err(Error::new(ErrorKind::ToolFailed, FORMAT, reason).at(device.path()))
+                let reason = format!("the headers were written, but the device holds {found}");
+                Err(Error::new(ErrorKind::Io, FORMAT, reason).at(device.path()))
             }
         }
     }
 
-    fn format_line(&self, device: &BlockDevice, uuid: Uuid) -> Result<Vec<String>> {
+    /// All but the device.
+    fn format_line(&self, device: &BlockDevice) -> Result<Vec<String>> {
         let wrong = |reason: &str| Error::new(ErrorKind::InvalidInput, FORMAT, reason).at(device.path());
         let mut line = vec!["luksFormat".to_owned(), "--type=luks2".to_owned()];
-        line.push(format!("--uuid={}", hyphenated(uuid)));
+        line.push(format!("--luks2-keyslots-size={KEY_SLOTS}k"));
         line.push(format!("--offset={}", HEADER / 512));
         match self.pbkdf {
             LuksPbkdf::Argon2id { memory, iterations } => {
@@ -73,19 +80,32 @@ impl Luks {
                 line.push(format!("--pbkdf-force-iterations={iterations}"));
             }
         }
-        match self.sector_size {
-            None => {}
-            Some(size @ (512 | 1024 | 2048 | 4096)) if device.size()?.is_multiple_of(size.into()) => {
-                line.push(format!("--sector-size={size}"));
-            }
+        let size = device.size()?;
+        let sector = match self.sector_size {
+            Some(sector @ (512 | 1024 | 2048 | 4096)) if size.is_multiple_of(sector.into()) => sector,
             Some(512 | 1024 | 2048 | 4096) => {
                 return Err(wrong("the device's size is not a multiple of the sector size"));
             }
             Some(_) => return Err(wrong("a sector has 512, 1024, 2048 or 4096 bytes")),
-        }
-        line.push(utf8(device.path(), FORMAT)?.to_owned());
+            None => {
+                let failed = |error| Error::os("ask for the sectors of", device.path(), error);
+                sector_for(ioctl::topology(device.as_fd()).map_err(failed)?, size)
+            }
+        };
+        line.push(format!("--sector-size={sector}"));
         Ok(line)
     }
+}
+
+/// The unit of encryption that `cryptsetup` chooses by itself for a disk, which it can't ask a file for.
+fn sector_for(topology: Topology, size: u64) -> u32 {
+    let (logical, physical) = (topology.logical_sector, topology.physical_sector);
+    let sector = if (1024..=4096).contains(&physical) && physical.is_multiple_of(logical) {
+        physical
+    } else {
+        logical
+    };
+    if sector <= 4096 && size.is_multiple_of(sector.into()) { sector } else { 512 }
 }
 
 /// A device has to have room for what is to be inside.
@@ -96,4 +116,29 @@ pub(super) fn refuse_small(device: &BlockDevice, least: u64) -> Result<()> {
     }
     let reason = format!("encrypted, {least} bytes are needed, and the device has {size}");
     Err(Error::new(ErrorKind::OutOfRange, FORMAT, reason).at(device.path()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_sector_is_what_suits_the_disk() {
+        for (logical_sector, physical_sector, size, expected) in [
+            (512, 512, 1 << 30, 512),
+            (512, 4096, 1 << 30, 4096),
+            (512, 4096, (1 << 30) + 512, 512),
+            (4096, 4096, 1 << 30, 4096),
+            (512, 16_384, 1 << 30, 512),
+        ] {
+            let topology = Topology {
+                logical_sector,
+                physical_sector,
+                minimum_io: 0,
+                optimal_io: 0,
+                is_misaligned: false,
+            };
+            assert_eq!(sector_for(topology, size), expected, "{topology:?}");
+        }
+    }
 }

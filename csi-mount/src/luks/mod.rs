@@ -14,13 +14,12 @@ use crate::memory;
 use crate::tool::Bounds;
 
 pub use self::key::LuksKey;
-pub(crate) use self::open::{Opening, device_for, grow};
+pub(crate) use self::open::{Opened, Opening, device_for, grow};
 
 /// How long one run of `cryptsetup` may take unless told otherwise: 5 minutes.
 pub const LUKS_TIME_LIMIT: Duration = Duration::from_secs(300);
 
-/// Where the content of a device that we encrypt begins: what is before it are the headers.
-pub(crate) const HEADER: u64 = 16 << 20;
+pub(crate) use crate::mapping::LUKS_HEADER as HEADER;
 
 /// How a device is encrypted, and opened.
 ///
@@ -52,6 +51,7 @@ pub struct Luks {
     discards: LuksDiscards,
     time: Option<Duration>,
     memory: Option<u64>,
+    never_format: bool,
 }
 
 /// How a key is made slow to guess, at the cost of each opening. Set when a device is formatted.
@@ -129,6 +129,14 @@ impl Luks {
     /// A device that was formatted elsewhere may need 1 GiB to be opened.
     pub fn memory(mut self, bytes: u64) -> Self {
         self.memory = Some(bytes);
+        self
+    }
+
+    /// Never encrypts a blank device when it is staged, and lets nothing be formatted inside: for a volume that was staged
+    /// before, or is a copy. See [`StagePlan::never_format`](crate::flow::block::StagePlan::never_format), which is
+    /// enough for a filesystem.
+    pub fn never_format(mut self) -> Self {
+        self.never_format = true;
         self
     }
 

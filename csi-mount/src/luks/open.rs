@@ -4,13 +4,14 @@ use std::path::Path;
 
 use super::command::{CRYPTSETUP, run};
 use super::format::refuse_small;
-use super::untouched::is_noise_of_nobody;
+use super::untouched::Beneath;
 use super::{HEADER, LUKS_TIME_LIMIT, Luks, LuksDiscards, LuksKey};
-use crate::check::utf8;
-use crate::intent::{self, Intent, Made};
+use crate::claimed_device::{AlignedBuffer, pieces, with_claim};
+use crate::device_users::{self, Tolerated};
 use crate::mapping::{self, Mapping};
-use crate::tool::Bounds;
-use crate::{BlockDevice, DeviceAccess, Error, ErrorKind, Filesystem, Probe, Result, memory, probe};
+use crate::probe::{self, places};
+use crate::tool::{Bounds, OpenFile};
+use crate::{BlockDevice, DeviceAccess, Error, ErrorKind, Filesystem, Probe, Result, memory};
 
 const OPEN: &str = "open encrypted device";
 const GROW: &str = "grow what is inside encrypted device";
@@ -28,22 +29,30 @@ pub(crate) struct Opening<'a> {
     pub(crate) filesystem: Option<Filesystem>,
 }
 
-/// The device inside, and whether this call opened it.
+/// The device inside.
+#[derive(Debug)]
+pub(crate) struct Opened {
+    pub(crate) mapping: Mapping,
+    /// What tells noise from data inside, if this call opened it.
+    pub(crate) beneath: Option<Beneath>,
+}
+
+/// Opens the device inside, unless it is open.
 ///
-/// A blank device is encrypted first, and where nothing was ever written inside, what is there is made ready to be
-/// formatted, or, for raw use, to read as blank. Of a mapping that is in somebody's hands nothing is read or written: what is
-/// inside is theirs.
-pub(crate) fn device_for(opening: &Opening<'_>) -> Result<(Mapping, bool)> {
+/// A blank device is encrypted first, and where nothing was ever written inside, what is looked at for content is made zero. Of
+/// a mapping that is in somebody's hands nothing is read or written: what is inside is theirs.
+pub(crate) fn device_for(opening: &Opening<'_>) -> Result<Opened> {
     // Before anything is done to the device.
     mapping::control()?;
     CRYPTSETUP.find()?;
     if let Some(mapping) = left_by_another_call(opening)? {
-        return Ok((mapping, false));
+        return Ok(Opened { mapping, beneath: None });
     }
+    device_users::refuse(opening.device, OPEN, Tolerated::Mounts)?;
     make_headers(opening)?;
     let mapping = opening.open()?;
     match prepare_inside(opening, &mapping) {
-        Ok(()) => Ok((mapping, true)),
+        Ok(beneath) => Ok(Opened { mapping, beneath: Some(beneath) }),
         Err(error) => {
             if let Err(left) = mapping.close() {
                 tracing::warn!(%left, "an encrypted device stays open");
@@ -92,9 +101,9 @@ fn make_headers(opening: &Opening<'_>) -> Result<()> {
     let device = opening.device;
     let least = HEADER + opening.filesystem.map_or(1 << 20, Filesystem::minimum_size);
     let proof = match device.probe() {
-        Probe::Container(found) if found.is_luks() => {
-            // Left by a run that was killed after its last write, they would be taken for data beneath.
-            return if opening.access == DeviceAccess::ReadOnly { Ok(()) } else { intent::settle(device) };
+        Probe::Container(found) if found.is_luks() => return Ok(()),
+        found @ (Probe::Blank(_) | Probe::Interrupted(_)) if opening.how.never_format => {
+            return Err(probe::content_missing(OPEN, device, found));
         }
         Probe::Blank(proof) => proof,
         Probe::Interrupted(format) => {
@@ -126,9 +135,9 @@ fn nothing_yet(device: &BlockDevice) -> Error {
 impl Opening<'_> {
     /// So that a mapping that is there is not closed for a key that does not open it again.
     fn refuse_wrong_key(&self) -> Result<()> {
-        let line = ["open", "--test-passphrase", "--type=luks", utf8(self.device.path(), OPEN)?];
-        let tested =
-            run(OPEN, self.device.path(), &line.map(str::to_owned), Some(self.key), self.how.bounds());
+        let on = OpenFile::of_device(self.device);
+        let line = ["open", "--test-passphrase", "--type=luks", &on.path()].map(str::to_owned);
+        let tested = run(OPEN, on, &line, Some(self.key), self.how.bounds());
         match tested {
             // What else is amiss with the device is found, and said, when it is opened.
             Err(error) if error.kind() != ErrorKind::ToolFailed => Err(error),
@@ -145,8 +154,9 @@ impl Opening<'_> {
             line.push("--allow-discards".to_owned());
         }
         self.device.verify()?;
-        line.extend([utf8(self.device.path(), OPEN)?.to_owned(), self.name.clone()]);
-        run(OPEN, self.device.path(), &line, Some(self.key), self.how.bounds())?;
+        let on = OpenFile::of_device(self.device);
+        line.extend([on.path(), self.name.clone()]);
+        run(OPEN, on, &line, Some(self.key), self.how.bounds())?;
         match Mapping::find(&self.name)? {
             Some(mapping) if mapping.beneath() == Some(self.device.number()) && mapping.size() > 0 => {
                 Ok(mapping)
@@ -159,41 +169,54 @@ impl Opening<'_> {
     }
 }
 
-/// Noise that nobody wrote is made zeros where the content of a device is looked for; under a record, so that it then is a
-/// format that was begun.
+/// Makes noise that nobody wrote zero: all that the prober reads, or for raw use the ends of the device.
 ///
-/// Only of a mapping that this call has opened. It is looked at once more when it is locked and held exclusively.
-fn prepare_inside(opening: &Opening<'_>, mapping: &Mapping) -> Result<()> {
+/// Only of a mapping that this call has opened, looked at again when it is locked and held exclusively. A call that is killed
+/// in between leaves noise and zeros, which is noise of nobody again.
+fn prepare_inside(opening: &Opening<'_>, mapping: &Mapping) -> Result<Beneath> {
     let inside = mapping.device()?;
-    let beneath = opening.device;
     if let Some(place) = mapping.published_at()? {
         // Of a mapping that somebody else closed: its user would have this volume now.
-        return Err(published(mapping, &place, beneath));
+        return Err(published(mapping, &place, opening.device));
     }
-    let offset = offset_of(mapping, opening.how.bounds())?;
-    if !is_noise_of_nobody(&inside, beneath, offset)? {
-        return Ok(());
+    let beneath = Beneath::new(opening.device.number(), offset_of(mapping, opening.how.bounds())?)?;
+    if !beneath.is_noise_of_nobody(&inside)? {
+        return Ok(beneath);
+    }
+    if opening.how.never_format {
+        return Err(probe::content_missing(OPEN, opening.device, "nothing inside"));
     }
     if opening.access == DeviceAccess::ReadOnly {
-        return Err(nothing_yet(beneath));
+        return Err(nothing_yet(opening.device));
     }
-    let made = opening.filesystem.map_or(Made::Luks, Made::Filesystem);
-    let ends = probe::ends(inside.size()?);
+    let size = inside.size()?;
+    let ranges: Vec<_> = match opening.filesystem {
+        Some(_) => probe::ends(size).into_iter().chain(places::between(size).flatten()).collect(),
+        None => probe::ends(size).to_vec(),
+    };
     let _lock = inside.lock()?;
-    let is_begun = intent::begin_if(&inside, Intent { made, uuid: None }, &ends, || {
-        is_noise_of_nobody(&inside, beneath, offset)
+    with_claim(&inside, OPEN, |disk| {
+        if !beneath.is_noise_of_nobody(&inside)? {
+            return Ok(());
+        }
+        let buffer = &mut AlignedBuffer::new();
+        ranges.into_iter().flat_map(pieces).try_for_each(|range| disk.zero(&range, buffer))?;
+        disk.flush()
     })?;
-    match opening.filesystem {
-        None if is_begun => intent::erase(&inside).map(drop),
-        _ => Ok(()),
-    }
+    Ok(beneath)
 }
 
 /// Where in the encrypted device the device inside begins, in bytes.
 fn offset_of(mapping: &Mapping, bounds: Bounds) -> Result<u64> {
     const ASK: &str = "ask for the state of encrypted device";
     let node = BlockDevice::by_number(mapping.number())?;
-    let output = run(ASK, node.path(), &["status".to_owned(), mapping.name().to_owned()], None, bounds)?;
+    let output = run(
+        ASK,
+        OpenFile::of_device(&node),
+        &["status".to_owned(), mapping.name().to_owned()],
+        None,
+        bounds,
+    )?;
     offset_in(&output.text).ok_or_else(|| {
         let reason = "cryptsetup does not say where its content begins";
         Error::new(ErrorKind::ToolFailed, ASK, reason).at(node.path())
@@ -233,7 +256,7 @@ pub(crate) fn grow(mapping: &Mapping, key: Option<&LuksKey>) -> Result<()> {
             .mend("give it, or leave it: it grows when it is staged next"));
     };
     let line = ["resize".to_owned(), mapping.name().to_owned()];
-    run(GROW, beneath.path(), &line, Some(key), bounds).map(drop)
+    run(GROW, OpenFile::of_device(&beneath), &line, Some(key), bounds).map(drop)
 }
 
 #[cfg(test)]

@@ -1,32 +1,64 @@
 //! Whether anything was ever written inside an encrypted device.
 
-use crate::probe::{self, Unread};
-use crate::{BlockDevice, Error, ErrorKind, Result};
+use std::ops::Range;
+
+use crate::disk_image::Blankness;
+use crate::probe::{self, Reader, Unread, places};
+use crate::{BlockDevice, DeviceNumber, Error, ErrorKind, Result};
 
 const LOOK: &str = "look for data inside encrypted device";
 const BLOCK: usize = 4096;
 
-/// Whether what is inside is noise that nobody wrote: as blank as a device that [`BlockDevice::probe`] calls blank, and not zeros.
-/// In all of the parts that are read there, each block reads as zeros either inside, or beneath, where nothing was ever written to
-/// it then.
+/// The encrypted device beneath a mapping, and where in it the content begins.
 ///
-/// Beneath, it begins at `offset`. What is written inside is noise beneath, and what is zero beneath is noise inside, so
-/// neither of the two alone would say it.
-pub(super) fn is_noise_of_nobody(inside: &BlockDevice, beneath: &BlockDevice, offset: u64) -> Result<bool> {
-    let mut is_noise = false;
-    for range in probe::parts(inside.size()?) {
-        let length = range.end - range.start;
-        let above = probe::bytes(inside, range.clone()).map_err(|unread| unreadable(inside, unread))?;
-        let start = range.start + offset;
-        let below =
-            probe::bytes(beneath, start..start + length).map_err(|unread| unreadable(beneath, unread))?;
-        match compare(&above, &below) {
-            Found::Zeros => {}
-            Found::Noise => is_noise = true,
-            Found::Written => return Ok(false),
-        }
+/// What is written inside is noise beneath, and what is zero beneath is noise inside, so neither of the two alone says
+/// whether a block was written: one that is zero on either side was not.
+#[derive(Debug)]
+pub(crate) struct Beneath {
+    device: BlockDevice,
+    offset: u64,
+}
+
+impl Beneath {
+    pub(super) fn new(number: DeviceNumber, offset: u64) -> Result<Self> {
+        Ok(Self { device: BlockDevice::by_number(number)?, offset })
     }
-    Ok(is_noise)
+
+    /// Whether what is inside is noise that nobody wrote: as blank as a device that [`BlockDevice::probe`] calls blank, and
+    /// not zeros.
+    pub(super) fn is_noise_of_nobody(&self, inside: &BlockDevice) -> Result<bool> {
+        let unreadable_inside = |unread| unreadable(inside, unread);
+        let mut above = Reader::new(inside).map_err(unreadable_inside)?;
+        let size = inside.size()?;
+        let mut is_noise = false;
+        for group in std::iter::once(probe::ends(size).to_vec()).chain(places::between(size)) {
+            let above = above.all(group).map_err(unreadable_inside)?;
+            for ((_, above), below) in above.iter().zip(self.below(&above)?) {
+                match compare(above, &below) {
+                    Found::Zeros => {}
+                    Found::Noise => is_noise = true,
+                    Found::Written => return Ok(false),
+                }
+            }
+        }
+        Ok(is_noise)
+    }
+
+    /// What is beneath each of these parts.
+    fn below(&self, parts: &[(u64, Vec<u8>)]) -> Result<Vec<Vec<u8>>> {
+        let unread = |unread| unreadable(&self.device, unread);
+        let ranges =
+            parts.iter().map(|(start, bytes)| start + self.offset..start + self.offset + bytes.len() as u64);
+        let below = Reader::new(&self.device).and_then(|mut reader| reader.all(ranges)).map_err(unread)?;
+        Ok(below.into_iter().map(|(_, bytes)| bytes).collect())
+    }
+}
+
+impl Blankness for Beneath {
+    fn is_untouched(&self, range: &Range<u64>, bytes: &[u8]) -> Result<bool> {
+        let below = self.below(&[(range.start, bytes.to_vec())])?;
+        Ok(compare(bytes, &below.concat()) != Found::Written)
+    }
 }
 
 /// What a part holds inside.

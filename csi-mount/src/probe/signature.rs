@@ -57,6 +57,7 @@ impl Signature {
     }
 
     /// Whether it is an encrypted device.
+    #[cfg(feature = "luks")]
     pub(crate) fn is_luks(&self) -> bool {
         self.name == "crypto_LUKS"
     }

@@ -16,8 +16,10 @@ use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketFlags, SocketType, recvmsg,
     socketpair,
 };
+use rustix::process::{PidfdFlags, pidfd_open};
 
 use super::features::{self, Feature, OPENAT2};
+use super::ioctl::{self, LoopStatus};
 use super::new_mount::{self, NewMount, Way};
 use super::pass_descriptor;
 
@@ -37,6 +39,23 @@ pub(crate) enum Question<'a> {
     Unmount(BorrowedFd<'a>, &'a CStr, c_int),
     /// A new mount; the reply has its descriptor, unless it is made at a path.
     Mount(NewMount<'a>),
+    /// `LOOP_GET_STATUS64` of this node: the kernel stats the backing file, which asks the filesystem of that file.
+    LoopStatus(&'a CStr),
+    /// `rmdir(2)` of a name in the directory that nothing has: it fails, but waits first while the filesystem is frozen.
+    WaitForThaw(BorrowedFd<'a>),
+    /// `umount2(2)` in another mount namespace, of one mount and only if nobody uses it.
+    UnmountElsewhere(Elsewhere<'a>),
+}
+
+/// A mount in another mount namespace.
+#[derive(Clone, Copy)]
+pub(crate) struct Elsewhere<'a> {
+    /// `/proc/PID/ns/mnt`
+    pub(crate) namespace: BorrowedFd<'a>,
+    /// The directory that the mount point is in, as an absolute path of that namespace.
+    pub(crate) directory: &'a CStr,
+    pub(crate) name: &'a CStr,
+    pub(crate) mount: u64,
 }
 
 /// A place to open.
@@ -68,6 +87,8 @@ pub(crate) struct Answer {
     pub(crate) blocks_available: u64,
     pub(crate) inodes: u64,
     pub(crate) inodes_free: u64,
+    /// See [`LoopStatus`].
+    pub(crate) loop_status: [u64; LoopStatus::WORDS],
 }
 
 const ANSWER: usize = size_of::<Answer>();
@@ -102,9 +123,19 @@ impl Stuck {
 
     /// Kills it, and waits a little for it to go.
     pub(crate) fn end(self) -> Result<(), Self> {
+        // Readable once it has ended, so that nobody sleeps too long. Before Linux 5.3 it is looked at again and again.
+        let number = rustix::process::Pid::from_raw(self.number());
+        let descriptor = number
+            .filter(|_| features::has(Feature::ProcessDescriptor))
+            .and_then(|number| pidfd_open(number, PidfdFlags::empty()).ok());
         // Gone already if it has answered.
         let _ = kill(self.0, Signal::SIGKILL);
         let deadline = Instant::now() + REAPING;
+        if let Some(descriptor) = &descriptor {
+            let timeout = PollTimeout::try_from(REAPING).unwrap_or(PollTimeout::MAX);
+            // An error: it is looked at.
+            let _ = poll(&mut [PollFd::new(descriptor.as_fd(), PollFlags::POLLIN)], timeout);
+        }
         let mut pause = Duration::from_micros(20);
         while !self.is_gone() {
             if Instant::now() > deadline {
@@ -187,6 +218,7 @@ impl Child {
             blocks_available: next(),
             inodes: next(),
             inodes_free: next(),
+            loop_status: std::array::from_fn(|_| next()),
         };
         Ok((answer, fd))
     }
@@ -206,11 +238,16 @@ impl Child {
 fn in_child(question: Question<'_>, socket: c_int, parent: libc::pid_t) -> ! {
     let (needed, named): (Option<c_int>, &[c_int]) = match question {
         Question::Open(Open { directory, .. }) => (directory.map(|fd| fd.as_raw_fd()), &[]),
-        Question::Usage(fd) | Question::Health(fd) | Question::Unmount(fd, ..) => (Some(fd.as_raw_fd()), &[]),
+        Question::Usage(fd)
+        | Question::Health(fd)
+        | Question::WaitForThaw(fd)
+        | Question::UnmountElsewhere(Elsewhere { namespace: fd, .. })
+        | Question::Unmount(fd, ..) => (Some(fd.as_raw_fd()), &[]),
         Question::Mount(NewMount { way: Way::Context { context, .. }, named }) => {
             (Some(context.as_raw_fd()), named)
         }
         Question::Mount(NewMount { way: Way::Path { .. }, named }) => (None, named),
+        Question::LoopStatus(_) => (None, &[]),
     };
     // What an unmount leaves to be written is not cut off when the thread that asked for it ends.
     let is_bound = !matches!(question, Question::Unmount(..));
@@ -240,6 +277,12 @@ fn in_child(question: Question<'_>, socket: c_int, parent: libc::pid_t) -> ! {
                 (Answer { error: refusal.error, setting: refusal.setting, ..Answer::default() }, None)
             }
         },
+        Question::LoopStatus(node) => (loop_status(node), None),
+        Question::UnmountElsewhere(place) => {
+            let error = unmount_elsewhere(place).err().unwrap_or(0);
+            (Answer { error, ..Answer::default() }, None)
+        }
+        Question::WaitForThaw(directory) => (wait_for_thaw(directory), None),
     };
     let bytes: *const Answer = &raw const answer;
     // SAFETY: `answer` is live and ANSWER bytes long, without padding; _exit runs nothing of the parent's.
@@ -316,14 +359,40 @@ fn usage(fd: BorrowedFd<'_>) -> Answer {
     let block_size = if found.f_frsize > 0 { found.f_frsize } else { found.f_bsize };
     Answer {
         error,
-        stat_error: 0,
-        setting: 0,
         block_size: block_size as u64,
         blocks: found.f_blocks,
         blocks_free: found.f_bfree,
         blocks_available: found.f_bavail,
         inodes: found.f_files,
         inodes_free: found.f_ffree,
+        ..Answer::default()
+    }
+}
+
+/// The kernel asks for the right to write before it looks for the name. It changes nothing: there is no such directory.
+fn wait_for_thaw(directory: BorrowedFd<'_>) -> Answer {
+    const NOBODYS: &CStr = c"csi-mount asks whether this filesystem is frozen; no directory has this name";
+    // SAFETY: the name is a C string, the descriptor is open until the child exits.
+    let result = unsafe { libc::unlinkat(directory.as_raw_fd(), NOBODYS.as_ptr(), libc::AT_REMOVEDIR) };
+    Answer { error: error_of(result), ..Answer::default() }
+}
+
+/// The open comes first and can hang as well: it reads the partition table of a new device.
+fn loop_status(node: &CStr) -> Answer {
+    let flags = libc::O_RDONLY | libc::O_CLOEXEC | libc::O_NONBLOCK | libc::O_NOFOLLOW;
+    // SAFETY: the path is a C string that the parent keeps.
+    let fd = unsafe { libc::open(node.as_ptr(), flags) };
+    if fd < 0 {
+        return Answer { error: Errno::last_raw() as u64, ..Answer::default() };
+    }
+    // SAFETY: it was just opened, and is open until the child exits.
+    let fd = unsafe { BorrowedFd::borrow_raw(fd) };
+    match ioctl::loop_status(fd) {
+        Ok(info) => {
+            let sequence = ioctl::disk_sequence(fd).unwrap_or(0);
+            Answer { loop_status: LoopStatus { info, sequence }.to_words(), ..Answer::default() }
+        }
+        Err(error) => Answer { error: error as i32 as u64, ..Answer::default() },
     }
 }
 
@@ -349,6 +418,55 @@ fn unmount(directory: BorrowedFd<'_>, name: &CStr, flags: c_int) -> Answer {
         }
     };
     Answer { error, ..Answer::default() }
+}
+
+/// Nothing of it is done if another mount is there. `ESTALE` then.
+fn unmount_elsewhere(place: Elsewhere<'_>) -> Result<(), u64> {
+    let checked = |result: c_int| match error_of(result) {
+        0 => Ok(()),
+        error => Err(error),
+    };
+    let flags = libc::O_PATH | libc::O_DIRECTORY | libc::O_CLOEXEC;
+    // SAFETY: the child has one thread and shares nothing with its parent that setns or fchdir changes. The paths are C
+    // strings that the parent keeps.
+    unsafe {
+        checked(libc::setns(place.namespace.as_raw_fd(), libc::CLONE_NEWNS))?;
+        let directory = libc::open(place.directory.as_ptr(), flags);
+        if directory < 0 {
+            return Err(Errno::last_raw() as u64);
+        }
+        checked(libc::fchdir(directory))?;
+        libc::close(directory);
+    }
+    if mount_at(place.name)? != place.mount {
+        return Err(libc::ESTALE as u64);
+    }
+    // Without MNT_DETACH and MNT_FORCE: the kernel refuses it while anybody has it open, or is in it.
+    // SAFETY: the name is a C string that the parent keeps.
+    checked(unsafe { libc::umount2(place.name.as_ptr(), libc::UMOUNT_NOFOLLOW) })
+}
+
+/// The id of the mount whose root has this name in the child's directory.
+fn mount_at(name: &CStr) -> Result<u64, u64> {
+    /// `STATX_MNT_ID` and `STATX_ATTR_MOUNT_ROOT`
+    const MOUNT_ID: libc::c_uint = 0x1000;
+    const MOUNT_ROOT: u64 = 0x2000;
+    let flags = libc::AT_SYMLINK_NOFOLLOW | libc::AT_STATX_DONT_SYNC | libc::AT_NO_AUTOMOUNT;
+    let mut found = MaybeUninit::<libc::statx>::zeroed();
+    let name = name.as_ptr();
+    // SAFETY: the path is a C string, the buffer live and of the call's type.
+    let result =
+        unsafe { libc::syscall(libc::SYS_statx, libc::AT_FDCWD, name, flags, MOUNT_ID, found.as_mut_ptr()) };
+    match error_of(result as c_int) {
+        0 => {}
+        error => return Err(error),
+    }
+    // SAFETY: all zeros is a value of this struct of integers, and the kernel wrote another over it.
+    let found = unsafe { found.assume_init() };
+    match found.stx_attributes & MOUNT_ROOT != 0 && found.stx_mask & MOUNT_ID != 0 {
+        true => Ok(found.stx_mnt_id),
+        false => Err(libc::ESTALE as u64),
+    }
 }
 
 fn error_of(result: c_int) -> u64 {

@@ -33,6 +33,9 @@ pub enum Feature {
     /// Reads of a block device past the page cache (`O_DIRECT`), which few drivers lack. Instead: the cache is
     /// emptied before reading.
     DirectRead,
+    /// Many reads at once (`io_submit(2)`), which a kernel can be built without and a filter can refuse. Instead: one read
+    /// after the other.
+    ManyReads,
     /// A number that no other disk has had (`BLKGETDISKSEQ`), Linux 5.15. Instead: the device's number, which is given
     /// anew.
     DiskSequence,
@@ -71,6 +74,7 @@ pub(crate) fn has(feature: Feature) -> bool {
         | Feature::CachedLookup
         | Feature::LoopConfigure
         | Feature::DirectRead
+        | Feature::ManyReads
         | Feature::DiskSequence
         | Feature::ProcessDescriptor
         | Feature::CloseRange

@@ -10,7 +10,7 @@ use super::features::{self, Feature};
 
 /// `struct loop_info64` of linux/loop.h.
 #[repr(C)]
-#[derive(Clone, Copy)]
+#[derive(Debug, Clone, Copy)]
 pub(crate) struct LoopInfo {
     pub(crate) device: u64,
     pub(crate) inode: u64,
@@ -37,6 +37,11 @@ impl LoopInfo {
         (self.device, self.inode)
     }
 
+    /// Whether what is read is another content than the file's (`cryptoloop`, before Linux 5.16).
+    pub(crate) fn is_encrypted(&self) -> bool {
+        self.encrypt_type != 0
+    }
+
     pub(crate) const fn zeroed() -> Self {
         Self {
             device: 0,
@@ -53,6 +58,48 @@ impl LoopInfo {
             encrypt_key: [0; 32],
             init: [0; 2],
         }
+    }
+}
+
+/// What a loop device is attached to, and its number in the sequence of disks (0 where the kernel has none), in a form
+/// that passes between processes.
+#[derive(Clone, Copy)]
+pub(crate) struct LoopStatus {
+    pub(crate) info: LoopInfo,
+    pub(crate) sequence: u64,
+}
+
+impl LoopStatus {
+    /// Seven numbers, and the name.
+    pub(crate) const WORDS: usize = 7 + 64 / 8;
+
+    pub(crate) fn to_words(self) -> [u64; Self::WORDS] {
+        let LoopInfo { device, inode, rdevice, offset, size_limit, flags, file_name, .. } = self.info;
+        let mut words = [0; Self::WORDS];
+        words[..7].copy_from_slice(&[
+            device,
+            inode,
+            rdevice,
+            offset,
+            size_limit,
+            flags.into(),
+            self.sequence,
+        ]);
+        for (word, bytes) in words[7..].iter_mut().zip(file_name.as_chunks().0) {
+            *word = u64::from_ne_bytes(*bytes);
+        }
+        words
+    }
+
+    pub(crate) fn from_words(words: [u64; Self::WORDS]) -> Self {
+        let mut info = LoopInfo::zeroed();
+        let [device, inode, rdevice, offset, size_limit, flags, sequence, name @ ..] = words;
+        (info.device, info.inode, info.rdevice) = (device, inode, rdevice);
+        (info.offset, info.size_limit, info.flags) = (offset, size_limit, flags as u32);
+        for (bytes, word) in info.file_name.as_chunks_mut().0.iter_mut().zip(name) {
+            *bytes = word.to_ne_bytes();
+        }
+        Self { info, sequence }
     }
 }
 
@@ -136,11 +183,17 @@ const _: () = assert!(size_of::<BtrfsVolume>() == 4096);
 /// The request codes and nix's unsafe wrappers.
 mod raw {
     use super::{BtrfsDevice, BtrfsInfo, BtrfsVolume, LoopConfig, LoopInfo, XfsGeometry, XfsGrowData};
-    use nix::libc::c_int;
+    use nix::libc::{c_int, c_uint};
 
     nix::ioctl_read!(block_size_in_bytes, 0x12, 114, usize); // BLKGETSIZE64: the header's size_t
     nix::ioctl_read!(disk_sequence, 0x12, 128, u64); // BLKGETDISKSEQ
     nix::ioctl_read_bad!(read_only, nix::request_code_none!(0x12, 94), c_int); // BLKROGET
+    nix::ioctl_read_bad!(logical_sector, nix::request_code_none!(0x12, 104), c_int); // BLKSSZGET
+    nix::ioctl_read_bad!(minimum_io, nix::request_code_none!(0x12, 120), c_uint); // BLKIOMIN
+    nix::ioctl_read_bad!(optimal_io, nix::request_code_none!(0x12, 121), c_uint); // BLKIOOPT
+    nix::ioctl_read_bad!(alignment, nix::request_code_none!(0x12, 122), c_int); // BLKALIGNOFF
+    nix::ioctl_read_bad!(physical_sector, nix::request_code_none!(0x12, 123), c_uint); // BLKPBSZGET
+    nix::ioctl_write_ptr_bad!(zero_out, nix::request_code_none!(0x12, 127), [u64; 2]); // BLKZEROOUT
     nix::ioctl_none_bad!(flush_buffers, nix::request_code_none!(0x12, 97)); // BLKFLSBUF
     nix::ioctl_none_bad!(loop_get_free, 0x4c82);
     nix::ioctl_write_ptr_bad!(loop_configure, 0x4c0a, LoopConfig);
@@ -186,6 +239,51 @@ pub(crate) fn is_read_only(fd: BorrowedFd<'_>) -> Result<bool> {
     // SAFETY: the kernel writes one int.
     unsafe { raw::read_only(fd.as_raw_fd(), &raw mut flag) }?;
     Ok(flag != 0)
+}
+
+/// How a block device wants to be used, in bytes; 0 is "says nothing".
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Topology {
+    /// `BLKSSZGET`: the least that can be read or written.
+    pub(crate) logical_sector: u32,
+    /// `BLKPBSZGET`: what the disk writes at once; at least the logical sector.
+    pub(crate) physical_sector: u32,
+    /// `BLKIOMIN`: for a RAID its chunk.
+    pub(crate) minimum_io: u32,
+    /// `BLKIOOPT`: for a RAID its stripe.
+    pub(crate) optimal_io: u32,
+    /// `BLKALIGNOFF`: whether its start is between two physical sectors.
+    pub(crate) is_misaligned: bool,
+}
+
+/// The device's sectors and RAID geometry, as `libblkid` asks for them.
+pub(crate) fn topology(fd: BorrowedFd<'_>) -> Result<Topology> {
+    let fd = fd.as_raw_fd();
+    let (mut logical, mut alignment) = (0, 0);
+    let (mut physical, mut minimum, mut optimal) = (0, 0, 0);
+    // SAFETY: the kernel writes one int or unsigned int each.
+    unsafe {
+        raw::logical_sector(fd, &raw mut logical)?;
+        raw::physical_sector(fd, &raw mut physical)?;
+        raw::minimum_io(fd, &raw mut minimum)?;
+        raw::optimal_io(fd, &raw mut optimal)?;
+        raw::alignment(fd, &raw mut alignment)?;
+    }
+    let logical_sector = u32::try_from(logical).unwrap_or(512);
+    Ok(Topology {
+        logical_sector,
+        physical_sector: physical.max(logical_sector),
+        minimum_io: minimum,
+        optimal_io: optimal,
+        is_misaligned: alignment != 0,
+    })
+}
+
+/// `BLKZEROOUT`: makes a range zero, by a command of the disk if it has one. Both numbers are multiples of the sector.
+pub(crate) fn zero_out(fd: BorrowedFd<'_>, start: u64, length: u64) -> Result<()> {
+    let range = [start, length];
+    // SAFETY: the kernel reads two u64.
+    unsafe { raw::zero_out(fd.as_raw_fd(), &raw const range) }.map(drop)
 }
 
 /// `BLKFLSBUF`: writes out and drops the device's page cache.

@@ -4,14 +4,17 @@
 pub(crate) mod child;
 pub(crate) mod device_mapper;
 pub(crate) mod features;
+pub(crate) mod many_reads;
 pub(crate) mod mount_api;
 pub(crate) mod new_mount;
 pub(crate) mod user_namespace;
 
 mod die_with_parent;
+mod inherit;
 pub(crate) mod ioctl;
 #[cfg(any(test, feature = "testing"))]
 pub(crate) mod other_calls;
 mod pass_descriptor;
 
 pub(crate) use die_with_parent::die_with_parent;
+pub(crate) use inherit::inherit;

@@ -1,4 +1,5 @@
-//! `listmount(2)` and `name_to_handle_at(2)`, which this crate itself has no need of: for the table of what hangs.
+//! `listmount(2)` and `name_to_handle_at(2)`, for the table of what hangs, and `PTRACE_LISTEN`, for who kills a step at any call:
+//! this crate itself has no need of them.
 
 use std::ffi::c_long;
 use std::io;
@@ -47,4 +48,11 @@ pub(crate) fn name_to_handle(fd: impl AsFd) -> io::Result<()> {
         )
     };
     Ok(Errno::result(result).map(drop)?)
+}
+
+/// `PTRACE_LISTEN`: leaves a seized process that a signal stopped as it is, until a signal lets it go on.
+pub(crate) fn ptrace_listen(process: i32) -> io::Result<()> {
+    let none = std::ptr::null_mut::<nix::libc::c_void>();
+    // SAFETY: the call takes no address, and a process that is not traced by this thread is an error.
+    Ok(Errno::result(unsafe { libc::ptrace(libc::PTRACE_LISTEN, process, none, none) }).map(drop)?)
 }

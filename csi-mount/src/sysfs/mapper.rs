@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::{Sysfs, names, parse_number, text};
+use super::{Sysfs, names, text};
 use crate::{DeviceNumber, Result};
 
 /// A device of the device mapper, ready for use: one that is not has no place in sysfs on newer kernels.
@@ -38,12 +38,12 @@ fn mapped_at(directory: &Path) -> Option<Mapped> {
     let slaves = names(&directory.join("slaves")).unwrap_or_default();
     let beneath = match slaves.as_slice() {
         // Through the link, which leads nowhere when the device is gone.
-        [one] => of(&format!("slaves/{one}/dev")).and_then(|text| parse_number(&text)),
+        [one] => of(&format!("slaves/{one}/dev")).and_then(|text| DeviceNumber::parse(&text)),
         _ => None,
     };
     let sectors: u64 = of("size")?.parse().ok()?;
     Some(Mapped {
-        number: parse_number(&of("dev")?)?,
+        number: DeviceNumber::parse(&of("dev")?)?,
         name: of("dm/name")?,
         uuid: of("dm/uuid").unwrap_or_default(),
         size: sectors * 512,

@@ -59,6 +59,15 @@ fn id(at: &Path) -> io::Result<u64> {
     unique_id(place(at)?)?.ok_or_else(|| rustix::io::Errno::NOSYS.into())
 }
 
+/// `PTRACE_LISTEN`, for a process that the calling thread has seized and a signal has stopped: it stays stopped, and its
+/// stop is seen by who started it.
+///
+/// # Errors
+/// As `ptrace(2)`.
+pub fn ptrace_listen(process: i32) -> io::Result<()> {
+    other_calls::ptrace_listen(process)
+}
+
 #[cfg(test)]
 mod needs_root {
     use super::*;

@@ -102,14 +102,57 @@ fn a_program_sees_nothing_of_our_environment() {
 
 #[test]
 fn what_a_program_is_given_it_reads_and_nobody_else_sees() {
-    let given = Given { input: Some(b"pass\nword\0"), environment: &[("A_SETTING", "1")] };
+    let given =
+        Given { input: Some(b"pass\nword\0"), environment: &[("A_SETTING", "1")], ..Given::default() };
     let script = "cat | od -c; echo $A_SETTING; tr '\\0' ' ' < /proc/$$/cmdline; cat /proc/$$/environ";
-    let output = SHELL.run_given(&["-c", script], given, Duration::from_secs(60), |_| ()).unwrap();
+    let output = SHELL.run_given(&["-c", script], given, Duration::from_secs(60), |_| Ok(())).unwrap();
     let read = output.text.lines().next().unwrap();
     assert_eq!(read.split_whitespace().skip(1).collect::<String>(), "pass\\nword\\0");
     assert!(output.text.contains("\n1\n") && !output.text.contains("pass\nword"), "{}", output.text);
     let largest = vec![b'x'; INPUT];
     let given = Given { input: Some(&largest), ..Given::default() };
-    let output = SHELL.run_given(&["-c", "wc -c"], given, Duration::from_secs(60), |_| ()).unwrap();
+    let output = SHELL.run_given(&["-c", "wc -c"], given, Duration::from_secs(60), |_| Ok(())).unwrap();
     assert_eq!(output.text.trim(), INPUT.to_string());
+}
+
+#[test]
+fn an_open_file_is_given_and_called_by_its_name() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("file");
+    std::fs::write(&path, "content").unwrap();
+    let opened = std::fs::File::open(&path).unwrap();
+    std::fs::rename(&path, directory.path().join("moved")).unwrap();
+    let file = OpenFile { fd: opened.as_fd(), name: Path::new("/the/disk") };
+    let script = format!("cat {0}; echo; echo of {0}", file.path());
+    let given = Given { file: Some(file), ..Given::default() };
+    let output = SHELL.run_given(&["-c", &script], given, Duration::from_secs(60), |_| Ok(())).unwrap();
+    assert_eq!(output.text, "content\nof /the/disk\n");
+    let other = shell(&script, Duration::from_secs(60)).unwrap();
+    assert!(!other.text.contains("content"), "{}", other.text);
+}
+
+/// A counter that a program writes does not change while it is stopped, and does afterwards.
+#[test]
+fn a_stopped_program_does_nothing_until_it_goes_on() {
+    let directory = tempfile::tempdir().unwrap();
+    let counter = directory.path().join("counter");
+    let script = format!("i=0; while :; do i=$((i+1)); echo $i > {}; done", counter.display());
+    let read = || std::fs::read_to_string(&counter).unwrap_or_default();
+    let mut stops = 0;
+    let given = Given { look: Some(Duration::from_millis(2)), ..Given::default() };
+    let ended = SHELL.run_given(&["-c", &script], given, Duration::from_secs(60), |running| {
+        let before = running.while_stopped(|| {
+            let before = read();
+            std::thread::sleep(Duration::from_millis(20));
+            assert_eq!(read(), before);
+            Ok(before)
+        })?;
+        let end = Instant::now() + Duration::from_secs(30);
+        while read() == before {
+            assert!(Instant::now() < end, "it does not go on");
+        }
+        stops += 1;
+        if stops == 5 { Err(Error::new(ErrorKind::Busy, "count", "enough")) } else { Ok(()) }
+    });
+    assert_eq!(ended.unwrap_err().kind(), ErrorKind::Busy);
 }

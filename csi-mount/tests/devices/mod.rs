@@ -27,11 +27,39 @@ impl Image {
 
     pub(crate) fn of_bytes(size: u64, options: &LoopOptions) -> Self {
         let directory = tempfile::tempdir().unwrap();
-        let file = directory.path().join("image");
-        File::create(&file).unwrap().set_len(size).unwrap();
-        let device = LoopDevice::attach(&file, options)
+        File::create(directory.path().join("image")).unwrap().set_len(size).unwrap();
+        Self::in_directory(directory, options)
+    }
+
+    /// A copy of another image's file.
+    pub(crate) fn copy_of(file: &Path) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        csi_mount::copy_file(file, directory.path().join("image")).unwrap();
+        Self::in_directory(directory, &LoopOptions::new())
+    }
+
+    fn in_directory(directory: tempfile::TempDir, options: &LoopOptions) -> Self {
+        let device = LoopDevice::attach(directory.path().join("image"), options)
             .expect("these tests need loop devices: run them as root on a machine that has them");
         Self { directory, device: Some(device) }
+    }
+
+    /// Takes the device that the file is attached to by now.
+    pub(crate) fn find_again(&mut self) {
+        self.device = LoopDevice::find(self.file()).unwrap().pop();
+    }
+
+    /// Says that nothing is attached any more. Dropped later, before Linux 5.15, this might detach the device of another
+    /// file, with the same number on both: of the device, and of the inode.
+    pub(crate) fn is_detached(&mut self) {
+        self.device = None;
+    }
+
+    /// Attaches the file to another device, as after a start of the machine.
+    pub(crate) fn attach_again(&mut self) {
+        let device = self.device.take().unwrap();
+        device.detach().unwrap();
+        self.device = Some(LoopDevice::attach(self.file(), &LoopOptions::new()).unwrap());
     }
 
     pub(crate) fn file(&self) -> PathBuf {
@@ -98,6 +126,22 @@ impl Image {
         })
     }
 
+    /// A copy of what is on another image, on a device of this many bytes.
+    pub(crate) fn with_content_of(other: &Self, size: u64) -> Self {
+        let image = Self::of_bytes(size, &LoopOptions::new());
+        let device = OpenOptions::new().write(true).open(image.path()).unwrap();
+        for (place, block) in other.nonzero_blocks() {
+            device.write_all_at(&block, place).unwrap();
+        }
+        device.sync_all().unwrap();
+        image
+    }
+
+    /// The blocks of the image that are not zero, with their places.
+    pub(crate) fn nonzero_blocks(&self) -> impl Iterator<Item = (u64, Vec<u8>)> {
+        self.blocks().filter(|(_, block)| block.iter().any(|byte| *byte != 0))
+    }
+
     /// Whether every byte of the image is zero.
     pub(crate) fn is_zero(&self) -> bool {
         self.blocks().all(|(_, block)| block.iter().all(|byte| *byte == 0))
@@ -107,7 +151,7 @@ impl Image {
     pub(crate) fn content(&self) -> u64 {
         use std::hash::{DefaultHasher, Hasher as _};
         let mut hasher = DefaultHasher::new();
-        for (place, block) in self.blocks().filter(|(_, block)| block.iter().any(|byte| *byte != 0)) {
+        for (place, block) in self.nonzero_blocks() {
             hasher.write_u64(place);
             hasher.write(&block);
         }

@@ -31,6 +31,19 @@ pub(crate) enum Programs {
     Followed,
     /// Up to their start only: they are daemons, which outlive it.
     LetGo,
+    /// Their system calls count too, until the job has ended. What lives then is let go.
+    Daemons,
+}
+
+/// Which processes are killed before the system call.
+#[derive(Clone, Copy)]
+pub(crate) enum Kill<'a> {
+    /// The job, and the process that makes the call.
+    Job,
+    /// Only the process that makes the call: the job, or what it started.
+    Caller,
+    /// Those that this function kills. The job continues to its end.
+    Others(&'a dyn Fn()),
 }
 
 /// A job for a new process of this test program.
@@ -50,52 +63,107 @@ pub(crate) enum End {
     Finished { calls: u64 },
 }
 
-/// Before which of its system calls a step is killed: the first, and then each so-many-th.
+/// The points at which a step is killed: pairs of a system call and a continuation, in the order of the calls.
 ///
-/// `CSI_CRASH_STRIDE` says how many calls are between two points, 1 being all of them; `CSI_CRASH_POINTS` how many points
-/// there are at most, where a machine is slow.
+/// A run takes the first pair and then each so-many-th. `CSI_CRASH_STRIDE` says how many, 1 being all of them;
+/// `CSI_CRASH_POINTS` how many points there are at most, where a machine is slow.
 pub(crate) struct Points {
-    call: u64,
+    pair: u64,
     stride: u64,
     at_most: Option<u64>,
-    killed: u32,
+    /// The points so far, for each continuation.
+    killed: Vec<u32>,
+}
+
+fn number(name: &str) -> Option<u64> {
+    std::env::var(name).ok().map(|text| text.parse().expect("a number"))
 }
 
 impl Points {
-    /// With this stride where the environment says nothing.
+    /// With one continuation, and with this stride where the environment says nothing.
     pub(crate) fn new(stride: u64) -> Self {
-        let number = |name| std::env::var(name).ok().map(|text| text.parse().expect("a number"));
-        let at_most = number("CSI_CRASH_POINTS");
-        // The first run is to the end then, and tells how many calls there are.
-        let call = if at_most.is_some() { u64::MAX } else { 1 };
-        Self { call, stride: number("CSI_CRASH_STRIDE").unwrap_or(stride), at_most, killed: 0 }
+        Self::of(number("CSI_CRASH_STRIDE").unwrap_or(stride), number("CSI_CRASH_POINTS"), 1)
+    }
+
+    /// With so many continuations, and about so many points where the environment says nothing. The stride is made one by
+    /// which all continuations have their turn.
+    pub(crate) fn with_continuations(points: u64, continuations: usize) -> Self {
+        match number("CSI_CRASH_STRIDE") {
+            Some(stride) => Self::of(stride, None, continuations),
+            None => Self::of(1, Some(number("CSI_CRASH_POINTS").unwrap_or(points)), continuations),
+        }
+    }
+
+    fn of(stride: u64, at_most: Option<u64>, continuations: usize) -> Self {
+        let mut points = Self { pair: 0, stride, at_most, killed: vec![0; continuations] };
+        points.set_stride(stride);
+        points
+    }
+
+    fn set_stride(&mut self, least: u64) {
+        let continuations = self.continuations();
+        let is_common = |by: u64, stride: u64| stride.is_multiple_of(by) && continuations.is_multiple_of(by);
+        let has_all = |stride: u64| !(2..=continuations).any(|by| is_common(by, stride));
+        self.stride = (least..).find(|stride| *stride == 1 || has_all(*stride)).unwrap();
+    }
+
+    fn continuations(&self) -> u64 {
+        self.killed.len() as u64
     }
 
     /// Before which call to kill it now.
     pub(crate) fn call(&self) -> u64 {
-        self.call
+        match self.at_most {
+            // The first run is to the end then, and shows how many calls there are.
+            Some(_) => u64::MAX,
+            None => 1 + self.pair / self.continuations(),
+        }
     }
 
-    /// Goes on to the next point; false when there is none.
-    pub(crate) fn next(&mut self, step: &str, end: End) -> bool {
+    /// Which continuation to take now.
+    pub(crate) fn continuation(&self) -> usize {
+        (self.pair % self.continuations()) as usize
+    }
+
+    /// Goes on to the next point; the result when there is none.
+    pub(crate) fn step(&mut self, end: End) -> Option<Swept> {
         match (end, self.at_most.take()) {
             (End::Finished { calls }, Some(at_most)) => {
-                self.stride = self.stride.max(calls.div_ceil(at_most));
-                self.call = 1;
-                true
+                self.set_stride(self.stride.max((calls * self.continuations()).div_ceil(at_most)));
+                None
             }
             (End::Finished { calls }, None) => {
-                let killed = self.killed;
-                println!("{step}: killed at {killed} points of {calls} system calls, every one converged");
-                assert!(killed > 3, "only {killed} points");
-                false
+                Some(Swept { calls, killed: std::mem::take(&mut self.killed) })
             }
             (End::Killed, _) => {
-                self.killed += 1;
-                self.call += self.stride;
-                true
+                let continuation = self.continuation();
+                self.killed[continuation] += 1;
+                self.pair += self.stride;
+                None
             }
         }
+    }
+
+    /// As [`step`](Self::step), where there is one continuation: false when there is no next point.
+    pub(crate) fn next(&mut self, step: &str, end: End) -> bool {
+        let Some(result) = self.step(end) else { return true };
+        let killed = result.points();
+        println!("{step}: killed at {killed} points of {} system calls, every one converged", result.calls);
+        assert!(killed > 3, "only {killed} points");
+        false
+    }
+}
+
+/// At how many points a step was killed.
+pub(crate) struct Swept {
+    pub(crate) calls: u64,
+    /// For each continuation.
+    pub(crate) killed: Vec<u32>,
+}
+
+impl Swept {
+    pub(crate) fn points(&self) -> u32 {
+        self.killed.iter().sum()
     }
 }
 
@@ -151,8 +219,7 @@ impl Job<'_> {
     pub(crate) fn kill_before_exec(&self, meanwhile: impl FnOnce()) {
         let (_child, process, thread, _errors) = self.start_traced();
         let mut meanwhile = Some(meanwhile);
-        let flags = WaitPidFlag::__WALL | WaitPidFlag::__WNOTHREAD;
-        while let Ok(status) = waitpid(None, Some(flags)) {
+        while let Ok(status) = waitpid(None, any_of_this_thread()) {
             match status {
                 WaitStatus::PtraceSyscall(pid) if pid != thread && is_in_exec(pid) => {
                     kill(process, Signal::SIGKILL).unwrap();
@@ -169,8 +236,14 @@ impl Job<'_> {
 
     /// Kills it before its system call of this number, counted over it and all that it starts.
     pub(crate) fn kill_before(&self, call: u64) -> End {
+        self.stop_before(call, Kill::Job)
+    }
+
+    /// Kills these processes before its system call of this number, and returns when it has ended. An end that it comes to
+    /// without a kill has to be a good one.
+    pub(crate) fn stop_before(&self, call: u64, kill: Kill<'_>) -> End {
         let (mut child, process, thread, mut errors) = self.start_traced();
-        let end = trace(process, thread, call, self.programs);
+        let end = Tracer { process, thread, kill, programs: self.programs }.run(call);
         // Reaped above, which this value does not know.
         drop(child.stdin.take());
         if let End::Finished { .. } = end {
@@ -182,40 +255,102 @@ impl Job<'_> {
     }
 }
 
-/// Follows the thread that does the job, and its children, until all are gone.
-fn trace(process: Pid, thread: Pid, call: u64, programs: Programs) -> End {
-    // Whether each is inside a system call.
-    let mut inside: HashMap<Pid, bool> = HashMap::new();
-    let (mut count, mut is_killed) = (0, false);
-    loop {
-        // Only what this thread traces: other tests have processes too.
-        let flags = WaitPidFlag::__WALL | WaitPidFlag::__WNOTHREAD;
-        let Ok(status) = waitpid(None, Some(flags)) else {
-            return if is_killed { End::Killed } else { End::Finished { calls: count } };
-        };
-        match status {
-            WaitStatus::PtraceSyscall(pid) => {
-                let is_inside = inside.entry(pid).or_default();
-                *is_inside = !*is_inside;
-                count += u64::from(*is_inside);
-                if *is_inside && count == call && !is_killed {
-                    // What it started dies exactly here too, and otherwise of itself.
-                    if pid != thread {
-                        kill(pid, Signal::SIGKILL).unwrap();
+/// Only what this thread traces: other tests have processes too.
+fn any_of_this_thread() -> Option<WaitPidFlag> {
+    Some(WaitPidFlag::__WALL | WaitPidFlag::__WNOTHREAD)
+}
+
+/// Follows the thread that does the job, and its children.
+struct Tracer<'a> {
+    process: Pid,
+    thread: Pid,
+    kill: Kill<'a>,
+    programs: Programs,
+}
+
+impl Tracer<'_> {
+    /// Until all are gone or let go.
+    fn run(&self, call: u64) -> End {
+        // Whether each is inside a system call.
+        let mut inside: HashMap<Pid, bool> = HashMap::new();
+        let (mut count, mut is_killed) = (0, false);
+        while let Ok(status) = waitpid(None, any_of_this_thread()) {
+            match status {
+                WaitStatus::PtraceSyscall(pid) => {
+                    let is_inside = inside.entry(pid).or_default();
+                    *is_inside = !*is_inside;
+                    count += u64::from(*is_inside);
+                    if *is_inside && count == call && !is_killed {
+                        self.kill(pid);
+                        is_killed = true;
                     }
-                    kill(process, Signal::SIGKILL).unwrap();
-                    is_killed = true;
+                    go_on(pid, None);
                 }
-                go_on(pid, None);
+                WaitStatus::Stopped(pid, signal) => go_on(pid, Some(signal)),
+                WaitStatus::PtraceEvent(pid, _, nix::libc::PTRACE_EVENT_EXEC)
+                    if self.programs == Programs::LetGo =>
+                {
+                    let _ = ptrace::detach(pid, None);
+                }
+                // A stop that the job asked for lasts until the job lets it go on.
+                WaitStatus::PtraceEvent(pid, Signal::SIGSTOP, nix::libc::PTRACE_EVENT_STOP) => {
+                    let _ = csi_mount::testing::calls::ptrace_listen(pid.as_raw());
+                }
+                WaitStatus::PtraceEvent(pid, ..) => {
+                    inside.entry(pid).or_default();
+                    go_on(pid, None);
+                }
+                WaitStatus::Exited(pid, _) | WaitStatus::Signaled(pid, ..) => {
+                    inside.remove(&pid);
+                    if pid == self.thread && self.programs == Programs::Daemons {
+                        let_go(inside.into_keys());
+                        break;
+                    }
+                }
+                _ => {}
             }
-            WaitStatus::Stopped(pid, signal) => go_on(pid, Some(signal)),
-            WaitStatus::PtraceEvent(pid, _, nix::libc::PTRACE_EVENT_EXEC) if programs == Programs::LetGo => {
-                let _ = ptrace::detach(pid, None);
+        }
+        if is_killed { End::Killed } else { End::Finished { calls: count } }
+    }
+
+    fn kill(&self, caller: Pid) {
+        let is_job = process_of(caller) == Some(self.process);
+        match self.kill {
+            Kill::Others(kill_them) => kill_them(),
+            Kill::Caller if !is_job => kill(caller, Signal::SIGKILL).unwrap(),
+            Kill::Job | Kill::Caller => {
+                // What it started dies exactly here too, and otherwise of itself.
+                if !is_job {
+                    kill(caller, Signal::SIGKILL).unwrap();
+                }
+                kill(self.process, Signal::SIGKILL).unwrap();
             }
-            WaitStatus::PtraceEvent(pid, ..) => go_on(pid, None),
-            _ => {}
         }
     }
+}
+
+/// Lets these run on without a tracer, and what they have just started.
+fn let_go(tracees: impl Iterator<Item = Pid>) {
+    for pid in tracees {
+        // An error: it has ended.
+        let _ = ptrace::interrupt(pid);
+    }
+    while let Ok(status) = waitpid(None, any_of_this_thread()) {
+        let signal = match status {
+            WaitStatus::Stopped(_, signal) => Some(signal),
+            _ => None,
+        };
+        if let Some(pid) = status.pid() {
+            let _ = ptrace::detach(pid, signal);
+        }
+    }
+}
+
+/// The process that a thread belongs to.
+fn process_of(thread: Pid) -> Option<Pid> {
+    let status = std::fs::read_to_string(format!("/proc/{thread}/status")).ok()?;
+    let number = status.lines().find_map(|line| line.strip_prefix("Tgid:"))?;
+    number.trim().parse().ok().map(Pid::from_raw)
 }
 
 /// Of one that is stopped in a system call.

@@ -1,13 +1,16 @@
 //! A complete CSI driver for block volumes: a volume is an image file of a pool, attached as a loop device, formatted
 //! with the filesystem that the StorageClass names (ext4, xfs or btrfs), or handed out raw.
-use std::path::{Path, PathBuf};
-use std::{fs, io, sync::Arc};
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+use std::{fs, path::Path, path::PathBuf, sync::Arc};
 
-use csi_core::mount::{Filesystem, LoopDevice, LoopOptions};
+use csi_core::mount::{Filesystem, LoopDevice, LoopOptions, flow::block::StagePlan};
 use csi_core::*;
 
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
+/// The mode of an image that had a filesystem: it is never formatted again, whatever it reads as. A driver that keeps records
+/// of its volumes keeps this in them.
+const STAGED: u32 = 0o1600;
 
 /// The pool of images.
 struct Images(PathBuf);
@@ -17,51 +20,43 @@ struct Images(PathBuf);
 struct Params {}
 
 impl Images {
-    fn image(&self, id: &VolumeId) -> Result<PathBuf> {
-        Ok(self.0.join(id.as_file_name()?))
-    }
-
     /// Runs `work` on the image of a volume, where blocking does no harm.
     async fn with<T: Send + 'static>(
         &self,
         id: &VolumeId,
         work: impl FnOnce(&Path) -> Result<T> + Send + 'static,
     ) -> Result<T> {
-        let image = self.image(id)?;
+        let image = self.0.join(id.as_file_name()?);
         blocking(move || work(&image)).await
     }
 }
 
 /// The size of an image, if it is there.
 fn size(image: &Path) -> Result<Option<u64>> {
-    match image.metadata() {
-        Ok(found) => Ok(Some(found.len())),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(error.into()),
-    }
+    let found = image.try_exists().and_then(|there| there.then(|| image.metadata()).transpose());
+    Ok(found.at("look at", image)?.map(|found| found.len()))
 }
 
-/// Makes the image, unless it is there, and answers with its size. Its name comes last: nobody finds a half of it.
+/// Makes the image, unless it exists, and returns its size. An empty image is one whose creation was killed: a repeated
+/// creation finishes it, and a deletion removes it.
 fn create(image: &Path, wanted: u64) -> Result<u64> {
-    if let Some(found) = size(image)? {
-        return Ok(found);
+    let file =
+        fs::File::options().create(true).truncate(false).write(true).open(image).at("create", image)?;
+    match file.metadata().at("look at", image)?.len() {
+        0 => file.set_len(wanted).at("size", image).map(|()| wanted),
+        found => Ok(found),
     }
-    let unfinished = image.with_file_name(format!(".{}", image.file_name().unwrap_or_default().display()));
-    fs::File::create(&unfinished)?.set_len(wanted)?;
-    fs::rename(unfinished, image)?;
-    Ok(wanted)
 }
 
-/// The device that the image is attached as on this node, if it is.
+/// The device that the image is attached as on this node, if it is; also of an image that was deleted by hand.
 fn device(image: &Path) -> Result<Option<LoopDevice>> {
-    if size(image)?.is_none() { Ok(None) } else { Ok(LoopDevice::find(image)?.into_iter().next()) }
+    Ok(LoopDevice::find(image)?.into_iter().next())
 }
 
 #[async_trait]
 impl Controller for Images {
     async fn lookup(&self, id: &VolumeId) -> Result<Option<Volume>> {
-        let found = self.with(id, size).await?;
-        Ok(found.map(|bytes| Volume::new(id.clone(), bytes)))
+        Ok(self.with(id, size).await?.map(|bytes| Volume::new(id.clone(), bytes)))
     }
 
     fn supports(&self, capability: &VolumeCapability) -> bool {
@@ -84,10 +79,8 @@ impl CreateDeleteVolume for Images {
 
     async fn delete_volume(&self, request: DeleteVolumeRequest) -> Result<()> {
         self.with(&request.volume_id, |image| match device(image)? {
-            Some(device) => {
-                Err(Error::InUse(format!("the volume is attached as {}", device.path().display())))
-            }
-            None => Ok(fs::remove_file(image)?),
+            Some(device) => Err(Error::InUse(format!("attached as {}", device.path().display()))),
+            None => fs::remove_file(image).at("remove", image),
         })
         .await
     }
@@ -97,14 +90,13 @@ impl CreateDeleteVolume for Images {
 impl ExpandVolume for Images {
     async fn expand_volume(&self, request: ControllerExpandVolumeRequest) -> Result<Expanded> {
         let id = request.volume_id.clone();
-        let capacity_bytes = self
-            .with(&request.volume_id, move |image| {
-                let now = size(image)?.ok_or(Error::VolumeNotFound(id))?;
-                let wanted = request.capacity_range.choose(now, MIB)?.max(now);
-                fs::File::options().write(true).open(image)?.set_len(wanted)?;
-                Ok(wanted)
-            })
-            .await?;
+        let grow = move |image: &Path| {
+            let now = size(image)?.ok_or(Error::VolumeNotFound(id))?;
+            let wanted = request.capacity_range.choose(now, MIB)?.max(now);
+            let file = fs::File::options().write(true).open(image);
+            file.and_then(|file| file.set_len(wanted)).at("grow", image).map(|()| wanted)
+        };
+        let capacity_bytes = self.with(&request.volume_id, grow).await?;
         Ok(Expanded { capacity_bytes, node_expansion_required: true })
     }
 }
@@ -122,23 +114,35 @@ impl BlockDevices for Images {
         self.with(id, |image| Ok(device(image)?.map(|device| device.path().to_owned()))).await
     }
 
+    async fn plan(&self, volume: &Attachment, capability: &VolumeCapability) -> Result<StagePlan> {
+        let was_staged = |image: &Path| Ok(image.metadata().is_ok_and(|it| it.mode() & STAGED == STAGED));
+        let plan = stage_plan(capability)?;
+        Ok(if self.with(&volume.volume_id, was_staged).await? { plan.never_format() } else { plan })
+    }
+
+    async fn staged(&self, volume: &Attachment) -> Result<()> {
+        let staged = fs::Permissions::from_mode(STAGED);
+        self.with(&volume.volume_id, |image| Ok(fs::set_permissions(image, staged)?)).await
+    }
+
     async fn refresh(&self, id: &VolumeId) -> Result<()> {
         self.with(id, |image| Ok(device(image)?.map_or(Ok(()), |device| device.refresh_size())?)).await
     }
 
     async fn detach(&self, id: &VolumeId) -> Result<()> {
-        self.with(id, |image| Ok(device(image)?.map_or(Ok(()), LoopDevice::detach)?)).await
+        self.with(id, |image| Ok(LoopDevice::detach_all_of(image).map(drop)?)).await
     }
 }
 
 /// The driver, with its images in `pool`.
 pub fn plugin(pool: PathBuf) -> Plugin {
-    let images = Arc::new(Images(pool));
+    let images = Arc::new(Images(pool.clone()));
     let controller = ControllerService::new(images.clone())
         .create_delete_volume()
         .expand_volume(Expansion::Online)
         .single_node_multi_writer();
     Plugin::new("block.csi.example.org", env!("CARGO_PKG_VERSION"))
+        .own_directory(pool)
         .controller(controller)
         .node(BlockNode::service(images).single_node_multi_writer())
 }

@@ -5,6 +5,7 @@
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use csi_core::mount::testing::private_mount_namespace;
@@ -120,7 +121,11 @@ impl Drop for Chroot {
     }
 }
 
+/// The drivers have targets with the same paths, by which a read-only loop device is found again.
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+
 fn live(filesystem: Option<&str>) {
+    let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let chroot = Chroot::start();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
@@ -204,9 +209,39 @@ impl Orchestrator {
         self.take_down().await;
         self.take_down().await;
         assert_eq!(std::fs::read_dir(chroot.path("/pods")).unwrap().count(), 0);
+        if let Some(AccessType::Mount(_)) = self.capability.access_type {
+            self.lose_content(chroot).await;
+        } else {
+            self.lose_image(chroot).await;
+            return;
+        }
         for _ in 0..2 {
             self.controller.delete_volume(delete()).await.unwrap();
         }
+    }
+
+    /// An image that had a filesystem and reads as blank is not formatted.
+    async fn lose_content(&mut self, chroot: &Chroot) {
+        let image = std::fs::File::options().write(true).open(chroot.path("/pool/vol")).unwrap();
+        let size = image.metadata().unwrap().len();
+        image.set_len(0).unwrap();
+        image.set_len(size).unwrap();
+        let refused = self.try_to_stage().await.unwrap_err();
+        assert_eq!(refused.code(), tonic::Code::FailedPrecondition, "{refused}");
+        assert!(refused.message().contains("said to have content"), "{refused}");
+    }
+
+    /// The loop device of an image that was deleted by hand does not stay.
+    async fn lose_image(&mut self, chroot: &Chroot) {
+        let image = chroot.path("/pool/vol");
+        let devices = || LoopDevice::find(&image).unwrap().len();
+        self.stage().await;
+        std::fs::remove_file(&image).unwrap();
+        assert_eq!(devices(), 1);
+        self.take_down().await;
+        assert_eq!(devices(), 0);
+        let delete = v1::DeleteVolumeRequest { volume_id: "vol".into(), ..Default::default() };
+        self.controller.delete_volume(delete).await.unwrap();
     }
 
     /// Writes and reads what was published, and is refused to write what was published read-only.
@@ -241,13 +276,17 @@ impl Orchestrator {
     }
 
     async fn stage(&mut self) {
+        self.try_to_stage().await.unwrap();
+    }
+
+    async fn try_to_stage(&mut self) -> Result<(), tonic::Status> {
         let stage = v1::NodeStageVolumeRequest {
             volume_id: "vol".into(),
             staging_target_path: "/staging".into(),
             volume_capability: Some(self.capability.clone()),
             ..Default::default()
         };
-        self.node.node_stage_volume(stage).await.unwrap();
+        self.node.node_stage_volume(stage).await.map(drop)
     }
 
     async fn publish(&mut self, target: &str, readonly: bool) {

@@ -1,6 +1,5 @@
 //! A complete CSI driver: a volume is a directory of this machine, below a root.
-use csi_core::*;
-use std::{path::PathBuf, sync::Arc};
+use {csi_core::*, std::path::PathBuf, std::sync::Arc};
 
 struct Dirs(PathBuf);
 
@@ -14,8 +13,8 @@ impl Directories for Dirs {
 #[async_trait]
 impl Controller for Dirs {
     async fn lookup(&self, id: &VolumeId) -> Result<Option<Volume>> {
-        let there = tokio::fs::try_exists(self.directory(id).await?).await?;
-        Ok(there.then(|| Volume::new(id.clone(), 0)))
+        let path = self.directory(id).await?;
+        Ok(tokio::fs::try_exists(&path).await.at("look for", &path)?.then(|| Volume::new(id.clone(), 0)))
     }
     fn supports(&self, capability: &VolumeCapability) -> bool {
         capability.is_mount() && !capability.access_mode.is_multi_node()
@@ -26,8 +25,8 @@ impl Controller for Dirs {
 impl CreateDeleteVolume for Dirs {
     async fn create_volume(&self, request: CreateVolumeRequest) -> Result<Volume> {
         let id = VolumeId::from_name(&request.name)?;
-        tokio::fs::create_dir_all(self.directory(&id).await?).await?;
-        Ok(Volume::new(id, 0))
+        let path = self.directory(&id).await?;
+        tokio::fs::create_dir_all(&path).await.at("create", &path).map(|()| Volume::new(id, 0))
     }
     async fn delete_volume(&self, request: DeleteVolumeRequest) -> Result<()> {
         remove_tree(self.directory(&request.volume_id).await?).await
@@ -36,8 +35,9 @@ impl CreateDeleteVolume for Dirs {
 
 /// The driver, with its volumes below `root`.
 pub fn plugin(root: PathBuf) -> Plugin {
-    let dirs = Arc::new(Dirs(root));
+    let dirs = Arc::new(Dirs(root.clone()));
     Plugin::new("dirs.csi.example.org", env!("CARGO_PKG_VERSION"))
+        .own_directory(root)
         .controller(ControllerService::new(dirs.clone()).create_delete_volume().single_node_multi_writer())
         .node(DirectoryNode::service(dirs).single_node_multi_writer())
 }

@@ -20,8 +20,8 @@ impl Flat {
 #[async_trait]
 impl Controller for Flat {
     async fn lookup(&self, id: &VolumeId) -> Result<Option<Volume>> {
-        let there = tokio::fs::try_exists(self.store(id)?).await?;
-        Ok(there.then(|| Volume::new(id.clone(), 0)))
+        let store = self.store(id)?;
+        Ok(tokio::fs::try_exists(&store).await.at("look for", &store)?.then(|| Volume::new(id.clone(), 0)))
     }
     fn supports(&self, capability: &VolumeCapability) -> bool {
         capability.is_mount() && !capability.access_mode.is_multi_node()
@@ -32,8 +32,8 @@ impl Controller for Flat {
 impl CreateDeleteVolume for Flat {
     async fn create_volume(&self, request: CreateVolumeRequest) -> Result<Volume> {
         let id = VolumeId::from_name(&request.name)?;
-        tokio::fs::create_dir_all(self.store(&id)?).await?;
-        Ok(Volume::new(id, 0))
+        let store = self.store(&id)?;
+        tokio::fs::create_dir_all(&store).await.at("create", &store).map(|()| Volume::new(id, 0))
     }
     async fn delete_volume(&self, request: DeleteVolumeRequest) -> Result<()> {
         remove_tree(self.store(&request.volume_id)?).await
@@ -53,8 +53,9 @@ impl FuseFilesystems for Flat {
 
 /// The driver, with its volumes below `root` and this program to serve them.
 pub fn plugin(root: PathBuf, program: PathBuf, args: &DriverArgs) -> Plugin {
-    let flat = Arc::new(Flat { root, program, args: args.clone() });
+    let flat = Arc::new(Flat { root: root.clone(), program, args: args.clone() });
     Plugin::new("flat.csi.example.org", env!("CARGO_PKG_VERSION"))
+        .own_directory(root)
         .controller(ControllerService::new(flat.clone()).create_delete_volume())
         .node(FuseNode::service(flat))
 }

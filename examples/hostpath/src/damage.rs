@@ -21,7 +21,7 @@ const FULL: u64 = 16 << 20;
 pub(crate) enum Disk {
     Well,
     Full,
-    Gone(IoError),
+    Gone(csi_core::Error),
 }
 
 impl Disk {
@@ -105,6 +105,9 @@ pub(crate) fn of_storage(host: &Host) -> Result<Vec<StorageHealthEntry>> {
         return Ok(entry(Unreachable, "DataDirectoryGone", format!("the data directory: {error}")));
     }
     Ok(match health_of_filesystem(&host.data)? {
+        MountHealth::Healthy if host.is_read_only()? => {
+            entry(Degraded, "FilesystemReadOnly", "the data directory is mounted read-only".to_owned())
+        }
         MountHealth::Healthy if host.free_bytes()? < FULL => {
             entry(Degraded, "PoolFull", "the disk of the data directory is full".to_owned())
         }

@@ -7,7 +7,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use csi_core::{AttachLimit, BlockMetadataType, Error, Mode, NodeId, NodeInfo, Result, Topology, blocking};
+use csi_core::{
+    AttachLimit, BlockMetadataType, Error, IoContext as _, Mode, NodeId, NodeInfo, Result, Topology, blocking,
+};
 use rustix::fs::FlockOperation;
 use tokio::sync::Semaphore;
 
@@ -17,6 +19,7 @@ use crate::kind::Kind;
 use crate::pools::{Pool, Pools, places_of, topology};
 use crate::records::{GroupRecord, SnapshotRecord, VolumeRecord};
 use crate::store::{Record, Store};
+use crate::watch::DataWatch;
 use crate::{Args, Feature, features::Features, metadata, recover};
 
 /// How long another process may take to let go of the data.
@@ -30,6 +33,7 @@ pub(crate) struct Driver(Arc<Host>);
 #[derive(Debug)]
 pub(crate) struct Host {
     pub(crate) data: PathBuf,
+    pub(crate) watch: DataWatch,
     pub(crate) features: Features,
     pub(crate) default_kind: Kind,
     pub(crate) expansion: When,
@@ -67,8 +71,8 @@ impl Driver {
     /// # Errors
     /// When another controller has it, or the disk fails.
     pub(crate) fn open(args: &Args) -> Result<Self> {
-        fs::create_dir_all(&args.data)?;
-        let data = args.data.canonicalize()?;
+        fs::create_dir_all(&args.data).at("create", &args.data)?;
+        let data = args.data.canonicalize().at("resolve", &args.data)?;
         let features = Features::without(&args.without);
         let node = node_info(args, &features)?;
         let serves_controller = args.driver.mode != Mode::Node;
@@ -89,6 +93,7 @@ impl Driver {
             block_metadata: args.block_metadata.into(),
             features,
             node,
+            watch: DataWatch::start(&data),
             data,
             serves_node: args.driver.mode != Mode::Controller,
             _lock: lock,
@@ -111,9 +116,18 @@ impl Driver {
 
 impl Host {
     /// The bytes that can still be written below the data directory, whatever was promised.
-    pub(crate) fn free_bytes(&self) -> std::io::Result<u64> {
-        let disk = rustix::fs::statvfs(&self.data)?;
+    pub(crate) fn free_bytes(&self) -> Result<u64> {
+        let disk = self.disk()?;
         Ok(disk.f_bavail * disk.f_frsize)
+    }
+
+    /// Whether the data directory takes no writes, though the filesystem is well: somebody remounted it so.
+    pub(crate) fn is_read_only(&self) -> Result<bool> {
+        Ok(self.disk()?.f_flag.contains(rustix::fs::StatVfsMountFlags::RDONLY))
+    }
+
+    fn disk(&self) -> Result<rustix::fs::StatVfs> {
+        rustix::fs::statvfs(&self.data).at("ask for the room of", &self.data)
     }
 }
 
@@ -124,7 +138,10 @@ fn store<T: Record>(data: &Path, name: &str, is_ours: bool) -> Result<Store<T>> 
 
 /// One controller at a time: what it knows is in its memory too.
 fn lock(data: &Path) -> Result<File> {
-    let file = File::options().create(true).truncate(false).write(true).open(data.join(".controller"))?;
+    let path = data.join(".controller");
+    File::options().create(true).truncate(false).write(true).open(&path).at("create", &path)?;
+    // An open writer would keep the filesystem from being remounted read-only.
+    let file = File::open(&path).at("open", &path)?;
     let end = Instant::now() + PATIENCE;
     loop {
         match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
@@ -138,7 +155,7 @@ fn lock(data: &Path) -> Result<File> {
                     "another controller serves {data}: stop it, or give --mode node"
                 )));
             }
-            Err(error) => return Err(std::io::Error::from(error).into()),
+            Err(error) => return Err(error).at("lock", path),
         }
     }
 }
@@ -164,7 +181,7 @@ fn topology_of(node: &NodeId, prefix: &str) -> Topology {
 }
 
 fn pools(args: &Args, features: &Features, data: &Path) -> Result<Pools> {
-    let disk = rustix::fs::statvfs(data).map_err(std::io::Error::from)?;
+    let disk = rustix::fs::statvfs(data).at("ask for the room of", data)?;
     let nodes: Vec<Topology> = match features.has(Feature::Topology) {
         true => [args.driver.node_info()?.node_id]
             .iter()

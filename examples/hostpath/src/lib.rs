@@ -9,7 +9,7 @@
 //! | `content`, `still`, `freezer`, `recover` | making, copying and growing content; holding it still for a cut; what a start finds |
 //! | `controller/`, `group`, `metadata` | the controller's traits, a capability a file |
 //! | `node/` | the node's: the ready-made plugins for devices and directories, and which of them a volume wants |
-//! | `damage` | what is wrong with a volume |
+//! | `damage`, `watch` | what is wrong with a volume; whether the data directory is there, for Probe |
 #![cfg(target_os = "linux")]
 
 mod args;
@@ -31,6 +31,7 @@ mod records;
 mod recover;
 mod still;
 mod store;
+mod watch;
 
 use std::process::ExitCode;
 

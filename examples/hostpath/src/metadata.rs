@@ -4,12 +4,13 @@
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt as _;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use csi_core::mount::data_ranges;
 use csi_core::{
     BlockMetadata, BlockMetadataType, BlockRange, Error, GetMetadataAllocatedRequest,
-    GetMetadataDeltaRequest, Result, SnapshotId, SnapshotMetadata, async_trait,
+    GetMetadataDeltaRequest, IoContext as _, Result, SnapshotId, SnapshotMetadata, async_trait,
 };
 use tokio::sync::mpsc::{Sender, channel};
 use tokio_stream::wrappers::ReceiverStream;
@@ -31,9 +32,9 @@ const AHEAD: usize = 1024;
 impl SnapshotMetadata for Driver {
     async fn metadata_allocated(&self, request: GetMetadataAllocatedRequest) -> Result<BlockMetadata> {
         self.with(move |host| {
-            let (image, _) = host.image("snapshot_id", &request.snapshot_id)?;
-            let size = image.metadata()?.len();
-            host.stream(size, move |found| {
+            let (path, image, _) = host.image("snapshot_id", &request.snapshot_id)?;
+            let size = image.metadata().at("look at", &path)?.len();
+            host.stream(path, size, move |found| {
                 for range in data_ranges(&image, request.starting_offset) {
                     let range = range?;
                     found.add(range.start / BLOCK * BLOCK, range.end.next_multiple_of(BLOCK).min(size))?;
@@ -46,17 +47,17 @@ impl SnapshotMetadata for Driver {
 
     async fn metadata_delta(&self, request: GetMetadataDeltaRequest) -> Result<BlockMetadata> {
         self.with(move |host| {
-            let (base, base_of) = host.image("base_snapshot_id", &request.base_snapshot_id)?;
-            let (target, target_of) = host.image("target_snapshot_id", &request.target_snapshot_id)?;
+            let (_, base, base_of) = host.image("base_snapshot_id", &request.base_snapshot_id)?;
+            let (path, target, target_of) = host.image("target_snapshot_id", &request.target_snapshot_id)?;
             if base_of != target_of {
                 return Err(Error::invalid(
                     "base_snapshot_id",
                     "is of another volume than target_snapshot_id",
                 ));
             }
-            let size = target.metadata()?.len();
+            let size = target.metadata().at("look at", &path)?.len();
             let from = request.starting_offset / BLOCK * BLOCK;
-            host.stream(size, move |found| {
+            host.stream(path, size, move |found| {
                 let mut at = from;
                 // Where both have holes, both read as zeros.
                 while let Some(next) = next_data(&base, at)?.into_iter().chain(next_data(&target, at)?).min()
@@ -77,14 +78,16 @@ impl SnapshotMetadata for Driver {
 }
 
 impl Host {
-    /// The snapshot's image, and the volume that it was cut from.
-    fn image(&self, field: &str, id: &SnapshotId) -> Result<(File, String)> {
+    /// The path of the snapshot's image, the image, and the volume that it was cut from.
+    fn image(&self, field: &str, id: &SnapshotId) -> Result<(PathBuf, File, String)> {
         let record = self.snapshot(id)?;
         if record.kind != Kind::Image {
             return Err(Error::invalid(field, "is of a directory, which has no blocks to tell of"));
         }
         damage::refuse_snapshot(self, id.as_str(), &record)?;
-        Ok((File::open(record.kind.content(&self.snapshots.place(id.as_str())))?, record.source.clone()))
+        let path = record.kind.content(&self.snapshots.place(id.as_str()));
+        let image = File::open(&path).at("open", &path)?;
+        Ok((path, image, record.source.clone()))
     }
 
     /// The ranges that `work` finds while they are read.
@@ -93,6 +96,7 @@ impl Host {
     /// [`Error::LimitReached`] while as many streams as there can be are not read to their ends.
     fn stream(
         &self,
+        image: PathBuf,
         volume_capacity_bytes: u64,
         work: impl FnOnce(&mut Found) -> io::Result<()> + Send + 'static,
     ) -> Result<BlockMetadata> {
@@ -106,7 +110,7 @@ impl Host {
             match work(&mut found).and_then(|()| found.finish()) {
                 // Nobody reads on.
                 Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
-                Err(error) => drop(found.sender.blocking_send(Err(error.into()))),
+                Err(error) => drop(found.sender.blocking_send(Err(error).at("read the blocks of", image))),
                 Ok(()) => {}
             }
         });

@@ -22,6 +22,7 @@ pub fn plugin(args: &Args) -> Result<Plugin> {
     let has = |feature| features.has(feature);
     let shared = Arc::new(driver.clone());
     let mut plugin = Plugin::new(&args.driver_name, &args.vendor_version)
+        .own_directory(&args.data)
         .identity(driver.clone())
         .controller(controller(driver.clone(), &features, args.expansion))
         .node(node(driver, &features)?);
@@ -97,13 +98,7 @@ fn node(driver: Driver, features: &Features) -> Result<Node> {
 #[async_trait]
 impl Identity for Driver {
     async fn probe(&self) -> Result<Readiness> {
-        self.with(|host| match host.data.is_dir() {
-            true => Ok(Readiness::Ready),
-            false => {
-                Err(csi_core::Error::Unhealthy(format!("{} is not there any more", host.data.display())))
-            }
-        })
-        .await
+        self.watch.check().map(|()| Readiness::Ready)
     }
 
     fn manifest(&self) -> BTreeMap<String, String> {

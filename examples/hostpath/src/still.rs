@@ -1,7 +1,5 @@
 //! Volumes held still while their content is copied.
 
-use std::fs::File;
-
 use csi_core::mount::{LoopDevice, mounts};
 use csi_core::{Error, Result, mounted_from};
 
@@ -9,6 +7,7 @@ use crate::freezer::Hold;
 use crate::host::Host;
 use crate::kind::Kind;
 use crate::records::VolumeRecord;
+use crate::store::sync;
 
 /// What several copies at one moment have to be sure of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -62,7 +61,7 @@ impl Host {
                         "{path} is a raw device in use: nothing keeps its workload from writing between two cuts"
                     )));
                 }
-                None => File::open(device.path())?.sync_all()?,
+                None => sync(device.path())?,
             }
         }
         Ok(Still { _holds: holds })

@@ -83,6 +83,47 @@ fn copies_of_images_hold_what_was_written() {
     });
 }
 
+/// Makes the image of a volume, which is not staged, zeros.
+fn lose_content(run: &Run, id: &str) {
+    let image = fs::File::options().write(true).open(run.of("data/volumes").join(id).join("image")).unwrap();
+    let size = image.metadata().unwrap().len();
+    image.set_len(0).unwrap();
+    image.set_len(size).unwrap();
+}
+
+/// Nor a copy of it, nor what is made of its snapshot. One that was never staged is.
+#[test]
+fn an_image_that_was_staged_is_never_formatted_again() {
+    in_private(async || {
+        let run = Run::on_tmpfs(64 << 30);
+        let mut driver = run.start(&[]).await;
+        let wanted = |name: &str| wanted(name, Some("ext4"), 64 * MIB);
+        let mut origin = Life::new(&run, wanted("origin")).await.unwrap();
+        let early =
+            v1::CreateVolumeRequest { volume_content_source: of_volume(&origin.id), ..wanted("early") };
+        let mut early = Life::new(&run, early).await.unwrap();
+        origin.start().await.unwrap();
+        origin.unpublish(&origin.target("one")).await.unwrap();
+        origin.unstage().await.unwrap();
+        let snapshot = origin.snapshot("cut").await.unwrap();
+        let late = v1::CreateVolumeRequest { volume_content_source: of_volume(&origin.id), ..wanted("late") };
+        let late = Life::new(&run, late).await.unwrap();
+        let cut =
+            v1::CreateVolumeRequest { volume_content_source: of_snapshot(&snapshot), ..wanted("of cut") };
+        let cut = Life::new(&run, cut).await.unwrap();
+        for mut life in [origin, late, cut] {
+            lose_content(&run, &life.id);
+            life.attach("node-1").await.unwrap();
+            let refused = life.stage().await.unwrap_err();
+            assert_eq!(refused.code(), Code::FailedPrecondition, "{refused}");
+            assert!(refused.message().contains("said to have content"), "{refused}");
+        }
+        early.start().await.unwrap();
+        early.end().await;
+        driver.kill().await.unwrap();
+    });
+}
+
 // spec: create-volume.from-snapshot, create-volume.from-volume
 #[test]
 fn copies_of_directories_hold_what_was_written() {
@@ -244,7 +285,7 @@ fn one_volume_in_use_is_copied_many_times_at_once() {
         freeze("--freeze");
         let refused = life.snapshot("later").await.unwrap_err();
         freeze("--unfreeze");
-        assert_eq!(refused.code(), Code::Unavailable, "{refused:?}");
+        assert_eq!(refused.code(), Code::Internal, "{refused:?}");
         life.snapshot("later").await.unwrap();
         takes_writes(&target).await;
         life.end().await;

@@ -111,3 +111,82 @@ fn what_was_half_done_is_finished_or_taken_back() {
         driver.kill().await.unwrap();
     });
 }
+
+/// A frozen filesystem. The process that froze it thaws it when this is dropped, or when the test's process ends.
+struct Frozen(std::process::Child);
+
+impl Frozen {
+    fn new(place: &std::path::Path) -> Self {
+        use std::io::Read as _;
+        let script = r#"trap "" INT TERM HUP; fsfreeze --freeze "$1" && echo frozen && read -r _
+                        fsfreeze --unfreeze "$1""#;
+        let pipe = std::process::Stdio::piped;
+        let mut process = std::process::Command::new("sh");
+        let mut process =
+            process.args(["-c", script, "sh"]).arg(place).stdin(pipe()).stdout(pipe()).spawn().unwrap();
+        let mut said = [0; 7];
+        process.stdout.as_mut().unwrap().read_exact(&mut said).expect("it is frozen");
+        Self(process)
+    }
+}
+
+impl Drop for Frozen {
+    fn drop(&mut self) {
+        drop(self.0.stdin.take());
+        self.0.wait().unwrap();
+    }
+}
+
+/// Waits until it is so.
+async fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    for _ in 0..1000 {
+        if is_so() {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    panic!("not in 20 seconds: {what}");
+}
+
+/// A thread that waits for a frozen filesystem can't be killed: the process ends with it once it is thawed.
+#[test]
+fn a_stop_while_an_operation_is_frozen_takes_the_grace_and_loses_nothing() {
+    in_private(async || {
+        let run = Run::on_xfs(320 * MIB);
+        let mut driver = run.start(&["--grace=1s"]).await;
+        let process = driver.id().unwrap();
+        let frozen = Frozen::new(&run.of("data"));
+        let client = run.client();
+        let creating = tokio::spawn(async move {
+            client.controller().create_volume(wanted("volume", None, MIB)).await.map(drop)
+        });
+        until("a thread of the driver waits in the kernel", || {
+            let threads = std::fs::read_dir(format!("/proc/{process}/task")).unwrap();
+            threads.flatten().any(|thread| {
+                let stat = std::fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
+                stat.rsplit_once(')').is_some_and(|(_, rest)| rest.trim_start().starts_with('D'))
+            })
+        })
+        .await;
+        run.client().identity().probe(v1::ProbeRequest {}).await.expect("others are answered meanwhile");
+
+        let stopped = std::time::Instant::now();
+        let signalled =
+            std::process::Command::new("sh").args(["-c", &format!("kill -TERM {process}")]).status();
+        assert!(signalled.unwrap().success());
+        let socket = run.of("csi.sock");
+        until("the driver has ended its service", || !socket.exists()).await;
+        assert!(stopped.elapsed() >= Duration::from_secs(1), "{:?}", stopped.elapsed());
+        creating.await.unwrap().expect_err("the call has no answer");
+        drop(frozen);
+        tokio::time::timeout(Duration::from_secs(20), driver.wait()).await.expect("it ends").unwrap();
+
+        let mut driver = run.start(&[]).await;
+        let volume = Life::new(&run, wanted("volume", None, MIB)).await.expect("a retry");
+        let listed = run.client().controller().list_volumes(v1::ListVolumesRequest::default()).await.unwrap();
+        assert_eq!(listed.into_inner().entries.len(), 1);
+        volume.delete().await.unwrap();
+        run.assert_clean();
+        driver.kill().await.unwrap();
+    });
+}

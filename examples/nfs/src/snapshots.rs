@@ -59,8 +59,8 @@ pub(crate) fn create(root: &Root, key: &str, name: &str, source: &VolumeId, sour
     });
     match made {
         Ok(copied) => cut.bytes = copied.bytes,
-        // It is asked for again.
-        Err(error @ Error::Unavailable(_)) => return Err(error),
+        // Part of it may exist, and the server does not let us look: the caller asks again.
+        Err(Error::Unavailable(text)) => return Err(Error::MayGoOn(text)),
         Err(error) => {
             if let Err(left) = delete(root, key) {
                 tracing::warn!(%left, key, "a snapshot that could not be made leaves something behind");

@@ -130,7 +130,8 @@ pub(crate) fn create(
     let made = make(root, places, key, &mut kept, wanted.mode, content);
     match made.and_then(|()| step(root, key, &mut kept, State::Ready)) {
         Ok(()) => Ok(kept),
-        Err(error @ Error::Unavailable(_)) => Err(error),
+        // Part of it may exist, and the server does not let us look: the caller asks again.
+        Err(Error::Unavailable(text)) => Err(Error::MayGoOn(text)),
         Err(error) => {
             if let Err(left) = take_back(root, places, key, kept) {
                 tracing::warn!(%left, key, "a volume that could not be made leaves something behind");

@@ -6,6 +6,7 @@ use csi_cli::lifecycle::{
     self, Begun, Caller, Caught, Content, Failure, Keep, Outcome, Places, Report, Signals, Sockets, Timing,
     Wanted, meet,
 };
+use csi_core::proto::escape;
 use csi_mount::Filesystem;
 
 use crate::args::{Example, Run};
@@ -244,7 +245,7 @@ fn clean_up(place: &Path) -> Result<String, String> {
 /// Leaves everything, and prints what takes it away.
 fn keep(plan: &Plan, place: &Path, report: &Report) -> Result<String, String> {
     report.heading("kept for a look; to take it away:");
-    let quoted = |path: &Path| format!("'{}'", path.display().to_string().replace('\'', r"'\''"));
+    let quoted = |path: &Path| escape::shell_word(&path.display().to_string()).unwrap_or_default();
     if plan.footing == Footing::Root {
         let mounts = cleanup::mounts_below(place).map_err(|error| error.to_string())?;
         for mount in mounts.iter().rev() {

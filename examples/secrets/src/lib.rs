@@ -7,6 +7,8 @@ use csi_core::*;
 use std::{fmt::Write, sync::Arc};
 use tokio::{fs::File, io::AsyncReadExt};
 
+const RANDOM: &str = "/dev/urandom";
+
 struct Tokens(DriverArgs);
 
 #[async_trait]
@@ -19,7 +21,8 @@ impl EphemeralContent for Tokens {
         let said = |key| request.volume_context.pod(key).unwrap_or("unknown");
         let pod = format!("{}/{}\n", said("pod.namespace"), said("pod.name"));
         let mut random = [0; 16];
-        File::open("/dev/urandom").await?.read_exact(&mut random).await?;
+        let mut source = File::open(RANDOM).await.at("open", RANDOM)?;
+        source.read_exact(&mut random).await.at("read", RANDOM)?;
         let token = random.iter().fold(String::new(), |mut token, byte| {
             let _ = write!(token, "{byte:02x}");
             token

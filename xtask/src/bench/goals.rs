@@ -14,11 +14,13 @@ enum Goal {
     Flat(&'static str, u64, u64, f64),
     /// From the first size to the second, ours gains at least this part of what the bare work gains.
     Scales(&'static str, u64, u64, f64),
+    /// Ours takes at most so many milliseconds.
+    Within(&'static str, u64, f64),
     /// A number of the footprint, in this unit, at most.
     Footprint(&'static str, &'static str, f64),
 }
 
-use Goal::{AtMost, Faster, Flat, Footprint, Scales};
+use Goal::{AtMost, Faster, Flat, Footprint, Scales, Within};
 
 const GOALS: &[Goal] = &[
     AtMost("publish read-only", 1000, 1.5),
@@ -38,7 +40,11 @@ const GOALS: &[Goal] = &[
     Faster("probe ext4", 0, "program", 50.0),
     Faster("probe xfs", 0, "program", 50.0),
     Faster("probe random data", 0, "program", 50.0),
-    AtMost("stage to unstage", 0, 1.3),
+    Within("probe blank", 10_240, 10.0),
+    Within("probe written zeros", 512, 10.0),
+    AtMost("first stage", 64, 1.5),
+    AtMost("first stage", 10_240, 1.5),
+    AtMost("stage to unstage", 0, 2.0),
     AtMost("rpc publish", 1, 1.25),
     AtMost("rpc publish", 32, 1.25),
     AtMost("rpc publish, parameters", 4096, 1.25),
@@ -117,6 +123,16 @@ fn verdict(goal: &Goal, record: &Record) -> Option<Verdict> {
                 is_reached: ours >= bare * part,
             })
         }
+        Within(name, size, most) => {
+            let subject = record.subject(name, size)?;
+            let found = subject.ours()?.nanoseconds.median / 1e6;
+            Some(Verdict {
+                what: format!("{}, in milliseconds", subject.title()),
+                wanted: format!("at most {most}"),
+                found: format!("{found:.2}"),
+                is_reached: found <= most,
+            })
+        }
         Footprint(path, unit, most) => {
             let dirs = record.footprint.get("dirs")?;
             let found =
@@ -160,6 +176,15 @@ mod tests {
         both.subjects.extend(record("mount_state", 10_000, &[1.3]).subjects);
         let flat = judge(&both).into_iter().find(|verdict| verdict.wanted == "0.8 to 1.2").expect("judged");
         assert!(!flat.is_reached && flat.found == "1.30", "{}", flat.found);
+    }
+
+    #[test]
+    fn a_time_is_within_its_limit_or_not() {
+        // The bare work takes 100 ns.
+        for (ratio, is_reached) in [(99_000.0, true), (101_000.0, false)] {
+            let found = judge(&record("probe written zeros", 512, &[ratio]));
+            assert_eq!(found.iter().map(|verdict| verdict.is_reached).collect::<Vec<_>>(), [is_reached]);
+        }
     }
 
     #[test]

@@ -20,6 +20,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
+use crate::needs::{Install, Work};
 use crate::{Failure, needs, target};
 
 pub(crate) use instructions::check as check_instructions;
@@ -44,7 +45,11 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<(), Failure> {
     let Options::Measure(plan) = options else { return Ok(()) };
     // Before minutes are spent on what it can't be compared with.
     let before = plan.compare.as_deref().map(Record::read).transpose()?;
-    let missing = needs::missing_to_measure()?;
+    needs::provide(&[Work::Measurement], Install::Missing)?;
+    let mut missing = needs::missing()?;
+    missing.extend(needs::missing_programs(Work::Measurement));
+    missing.sort();
+    missing.dedup();
     if !missing.is_empty() {
         return Err(Failure::usage(format!("this machine lacks:\n  {}", missing.join("\n  "))));
     }

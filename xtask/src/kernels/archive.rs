@@ -10,6 +10,7 @@ use nix::fcntl::{Flock, FlockArg};
 
 use super::version::{Version, numbers};
 use crate::Failure;
+use crate::apt::Archives;
 
 /// Where kernels come from: suite, and whether it is in the archive of security updates.
 const SUITES: &[(&str, bool)] = &[
@@ -19,9 +20,6 @@ const SUITES: &[(&str, bool)] = &[
     ("trixie", false),
     ("sid", false),
 ];
-
-/// Debian's own, where the machine's sources name no other: the archive, and that of security updates.
-const ARCHIVES: [&str; 2] = ["http://deb.debian.org/debian/", "http://deb.debian.org/debian-security/"];
 
 const KEYS: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 
@@ -61,7 +59,7 @@ impl Archive {
         for directory in ["apt/lists/partial", "apt/archives/partial", "kernels"] {
             fs::create_dir_all(archive.cache.join(directory))?;
         }
-        fs::write(archive.cache.join("apt/sources.list"), sources(&machine_archives()))?;
+        fs::write(archive.cache.join("apt/sources.list"), sources(&Archives::of_this_machine())?)?;
         let update = archive.apt("apt-get", &["update"])?;
         for line in String::from_utf8_lossy(&update.stderr).lines().filter(|line| line.starts_with("E:")) {
             println!("    apt: {line}");
@@ -162,29 +160,22 @@ fn cache() -> Result<PathBuf, Failure> {
         .ok_or_else(|| Failure::usage("neither HOME nor XDG_CACHE_HOME says where kernels are kept"))
 }
 
-/// The archives that this machine's apt goes to.
-fn machine_archives() -> [String; 2] {
-    let output = Command::new("apt-get")
-        .args(["indextargets", "--format", "$(REPO_URI) $(RELEASE)", "Created-By: Packages"])
-        .output();
-    let text = output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
-    let found = |is_security: bool| {
-        text.lines().filter_map(|line| line.split_once(' ')).find_map(|(uri, release)| {
-            let is_debian = uri
-                .trim_end_matches('/')
-                .ends_with(["/debian", "/debian-security"][usize::from(is_security)]);
-            (is_debian && release.ends_with("-security") == is_security).then(|| uri.to_owned())
+/// The list of sources for apt: every suite of the archives that this machine is configured for.
+fn sources(archives: &Archives) -> Result<String, Failure> {
+    let lines: Vec<String> = SUITES
+        .iter()
+        .filter_map(|(suite, is_security)| {
+            let base = if *is_security { &archives.security } else { &archives.main };
+            Some(format!("deb [signed-by={KEYS}] {} {suite} main\n", base.as_ref()?))
         })
-    };
-    [false, true]
-        .map(|is_security| found(is_security).unwrap_or_else(|| ARCHIVES[usize::from(is_security)].into()))
-}
-
-fn sources(archives: &[String; 2]) -> String {
-    let line = |(suite, is_security): &(&str, bool)| {
-        format!("deb [signed-by={KEYS}] {} {suite} main\n", archives[usize::from(*is_security)])
-    };
-    SUITES.iter().map(line).collect()
+        .collect();
+    if lines.is_empty() {
+        return Err(Failure::usage(
+            "this machine's apt is configured for no archive of Debian, where the kernels come from; \
+             `apt-get update --print-uris` shows what it has",
+        ));
+    }
+    Ok(lines.concat())
 }
 
 /// Of lines such as `linux-image-6.1.0-56-cloud-amd64 - Linux 6.1 …`, the newest of each version.
@@ -215,6 +206,18 @@ fn newest_of_each(listed: &str) -> Vec<(Version, String)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn suites_are_asked_of_the_archives_that_the_machine_has() {
+        let main = Archives { main: Some("http://example.org/d".into()), security: None };
+        let listed = sources(&main).expect("an archive");
+        assert!(
+            listed.contains(&format!("deb [signed-by={KEYS}] http://example.org/d sid main\n")),
+            "{listed}"
+        );
+        assert!(!listed.contains("security"), "{listed}");
+        assert!(sources(&Archives::default()).is_err());
+    }
 
     #[test]
     fn the_newest_package_of_each_version() {

@@ -28,6 +28,7 @@ use outcome::Run;
 use suites::{SUITES, Suite};
 use version::Version;
 
+use crate::needs::{Install, Work};
 use crate::{Failure, needs, target};
 
 /// The kernels that are wanted beside the newest one: those of Debian's releases, and of most nodes.
@@ -56,13 +57,19 @@ pub(crate) enum Choice<'a> {
 /// Runs all suites on the chosen kernels; gives back which could not be had, in one line.
 ///
 /// `only`: suites with this in `package/program`; for trying one out.
-pub(crate) fn run(root: &Path, choice: &Choice<'_>, only: &str) -> Result<Option<String>, Failure> {
+pub(crate) fn run(
+    root: &Path,
+    choice: &Choice<'_>,
+    only: &str,
+    install: Install,
+) -> Result<Option<String>, Failure> {
     if std::env::consts::ARCH != "x86_64" {
         return Err(Failure::usage(
             "the tests on other kernels need an x86_64 machine: tests are built for it",
         ));
     }
-    let missing = needs::missing_for_emulation();
+    needs::provide(&[Work::Kernels], install)?;
+    let missing = needs::missing_programs(Work::Kernels);
     if !missing.is_empty() {
         return Err(Failure::usage(format!(
             "the tests on other kernels need what this machine lacks:\n  {}",

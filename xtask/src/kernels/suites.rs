@@ -83,6 +83,31 @@ const MOUNT: Suite = Suite {
     ..SUITE
 };
 
+/// One about who else uses a device or a place.
+const USERS: Suite = Suite {
+    modules: &["loop", "fuse", "overlay", "xfs", "btrfs", "crc32c_generic"],
+    files: &[
+        "losetup",
+        "mount",
+        "umount",
+        "mkfs.ext4",
+        "/etc/mke2fs.conf",
+        "e2fsck",
+        "mkfs.xfs",
+        "mkfs.btrfs",
+        "mkswap",
+        "swapon",
+        "swapoff",
+        "addpart",
+        "delpart",
+        "unshare",
+        "sh",
+        "cp",
+        "sleep",
+    ],
+    ..MOUNT
+};
+
 /// One that makes filesystems on loop devices.
 const DEVICES: Suite = Suite {
     modules: &["loop", "xfs", "btrfs", "vfat", "nls_cp437", "nls_ascii", "nls_iso8859-1", "crc32c_generic"],
@@ -155,6 +180,8 @@ const FLOWS: Suite = Suite {
 };
 
 const MKFS_IS_SLOW: &str = "each system call of mkfs is stopped at, which takes minutes under emulation; a device with data and the other steps run";
+
+const OLD_HAS_A_ROW: &str = "a row of its own has more of its points";
 
 /// Client and server of NFS, all versions.
 pub(crate) const NFS: &[&str] = &["nfs", "nfsv3", "nfsv4", "nfsd"];
@@ -235,6 +262,56 @@ pub(crate) const SUITES: &[Suite] = &[
     },
     Suite { test: "loop_device", ..DEVICES },
     Suite { test: "probe", ..DEVICES },
+    // On 5.10 a loop device that reads a hole of a file on tmpfs fills it, and then there is data.
+    Suite { test: "probe_holes", since: Version::new(6, 1), ..DEVICES },
+    // Before 5.17 a loop device over a full tmpfs can't be read where its file has holes, and that is how a format fails here.
+    // Some hundred formats: more than an hour under emulation.
+    Suite {
+        test: "interrupted",
+        modules: LUKS.modules,
+        files: &[
+            "mkfs.ext4",
+            "/etc/mke2fs.conf",
+            "e2fsck",
+            "mkfs.xfs",
+            "xfs_repair",
+            "mkfs.btrfs",
+            "btrfs",
+            "cryptsetup",
+            "cp",
+            "sleep",
+        ],
+        seconds: 600,
+        since: Version::new(5, 17),
+        is_on_request: true,
+        ..MOUNT
+    },
+    // A minute and a half under emulation, and it asks the kernel for little.
+    Suite { test: "format_memory", is_on_request: true, ..DEVICES },
+    Suite {
+        test: "exchanged_node",
+        modules: LUKS.modules,
+        files: &[
+            "mkfs.ext4",
+            "/etc/mke2fs.conf",
+            "e2fsck",
+            "resize2fs",
+            "mkfs.xfs",
+            "xfs_repair",
+            "mkfs.btrfs",
+            "btrfs",
+            "cryptsetup",
+            "/bin/sh",
+            "rm",
+            "mknod",
+        ],
+        ..MOUNT
+    },
+    // 14 kinds of use times three filesystems: three to five minutes under emulation.
+    Suite { test: "device_users", seconds: 240, is_on_request: true, ..USERS },
+    Suite { test: "loop_device_foreign", ..USERS },
+    Suite { test: "mount_churn", env: &[("CSI_TEST_ROUNDS", "5")], ..MOUNT },
+    Suite { test: "owner", ..USERS },
     Suite { test: "format", ..DEVICES },
     Suite { test: "grow", env: &[("CSI_TEST_EXT4_GROWS_MOUNTED", "1")], ..DEVICES },
     Suite { test: "block_flow", ..DEVICES },
@@ -267,18 +344,18 @@ pub(crate) const SUITES: &[Suite] = &[
         test: "crash",
         only: "of_a_",
         env: &[("CSI_CRASH_POINTS", "4")],
+        seconds: 180,
         skip: &[
             Skip::everywhere("stage_of_a_blank_device_as_btrfs", MKFS_IS_SLOW),
             Skip::everywhere("stage_of_a_blank_device_as_ext4", MKFS_IS_SLOW),
             Skip::everywhere("stage_of_a_blank_device_as_xfs", MKFS_IS_SLOW),
-            Skip::everywhere(
-                "publish_of_a_filesystem_on_an_old_kernel",
-                "a row of its own has more of its points",
-            ),
+            Skip::everywhere("steps_of_a_device_on_an_old_kernel", OLD_HAS_A_ROW),
+            Skip::everywhere("steps_of_a_raw_device_on_an_old_kernel", OLD_HAS_A_ROW),
         ],
         ..DEVICES
     },
-    Suite { test: "crash_flows", env: &[("CSI_CRASH_POINTS", "4")], ..FLOWS },
+    Suite { test: "crash_flows", env: &[("CSI_CRASH_POINTS", "4")], seconds: 180, ..FLOWS },
+    Suite { test: "crash_fuse", env: &[("CSI_CRASH_POINTS", "4")], seconds: 180, ..FLOWS },
     Suite {
         test: "corpus",
         skip: &[Skip::everywhere(
@@ -287,7 +364,13 @@ pub(crate) const SUITES: &[Suite] = &[
         )],
         ..DEVICES
     },
-    Suite { test: "crash", only: "on_an_old_kernel", env: &[("CSI_CRASH_STRIDE", "41")], ..DEVICES },
+    Suite {
+        test: "crash",
+        only: "on_an_old_kernel",
+        env: &[("CSI_CRASH_POINTS", "12")],
+        seconds: 180,
+        ..DEVICES
+    },
     Suite {
         test: "real_disks",
         modules: &["loop", "sd_mod", "scsi_debug", "dm_multipath", "dm_round_robin", "configfs", "nvme_loop"],

@@ -10,7 +10,7 @@ use clap::{Arg, ArgAction, ArgMatches, Command, ValueHint};
 use tokio::time::{MissedTickBehavior, interval};
 
 use super::common::{self, Common};
-use super::output::{Format, Stop, complain, duration, print};
+use super::output::{Format, Layout, Stop, complain, duration, print, print_json};
 use super::{exit, secrets};
 use crate::lifecycle::Signals;
 use changes::{Event, Known};
@@ -128,7 +128,7 @@ impl Watch {
         let event = event.scrubbed(&self.watched.secrets.hidden());
         let now = changes::now();
         match self.format {
-            Format::Json => print(&event.json(&now).to_string()),
+            Format::Json => print_json(&event.json(&now), Layout::Line),
             Format::Table => print(&event.line(&now)),
         }
     }

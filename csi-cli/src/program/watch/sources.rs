@@ -11,6 +11,7 @@ use v1::node_service_capability::{Type as NodeType, rpc::Type as NodeRpc};
 use super::changes::{Trouble, Troubles};
 use crate::lifecycle::{Secrets, Sockets};
 use crate::program::output::{Stop, complain, refused};
+use crate::program::pages::Pages;
 
 /// What the user wants to hear of.
 pub(crate) struct Watched {
@@ -281,7 +282,7 @@ fn of_condition(
 
 /// Every page of the volumes that are not well.
 async fn unwell(sockets: &Sockets, secrets: &Secrets) -> Result<Troubles, Status> {
-    let (mut all, mut token) = (Troubles::new(), String::new());
+    let (mut all, mut token, mut pages) = (Troubles::new(), String::new(), Pages::default());
     loop {
         let request = v1::ControllerListVolumeHealthRequest {
             starting_token: token.clone(),
@@ -289,8 +290,9 @@ async fn unwell(sockets: &Sockets, secrets: &Secrets) -> Result<Troubles, Status
             ..Default::default()
         };
         let page = sockets.controller().controller_list_volume_health(request).await?.into_inner();
+        let has_entries = !page.entries.is_empty();
         all.extend(page.entries.into_iter().flat_map(|health| of_volume("controller", health)));
-        match next(&token, page.next_token)? {
+        match pages.next(page.next_token, has_entries).map_err(Status::internal)? {
             Some(next) => token = next,
             None => return Ok(all),
         }
@@ -300,26 +302,18 @@ async fn unwell(sockets: &Sockets, secrets: &Secrets) -> Result<Troubles, Status
 /// Every page of the volumes, with their conditions.
 #[expect(deprecated, reason = "drivers that speak 1.12.0 have it")]
 async fn conditions(sockets: &Sockets) -> Result<Troubles, Status> {
-    let (mut all, mut token) = (Troubles::new(), String::new());
+    let (mut all, mut token, mut pages) = (Troubles::new(), String::new(), Pages::default());
     loop {
         let request = v1::ListVolumesRequest { starting_token: token.clone(), ..Default::default() };
         let page = sockets.controller().list_volumes(request).await?.into_inner();
+        let has_entries = !page.entries.is_empty();
         all.extend(page.entries.into_iter().filter_map(|entry| {
             let condition = entry.status.and_then(|status| status.volume_condition);
             of_condition("controller", &entry.volume?.volume_id, condition)
         }));
-        match next(&token, page.next_token)? {
+        match pages.next(page.next_token, has_entries).map_err(Status::internal)? {
             Some(next) => token = next,
             None => return Ok(all),
         }
-    }
-}
-
-/// The token of the next page, if there is one.
-fn next(token: &str, next: String) -> Result<Option<String>, Status> {
-    match next.as_str() {
-        "" => Ok(None),
-        same if same == token => Err(Status::internal("its next_token is the starting_token again")),
-        _ => Ok(Some(next)),
     }
 }

@@ -73,8 +73,8 @@ pub(crate) struct Args {
         help_heading = "What to send"
     )]
     fs_type: String,
-    /// An option for the mounts of volumes, noexec say (several times: all of them). No report shows it; a program's
-    /// arguments are seen by who looks at its process.
+    /// An option for the mounts of volumes, noexec say (several times: all of them). No report shows it; a
+    /// program's arguments are seen by who looks at its process.
     #[arg(long = "mount-flag", value_name = "FLAG", help_heading = "What to send")]
     mount_flags: Vec<String>,
     /// The size of volumes in MiB.
@@ -83,6 +83,18 @@ pub(crate) struct Args {
     /// How many seconds a call may take.
     #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..), help_heading = "What to send")]
     deadline: u64,
+
+    /// Instead of the tests: call every RPC that the driver offers for this long (90s, 24m, 8h), by several
+    /// clients that give up some calls, and end with a table.
+    #[arg(long, value_name = "TIME", value_parser = time, help_heading = "Soak")]
+    pub(crate) soak: Option<Duration>,
+    /// How many clients soak at once.
+    #[arg(long, value_name = "COUNT", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=256), requires = "soak", help_heading = "Soak")]
+    pub(crate) soak_clients: u16,
+    /// The driver's process on this machine: its memory and descriptors have to stay as they are, once a tenth of the
+    /// time is over. Five minutes are the least that tell warming up from growth.
+    #[arg(long, value_name = "PID", requires = "soak", help_heading = "Soak")]
+    pub(crate) soak_pid: Option<u32>,
 
     /// What goes to standard output.
     #[arg(long, value_enum, default_value_t = Format::Text, help_heading = "Reports")]
@@ -94,13 +106,27 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE", help_heading = "Reports")]
     pub(crate) junit: Option<PathBuf>,
 
-    /// Where the run notes what it makes; without, a file in the state directory: $XDG_STATE_HOME/csi-conformance, or
-    /// ~/.local/state/csi-conformance.
+    /// Where the run notes what it makes; without, a file in the state directory:
+    /// $XDG_STATE_HOME/csi-conformance, or ~/.local/state/csi-conformance.
     #[arg(long, value_name = "FILE", help_heading = "After a run")]
     journal: Option<PathBuf>,
     /// Finish a run that died: undo what its journal names.
     #[arg(long, help_heading = "After a run")]
     pub(crate) clean_up: bool,
+}
+
+/// Reads `24m`, `90s`, `8h`.
+fn time(text: &str) -> Result<Duration, String> {
+    let digits = text.trim_end_matches(|letter: char| letter.is_ascii_alphabetic());
+    let scale = match &text[digits.len()..] {
+        "" | "s" => 1,
+        "m" => 60,
+        "h" => 3600,
+        _ => 0,
+    };
+    let seconds = digits.parse::<u64>().ok().and_then(|number| number.checked_mul(scale));
+    let seconds = seconds.filter(|seconds| (1..=7 * 24 * 3600).contains(seconds));
+    seconds.map(Duration::from_secs).ok_or_else(|| "write 90s, 24m or 8h, at most a week".to_owned())
 }
 
 const AFTER: &str = "\
@@ -117,6 +143,9 @@ Examples:
     csi-conformance --endpoint unix:///run/csi/csi.sock
   One test that failed, again:
     csi-conformance --endpoint unix:///run/csi/csi.sock --only create-volume.clone
+  A day in 24 minutes:
+    csi-conformance --endpoint unix:///run/csi/csi.sock --staging /var/tmp/staging --target /var/tmp/target \\
+      --soak 24m --soak-clients 8 --soak-pid $(pidof my-driver)
   A driver of inline volumes:
     csi-conformance --endpoint unix:///run/csi/csi.sock --target /var/tmp/target --ephemeral";
 

@@ -10,7 +10,8 @@ use std::process::ExitCode;
 
 use args::{Args, Format};
 use clap::Parser as _;
-use csi_conformance::{Kit, Progress, Report};
+use csi_conformance::{Kit, Progress, Report, Soak};
+use csi_proto::escape;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 const FAILED: u8 = 1;
@@ -21,7 +22,7 @@ async fn main() -> ExitCode {
     match run(Args::parse()).await {
         Ok(code) => code,
         Err(reason) => {
-            eprintln!("csi-conformance: {reason}");
+            eprintln!("csi-conformance: {}", escape::terminal(&reason));
             ExitCode::from(COULD_NOT_RUN)
         }
     }
@@ -37,6 +38,14 @@ async fn run(args: Args) -> Result<ExitCode, String> {
     }
     if args.clean_up {
         return clean_up(kit).await;
+    }
+    if let Some(time) = args.soak {
+        let mut soak = Soak::new(time).clients(args.soak_clients.into());
+        soak.pid = args.soak_pid;
+        let mut stop = Stop::new().map_err(|error| format!("signals can't be waited for: {error}"))?;
+        let report = kit.soak(soak, stop.asked()).await.map_err(|error| error.to_string())?;
+        println!("{report}");
+        return Ok(if report.is_ok() { ExitCode::SUCCESS } else { ExitCode::from(FAILED) });
     }
     for path in [&args.tap, &args.junit].into_iter().flatten() {
         can_be_written(path)?;
@@ -86,7 +95,7 @@ fn can_be_written(path: &Path) -> Result<(), String> {
 /// Undoes what the journal names.
 async fn clean_up(kit: Kit) -> Result<ExitCode, String> {
     let left = kit.clean_up().await.map_err(|error| error.to_string())?;
-    left.iter().for_each(|what| eprintln!("not undone: {what}"));
+    left.iter().for_each(|what| eprintln!("not undone: {}", escape::terminal(what)));
     Ok(if left.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(FAILED) })
 }
 

@@ -5,6 +5,7 @@ mod attaching;
 mod changing;
 mod discovery;
 mod facts;
+mod foreign;
 mod groups;
 mod health;
 mod in_use;
@@ -94,6 +95,7 @@ pub(crate) fn all() -> Vec<Mutant> {
         groups::all(),
         metadata::all(),
         node::all(),
+        foreign::all(),
         missing::all(),
         life::all(),
         in_use::all(),

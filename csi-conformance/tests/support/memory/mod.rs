@@ -109,6 +109,7 @@ impl Memory {
         let plugin = Plugin::new("memory.csi.example.org", "1")
             .group_controller(memory.clone())
             .volume_accessibility_constraints()
+            .volume_roots([std::env::temp_dir()])
             .serve_volume_condition();
         match memory.storage {
             Storage::Directories => plugin

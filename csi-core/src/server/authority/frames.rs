@@ -15,8 +15,9 @@ pub(super) const END_HEADERS: u8 = 0x4;
 pub(super) const PADDED: u8 = 0x8;
 pub(super) const PRIORITY: u8 = 0x20;
 const PRIORITY_LENGTH: usize = 5;
-/// How many frames may continue a header block. The server takes fewer, and gives up the connection at more.
-const CONTINUATIONS_MOST: usize = 16;
+/// How many frames may continue a header block. The server takes six, for a list of fields of 16 KiB, and gives up the
+/// connection at more.
+const CONTINUATIONS_MOST: usize = 8;
 
 /// The head of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,6 +47,13 @@ impl Head {
     }
 }
 
+/// What there is of a header block.
+pub(super) enum Read<'a> {
+    Whole(Block<'a>),
+    /// So many bytes have to be there before another look is worth it.
+    Needs(usize),
+}
+
 /// A whole header block.
 pub(super) struct Block<'a> {
     head: Head,
@@ -57,31 +65,37 @@ pub(super) struct Block<'a> {
 
 impl<'a> Block<'a> {
     /// The block whose HEADERS frame is at the start of `bytes`, if all of it is there.
-    pub(super) fn read(bytes: &'a [u8]) -> Result<Option<Self>, Malformed> {
-        let Some((head, payload)) = frame(bytes)? else { return Ok(None) };
-        let payload = unpadded(head, payload)?;
-        let split = if head.has(PRIORITY) { PRIORITY_LENGTH } else { 0 };
-        let (priority, first) = payload.split_at_checked(split).ok_or(Malformed)?;
-
-        let mut fragment = Cow::Borrowed(first);
-        let mut length = HEAD + head.length;
-        let (mut last, mut continuations) = (head, 0);
-        while !last.has(END_HEADERS) {
-            continuations += 1;
-            if continuations > CONTINUATIONS_MOST {
-                return Err(Malformed);
-            }
+    ///
+    /// Only the heads of its frames are looked at before that is so, and nothing is copied.
+    pub(super) fn read(bytes: &'a [u8]) -> Result<Read<'a>, Malformed> {
+        let mut frames: [&[u8]; 1 + CONTINUATIONS_MOST] = [&[]; 1 + CONTINUATIONS_MOST];
+        let (mut first, mut count, mut length): (Option<Head>, usize, usize) = (None, 0, 0);
+        loop {
+            let Some(head) = bytes.get(length..).and_then(Head::read) else {
+                return Ok(Read::Needs(length + HEAD));
+            };
             // Told early, so that what does not belong here is not waited for.
-            let next = Head::read(&bytes[length..]);
-            if next.is_some_and(|next| next.kind != CONTINUATION || next.stream != head.stream) {
+            let belongs = first.is_none_or(|first| head.kind == CONTINUATION && head.stream == first.stream);
+            let end = length + HEAD + head.length;
+            if !belongs || head.length > PAYLOAD_MOST || count == frames.len() {
                 return Err(Malformed);
             }
-            let Some((next, more)) = frame(&bytes[length..])? else { return Ok(None) };
-            fragment.to_mut().extend_from_slice(more);
-            length += HEAD + next.length;
-            last = next;
+            let Some(payload) = bytes.get(length + HEAD..end) else { return Ok(Read::Needs(end)) };
+            frames[count] = payload;
+            (first, count, length) = (first.or(Some(head)), count + 1, end);
+            if head.has(END_HEADERS) {
+                break;
+            }
         }
-        Ok(Some(Self { head, priority, fragment, length }))
+        let head = first.ok_or(Malformed)?;
+        let payload = unpadded(head, frames[0])?;
+        let split = if head.has(PRIORITY) { PRIORITY_LENGTH } else { 0 };
+        let (priority, rest) = payload.split_at_checked(split).ok_or(Malformed)?;
+        let fragment = match &frames[1..count] {
+            [] => Cow::Borrowed(rest),
+            more => Cow::Owned([&[rest], more].concat().concat()),
+        };
+        Ok(Read::Whole(Self { head, priority, fragment, length }))
     }
 
     /// The frames of the same block with this fragment in place of its own, without padding.
@@ -106,15 +120,6 @@ impl<'a> Block<'a> {
         }
         frames
     }
-}
-
-/// The frame at the start of `bytes`, if all of it is there.
-fn frame(bytes: &[u8]) -> Result<Option<(Head, &[u8])>, Malformed> {
-    let Some(head) = Head::read(bytes) else { return Ok(None) };
-    if head.length > PAYLOAD_MOST {
-        return Err(Malformed);
-    }
-    Ok(bytes.get(HEAD..HEAD + head.length).map(|payload| (head, payload)))
 }
 
 fn unpadded(head: Head, payload: &[u8]) -> Result<&[u8], Malformed> {

@@ -229,7 +229,9 @@ fn read_back(bytes: &[u8]) -> (Vec<Vec<Header>>, Vec<Vec<u8>>) {
     let mut rest = &bytes[24..];
     while let Some(head) = Head::read(rest) {
         let length = if head.kind == HEADERS {
-            let block = super::frames::Block::read(rest).unwrap().expect("all of it");
+            let Read::Whole(block) = super::frames::Block::read(rest).unwrap() else {
+                panic!("not all of it")
+            };
             lists.push(decoded(&mut reference, &block.fragment));
             block.length
         } else {

@@ -1,7 +1,7 @@
 //! Which of a connection's bytes pass, which are replaced, and which must be waited for.
 
 use super::Malformed;
-use super::frames::{Block, CONTINUATION, HEAD, HEADERS, Head, PUSH_PROMISE};
+use super::frames::{Block, CONTINUATION, HEAD, HEADERS, Head, PUSH_PROMISE, Read};
 use super::hpack::Table;
 
 /// What a client sends first: "PRI * HTTP/2.0" and so on.
@@ -14,8 +14,8 @@ pub(super) enum Step {
     Pass(usize),
     /// So many of them are replaced.
     Replace(usize, Vec<u8>),
-    /// More must come before anything can be said.
-    Wait,
+    /// So many must be there before anything can be said.
+    Wait(usize),
 }
 
 /// The caller's tables got out of the server's step for good: to go on would give it wrong headers.
@@ -29,15 +29,28 @@ pub(super) struct Repair {
     skip: usize,
     /// Something could not be read. Nothing is looked at any more.
     blind: bool,
+    /// How often bytes were looked at.
+    #[cfg(test)]
+    pub(super) looks: usize,
 }
 
 impl Repair {
     pub(super) fn new() -> Self {
-        Self { table: Table::new(), skip: PREFACE, blind: false }
+        Self {
+            table: Table::new(),
+            skip: PREFACE,
+            blind: false,
+            #[cfg(test)]
+            looks: 0,
+        }
     }
 
     /// What to do with `bytes`, of which there is at least one, and which follow those that the last step took.
     pub(super) fn step(&mut self, bytes: &[u8]) -> Result<Step, OutOfStep> {
+        #[cfg(test)]
+        {
+            self.looks += 1;
+        }
         if self.blind {
             return Ok(Step::Pass(bytes.len()));
         }
@@ -46,7 +59,7 @@ impl Repair {
             self.skip -= passed;
             return Ok(Step::Pass(passed));
         }
-        let Some(head) = Head::read(bytes) else { return Ok(Step::Wait) };
+        let Some(head) = Head::read(bytes) else { return Ok(Step::Wait(HEAD)) };
         let step = match head.kind {
             HEADERS => self.headers(bytes),
             // Neither is a client's to send here; the server closes the connection.
@@ -67,7 +80,10 @@ impl Repair {
     }
 
     fn headers(&mut self, bytes: &[u8]) -> Result<Step, Malformed> {
-        let Some(block) = Block::read(bytes)? else { return Ok(Step::Wait) };
+        let block = match Block::read(bytes)? {
+            Read::Whole(block) => block,
+            Read::Needs(count) => return Ok(Step::Wait(count)),
+        };
         Ok(match self.table.repair(&block.fragment)? {
             None => Step::Pass(block.length),
             Some(fragment) => Step::Replace(block.length, block.with(&fragment)),

@@ -1,11 +1,11 @@
 //! A connection whose reader gives repaired bytes.
 
 use std::io;
+use std::mem::MaybeUninit;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tonic::transport::server::Connected;
 
 use super::repair::{OutOfStep, Repair, Step};
 
@@ -20,6 +20,8 @@ pub(in crate::server) struct Repaired<S> {
     repair: Repair,
     /// The beginning of a header block or of a frame's head.
     held: Vec<u8>,
+    /// With fewer bytes held than these, nothing can be said of them.
+    needed: usize,
     /// Ready to be read, from `read` on.
     due: Vec<u8>,
     read: usize,
@@ -27,7 +29,7 @@ pub(in crate::server) struct Repaired<S> {
 
 impl<S> Repaired<S> {
     pub(in crate::server) fn new(inner: S) -> Self {
-        Self { inner, repair: Repair::new(), held: Vec::new(), due: Vec::new(), read: 0 }
+        Self { inner, repair: Repair::new(), held: Vec::new(), needed: 0, due: Vec::new(), read: 0 }
     }
 
     /// How many of the first bytes of `fresh` pass as they are. The others are taken over.
@@ -36,7 +38,8 @@ impl<S> Repaired<S> {
         while passed < fresh.len() {
             match self.repair.step(&fresh[passed..]).map_err(broken)? {
                 Step::Pass(count) => passed += count,
-                Step::Wait => {
+                Step::Wait(needed) => {
+                    self.needed = needed;
                     self.held.extend_from_slice(&fresh[passed..]);
                     break;
                 }
@@ -53,6 +56,10 @@ impl<S> Repaired<S> {
 
     /// Makes of what is held whatever can be made of it.
     fn release(&mut self) -> io::Result<()> {
+        if self.held.len() < self.needed {
+            return Ok(());
+        }
+        self.needed = 0;
         let mut done = 0;
         while done < self.held.len() {
             match self.repair.step(&self.held[done..]).map_err(broken)? {
@@ -64,7 +71,10 @@ impl<S> Repaired<S> {
                     self.due.extend_from_slice(&instead);
                     done += count;
                 }
-                Step::Wait => break,
+                Step::Wait(needed) => {
+                    self.needed = needed;
+                    break;
+                }
             }
         }
         self.held.drain(..done);
@@ -108,8 +118,8 @@ impl<S: AsyncRead + Unpin> AsyncRead for Repaired<S> {
                     return Poll::Ready(Ok(()));
                 }
             } else {
-                let mut chunk = [0; CHUNK];
-                let mut chunk = ReadBuf::new(&mut chunk);
+                let mut chunk = [MaybeUninit::uninit(); CHUNK];
+                let mut chunk = ReadBuf::uninit(&mut chunk);
                 ready!(Pin::new(&mut this.inner).poll_read(context, &mut chunk))?;
                 if chunk.filled().is_empty() {
                     // The end came in the middle of a frame.
@@ -157,10 +167,56 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Repaired<S> {
     }
 }
 
-impl<S: Connected> Connected for Repaired<S> {
-    type ConnectInfo = S::ConnectInfo;
+#[cfg(test)]
+mod tests {
+    use super::super::frames::{CONTINUATION, HEADERS, Head, PAYLOAD_MOST};
+    use super::*;
 
-    fn connect_info(&self) -> Self::ConnectInfo {
-        self.inner.connect_info()
+    /// A block of eight frames that does not end, byte by byte: each frame is looked at a bounded number of times.
+    #[test]
+    fn an_unfinished_block_in_small_pieces_is_linear_work() {
+        let mut bytes = vec![b'x'; 24];
+        for kind in
+            [HEADERS, CONTINUATION, CONTINUATION, CONTINUATION, CONTINUATION, CONTINUATION, CONTINUATION]
+        {
+            Head { length: PAYLOAD_MOST, kind, flags: 0, stream: 1 }.write(&mut bytes);
+            bytes.resize(bytes.len() + PAYLOAD_MOST, 0);
+        }
+        let mut connection = Repaired::new(tokio::io::empty());
+        for byte in bytes.chunks(1) {
+            match connection.held.is_empty() {
+                true => drop(connection.sift(byte).unwrap()),
+                false => {
+                    connection.held.extend_from_slice(byte);
+                    connection.release().unwrap();
+                }
+            }
+        }
+        assert!(connection.held.len() > 7 * PAYLOAD_MOST, "all of it is held: {}", connection.held.len());
+        let looks = connection.repair.looks;
+        assert!(looks < 24 + 3 * 7, "{looks} looks at {} bytes", bytes.len());
+    }
+
+    #[test]
+    fn a_block_that_the_server_refuses_is_not_held() {
+        let mut bytes = vec![b'x'; 24];
+        for nth in 0..20 {
+            let kind = if nth == 0 { HEADERS } else { CONTINUATION };
+            Head { length: PAYLOAD_MOST, kind, flags: 0, stream: 1 }.write(&mut bytes);
+            bytes.resize(bytes.len() + PAYLOAD_MOST, 0);
+        }
+        let mut connection = Repaired::new(tokio::io::empty());
+        let mut most = 0;
+        for piece in bytes.chunks(1000) {
+            if connection.held.is_empty() {
+                connection.sift(piece).unwrap();
+            } else {
+                connection.held.extend_from_slice(piece);
+                connection.release().unwrap();
+            }
+            most = most.max(connection.held.len());
+        }
+        assert!(most < 10 * (PAYLOAD_MOST + 9), "{most} bytes held");
+        assert!(connection.held.is_empty());
     }
 }

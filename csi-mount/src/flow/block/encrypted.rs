@@ -31,9 +31,12 @@ pub(super) use with_key::{Encryption, stage_inside};
 
 #[cfg(feature = "luks")]
 mod with_key {
+    use std::sync::Arc;
+
     use super::*;
     use crate::flow::block::{StagePlan, Staged, stage};
-    use crate::luks::{self, Opening};
+    use crate::luks::{self, Opened, Opening};
+    use crate::owner::Mounted;
     use crate::{DeviceAccess, Error, ErrorKind, Filesystem, Luks, LuksKey, MountState};
 
     const STAGE: &str = "stage";
@@ -69,9 +72,16 @@ mod with_key {
             return stage::stage_on(&mounted(device, staging)?.device()?, staging, plan);
         }
         let access = if plan.writes() { DeviceAccess::ReadWrite } else { DeviceAccess::ReadOnly };
+        let how = encryption.how.clone();
+        let how = if plan.never_format { how.never_format() } else { how };
+        let encryption = Encryption { how, key: encryption.key.clone() };
         let opening = encryption.opening(device, staging, access, Some(plan.filesystem));
-        let (mapping, is_new) = luks::device_for(&opening)?;
-        let staged = mapping.device().and_then(|inside| stage::stage_on(&inside, staging, plan));
+        let Opened { mapping, beneath } = luks::device_for(&opening)?;
+        let (mut plan, is_new) = (plan.clone(), beneath.is_some());
+        if let Some(beneath) = beneath {
+            plan.format = plan.format.over(Arc::new(beneath));
+        }
+        let staged = mapping.device().and_then(|inside| stage::stage_on(&inside, staging, &plan));
         if staged.is_err()
             && is_new
             && let Err(left) = mapping.close()
@@ -113,7 +123,10 @@ mod with_key {
     ) -> Result<PathBuf> {
         let device = BlockDevice::open(device)?;
         let encryption = Encryption { how: how.clone(), key: key.clone() };
-        let (mapping, _) = luks::device_for(&encryption.opening(&device, staging, access, None))?;
-        Ok(mapping.device()?.path().to_owned())
+        let opened = luks::device_for(&encryption.opening(&device, staging, access, None))?;
+        if staging.owner().is_some() && !matches!(staging.state()?, MountState::Absent) {
+            staging.set_mark(STAGE, &staging.look(STAGE)?.fd, Mounted::Nothing)?;
+        }
+        Ok(opened.mapping.device()?.path().to_owned())
     }
 }

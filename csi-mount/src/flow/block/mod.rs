@@ -33,6 +33,7 @@
 //! # Ok::<(), csi_mount::Error>(())
 //! ```
 
+mod copies;
 mod encrypted;
 mod expand;
 mod plan;
@@ -58,7 +59,7 @@ pub use plan::{StageCheck, StagePlan};
 pub use publish::{publish, publish_shown, unpublish};
 pub use raw::publish_device;
 pub use stage::{Content, Staged, stage};
-pub use unstage::unstage;
+pub use unstage::{MountCopies, unstage, unstage_with};
 pub use usage::{VolumeUsage, usage};
 
 /// The block device of a volume: the one under the filesystem mounted at this path, or whose node is bound there.

@@ -35,6 +35,7 @@ pub struct StagePlan {
     pub(super) wait: Duration,
     pub(super) check: StageCheck,
     pub(super) check_limits: CheckLimits,
+    pub(super) never_format: bool,
     #[cfg(feature = "luks")]
     pub(super) encryption: Option<super::encrypted::Encryption>,
 }
@@ -50,6 +51,7 @@ impl StagePlan {
             wait: WAIT,
             check: StageCheck::default(),
             check_limits: CheckLimits::default(),
+            never_format: false,
             #[cfg(feature = "luks")]
             encryption: None,
         }
@@ -58,6 +60,26 @@ impl StagePlan {
     /// The options to mount with. [`read_only`](MountOptions::read_only) ones also let nothing be formatted or grown.
     pub fn options(mut self, options: MountOptions) -> Self {
         self.options = options;
+        self
+    }
+
+    /// Never formats the device, whatever it reads as: for a volume that was staged before, or is a copy of one that was.
+    ///
+    /// A device that reads as blank need not be the new one that it seems: it can be another volume's, its storage can have
+    /// lost what it had, and what is read of a large device is a sample ([`Blank`](crate::Probe::Blank)). Only the driver
+    /// knows that the volume is not new. Such a device is refused ([`Damaged`](crate::ErrorKind::Damaged)) and not written
+    /// to; nor is one that is to be encrypted.
+    ///
+    /// ```
+    /// use csi_mount::Filesystem;
+    /// use csi_mount::flow::block::StagePlan;
+    ///
+    /// # let was_staged_before = true;
+    /// let plan = StagePlan::new(Filesystem::Ext4);
+    /// let plan = if was_staged_before { plan.never_format() } else { plan };
+    /// ```
+    pub fn never_format(mut self) -> Self {
+        self.never_format = true;
         self
     }
 

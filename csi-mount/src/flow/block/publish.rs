@@ -47,7 +47,7 @@ pub(super) fn take_back(created: Created, target: &Target) {
     if created == Created::Created
         && let Err(left) = target.remove()
     {
-        tracing::warn!(%left, "a target that could not be published is left");
+        tracing::warn!(%left, "a directory or file that nothing could be mounted on is left");
     }
 }
 
@@ -56,11 +56,14 @@ pub(super) fn take_back(created: Created, target: &Target) {
 ///
 /// # Errors
 ///
-/// Those of [`unmount`] and [`Target::remove`].
+/// Those of [`unmount`](crate::unmount()) and [`Target::remove`].
 pub fn unpublish(target: &Target) -> Result<Removed> {
+    if target.state()?.mount_point().is_none() && target.is_anothers(UNPUBLISH)? {
+        return Ok(Removed::Kept);
+    }
     unmount(target)?;
-    // Below a device is the file that it was bound onto. The file goes last, so that a retry comes here again.
-    if target.facts(UNPUBLISH)?.is_some_and(|facts| facts.file_type == FileType::RegularFile) {
+    // Only a directory never had a loop device. Where nothing is left, one can be left by a crash: it is known by its mark.
+    if target.facts(UNPUBLISH)?.is_none_or(|facts| facts.file_type != FileType::Directory) {
         raw::detach_read_only(target)?;
     }
     target.remove()

@@ -4,11 +4,12 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
 use super::publish::take_back;
+use crate::device_users;
 use crate::fnv::fnv1a;
-use crate::intent;
+use crate::record;
 use crate::{
     Bind, BlockDevice, DeviceAccess, DeviceNumber, Error, ErrorKind, LoopCache, LoopDevice, LoopOptions,
-    Outcome, Result, Target,
+    Outcome, Result, Target, unmount,
 };
 
 const PUBLISH: &str = "publish device at";
@@ -20,9 +21,13 @@ const PUBLISH: &str = "publish device at";
 /// device that refuses writes itself is bound as it is. The loop device has a cache of its own: beside a writer, a
 /// reader sees again what it once read, unless it reads with `O_DIRECT`.
 ///
+/// What an interrupted format left is taken off before a device is published for writing: the device is then blank, or, if
+/// anything else is on it, without the record that would let it be formatted.
+///
 /// # Errors
 ///
 /// [`ReadOnly`](ErrorKind::ReadOnly) if the device refuses writes and they are asked for,
+/// [`Busy`](ErrorKind::Busy) if the record of an interrupted format can't be taken off, as somebody holds the device,
 /// [`AlreadyMounted`](ErrorKind::AlreadyMounted) if another device is there or the same with other access, and those
 /// of [`BlockDevice::open`], [`LoopDevice::attach`], [`Bind::at`] and [`Target::create_file`].
 pub fn publish_device(device: impl AsRef<Path>, target: &Target, access: DeviceAccess) -> Result<Outcome> {
@@ -35,14 +40,21 @@ pub fn publish_device(device: impl AsRef<Path>, target: &Target, access: DeviceA
                 .at(target.path())
                 .mend("publish it read-only"));
         }
-        // From now on what is on it is its user's, whatever an interrupted format left.
-        intent::settle(&device)?;
-        return bind(&device, target);
+        // From now on what is on it is its user's: no record of a format may excuse it.
+        record::withdraw(&device)?;
     }
-    if refuses_writes {
-        return bind(&device, target);
-    }
-    let (loop_device, is_new) = read_only_over(&device, target)?;
+    // The file comes first: whoever unpublishes after a crash finds it, and with it the loop device.
+    let created = target.create_file()?;
+    let published = match access {
+        DeviceAccess::ReadOnly if !refuses_writes => bind_read_only(&device, target),
+        _ => bind(&device, target),
+    };
+    published.inspect_err(|_| take_back(created, target))
+}
+
+/// Binds the node of the read-only loop device of this target over the device.
+fn bind_read_only(device: &BlockDevice, target: &Target) -> Result<Outcome> {
+    let (loop_device, is_new) = read_only_over(device, target)?;
     let bound = BlockDevice::open(loop_device.path()).and_then(|node| bind(&node, target));
     if bound.is_err()
         && is_new
@@ -54,11 +66,15 @@ pub fn publish_device(device: impl AsRef<Path>, target: &Target, access: DeviceA
 }
 
 fn bind(device: &BlockDevice, target: &Target) -> Result<Outcome> {
-    let created = target.create_file()?;
-    let outcome = Bind::new(device.path()).at(target).inspect_err(|_| take_back(created, target))?;
+    let outcome = Bind::new(device.path()).at(target)?;
     let bound = target.facts(PUBLISH)?.map(|facts| facts.node);
     if bound == Some(device.number()) {
         return Ok(outcome);
+    }
+    if outcome == Outcome::Mounted
+        && let Err(left) = unmount(target)
+    {
+        tracing::warn!(%left, "the node of another device stays at the target");
     }
     let reason = format!("asked for {}, the kernel has {bound:?}", device.number());
     Err(Error::new(ErrorKind::WrongDevice, PUBLISH, reason).at(target.path()))
@@ -67,8 +83,13 @@ fn bind(device: &BlockDevice, target: &Target) -> Result<Outcome> {
 /// The read-only loop device of this target over this device, and whether it is new.
 fn read_only_over(device: &BlockDevice, target: &Target) -> Result<(LoopDevice, bool)> {
     let mark = mark(target);
-    for (found, beneath) in LoopDevice::find_marked(&mark)? {
-        if beneath == device.number() && found.access()? == DeviceAccess::ReadOnly {
+    for (found, beneath) in LoopDevice::find_marked(|found| found == mark.as_bytes())? {
+        if beneath == device.number()
+            && !found.goes_when_closed()
+            && found.access()? == DeviceAccess::ReadOnly
+        {
+            // Left by a process that was killed, it has the size that the device had then.
+            found.refresh_size()?;
             return Ok((found, false));
         }
     }
@@ -76,25 +97,49 @@ fn read_only_over(device: &BlockDevice, target: &Target) -> Result<(LoopDevice, 
     Ok((LoopDevice::attach(device.path(), &options)?, true))
 }
 
-/// Detaches the loop devices that were made for this target, also by a process that has since died.
+/// Detaches the loop devices that were made for this target and its volume, also by a process that has since died.
+///
+/// In another mount namespace the same path is another target. So a loop device whose node is still bound somewhere stays:
+/// here it is not any more.
 pub(super) fn detach_read_only(target: &Target) -> Result<()> {
-    for (found, _) in LoopDevice::find_marked(&mark(target))? {
-        found.detach()?;
+    let (of_path, own) = (mark_of(target.path()), mark(target));
+    let is_own = |found: &[u8]| match target.owner() {
+        Some(_) => found == own.as_bytes() || found == of_path.as_bytes(),
+        None => found.starts_with(of_path.as_bytes()),
+    };
+    for (found, _) in LoopDevice::find_marked(is_own)? {
+        match device_users::published_at(&[found.number()])? {
+            None => found.detach()?,
+            Some(place) => tracing::debug!(device = %found.path().display(), place = %place.display(),
+                "a loop device with this target's mark is published elsewhere, and stays"),
+        }
     }
     Ok(())
 }
 
+/// Detaches the loop devices over a device that a killed publish had not given the mark of its target yet.
+pub(super) fn detach_unfinished(device: &Path) -> Result<()> {
+    LoopDevice::find_unfinished(device)?.into_iter().try_for_each(LoopDevice::detach)
+}
+
 /// The loop device of this number, if it was made for this target, and what is beneath it.
 pub(super) fn made_for(number: DeviceNumber, target: &Path) -> Result<Option<(LoopDevice, DeviceNumber)>> {
-    let marked = LoopDevice::find_marked(&mark_of(target))?;
+    let mark = mark_of(target);
+    let marked = LoopDevice::find_marked(|found| found.starts_with(mark.as_bytes()))?;
     Ok(marked.into_iter().find(|(found, _)| found.number() == number))
 }
 
+/// The name that the kernel keeps with a target's loop device, by which it is found again: that of the path, and of the
+/// volume if the target has an owner.
 fn mark(target: &Target) -> String {
-    mark_of(target.path())
+    let mark = mark_of(target.path());
+    match target.owner() {
+        Some(owner) => format!("{mark} {:016x}", fnv1a(owner.volume().as_bytes())),
+        None => mark,
+    }
 }
 
-/// The name kept by the kernel with a target's loop device, by which it is found again: paths can be longer than fits.
+/// The part of the path, which begins the mark: paths can be longer than fits.
 fn mark_of(target: &Path) -> String {
     format!("csi-mount read-only {:016x}", fnv1a(target.as_os_str().as_bytes()))
 }
@@ -102,11 +147,14 @@ fn mark_of(target: &Path) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Owner;
 
     #[test]
     fn marks_are_the_same_in_every_version_and_fit() {
         assert_eq!(mark_of(Path::new("/target")), "csi-mount read-only e2e6a944b2d2df2f");
         assert_ne!(mark_of(Path::new("/target")), mark_of(Path::new("/targeu")));
-        assert!(mark_of(Path::new("/")).len() < 64);
+        let owned = Target::new("/target").unwrap().owned_by(Owner::new("driver", "vol-1"));
+        assert_eq!(mark(&owned), "csi-mount read-only e2e6a944b2d2df2f 9d5e6182992a0acc");
+        assert!(mark(&owned).len() < 64);
     }
 }

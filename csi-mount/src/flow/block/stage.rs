@@ -4,16 +4,18 @@ use std::path::Path;
 
 use super::device_under;
 use super::plan::{StageCheck, StagePlan};
+use super::publish::take_back;
 use crate::check::check_within;
 use crate::details::Details;
+use crate::device_users::{self, Tolerated};
 use crate::flow::lost::require_staged;
-use crate::intent;
 use crate::kernel_features::unknown_to;
+use crate::probe::content_missing;
 use crate::same_disk::is_same_disk;
 use crate::{
-    BlockDevice, CheckPolicy, DeviceNumber, Error, ErrorKind, Filesystem, Grown, KernelVersion, Mount,
-    MountEntry, MountOptions, MountState, Outcome, Probe, Result, Signature, Target, diagnose, grow_mounted,
-    grow_unmounted_within, unmount,
+    BlockDevice, CheckPolicy, Created, DeviceNumber, Error, ErrorKind, Filesystem, Grown, KernelVersion,
+    Mount, MountEntry, MountOptions, MountState, Outcome, Probe, Result, Signature, Target, diagnose,
+    grow_mounted, grow_unmounted_within, unmount,
 };
 
 const STAGE: &str = "stage";
@@ -48,10 +50,11 @@ pub enum Content {
 /// The device is waited for ([`StagePlan::wait_for_device`], [`StagePlan::expect`]). What is there is kept: it is formatted
 /// only if it is [`Blank`](Probe::Blank), or holds no more than an interrupted format of ours
 /// ([`Interrupted`](Probe::Interrupted)), and mounted only if it holds the filesystem of the plan. An ext4 with errors is
-/// checked before ([`StagePlan::check`]). A filesystem smaller than its device grows: ext4 before it is mounted, XFS and
+/// checked before ([`StagePlan::check`]). A volume that is known to have content is never formatted
+/// ([`StagePlan::never_format`]). A filesystem smaller than its device grows: ext4 before it is mounted, XFS and
 /// btrfs after. The XFS clone of a mounted filesystem is mounted with `nouuid`, if its origin is seen to be mounted and is not on
 /// the same disk. When it fails, what it mounted is
-/// unmounted.
+/// unmounted, and a directory that it made is removed.
 ///
 /// Of a plan that is `encrypted` (feature `luks`) all this holds of the device inside. A blank device is encrypted first, and
 /// what is inside is formatted only if nothing was ever written there. The mapping is named after the staging directory; one
@@ -65,12 +68,14 @@ pub enum Content {
 /// - [`NotBlank`](ErrorKind::NotBlank): the device holds something else, and the message says what and where.
 /// - [`Unreadable`](ErrorKind::Unreadable): it can't be read. In neither case was it written to.
 /// - [`AlreadyMounted`](ErrorKind::AlreadyMounted): another device is mounted there, or with other options.
-/// - [`Busy`](ErrorKind::Busy): the disk is mounted already, by another of its devices (XFS).
+/// - [`Busy`](ErrorKind::Busy): the device is published raw for writing, or a loop device or another device is over it
+///   ([`BlockDevice::users`]); or the disk is mounted already, by another of its devices (XFS).
 /// - [`ReadOnly`](ErrorKind::ReadOnly): the device refuses writes and the plan wants them, or it is blank and the plan
 ///   allows none; or it is mounted there, and the kernel stopped writing to it after an error.
 /// - [`Unresponsive`](ErrorKind::Unresponsive): it is mounted there, and shut down after an error.
 /// - [`WrongDevice`](ErrorKind::WrongDevice): another disk than the expected one is at the path.
-/// - [`Damaged`](ErrorKind::Damaged): the check found what it can't mend.
+/// - [`Damaged`](ErrorKind::Damaged): the check found what it can't mend, or the device is blank and the plan
+///   [never formats](StagePlan::never_format) it.
 /// - [`Unsupported`](ErrorKind::Unsupported): the filesystem has a feature that this kernel does not know.
 /// - Of a plan that is encrypted: `WrongKey` for another key; [`NotBlank`](ErrorKind::NotBlank) if the device holds what is not
 ///   encrypted; [`WrongDevice`](ErrorKind::WrongDevice) if the mapping is over another device;
@@ -91,13 +96,14 @@ pub fn stage(device: impl AsRef<Path>, staging: &Target, plan: &StagePlan) -> Re
 pub(super) fn stage_on(device: &BlockDevice, staging: &Target, plan: &StagePlan) -> Result<Staged> {
     let mut content = Content::Kept;
     let mut grown = None;
+    let mut created = Created::Existed;
     if matches!(staging.state()?, MountState::Mounted(_)) {
         refuse_broken(staging, plan)?;
     } else {
         (content, grown) = prepare(device, plan)?;
-        staging.create_dir()?;
+        created = staging.create_dir()?;
     }
-    let outcome = mount(device, staging, plan)?;
+    let outcome = mount(device, staging, plan).inspect_err(|_| take_back(created, staging))?;
     let finished = verify(device, staging).and_then(|()| grow_after(device, staging, plan));
     match finished {
         Ok(grown_after) => {
@@ -108,6 +114,8 @@ pub(super) fn stage_on(device: &BlockDevice, staging: &Target, plan: &StagePlan)
                 && let Err(left) = unmount(staging)
             {
                 tracing::warn!(%left, "a filesystem that could not be staged stays mounted");
+            } else {
+                take_back(created, staging);
             }
             Err(error)
         }
@@ -132,7 +140,17 @@ fn prepare(device: &BlockDevice, plan: &StagePlan) -> Result<(Content, Option<Gr
             .at(device.path())
             .mend("stage it read-only"));
     }
-    match device.probe() {
+    let found = device.probe();
+    // Making a filesystem asks for users itself, and for more of them.
+    let is_to_format =
+        matches!(found, Probe::Blank(_) | Probe::Interrupted(_)) && plan.writes() && !plan.never_format;
+    if !is_to_format {
+        device_users::refuse(device, STAGE, Tolerated::Mounts)?;
+    }
+    match found {
+        found @ (Probe::Blank(_) | Probe::Interrupted(_)) if plan.never_format => {
+            Err(content_missing(STAGE, device, found))
+        }
         Probe::Blank(proof) if plan.writes() => {
             plan.format.run(proof)?;
             Ok((Content::Formatted, None))
@@ -150,7 +168,6 @@ fn prepare(device: &BlockDevice, plan: &StagePlan) -> Result<(Content, Option<Gr
         }
         Probe::Filesystem(found) if found.filesystem() == Some(plan.filesystem) => {
             if plan.writes() {
-                intent::settle(device)?;
                 check_before(device, plan, &found)?;
             }
             Ok((Content::Kept, grow_before(device, plan, &found)?))
@@ -272,10 +289,15 @@ fn verify(device: &BlockDevice, staging: &Target) -> Result<()> {
 }
 
 fn grow_after(device: &BlockDevice, staging: &Target, plan: &StagePlan) -> Result<Option<Grown>> {
-    match plan.filesystem {
-        Filesystem::Xfs | Filesystem::Btrfs if plan.writes() => {
-            grow_mounted(device, plan.filesystem, staging.path()).map(Some)
+    if plan.filesystem == Filesystem::Ext4 || !plan.writes() {
+        return Ok(None);
+    }
+    match grow_mounted(device, plan.filesystem, staging.path()) {
+        // A small btrfs. It is as usable as before; an expansion says why it does not grow.
+        Err(error) if error.kind() == ErrorKind::OutOfRange => {
+            tracing::warn!(%error, "staged without growing");
+            Ok(None)
         }
-        _ => Ok(None),
+        grown => grown.map(Some),
     }
 }

@@ -2,15 +2,14 @@
 
 use std::path::Path;
 
+use super::copies;
 use super::encrypted::mapping_of;
-use super::{device_under, is_free_soon};
+use super::{device_under, is_free_soon, raw};
 use crate::details::Details;
+use crate::device_users;
+use crate::health;
 use crate::mapping::Mapping;
-use crate::published::published_at;
-use crate::{
-    BlockDevice, DeviceNumber, Error, ErrorKind, LoopDevice, MountState, Result, Target, Unmounted, mounts,
-    unmount,
-};
+use crate::{BlockDevice, DeviceUser, Error, ErrorKind, MountState, Result, Target, Unmounted, unmount};
 
 const UNSTAGE: &str = "unstage";
 
@@ -25,13 +24,46 @@ const UNSTAGE: &str = "unstage";
 ///
 /// # Errors
 ///
-/// [`Busy`](ErrorKind::Busy) if the staged filesystem is in use, or still mounted elsewhere: the message lists where,
-/// or says that it is another mount namespace; or if the device, or the one inside an encrypted one, is still published raw.
+/// [`Busy`](ErrorKind::Busy) if the staged filesystem is in use, or if the device, or the one inside an encrypted one, has
+/// another user ([`BlockDevice::users`]): it is mounted elsewhere, still published raw, or something is built on it. The
+/// message names up to three of them. A frozen filesystem is Busy, too, and stays mounted.
 /// [`WrongDevice`](ErrorKind::WrongDevice) if another device than the
 /// given one is mounted there; it stays mounted.
 pub fn unstage(staging: &Target, device: Option<&Path>) -> Result<Unmounted> {
+    unstage_with(staging, device, MountCopies::Kept)
+}
+
+/// What becomes of mounts of the volume's device in other mount namespaces, which keep the device from being free.
+///
+/// A process that makes a mount namespace gets a copy of every mount. A copy that does not receive unmounts (a container whose
+/// volumes do not propagate, a service with a namespace of its own) stays when the volume is unstaged, and nobody there may
+/// know of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum MountCopies {
+    /// They stay, and the volume is [`Busy`](ErrorKind::Busy) until they are gone.
+    #[default]
+    Kept,
+    /// Those that nobody has open are unmounted in their namespace, by a process that enters it for that (`setns(2)`; it needs
+    /// `CAP_SYS_ADMIN` and `CAP_SYS_CHROOT`, and `hostPID` to see the namespaces). Linux 5.8.
+    ///
+    /// The kernel refuses it while a process has a file of the copy open or is in it, and then it stays. The danger: who relies
+    /// on the path without having it open, a backup that looks there every hour, finds an empty directory, and what it writes
+    /// there then goes to the filesystem beneath. Also a mount of this device that somebody made there on purpose is
+    /// unmounted. Choose it only where the driver alone decides who uses its devices.
+    UnmountUnused,
+}
+
+/// As [`unstage`], with another fate of [copies](MountCopies) of the mount in other mount namespaces.
+///
+/// # Errors
+///
+/// As [`unstage`].
+pub fn unstage_with(staging: &Target, device: Option<&Path>, copies: MountCopies) -> Result<Unmounted> {
+    staging.require_own(UNSTAGE)?;
     let known = device.map(open_if_there).transpose()?.flatten();
-    let mapping = mapping_of(staging)?;
+    // Of a place that has become another volume's, the mapping is that volume's.
+    let mapping = if staging.is_anothers(UNSTAGE)? { None } else { mapping_of(staging)? };
     let mounted = mounted_device(staging)?;
     // Of an encrypted device the one inside is mounted, or nothing yet.
     let beneath = match &mapping {
@@ -46,52 +78,56 @@ pub fn unstage(staging: &Target, device: Option<&Path>) -> Result<Unmounted> {
         let reason = format!("asked for {} ({}), {found} is there", known.path().display(), known.number());
         return Err(Error::new(ErrorKind::WrongDevice, UNSTAGE, reason).at(staging.path()));
     }
-    refuse_published([known.as_ref(), mounted.as_ref()], mapping.as_ref(), staging)?;
+    for device in [&known, &mounted].into_iter().flatten() {
+        raw::detach_unfinished(device.path())?;
+    }
+    refuse_users_beside_mounts([known.as_ref(), mounted.as_ref()], mapping.as_ref(), staging)?;
     if let Some(mapping) = &mapping {
         mapping.go_on()?;
     }
+    if mounted.is_some() && health::is_frozen_at(staging)? {
+        let reason = "its filesystem is frozen, and unmounted nobody could thaw it";
+        return Err(Error::new(ErrorKind::Busy, UNSTAGE, reason)
+            .at(staging.path())
+            .mend("thaw it (fsfreeze -u)"));
+    }
     let unmounted = unmount(staging)?;
+    staging.unmark(UNSTAGE)?;
     // It is closed only once nobody has it open, this included.
     let mounted = mounted.filter(|_| mapping.is_none());
     if let Some(mapping) = mapping {
         mapping.close().map_err(|error| match (error.kind(), mapping.device()) {
-            (ErrorKind::Busy, Ok(inside)) => still_in_use(&inside, staging),
+            (ErrorKind::Busy, Ok(inside)) => still_in_use(&inside, staging).err().unwrap_or(error),
             _ => error,
         })?;
     }
     match known.or(mounted) {
-        Some(device) if !is_free(&device)? => Err(still_in_use(&device, staging)),
+        Some(device) if !is_free(&device)? => {
+            if copies == MountCopies::UnmountUnused {
+                copies::unmount_unused(&device)?;
+            }
+            still_in_use(&device, staging).map(|()| unmounted)
+        }
         _ => Ok(unmounted),
     }
 }
 
-/// A node of a device that is bound somewhere keeps nothing open, and neither keeps a read-only loop device over it others from
-/// opening it exclusively. Left there, they would be those of whatever volume gets the number next.
-fn refuse_published(
+/// A node of a device that is bound somewhere keeps nothing open, and a loop device over it does not keep others from opening
+/// it exclusively either. Left there, they would be those of whatever volume gets the number next.
+fn refuse_users_beside_mounts(
     devices: [Option<&BlockDevice>; 2],
     mapping: Option<&Mapping>,
     staging: &Target,
 ) -> Result<()> {
-    let busy = |reason| Error::new(ErrorKind::Busy, UNSTAGE, reason).at(staging.path());
-    let (mut numbers, mut loops) = (Vec::<DeviceNumber>::new(), Vec::new());
-    for device in devices.into_iter().flatten() {
-        // What is mounted is the device that was named, as a rule, and each look asks all loop devices.
-        if !numbers.contains(&device.number()) {
-            loops.extend(LoopDevice::find(device.path())?);
-            numbers.push(device.number());
-        }
-    }
-    numbers.extend(mapping.map(Mapping::number).into_iter().chain(loops.iter().map(LoopDevice::number)));
-    if let Some(place) = published_at(&numbers)? {
-        let reason = format!("its device is still published at {}", place.display());
-        return Err(busy(reason).mend("unpublish it first"));
-    }
-    match loops.first() {
-        Some(over) => {
-            let reason = format!("the loop device {} is still over its device", over.path().display());
-            Err(busy(reason).mend("unpublish what it was made for once more, or detach it"))
-        }
-        None => Ok(()),
+    let devices = devices.into_iter().flatten();
+    let mut numbers: Vec<_> = devices.map(BlockDevice::number).chain(mapping.map(Mapping::number)).collect();
+    numbers.dedup();
+    let mut users = device_users::lasting(&numbers)?;
+    users.retain(|user| matches!(user, DeviceUser::Published { .. } | DeviceUser::LoopDevice { .. }));
+    if users.is_empty() {
+        Ok(())
+    } else {
+        Err(device_users::busy(UNSTAGE, "its device", &users).at(staging.path()))
     }
 }
 
@@ -128,18 +164,12 @@ fn mounted_device(staging: &Target) -> Result<Option<BlockDevice>> {
     }
 }
 
-fn still_in_use(device: &BlockDevice, staging: &Target) -> Error {
-    let holders: Vec<String> = mounts()
-        .unwrap_or_default()
-        .into_iter()
-        .filter(|entry| device_under(&entry.clone().into()) == Some(device.number()))
-        .map(|entry| entry.mount_point.display().to_string())
-        .collect();
-    let reason = format!("the device {} ({}) is still in use", device.path().display(), device.number());
-    let error = Error::new(ErrorKind::Busy, UNSTAGE, reason).at(staging.path());
-    if holders.is_empty() {
-        error.mend("it is mounted in another mount namespace, or opened exclusively: end what holds it")
-    } else {
-        error.because(format!("it is mounted at {}", holders.join(", "))).mend("unpublish it first")
+/// Names who has the device, unless they let go of it meanwhile.
+fn still_in_use(device: &BlockDevice, staging: &Target) -> Result<()> {
+    let users = device_users::all(device)?;
+    if users.is_empty() {
+        return Ok(());
     }
+    let name = format!("the device {} ({})", device.path().display(), device.number());
+    Err(device_users::busy(UNSTAGE, &name, &users).at(staging.path()))
 }

@@ -120,6 +120,10 @@ pub fn unstage(staging: &Target) -> Result<Unmounted> {
 pub fn unstage_within(staging: &Target, ending: Duration) -> Result<Unmounted> {
     // Taken and given back: afterwards every daemon of a stage that was killed is seen.
     PlaceLock::take(UNSTAGE, staging, STARTING)?;
+    staging.require_own(UNSTAGE)?;
+    if staging.is_anothers(UNSTAGE)? {
+        return Ok(Unmounted::NotMounted);
+    }
     refuse_published(staging)?;
     let deadline = Instant::now() + ending;
     let unmounted = shared::unstage_within(staging, ending)?;

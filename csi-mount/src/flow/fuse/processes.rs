@@ -1,10 +1,11 @@
 //! The processes of a daemon, known again by what their environment says, whoever started them and when.
 
 use std::ffi::{OsStr, OsString};
-use std::fs;
+use std::fs::{self, File};
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
-use std::io::ErrorKind as ErrorOfIo;
+use std::io::{self, ErrorKind as ErrorOfIo};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -27,6 +28,8 @@ const KILLING: Duration = Duration::from_secs(5);
 
 /// How long a process may be in the middle of an `exec`.
 const EXECUTING: Duration = Duration::from_secs(1);
+/// How often an environment that reads as empty, and is not, is read.
+const READS: u32 = 3;
 
 /// One start of a daemon for a place.
 pub(super) struct Start {
@@ -84,8 +87,9 @@ impl Processes {
 
     /// What those that live were said to serve; none if that was not said, or none is seen.
     pub(super) fn serve(&self) -> Option<OsString> {
+        let deadline = Instant::now() + EXECUTING;
         let said = |pid: i32| {
-            let environment = environment(pid, Instant::now());
+            let environment = environment(pid, deadline);
             value(&environment, SERVES).map(|serves| OsStr::from_bytes(serves).to_owned())
         };
         self.living().into_iter().find_map(said)
@@ -143,7 +147,9 @@ pub(super) fn may_hide() -> bool {
     let mut numbers = all.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<i32>().ok());
     let own = rustix::process::geteuid().as_raw().to_string();
     let is_anothers = |pid: i32| {
-        let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+        // The name in it can be anything.
+        let status = fs::read(format!("/proc/{pid}/status")).unwrap_or_default();
+        let status = String::from_utf8_lossy(&status);
         let users = status.lines().find_map(|line| line.strip_prefix("Uid:")).unwrap_or_default();
         users.split_whitespace().any(|user| user != own)
     };
@@ -159,33 +165,80 @@ fn value<'e>(environment: &'e [u8], key: &str) -> Option<&'e [u8]> {
     variables.find_map(|variable| variable.strip_prefix(key.as_bytes())?.strip_prefix(b"="))
 }
 
-/// The environment of a process. One that is in the middle of an `exec` has none, but is going to.
+/// The environment of a process. A process in the middle of an `exec` has none yet, and is waited for until the
+/// deadline.
 fn environment(pid: i32, deadline: Instant) -> Vec<u8> {
-    let read = || fs::read(format!("/proc/{pid}/environ"));
-    match read() {
-        Ok(nothing) if nothing.is_empty() => {}
-        // Not ours to see, or gone.
-        known => return known.unwrap_or_default(),
+    let stat =
+        || String::from_utf8_lossy(&fs::read(format!("/proc/{pid}/stat")).unwrap_or_default()).into_owned();
+    // A file that was opened before an exec reads as empty after it, and a process can execute one program after
+    // another.
+    for _ in 0..READS {
+        match read_at_once(&format!("/proc/{pid}/environ")) {
+            Ok(nothing) if nothing.is_empty() => {}
+            // Not ours to see, or gone.
+            known => return known.unwrap_or_default(),
+        }
+        let mut recorded = Recorded::in_stat(&stat());
+        while recorded == Recorded::NotYet && Instant::now() < deadline {
+            sleep(Duration::from_micros(100));
+            recorded = Recorded::in_stat(&stat());
+        }
+        if recorded == Recorded::None {
+            break;
+        }
     }
-    let stat = || fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    while is_executing(&stat()) && Instant::now() < deadline {
-        sleep(Duration::from_micros(100));
-    }
-    read().unwrap_or_default()
+    Vec::new()
 }
 
-/// Whether a process has left its old program and not got its new one, by its line in `/proc/PID/stat` (proc(5)): then it
-/// has closed what is closed on `exec`, and does not know yet where its environment is.
-fn is_executing(stat: &str) -> bool {
-    const KERNEL_THREAD: u64 = 0x0020_0000;
-    // After the name, which may hold anything, the fields are those from the third on.
-    let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_ascii_whitespace().collect();
-    let field = |number: usize| fields.get(number - 3).copied();
-    let (Some(state), Some(flags), Some(end_of_environment)) = (field(3), field(9), field(51)) else {
-        return false;
-    };
-    let is_kernel_thread = flags.parse::<u64>().is_ok_and(|flags| flags & KERNEL_THREAD != 0);
-    !matches!(state, "Z" | "X") && !is_kernel_thread && end_of_environment == "0"
+/// Reads a whole file by one `read`. Between two of them a process can execute a program, and the rest would be
+/// missing.
+fn read_at_once(path: &str) -> io::Result<Vec<u8>> {
+    let file = File::open(path)?;
+    let mut bytes = vec![0; 32 << 10];
+    loop {
+        let length = file.read_at(&mut bytes, 0)?;
+        if length < bytes.len() {
+            bytes.truncate(length);
+            return Ok(bytes);
+        }
+        bytes.resize(2 * length, 0);
+    }
+}
+
+/// Whether the kernel has recorded where the environment of a process is, by its line in `/proc/PID/stat`
+/// (proc(5)).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Recorded {
+    /// An `exec` has replaced the memory and closed what is closed then. The kernel sets the environment's start and
+    /// end to one address, then finds the end, and records the addresses of the code last.
+    NotYet,
+    /// The process has ended, is a kernel thread, or its environment is empty.
+    None,
+    Yes,
+}
+
+impl Recorded {
+    fn in_stat(stat: &str) -> Self {
+        const EXITING: u64 = 0x4;
+        const KERNEL_THREAD: u64 = 0x0020_0000;
+        // After the name, which may hold anything, the fields are those from the third on.
+        let fields: Vec<&str> =
+            stat.rsplit(')').next().unwrap_or_default().split_ascii_whitespace().collect();
+        let field = |number: usize| fields.get(number - 3).copied();
+        let (Some(state), Some(flags), Some(start_of_code)) = (field(3), field(9), field(26)) else {
+            return Self::None;
+        };
+        let gets_none = flags.parse::<u64>().is_ok_and(|flags| flags & (EXITING | KERNEL_THREAD) != 0);
+        if matches!(state, "Z" | "X") || gets_none {
+            Self::None
+        } else if start_of_code == "0" {
+            Self::NotYet
+        } else if field(50) == field(51) {
+            Self::None
+        } else {
+            Self::Yes
+        }
+    }
 }
 
 #[cfg(test)]
@@ -211,6 +264,29 @@ mod tests {
         }
     }
 
+    /// The kernel records the start of an environment before its end: in between it reads as empty. The more variables
+    /// it has, the longer that takes.
+    #[test]
+    fn a_process_is_known_while_it_executes_one_program_after_another() {
+        let start = Start::new(Path::new("/no/such/place/at/any/time"), None);
+        let again = r#"exec sh -c "$0" "$0""#;
+        let others = (0..3000).map(|number| (format!("V{number}"), ""));
+        let marks = start.processes().marks().iter().cloned();
+        let mut child =
+            Command::new("sh").args(["-c", again, again]).envs(others).envs(marks).spawn().unwrap();
+        let is_known = || {
+            start.processes().is_marked(child.id().cast_signed(), Instant::now() + Duration::from_secs(60))
+        };
+        let begun = Instant::now();
+        while !is_known() {
+            assert!(begun.elapsed() < Duration::from_secs(60), "it does not come to run");
+        }
+        let seen = (0..2000).position(|_| !is_known());
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!(seen, None, "at this look it was not known");
+    }
+
     #[test]
     fn of_two_starts_each_knows_its_own() {
         let place = Path::new("/no/such/place/either");
@@ -227,17 +303,22 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_environment_is_not_waited_for() {
+    fn only_what_is_going_to_have_an_environment_is_waited_for() {
         let stat = |pid: &str| fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
-        assert!(!is_executing(&stat("self")));
+        assert_eq!(Recorded::in_stat(&stat("self")), Recorded::Yes);
         let own = stat("self");
-        let mut fields: Vec<&str> = own.trim().rsplit_once(") ").unwrap().1.split(' ').collect();
-        fields[51 - 3] = "0";
-        assert!(is_executing(&format!("1 (a ) b) {}", fields.join(" "))));
-        fields[0] = "Z";
-        assert!(!is_executing(&format!("1 (ended) {}", fields.join(" "))));
-        (fields[0], fields[9 - 3]) = ("S", "2129984");
-        assert!(!is_executing(&format!("2 (kthreadd) {}", fields.join(" "))));
-        assert!(!is_executing(""));
+        let fields: Vec<&str> = own.trim().rsplit_once(") ").unwrap().1.split(' ').collect();
+        let with = |changes: &[(usize, &str)]| {
+            let mut fields = fields.clone();
+            changes.iter().for_each(|(number, value)| fields[number - 3] = value);
+            Recorded::in_stat(&format!("1 (a ) b) {}", fields.join(" ")))
+        };
+        let (before, middle) = ([(26, "0"), (50, "0"), (51, "0")], [(26, "0"), (50, "4096"), (51, "4096")]);
+        assert_eq!([with(&before), with(&middle)], [Recorded::NotYet; 2]);
+        assert_eq!(with(&middle[1..]), Recorded::None, "an empty environment");
+        assert_eq!(with(&[(3, "Z"), (26, "0")]), Recorded::None, "it has ended");
+        assert_eq!(with(&[(9, "2129984"), (26, "0")]), Recorded::None, "a kernel thread");
+        assert_eq!(with(&[(9, "4194308"), (26, "0")]), Recorded::None, "it is about to end");
+        assert_eq!(Recorded::in_stat(""), Recorded::None, "it is gone");
     }
 }

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use super::place_lock::PlaceLock;
 use super::processes::{self, Processes, Start};
 use super::{FuseDaemon, take_off_lost};
+use crate::owner::Mounted;
 use crate::{
     Created, Detach, Error, ErrorKind, MountHealth, MountState, Outcome, Result, Target, Unmount, health,
     health_within,
@@ -60,6 +61,7 @@ fn is_staged(staging: &Target, daemon: &FuseDaemon) -> Result<bool> {
         return Ok(false);
     }
     accept(staging)?;
+    adopt(staging)?;
     let health = match found {
         // It was mounted, or came to light, since.
         MountHealth::NotMounted | MountHealth::Dead(_) => health_within(staging.path(), LOOK)?,
@@ -98,7 +100,16 @@ fn begin(staging: &Target, daemon: &FuseDaemon, start: &Start) -> Result<Child> 
     Processes::of(staging.path()).kill(staging.path())?;
     // It may have mounted before it was ended.
     take_off_unserved(staging)?;
+    if staging.owner().is_some() {
+        staging.set_mark(STAGE, &staging.look(STAGE)?.fd, Mounted::Fuse)?;
+    }
     daemon.start(start)
+}
+
+/// Marks what is mounted as its owner's, if the place is.
+fn adopt(staging: &Target) -> Result<()> {
+    let seen = staging.look(STAGE)?;
+    if seen.facts.is_mount_root { staging.adopt(STAGE, &seen.facts) } else { Ok(()) }
 }
 
 fn wait_until_ready(
@@ -125,6 +136,7 @@ fn wait_until_ready(
         sleep(pause);
         pause = (pause * 2).min(Duration::from_millis(50));
     }
+    adopt(staging)?;
     Ok(Outcome::Mounted)
 }
 

@@ -174,7 +174,7 @@ pub fn unpublish(target: &Target) -> Result<Removed> {
 ///
 /// As for [`unpublish`].
 pub fn unpublish_within(target: &Target, finishing: Duration) -> Result<Removed> {
-    unstage_within(target, finishing)?;
+    Unmount::new().detach(Detach::IfUnresponsive).finish_within(finishing).at(target)?;
     target.remove()
 }
 
@@ -197,5 +197,7 @@ pub fn unstage(staging: &Target) -> Result<Unmounted> {
 ///
 /// As for [`unstage`].
 pub fn unstage_within(staging: &Target, finishing: Duration) -> Result<Unmounted> {
-    Unmount::new().detach(Detach::IfUnresponsive).finish_within(finishing).at(staging)
+    let unmounted = Unmount::new().detach(Detach::IfUnresponsive).finish_within(finishing).at(staging)?;
+    staging.unmark("unstage")?;
+    Ok(unmounted)
 }

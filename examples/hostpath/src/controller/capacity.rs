@@ -22,7 +22,7 @@ impl GetCapacity for Driver {
             pools.insert(&place.value.name, place.available_bytes.unwrap_or(0));
         }
         // What is promised and not yet written is still free on the disk; what others wrote there is not.
-        let free = self.with(|host| Ok(host.free_bytes()?)).await?;
+        let free = self.with(|host| host.free_bytes()).await?;
         let most = pools.values().copied().max().unwrap_or(0).min(self.sizes.most);
         Ok(Capacity {
             available_capacity: free.min(pools.values().sum()),

@@ -40,10 +40,17 @@ impl Node for HostNode {
         }
     }
 
-    /// Also of a volume that is gone. What was published is known by the target alone, whatever its kind.
+    /// Also of a volume that is gone: what is left of it on this node is known by its mark.
     async fn unpublish_volume(&self, request: NodeUnpublishVolumeRequest) -> Result<()> {
         let id = request.volume_id.clone();
-        self.volumes.devices.unpublish_volume(request).await?;
+        match self.find(&id).await {
+            Ok((volumes, record)) if record.kind == Kind::Directory => {
+                volumes.directories.unpublish_volume(request).await?;
+            }
+            Ok((volumes, _)) => volumes.devices.unpublish_volume(request).await?,
+            Err(Error::VolumeNotFound(_)) => self.volumes.devices.unpublish_volume(request).await?,
+            Err(error) => return Err(error),
+        }
         self.end_inline(&id).await
     }
 }

@@ -3,13 +3,15 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use csi_core::mount::flow::block::StagePlan;
 use csi_core::mount::{DeviceAccess, LoopDevice, LoopOptions};
 use csi_core::{
-    Attachment, BlockDevices, BlockNode, Directories, DirectoryNode, Error, NodeInfo, Result, VolumeId,
-    async_trait, blocking,
+    Attachment, BlockDevices, BlockNode, Directories, DirectoryNode, Error, NodeInfo, Result,
+    VolumeCapability, VolumeId, async_trait, blocking, stage_plan,
 };
 
 use super::READONLY;
+use crate::content;
 use crate::host::Driver;
 use crate::kind::Kind;
 use crate::records::VolumeRecord;
@@ -88,6 +90,16 @@ impl BlockDevices for Content {
 
     async fn device(&self, id: &VolumeId) -> Result<Option<PathBuf>> {
         self.with(id, |image| Ok(device(image)?.map(|device| device.path().to_owned()))).await
+    }
+
+    async fn plan(&self, volume: &Attachment, capability: &VolumeCapability) -> Result<StagePlan> {
+        let (place, plan) = (self.place(&volume.volume_id)?, stage_plan(capability)?);
+        blocking(move || Ok(if content::was_staged(&place)? { plan.never_format() } else { plan })).await
+    }
+
+    async fn staged(&self, volume: &Attachment) -> Result<()> {
+        let place = self.place(&volume.volume_id)?;
+        blocking(move || content::note_staged(&place)).await
     }
 
     async fn refresh(&self, id: &VolumeId) -> Result<()> {

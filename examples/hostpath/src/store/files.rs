@@ -4,19 +4,26 @@ use std::fs::{self, File};
 use std::io::Write as _;
 use std::path::Path;
 
-use csi_core::Result;
+use csi_core::{IoContext as _, Result};
 
-/// Writes a file in one step: beside its place first, then renamed. The caller syncs the directory.
+/// Writes a file in one step: next to its place first, then renamed. The caller syncs the directory.
 pub(crate) fn write_whole(path: &Path, content: &[u8]) -> Result<()> {
-    let beside = path.with_extension("part");
-    let mut file = File::create(&beside)?;
-    file.write_all(content)?;
-    file.sync_all()?;
-    fs::rename(beside, path)?;
-    Ok(())
+    let part = path.with_extension("part");
+    let written = write(&part, content).and_then(|()| fs::rename(&part, path).at("rename", &part));
+    if written.is_err() {
+        // On a full disk it would keep the room that is missing.
+        let _ = fs::remove_file(&part);
+    }
+    written
 }
 
-/// Makes sure that the names in a directory are on the disk.
-pub(crate) fn sync_directory(directory: &Path) -> Result<()> {
-    Ok(File::open(directory)?.sync_all()?)
+fn write(path: &Path, content: &[u8]) -> Result<()> {
+    let mut file = File::create(path).at("create", path)?;
+    file.write_all(content).at("write", path)?;
+    file.sync_all().at("sync", path)
+}
+
+/// Makes sure that a file, or the names in a directory, are on the disk.
+pub(crate) fn sync(path: &Path) -> Result<()> {
+    File::open(path).at("open", path)?.sync_all().at("sync", path)
 }

@@ -15,11 +15,11 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGua
 use std::{fs, io};
 
 use csi_core::mount::Target;
-use csi_core::{Error, Result};
+use csi_core::{Error, IoContext as _, Result};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-pub(crate) use files::{sync_directory, write_whole};
+pub(crate) use files::{sync, write_whole};
 pub(crate) use id::new_id;
 
 const RECORD: &str = "record.json";
@@ -79,15 +79,15 @@ impl<T: Record> Store<T> {
         for name in [NEW, OLD] {
             let directory = root.join(name);
             // Who may read what is inside counts where it is published, and not here.
-            fs::DirBuilder::new().recursive(true).mode(0o700).create(&directory)?;
-            for entry in fs::read_dir(&directory)? {
-                sweep(&entry?.path());
+            fs::DirBuilder::new().recursive(true).mode(0o700).create(&directory).at("create", &directory)?;
+            for entry in fs::read_dir(&directory).at("list", &directory)? {
+                sweep(&entry.at("list", &directory)?.path());
             }
         }
         let mut entries = Entries::default();
         let mut unreadable = BTreeSet::new();
-        for entry in fs::read_dir(&root)? {
-            let name = entry?.file_name();
+        for entry in fs::read_dir(&root).at("list", &root)? {
+            let name = entry.at("list", &root)?.file_name();
             let Some(id) = name.to_str().filter(|id| !id.starts_with('.')) else { continue };
             let why = match read_record::<T>(&root.join(id)) {
                 Ok(Some(record)) => {
@@ -170,19 +170,19 @@ impl<T: Record> Store<T> {
         fill: impl FnOnce(&Path) -> Result<()>,
     ) -> Result<Made<T>> {
         let made = Made { place: self.root.join(NEW).join(&id), id, record, kept: false };
-        fs::create_dir(&made.place)?;
+        fs::create_dir(&made.place).at("create", &made.place)?;
         fill(&made.place)?;
         write_whole(&made.place.join(RECORD), &json(&made.record)?)?;
-        sync_directory(&made.place)?;
+        sync(&made.place)?;
         Ok(made)
     }
 
     /// Gives an object its place on the disk, from where a later process finds it.
     pub(crate) fn settle(&self, made: &mut Made<T>) -> Result<()> {
         let place = self.place(&made.id);
-        fs::rename(&made.place, &place)?;
+        fs::rename(&made.place, &place).at("rename to", &place)?;
         made.place = place;
-        sync_directory(&self.root)
+        sync(&self.root)
     }
 
     /// Lets everybody find an object that has its place.
@@ -205,7 +205,7 @@ impl<T: Record> Store<T> {
         let mut record = T::clone(&entry.now());
         let answer = change(&mut record)?;
         write_whole(&self.place(id).join(RECORD), &json(&record)?)?;
-        sync_directory(&self.place(id))?;
+        sync(&self.place(id))?;
         *entry.record.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(record);
         Ok(Some(answer))
     }
@@ -215,9 +215,9 @@ impl<T: Record> Store<T> {
         let gone = self.root.join(OLD).join(new_id()?);
         match fs::rename(self.place(id), &gone) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            renamed => renamed?,
+            renamed => renamed.at("rename", self.place(id))?,
         }
-        sync_directory(&self.root)?;
+        sync(&self.root)?;
         self.write().forget(id);
         sweep(&gone);
         Ok(())
@@ -271,12 +271,13 @@ impl<T> Drop for Made<T> {
 
 /// The record of the object at a place, as it is on the disk: for a process that does not write there.
 pub(crate) fn read_record<T: Record>(place: &Path) -> Result<Option<T>> {
-    match fs::read(place.join(RECORD)) {
+    let path = place.join(RECORD);
+    match fs::read(&path) {
         Ok(text) => serde_json::from_slice(&text).map(Some).map_err(Error::internal),
         Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
             Ok(None)
         }
-        Err(error) => Err(error.into()),
+        Err(error) => Err(error).at("read", path),
     }
 }
 

@@ -108,8 +108,16 @@ impl Run {
         (self.start_as(command, &endpoint, id, &["--mode=node"]).await, endpoint)
     }
 
-    async fn start_as(&self, mut command: Command, endpoint: &Endpoint, id: &str, flags: &[&str]) -> Child {
+    /// The driver as this command starts it.
+    pub(crate) async fn start_as(
+        &self,
+        mut command: Command,
+        endpoint: &Endpoint,
+        id: &str,
+        flags: &[&str],
+    ) -> Child {
         let child = command
+            .args(["--volume-roots", &std::env::temp_dir().display().to_string()])
             .args(["--endpoint", &endpoint.to_string(), "--node-id", id, "--data"])
             .arg(self.of("data"))
             .args(["--log-level", "warn"])

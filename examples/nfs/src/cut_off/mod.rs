@@ -146,11 +146,6 @@ fn job(words: &[&str]) -> Result<()> {
 /// What is tried on a share whose step was cut off.
 type Try<'a> = &'a (dyn Fn(&Share, Cut) + 'a);
 
-/// In memory where there is such a place: all of it is synchronised again and again.
-fn in_memory() -> tempfile::TempDir {
-    tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap()
-}
-
 /// Cuts the step off at each of its points, each time on a new share, and then tries each of these on a copy of what is there.
 fn at_each_point(test: &str, step: &str, prepare: impl Fn(&Share), tries: &[Try<'_>]) {
     do_job(job);
@@ -158,7 +153,7 @@ fn at_each_point(test: &str, step: &str, prepare: impl Fn(&Share), tries: &[Try<
     for (first, how) in (1..).zip(CUTS) {
         let mut points = 0;
         for call in (first..).step_by(stride) {
-            let places = in_memory();
+            let places = tempfile::tempdir().unwrap();
             let at = places.path().join("share");
             fs::create_dir(&at).unwrap();
             prepare(&Share(at.clone()));

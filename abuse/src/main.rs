@@ -1,0 +1,105 @@
+//! Puts a driver's servers under abuse, load by load, and prints a table of what a well-behaved client sees meanwhile.
+//!
+//! | module | holds |
+//! |---|---|
+//! | `loads` | the loads, one a file; a new one is a file and a row of `loads::ALL` |
+//! | `target` | the driver: another process, ours or anybody's |
+//! | `meter` | the well-behaved client, and the driver's memory and descriptors |
+//! | `table` | the result |
+//! | `frames` | HTTP/2 as a client writes it that keeps no rules |
+//! | `driver` | the driver that is used where no other is named |
+
+#![forbid(unsafe_code)]
+
+mod driver;
+mod frames;
+mod loads;
+mod meter;
+mod table;
+mod target;
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::{Parser, Subcommand};
+use csi_core::Endpoint;
+
+use loads::Scale;
+use target::Target;
+
+/// Puts a driver's servers under abuse and prints what a well-behaved client sees meanwhile
+#[derive(Parser)]
+struct Args {
+    #[command(subcommand)]
+    command: Option<Command>,
+    #[command(flatten)]
+    options: Options,
+}
+
+#[derive(clap::Args)]
+struct Options {
+    /// The driver's socket, with --pid; without it a driver of our own is started for each load
+    #[arg(long, value_name = "unix://PATH", requires = "pid")]
+    endpoint: Option<Endpoint>,
+    /// The driver's process, for its memory and descriptors
+    #[arg(long)]
+    pid: Option<u32>,
+    /// Where the driver answers /healthz and /metrics, if it does
+    #[arg(long, value_name = "ADDRESS")]
+    health: Option<SocketAddr>,
+    /// Only loads whose name contains this
+    #[arg(long, default_value = "")]
+    only: String,
+    /// A tenth of each load, for a second
+    #[arg(long)]
+    quick: bool,
+    /// Write the table to this file too
+    #[arg(long)]
+    write: Option<PathBuf>,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Be the driver
+    Serve(csi_core::DriverArgs),
+}
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    let args = Args::parse();
+    if let Some(Command::Serve(args)) = args.command {
+        return driver::run(&args).await;
+    }
+    match run(&args.options).await {
+        Ok(failures) => ExitCode::from(u8::from(failures > 0)),
+        Err(error) => {
+            eprintln!("abuse: {error}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// Runs the loads; gives how many calls and probes of the well-behaved client failed.
+async fn run(options: &Options) -> std::io::Result<usize> {
+    let scale = if options.quick { Scale::QUICK } else { Scale::FULL };
+    let mut rows = Vec::new();
+    for load in loads::ALL.iter().filter(|load| load.name.contains(&options.only)) {
+        eprintln!("abuse: {}", load.name);
+        let target = match (&options.endpoint, options.pid) {
+            (Some(endpoint), Some(pid)) => Target::given(endpoint.clone(), options.health, pid),
+            _ => Target::start().await?,
+        };
+        rows.push(table::Row { load, scale, seen: meter::watch(&target, load, scale).await? });
+        target.end().await?;
+        // What one load left in the kernel's queues is not the next one's.
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+    let table = table::table(&rows);
+    print!("{table}");
+    if let Some(path) = &options.write {
+        table::write(path, &table)?;
+    }
+    Ok(rows.iter().map(|row| row.seen.calls.failed + row.seen.probes.failed).sum())
+}

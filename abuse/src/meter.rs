@@ -1,0 +1,104 @@
+//! What is seen of a driver while a load is on it.
+
+use std::io::Result;
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use csi_core::Endpoint;
+use csi_core::client::Client;
+use csi_core::proto::v1;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::{sleep, timeout};
+
+use crate::loads::{Load, Scale};
+use crate::target::Target;
+
+/// How long the well-behaved client waits: the default of the kubelet's probes.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// How long it leaves the driver alone between two calls.
+const PAUSE: Duration = Duration::from_millis(20);
+/// How long the driver has for coming to rest.
+const REST: Duration = Duration::from_secs(3);
+
+/// Durations of what succeeded, and how many did not.
+#[derive(Default)]
+pub(crate) struct Series {
+    took: Vec<Duration>,
+    pub(crate) failed: usize,
+}
+
+impl Series {
+    fn add(&mut self, since: Instant, succeeded: bool) {
+        match succeeded {
+            true => self.took.push(since.elapsed()),
+            false => self.failed += 1,
+        }
+    }
+
+    pub(crate) fn count(&self) -> usize {
+        self.took.len() + self.failed
+    }
+
+    /// The duration that this part of them did not exceed.
+    pub(crate) fn quantile(&self, part: f64) -> Option<Duration> {
+        let mut sorted = self.took.clone();
+        sorted.sort_unstable();
+        let last = sorted.len().checked_sub(1)?;
+        sorted.get((last as f64 * part).round() as usize).copied()
+    }
+}
+
+/// What was seen under one load.
+pub(crate) struct Seen {
+    /// Calls over a connection of their own each, as the kubelet's are.
+    pub(crate) calls: Series,
+    /// GET /healthz.
+    pub(crate) probes: Series,
+    pub(crate) before: u64,
+    pub(crate) during: u64,
+    pub(crate) after: u64,
+    /// The most descriptors that the driver had open.
+    pub(crate) descriptors: usize,
+}
+
+/// Puts the load on the driver and watches.
+pub(crate) async fn watch(target: &Target, load: &Load, scale: Scale) -> Result<Seen> {
+    let (mut calls, mut probes) = (Series::default(), Series::default());
+    let before = target.memory()?;
+    let running = tokio::spawn((load.run)(target.into(), scale));
+    let (mut during, mut descriptors) = (before, 0);
+    let end = Instant::now() + scale.lasts;
+    while Instant::now() < end {
+        let since = Instant::now();
+        calls.add(since, call(&target.endpoint).await);
+        if let Some(address) = target.health {
+            let since = Instant::now();
+            probes.add(since, probe(address).await);
+        }
+        during = during.max(target.memory()?);
+        descriptors = descriptors.max(target.descriptors()?);
+        sleep(PAUSE).await;
+    }
+    running.abort();
+    let _aborted = running.await;
+    sleep(REST).await;
+    Ok(Seen { calls, probes, before, during, after: target.memory()?, descriptors })
+}
+
+async fn call(endpoint: &Endpoint) -> bool {
+    let client = Client::new(endpoint);
+    let mut node = client.node();
+    timeout(PATIENCE, node.node_get_info(v1::NodeGetInfoRequest {})).await.is_ok_and(|answer| answer.is_ok())
+}
+
+async fn probe(address: SocketAddr) -> bool {
+    let ask = async {
+        let mut stream = TcpStream::connect(address).await?;
+        stream.write_all(b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").await?;
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer).await?;
+        Ok::<_, std::io::Error>(answer.starts_with(b"HTTP/1.1 200"))
+    };
+    matches!(timeout(PATIENCE, ask).await, Ok(Ok(true)))
+}

@@ -1,0 +1,55 @@
+//! The pages of a list, up to their end; or up to where a driver leads round in a circle.
+
+use std::collections::HashSet;
+
+/// How many pages without an entry may follow each other. A driver that filters has some; a list has an end.
+const MOST_EMPTY: u32 = 1000;
+
+/// What was seen of a list.
+#[derive(Debug, Default)]
+pub(crate) struct Pages {
+    tokens: HashSet<String>,
+    empty: u32,
+}
+
+impl Pages {
+    /// Of a list that is asked for from this token on.
+    pub(crate) fn after(starting_token: &str) -> Self {
+        Self { tokens: HashSet::from([starting_token.to_owned()]), empty: 0 }
+    }
+
+    /// Takes the `next_token` of a page, and answers with it unless this page is the last one.
+    ///
+    /// # Errors
+    /// In words, when the list would not end: a token came a second time, or too many pages had no entry.
+    pub(crate) fn next(&mut self, token: String, has_entries: bool) -> Result<Option<String>, String> {
+        if token.is_empty() {
+            return Ok(None);
+        }
+        self.empty = if has_entries { 0 } else { self.empty + 1 };
+        if self.empty > MOST_EMPTY {
+            return Err(format!("{MOST_EMPTY} pages of the driver had no entry: given up"));
+        }
+        match self.tokens.insert(token.clone()) {
+            true => Ok(Some(token)),
+            false => Err("the driver's next_token came before: it would never end".to_owned()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_ends_by_itself_or_where_it_turns_in_a_circle() {
+        let mut pages = Pages::default();
+        assert_eq!(pages.next("a".into(), true), Ok(Some("a".into())));
+        assert_eq!(pages.next("b".into(), false), Ok(Some("b".into())));
+        assert_eq!(pages.next(String::new(), true), Ok(None));
+        assert!(pages.next("a".into(), true).unwrap_err().contains("came before"));
+        let mut pages = Pages::default();
+        let ended = (0..).find_map(|at| pages.next(format!("{at}"), false).err().map(|why| (at, why)));
+        assert!(ended.is_some_and(|(at, why)| at == MOST_EMPTY && why.contains("no entry")));
+    }
+}

@@ -1,0 +1,136 @@
+//! A soak: several clients lead volumes through their lives at once, for as long as is wanted, and give up
+//! some calls in the middle; the driver's memory and descriptors are watched meanwhile.
+
+mod client;
+mod process;
+mod table;
+
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use csi_core::Rpc;
+
+use crate::clean_up::clean_up;
+use crate::kit::Kit;
+use crate::run::CouldNotRun;
+use process::Sample;
+use table::Row;
+
+/// How a soak is done.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct Soak {
+    /// How long.
+    pub time: Duration,
+    /// How many clients there are at once.
+    pub clients: usize,
+    /// The driver's process, whose memory and descriptors are to stay as they are; none where it is out of
+    /// sight.
+    pub pid: Option<u32>,
+}
+
+impl Soak {
+    /// A soak by four clients.
+    pub fn new(time: Duration) -> Self {
+        Self { time, clients: 4, pid: None }
+    }
+
+    /// By so many clients.
+    #[must_use]
+    pub fn clients(mut self, clients: usize) -> Self {
+        self.clients = clients;
+        self
+    }
+
+    /// Watches this process.
+    #[must_use]
+    pub fn pid(mut self, pid: u32) -> Self {
+        self.pid = Some(pid);
+        self
+    }
+}
+
+/// What came of a soak. Its `Display` is a table: a row for each RPC, the driver's memory, what failed.
+#[derive(Debug)]
+pub struct SoakReport {
+    rows: BTreeMap<&'static str, Row>,
+    samples: Vec<Sample>,
+    /// The first failures, in words.
+    failures: Vec<String>,
+    /// What could not be undone afterwards.
+    left: Vec<String>,
+    took: Duration,
+}
+
+impl SoakReport {
+    /// Whether every call was answered as it should be, everything could be undone, and the driver's memory
+    /// and descriptors stayed as they were.
+    pub fn is_ok(&self) -> bool {
+        let calls: u64 = self.rows.values().map(|row| row.calls).sum();
+        calls > 0
+            && self.failures.is_empty()
+            && self.left.is_empty()
+            && process::growth(&self.samples).is_none()
+    }
+}
+
+/// What the clients tell.
+#[derive(Default)]
+struct Told {
+    rows: BTreeMap<&'static str, Row>,
+    failures: Vec<String>,
+}
+
+impl Told {
+    fn row(&mut self, rpc: Rpc) -> &mut Row {
+        self.rows.entry(rpc.name()).or_default()
+    }
+}
+
+impl Kit {
+    /// Soaks the driver, up to its time or when `stop` is over, and undoes what was made. Every RPC that it
+    /// offers and that needs no more than this run has is called; volumes come to the node where there is a
+    /// [`target`](Self::target).
+    ///
+    /// # Errors
+    /// When the driver does not become ready, or does not say what it can do.
+    pub async fn soak(self, soak: Soak, stop: impl Future<Output = ()>) -> Result<SoakReport, CouldNotRun> {
+        let cx = self.meet().await?;
+        let left_before = clean_up(&cx).await;
+        if !left_before.is_empty() {
+            return Err(CouldNotRun(format!("not undone: {}", left_before.join("; "))));
+        }
+        let (start, told) = (Instant::now(), std::sync::Arc::new(Mutex::new(Told::default())));
+        let mut clients = tokio::task::JoinSet::new();
+        for number in 0..soak.clients {
+            let client = client::Client::new(cx.clone(), told.clone(), number as u64, start + soak.time);
+            clients.spawn(client.run());
+        }
+        let mut samples = Vec::new();
+        let mut stop = std::pin::pin!(stop);
+        let every = (soak.time / 200).clamp(Duration::from_millis(100), Duration::from_secs(30));
+        let mut ticks = tokio::time::interval(every);
+        loop {
+            tokio::select! {
+                () = &mut stop => break,
+                ended = clients.join_next() => match ended {
+                    Some(_) => {}
+                    None => break,
+                },
+                _ = ticks.tick() => samples.extend(soak.pid.and_then(|pid| Sample::of(pid, start))),
+            }
+        }
+        clients.shutdown().await;
+        let took = start.elapsed();
+        let left = clean_up(&cx).await;
+        let mut told = std::mem::take(&mut *told.lock().expect("no panic under it"));
+        if let Some(pid) = soak.pid.filter(|pid| Sample::of(*pid, start).is_none()) {
+            told.failures
+                .push(format!("the driver's process {pid} is not there any more, or can't be looked at"));
+        }
+        let breaches = std::mem::take(&mut *cx.breaches.lock().expect("no panic under it"));
+        told.failures.extend(breaches.iter().take(client::MOST_TOLD).map(|(_, failure)| failure.to_string()));
+        Ok(SoakReport { rows: told.rows, samples, failures: told.failures, left, took })
+    }
+}

@@ -1,0 +1,314 @@
+//! One of the clients: life after life of volumes of its own.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use csi_core::{ControllerCapability as Can, NodeCapability, Rpc};
+use csi_proto::v1;
+use tonic::Code;
+use v1::plugin_capability::{service::Type as PluginService, volume_expansion::Type as Expansion};
+
+use super::Told;
+use crate::cx::Cx;
+use crate::life::Life;
+use crate::test::Kind;
+use crate::wire::{Call, Refusal};
+
+/// How many failures are told; the soak ends there, for each may leave a volume behind.
+pub(super) const MOST_TOLD: usize = 20;
+/// One of so many calls is given up first, within this time.
+const GIVEN_UP: u64 = 8;
+const PATIENCE_OF_WHO_GIVES_UP: u64 = 10_000;
+/// Before what is ABORTED is asked for again.
+const PAUSE: Duration = Duration::from_millis(10);
+
+pub(super) struct Client {
+    cx: Cx,
+    told: Arc<Mutex<Told>>,
+    random: AtomicU64,
+    end: Instant,
+}
+
+/// A call failed: the life is broken off, and what is left of it is undone at the end.
+struct Broken;
+
+type Step<T = ()> = Result<T, Broken>;
+
+impl Client {
+    pub(super) fn new(cx: Cx, told: Arc<Mutex<Told>>, number: u64, end: Instant) -> Self {
+        Self { cx, told, random: AtomicU64::new(0x9e37_79b9_7f4a_7c15 ^ (number + 1) << 17), end }
+    }
+
+    pub(super) async fn run(self) {
+        let mut turn = 0;
+        while Instant::now() < self.end && !self.is_hopeless() {
+            self.cx.trace.clear();
+            // What is broken is told already.
+            let _ = self.life(turn).await;
+            turn += 1;
+            tokio::task::yield_now().await;
+        }
+    }
+
+    fn is_hopeless(&self) -> bool {
+        let breaches = self.cx.breaches.lock().expect("no panic under it").len();
+        breaches + self.told.lock().expect("no panic under it").failures.len() >= MOST_TOLD
+    }
+
+    /// xorshift64: any order will do, so long as clients differ.
+    fn random(&self) -> u64 {
+        let mut x = self.random.load(Ordering::Relaxed);
+        x ^= x << 13;
+        x ^= x >> 7;
+        x ^= x << 17;
+        self.random.store(x, Ordering::Relaxed);
+        x
+    }
+
+    /// The call, perhaps given up once before, and again while the driver says that it is busy.
+    async fn ask<C: Call>(&self, request: C) -> Step<C::Answer> {
+        self.answered(C::RPC, || self.cx.call(request.clone())).await
+    }
+
+    async fn answered<T, F>(&self, rpc: Rpc, call: impl Fn() -> F) -> Step<T>
+    where
+        F: Future<Output = Result<T, Refusal>>,
+    {
+        if self.random().is_multiple_of(GIVEN_UP) {
+            let within = Duration::from_micros(self.random() % PATIENCE_OF_WHO_GIVES_UP);
+            if tokio::time::timeout(within, call()).await.is_err() {
+                self.told.lock().expect("no panic under it").row(rpc).given_up += 1;
+            }
+        }
+        let begun = Instant::now();
+        loop {
+            let start = Instant::now();
+            let answer = call().await;
+            if let Some(step) = self.judged(rpc, start.elapsed(), answer, begun) {
+                return step;
+            }
+            tokio::time::sleep(PAUSE).await;
+        }
+    }
+
+    /// Notes what came; None where the call is to be made again.
+    fn judged<T>(
+        &self,
+        rpc: Rpc,
+        took: Duration,
+        answer: Result<T, Refusal>,
+        begun: Instant,
+    ) -> Option<Step<T>> {
+        let mut told = self.told.lock().expect("no panic under it");
+        let row = told.row(rpc);
+        row.took(took);
+        match answer {
+            Ok(answer) => Some(Ok(answer)),
+            Err(refusal) if refusal.code == Code::Aborted && begun.elapsed() < self.cx.settings.deadline => {
+                row.aborted += 1;
+                None
+            }
+            Err(refusal) => {
+                row.failed += 1;
+                if told.failures.len() < MOST_TOLD {
+                    told.failures.push(format!("{rpc}: {}", self.cx.told(&refusal)));
+                }
+                Some(Err(Broken))
+            }
+        }
+    }
+
+    async fn life(&self, turn: u64) -> Step {
+        self.introductions().await?;
+        if !self.cx.offers.controller(Can::CreateDeleteVolume) {
+            return Ok(());
+        }
+        let kinds = [Kind::Files, Kind::Device]
+            .into_iter()
+            .filter(|kind| self.cx.modes.is_empty() || self.cx.modes.iter().any(|(known, _)| known == kind));
+        let kinds: Vec<Kind> = kinds.collect();
+        let capability = self.cx.capability(kinds[turn as usize % kinds.len().max(1)]);
+        let request = v1::CreateVolumeRequest {
+            volume_capabilities: vec![capability.clone()],
+            ..self.cx.create(&self.cx.name())
+        };
+        let volume = self.ask(request).await?.volume.unwrap_or_default();
+        let validated = v1::ValidateVolumeCapabilitiesRequest {
+            volume_id: volume.volume_id.clone(),
+            volume_context: volume.volume_context.clone(),
+            volume_capabilities: vec![capability.clone()],
+            ..Default::default()
+        };
+        self.ask(validated).await?;
+        let mut life = Life::with(&self.cx, capability, volume);
+        self.on_node(&mut life).await?;
+        self.of_controller(&life).await?;
+        self.ask(life.deleting()).await.map(drop)
+    }
+
+    async fn introductions(&self) -> Step {
+        self.ask(v1::GetPluginInfoRequest {}).await?;
+        self.ask(v1::GetPluginCapabilitiesRequest {}).await?;
+        self.ask(v1::ProbeRequest {}).await?;
+        if self.cx.offers.plugin(PluginService::ControllerService) {
+            self.ask(v1::ControllerGetCapabilitiesRequest {}).await?;
+        }
+        if self.cx.offers.plugin(PluginService::GroupControllerService) {
+            self.ask(v1::GroupControllerGetCapabilitiesRequest {}).await?;
+        }
+        if self.cx.offers.has_node {
+            self.ask(v1::NodeGetCapabilitiesRequest {}).await?;
+            self.ask(v1::NodeGetInfoRequest {}).await?;
+        }
+        Ok(())
+    }
+
+    /// Attached, staged, published, looked at, grown, and all of the way back.
+    async fn on_node(&self, life: &mut Life) -> Step {
+        let offers = &self.cx.offers;
+        let attaches = offers.controller(Can::PublishUnpublishVolume);
+        if attaches {
+            life.publish_context = self.ask(life.attaching()).await?.publish_context;
+        }
+        if offers.has_node && self.cx.settings.target.is_some() {
+            if life.stages() {
+                life.make_staging_directory().map_err(|_| Broken)?;
+                self.ask(life.staging()).await?;
+            }
+            let target = life.target();
+            self.ask(life.publishing(&target)).await?;
+            if offers.node(NodeCapability::GetVolumeStats) {
+                self.ask(life.stats(&target)).await?;
+            }
+            if offers.node(NodeCapability::GetVolumeHealth) {
+                let request =
+                    v1::NodeGetVolumeHealthRequest { volume_id: life.id.clone(), ..Default::default() };
+                self.ask(request).await?;
+            }
+            if offers.node(NodeCapability::GetStorageHealth) {
+                self.ask(v1::NodeGetStorageHealthRequest::default()).await?;
+            }
+            if offers.expands(Expansion::Online) {
+                let grown = self.grow(life).await?;
+                if offers.node(NodeCapability::ExpandVolume) {
+                    self.ask(life.growing(&target, grown)).await?;
+                }
+            }
+            self.ask(life.unpublishing(&target)).await?;
+            if life.stages() {
+                self.ask(life.unstaging()).await?;
+                let _ = std::fs::remove_dir(life.staging_path());
+            }
+        }
+        if attaches {
+            self.ask(life.detaching()).await?;
+        }
+        Ok(())
+    }
+
+    async fn grow(&self, life: &Life) -> Step<Option<v1::CapacityRange>> {
+        let range = v1::CapacityRange { required_bytes: self.cx.settings.size * 2, limit_bytes: 0 };
+        if self.cx.offers.controller(Can::ExpandVolume) {
+            let request = v1::ControllerExpandVolumeRequest {
+                volume_id: life.id.clone(),
+                capacity_range: Some(range),
+                volume_capability: Some(life.capability.clone()),
+                ..Default::default()
+            };
+            self.ask(request).await?;
+        }
+        Ok(Some(range))
+    }
+
+    async fn of_controller(&self, life: &Life) -> Step {
+        let (offers, volume_id) = (&self.cx.offers, life.id.clone());
+        if offers.controller(Can::ListVolumes) {
+            self.ask(v1::ListVolumesRequest { max_entries: 10, ..Default::default() }).await?;
+        }
+        if offers.controller(Can::GetVolume) {
+            self.ask(v1::ControllerGetVolumeRequest { volume_id: volume_id.clone() }).await?;
+        }
+        if offers.controller(Can::GetCapacity) {
+            self.ask(v1::GetCapacityRequest::default()).await?;
+        }
+        if offers.controller(Can::GetVolumeHealth) {
+            let request =
+                v1::ControllerGetVolumeHealthRequest { volume_id: volume_id.clone(), ..Default::default() };
+            self.ask(request).await?;
+        }
+        if offers.controller(Can::ListVolumeHealth) {
+            self.ask(v1::ControllerListVolumeHealthRequest { max_entries: 10, ..Default::default() }).await?;
+        }
+        let mutable_parameters = self.cx.settings.mutable_parameters.of(Rpc::ControllerModifyVolume);
+        if offers.controller(Can::ModifyVolume) && !mutable_parameters.is_empty() {
+            let request =
+                v1::ControllerModifyVolumeRequest { volume_id, mutable_parameters, ..Default::default() };
+            self.ask(request).await?;
+        }
+        if offers.expands(Expansion::Offline) && !offers.expands(Expansion::Online) {
+            self.grow(life).await?;
+        }
+        if offers.controller(Can::CreateDeleteSnapshot) {
+            self.snapshots(life).await?;
+        }
+        self.groups(life).await
+    }
+
+    async fn snapshots(&self, life: &Life) -> Step {
+        let request = v1::CreateSnapshotRequest {
+            source_volume_id: life.id.clone(),
+            name: self.cx.name(),
+            parameters: self.cx.settings.parameters.of(Rpc::CreateSnapshot),
+            ..Default::default()
+        };
+        let snapshot_id = self.ask(request).await?.snapshot.unwrap_or_default().snapshot_id;
+        if self.cx.offers.controller(Can::GetSnapshot) {
+            self.ask(v1::GetSnapshotRequest { snapshot_id: snapshot_id.clone(), ..Default::default() })
+                .await?;
+        }
+        if self.cx.offers.controller(Can::ListSnapshots) {
+            self.ask(v1::ListSnapshotsRequest { max_entries: 10, ..Default::default() }).await?;
+        }
+        let is_device =
+            matches!(life.capability.access_type, Some(v1::volume_capability::AccessType::Block(_)));
+        if self.cx.offers.plugin(PluginService::SnapshotMetadataService) && is_device {
+            let allocated =
+                v1::GetMetadataAllocatedRequest { snapshot_id: snapshot_id.clone(), ..Default::default() };
+            self.answered(Rpc::GetMetadataAllocated, || self.cx.stream(allocated.clone())).await?;
+            let delta = v1::GetMetadataDeltaRequest {
+                base_snapshot_id: snapshot_id.clone(),
+                target_snapshot_id: snapshot_id.clone(),
+                ..Default::default()
+            };
+            self.answered(Rpc::GetMetadataDelta, || self.cx.stream(delta.clone())).await?;
+        }
+        self.ask(v1::DeleteSnapshotRequest { snapshot_id, ..Default::default() }).await.map(drop)
+    }
+
+    async fn groups(&self, life: &Life) -> Step {
+        const CREATE_DELETE_GET: i32 = 1;
+        if !self.cx.offers.group.contains(&CREATE_DELETE_GET) {
+            return Ok(());
+        }
+        let request = v1::CreateVolumeGroupSnapshotRequest {
+            name: self.cx.name(),
+            source_volume_ids: vec![life.id.clone()],
+            ..Default::default()
+        };
+        let group = self.ask(request).await?.group_snapshot.unwrap_or_default();
+        let snapshot_ids: Vec<String> = group.snapshots.into_iter().map(|one| one.snapshot_id).collect();
+        let request = v1::GetVolumeGroupSnapshotRequest {
+            group_snapshot_id: group.group_snapshot_id.clone(),
+            snapshot_ids: snapshot_ids.clone(),
+            ..Default::default()
+        };
+        self.ask(request).await?;
+        let request = v1::DeleteVolumeGroupSnapshotRequest {
+            group_snapshot_id: group.group_snapshot_id,
+            snapshot_ids,
+            ..Default::default()
+        };
+        self.ask(request).await.map(drop)
+    }
+}

@@ -1,0 +1,123 @@
+//! What is not the volume's stays: the mounts of other volumes, and mounts that no driver made.
+//!
+//! Everything is mounted below the kit's own directories; no path of the system is ever sent with these calls.
+
+use std::path::Path;
+
+use csi_core::NodeCapability::StageUnstageVolume;
+use csi_proto::v1;
+
+use super::node_publish::mounts_at;
+use crate::cx::Cx;
+use crate::failure::{Failure, Outcome, check};
+use crate::life::{Life, text};
+use crate::test::Kind;
+
+crate::test::tests! { "foreign", "Node Service RPC: NodeUnpublishVolume, NodeUnstageVolume";
+    "Another volume's id leaves a published target as it is", another_published, ["node-unpublish-volume.undoes"], [Volume(Files), Mounts];
+    "Another volume's id leaves a staged volume as it is", another_staged, ["node-unstage-volume.undoes"], [Volume(Files), Mounts, Node(StageUnstageVolume)];
+    "A mount that no driver made stays, whatever id is sent", mount_of_nobody, ["node-unpublish-volume.undoes", "node-unstage-volume.undoes"], [Volume(Files), Mounts];
+}
+
+/// The ids that are not this volume's: that of another volume, where the driver makes one, and one that nobody has.
+fn ids_but(life: &Life, other: &Life) -> Vec<String> {
+    let ids = [other.id.clone(), life.cx.name()];
+    ids.into_iter().filter(|id| *id != life.id).collect()
+}
+
+/// How many mounts are at a path, and what is in a file there.
+fn stays(path: &Path, mounts: usize, why: &str) -> Outcome {
+    let found = mounts_at(path)?;
+    check(found == mounts, &format!("{mounts} mounts at {}, {why}", path.display()), || found.to_string())
+}
+
+async fn another_published(cx: &Cx) -> Outcome {
+    let (mut life, other) = (Life::new(cx, Kind::Files).await?, Life::new(cx, Kind::Files).await?);
+    let target = life.arrive().await?;
+    let before = mounts_at(&target)?;
+    for volume_id in ids_but(&life, &other) {
+        let why = format!("after NodeUnpublishVolume with the id {volume_id}, which is not the volume's");
+        // Whether that is an error or already done is for the driver to say.
+        drop(cx.call(v1::NodeUnpublishVolumeRequest { volume_id, target_path: text(&target) }).await);
+        stays(&target, before, &why)?;
+    }
+    life.end(&[&target]).await?;
+    other.end(&[]).await
+}
+
+async fn another_staged(cx: &Cx) -> Outcome {
+    let (mut life, other) = (Life::new(cx, Kind::Files).await?, Life::new(cx, Kind::Files).await?);
+    life.prepare().await?;
+    let staging = life.staging_path().to_owned();
+    let before = mounts_at(&staging)?;
+    for volume_id in ids_but(&life, &other) {
+        let why = format!("after NodeUnstageVolume with the id {volume_id}, which is not the volume's");
+        let staging_target_path = text(&staging);
+        drop(cx.call(v1::NodeUnstageVolumeRequest { volume_id, staging_target_path }).await);
+        stays(&staging, before, &why)?;
+    }
+    let target = life.target();
+    cx.ok(life.publishing(&target)).await?;
+    life.end(&[&target]).await?;
+    other.end(&[]).await
+}
+
+async fn mount_of_nobody(cx: &Cx) -> Outcome {
+    let life = Life::new(cx, Kind::Files).await?;
+    let place = life.target();
+    mount_memory(&place)?;
+    let outcome = leave_it(cx, &life, &place).await;
+    // It is gone already where the driver has the fault.
+    let cleared = unmount_memory(&place);
+    outcome.and(cleared)?;
+    life.end(&[]).await
+}
+
+async fn leave_it(cx: &Cx, life: &Life, place: &Path) -> Outcome {
+    for volume_id in [life.id.clone(), cx.name()] {
+        let why = |rpc: &str| format!("after {rpc} with the id {volume_id}: it is a tmpfs of the kit's own");
+        let unpublish =
+            v1::NodeUnpublishVolumeRequest { volume_id: volume_id.clone(), target_path: text(place) };
+        drop(cx.call(unpublish).await);
+        stays(place, 1, &why("NodeUnpublishVolume"))?;
+        if life.stages() {
+            let unstage = v1::NodeUnstageVolumeRequest {
+                volume_id: volume_id.clone(),
+                staging_target_path: text(place),
+            };
+            drop(cx.call(unstage).await);
+            stays(place, 1, &why("NodeUnstageVolume"))?;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(target_os = "linux")]
+fn mount_memory(place: &Path) -> Outcome {
+    let mounted = csi_mount::Target::new(place).and_then(|target| {
+        target.create_dir()?;
+        csi_mount::Mount::new("tmpfs", "csi-conformance").at(&target)
+    });
+    mounted.map_err(|error| Failure::new("a tmpfs of the kit's own", error.to_string()))?;
+    Ok(())
+}
+
+#[cfg(target_os = "linux")]
+fn unmount_memory(place: &Path) -> Outcome {
+    let cleared = csi_mount::Target::new(place).and_then(|target| {
+        csi_mount::unmount(&target)?;
+        target.remove()
+    });
+    cleared.map_err(|error| Failure::new("the kit's own tmpfs unmounted", error.to_string()))?;
+    Ok(())
+}
+
+#[cfg(not(target_os = "linux"))]
+fn mount_memory(place: &Path) -> Outcome {
+    Err(Box::new(Failure::new("a tmpfs of the kit's own", format!("none for {}", place.display()))))
+}
+
+#[cfg(not(target_os = "linux"))]
+fn unmount_memory(_: &Path) -> Outcome {
+    Ok(())
+}

@@ -1,0 +1,59 @@
+//! Faults in what is unmounted: more than the volume's own.
+
+use std::path::Path;
+
+use csi_proto::v1;
+
+use super::*;
+
+/// Takes off whatever is mounted at the path of this RPC, below the directories of the test alone, and then does its work.
+fn takes_off_anything(of: Rpc, path: fn(&[u8]) -> String) -> Fault {
+    fault(move |rpc, bytes, behind| async move {
+        if rpc == of {
+            let path = path(&bytes);
+            if is_of_test(Path::new(&path)) {
+                csi_mount::unmount(&csi_mount::Target::new(&path).unwrap()).unwrap();
+            }
+        }
+        behind.call(rpc, bytes).await
+    })
+}
+
+/// A place in one of the directories of a temporary directory, and nothing else.
+fn is_of_test(path: &Path) -> bool {
+    let Ok(below) = path.strip_prefix(std::env::temp_dir()) else { return false };
+    let mut names = below.iter();
+    let is_temporary = names.next().is_some_and(|name| name.as_encoded_bytes().starts_with(b".tmp"));
+    is_temporary
+        && names.next().is_some_and(|name| name == "target" || name == "staging")
+        && names.count() == 1
+}
+
+fn target(bytes: &[u8]) -> String {
+    v1::NodeUnpublishVolumeRequest::decode(bytes).map(|request| request.target_path).unwrap_or_default()
+}
+
+fn staging(bytes: &[u8]) -> String {
+    v1::NodeUnstageVolumeRequest::decode(bytes).map(|request| request.staging_target_path).unwrap_or_default()
+}
+
+pub(super) fn all() -> Vec<Mutant> {
+    vec![
+        mutant(
+            "unpublish takes off another volume's mount",
+            "foreign.another-published",
+            takes_off_anything(Rpc::NodeUnpublishVolume, target),
+        ),
+        mutant(
+            "unpublish takes off a mount that no driver made",
+            "foreign.mount-of-nobody",
+            takes_off_anything(Rpc::NodeUnpublishVolume, target),
+        ),
+        mutant(
+            "unstage takes off another volume's mount",
+            "foreign.another-staged",
+            takes_off_anything(Rpc::NodeUnstageVolume, staging),
+        )
+        .of_filesystems(),
+    ]
+}

@@ -1,0 +1,91 @@
+//! I/O errors, which the standard library leaves without the step and the path that failed.
+
+use std::io;
+use std::panic::Location;
+use std::path::Path;
+
+use super::{Error, Result};
+
+/// Adds the step and the path to an I/O error: of [`std::io`], of rustix, of whatever becomes one.
+///
+/// ```
+/// use csi_core::{IoContext as _, Result};
+///
+/// async fn make(directory: &std::path::Path) -> Result<()> {
+///     tokio::fs::create_dir_all(directory).await.at("create", directory)
+/// }
+/// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+/// let error = make("/dev/null/pvc-1".as_ref()).await.unwrap_err();
+/// assert_eq!(error.to_string(), "create /dev/null/pvc-1: Not a directory (os error 20)");
+/// # });
+/// ```
+pub trait IoContext<T> {
+    /// The result, with an error that names what was done (a verb: `create`, `read`, `sync`) to which path.
+    ///
+    /// # Errors
+    /// As for a bare I/O error: [`Error::LimitReached`] for a full disk, a quota or memory that has run out, else
+    /// [`Error::Internal`].
+    fn at(self, step: &str, path: impl AsRef<Path>) -> Result<T>;
+}
+
+impl<T, E: Into<io::Error>> IoContext<T> for Result<T, E> {
+    fn at(self, step: &str, path: impl AsRef<Path>) -> Result<T> {
+        self.map_err(|error| {
+            let error = error.into();
+            named(format!("{step} {}: {error}", path.as_ref().display()), error)
+        })
+    }
+}
+
+/// A full disk, a quota or memory that has run out is a limit that is reached; everything else is internal. An error that
+/// has no words but the system's gets the place in the source where `?` was: [`IoContext::at`] says more.
+impl From<io::Error> for Error {
+    #[track_caller]
+    fn from(error: io::Error) -> Self {
+        let message = match error.raw_os_error() {
+            Some(_) => format!("{error}, at {}", Location::caller()),
+            None => error.to_string(),
+        };
+        named(message, error)
+    }
+}
+
+fn named(message: String, error: io::Error) -> Error {
+    match error.kind() {
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::OutOfMemory => {
+            Error::LimitReached(message)
+        }
+        _ => Error::internal_because(message, error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bare() -> Result<()> {
+        Err(io::Error::from_raw_os_error(24))?;
+        Ok(())
+    }
+
+    #[test]
+    fn a_bare_error_says_where_in_the_source_it_was() {
+        let error = bare().unwrap_err().to_string();
+        assert!(error.starts_with("Too many open files (os error 24), at "), "{error}");
+        assert!(error.contains("error/io.rs:"), "{error}");
+    }
+
+    #[test]
+    fn step_and_path_are_named_and_the_condition_stays() {
+        for (code, is_limit) in [(28, true), (122, true), (12, true), (5, false), (30, false)] {
+            let system = io::Error::from_raw_os_error(code);
+            let due = format!("write /data/record: {system}");
+            let error = Err::<(), _>(system).at("write", "/data/record").unwrap_err();
+            assert_eq!(error.to_string(), due);
+            assert_eq!(error.with_causes(), due, "said once");
+            assert_eq!(matches!(error, Error::LimitReached(_)), is_limit, "{due}");
+        }
+        let other = Error::from(io::Error::other("the pool is gone"));
+        assert_eq!(other.to_string(), "the pool is gone");
+    }
+}

@@ -1,0 +1,111 @@
+//! The places of volumes on this node, each with its owner: only what is known to be the volume's is unmounted and removed.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use csi_mount::{ErrorKind, Evidence, Owner, Target};
+
+use super::{
+    NodePublishVolumeRequest, NodeStageVolumeRequest, NodeUnpublishVolumeRequest, NodeUnstageVolumeRequest,
+};
+use crate::request::PluginContext;
+use crate::{Error, Result, VolumeId};
+
+type Plugin<'a> = Option<&'a Arc<PluginContext>>;
+
+/// The volume of a request as the owner of its places.
+pub(super) fn owner(id: &VolumeId, plugin: Plugin<'_>) -> Owner {
+    let driver = plugin.map_or("", |plugin| &plugin.driver);
+    let roots = plugin.map_or(&[][..], |plugin| &plugin.volume_roots);
+    Owner::new(driver, id.as_str()).roots(roots)
+}
+
+/// The same with what the driver knows of the volume: nothing, if it is gone.
+pub(super) fn owner_known_by(id: &VolumeId, plugin: Plugin<'_>, evidence: Option<Evidence>) -> Owner {
+    match evidence {
+        Some(evidence) => owner(id, plugin).known_by(evidence),
+        None => owner(id, plugin).volume_is_gone(),
+    }
+}
+
+impl NodeStageVolumeRequest {
+    /// The staging path as this volume's place: what is mounted there is marked as the volume's.
+    ///
+    /// # Errors
+    /// Those of [`Target::new`].
+    pub fn staging(&self) -> Result<Target> {
+        Ok(Target::new(&self.staging_target_path)?.owned_by(owner(&self.volume_id, self.plugin())))
+    }
+}
+
+impl NodePublishVolumeRequest {
+    /// The target path as this volume's place: what is mounted there is marked as the volume's.
+    ///
+    /// # Errors
+    /// Those of [`Target::new`].
+    pub fn target(&self) -> Result<Target> {
+        Ok(Target::new(&self.target_path)?.owned_by(owner(&self.volume_id, self.plugin())))
+    }
+}
+
+impl NodeUnpublishVolumeRequest {
+    /// The target path as this volume's place: only what is marked as the volume's is unmounted and removed. What is not
+    /// marked needs more: [`Target::owned_by`] with an [`Owner`] that says by what the volume is known.
+    ///
+    /// # Errors
+    /// Those of [`Target::new`].
+    pub fn target(&self) -> Result<Target> {
+        Ok(Target::new(&self.target_path)?.owned_by(self.owner()))
+    }
+
+    /// This volume of this plugin.
+    pub fn owner(&self) -> Owner {
+        owner(&self.volume_id, self.plugin())
+    }
+}
+
+impl NodeUnstageVolumeRequest {
+    /// The staging path as this volume's place: only what is marked as the volume's is unmounted.
+    ///
+    /// # Errors
+    /// Those of [`Target::new`].
+    pub fn staging(&self) -> Result<Target> {
+        Ok(Target::new(&self.staging_target_path)?.owned_by(self.owner()))
+    }
+
+    /// This volume of this plugin.
+    pub fn owner(&self) -> Owner {
+        owner(&self.volume_id, self.plugin())
+    }
+}
+
+/// Whether the place is marked as another volume's.
+fn is_anothers(path: &Path, owner: &Owner) -> Result<bool> {
+    Ok(Target::new(path)?.marked_owner()?.is_some_and(|found| !owner.is(&found)))
+}
+
+/// For a publish: FAILED_PRECONDITION if another volume is staged at the staging path, or something is mounted there that
+/// is no volume of this driver.
+pub(super) fn refuse_to_publish(staging: &Path, id: &VolumeId, owner: &Owner) -> Result<()> {
+    if is_anothers(staging, owner)? {
+        return Err(another_is_staged(staging, id));
+    }
+    match Target::new(staging)?.owned_by(owner.clone()).refuse_foreign() {
+        Err(error) if error.kind() == ErrorKind::NotOwned => Err(Error::NotStaged(error.to_string())),
+        known => Ok(known?),
+    }
+}
+
+/// For questions: NOT_FOUND if another volume has its place at this path.
+pub(super) fn refuse_to_tell(path: &Path, id: &VolumeId, plugin: Plugin<'_>) -> Result<()> {
+    match path.is_absolute() && is_anothers(path, &owner(id, plugin))? {
+        true => Err(Error::VolumeNotFound(id.clone())),
+        false => Ok(()),
+    }
+}
+
+/// The refusal to publish one volume from where another is staged.
+pub(super) fn another_is_staged(staging: &Path, id: &VolumeId) -> Error {
+    let place = staging.display();
+    Error::NotStaged(format!("what is staged at {place} is another volume than {id}"))
+}

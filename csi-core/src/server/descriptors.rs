@@ -1,0 +1,51 @@
+//! How many connections the process has descriptors for, so that enough are left for operations.
+
+/// More connections than these nobody has: each sidecar has one, and the kubelet one for each call that runs.
+const CONNECTIONS_MOST: usize = 1024;
+/// What a process has where it is not known: the soft limit that Linux and systemd begin with.
+const DESCRIPTORS: usize = 1024;
+/// One part of so many of the descriptors is for connections. Those on their way out may be as many again.
+const PART: usize = 4;
+
+/// The most connections to the CSI socket: what is asked for, as far as operations keep half of the descriptors.
+pub(super) fn connections_most(asked: Option<usize>) -> usize {
+    let share = (limit() / PART).max(1);
+    match asked {
+        Some(asked) if asked > share => {
+            tracing::warn!(
+                asked,
+                given = share,
+                "fewer connections than asked for: the limit of open files is too low"
+            );
+            share
+        }
+        Some(asked) => asked.max(1),
+        None => share.min(CONNECTIONS_MOST),
+    }
+}
+
+/// How many descriptors this process may have (RLIMIT_NOFILE, the soft limit).
+///
+/// It is not raised: child processes would inherit that, and some close every descriptor that they could have.
+pub(super) fn limit() -> usize {
+    let Ok(limits) = std::fs::read_to_string("/proc/self/limits") else { return DESCRIPTORS };
+    let line = limits.lines().find_map(|line| line.strip_prefix("Max open files"));
+    match line.and_then(|line| line.split_whitespace().next()) {
+        Some("unlimited") => usize::MAX,
+        number => number.and_then(|number| number.parse().ok()).unwrap_or(DESCRIPTORS),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn operations_keep_half_of_the_descriptors() {
+        let limit = limit();
+        assert!(limit > 0);
+        assert_eq!(connections_most(Some(usize::MAX)), limit / 4);
+        assert_eq!(connections_most(Some(0)), 1);
+        assert!(connections_most(None) <= CONNECTIONS_MOST.min(limit / 4));
+    }
+}

@@ -1,0 +1,132 @@
+//! What stands between a connection and the services: the caller's deadline, and the codes of what is refused before it
+//! reaches the path of a call.
+
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use hyper::body::Incoming;
+use hyper::header::HeaderMap;
+use hyper::{Request, Response};
+use tonic::body::Body;
+use tonic::codegen::Service as _;
+use tonic::service::Routes;
+use tonic::{Code, Status};
+
+use super::connections::{Connection, RunningCall};
+use super::metrics::Metrics;
+use crate::Rpc;
+
+/// The services, as one connection reaches them.
+pub(super) struct Front {
+    routes: Routes,
+    metrics: Arc<Metrics>,
+    connection: Arc<Connection>,
+}
+
+impl Front {
+    pub(super) fn new(routes: Routes, metrics: Arc<Metrics>, connection: Arc<Connection>) -> Self {
+        Self { routes, metrics, connection }
+    }
+}
+
+/// Where a request came from. It goes with the request to the path of its call.
+#[derive(Clone)]
+pub(crate) struct Arrival {
+    connection: Arc<Connection>,
+    arrived: Arc<AtomicBool>,
+}
+
+impl Arrival {
+    /// The request arrived whole and readable: its call runs until what this gives is dropped. `None` for a request that
+    /// came over no connection.
+    pub(crate) fn of<T>(request: &tonic::Request<T>) -> Option<RunningCall> {
+        let arrival = request.extensions().get::<Self>()?;
+        arrival.arrived.store(true, Relaxed);
+        Some(arrival.connection.call())
+    }
+}
+
+impl hyper::service::Service<Request<Incoming>> for Front {
+    type Response = Response<Body>;
+    type Error = Infallible;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Infallible>> + Send>>;
+
+    fn call(&self, mut request: Request<Incoming>) -> Self::Future {
+        let since = Instant::now();
+        self.connection.is_called();
+        let arrived = Arc::new(AtomicBool::new(false));
+        let connection = Arc::clone(&self.connection);
+        request.extensions_mut().insert(Arrival { connection, arrived: Arc::clone(&arrived) });
+        let (uri, deadline) = (request.uri().clone(), deadline(request.headers()));
+        let metrics = Arc::clone(&self.metrics);
+        let answer = self.routes.clone().call(request.map(Body::new));
+        Box::pin(async move {
+            let mut response = match tokio::time::timeout(deadline.unwrap_or(Duration::MAX), answer).await {
+                Ok(response) => response?,
+                Err(_) => Status::deadline_exceeded("the caller's deadline is over").into_http(),
+            };
+            if !arrived.load(Relaxed)
+                && let Some(rpc) = Rpc::of_path(uri.path())
+                && let Some(code) = recode(response.headers_mut())
+            {
+                metrics.refused(rpc, code, since.elapsed());
+            }
+            Ok(response)
+        })
+    }
+}
+
+/// The code of an answer that gRPC's own layer gave, once it is what callers make the right thing of.
+///
+/// That layer says OUT_OF_RANGE to a message that is too long, which provisioner and resizer take for a size of a volume,
+/// and INTERNAL to one that it can't read.
+fn recode(headers: &mut HeaderMap) -> Option<Code> {
+    let code = Status::from_header_map(headers)?.code();
+    let better = match code {
+        Code::OutOfRange => Code::ResourceExhausted,
+        Code::Internal => Code::InvalidArgument,
+        other => other,
+    };
+    headers.insert(Status::GRPC_STATUS, (better as i32).into());
+    Some(better)
+}
+
+/// The time that the caller gives a call, in the header `grpc-timeout`: up to eight digits and a unit (gRPC over HTTP2).
+fn deadline(headers: &HeaderMap) -> Option<Duration> {
+    let text = headers.get("grpc-timeout")?.to_str().ok()?;
+    let (digits, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
+    let number: u64 = digits.parse().ok().filter(|_| digits.len() <= 8)?;
+    Some(match unit {
+        "H" => Duration::from_secs(number * 3600),
+        "M" => Duration::from_secs(number * 60),
+        "S" => Duration::from_secs(number),
+        "m" => Duration::from_millis(number),
+        "u" => Duration::from_micros(number),
+        "n" => Duration::from_nanos(number),
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn deadlines_are_read_as_grpc_writes_them() {
+        let read = |text: &'static str| {
+            deadline(&HeaderMap::from_iter([("grpc-timeout".parse().unwrap(), text.parse().unwrap())]))
+        };
+        assert_eq!(read("2H"), Some(Duration::from_secs(7200)));
+        assert_eq!(read("99999999M"), Some(Duration::from_secs(5_999_999_940)));
+        assert_eq!(read("1S"), Some(Duration::from_secs(1)));
+        assert_eq!(read("20m"), Some(Duration::from_millis(20)));
+        assert_eq!(read("3u"), Some(Duration::from_micros(3)));
+        assert_eq!(read("4n"), Some(Duration::from_nanos(4)));
+        for bad in ["", "S", "1", "1s", "-1S", "100000000S", "1.5S"] {
+            assert_eq!(read(bad), None, "{bad}");
+        }
+    }
+}

@@ -1,0 +1,86 @@
+//! What is refused before it reaches the path of a call: with which code, and where it is counted.
+
+mod common;
+mod raw;
+
+use std::time::Duration;
+
+use common::*;
+use csi_proto::v1;
+use raw::*;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tonic::Code;
+
+const UNPUBLISH: &str = "/csi.v1.Node/NodeUnpublishVolume";
+
+async fn metrics(address: std::net::SocketAddr) -> String {
+    let mut stream = tokio::net::TcpStream::connect(address).await.expect("somebody listens");
+    stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
+    let mut text = String::new();
+    stream.read_to_string(&mut text).await.unwrap();
+    text
+}
+
+fn counted(metrics: &str, method: &str, code: &str) -> u64 {
+    let name = format!("grpc_status_code=\"{code}\",method_name=\"/csi.v1.{method}\"}} ");
+    let line = metrics.lines().find(|line| line.contains("_count{") && line.contains(&name));
+    line.map_or(0, |line| line.rsplit_once(' ').unwrap().1.parse().unwrap())
+}
+
+#[tokio::test]
+async fn what_is_refused_below_the_path_of_calls_has_the_right_code_and_is_counted() {
+    let address = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let served = Served::start(plugin(Default::default()).http(address)).await;
+
+    // Provisioner and resizer take OUT_OF_RANGE for a size of the volume.
+    let mut request = create("v");
+    request.parameters.insert("x".into(), "y".repeat(5 << 20));
+    let status = served.controller().create_volume(request).await.unwrap_err();
+    assert_eq!(status.code(), Code::ResourceExhausted, "{status}");
+    assert!(status.message().contains("too large"), "{status}");
+
+    let call = |message: &'static [u8]| {
+        let path = served.endpoint.path().to_owned();
+        async move {
+            let mut raw = Raw::open(&path).await;
+            let mut block = head(UNPUBLISH);
+            tail(&mut block);
+            raw.call(&block, Travel::Whole, message).await.unwrap_err()
+        }
+    };
+    let why = call(&[0xff; 8]).await;
+    assert!(why.starts_with(&format!("status {}: ", Code::InvalidArgument as i32)), "{why}");
+
+    let metrics = metrics(address).await;
+    assert_eq!(counted(&metrics, "Controller/CreateVolume", "ResourceExhausted"), 1, "{metrics}");
+    assert_eq!(counted(&metrics, "Node/NodeUnpublishVolume", "InvalidArgument"), 1, "{metrics}");
+}
+
+/// The codes of the driver's own answers are the driver's.
+#[tokio::test]
+async fn what_reaches_the_path_of_calls_keeps_its_code() {
+    let served = Served::start(plugin(Default::default())).await;
+    let mut request = create("v");
+    request.capacity_range = Some(v1::CapacityRange { required_bytes: 2, limit_bytes: 1 });
+    let status = served.controller().create_volume(request).await.unwrap_err();
+    assert_eq!(status.code(), Code::OutOfRange, "{status}");
+    let status = served.controller().create_volume(create("panic")).await.unwrap_err();
+    assert_eq!(status.code(), Code::Internal, "{status}");
+}
+
+/// A caller that names a deadline and does not keep it itself has its answer all the same, and the operation goes on.
+#[tokio::test]
+async fn a_deadline_is_kept_for_the_caller() {
+    let memory = Memory::gated();
+    let served = Served::start(plugin(memory.clone())).await;
+    let mut raw = Raw::open(served.endpoint.path()).await;
+    let mut block = head("/csi.v1.Node/NodeStageVolume");
+    plain(&mut block, "grpc-timeout", "50m");
+    tail(&mut block);
+    let message = prost::Message::encode_to_vec(&stage("v"));
+    let why = raw.call(&block, Travel::Whole, &message).await.unwrap_err();
+    assert!(why.starts_with(&format!("status {}: ", Code::DeadlineExceeded as i32)), "{why}");
+    memory.gate.as_ref().unwrap().add_permits(1);
+    let done = || memory.done.load(std::sync::atomic::Ordering::SeqCst) == 1;
+    tokio::time::timeout(Duration::from_secs(20), eventually("it goes on", done)).await.unwrap();
+}

@@ -1,0 +1,50 @@
+//! The processes that have a block device open.
+
+use std::fs;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use rustix::fs::{AtFlags, CWD, StatxFlags};
+
+use super::DeviceUser;
+use crate::DeviceNumber;
+
+/// How long the processes are gone through: some of many are better than a late answer.
+const SCAN_LIMIT: Duration = Duration::from_secs(1);
+
+/// So many of them, as far as `/proc` shows within a second.
+pub(super) fn of(device: DeviceNumber, most: usize) -> Vec<DeviceUser> {
+    let deadline = Instant::now() + SCAN_LIMIT;
+    let mut found = Vec::new();
+    for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
+        if Instant::now() > deadline || found.len() >= most {
+            break;
+        }
+        let Some(id) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
+        if id != std::process::id() && has_open(&entry.path(), device) {
+            found.push(DeviceUser::Process { id, name: name_of(id) });
+        }
+    }
+    found
+}
+
+/// The name of a process's program.
+pub(super) fn name_of(id: u32) -> String {
+    // The command line is not read: it waits for the process's memory, which may wait for a filesystem.
+    fs::read_to_string(format!("/proc/{id}/comm")).unwrap_or_default().trim_end().to_owned()
+}
+
+fn has_open(process: &Path, device: DeviceNumber) -> bool {
+    let files = fs::read_dir(process.join("fd")).into_iter().flatten().flatten();
+    files.map(|file| file.path()).any(|link| {
+        // The link says what is open, and is asked first: it is nothing that a filesystem has to answer.
+        let is_node = fs::read_link(&link).is_ok_and(|path| path.starts_with("/dev"));
+        is_node && node_at(&link) == Some(device)
+    })
+}
+
+fn node_at(link: &Path) -> Option<DeviceNumber> {
+    let flags = AtFlags::NO_AUTOMOUNT | AtFlags::STATX_DONT_SYNC;
+    let found = rustix::fs::statx(CWD, link, flags, StatxFlags::TYPE).ok()?;
+    Some(DeviceNumber { major: found.stx_rdev_major, minor: found.stx_rdev_minor })
+}

@@ -1,0 +1,57 @@
+//! Copies of a staged mount in other mount namespaces, which keep its device from being free.
+
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::AsFd as _;
+use std::path::Path;
+
+use crate::device_users;
+use crate::in_flight::{self, FOREIGN_LIMIT, Subject};
+use crate::sys::child::{Elsewhere, Question};
+use crate::{BlockDevice, DeviceUser, MountId, MountPlace, Result, parse_mountinfo};
+
+/// How many copies are tried: a service that is started anew all the time may have many.
+const MOST: usize = 64;
+
+/// Unmounts the mounts of this device in other mount namespaces that nobody there has open. What can't be unmounted stays, with a
+/// line in the log; who then has the device is found by the caller's next look.
+pub(super) fn unmount_unused(device: &BlockDevice) -> Result<()> {
+    let users = device_users::lasting(&[device.number()])?.into_iter();
+    let elsewhere = users.filter_map(|user| match user {
+        DeviceUser::Mount(place) if place.process.is_some() => Some(place),
+        _ => None,
+    });
+    for place in elsewhere.take(MOST) {
+        match unmount(device, &place) {
+            Ok(()) => {
+                tracing::warn!(%place, device = %device.number(), "an unused copy of a mount is unmounted");
+            }
+            Err(error) => {
+                tracing::warn!(%place, device = %device.number(), %error, "a copy of a mount stays");
+            }
+        }
+    }
+    Ok(())
+}
+
+fn unmount(device: &BlockDevice, place: &MountPlace) -> io::Result<()> {
+    let gone = || io::Error::other("the mount or the process is gone");
+    let process = Path::new("/proc").join(place.process.as_ref().ok_or_else(gone)?.id.to_string());
+    let namespace = File::open(process.join("ns/mnt"))?;
+    let table = parse_mountinfo(&fs::read(process.join("mountinfo"))?).map_err(io::Error::other)?;
+    // Of several layers the last one is on top.
+    let is_copy =
+        |entry: &&crate::MountEntry| entry.mount_point == place.path && entry.is_on(device.number());
+    let MountId(mount) = table.iter().rev().find(is_copy).ok_or_else(gone)?.id;
+    let (Some(directory), Some(name)) = (place.path.parent(), place.path.file_name()) else {
+        return Err(gone());
+    };
+    let (directory, name) = (in_flight::c_string(directory)?, in_flight::c_string(name.as_ref())?);
+    let elsewhere = Elsewhere { namespace: namespace.as_fd(), directory: &directory, name: &name, mount };
+    let question = Question::UnmountElsewhere(elsewhere);
+    let (answer, _) = in_flight::ask(Subject::Unmount(MountId(mount)), question, FOREIGN_LIMIT)?;
+    match answer.error as i32 {
+        0 => Ok(()),
+        number => Err(io::Error::from_raw_os_error(number)),
+    }
+}

@@ -1,0 +1,106 @@
+//! The mount namespaces that can be seen: those of the processes in `/proc`.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{self, File};
+use std::io::Read as _;
+use std::path::Path;
+
+use crate::{Error, Result};
+
+const PROC: &str = "/proc";
+/// How many processes of a namespace are kept: one may end before it is asked.
+const PROCESSES: usize = 8;
+
+/// Another mount namespace.
+#[derive(Debug)]
+pub(crate) struct OtherNamespace {
+    /// Its inode number, as `lsns(8)` shows it.
+    pub(crate) id: u64,
+    processes: Vec<u32>,
+}
+
+/// The mount table of a namespace, as a process there sees it.
+#[derive(Debug)]
+pub(crate) struct TableSeen {
+    pub(crate) process: u32,
+    /// In the form of `/proc/PID/mountinfo`.
+    pub(crate) text: Vec<u8>,
+}
+
+impl OtherNamespace {
+    /// As the first of its processes that is still there sees it; none if all are gone.
+    pub(crate) fn table(&self) -> Option<TableSeen> {
+        let read = |process: &u32| {
+            // It has no length, and is written anew for each read.
+            let mut text = Vec::with_capacity(16 * 1024);
+            File::open(format!("/proc/{process}/mountinfo")).ok()?.read_to_end(&mut text).ok()?;
+            Some(TableSeen { process: *process, text })
+        };
+        self.processes.iter().filter_map(read).find(|table| !table.text.is_empty())
+    }
+}
+
+/// The mount namespaces of all processes, without the calling thread's. Without a list of processes nothing is known, which
+/// is an error.
+pub(crate) fn others() -> Result<Vec<OtherNamespace>> {
+    let failed = |error| Error::os("list the processes in", PROC, error);
+    let own = namespace_of("thread-self");
+    let kernel_threads = kernel_threads();
+    let mut namespaces = BTreeMap::<u64, Vec<u32>>::new();
+    // A process that went away meanwhile is left out.
+    for entry in fs::read_dir(PROC).map_err(failed)?.flatten() {
+        let name = entry.file_name();
+        let Some((name, process)) = name.to_str().and_then(|name| Some((name, name.parse().ok()?))) else {
+            continue;
+        };
+        if kernel_threads.contains(&process) {
+            continue;
+        }
+        // None: it is gone, or not ours to see.
+        if let Some(namespace) = namespace_of(name).filter(|namespace| Some(*namespace) != own) {
+            let processes = namespaces.entry(namespace).or_default();
+            if processes.len() < PROCESSES {
+                processes.push(process);
+            }
+        }
+    }
+    Ok(namespaces.into_iter().map(|(id, processes)| OtherNamespace { id, processes }).collect())
+}
+
+/// The threads of the kernel, which one file lists. There are many, and all are in the namespace of their parent, `kthreadd`,
+/// which is not in the list: so to pass over them loses no namespace but that of `devtmpfs`. Empty where the kernel has no such
+/// file (`CONFIG_PROC_CHILDREN`), or the pid namespace has no such threads.
+fn kernel_threads() -> BTreeSet<u32> {
+    let is_kthreadd = || fs::read("/proc/2/comm").is_ok_and(|name| name == b"kthreadd\n");
+    // A process of somebody's has a program, whatever it calls itself.
+    let has_program = || fs::read_link("/proc/2/exe").is_ok();
+    if !is_kthreadd() || has_program() {
+        return BTreeSet::new();
+    }
+    let children = fs::read_to_string("/proc/2/task/2/children").unwrap_or_default();
+    children.split_ascii_whitespace().filter_map(|process| process.parse().ok()).collect()
+}
+
+/// `mnt:[4026531841]`
+fn namespace_of(process: &str) -> Option<u64> {
+    let link = fs::read_link(Path::new(PROC).join(process).join("ns/mnt")).ok()?;
+    link.to_str()?.strip_prefix("mnt:[")?.strip_suffix(']')?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// In a pid namespace without kernel threads there is nothing to compare.
+    #[test]
+    fn what_is_passed_over_are_the_threads_of_the_kernel() {
+        for process in kernel_threads() {
+            let stat = fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
+            let flags = stat.rsplit(')').next().unwrap().split_whitespace().nth(9 - 3);
+            let flags: Option<u64> = flags.and_then(|flags| flags.parse().ok());
+            // None: it ended meanwhile.
+            assert!(flags.is_none_or(|flags| flags & 0x0020_0000 != 0), "{stat}");
+        }
+        assert!(!kernel_threads().contains(&std::process::id()));
+    }
+}

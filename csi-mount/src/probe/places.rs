@@ -1,0 +1,264 @@
+//! Where the prober reads a device of a given size: the same places each time.
+
+use std::iter;
+use std::ops::Range;
+use std::time::{Duration, Instant};
+
+const KIB: u64 = 1024;
+const MIB: u64 = 1 << 20;
+/// How much of the end is read.
+const END: u64 = 4 * MIB;
+/// How much of the start: all that has a magic number has it there, at last the second header of a LUKS2 device whose first
+/// one is as large as can be.
+const START: u64 = END + ALIGN;
+/// Reads past the page cache are aligned to this, which every block size up to it divides.
+pub(crate) const ALIGN: u64 = 4096;
+/// The size of a window around a well-known place.
+const FAR: u64 = 64 * KIB;
+/// How many blocks are spread over the rest of the device: one in each of so many slots.
+pub(crate) const SPREAD: u64 = 4096;
+/// How many of them are read however long it takes.
+pub(crate) const LEAST_SPREAD: u64 = 512;
+/// How long reading the others may take, so that a disk with moving heads is not read for half a minute.
+const SPREAD_TIME: Duration = Duration::from_millis(250);
+/// How many blocks are read before the time is looked at.
+const GROUP: u64 = 256;
+/// A device of this size is read in full: one as small as this is as quickly read as formatted.
+pub(super) const SMALL: u64 = 128 * MIB;
+
+/// Where the table of magic numbers looks, in parts that do not overlap. A test asks it about each of its places.
+pub(super) fn named(size: u64) -> Vec<Range<u64>> {
+    // The ring of ZFS's last label begins 128 KiB before the end of the last whole 256 KiB.
+    let tail = (size & !(256 * KIB - 1)).saturating_sub(128 * KIB);
+    let block = |start: u64| start..start + ALIGN;
+    let ranges = [0..264 * KIB, block(512 * KIB), block(MIB), block(2 * MIB), block(4 * MIB), tail..size];
+    let mut end = 0;
+    let apart = ranges.map(|range| {
+        let start = range.start.max(end);
+        end = range.end.min(size).max(end);
+        start..end
+    });
+    apart.into_iter().filter(|range| !range.is_empty()).collect()
+}
+
+/// What is between the parts of [`named`] in the [`ends`].
+pub(super) fn rest_of_ends(size: u64) -> Vec<Range<u64>> {
+    let named = named(size);
+    let mut rest = Vec::new();
+    for end in ends(size) {
+        let mut from = end.start;
+        for range in named.iter().filter(|range| range.start < end.end && range.end > end.start) {
+            rest.push(from..range.start.max(from));
+            from = range.end;
+        }
+        rest.push(from..end.end.max(from));
+    }
+    rest.retain(|range| !range.is_empty());
+    rest
+}
+
+/// The first 4 MiB and a block, and the last 4 MiB.
+pub(crate) fn ends(size: u64) -> [Range<u64>; 2] {
+    let tail = size.saturating_sub(END).max(START.min(size));
+    [0..START.min(size), aligned_down(tail)..size]
+}
+
+/// The parts between the [`ends`] that have to be zero for a device to be blank, group by group: all of a small device; of
+/// another the places where filesystems keep spare superblocks, and then [`SPREAD`] blocks.
+///
+/// Each group of blocks is spread over the whole device. No more groups come when the time is over, as counted
+/// from the first, and [`LEAST_SPREAD`] blocks were in them.
+pub(crate) fn between(size: u64) -> impl Iterator<Item = Vec<Range<u64>>> {
+    let mut start = None;
+    let (groups, first) = match size > SMALL {
+        true => (SPREAD / GROUP, vec![windows(size)]),
+        false => (0, in_order(middle(size))),
+    };
+    let spread = (0..groups).map_while(move |group| {
+        let start = *start.get_or_insert_with(Instant::now);
+        (group < LEAST_SPREAD / GROUP || start.elapsed() < SPREAD_TIME).then(|| spread_group(size, group))
+    });
+    first.into_iter().chain(spread)
+}
+
+/// All of it, in parts that need little memory.
+fn in_order(whole: Range<u64>) -> Vec<Vec<Range<u64>>> {
+    let end = whole.end;
+    whole.step_by(MIB as usize).map(|start| iter::once(start..(start + MIB).min(end)).collect()).collect()
+}
+
+fn middle(size: u64) -> Range<u64> {
+    START.min(size)..aligned_down(size.saturating_sub(END).max(START.min(size)))
+}
+
+/// Where filesystems keep spare superblocks.
+fn windows(size: u64) -> Vec<Range<u64>> {
+    // Backup superblocks of ext2/3/4 are in groups 1 and the powers of 3, 5 and 7; a group has 8 blocks a byte.
+    let ext = [1024u64, 2048, 4096].into_iter().flat_map(|block| {
+        let first = u64::from(block == 1024) * block;
+        [1, 3, 5, 7, 9, 25, 27, 49].into_iter().map(move |group| group * block * block * 8 + first)
+    });
+    let btrfs = [64 * MIB, 256 << 30];
+    // mkfs.xfs makes four allocation groups, or groups of 1 TiB.
+    let xfs = (1..4).map(|quarter| size / 4 * quarter).chain((1..64).map(|tebibyte| tebibyte << 40));
+    let starts = ext.chain(btrfs).chain(xfs.map(|place| place.saturating_sub(FAR / 2))).map(aligned_down);
+    let between = middle(size);
+    let mut ranges: Vec<Range<u64>> = starts
+        .filter(|start| between.contains(start))
+        .map(|start| start..(start + FAR).min(between.end))
+        .collect();
+    ranges.sort_by_key(|range| range.start);
+    ranges.dedup();
+    ranges
+}
+
+/// One block in every sixteenth slot, in the order of the device. The groups take turns so that the first few of them are
+/// as evenly spread as all.
+fn spread_group(size: u64, group: u64) -> Vec<Range<u64>> {
+    const GROUPS: u64 = SPREAD / GROUP;
+    let turn = group.reverse_bits() >> (u64::BITS - GROUPS.trailing_zeros());
+    (0..GROUP).map(|index| spread_block(size, index * GROUPS + turn)).collect()
+}
+
+/// The block of a slot. It is at a place that follows no rule, for data does: it begins at round numbers.
+fn spread_block(size: u64, slot: u64) -> Range<u64> {
+    let Range { start, end } = middle(size);
+    let blocks = u128::from((end - start) / ALIGN);
+    let [from, to] = [slot, slot + 1].map(|slot| blocks * u128::from(slot) / u128::from(SPREAD));
+    let within = ((to - from) * u128::from(scatter(slot))) >> u64::BITS;
+    let place = start + u64::try_from(from + within).unwrap_or(0) * ALIGN;
+    place..place + ALIGN
+}
+
+/// A number without a rule for each number (SplitMix64).
+fn scatter(number: u64) -> u64 {
+    let mixed = (number + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    mixed ^ (mixed >> 31)
+}
+
+fn aligned_down(offset: u64) -> u64 {
+    offset - offset % ALIGN
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn named_places_and_the_rest_are_the_ends() {
+        for size in
+            [1, 512, 4096, 400 << 10, MIB + 512, 5 * MIB, 8 * MIB, 8 * MIB + 4608, 300 * MIB, (1 << 40) + 512]
+        {
+            let mut all = named(size);
+            all.extend(rest_of_ends(size));
+            all.sort_by_key(|range| range.start);
+            assert!(all.windows(2).all(|pair| pair[0].end <= pair[1].start), "{size}: overlap in {all:?}");
+            let covered =
+                |ranges: &[Range<u64>]| ranges.iter().map(|range| range.end - range.start).sum::<u64>();
+            // The ends of a device smaller than both overlap.
+            let [first, last] = ends(size);
+            assert_eq!(
+                covered(&all),
+                covered(&[first.clone(), last.start.max(first.end)..last.end]),
+                "{size}: {all:?}"
+            );
+            assert!(all.iter().all(|range| range.start % ALIGN == 0 && range.end <= size), "{size}: {all:?}");
+        }
+    }
+
+    #[test]
+    fn places_lie_between_the_ends_and_are_aligned() {
+        for size in [0, 512, 8 * MIB, 9 * MIB + 512, SMALL, SMALL + 512, 300 * MIB, 1 << 40, 1 << 60] {
+            let [_, last] = ends(size);
+            for range in between(size).flatten() {
+                assert!(range.start % ALIGN == 0 && range.end % ALIGN == 0, "{size}: {range:?}");
+                assert!(range.is_empty() || range.start >= START, "{size}: {range:?}");
+                assert!(range.end <= last.start.max(START), "{size}: {range:?}");
+            }
+        }
+        assert!(between(1 << 30).flatten().any(|range| range.start == 128 * MIB), "ext4's first backup");
+    }
+
+    #[test]
+    fn a_small_device_is_read_in_full() {
+        for size in [9 * MIB + 512, 64 * MIB, SMALL] {
+            let [first, last] = ends(size);
+            let parts: Vec<_> = [first].into_iter().chain(between(size).flatten()).chain([last]).collect();
+            assert!(parts.windows(2).all(|pair| pair[0].end == pair[1].start), "{parts:?}");
+        }
+    }
+
+    /// Any extent of two slots is seen, wherever it is, and with the least number of blocks any of two in eight.
+    #[test]
+    fn each_slot_has_a_block_and_the_first_groups_are_spread_evenly() {
+        for size in [SMALL + MIB, 1 << 30, (1 << 40) + 512, 1 << 60] {
+            let slot = middle(size).end / SPREAD + 2 * ALIGN;
+            for (groups, slots) in [(SPREAD / GROUP, 1), (LEAST_SPREAD / GROUP, SPREAD / LEAST_SPREAD)] {
+                let mut places: Vec<u64> = (0..groups)
+                    .flat_map(|group| spread_group(size, group))
+                    .map(|range| range.start)
+                    .collect();
+                places.sort_unstable();
+                let widest = places.windows(2).map(|pair| pair[1] - pair[0]).max().unwrap();
+                assert!(widest <= (slots + 1) * slot, "{size}, {groups} groups: {widest}");
+                places.dedup();
+                assert_eq!(places.len() as u64, groups * GROUP, "{size}");
+            }
+        }
+    }
+
+    /// Data begins at round numbers, as of a MiB: blocks of a grid would see all of it or none.
+    #[test]
+    fn blocks_are_on_no_grid() {
+        let places: Vec<u64> = (0..SPREAD).map(|slot| spread_block(1 << 40, slot).start).collect();
+        for grid in [64 * KIB, MIB, 4 * MIB, 256 * MIB] {
+            let (mut low, mut most) = (0, 0);
+            // In each sixteenth of the grid there are about as many.
+            for part in 0..16 {
+                let within = |place: &&u64| *place % grid / (grid / 16) == part;
+                let count = places.iter().filter(within).count();
+                (low, most) = (if part == 0 { count } else { low.min(count) }, most.max(count));
+            }
+            assert!(low > 190 && most < 330, "{grid}: {low} to {most} of 256");
+        }
+    }
+
+    /// At how many of all positions of 4 KiB, of 100, no byte of an extent is read.
+    fn unseen(size: u64, extent: u64, reads: &[Range<u64>]) -> f64 {
+        let [blocks, length] = [size / ALIGN, extent / ALIGN];
+        let positions = blocks - length + 1;
+        // The positions from which an extent reaches a part that is read.
+        let mut seen: Vec<Range<u64>> = reads
+            .iter()
+            .map(|read| (read.start / ALIGN + 1).saturating_sub(length)..(read.end / ALIGN).min(positions))
+            .collect();
+        seen.sort_by_key(|range| range.start);
+        let (mut count, mut end) = (0, 0);
+        for range in seen {
+            let start = range.start.max(end);
+            count += range.end.saturating_sub(start);
+            end = end.max(range.end);
+        }
+        (positions - count) as f64 * 100.0 / positions as f64
+    }
+
+    #[test]
+    fn what_is_not_seen_is_as_published() {
+        let sizes = [1u64, 10, 100, 1024].map(|gibibytes| gibibytes << 30);
+        let mut rows = Vec::new();
+        for (blocks, groups) in [(SPREAD, SPREAD / GROUP), (LEAST_SPREAD, LEAST_SPREAD / GROUP)] {
+            for (name, extent) in [("4 KiB", 4 * KIB), ("1 MiB", MIB), ("64 MiB", 64 * MIB)] {
+                let shares = sizes.map(|size| {
+                    let spread = (0..groups).flat_map(|group| spread_group(size, group));
+                    let reads: Vec<_> = ends(size).into_iter().chain(windows(size)).chain(spread).collect();
+                    format!("{:.3}", unseen(size, extent, &reads))
+                });
+                rows.push(format!("| {name} | {blocks} | {} |", shares.join(" | ")));
+            }
+        }
+        let published = std::fs::read_to_string("../docs/safety.md").unwrap();
+        assert!(rows.iter().all(|row| published.contains(row)), "the table is\n{}", rows.join("\n"));
+    }
+}

@@ -1,0 +1,256 @@
+//! Killed before any system call, a step of the FUSE flow comes to the right end with whatever follows: see [`matrix`]. The
+//! daemon is killed too, while it starts and while it serves.
+//!
+//! Each test kills at so many points as [`Points`](stepper::Points) says (together less than a minute), and prints how many there
+//! were. `CSI_CRASH_STRIDE=1` takes all of them.
+
+mod flow_support;
+mod fuse_support;
+mod matrix;
+mod stepper;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use csi_mount::flow::fuse::{self, FuseDaemon};
+use csi_mount::{MountAttributes, MountHealth, Target, health};
+use flow_support::{eventually, layers, on_tmpfs};
+use fuse_support::{answering_daemon, lost_server};
+use matrix::sweep::{STEP_DIES, assert_points, kill_steps};
+use matrix::{Level, Place, Step, Volume};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use stepper::{Job, Kill, Programs, do_job};
+
+const DAEMON_AT: &str = "CRASH_FUSE_DAEMON_AT";
+
+fn job(words: &[&str]) -> csi_mount::Result<()> {
+    let ["fuse", step, "", staging, target] = words else { panic!("{words:?}") };
+    let (staging, target) = (Target::new(staging)?, Target::new(target)?);
+    match *step {
+        "stage" => fuse::stage(&staging, &daemon(staging.path())).map(drop),
+        "stage until it is there" => stage_until_it_is_there(&staging),
+        "publish" => fuse::publish(staging.path(), &target, MountAttributes::empty()).map(drop),
+        "unpublish" => fuse::unpublish(&target).map(drop),
+        "unstage" => fuse::unstage(&staging).map(drop),
+        other => panic!("{other}"),
+    }
+}
+
+/// As an orchestrator does it.
+fn stage_until_it_is_there(staging: &Target) -> csi_mount::Result<()> {
+    for _ in 0..20 {
+        if fuse::stage(staging, &daemon(staging.path())).is_ok() {
+            return Ok(());
+        }
+        std::thread::sleep(Duration::from_millis(300));
+    }
+    fuse::stage(staging, &daemon(staging.path())).map(drop)
+}
+
+/// No test: the daemon, when this program is started as one. It outlives who started it.
+#[test]
+fn serve_as_daemon() {
+    let Some(at) = std::env::var_os(DAEMON_AT).map(PathBuf::from) else { return };
+    answering_daemon(&Target::new(at).unwrap(), None).join().unwrap();
+    std::process::exit(0);
+}
+
+/// Through a shell, so that it does not hold the output of the job.
+fn daemon(staging: &Path) -> FuseDaemon {
+    FuseDaemon::new(std::env::current_exe().unwrap())
+        .args(["--exact", "serve_as_daemon", "--nocapture"])
+        .env(DAEMON_AT, staging)
+        .launcher(["sh", "-c", "exec \"$@\" >/dev/null 2>&1", "sh"])
+}
+
+/// The processes that serve a place.
+fn daemons(staging: &Path) -> Vec<i32> {
+    let mark = format!("CSI_MOUNT_FUSE_AT={}", staging.display());
+    let all = fs::read_dir("/proc").unwrap().flatten();
+    let is_marked = |path: PathBuf| {
+        let environment = fs::read(path.join("environ")).unwrap_or_default();
+        environment.split(|byte| *byte == 0).any(|variable| variable == mark.as_bytes())
+    };
+    let marked = all.filter(|entry| is_marked(entry.path()));
+    marked.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
+}
+
+fn kill_daemons(staging: &Path) {
+    for pid in daemons(staging) {
+        // An error: it has ended.
+        let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
+    }
+    eventually("the daemon is gone", || daemons(staging).is_empty());
+}
+
+/// A FUSE filesystem, served by this program.
+struct Served {
+    place: Place,
+    /// A step finds a mount whose daemon is gone.
+    lost_daemon: bool,
+    /// The daemon that serves it is killed, and not the step.
+    daemon_dies: bool,
+}
+
+impl Served {
+    fn new(base: &Path) -> Self {
+        Self { place: Place::new(&base.join("volume")), lost_daemon: false, daemon_dies: false }
+    }
+}
+
+impl Volume for Served {
+    fn flow(&self) -> String {
+        "fuse".to_owned()
+    }
+
+    fn place(&self) -> &Place {
+        &self.place
+    }
+
+    fn layers(&self, level: Level) -> (usize, usize) {
+        (usize::from(level > Level::Free), usize::from(level == Level::Published))
+    }
+
+    fn prepare(&mut self, _step: Step) -> bool {
+        if self.lost_daemon {
+            lost_server(&self.place.staging);
+        }
+        self.lost_daemon
+    }
+
+    fn repeats(&self, step: Step) -> Vec<Step> {
+        match step {
+            Step::Publish if self.daemon_dies => vec![Step::Stage, Step::Publish],
+            Step::Unpublish if self.daemon_dies => vec![Step::Unpublish, Step::Stage],
+            step => vec![step],
+        }
+    }
+
+    fn assert_content(&self, level: Level, _after: Step) {
+        let assert_healthy = |at: &Target| {
+            assert_eq!(health(at.path()).unwrap(), MountHealth::Healthy);
+        };
+        if level > Level::Free {
+            assert_healthy(&self.place.staging);
+            assert_eq!(daemons(self.place.staging.path()).len(), 1, "one daemon serves it");
+        }
+        if level == Level::Published {
+            assert_healthy(&self.place.target);
+        }
+    }
+
+    fn lose(&mut self) {
+        kill_daemons(self.place.staging.path());
+    }
+
+    fn reboot(&mut self) {
+        kill_daemons(self.place.staging.path());
+    }
+
+    fn assert_free(&self) {
+        assert!(daemons(self.place.staging.path()).is_empty(), "a daemon is left");
+    }
+}
+
+#[test]
+fn a_fuse_filesystem() {
+    let test = "a_fuse_filesystem";
+    do_job(job);
+    on_tmpfs(|base| {
+        let mut volume = Served::new(base);
+        let steps = [
+            (Step::Stage, 24, 30),
+            (Step::Publish, 24, 20),
+            (Step::Unpublish, 24, 8),
+            (Step::Unstage, 24, 30),
+        ];
+        let mut points = kill_steps((test, job), &mut volume, STEP_DIES, &steps);
+        volume.lost_daemon = true;
+        points += kill_steps(
+            (test, job),
+            &mut volume,
+            STEP_DIES,
+            &[(Step::Stage, 24, 30), (Step::Unstage, 24, 30)],
+        );
+        assert_points(test, points, 60);
+    });
+}
+
+/// The daemon is killed while it starts, and the step that starts it is not; or the step is killed, and its daemon goes on.
+#[test]
+fn a_fuse_daemon_that_is_killed_while_it_starts() {
+    let test = "a_fuse_daemon_that_is_killed_while_it_starts";
+    do_job(job);
+    on_tmpfs(|base| {
+        let caller_dies = (Programs::Daemons, Kill::Caller);
+        let mut volume = Served::new(base);
+        let mut points = kill_steps((test, job), &mut volume, caller_dies, &[(Step::Stage, 24, 100)]);
+        let both_die = (Programs::Daemons, Kill::Job);
+        points += kill_steps((test, job), &mut volume, both_die, &[(Step::Stage, 24, 100)]);
+        assert_points(test, points, 20);
+    });
+}
+
+/// The daemon is killed while a step is at work, which goes on.
+#[test]
+fn a_fuse_daemon_that_is_killed_while_it_serves() {
+    let test = "a_fuse_daemon_that_is_killed_while_it_serves";
+    do_job(job);
+    on_tmpfs(|base| {
+        let mut volume = Served { daemon_dies: true, ..Served::new(base) };
+        let staging = volume.place.staging.path().to_owned();
+        let kill_it = || kill_daemons(&staging);
+        let daemon_dies = (Programs::LetGo, Kill::Others(&kill_it));
+        let steps = [
+            (Step::Stage, 24, 30),
+            (Step::Publish, 24, 20),
+            (Step::Unpublish, 24, 8),
+            (Step::Unstage, 24, 30),
+        ];
+        assert_points(test, kill_steps((test, job), &mut volume, daemon_dies, &steps), 50);
+    });
+}
+
+/// A stage that was killed between fork and exec has left a daemon that nothing tells from another child.
+#[test]
+fn a_fuse_daemon_that_does_not_run_yet_is_waited_for() {
+    let test = "a_fuse_daemon_that_does_not_run_yet_is_waited_for";
+    do_job(job);
+    on_tmpfs(|base| {
+        let staging = Target::new(base.join("s")).unwrap();
+        let path = staging.path().to_str().unwrap();
+        let job = Job { programs: Programs::LetGo, test, words: &["fuse", "stage", "", path, path] };
+        std::thread::scope(|scope| {
+            job.kill_before_exec(|| {
+                let repeated = scope.spawn(|| job.run());
+                std::thread::sleep(Duration::from_millis(500));
+                assert!(!repeated.is_finished(), "it was not waited for");
+            });
+        });
+        assert_eq!((daemons(staging.path()).len(), layers(staging.path())), (1, 1));
+        assert_eq!(health(staging.path()).unwrap(), MountHealth::Healthy);
+        fuse::unstage(&staging).unwrap();
+    });
+}
+
+/// As when a driver is replaced while its predecessor is still at work.
+#[test]
+fn processes_that_stage_one_fuse_filesystem_come_to_one_daemon() {
+    let test = "processes_that_stage_one_fuse_filesystem_come_to_one_daemon";
+    do_job(job);
+    on_tmpfs(|base| {
+        for round in 0..3 {
+            let staging = Target::new(base.join(round.to_string())).unwrap();
+            let path = staging.path().to_str().unwrap();
+            let words = ["fuse", "stage until it is there", "", path, path];
+            let stage = || Job { programs: Programs::LetGo, test, words: &words }.run();
+            std::thread::scope(|scope| (0..4).for_each(|_| _ = scope.spawn(stage)));
+            assert_eq!((daemons(staging.path()).len(), layers(staging.path())), (1, 1));
+            assert_eq!(health(staging.path()).unwrap(), MountHealth::Healthy);
+            fuse::unstage(&staging).unwrap();
+            assert_eq!((daemons(staging.path()).len(), layers(staging.path())), (0, 0));
+        }
+    });
+}

@@ -1,0 +1,335 @@
+//! Who uses a block device: each of many kinds of use keeps it from being formatted, staged and unstaged.
+
+mod devices;
+mod mount_support;
+
+use std::fs::{File, OpenOptions};
+use std::io::{BufRead as _, BufReader};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use csi_mount::flow::block::{
+    Content, MountCopies, StagePlan, publish_device, stage, unpublish, unstage, unstage_with,
+};
+use csi_mount::{
+    BlockDevice, CheckPolicy, CheckReport, DeviceAccess, DeviceUser, ErrorKind, Filesystem, Format, Frozen,
+    Mount, MountHealth, MountOptions, MountState, Outcome, Probe, Target, Unmounted, check, grow_unmounted,
+    health, unmount,
+};
+use devices::{Image, MIB, run};
+use mount_support::{sandbox, target};
+
+/// Somebody's use of a device, which ends when it is dropped.
+struct Use(Option<Box<dyn FnOnce()>>);
+
+impl Use {
+    fn until(end: impl FnOnce() + 'static) -> Self {
+        Self(Some(Box::new(end)))
+    }
+}
+
+impl Drop for Use {
+    fn drop(&mut self) {
+        if let Some(end) = self.0.take() {
+            end();
+        }
+    }
+}
+
+/// A program in a mount namespace of its own, once it has done what it was told.
+fn in_another_namespace(script: &str) -> Use {
+    let mut child = Command::new("unshare")
+        .args([
+            "--mount",
+            "--propagation",
+            "private",
+            "sh",
+            "-ec",
+            &format!("{script}\necho done\nexec sleep 600"),
+        ])
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("unshare of util-linux is needed here");
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    assert_eq!(line, "done\n", "{script}");
+    let end = |mut child: Child| {
+        child.kill().unwrap();
+        child.wait().unwrap();
+    };
+    Use::until(move || end(child))
+}
+
+fn losetup(arguments: &[&str]) -> Use {
+    let node = run("losetup", &[&["--find", "--show"], arguments].concat());
+    let node = node.trim_end().to_owned();
+    Use::until(move || drop(run("losetup", &["--detach", &node])))
+}
+
+/// Makes the second MiB of a disk its first partition, and gives its node.
+fn partition(image: &Image) -> (PathBuf, Use) {
+    let disk = image.path().to_str().unwrap().to_owned();
+    run("addpart", &[&disk, "1", "2048", "2048"]);
+    let name = image.path().file_name().unwrap().to_str().unwrap();
+    let node = PathBuf::from(format!("/dev/{name}p1"));
+    (node, Use::until(move || drop(run("delpart", &[&disk, "1"]))))
+}
+
+fn publish(device: &Path, at: &Path, access: DeviceAccess) -> Use {
+    let at = Target::new(at).unwrap();
+    publish_device(device, &at, access).unwrap();
+    Use::until(move || _ = unpublish(&at).unwrap())
+}
+
+fn mount_ext4(device: &Path, at: &Path) -> Use {
+    let at = Target::new(at).unwrap();
+    let _ = at.create_dir().unwrap();
+    Mount::new("ext4", device).at(&at).unwrap();
+    Use::until(move || _ = unmount(&at).unwrap())
+}
+
+/// With nothing left that the kernel would write later by itself: the tests compare what is on the device.
+fn mkfs(device: &Path) {
+    let all_now = ["-E", "lazy_itable_init=0,lazy_journal_init=0", "-N", "64"];
+    run("mkfs.ext4", &[&["-q", "-F"], &all_now[..], &[device.to_str().unwrap()]].concat());
+}
+
+type Begin = fn(&Image, &Path) -> Vec<Use>;
+
+/// What the user is called in a message, and how the use begins. What is made later ends first.
+const KINDS: [(&str, Begin); 14] = [
+    ("it is mounted at ", |image, at| {
+        mkfs(image.path());
+        vec![mount_ext4(image.path(), &at.join("m"))]
+    }),
+    ("in another mount namespace", |image, at| {
+        mkfs(image.path());
+        let at = target(at, "m");
+        let script = format!("mount -t ext4 {} {}", image.path().display(), at.path().display());
+        vec![in_another_namespace(&script)]
+    }),
+    ("it is published raw at ", |image, at| {
+        vec![publish(image.path(), &at.join("p"), DeviceAccess::ReadWrite)]
+    }),
+    ("it is published raw for reading at ", |image, at| {
+        vec![publish(image.path(), &at.join("p"), DeviceAccess::ReadOnly)]
+    }),
+    ("in another mount namespace", |image, at| {
+        File::create(at.join("p")).unwrap();
+        let script = format!("mount --bind {} {}", image.path().display(), at.join("p").display());
+        vec![in_another_namespace(&script)]
+    }),
+    // A node of another name.
+    ("in another mount namespace", |image, at| {
+        File::create(at.join("p")).unwrap();
+        devices::put_node(&at.join("node"), image.loop_device().number());
+        let script = format!("mount --bind {} {}", at.join("node").display(), at.join("p").display());
+        vec![in_another_namespace(&script)]
+    }),
+    ("is over it", |image, _| vec![losetup(&[image.path().to_str().unwrap()])]),
+    ("is over it for reading", |image, _| vec![losetup(&["--read-only", image.path().to_str().unwrap()])]),
+    // As it was: a filesystem far inside, by a loop device over a part.
+    ("it is mounted at |is over it", |image, at| {
+        let part = LoopOffset::attach(image.path(), 40 * MIB);
+        mkfs(&part.0);
+        let mounted = mount_ext4(&part.0, &at.join("m"));
+        vec![mounted, Use::until(move || drop(part))]
+    }),
+    ("held exclusively|has it open", |image, _| {
+        let flags = nix::libc::O_EXCL | nix::libc::O_CLOEXEC;
+        let held = OpenOptions::new().read(true).custom_flags(flags).open(image.path()).unwrap();
+        vec![Use::until(move || drop(held))]
+    }),
+    ("the node swaps to it", |image, _| {
+        let device = image.path().to_str().unwrap().to_owned();
+        run("mkswap", &[&device]);
+        run("swapon", &["--priority", "0", &device]);
+        vec![Use::until(move || drop(run("swapoff", &[&device])))]
+    }),
+    // Its partitions.
+    ("is over it", |image, _| {
+        let (node, partition) = partition(image);
+        vec![losetup(&[node.to_str().unwrap()]), partition]
+    }),
+    ("it is published raw at ", |image, at| {
+        let (node, partition) = partition(image);
+        vec![publish(&node, &at.join("p"), DeviceAccess::ReadWrite), partition]
+    }),
+    ("held exclusively|has it open", |image, _| {
+        let (node, partition) = partition(image);
+        let flags = nix::libc::O_EXCL | nix::libc::O_CLOEXEC;
+        let held = OpenOptions::new().read(true).custom_flags(flags).open(node).unwrap();
+        vec![Use::until(move || drop(held)), partition]
+    }),
+];
+
+struct LoopOffset(PathBuf);
+
+impl LoopOffset {
+    fn attach(device: &Path, offset: u64) -> Self {
+        let offset = format!("--offset={offset}");
+        let node = run("losetup", &["--find", "--show", &offset, device.to_str().unwrap()]);
+        Self(node.trim_end().into())
+    }
+}
+
+impl Drop for LoopOffset {
+    fn drop(&mut self) {
+        run("losetup", &["--detach", self.0.to_str().unwrap()]);
+    }
+}
+
+#[test]
+fn a_device_in_use_is_neither_formatted_nor_staged_nor_free() {
+    for (index, (name, begin)) in KINDS.into_iter().enumerate() {
+        for filesystem in Filesystem::ALL {
+            let say = format!("kind {index} ({name}), {filesystem}");
+            sandbox(|sandbox| {
+                let image = Image::new(320);
+                let device = image.open();
+                let Probe::Blank(proof) = device.probe() else { panic!("{say}: it is blank") };
+                let uses = begin(&image, sandbox);
+                let before = image.content();
+                let is_named = |error: &csi_mount::Error| {
+                    assert_eq!(error.kind(), ErrorKind::Busy, "{say}: {error}");
+                    assert!(name.split('|').any(|name| error.to_string().contains(name)), "{say}: {error}");
+                };
+                is_named(&Format::new(filesystem).run(proof).unwrap_err());
+                is_named(&unstage(&target(sandbox, "staging"), Some(image.path())).unwrap_err());
+                let staging = target(sandbox, "other staging");
+                if index > 1 {
+                    let refused = stage(image.path(), &staging, &StagePlan::new(filesystem)).unwrap_err();
+                    assert!(
+                        [ErrorKind::Busy, ErrorKind::NotBlank].contains(&refused.kind()),
+                        "{say}: {refused}"
+                    );
+                }
+                assert_eq!(image.content(), before, "{say}: something was written");
+                drop(uses);
+                assert_eq!(device.users().unwrap(), [], "{say}");
+                unstage(&target(sandbox, "staging"), Some(image.path())).unwrap();
+            });
+        }
+    }
+}
+
+/// The kernel shares one filesystem among its mounts, and who only reads the device changes nothing beneath it.
+#[test]
+fn readers_and_other_mounts_go_together_with_a_stage_and_writers_do_not() {
+    sandbox(|sandbox| {
+        let image = Image::new(64);
+        mkfs(image.path());
+        let (staging, plan) = (target(sandbox, "staging"), StagePlan::new(Filesystem::Ext4));
+        let reader = publish(image.path(), &sandbox.join("r"), DeviceAccess::ReadOnly);
+        assert_eq!(check(&image.open(), Filesystem::Ext4, CheckPolicy::Preen).unwrap(), CheckReport::Clean);
+        let elsewhere = mount_ext4(image.path(), &sandbox.join("m"));
+        let staged = stage(image.path(), &staging, &plan).unwrap();
+        assert_eq!((staged.outcome, staged.content), (Outcome::Mounted, Content::Kept));
+        assert_eq!(stage(image.path(), &staging, &plan).unwrap().outcome, Outcome::AlreadyMounted);
+        drop(elsewhere);
+        let users = image.open().users().unwrap();
+        let [DeviceUser::Mount(_), DeviceUser::Published { .. }, DeviceUser::LoopDevice { .. }] = &*users
+        else {
+            panic!("{users:?}")
+        };
+        drop(reader);
+        unstage(&staging, Some(image.path())).unwrap();
+
+        for write in [
+            |image: &Image, sandbox: &Path| {
+                publish(image.path(), &sandbox.join("w"), DeviceAccess::ReadWrite)
+            },
+            |image: &Image, _: &Path| losetup(&[image.path().to_str().unwrap()]),
+        ] {
+            let _writer = write(&image, sandbox);
+            let device = image.open();
+            for error in [
+                stage(image.path(), &staging, &plan).unwrap_err(),
+                check(&device, Filesystem::Ext4, CheckPolicy::Preen).unwrap_err(),
+                check(&device, Filesystem::Ext4, CheckPolicy::ReportOnly).unwrap_err(),
+                grow_unmounted(&device, Filesystem::Ext4).unwrap_err(),
+            ] {
+                assert_eq!(error.kind(), ErrorKind::Busy, "{error}");
+            }
+        }
+    });
+}
+
+/// A loop device over another part of the disk is none of a partition's users.
+#[test]
+fn a_partition_has_the_users_of_its_part_of_the_disk() {
+    let image = Image::new(16);
+    let (node, _partition) = partition(&image);
+    let device = BlockDevice::open(&node).unwrap();
+    let disk = image.path().to_str().unwrap();
+    for (offset, users) in [(0, 0), (MIB, 1), (2 * MIB, 0)] {
+        let over = losetup(&[&format!("--offset={offset}"), &format!("--sizelimit={MIB}"), disk]);
+        assert_eq!(device.users().unwrap().len(), users, "at {offset}");
+        assert_eq!(image.open().users().unwrap().len(), 1, "at {offset}");
+        drop(over);
+    }
+}
+
+/// It is named by a process that is in its namespace, and stays as long as somebody has it open.
+#[test]
+fn a_copy_of_a_mount_elsewhere_is_named_and_unmounted_only_if_unused_and_asked_for() {
+    sandbox(|sandbox| {
+        let image = Image::new(64);
+        let (staging, plan) = (target(sandbox, "staging"), StagePlan::new(Filesystem::Ext4));
+        let unstage_unused = || unstage_with(&staging, Some(image.path()), MountCopies::UnmountUnused);
+        for script in ["true", &format!("exec 3<{}", staging.path().display())] {
+            stage(image.path(), &staging, &plan).unwrap();
+            let copy = in_another_namespace(script);
+            let error = unstage(&staging, Some(image.path())).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Busy, "{error}");
+            for part in [staging.path().to_str().unwrap(), "in another mount namespace (", "sleep)"] {
+                assert!(error.to_string().contains(part), "{part}: {error}");
+            }
+            let unstaged = unstage_unused();
+            if script == "true" {
+                assert_eq!(unstaged.unwrap(), Unmounted::NotMounted);
+            } else {
+                assert_eq!(unstaged.unwrap_err().kind(), ErrorKind::Busy);
+            }
+            drop(copy);
+            assert_eq!(unstage_unused().unwrap(), Unmounted::NotMounted);
+        }
+    });
+}
+
+/// Unmounted, nobody could thaw it.
+#[test]
+fn a_frozen_filesystem_is_said_to_be_frozen_and_stays_mounted() {
+    sandbox(|sandbox| {
+        for filesystem in Filesystem::ALL {
+            let image = Image::new(320);
+            let staging = target(sandbox, filesystem.name());
+            stage(image.path(), &staging, &StagePlan::new(filesystem)).unwrap();
+            assert_eq!(health(staging.path()).unwrap(), MountHealth::Healthy);
+            let frozen = Frozen::at(staging.path()).unwrap();
+            let error = unstage(&staging, Some(image.path())).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Busy, "{filesystem}: {error}");
+            assert!(error.to_string().contains("is frozen"), "{filesystem}: {error}");
+            assert!(staging.state().unwrap().mount_point().is_some(), "{filesystem}");
+            assert_eq!(health(staging.path()).unwrap(), MountHealth::Frozen, "{filesystem}");
+            drop(frozen);
+            assert_eq!(health(staging.path()).unwrap(), MountHealth::Healthy, "{filesystem}");
+            unstage(&staging, Some(image.path())).unwrap();
+        }
+    });
+}
+
+#[test]
+fn a_directory_that_nothing_could_be_mounted_on_is_removed_if_this_call_made_it() {
+    sandbox(|sandbox| {
+        let image = Image::new(64);
+        let plan = StagePlan::new(Filesystem::Ext4).options(MountOptions::parse(["no_such_option"]).unwrap());
+        let staging = Target::new(sandbox.join("staging")).unwrap();
+        stage(image.path(), &staging, &plan).unwrap_err();
+        assert_eq!(staging.state().unwrap(), MountState::Absent);
+        let _ = staging.create_dir().unwrap();
+        stage(image.path(), &staging, &plan).unwrap_err();
+        assert_eq!(staging.state().unwrap(), MountState::NotMounted, "it was there before");
+    });
+}

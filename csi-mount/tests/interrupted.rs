@@ -1,0 +1,309 @@
+//! A format that was cut short: it is begun again, and nothing that anybody wrote meanwhile is excused by it.
+
+mod devices;
+mod stepper;
+
+use std::fs::{self, File};
+use std::os::unix::fs::OpenOptionsExt as _;
+
+use csi_mount::flow::block::{Content, StagePlan, publish_device, stage, unpublish, unstage};
+use csi_mount::testing::{private_mount_namespace, probe_reads};
+use csi_mount::{
+    BlockDevice, DeviceAccess, Error, ErrorKind, Filesystem, Format, LoopDevice, LoopOptions, Luks, LuksKey,
+    LuksPbkdf, Mount, MountOptions, Probe, Result, Target, unmount,
+};
+use devices::{Image, MIB};
+use stepper::{End, Job, Programs, do_job};
+
+const DATA: &[u8] = b"somebody's data, which nobody may write over";
+
+/// What is made, by name.
+const MADE: [(&str, u64); 4] = [("ext4", 64), ("xfs", 300), ("btrfs", 120), ("luks", 40)];
+
+fn make(device: &BlockDevice, made: &str) -> Result<()> {
+    let proof = match device.probe() {
+        Probe::Blank(proof) => proof,
+        Probe::Interrupted(format) => format.into_proof(),
+        other => return Err(Error::new(ErrorKind::NotBlank, "format", other.to_string())),
+    };
+    match made {
+        "luks" => {
+            let luks = Luks::new().pbkdf(LuksPbkdf::Pbkdf2 { iterations: 1000 });
+            luks.format(proof, &LuksKey::new("key").unwrap())
+        }
+        filesystem => Format::new(filesystem.parse()?).run(proof),
+    }
+}
+
+fn is_made(image: &Image, made: &str) -> bool {
+    match image.open().probe() {
+        Probe::Container(found) => made == "luks" && found.name == "crypto_LUKS",
+        found => found.filesystem().is_some_and(|found| found.name() == made),
+    }
+}
+
+fn is_interrupted(image: &Image) -> bool {
+    matches!(image.open().probe(), Probe::Interrupted(_))
+}
+
+fn job(words: &[&str]) -> Result<()> {
+    let [made, device] = words else { panic!("{words:?}") };
+    make(&BlockDevice::open(device)?, made)
+}
+
+/// Killed shortly before its end: nearly all is written.
+fn killed(test: &str, made: &str, mebibytes: u64) -> Image {
+    let run = |call| {
+        let image = Image::new(mebibytes);
+        let words = [made, image.path().to_str().unwrap()];
+        let end = Job { programs: Programs::Followed, test, words: &words }.kill_before(call);
+        (image, end)
+    };
+    let End::Finished { calls } = run(u64::MAX).1 else { panic!("{made} was killed") };
+    // How many calls there are varies a little, as does what each of them is.
+    for back in (5..calls).step_by(4).cycle().take(1000) {
+        let (image, _) = run(calls - back);
+        if is_interrupted(&image) {
+            return image;
+        }
+    }
+    panic!("{made} is nowhere interrupted");
+}
+
+/// Failed at a write, on a disk that is full: the record and some of the rest are written.
+fn failed(made: &str, mebibytes: u64) -> Image {
+    failed_after(made, mebibytes, 100)
+}
+
+/// Failed when so many KiB were written.
+fn failed_after(made: &str, mebibytes: u64, kibibytes: u32) -> Image {
+    let directory = tempfile::tempdir().unwrap();
+    let place = Target::new(directory.path().join("full")).unwrap();
+    place.create_dir().unwrap();
+    let room = format!("size={kibibytes}k");
+    Mount::new("tmpfs", "full").options(&MountOptions::parse([&*room]).unwrap()).at(&place).unwrap();
+    let file = place.path().join("image");
+    File::create(&file).unwrap().set_len(mebibytes * MIB).unwrap();
+    let disk = LoopDevice::attach(&file, &LoopOptions::new()).unwrap();
+    let error = make(&BlockDevice::open(disk.path()).unwrap(), made).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NoSpace, "{made}: {error}");
+    // What it left, on a disk with room.
+    let image = Image::new(mebibytes);
+    let device = fs::OpenOptions::new().write(true).open(image.path()).unwrap();
+    let content = fs::read(&file).unwrap();
+    for (index, block) in content.chunks(4096).enumerate() {
+        if block.iter().any(|byte| *byte != 0) {
+            std::os::unix::fs::FileExt::write_all_at(&device, block, index as u64 * 4096).unwrap();
+        }
+    }
+    device.sync_all().unwrap();
+    disk.detach().unwrap();
+    unmount(&place).unwrap();
+    assert!(is_interrupted(&image), "{made}: {}", image.open().probe());
+    image
+}
+
+/// Places all over a device of this size.
+fn places(size: u64) -> Vec<u64> {
+    const KIB: u64 = 1024;
+    let from_the_start = [
+        0,
+        100,
+        511,
+        512,
+        KIB,
+        KIB + 56,
+        2 * KIB,
+        4095,
+        4096,
+        8 * KIB,
+        16 * KIB,
+        20 * KIB,
+        32 * KIB,
+        64 * KIB,
+        64 * KIB + 64,
+        68 * KIB,
+        0x11000,
+        100 * KIB,
+        148 * KIB,
+        220 * KIB,
+        264 * KIB,
+        512 * KIB,
+        MIB,
+        MIB + 512,
+        2 * MIB,
+        3 * MIB,
+        4 * MIB,
+        4 * MIB + 4096,
+        8 * MIB,
+        12 * MIB,
+        16 * MIB,
+        16 * MIB - 8 * KIB,
+        24 * MIB,
+    ];
+    let from_the_end = [512, 4096, 8 * KIB, 64 * KIB, 128 * KIB, MIB, 3 * MIB];
+    let parts = [size / 2, size / 3, size / 5 * 4].map(|place| place / 512 * 512);
+    from_the_start.into_iter().chain(from_the_end.map(|place| size - place)).chain(parts).collect()
+}
+
+/// Places data on copies of an interrupted format, one place a time, and tries to have each formatted.
+fn nothing_is_formatted_over(made: &str, interrupted: &Image) -> (usize, usize) {
+    let size = interrupted.open().size().unwrap();
+    let blocks: Vec<u64> = interrupted.nonzero_blocks().map(|(place, _)| place).collect();
+    let own = blocks.iter().step_by((blocks.len() / 8).max(1)).copied();
+    let (mut tried, mut in_its_blocks) = (0, 0);
+    for place in places(size).into_iter().chain(own) {
+        let image = Image::with_content_of(interrupted, size);
+        image.write(place, DATA);
+        let before = image.content();
+        let is_read = probe_reads(&image.open()).iter().any(|range| range.contains(&place));
+        match make(&image.open(), made) {
+            Err(error) => {
+                assert_eq!(error.kind(), ErrorKind::NotBlank, "{made}, data at {place}: {error}");
+                assert_eq!(image.content(), before, "{made}, data at {place}: it was written to");
+            }
+            // Where nothing looks, and nothing is written.
+            Ok(()) => {
+                assert!(!is_read && !blocks.contains(&(place / 4096 * 4096)), "{made}, data at {place}");
+            }
+        }
+        assert_eq!(image.read(place, DATA.len()), DATA, "{made}, data at {place}");
+        tried += 1;
+        in_its_blocks += usize::from(blocks.contains(&(place / 4096 * 4096)));
+    }
+    let again = Image::with_content_of(interrupted, size);
+    make(&again.open(), made).unwrap();
+    assert!(is_made(&again, made), "{made}: without data it is begun again");
+    (tried, in_its_blocks)
+}
+
+#[test]
+fn data_that_came_after_a_killed_format_is_kept() {
+    const TEST: &str = "data_that_came_after_a_killed_format_is_kept";
+    do_job(job);
+    for (made, mebibytes) in MADE {
+        let (tried, own) = nothing_is_formatted_over(made, &killed(TEST, made, mebibytes));
+        println!("{made}, killed: data at {tried} places, {own} of them in its own blocks, all kept");
+        assert!(tried >= 30 && own >= 5, "{made}: {tried} places, {own}");
+    }
+}
+
+#[test]
+fn data_that_came_after_a_failed_format_is_kept() {
+    private_mount_namespace(|| {
+        for (made, mebibytes) in MADE {
+            let (tried, own) = nothing_is_formatted_over(made, &failed(made, mebibytes));
+            println!("{made}, failed: data at {tried} places, {own} of them in its own blocks, all kept");
+            assert!(tried >= 30 && own >= 5, "{made}: {tried} places, {own}");
+        }
+    });
+}
+
+/// Wherever the disk was full: before the manifest was whole, too.
+#[test]
+fn a_format_that_failed_at_any_write_is_begun_anew() {
+    private_mount_namespace(|| {
+        for (made, mebibytes) in MADE {
+            for kibibytes in [4, 8, 12, 40, 72, 76, 100] {
+                let image = failed_after(made, mebibytes, kibibytes);
+                make(&image.open(), made).unwrap();
+                assert!(is_made(&image, made), "{made}, {kibibytes} KiB");
+                assert_no_record(&image);
+            }
+        }
+    });
+}
+
+fn staging(image: &Image) -> Target {
+    Target::new(image.directory().join("staging")).unwrap()
+}
+
+/// By another node, as another filesystem, on a device that has grown.
+#[test]
+fn an_interrupted_format_is_begun_anew_by_whoever_stages_next() {
+    private_mount_namespace(|| {
+        let image = failed("ext4", 200);
+        let device = image.open();
+        let Probe::Interrupted(format) = device.probe() else { panic!("{}", device.probe()) };
+        assert_eq!(format.filesystem(), Some(Filesystem::Ext4));
+        image.grow_to(320);
+        let plan = StagePlan::new(Filesystem::Xfs);
+        let read_only = plan.clone().options(MountOptions::new().read_only());
+        let refused = stage(image.path(), &staging(&image), &read_only).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::ReadOnly);
+        assert_eq!(stage(image.path(), &staging(&image), &plan).unwrap().content, Content::Formatted);
+        unstage(&staging(&image), None).unwrap();
+        assert_no_record(&image);
+    });
+}
+
+fn assert_no_record(image: &Image) {
+    for magic in [&b"\x89csi-mount begun"[..], b"\x89csi-mount list\n"] {
+        assert_eq!(image.blocks_that_start_with(magic), 0, "a record is left");
+    }
+}
+
+/// A copy of a whole disk, record and all, inside another disk.
+#[test]
+fn a_record_inside_another_disk_excuses_nothing() {
+    private_mount_namespace(|| {
+        for (made, mebibytes) in [("ext4", 32), ("btrfs", 120)] {
+            let (inner, outer) = (failed(made, mebibytes), Image::new(2 * mebibytes));
+            for (place, block) in inner.nonzero_blocks() {
+                outer.write(MIB + place, &block);
+            }
+            let before = outer.content();
+            assert_eq!(make(&outer.open(), made).unwrap_err().kind(), ErrorKind::NotBlank);
+            assert_eq!(outer.content(), before);
+        }
+    });
+}
+
+/// A pod gets a blank device, or, if there is anything else, its data without the record.
+#[test]
+fn a_device_published_for_writing_has_no_record() {
+    private_mount_namespace(|| {
+        for (made, mebibytes) in MADE {
+            let image = failed(made, mebibytes);
+            let raw = Target::new(image.directory().join("raw")).unwrap();
+            publish_device(image.path(), &raw, DeviceAccess::ReadWrite).unwrap();
+            assert!(image.is_zero(), "{made}");
+            image.write(3 * MIB, DATA);
+            unpublish(&raw).unwrap();
+            assert_eq!(make(&image.open(), made).unwrap_err().kind(), ErrorKind::NotBlank);
+
+            let image = failed(made, mebibytes);
+            image.write(3 * MIB, DATA);
+            publish_device(image.path(), &raw, DeviceAccess::ReadWrite).unwrap();
+            assert_no_record(&image);
+            assert_eq!(image.read(3 * MIB, DATA.len()), DATA, "{made}");
+            unpublish(&raw).unwrap();
+            // Without that data, too: what is left is nobody's to format.
+            image.write(3 * MIB, &[0; DATA.len()]);
+            assert_eq!(make(&image.open(), made).unwrap_err().kind(), ErrorKind::NotBlank, "{made}");
+        }
+    });
+}
+
+/// As long as somebody holds the device, its record can't go, and what a pod wrote would be formatted over.
+#[test]
+fn a_device_whose_record_stays_is_not_published_for_writing() {
+    private_mount_namespace(|| {
+        let image = failed("ext4", 64);
+        let raw = Target::new(image.directory().join("raw")).unwrap();
+        let exclusive = nix::libc::O_EXCL;
+        let held = fs::OpenOptions::new().read(true).custom_flags(exclusive).open(image.path()).unwrap();
+        let error = publish_device(image.path(), &raw, DeviceAccess::ReadWrite).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Busy, "{error}");
+        assert!(!raw.path().exists() && is_interrupted(&image));
+        drop(held);
+        publish_device(image.path(), &raw, DeviceAccess::ReadWrite).unwrap();
+        // A device without a record is nobody's concern.
+        let held = fs::OpenOptions::new().read(true).custom_flags(exclusive).open(image.path()).unwrap();
+        let other = Target::new(image.directory().join("other")).unwrap();
+        publish_device(image.path(), &other, DeviceAccess::ReadWrite).unwrap();
+        drop(held);
+        unpublish(&raw).unwrap();
+        unpublish(&other).unwrap();
+    });
+}

@@ -1,0 +1,175 @@
+//! A loop device over a file whose server is gone keeps nobody else's volume from its step.
+
+mod devices;
+mod fuse_support;
+mod mount_support;
+
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use csi_mount::flow::block::{StagePlan, publish_device, stage, unpublish, unstage};
+use csi_mount::testing::PeerNamespace;
+use csi_mount::{
+    BlockDevice, DeviceAccess, ErrorKind, Filesystem, Format, LoopDevice, Outcome, Probe, Removed, Target,
+    Unmounted,
+};
+use devices::{Image, run};
+use fuse_support::{Fate, FileServer, bounded};
+use mount_support::{sandbox, target};
+
+/// No more than a busy machine needs: what does not answer is waited for by nobody.
+const AT_ONCE: Duration = Duration::from_secs(2);
+
+/// A loop device of another program, over a file of a server.
+struct Foreign {
+    node: PathBuf,
+    server: FileServer,
+}
+
+impl Foreign {
+    fn over(mount: &Target, name: &str) -> Self {
+        let server = FileServer::mount(mount);
+        let file = mount.path().join(name);
+        // By another process: this one remembers what it attached itself.
+        let node = run("losetup", &["--find", "--show", file.to_str().unwrap()]);
+        Self { node: node.trim_end().into(), server }
+    }
+}
+
+impl Drop for Foreign {
+    fn drop(&mut self) {
+        self.server.meets(Fate::Killed);
+        run("losetup", &["--detach", self.node.to_str().unwrap()]);
+        let name = self.node.file_name().unwrap();
+        let end = Instant::now() + Duration::from_secs(60);
+        while Path::new("/sys/block").join(name).join("loop").exists() {
+            assert!(Instant::now() < end, "{} is left behind", self.node.display());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+/// What a loop device answered to one test's question is known to all of this process.
+fn alone() -> MutexGuard<'static, ()> {
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+    ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Volumes that have nothing to do with it, each at a step that looks for loop devices.
+struct Volumes {
+    filesystem: Image,
+    raw: Image,
+    other: Image,
+    staging: Target,
+    read_only: Target,
+    new: Target,
+}
+
+impl Volumes {
+    fn new(sandbox: &Path) -> Self {
+        let [staging, read_only, new] =
+            ["staging", "read-only", "new"].map(|name| Target::new(sandbox.join(name)).unwrap());
+        let volumes = Self {
+            filesystem: Image::new(64),
+            raw: Image::new(8),
+            other: Image::new(8),
+            staging,
+            read_only,
+            new,
+        };
+        stage(volumes.filesystem.path(), &volumes.staging, &StagePlan::new(Filesystem::Ext4)).unwrap();
+        publish_device(volumes.raw.path(), &volumes.read_only, DeviceAccess::ReadOnly).unwrap();
+        volumes
+    }
+
+    fn go_on(&self) {
+        let unstaged = bounded(AT_ONCE, || unstage(&self.staging, Some(self.filesystem.path()))).unwrap();
+        assert_eq!(unstaged, Unmounted::Unmounted { layers: 1 });
+        let unpublished = bounded(AT_ONCE, || unpublish(&self.read_only)).unwrap();
+        assert_eq!(unpublished, Removed::Removed);
+        assert!(
+            LoopDevice::find(self.raw.path()).unwrap().is_empty(),
+            "the loop device went with its target"
+        );
+        let publish = || publish_device(self.other.path(), &self.new, DeviceAccess::ReadOnly);
+        assert_eq!(bounded(AT_ONCE, publish).unwrap(), Outcome::Mounted);
+        assert_eq!(bounded(AT_ONCE, publish).unwrap(), Outcome::AlreadyMounted);
+        bounded(AT_ONCE, || unpublish(&self.new)).unwrap();
+        let found = bounded(AT_ONCE, || LoopDevice::find(self.filesystem.file())).unwrap();
+        assert_eq!(found.len(), 1, "a file of a local filesystem");
+    }
+}
+
+#[test]
+fn a_loop_device_on_a_dead_filesystem_holds_no_other_volume_up() {
+    let _alone = alone();
+    for fate in [Fate::Killed, Fate::Stopped] {
+        sandbox(|sandbox| {
+            let volumes = Volumes::new(sandbox);
+            let mut foreign = Foreign::over(&target(sandbox, "fuse"), "image");
+            foreign.server.meets(fate);
+            volumes.go_on();
+        });
+    }
+}
+
+/// Where nothing shows that the file has a server, the loop device is asked, once, by a child that is given up.
+#[test]
+fn nor_does_one_whose_filesystem_is_mounted_in_another_namespace() {
+    let _alone = alone();
+    for fate in [Fate::Killed, Fate::Stopped] {
+        sandbox(|sandbox| {
+            let volumes = Volumes::new(sandbox);
+            let peer = PeerNamespace::new();
+            let path = target(sandbox, "fuse").path().to_owned();
+            let mut foreign = peer.run(move || Foreign::over(&Target::new(path).unwrap(), "image"));
+            foreign.server.meets(fate);
+            // The one wait, for all of them together.
+            let found = bounded(Duration::from_secs(5), || LoopDevice::find(volumes.raw.path())).unwrap();
+            assert_eq!(found.len(), 1);
+            volumes.go_on();
+        });
+    }
+}
+
+/// What is left out must not be what keeps a device from being formatted.
+#[test]
+fn one_that_does_not_answer_and_may_be_over_the_device_is_busy() {
+    let _alone = alone();
+    sandbox(|sandbox| {
+        let image = Image::new(64);
+        let name = image.path().file_name().unwrap().to_str().unwrap().to_owned();
+        let mut foreign = Foreign::over(&target(sandbox, "fuse"), &name);
+        let device = BlockDevice::open(image.path()).unwrap();
+        let Probe::Blank(proof) = device.probe() else { panic!("it is blank") };
+        foreign.server.meets(Fate::Stopped);
+        let error =
+            bounded(Duration::from_secs(20), || Format::new(Filesystem::Ext4).run(proof)).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unresponsive, "{error}");
+        assert!(error.to_string().contains(foreign.node.to_str().unwrap()), "{error}");
+        assert!(image.is_zero());
+    });
+}
+
+/// Files that are bound inside a filesystem that does not answer: none of them is looked at for longer than the others.
+#[test]
+fn binds_inside_a_silent_filesystem_cost_one_limit_together() {
+    let _alone = alone();
+    sandbox(|sandbox| {
+        let volumes = Volumes::new(sandbox);
+        let fuse = target(sandbox, "fuse");
+        let mut server = FileServer::mount(&fuse);
+        std::fs::write(sandbox.join("file"), "").unwrap();
+        let binds = ["a", "b", "c", "d", "e", "f"].map(|name| fuse.path().join(name));
+        for bind in &binds {
+            run("mount", &["--bind", sandbox.join("file").to_str().unwrap(), bind.to_str().unwrap()]);
+        }
+        server.meets(Fate::Stopped);
+        let unstaged =
+            bounded(Duration::from_secs(5), || unstage(&volumes.staging, Some(volumes.filesystem.path())));
+        assert_eq!(unstaged.unwrap(), Unmounted::Unmounted { layers: 1 });
+        server.meets(Fate::Killed);
+        unpublish(&volumes.read_only).unwrap();
+    });
+}

@@ -1,0 +1,260 @@
+//! Only what is known to be a volume's is unmounted and removed. Each test mounts below a directory of its own, in a mount
+//! namespace of its own.
+
+use std::fs;
+use std::io::{BufRead as _, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use csi_mount::flow::ephemeral::{self, Content, EphemeralPlan};
+use csi_mount::flow::shared::{self, SharedSource};
+use csi_mount::flow::{block, fuse};
+use csi_mount::testing::private_mount_namespace;
+use csi_mount::*;
+
+const DRIVER: &str = "driver.example.org";
+
+fn owner(volume: &str) -> Owner {
+    Owner::new(DRIVER, volume)
+}
+
+fn target(path: &Path, volume: &str) -> Target {
+    Target::new(path).unwrap().owned_by(owner(volume))
+}
+
+/// A foreign tmpfs with data in it.
+fn mount_foreign(path: &Path) {
+    fs::create_dir_all(path).unwrap();
+    Mount::new("tmpfs", "foreign").at(&Target::new(path).unwrap()).unwrap();
+    fs::write(path.join("data"), "precious").unwrap();
+}
+
+/// Puts a foreign tmpfs over whatever is there.
+fn cover(path: &Path) {
+    rustix::mount::mount("foreign", path, "tmpfs", rustix::mount::MountFlags::empty(), c"").unwrap();
+    fs::write(path.join("data"), "precious").unwrap();
+}
+
+fn layers(path: &Path) -> usize {
+    mounts().unwrap().iter().filter(|entry| entry.mount_point == path).count()
+}
+
+fn in_directory(test: impl FnOnce(&dyn Fn(&str) -> PathBuf) + Send) {
+    let directory = tempfile::tempdir().unwrap();
+    private_mount_namespace(|| {
+        let path = |name: &str| directory.path().join(name);
+        test(&path);
+    });
+}
+
+type Step = fn(&Target) -> Result<()>;
+
+/// All ways by which a volume leaves a place.
+const STEPS: [(&str, Step); 8] = [
+    ("unmount", |target| unmount(target).map(drop)),
+    ("detach", |target| Unmount::new().detach(Detach::IfBusy).at(target).map(drop)),
+    ("block::unpublish", |target| block::unpublish(target).map(drop)),
+    ("block::unstage", |target| block::unstage(target, None).map(drop)),
+    ("shared::unpublish", |target| shared::unpublish(target).map(drop)),
+    ("shared::unstage", |target| shared::unstage(target).map(drop)),
+    ("fuse::unstage", |target| fuse::unstage(target).map(drop)),
+    ("ephemeral::unpublish", |target| ephemeral::unpublish(target).map(drop)),
+];
+
+#[test]
+fn what_is_not_the_volumes_is_refused_by_every_step_and_stays() {
+    in_directory(|path| {
+        mount_foreign(&path("foreign"));
+        fs::create_dir(path("v1")).unwrap();
+        let plan = EphemeralPlan::new("v1");
+        ephemeral::publish(
+            &target(&path("v1"), "v1"),
+            &Content::new().file("data", "precious").unwrap(),
+            &plan,
+        )
+        .unwrap();
+        mount_foreign(&path("covered"));
+        unmount(&Target::new(path("covered")).unwrap()).unwrap();
+        ephemeral::publish(
+            &target(&path("covered"), "v2"),
+            &Content::new().file("data", "precious").unwrap(),
+            &EphemeralPlan::new("v2"),
+        )
+        .unwrap();
+        cover(&path("covered"));
+        for (place, count) in [("foreign", 1), ("v1", 1), ("covered", 2)] {
+            for (name, step) in STEPS {
+                let error = step(&target(&path(place), "v2")).unwrap_err();
+                assert_eq!(error.kind(), ErrorKind::NotOwned, "{name} of {place}: {error}");
+                assert!(error.to_string().contains("tmpfs from "), "{error}");
+                assert_eq!(layers(&path(place)), count, "{name} of {place}");
+                assert_eq!(fs::read(path(place).join("data")).unwrap(), b"precious", "{name} of {place}");
+            }
+        }
+        let other_driver = Target::new(path("v1")).unwrap().owned_by(Owner::new("other.example.org", "v1"));
+        assert_eq!(unmount(&other_driver).unwrap_err().kind(), ErrorKind::NotOwned);
+        assert_eq!(ephemeral::unpublish(&target(&path("v1"), "v1")).unwrap(), Removed::Removed);
+        assert!(!path("v1").exists());
+    });
+}
+
+#[test]
+fn what_was_mounted_for_the_volume_is_unmounted_by_a_later_process() {
+    in_directory(|path| {
+        fs::create_dir_all(path("source")).unwrap();
+        let source = SharedSource::new("tmpfs", "shared");
+        for _ in 0..2 {
+            shared::stage(&target(&path("staging"), "v"), &source).unwrap();
+            shared::publish(path("staging"), &target(&path("bound"), "v"), MountAttributes::RDONLY).unwrap();
+            shared::publish_directly(&target(&path("direct"), "v"), &source, MountAttributes::empty())
+                .unwrap();
+            let bound = target(&path("bind"), "v");
+            bound.create_dir().unwrap();
+            Bind::new(&path("source")).at(&bound).unwrap();
+        }
+        let found = Target::new(path("staging")).unwrap().marked_owner().unwrap();
+        assert_eq!(found.map(|owner| owner.to_string()).as_deref(), Some("volume v of driver.example.org"));
+        for name in ["bound", "direct", "bind"] {
+            assert_eq!(shared::unpublish(&target(&path(name), "v")).unwrap(), Removed::Removed, "{name}");
+            assert_eq!(shared::unpublish(&target(&path(name), "v")).unwrap(), Removed::WasAbsent, "{name}");
+        }
+        assert_eq!(
+            shared::unstage(&target(&path("staging"), "v")).unwrap(),
+            Unmounted::Unmounted { layers: 1 }
+        );
+        assert_eq!(Target::new(path("staging")).unwrap().marked_owner().unwrap(), None, "it is anybody's");
+    });
+}
+
+#[test]
+fn a_place_of_one_volume_is_not_taken_for_another() {
+    in_directory(|path| {
+        let source = SharedSource::new("tmpfs", "shared");
+        shared::stage(&target(&path("staging"), "v1"), &source).unwrap();
+        let error = shared::stage(&target(&path("staging"), "v2"), &source).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::AlreadyMounted, "{error}");
+        assert!(error.to_string().contains("volume v1"), "{error}");
+        assert_eq!(
+            shared::unstage(&target(&path("staging"), "v1")).unwrap(),
+            Unmounted::Unmounted { layers: 1 }
+        );
+        shared::stage(&target(&path("staging"), "v2"), &source).unwrap();
+    });
+}
+
+#[test]
+fn two_layers_of_the_volume_go_and_one_that_is_not_its_own_keeps_both() {
+    in_directory(|path| {
+        fs::create_dir_all(path("source")).unwrap();
+        let bound = target(&path("bound"), "v");
+        bound.create_dir().unwrap();
+        Bind::new(&path("source")).at(&bound).unwrap();
+        rustix::mount::mount_bind(path("source"), path("bound")).unwrap();
+        assert_eq!(unmount(&target(&path("bound"), "v")).unwrap(), Unmounted::Unmounted { layers: 2 });
+
+        Mount::new("tmpfs", "foreign").at(&Target::new(path("bound")).unwrap()).unwrap();
+        rustix::mount::mount_bind(path("source"), path("bound")).unwrap();
+        let error = unmount(&target(&path("bound"), "v")).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::NotOwned, "{error}");
+        assert!(error.to_string().contains("tmpfs from foreign"), "{error}");
+        assert_eq!(layers(&path("bound")), 2);
+    });
+}
+
+#[test]
+fn only_a_place_of_the_volumes_is_removed() {
+    in_directory(|path| {
+        let removed = |name: &str, owner: Owner| Target::new(path(name)).unwrap().owned_by(owner).remove();
+        // Made for the volume by a process that was killed then.
+        target(&path("made"), "v").create_dir().unwrap();
+        target(&path("made-file"), "v").create_file().unwrap();
+        for name in ["made", "made-file"] {
+            assert_eq!(removed(name, owner("other")).unwrap(), Removed::Kept, "{name}");
+            assert_eq!(removed(name, owner("v")).unwrap(), Removed::Removed, "{name}");
+        }
+        // Made by nobody that is known.
+        fs::create_dir(path("bare")).unwrap();
+        assert_eq!(removed("bare", owner("v")).unwrap(), Removed::Kept);
+        assert_eq!(removed("bare", owner("v").roots([path("no-such"), path("bar")])).unwrap(), Removed::Kept);
+        assert_eq!(removed("bare", owner("v").roots([path("")])).unwrap(), Removed::Removed);
+        let target = target(&path("failed"), "v");
+        target.create_dir().unwrap();
+        fs::write(path("failed/file"), "data").unwrap();
+        assert_eq!(target.remove().unwrap_err().kind(), ErrorKind::Busy);
+    });
+}
+
+#[test]
+fn a_place_on_which_another_namespace_has_something_mounted_stays() {
+    in_directory(|path| {
+        target(&path("place"), "v").create_dir().unwrap();
+        let script = "mount -t tmpfs theirs \"$1\" && echo mounted && read -r _";
+        let mut other = Command::new("unshare")
+            .args(["--mount", "--propagation", "private", "sh", "-c", script, "sh"])
+            .arg(path("place"))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        BufReader::new(other.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        assert_eq!(line, "mounted\n");
+        let error = target(&path("place"), "v").remove().unwrap_err();
+        drop(other.stdin.take());
+        other.wait().unwrap();
+        assert_eq!(error.kind(), ErrorKind::Busy);
+        assert!(error.to_string().contains("tmpfs from theirs"), "{error}");
+        assert_eq!(target(&path("place"), "v").remove().unwrap(), Removed::Removed);
+    });
+}
+
+/// A workload gets only what is not known to be foreign.
+#[test]
+fn a_foreign_mount_is_refused_before_it_is_used() {
+    in_directory(|path| {
+        fs::create_dir(path("source")).unwrap();
+        let place = target(&path("place"), "v");
+        place.create_dir().unwrap();
+        place.refuse_foreign().unwrap();
+        mount_foreign(&path("place"));
+        let refused = place.refuse_foreign().unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::NotOwned, "{refused}");
+        unmount(&Target::new(path("place")).unwrap()).unwrap();
+        Bind::new(&path("source")).at(&place).unwrap();
+        place.refuse_foreign().unwrap();
+        assert_eq!(target(&path("place"), "w").refuse_foreign().unwrap_err().kind(), ErrorKind::NotOwned);
+        cover(&path("place"));
+        assert_eq!(place.refuse_foreign().unwrap_err().kind(), ErrorKind::NotOwned);
+        // Where no mark can be kept, nothing is known.
+        fs::create_dir(path("plain")).unwrap();
+        Mount::new("ramfs", "plain").at(&Target::new(path("plain")).unwrap()).unwrap();
+        mount_foreign(&path("plain/place"));
+        target(&path("plain/place"), "v").refuse_foreign().unwrap();
+    });
+}
+
+/// On a filesystem without extended attributes (ramfs).
+#[test]
+fn where_no_mark_can_be_kept_a_mount_is_known_by_the_volume_itself() {
+    in_directory(|path| {
+        fs::create_dir(path("plain")).unwrap();
+        Mount::new("ramfs", "plain").at(&Target::new(path("plain")).unwrap()).unwrap();
+        fs::create_dir(path("source")).unwrap();
+        let place = path("plain/target");
+        let bound = target(&place, "v");
+        bound.create_dir().unwrap();
+        Bind::new(&path("source")).at(&bound).unwrap();
+        assert_eq!(bound.marked_owner().unwrap(), None);
+        let known = |evidence| Target::new(&place).unwrap().owned_by(owner("v").known_by(evidence));
+        let source = |source: &str| Evidence::Source { fs_type: "ramfs".into(), source: source.into() };
+        for unknown in
+            [Evidence::Directory(path("plain")), Evidence::Directory(path("gone")), source("plain")]
+        {
+            assert_eq!(unmount(&known(unknown)).unwrap_err().kind(), ErrorKind::NotOwned);
+        }
+        assert_eq!(unmount(&target(&place, "v")).unwrap_err().kind(), ErrorKind::NotOwned);
+        let own = known(Evidence::Directory(path("source")));
+        assert_eq!(unmount(&own).unwrap(), Unmounted::Unmounted { layers: 1 });
+        assert_eq!(own.remove().unwrap(), Removed::Removed);
+    });
+}

@@ -1,0 +1,213 @@
+//! Text that came from outside, made safe to show: on a terminal, in JSON, as a word of a shell's command.
+//!
+//! A name, an id or a message of a driver, of the kubelet or of a caller can hold any Unicode. Printed as it
+//! is, it can clear the screen, set the clipboard (OSC 52), overwrite the line before it, look like another
+//! line of a log, or reverse what follows (U+202E). Each function escapes the same characters and leaves all
+//! others as they are:
+//!
+//! | general category | for example |
+//! |---|---|
+//! | Cc, control | ESC, BEL, CR, LF, TAB, backspace, U+007F, U+009B |
+//! | Cf, format | U+200B to U+200F, U+202A to U+202E, U+2066 to U+2069, U+FEFF, the tags at U+E0000 |
+//! | Zl and Zp, line and paragraph separators | U+2028, U+2029 |
+//! | Zs, spaces other than U+0020 | U+00A0, U+3000 |
+//! | Co and Cn, private use and not assigned | U+E000, U+FFFF |
+//!
+//! Cs, the surrogates, can't be in a `str`. The categories are those of the Unicode Character Database
+//! (Unicode Standard Annex 44, "General Category Values"), as the standard library has them: it is what
+//! `Debug` of a `str` escapes, except for quotes, the backslash and combining marks, which are shown as they
+//! are.
+
+use std::borrow::Cow;
+use std::fmt::Write as _;
+
+/// Whether a character is escaped.
+fn is_escaped(c: char) -> bool {
+    if c.is_ascii() {
+        return c.is_ascii_control();
+    }
+    // After another character `escape_debug` leaves combining marks alone.
+    let mut buffer = [b'x'; 5];
+    let end = 1 + c.encode_utf8(&mut buffer[1..]).len();
+    let text = std::str::from_utf8(&buffer[..end]).unwrap_or_default();
+    text.escape_debug().nth(1) != Some(c)
+}
+
+/// For a terminal, a table or a log: one line without anything that a terminal acts on.
+///
+/// Escapes are those of Rust: `\n`, `\r`, `\t`, else `\u{…}`. A backslash stays as it is, so that doing it
+/// twice changes nothing, and an id with a backslash can be copied; who wants the exact text takes JSON.
+///
+/// ```
+/// use csi_proto::escape;
+///
+/// assert_eq!(escape::terminal("pool\x1b[2J is\nfull"), r"pool\u{1b}[2J is\nfull");
+/// assert_eq!(escape::terminal("größe naïve 大 👍"), "größe naïve 大 👍");
+/// ```
+pub fn terminal(text: &str) -> Cow<'_, str> {
+    escaped(text, |c, into| into.extend(c.escape_default()))
+}
+
+/// For JSON that is already written: the same values, without a character that a terminal acts on.
+///
+/// The characters become `\uXXXX`, above U+FFFF as a surrogate pair (RFC 8259, section 7). In JSON they can
+/// only be within strings, except for line feeds and tabs between values, which stay: within a string every
+/// writer has escaped these.
+///
+/// ```
+/// use csi_proto::escape;
+///
+/// assert_eq!(escape::json("{\n  \"id\": \"a\u{202e}b\"\n}"), "{\n  \"id\": \"a\\u202eb\"\n}");
+/// ```
+pub fn json(written: &str) -> Cow<'_, str> {
+    escaped(written, |c, into| match c {
+        '\n' | '\t' => into.push(c),
+        c => c.encode_utf16(&mut [0; 2]).iter().for_each(|unit| {
+            let _ = write!(into, "\\u{unit:04x}");
+        }),
+    })
+}
+
+/// For a command that people paste into a shell: one word, whatever is in it. None for a text with a NUL,
+/// which no argument of a program can hold.
+///
+/// A plain text stands in single quotes, for any POSIX shell. What holds an escaped character is written as
+/// `$'…'` (bash, ksh, zsh; POSIX.1-2024, section 2.2.4) with three octal digits for each such byte, for each
+/// quote and for each backslash. A shell that does not know `$'…'` still reads one word, though another one.
+///
+/// ```
+/// use csi_proto::escape;
+///
+/// assert_eq!(escape::shell_word("pvc 1").as_deref(), Some("'pvc 1'"));
+/// assert_eq!(escape::shell_word("it's").as_deref(), Some(r"'it'\''s'"));
+/// assert_eq!(escape::shell_word("a\n'; reboot").as_deref(), Some(r"$'a\012\047; reboot'"));
+/// assert_eq!(escape::shell_word("a\0b"), None);
+/// ```
+pub fn shell_word(text: &str) -> Option<String> {
+    if text.contains('\0') {
+        return None;
+    }
+    if !text.contains(is_escaped) {
+        return Some(format!("'{}'", text.replace('\'', r"'\''")));
+    }
+    let mut word = String::from("$'");
+    for c in text.chars() {
+        if is_escaped(c) || c == '\'' || c == '\\' {
+            c.encode_utf8(&mut [0; 4]).bytes().for_each(|byte| {
+                let _ = write!(word, "\\{byte:03o}");
+            });
+        } else {
+            word.push(c);
+        }
+    }
+    Some(word + "'")
+}
+
+fn escaped(text: &str, escape: impl Fn(char, &mut String)) -> Cow<'_, str> {
+    if !text.contains(is_escaped) {
+        return Cow::Borrowed(text);
+    }
+    let mut into = String::with_capacity(text.len() + 8);
+    for c in text.chars() {
+        match is_escaped(c) {
+            true => escape(c, &mut into),
+            false => into.push(c),
+        }
+    }
+    Cow::Owned(into)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Cc, Cf, Zl, Zp and Co of Unicode 16.0, `extracted/DerivedGeneralCategory.txt`, with Cn's
+    /// noncharacters.
+    const RAW: &[(u32, u32)] = &[
+        (0x0000, 0x001f),
+        (0x007f, 0x009f),
+        (0x00ad, 0x00ad),
+        (0x0600, 0x0605),
+        (0x061c, 0x061c),
+        (0x06dd, 0x06dd),
+        (0x070f, 0x070f),
+        (0x0890, 0x0891),
+        (0x08e2, 0x08e2),
+        (0x180e, 0x180e),
+        (0x200b, 0x200f),
+        (0x2028, 0x202e),
+        (0x2060, 0x2064),
+        (0x2066, 0x206f),
+        (0xe000, 0xf8ff),
+        (0xfdd0, 0xfdef),
+        (0xfeff, 0xfeff),
+        (0xfff9, 0xfffb),
+        (0xfffe, 0xffff),
+        (0x110bd, 0x110bd),
+        (0x110cd, 0x110cd),
+        (0x13430, 0x1343f),
+        (0x1bca0, 0x1bca3),
+        (0x1d173, 0x1d17a),
+        (0xe0001, 0xe0001),
+        (0xe0020, 0xe007f),
+        (0xf0000, 0x0010_ffff),
+    ];
+
+    #[test]
+    fn every_character_of_these_categories_is_escaped() {
+        for c in RAW.iter().flat_map(|&(first, last)| first..=last).filter_map(char::from_u32) {
+            assert!(is_escaped(c), "{c:?}");
+        }
+    }
+
+    #[test]
+    fn what_people_write_stays() {
+        for text in [
+            (' '..='~').collect::<String>().as_str(),
+            "äöüß é e\u{301} Ω ж א ع ไทย 한국어 日本語 ½ €",
+            "👍🏽 ❤\u{fe0f}",
+            r"C:\volumes\1 'a' \u{1b}",
+        ] {
+            assert_eq!(terminal(text), text);
+            assert_eq!(json(text), text);
+        }
+    }
+
+    #[test]
+    fn escaping_twice_changes_nothing() {
+        for c in (char::MIN..=char::MAX).filter(|c| is_escaped(*c)).step_by(7) {
+            let text = c.to_string();
+            let once = terminal(&text);
+            assert!(once.is_ascii() && once.len() > 1);
+            assert_eq!(terminal(&once), once);
+        }
+    }
+
+    #[test]
+    fn above_the_first_plane_json_has_a_pair() {
+        assert_eq!(json("\"\u{e0001}\u{7f}\""), r#""\udb40\udc01\u007f""#);
+    }
+
+    #[test]
+    fn a_word_has_no_bare_quote_in_a_shell_that_does_not_know_the_form() {
+        let word = shell_word("\x1b'\\';reboot\u{202e}").unwrap();
+        assert_eq!(word, r"$'\033\047\134\047;reboot\342\200\256'");
+        assert_eq!(shell_word("").unwrap(), "''");
+    }
+
+    #[test]
+    fn shells_read_the_word_back() {
+        let of_shell = |shell: &str, script: String| {
+            let output = std::process::Command::new(shell).args(["-c", &script]).output().unwrap();
+            assert!(output.status.success(), "{shell}: {output:?}");
+            String::from_utf8(output.stdout).unwrap()
+        };
+        let firsts = RAW[1..].iter().filter_map(|(first, _)| char::from_u32(*first));
+        let controls = ('\x01'..='\x1f').chain(firsts);
+        let text: String = controls.flat_map(|c| [c, '7', '\'', '\\', '$', '"', '`', ' ']).collect();
+        let word = shell_word(&text).unwrap();
+        assert_eq!(of_shell("bash", format!("printf %s {word}")), text);
+        // Any POSIX shell: one word, and nothing of it is run.
+        assert_eq!(of_shell("sh", format!("set -- {word}; printf %s $#")), "1");
+    }
+}

@@ -1,0 +1,141 @@
+//! The driver killed at random moments of a volume's life, and then whatever an orchestrator can send next. Needs root.
+#![cfg(target_os = "linux")]
+
+mod support;
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use csi_mount::{LoopDevice, Target, mounts, unmount};
+use csi_proto::v1;
+use support::life::Life;
+use support::{MIB, Run, capability, in_private, rounds, wanted};
+use tonic::Status;
+
+/// What comes after the kill and a start of the driver.
+#[derive(Debug, Clone, Copy)]
+enum Next {
+    /// The life goes on from its first step, to its end.
+    Repeat,
+    /// The steps back, in their order.
+    Undo,
+    /// The steps back, the last one first: each is refused, or does no harm.
+    LowerFirst,
+    /// The machine was started again, and then the steps back.
+    Reboot,
+}
+
+const NEXT: [Next; 4] = [Next::Repeat, Next::Undo, Next::LowerFirst, Next::Reboot];
+
+/// What the volumes are: mounted images, raw ones that are published to be read or to be written, and directories.
+fn request(round: u32) -> v1::CreateVolumeRequest {
+    let (kind, filesystem, mode) = match round / 4 % 4 {
+        0 => ("image", Some("ext4"), 1),
+        1 => ("image", None, 2),
+        2 => ("image", None, 1),
+        _ => ("directory", Some(""), 1),
+    };
+    let mut request = wanted(&format!("life-{round}"), filesystem, 16 * MIB);
+    request.parameters.insert("kind".to_owned(), kind.to_owned());
+    request.volume_capabilities = vec![capability(filesystem, mode)];
+    request
+}
+
+/// The whole life. An error is that of the driver that was killed.
+async fn live(run: &Run, request: v1::CreateVolumeRequest) -> Result<(), Status> {
+    let mut life = Life::new(run, request).await?;
+    let target = life.start().await?;
+    life.unpublish(&target).await?;
+    life.unstage().await?;
+    life.detach("node-1").await?;
+    life.delete().await
+}
+
+async fn undo(life: &Life<'_>) {
+    life.unpublish(&life.target("one")).await.unwrap();
+    life.unstage().await.unwrap();
+    life.detach("node-1").await.unwrap();
+    life.delete().await.unwrap();
+}
+
+/// As a start of the machine leaves it: nothing is mounted but the disk of the driver, and no loop device is attached.
+fn reboot(run: &Run) {
+    let places: Vec<PathBuf> = mounts().unwrap().into_iter().map(|entry| entry.mount_point).collect();
+    let below = ["staging", "target"].map(|name| run.of(name));
+    for place in places.iter().rev().filter(|place| below.iter().any(|root| place.starts_with(root))) {
+        unmount(&Target::new(place).unwrap()).unwrap();
+    }
+    let volumes = std::fs::read_dir(run.of("data").join("volumes")).unwrap();
+    for image in volumes.map(|volume| volume.unwrap().path().join("image")).filter(|image| image.exists()) {
+        for device in LoopDevice::find(&image).unwrap() {
+            LoopDevice::detach_all_of(device.path()).unwrap();
+            device.detach().unwrap();
+        }
+    }
+}
+
+async fn go_on(run: &Run, next: Next, request: v1::CreateVolumeRequest) {
+    // Whoever does not know whether it was made has it made, and then has its id.
+    let mut life = Life::new(run, request).await.unwrap();
+    match next {
+        Next::Repeat => {
+            life.start().await.unwrap();
+        }
+        Next::Undo | Next::Reboot => {}
+        Next::LowerFirst => {
+            let refused = [life.delete().await, life.unstage().await].map(Result::err);
+            for refused in refused.into_iter().flatten() {
+                assert_eq!(refused.code(), tonic::Code::FailedPrecondition, "{refused}");
+            }
+        }
+    }
+    undo(&life).await;
+}
+
+/// `CSI_TEST_ROUNDS` says how often; 320 is the full size.
+// spec: timeouts.retry-continues
+#[test]
+fn killed_in_a_volumes_life_it_comes_to_a_good_end_by_every_next_step() {
+    in_private(async || {
+        let run = Run::on_tmpfs(64 << 30);
+        let mut driver = run.start(&[]).await;
+        let start = Instant::now();
+        for first in 0..4 {
+            live(&run, request(first * 4)).await.unwrap();
+        }
+        let whole = start.elapsed() / 4;
+        driver.kill().await.unwrap();
+        let (rounds, mut dice, mut cut) = (rounds(32), 0x9e37_79b9_u32, 0);
+        for round in 0..rounds {
+            let next = NEXT[round as usize % NEXT.len()];
+            let mut driver = run.start(&[]).await;
+            dice = dice.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            let moment = whole.mul_f64(f64::from(dice >> 16) / 65536.0);
+            let killed = async {
+                tokio::time::sleep(moment).await;
+                driver.kill().await.unwrap();
+            };
+            let (lived, ()) = tokio::join!(live(&run, request(round)), killed);
+            cut += u32::from(lived.is_err());
+            if let Next::Reboot = next {
+                reboot(&run);
+            }
+            let mut driver = run.start(&[]).await;
+            let context = format!("round {round}, killed after {moment:?}, then {next:?}");
+            let went_on =
+                tokio::time::timeout(Duration::from_secs(120), go_on(&run, next, request(round))).await;
+            assert!(went_on.is_ok(), "{context}: it does not end");
+            let list = v1::ListVolumesRequest::default();
+            let left = run.client().controller().list_volumes(list).await.unwrap().into_inner().entries;
+            assert!(left.is_empty(), "{context}: {left:?}");
+            // A kill before the orchestrator removed its directory.
+            for staging in std::fs::read_dir(run.of("staging")).unwrap() {
+                std::fs::remove_dir(staging.unwrap().path()).unwrap();
+            }
+            run.assert_clean();
+            driver.kill().await.unwrap();
+        }
+        println!("{rounds} kills, {cut} in the middle of a life, every one came to a good end");
+        assert!(cut > rounds / 4, "only {cut} kills of {rounds} were in time");
+    });
+}

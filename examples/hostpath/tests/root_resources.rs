@@ -1,0 +1,322 @@
+//! What happens when the disk, the descriptors or the memory run out, or the disk turns read-only under the
+//! driver: each error names the step and the path, and nothing is half made.
+#![cfg(target_os = "linux")]
+
+mod support;
+
+use std::fs::{self, File};
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use csi_core::client::Client;
+use csi_proto::v1;
+use support::*;
+use tokio::process::Child;
+use tonic::{Code, Status};
+
+/// Creates a volume that is a directory, or an image.
+async fn create(client: &Client, name: &str, kind: &str) -> Result<String, Status> {
+    let mut request = wanted(name, Some(""), MIB);
+    let pairs = [("kind", kind), ("provisioning", if kind == "image" { "thick" } else { "thin" })];
+    request.parameters = pairs.map(|(key, value)| (key.to_owned(), value.to_owned())).into();
+    let created = client.controller().create_volume(request).await?;
+    Ok(created.into_inner().volume.unwrap().volume_id)
+}
+
+async fn delete(client: &Client, id: &str) -> Result<(), Status> {
+    let request = v1::DeleteVolumeRequest { volume_id: id.to_owned(), ..Default::default() };
+    client.controller().delete_volume(request).await.map(drop)
+}
+
+async fn modify(client: &Client, id: &str, text: &str) -> Result<(), Status> {
+    let request = v1::ControllerModifyVolumeRequest {
+        volume_id: id.to_owned(),
+        mutable_parameters: [("description".to_owned(), text.to_owned())].into(),
+        ..Default::default()
+    };
+    client.controller().controller_modify_volume(request).await.map(drop)
+}
+
+async fn snapshot(client: &Client, id: &str, name: &str) -> Result<String, Status> {
+    let request = v1::CreateSnapshotRequest {
+        source_volume_id: id.to_owned(),
+        name: name.to_owned(),
+        ..Default::default()
+    };
+    Ok(client.controller().create_snapshot(request).await?.into_inner().snapshot.unwrap().snapshot_id)
+}
+
+async fn listed(client: &Client) -> Vec<String> {
+    let request = v1::ListVolumesRequest::default();
+    let list = client.controller().list_volumes(request).await.unwrap().into_inner();
+    list.entries.into_iter().filter_map(|entry| Some(entry.volume?.volume_id)).collect()
+}
+
+/// The paths below a directory.
+fn below(directory: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path());
+    entries
+        .flat_map(|path| if path.is_dir() { [vec![path.clone()], below(&path)].concat() } else { vec![path] })
+        .collect()
+}
+
+/// Nothing that was begun is on the disk.
+#[track_caller]
+fn nothing_is_half_made(run: &Run) {
+    for path in below(&run.of("data")) {
+        let is_whole = path.extension().is_none_or(|end| end != "part");
+        let parent = path.parent().unwrap().file_name().unwrap().to_str().unwrap();
+        assert!(is_whole && parent != ".new" && parent != ".old", "{} is left", path.display());
+    }
+}
+
+/// It names a step, and a path of the data directory or one of these.
+#[track_caller]
+fn names_its_path(status: &Status, run: &Run, system: &str) {
+    let (text, data) = (status.message(), run.of("data").display().to_string());
+    let others = ["/dev/urandom", "/proc/thread-self/mountinfo"];
+    assert!(text.contains(&data) || others.iter().any(|path| text.contains(path)), "{status:?}");
+    assert!(text.contains(system) && !text.starts_with(system), "{status:?}");
+}
+
+/// Takes all of the disk's room but so many bytes.
+fn fill(run: &Run, leave: usize) -> PathBuf {
+    let path = run.of("data").join("filler");
+    let mut file = File::create(&path).unwrap();
+    while file.write_all(&[1; 4096]).is_ok() {}
+    let size = file.metadata().unwrap().len();
+    file.set_len(size.saturating_sub(leave as u64)).unwrap();
+    path
+}
+
+#[test]
+fn a_full_disk_is_named_and_nothing_is_left_of_the_try() {
+    in_private(async || {
+        let run = Run::on_tmpfs(2 * MIB);
+        let mut driver = run.start(&[]).await;
+        let client = run.client();
+        let id = create(&client, "before", "directory").await.unwrap();
+        let mut refused = 0;
+        // With each number of free pages another step of it fails.
+        for pages in 0..6 {
+            let filler = fill(&run, pages * 4096);
+            let long = "x".repeat(3500);
+            let all = [
+                create(&client, &format!("d{pages}"), "directory").await.map(drop),
+                create(&client, &format!("i{pages}"), "image").await.map(drop),
+                modify(&client, &id, &long).await,
+                snapshot(&client, &id, "of-before").await.map(drop),
+            ];
+            for status in all.into_iter().filter_map(Result::err) {
+                assert_eq!(status.code(), Code::ResourceExhausted, "{status:?}");
+                // A pool that has no room left is told before anything is tried.
+                if !status.message().starts_with("none of the") {
+                    names_its_path(&status, &run, "No space left on device");
+                    refused += 1;
+                }
+            }
+            nothing_is_half_made(&run);
+            fs::remove_file(filler).unwrap();
+        }
+        assert!(refused >= 4, "{refused}");
+        modify(&client, &id, "short").await.unwrap();
+        driver.kill().await.unwrap();
+    });
+}
+
+#[test]
+fn a_disk_that_turns_read_only_refuses_and_loses_nothing() {
+    in_private(async || {
+        let run = Run::on_tmpfs(64 * MIB);
+        let mut driver = run.start(&[]).await;
+        let client = run.client();
+        let ids = [
+            create(&client, "directory", "directory").await.unwrap(),
+            create(&client, "image", "image").await.unwrap(),
+        ];
+        let remount = |flags| {
+            use nix::mount::{MsFlags, mount};
+            let none = None::<&str>;
+            mount(none, &run.of("data"), none, MsFlags::MS_REMOUNT | flags, none).unwrap();
+        };
+        remount(nix::mount::MsFlags::MS_RDONLY);
+        for id in &ids {
+            for refused in [
+                create(&client, "new", "directory").await.map(drop),
+                create(&client, "newer", "image").await.map(drop),
+                delete(&client, id).await,
+                modify(&client, id, "text").await,
+                snapshot(&client, id, &format!("of-{id}")).await.map(drop),
+            ] {
+                let status = refused.unwrap_err();
+                assert_eq!(status.code(), Code::Internal, "{status:?}");
+                names_its_path(&status, &run, "Read-only file system");
+            }
+        }
+        let mut all = listed(&client).await;
+        all.sort();
+        let mut due = ids.to_vec();
+        due.sort();
+        assert_eq!(all, due);
+        let request = v1::NodeGetStorageHealthRequest::default();
+        let health = client.node().node_get_storage_health(request).await.unwrap().into_inner();
+        assert_eq!(health.backend_health[0].reason, "FilesystemReadOnly", "{health:?}");
+        client.identity().probe(v1::ProbeRequest {}).await.unwrap();
+        remount(nix::mount::MsFlags::empty());
+        nothing_is_half_made(&run);
+        let id = create(&client, "new", "directory").await.unwrap();
+        let cut = snapshot(&client, &id, "new").await.unwrap();
+        let request = v1::DeleteSnapshotRequest { snapshot_id: cut, ..Default::default() };
+        client.controller().delete_snapshot(request).await.unwrap();
+        for id in ids.iter().chain([&id]) {
+            modify(&client, id, "text").await.unwrap();
+            delete(&client, id).await.unwrap();
+        }
+        nothing_is_half_made(&run);
+        assert!(listed(&client).await.is_empty());
+        driver.kill().await.unwrap();
+    });
+}
+
+fn pid(driver: &Child) -> i32 {
+    driver.id().unwrap().try_into().unwrap()
+}
+
+/// Refuses the driver each new descriptor whose number is not below this one. Those that it has stay open.
+fn limit_descriptors(driver: &Child, most: u64) {
+    let words = [format!("--pid={}", pid(driver)), format!("--nofile={most}:")];
+    assert!(std::process::Command::new("prlimit").args(words).status().unwrap().success());
+}
+
+/// The limit grows from one that leaves no descriptor to one that leaves enough, so that each step of each operation meets
+/// it, however many the driver itself has open meanwhile.
+#[test]
+fn too_many_open_files_names_the_step_and_nothing_is_left_of_the_try() {
+    in_private(async || {
+        let run = Run::on_tmpfs(64 * MIB);
+        let mut driver = run.start(&[]).await;
+        let client = run.client();
+        let source = create(&client, "before", "directory").await.unwrap();
+        let mut refused = [0; 4];
+        // Standard input, output and error are open.
+        for most in 3.. {
+            assert!(most < 200, "{refused:?}: more than 200 descriptors are not enough");
+            limit_descriptors(&driver, most);
+            let all = [
+                create(&client, &format!("d{most}"), "directory").await.map(drop),
+                create(&client, &format!("i{most}"), "image").await.map(drop),
+                modify(&client, &source, &format!("{most}")).await,
+                snapshot(&client, &source, &format!("s{most}")).await.map(drop),
+            ];
+            limit_descriptors(&driver, 1024);
+            if all.iter().all(Result::is_ok) {
+                break;
+            }
+            for (status, refused) in all.into_iter().zip(&mut refused) {
+                let Err(status) = status else { continue };
+                names_its_path(&status, &run, "Too many open files");
+                *refused += 1;
+            }
+        }
+        assert!(refused.iter().all(|times| *times > 0), "{refused:?}");
+        for id in listed(&client).await {
+            modify(&client, &id, "after").await.unwrap();
+        }
+        driver.kill().await.unwrap();
+        // What could not be removed for want of a descriptor goes at the next start.
+        let mut driver = run.start(&[]).await;
+        nothing_is_half_made(&run);
+        driver.kill().await.unwrap();
+    });
+}
+
+/// A control group of memory; gone with it, once no process is in it.
+struct Group {
+    path: PathBuf,
+    limit: &'static str,
+}
+
+impl Group {
+    fn new() -> Self {
+        let (root, limit) = match Path::new("/sys/fs/cgroup/memory").is_dir() {
+            true => ("/sys/fs/cgroup/memory", "memory.limit_in_bytes"),
+            false => ("/sys/fs/cgroup", "memory.max"),
+        };
+        let path = Path::new(root).join(format!("csi-hostpath-test-{}", std::process::id()));
+        fs::create_dir(&path).expect("this test makes a control group of memory");
+        assert!(path.join(limit).exists(), "no controller of memory for {}", path.display());
+        Self { path, limit }
+    }
+
+    fn limit(&self, bytes: u64) {
+        fs::write(self.path.join(self.limit), bytes.to_string()).unwrap();
+    }
+
+    fn take(&self, process: i32) {
+        fs::write(self.path.join("cgroup.procs"), process.to_string()).unwrap();
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        let end = Instant::now() + Duration::from_secs(10);
+        while fs::remove_dir(&self.path).is_err() && Instant::now() < end {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+/// The driver's own memory, the pages of its tmpfs and the kernel's count: the creates meet the limit at any
+/// of their steps, and the kernel may kill the driver there.
+#[test]
+fn a_create_without_memory_is_refused_or_works_and_is_never_half_made() {
+    in_private(async || {
+        let (mut worked, mut refused, mut killed) = (0, 0, 0);
+        for round in 0..rounds(8) {
+            let run = Run::on_tmpfs(64 * MIB);
+            let group = Group::new();
+            let mut driver = run.start(&[]).await;
+            let client = run.client();
+            let source = create(&client, "source", "image").await.unwrap();
+            group.take(pid(&driver));
+            group.limit(u64::from(1 + round) * MIB);
+            let mut made = vec![source];
+            for at in 0..24 {
+                let name = format!("v{at}");
+                match create(&client, &name, if at % 2 == 0 { "image" } else { "directory" }).await {
+                    Ok(id) => {
+                        worked += 1;
+                        made.push(id);
+                    }
+                    // The connection broke.
+                    Err(status) if std::error::Error::source(&status).is_some() => {
+                        driver.wait().await.unwrap();
+                        killed += 1;
+                        break;
+                    }
+                    Err(status) => {
+                        assert_eq!(status.code(), Code::ResourceExhausted, "{status:?}");
+                        refused += 1;
+                    }
+                }
+            }
+            let _ = driver.kill().await;
+            // Without a limit, the same names again: what was made is found, and what was not is made.
+            let mut driver = run.start(&[]).await;
+            nothing_is_half_made(&run);
+            let client = run.client();
+            let found = listed(&client).await;
+            assert!(made.iter().all(|id| found.contains(id)), "{made:?} {found:?}");
+            for at in 0..24 {
+                let kind = if at % 2 == 0 { "image" } else { "directory" };
+                let id = create(&client, &format!("v{at}"), kind).await.unwrap();
+                delete(&client, &id).await.unwrap();
+            }
+            assert_eq!(listed(&client).await.len(), 1);
+            driver.kill().await.unwrap();
+        }
+        println!("{worked} creates worked, {refused} were refused, {killed} times the driver was killed");
+        assert!(killed + refused > 0, "the limit was never met");
+    });
+}

@@ -1,0 +1,118 @@
+//! Debian packages by this machine's own apt: which archives it is configured for, and missing programs installed.
+//!
+//! No host is named here. A suite that the machine does not use, backports say, is asked of the archive that it does use.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output};
+
+use crate::Failure;
+
+/// The base addresses of Debian's archives in the machine's apt configuration.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Archives {
+    /// The archive of the machine's own release.
+    pub(crate) main: Option<String>,
+    /// The archive of its security updates.
+    pub(crate) security: Option<String>,
+}
+
+impl Archives {
+    /// Asks apt, which needs neither root nor downloaded lists for this.
+    pub(crate) fn of_this_machine() -> Self {
+        let output = Command::new("apt-get").args(["update", "--print-uris"]).output();
+        let text =
+            output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
+        codename().map(|release| Self::parse(&text, &release)).unwrap_or_default()
+    }
+
+    /// Reads lines such as `'BASE/dists/bookworm/InRelease' …`.
+    fn parse(uris: &str, release: &str) -> Self {
+        let base_of = |suite: &str| {
+            let end = format!("/dists/{suite}/InRelease");
+            let uris = uris.lines().filter_map(|line| line.strip_prefix('\'')?.split('\'').next());
+            uris.filter_map(|uri| uri.strip_suffix(end.as_str())).map(str::to_owned).next()
+        };
+        Self { main: base_of(release), security: base_of(&format!("{release}-security")) }
+    }
+}
+
+/// The name of the Debian release that this machine runs.
+fn codename() -> Option<String> {
+    let release = fs::read_to_string("/etc/os-release").ok()?;
+    let name = release.lines().find_map(|line| line.strip_prefix("VERSION_CODENAME="))?;
+    Some(name.trim_matches('"').to_owned())
+}
+
+/// Installs packages, removing none. A package of which the machine already has parts from backports comes from there.
+///
+/// # Errors
+/// apt's last lines, if the packages can't be installed.
+pub(crate) fn install(packages: &[&str]) -> Result<(), Failure> {
+    println!("    installing {}", packages.join(" "));
+    apt_get(&[], &["update"])?;
+    let own_release = apt_get(&[], &[INSTALL, packages].concat());
+    let (Err(failure), Some(release), Some(archive)) =
+        (&own_release, codename(), Archives::of_this_machine().main)
+    else {
+        return own_release;
+    };
+    println!("    {failure}");
+    let backports = format!("{release}-backports");
+    println!("    again, from {backports}");
+    let parts = tempfile::tempdir()?;
+    copy_sources(parts.path())?;
+    fs::write(parts.path().join("backports.list"), format!("deb {archive} {backports} main\n"))?;
+    let sources = format!("Dir::Etc::SourceParts={}", parts.path().display());
+    apt_get(&["-o", &sources], &["update"])?;
+    apt_get(&["-o", &sources, "--target-release", &backports], &[INSTALL, packages].concat())
+}
+
+/// apt-get's words for "install these, and take nothing away".
+const INSTALL: &[&str] = &["install", "--yes", "--no-remove", "--no-install-recommends"];
+
+/// The machine's own list of sources stays as it is; a copy of its parts gets one more.
+fn copy_sources(to: &Path) -> Result<(), Failure> {
+    for entry in fs::read_dir("/etc/apt/sources.list.d").into_iter().flatten() {
+        let entry = entry?;
+        if entry.file_type()?.is_file() {
+            fs::copy(entry.path(), to.join(entry.file_name()))?;
+        }
+    }
+    Ok(())
+}
+
+fn apt_get(options: &[&str], arguments: &[&str]) -> Result<(), Failure> {
+    let output = Command::new("apt-get")
+        .env("DEBIAN_FRONTEND", "noninteractive")
+        .args(options)
+        .args(arguments)
+        .output()
+        .map_err(|error| Failure::new(format!("apt-get: {error}")))?;
+    if output.status.success() { Ok(()) } else { Err(Failure::new(last_words(arguments, &output))) }
+}
+
+/// The command, and what it said of its errors.
+fn last_words(arguments: &[&str], output: &Output) -> String {
+    let text = String::from_utf8_lossy(&output.stderr);
+    let errors: Vec<&str> = text.lines().filter(|line| line.starts_with("E:")).collect();
+    format!("apt-get {}: {}: {}", arguments.join(" "), output.status, errors.join(" | "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn archives_are_those_of_the_machines_own_release() {
+        let uris = "'http://example.org/other/dists/nodistro/InRelease' x 0\n\
+                    'http://mirror.example.org/debian/dists/bookworm-updates/InRelease' x 0\n\
+                    'http://mirror.example.org/debian/dists/bookworm/InRelease' x 0\n\
+                    'http://mirror.example.org/safe/dists/bookworm-security/InRelease' x 0\n\
+                    'http://mirror.example.org/debian/dists/bookworm/main/binary-amd64/Packages.xz' x 0\n";
+        let found = Archives::parse(uris, "bookworm");
+        assert_eq!(found.main.as_deref(), Some("http://mirror.example.org/debian"));
+        assert_eq!(found.security.as_deref(), Some("http://mirror.example.org/safe"));
+        assert_eq!(Archives::parse(uris, "trixie"), Archives::default());
+    }
+}

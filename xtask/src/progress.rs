@@ -1,0 +1,163 @@
+//! A long `cargo test`, with a line for each test program: which one of how many, since when, and how long it may take.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{BufRead as _, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::{Failure, target};
+
+/// How long each test program took when it last ran, in seconds; beside what cargo builds.
+const TIMES: &str = "test-times";
+
+/// Runs `cargo ARGS`, a `cargo test`, which prints as it would alone.
+pub(crate) fn run(root: &Path, args: &[String]) -> Result<ExitStatus, Failure> {
+    // Built first, which also tells how many there are. What can't be built is told by the run itself.
+    let before_dashes = args.iter().position(|arg| arg == "--").unwrap_or(args.len());
+    let mut build: Vec<String> = args[..before_dashes].to_vec();
+    build.push("--no-run".into());
+    let mut count = 0;
+    let built =
+        cargo(root, &build, |line| count += usize::from(line.trim_start().starts_with("Executable ")))?;
+    if !built.success() {
+        return Ok(built);
+    }
+    let file = target::dir()?.join(TIMES);
+    let mut progress = Progress::new(count, read_times(&file), Instant::now());
+    let status = cargo(root, args, |line| {
+        if let Some(program) = program_of(line) {
+            println!("    {}", progress.next(program, Instant::now()));
+        }
+    })?;
+    progress.end(Instant::now());
+    write_times(&file, &progress.times)?;
+    Ok(status)
+}
+
+/// Runs cargo, and shows each line of its own output to `look` after it was printed.
+fn cargo(root: &Path, args: &[String], mut look: impl FnMut(&str)) -> Result<ExitStatus, Failure> {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut child = Command::new(cargo).args(args).current_dir(root).stderr(Stdio::piped()).spawn()?;
+    if let Some(stderr) = child.stderr.take() {
+        for line in BufReader::new(stderr).split(b'\n') {
+            let line = line?;
+            let line = String::from_utf8_lossy(&line);
+            eprintln!("{line}");
+            look(&line);
+        }
+    }
+    Ok(child.wait()?)
+}
+
+/// The test program that cargo announces in this line: `Running tests/x.rs (target/debug/deps/x-0123456789abcdef)`.
+///
+/// Documentation tests are announced as `Doc-tests name` and are in no count.
+fn program_of(line: &str) -> Option<&str> {
+    let path = line.trim_start().strip_prefix("Running ")?.rsplit_once('(')?.1.strip_suffix(')')?;
+    let name = path.rsplit('/').next()?;
+    // The hash changes with the code.
+    Some(name.rsplit_once('-').map_or(name, |(name, _)| name))
+}
+
+#[derive(Debug)]
+struct Progress {
+    count: usize,
+    done: usize,
+    start: Instant,
+    running: Option<(String, Instant)>,
+    /// Of programs that ran now or, until then, when they last ran.
+    times: BTreeMap<String, Duration>,
+    /// The names of those that ran now.
+    ran: Vec<String>,
+}
+
+impl Progress {
+    fn new(count: usize, times: BTreeMap<String, Duration>, start: Instant) -> Self {
+        Self { count, done: 0, start, running: None, times, ran: Vec::new() }
+    }
+
+    /// The line for the program that starts now.
+    fn next(&mut self, program: &str, now: Instant) -> String {
+        self.end(now);
+        self.done += 1;
+        let before: Duration =
+            self.times.iter().filter(|(name, _)| !self.ran.contains(name)).map(|(_, time)| time).sum();
+        self.running = Some((program.to_owned(), now));
+        let so_far = minutes(now - self.start);
+        let left = if before.is_zero() { String::new() } else { format!(", about {} left", minutes(before)) };
+        format!("[test program {} of {}, {so_far} so far{left}]", self.done, self.count.max(self.done))
+    }
+
+    fn end(&mut self, now: Instant) {
+        if let Some((name, since)) = self.running.take() {
+            self.times.insert(name.clone(), now - since);
+            self.ran.push(name);
+        }
+    }
+}
+
+fn minutes(time: Duration) -> String {
+    let seconds = time.as_secs();
+    if seconds < 60 { format!("{seconds} s") } else { format!("{} min", seconds.div_ceil(60)) }
+}
+
+fn read_times(file: &Path) -> BTreeMap<String, Duration> {
+    let text = fs::read_to_string(file).unwrap_or_default();
+    let lines = text.lines().filter_map(|line| line.split_once(' '));
+    lines
+        .filter_map(|(name, seconds)| {
+            Some((name.to_owned(), Duration::try_from_secs_f64(seconds.parse().ok()?).ok()?))
+        })
+        .collect()
+}
+
+fn write_times(file: &PathBuf, times: &BTreeMap<String, Duration>) -> Result<(), Failure> {
+    let lines: Vec<String> =
+        times.iter().map(|(name, time)| format!("{name} {:.1}\n", time.as_secs_f64())).collect();
+    Ok(fs::write(file, lines.concat())?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cargo_announces_programs_and_documentation() {
+        let line = "     Running tests/mount_bind.rs (target/debug/deps/mount_bind-17a4b6ff02fdd1a6)";
+        assert_eq!(program_of(line), Some("mount_bind"));
+        assert_eq!(
+            program_of("     Running unittests src/lib.rs (/t/debug/deps/csi_core-17a4)"),
+            Some("csi_core")
+        );
+        assert_eq!(program_of("   Doc-tests csi_core"), None);
+        assert_eq!(program_of("test x ... ok"), None);
+    }
+
+    #[test]
+    fn what_is_left_is_what_the_others_took_the_last_time() {
+        let start = Instant::now();
+        let at = |seconds| start + Duration::from_secs(seconds);
+        let first = BTreeMap::new();
+        let mut progress = Progress::new(2, first, start);
+        assert_eq!(progress.next("a", at(0)), "[test program 1 of 2, 0 s so far]");
+        assert_eq!(progress.next("b", at(90)), "[test program 2 of 2, 2 min so far]");
+        progress.end(at(100));
+        let mut again = Progress::new(2, progress.times, start);
+        assert_eq!(again.next("a", at(0)), "[test program 1 of 2, 0 s so far, about 2 min left]");
+        assert_eq!(again.next("b", at(80)), "[test program 2 of 2, 2 min so far, about 10 s left]");
+        again.end(at(85));
+        assert_eq!(again.times["b"], Duration::from_secs(5));
+    }
+
+    #[test]
+    fn times_are_read_as_they_were_written() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = folder.path().join(TIMES);
+        let times = BTreeMap::from([("a".to_owned(), Duration::from_millis(1500))]);
+        write_times(&file, &times).expect("written");
+        assert_eq!(read_times(&file), times);
+        assert_eq!(read_times(&folder.path().join("none")), BTreeMap::new());
+    }
+}
