@@ -6,8 +6,10 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::OFlags;
 
+use crate::place::lookup;
 use crate::sys::features::{self, Feature};
-use crate::{Error, ErrorKind, Filesystem, MountEntry, Result, lookup, mountinfo};
+use crate::table::mountinfo;
+use crate::{Error, ErrorKind, Filesystem, MountEntry, Result};
 
 /// How much of a problem a [`Finding`] is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

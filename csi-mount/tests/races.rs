@@ -14,7 +14,9 @@ use std::thread::ScopedJoinHandle;
 use std::time::{Duration, Instant};
 
 use csi_mount::testing::{Feature, without_features};
-use csi_mount::{Bind, ErrorKind, Mount, MountAttributes, MountEntry, Outcome, Root, Target, Unmounted, mounts, unmount};
+use csi_mount::{
+    Bind, ErrorKind, Mount, MountAttributes, MountEntry, Outcome, Root, Target, Unmounted, mounts, unmount,
+};
 use mount_support::{sandbox, source, target};
 use rustix::fs::{RenameFlags, renameat_with};
 use stepper::{Job, Programs, do_job};

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use nix::libc;
 
-use crate::health::{self, health};
+use crate::mounted::health::{self, health};
 use crate::{Detach, Error, ErrorKind, MountAttributes, MountHealth, Result, STATS_TIMEOUT, Target, Unmount};
 
 /// Takes off what is mounted at the target if its filesystem will never work again: the daemon is gone, or the server

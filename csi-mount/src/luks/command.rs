@@ -3,7 +3,7 @@
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::Path;
 
-use crate::tool::{Bounds, Given, OpenFile, Output, Tool};
+use crate::filesystem::tool::{Bounds, Given, OpenFile, Output, Tool};
 use crate::{Error, ErrorKind, LuksKey, Result};
 
 pub(super) const CRYPTSETUP: Tool = Tool { program: "cryptsetup", package: "cryptsetup-bin" };

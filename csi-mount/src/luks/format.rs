@@ -4,9 +4,9 @@ use std::os::fd::AsFd as _;
 
 use super::command::{CRYPTSETUP, run};
 use super::{HEADER, Luks, LuksKey, LuksPbkdf};
-use crate::disk_image::DiskImage;
-use crate::format::refuse_unwritable;
-use crate::record::Made;
+use crate::filesystem::format::disk_image::DiskImage;
+use crate::filesystem::format::record::Made;
+use crate::filesystem::format::refuse_unwritable;
 use crate::sys::ioctl::{self, Topology};
 use crate::{BlankProof, BlockDevice, Error, ErrorKind, Probe, Result};
 

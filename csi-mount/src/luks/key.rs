@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use zeroize::Zeroizing;
 
-use crate::tool::INPUT;
+use crate::filesystem::tool::INPUT;
 use crate::{Error, ErrorKind, Result};
 
 /// What opens an encrypted device: a passphrase or random bytes, taken as they are, a newline at the end included.

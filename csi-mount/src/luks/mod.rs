@@ -10,8 +10,8 @@ mod untouched;
 
 use std::time::Duration;
 
-use crate::memory;
-use crate::tool::Bounds;
+use crate::filesystem::tool::Bounds;
+use crate::sys::memory;
 
 pub use self::key::LuksKey;
 pub(crate) use self::open::{Opened, Opening, device_for, grow};
@@ -19,7 +19,7 @@ pub(crate) use self::open::{Opened, Opening, device_for, grow};
 /// How long one run of `cryptsetup` may take unless told otherwise: 5 minutes.
 pub const LUKS_TIME_LIMIT: Duration = Duration::from_secs(300);
 
-pub(crate) use crate::mapping::LUKS_HEADER as HEADER;
+pub(crate) use crate::device::mapping::LUKS_HEADER as HEADER;
 
 /// How a device is encrypted, and opened.
 ///

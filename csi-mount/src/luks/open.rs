@@ -6,12 +6,13 @@ use super::command::{CRYPTSETUP, run};
 use super::format::refuse_small;
 use super::untouched::Beneath;
 use super::{HEADER, LUKS_TIME_LIMIT, Luks, LuksDiscards, LuksKey};
-use crate::claimed_device::{AlignedBuffer, pieces, with_claim};
-use crate::device_users::{self, Tolerated};
-use crate::mapping::{self, Mapping};
-use crate::probe::{self, places};
-use crate::tool::{Bounds, OpenFile};
-use crate::{BlockDevice, DeviceAccess, Error, ErrorKind, Filesystem, Probe, Result, memory};
+use crate::device::claimed::{AlignedBuffer, pieces, with_claim};
+use crate::device::mapping::{self, Mapping};
+use crate::device::users::{self, Tolerated};
+use crate::filesystem::probe::{self, places};
+use crate::filesystem::tool::{Bounds, OpenFile};
+use crate::sys::memory;
+use crate::{BlockDevice, DeviceAccess, Error, ErrorKind, Filesystem, Probe, Result};
 
 const OPEN: &str = "open encrypted device";
 const GROW: &str = "grow what is inside encrypted device";
@@ -48,7 +49,7 @@ pub(crate) fn device_for(opening: &Opening<'_>) -> Result<Opened> {
     if let Some(mapping) = left_by_another_call(opening)? {
         return Ok(Opened { mapping, beneath: None });
     }
-    device_users::refuse(opening.device, OPEN, Tolerated::Mounts)?;
+    users::refuse(opening.device, OPEN, Tolerated::Mounts)?;
     make_headers(opening)?;
     let mapping = opening.open()?;
     match prepare_inside(opening, &mapping) {

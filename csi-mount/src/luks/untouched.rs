@@ -2,8 +2,8 @@
 
 use std::ops::Range;
 
-use crate::disk_image::Blankness;
-use crate::probe::{self, Reader, Unread, places};
+use crate::filesystem::format::disk_image::Blankness;
+use crate::filesystem::probe::{self, Reader, Unread, places};
 use crate::{BlockDevice, DeviceNumber, Error, ErrorKind, Result};
 
 const LOOK: &str = "look for data inside encrypted device";

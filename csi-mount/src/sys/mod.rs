@@ -1,12 +1,18 @@
 //! The system calls that neither nix nor rustix has. All `unsafe` of this crate is in here.
 #![allow(unsafe_code, reason = "raw system calls; each block says why it is sound")]
 
+pub(crate) mod attributes;
 pub(crate) mod child;
 pub(crate) mod device_mapper;
+pub(crate) mod device_number;
 pub(crate) mod features;
+pub(crate) mod file_lock;
+pub(crate) mod fnv;
 pub(crate) mod many_reads;
+pub(crate) mod memory;
 pub(crate) mod mount_api;
 pub(crate) mod new_mount;
+pub(crate) mod own_descriptors;
 pub(crate) mod user_namespace;
 
 mod die_with_parent;

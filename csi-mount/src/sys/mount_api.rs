@@ -9,7 +9,7 @@ use nix::errno::Errno;
 use nix::libc;
 
 use super::features::{MOUNT_SETATTR, STATMOUNT};
-use crate::attributes::ATIME_MODE;
+use crate::sys::attributes::ATIME_MODE;
 use crate::{MountAttributes, SuperOptions};
 
 /// How far below a mount a change reaches.

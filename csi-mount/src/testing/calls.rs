@@ -9,9 +9,9 @@ use rustix::fs::{CWD, Mode, OFlags, openat};
 use rustix::mount::{OpenTreeFlags, open_tree};
 
 use crate::MountAttributes;
-use crate::details::unique_id;
 use crate::sys::mount_api::{self, Depth};
 use crate::sys::other_calls;
+use crate::table::details::unique_id;
 
 /// `statmount(2)` of the mount there, all of it that this crate asks for.
 ///

@@ -8,10 +8,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use nix::libc;
 
 use super::table::{Condition, Mounted, Place, Table, device};
+use crate::mounting::mount;
+use crate::place::lookup;
+use crate::table::details;
 use crate::{
     Created, Detach, Error, ErrorKind, MountAttributes, MountEntry, MountHealth, MountId, MountOps,
-    MountOptions, MountPoint, MountState, Outcome, Removed, Result, Stats, Unmounted, Usage, details, lookup,
-    mount,
+    MountOptions, MountPoint, MountState, Outcome, Removed, Result, Stats, Unmounted, Usage,
 };
 
 /// Types of filesystems that the model has.

@@ -5,8 +5,8 @@ use std::io;
 use std::os::fd::AsFd as _;
 use std::path::Path;
 
-use crate::device_users;
-use crate::in_flight::{self, FOREIGN_LIMIT, Subject};
+use crate::bounded::in_flight::{self, FOREIGN_LIMIT, Subject};
+use crate::device::users;
 use crate::sys::child::{Elsewhere, Question};
 use crate::{BlockDevice, DeviceUser, MountId, MountPlace, Result, parse_mountinfo};
 
@@ -16,7 +16,7 @@ const MOST: usize = 64;
 /// Unmounts the mounts of this device in other mount namespaces that nobody there has open. What can't be unmounted stays, with a
 /// line in the log; who then has the device is found by the caller's next look.
 pub(super) fn unmount_unused(device: &BlockDevice) -> Result<()> {
-    let users = device_users::lasting(&[device.number()])?.into_iter();
+    let users = users::lasting(&[device.number()])?.into_iter();
     let elsewhere = users.filter_map(|user| match user {
         DeviceUser::Mount(place) if place.process.is_some() => Some(place),
         _ => None,

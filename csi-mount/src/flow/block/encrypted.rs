@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::mapping::{self, Mapping};
+use crate::device::mapping::{self, Mapping};
 use crate::{BlockDevice, Result, Target};
 
 /// The device inside an encrypted device that [`stage`](super::stage) or `stage_device` opened: the one with the content of
@@ -36,7 +36,7 @@ mod with_key {
     use super::*;
     use crate::flow::block::{StagePlan, Staged, stage};
     use crate::luks::{self, Opened, Opening};
-    use crate::owner::Mounted;
+    use crate::place::owner::Mounted;
     use crate::{DeviceAccess, Error, ErrorKind, Filesystem, Luks, LuksKey, MountState};
 
     const STAGE: &str = "stage";

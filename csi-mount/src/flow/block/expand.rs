@@ -39,7 +39,7 @@ pub fn expand_encrypted(at: impl AsRef<Path>, key: &crate::LuksKey) -> Result<Gr
 /// Lets the device use the whole of the encrypted device that it is inside of, if it is.
 #[cfg(feature = "luks")]
 fn grow_inside(number: DeviceNumber, key: Option<&crate::LuksKey>) -> Result<()> {
-    match crate::mapping::Mapping::numbered(number)? {
+    match crate::device::mapping::Mapping::numbered(number)? {
         Some(mapping) => crate::luks::grow(&mapping, key),
         None => Ok(()),
     }

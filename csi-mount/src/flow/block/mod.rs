@@ -45,8 +45,8 @@ mod usage;
 
 use std::path::{Path, PathBuf};
 
-use crate::details::{self, Details};
-use crate::lookup::Facts;
+use crate::place::lookup::Facts;
+use crate::table::details::{self, Details};
 use crate::{BlockDevice, DeviceNumber, Error, ErrorKind, MountState, Result, Target};
 
 pub use encrypted::inside;

@@ -6,7 +6,9 @@ use rustix::fs::FileType;
 
 use super::raw;
 use crate::flow::lost::require_staged;
-use crate::{Bind, Created, IdMap, MountAttributes, Outcome, Removed, Result, Target, unmount};
+
+use crate::unmount;
+use crate::{Bind, Created, IdMap, MountAttributes, Outcome, Removed, Result, Target};
 
 const PUBLISH: &str = "publish";
 const UNPUBLISH: &str = "unpublish";

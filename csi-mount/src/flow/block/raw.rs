@@ -4,12 +4,14 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
 use super::publish::take_back;
-use crate::device_users;
-use crate::fnv::fnv1a;
-use crate::record;
+use crate::device::users;
+use crate::filesystem::format::record;
+
+use crate::sys::fnv::fnv1a;
+use crate::unmount;
 use crate::{
     Bind, BlockDevice, DeviceAccess, DeviceNumber, Error, ErrorKind, LoopCache, LoopDevice, LoopOptions,
-    Outcome, Result, Target, unmount,
+    Outcome, Result, Target,
 };
 
 const PUBLISH: &str = "publish device at";
@@ -108,7 +110,7 @@ pub(super) fn detach_read_only(target: &Target) -> Result<()> {
         None => found.starts_with(of_path.as_bytes()),
     };
     for (found, _) in LoopDevice::find_marked(is_own)? {
-        match device_users::published_at(&[found.number()])? {
+        match users::published_at(&[found.number()])? {
             None => found.detach()?,
             Some(place) => tracing::debug!(device = %found.path().display(), place = %place.display(),
                 "a loop device with this target's mark is published elsewhere, and stays"),

@@ -5,17 +5,20 @@ use std::path::Path;
 use super::device_under;
 use super::plan::{StageCheck, StagePlan};
 use super::publish::take_back;
-use crate::check::check_within;
-use crate::details::Details;
-use crate::device_users::{self, Tolerated};
+use crate::device::same_disk::is_same_disk;
+use crate::device::users::{self, Tolerated};
+use crate::filesystem::check::check_within;
+use crate::filesystem::kernel_features::unknown_to;
+use crate::filesystem::probe::content_missing;
 use crate::flow::lost::require_staged;
-use crate::kernel_features::unknown_to;
-use crate::probe::content_missing;
-use crate::same_disk::is_same_disk;
+use crate::mounting::diagnose;
+
+use crate::table::details::Details;
+use crate::unmount;
 use crate::{
     BlockDevice, CheckPolicy, Created, DeviceNumber, Error, ErrorKind, Filesystem, Grown, KernelVersion,
-    Mount, MountEntry, MountOptions, MountState, Outcome, Probe, Result, Signature, Target, diagnose,
-    grow_mounted, grow_unmounted_within, unmount,
+    Mount, MountEntry, MountOptions, MountState, Outcome, Probe, Result, Signature, Target, grow_mounted,
+    grow_unmounted_within,
 };
 
 const STAGE: &str = "stage";
@@ -145,7 +148,7 @@ fn prepare(device: &BlockDevice, plan: &StagePlan) -> Result<(Content, Option<Gr
     let is_to_format =
         matches!(found, Probe::Blank(_) | Probe::Interrupted(_)) && plan.writes() && !plan.never_format;
     if !is_to_format {
-        device_users::refuse(device, STAGE, Tolerated::Mounts)?;
+        users::refuse(device, STAGE, Tolerated::Mounts)?;
     }
     match found {
         found @ (Probe::Blank(_) | Probe::Interrupted(_)) if plan.never_format => {

@@ -5,11 +5,13 @@ use std::path::Path;
 use super::copies;
 use super::encrypted::mapping_of;
 use super::{device_under, is_free_soon, raw};
-use crate::details::Details;
-use crate::device_users;
-use crate::health;
-use crate::mapping::Mapping;
-use crate::{BlockDevice, DeviceUser, Error, ErrorKind, MountState, Result, Target, Unmounted, unmount};
+use crate::device::mapping::Mapping;
+use crate::device::users;
+use crate::mounted::health;
+
+use crate::table::details::Details;
+use crate::unmount;
+use crate::{BlockDevice, DeviceUser, Error, ErrorKind, MountState, Result, Target, Unmounted};
 
 const UNSTAGE: &str = "unstage";
 
@@ -122,13 +124,9 @@ fn refuse_users_beside_mounts(
     let devices = devices.into_iter().flatten();
     let mut numbers: Vec<_> = devices.map(BlockDevice::number).chain(mapping.map(Mapping::number)).collect();
     numbers.dedup();
-    let mut users = device_users::lasting(&numbers)?;
+    let mut users = users::lasting(&numbers)?;
     users.retain(|user| matches!(user, DeviceUser::Published { .. } | DeviceUser::LoopDevice { .. }));
-    if users.is_empty() {
-        Ok(())
-    } else {
-        Err(device_users::busy(UNSTAGE, "its device", &users).at(staging.path()))
-    }
+    if users.is_empty() { Ok(()) } else { Err(users::busy(UNSTAGE, "its device", &users).at(staging.path())) }
 }
 
 fn is_free(device: &BlockDevice) -> Result<bool> {
@@ -166,10 +164,10 @@ fn mounted_device(staging: &Target) -> Result<Option<BlockDevice>> {
 
 /// Names who has the device, unless they let go of it meanwhile.
 fn still_in_use(device: &BlockDevice, staging: &Target) -> Result<()> {
-    let users = device_users::all(device)?;
+    let users = users::all(device)?;
     if users.is_empty() {
         return Ok(());
     }
     let name = format!("the device {} ({})", device.path().display(), device.number());
-    Err(device_users::busy(UNSTAGE, &name, &users).at(staging.path()))
+    Err(users::busy(UNSTAGE, &name, &users).at(staging.path()))
 }

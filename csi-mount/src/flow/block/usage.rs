@@ -3,7 +3,9 @@
 use std::path::Path;
 
 use super::Place;
-use crate::{BlockDevice, DeviceNumber, Result, Stats, stats};
+
+use crate::stats;
+use crate::{BlockDevice, DeviceNumber, Result, Stats};
 
 /// How full a published or staged volume is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -5,7 +5,7 @@ use std::fmt;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 
-use crate::lookup;
+use crate::place::lookup;
 use crate::{Error, ErrorKind, Result};
 
 const OPERATION: &str = "take as content";

@@ -8,12 +8,14 @@ use rustix::mount::{OpenTreeFlags, open_tree};
 
 use super::version;
 use super::{Content, EphemeralPlan};
-use crate::attach::Prepared;
-use crate::details::Details;
-use crate::mount::By;
+use crate::detached::scratch;
+use crate::mounting::attach::Prepared;
+use crate::mounting::legacy;
+use crate::mounting::mount::By;
 use crate::sys::features::{self, Feature};
 use crate::sys::mount_api::{self, Depth};
-use crate::{Error, ErrorKind, Mount, MountAttributes, MountOptions, Result, Target, legacy_mount, scratch};
+use crate::table::details::Details;
+use crate::{Error, ErrorKind, Mount, MountAttributes, MountOptions, Result, Target};
 
 const REFRESH: &str = "refresh";
 
@@ -54,7 +56,7 @@ fn empty(target: &Target, plan: &EphemeralPlan, options: &MountOptions) -> Resul
             Mount::new("tmpfs", plan.source()).options(options).detached(target, &By::Caller)?,
         ))
     } else {
-        legacy_mount::prepare("tmpfs", plan.source().as_ref(), options, target, &By::Caller)
+        legacy::prepare("tmpfs", plan.source().as_ref(), options, target, &By::Caller)
     }
 }
 

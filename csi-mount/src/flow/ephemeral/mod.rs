@@ -31,10 +31,12 @@ mod memory;
 mod plan;
 mod version;
 
-use crate::attach;
-use crate::mount::MOUNT;
-use crate::target::Seen;
-use crate::{Created, Error, ErrorKind, Outcome, Removed, Result, Target, unmount};
+use crate::mounting::attach;
+use crate::mounting::mount::MOUNT;
+
+use crate::place::target::Seen;
+use crate::unmount;
+use crate::{Created, Error, ErrorKind, Outcome, Removed, Result, Target};
 
 pub use content::Content;
 pub use plan::EphemeralPlan;

@@ -1,9 +1,9 @@
 //! How an ephemeral volume is mounted, and whether what is mounted is it.
 
 use super::Content;
-use crate::attach;
-use crate::details::Details;
-use crate::mount::MOUNT;
+use crate::mounting::attach;
+use crate::mounting::mount::MOUNT;
+use crate::table::details::Details;
 use crate::{Error, ErrorKind, MountAttributes, MountOptions, Result, Target};
 
 /// Where nothing else is said; certificates and the like are a thousandth of it.

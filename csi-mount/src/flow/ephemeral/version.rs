@@ -17,7 +17,8 @@ use rustix::io::Errno;
 
 use super::Content;
 use super::content;
-use crate::{Error, ErrorKind, Result, Target, file_lock};
+use crate::sys::file_lock;
+use crate::{Error, ErrorKind, Result, Target};
 
 const WRITE: &str = "write the content of";
 /// The link to the version that counts, and the name of its successor.

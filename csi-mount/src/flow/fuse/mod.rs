@@ -44,10 +44,12 @@ use std::time::{Duration, Instant};
 use nix::libc;
 
 use super::{lost, shared};
-use crate::siblings::siblings;
+
+use crate::health;
+use crate::table::siblings::siblings;
 use crate::{
     Error, ErrorKind, MountAttributes, MountHealth, Outcome, Removed, Result, Target, UNMOUNT_TIME_LIMIT,
-    Unmounted, health, mounts,
+    Unmounted, mounts,
 };
 use place_lock::PlaceLock;
 use processes::Processes;

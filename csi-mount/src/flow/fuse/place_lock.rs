@@ -6,7 +6,8 @@ use std::time::Duration;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
-use crate::{Error, ErrorKind, Result, Target, file_lock};
+use crate::sys::file_lock;
+use crate::{Error, ErrorKind, Result, Target};
 
 /// The lock of a place, until it is dropped.
 ///

@@ -11,9 +11,11 @@ use std::time::{Duration, Instant};
 use super::place_lock::PlaceLock;
 use super::processes::{self, Processes, Start};
 use super::{FuseDaemon, take_off_lost};
-use crate::owner::Mounted;
+
+use crate::health;
+use crate::place::owner::Mounted;
 use crate::{
-    Created, Detach, Error, ErrorKind, MountHealth, MountState, Outcome, Result, Target, Unmount, health,
+    Created, Detach, Error, ErrorKind, MountHealth, MountState, Outcome, Result, Target, Unmount,
     health_within,
 };
 

@@ -3,7 +3,8 @@
 use std::net::{IpAddr, ToSocketAddrs};
 
 use super::SharedSource;
-use crate::{Error, ErrorKind, MountOptions, Result, lookup};
+use crate::place::lookup;
+use crate::{Error, ErrorKind, MountOptions, Result};
 
 const OPERATION: &str = "mount NFS from";
 

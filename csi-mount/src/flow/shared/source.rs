@@ -4,9 +4,10 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::time::Duration;
 
-use crate::details::{self, Details};
-use crate::mount::MOUNT;
-use crate::{Error, ErrorKind, MountAttributes, MountEntry, MountOptions, Result, Target, attach};
+use crate::mounting::attach;
+use crate::mounting::mount::MOUNT;
+use crate::table::details::{self, Details};
+use crate::{Error, ErrorKind, MountAttributes, MountEntry, MountOptions, Result, Target};
 
 /// How long a server is waited for where nothing else is said: half of what the kubelet waits for a stage.
 pub const SHARED_MOUNT_TIME_LIMIT: Duration = crate::MOUNT_TIME_LIMIT;

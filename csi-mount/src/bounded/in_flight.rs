@@ -1,0 +1,464 @@
+//! Questions that may hang: one in flight for a mount, asked by a child process, answered or given up in time.
+//!
+//! A child that a dead filesystem holds can't be ended before the filesystem is. So that such children do not
+//! pile up, the next question to the same mount waits in line while one is being asked, and is refused at once
+//! while one is stuck. Waiting in line behind others who get their answers is no sign that the filesystem is dead:
+//! only silence counts as such, for as long as the asker's limit says.
+//!
+//! Invariant: at most one child process for each [`Subject`], running, stuck or dead. The table is of the
+//! process, as children are.
+
+use std::collections::BTreeMap;
+use std::ffi::CString;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::ScopedJoinHandle;
+use std::time::{Duration, Instant};
+
+use nix::unistd::Pid;
+
+use crate::place::target::Place;
+use crate::sys::child::{Answer, Child, Open, Question, Stuck};
+use crate::{DeviceNumber, MountId};
+
+/// How long a path may take to be resolved, where the caller has no limit of its own.
+pub(crate) const LOOKUP_LIMIT: Duration = Duration::from_secs(5);
+
+/// How long somebody else's filesystem or loop device may take to answer, where the volume at hand does not depend on it.
+pub(crate) const FOREIGN_LIMIT: Duration = Duration::from_secs(2);
+
+/// How often a child is looked at that is about to end.
+const LEAVING: Duration = Duration::from_millis(5);
+
+/// How long anybody stands in line behind others who are answered one by one.
+const LINE_LIMIT: Duration = Duration::from_secs(30);
+
+/// What a question is about.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Subject {
+    /// The usage of a mounted filesystem.
+    Usage(MountId),
+    /// Unmounting it. Apart from its usage, since it is what frees those who wait for that.
+    Unmount(MountId),
+    /// All that an unmount tries, one thing after the other.
+    Unmounting(MountId),
+    /// Where a path leads that goes on in this mounted filesystem, which has to be asked.
+    Lookup(MountId),
+    /// Where a path leads, by the mount namespace or the directory that it starts at.
+    Path(Start, PathBuf),
+    /// Mounting from a source.
+    Mount(String),
+    /// A killed program that did not go.
+    Program(i32),
+    /// Whether the filesystem of this mount is frozen.
+    Frozen(MountId),
+    /// What a loop device is attached to, by its number and its place in the sequence of disks.
+    LoopDevice(DeviceNumber, Option<u64>),
+    /// The end of an unmount at a place, by the number of its child: nothing is mounted any more, and there is still
+    /// something to write.
+    Ending(Place, i32),
+}
+
+/// Where a path starts.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Start {
+    /// At the root, in the namespace of this link.
+    Namespace(PathBuf),
+    /// At this file of this mount: its inode, whatever descriptor is open on it.
+    Directory(MountId, u64),
+}
+
+/// Why there is no answer.
+#[derive(Debug)]
+pub(crate) enum Unanswered {
+    /// There was none in time, neither for this question nor for those before it in line.
+    Late(Duration),
+    /// The filesystem answers, but too many others asked it, too.
+    Crowded,
+    /// An earlier question to the same mount is not answered to this day.
+    Stuck,
+    /// The child could not be asked.
+    Failed(io::Error),
+}
+
+impl From<Unanswered> for io::Error {
+    fn from(unanswered: Unanswered) -> Self {
+        let silent = |reason: String| Self::new(io::ErrorKind::TimedOut, reason);
+        match unanswered {
+            Unanswered::Late(limit) => silent(format!("the filesystem did not answer within {limit:?}")),
+            Unanswered::Stuck => {
+                silent("the filesystem does not answer, an earlier call still waits for it".into())
+            }
+            Unanswered::Crowded => {
+                Self::new(io::ErrorKind::ResourceBusy, "the filesystem is slow, and others are asking it")
+            }
+            Unanswered::Failed(error) => error,
+        }
+    }
+}
+
+/// Those who ask about one subject. It is in the table as long as anybody is in it.
+#[derive(Default)]
+struct Lane {
+    now: Now,
+    waiting: usize,
+    /// How many questions were answered since the lane is in the table.
+    answers: u64,
+}
+
+#[derive(Default)]
+enum Now {
+    #[default]
+    Free,
+    Running,
+    /// Its child has answered and is about to end, which takes its time on a busy machine.
+    Leaving(Stuck),
+    Stuck(Stuck),
+}
+
+static LANES: Mutex<BTreeMap<Subject, Lane>> = Mutex::new(BTreeMap::new());
+static FREED: Condvar = Condvar::new();
+
+/// Asks the question when its turn comes, and gives up after the limit: in line as long as nobody is answered, and
+/// then once more for the answer.
+pub(crate) fn ask(
+    subject: Subject,
+    question: Question<'_>,
+    limit: Duration,
+) -> Result<(Answer, Option<OwnedFd>), Unanswered> {
+    let turn = Turn::take(subject, limit)?;
+    let child = Child::start(question).map_err(Unanswered::Failed)?;
+    let answer = child.answer(Instant::now() + limit);
+    settle(turn, child, answer, limit)
+}
+
+fn settle<T>(mut turn: Turn, child: Child, answer: io::Result<T>, limit: Duration) -> Result<T, Unanswered> {
+    turn.is_answered = answer.is_ok();
+    if let Err(stuck) = child.end() {
+        turn.keep(stuck);
+    }
+    answer.map_err(|error| match error.kind() {
+        io::ErrorKind::TimedOut => Unanswered::Late(limit),
+        _ => Unanswered::Failed(error),
+    })
+}
+
+/// How long an unmount may take in all that is off the tree of mounts, and what is done then.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Ending {
+    pub(crate) limit: Duration,
+    /// Whether it is killed. If not it goes on, and [`is_ended_within`] tells when it is over.
+    pub(crate) is_killed: bool,
+}
+
+/// As [`ask`], of an unmount at a place. Its mount is off the tree at once, as `is_off` tells; what it waits for then is that
+/// all is written.
+pub(crate) fn unmount(
+    (mount, place): (MountId, Place),
+    question: Question<'_>,
+    limit: Duration,
+    ending: Ending,
+    is_off: impl FnOnce() -> bool,
+) -> Result<Answer, Unanswered> {
+    let is_late = |answer: &io::Result<_>| matches!(answer, Err(error) if io::Error::kind(error) == io::ErrorKind::TimedOut);
+    let turn = Turn::take(Subject::Unmount(mount), limit)?;
+    let child = Child::start(question).map_err(Unanswered::Failed)?;
+    let start = Instant::now();
+    let mut answer = child.answer(start + limit);
+    if is_late(&answer) && is_off() {
+        answer = child.answer(start + ending.limit);
+        if is_late(&answer) && !ending.is_killed {
+            let child = child.leave();
+            lanes().entry(Subject::Ending(place, child.number())).or_default().now = Now::Stuck(child);
+            return Err(Unanswered::Late(limit));
+        }
+    }
+    settle(turn, child, answer.map(|(answer, _)| answer), limit)
+}
+
+/// Waits for so long for what unmounts at a place have still to do, and says whether all of it is done.
+pub(crate) fn is_ended_within(place: &Place, limit: Duration) -> bool {
+    let deadline = Instant::now() + limit;
+    while !endings(&mut lanes(), place).is_empty() {
+        if Instant::now() > deadline {
+            return false;
+        }
+        std::thread::sleep(LEAVING);
+    }
+    true
+}
+
+/// Kills what unmounts at a place have still to do.
+pub(crate) fn give_up_endings(place: &Place) {
+    let mut lanes = lanes();
+    let children = endings(&mut lanes, place);
+    // Whose lane it is not any more, that one nobody else finds gone, so that its number is nobody else's.
+    for child in &children {
+        lanes.remove(&Subject::Ending(place.clone(), child.number()));
+    }
+    drop(lanes);
+    for child in children {
+        if child.end().is_err() {
+            leave(child.number());
+        }
+    }
+}
+
+fn endings(lanes: &mut BTreeMap<Subject, Lane>, place: &Place) -> Vec<Stuck> {
+    sweep(lanes);
+    let of_place = lanes.iter().filter_map(|(subject, lane)| match (subject, &lane.now) {
+        (Subject::Ending(at, _), Now::Stuck(child)) if at == place => Some(*child),
+        _ => None,
+    });
+    of_place.collect()
+}
+
+/// Waits until nobody else is at work on the subject, for so long; none when somebody still is.
+pub(crate) fn wait_for_others(subject: Subject, limit: Duration) -> Option<Turn> {
+    Turn::take(subject, limit).ok()
+}
+
+/// Opens a place (`O_PATH`) on the way to which a filesystem may have to be asked.
+pub(crate) fn open(subject: Subject, place: Open<'_>, limit: Duration) -> io::Result<OwnedFd> {
+    let (answer, fd) = ask(subject, Question::Open(place), limit)?;
+    fd.ok_or_else(|| io::Error::from_raw_os_error(answer.error as i32))
+}
+
+/// Asks several questions at the same time, so that those that are not answered cost one limit together.
+pub(crate) fn together<Q: Sync, A: Send>(questions: &[Q], ask: impl Fn(&Q) -> A + Sync) -> Vec<A> {
+    /// How many children ask at once.
+    const AT_ONCE: usize = 16;
+    if let [question] = questions {
+        return vec![ask(question)];
+    }
+    let next = AtomicUsize::new(0);
+    let work = || {
+        let mut answers = Vec::new();
+        loop {
+            let index = next.fetch_add(1, Ordering::Relaxed);
+            let Some(question) = questions.get(index) else { return answers };
+            answers.push((index, ask(question)));
+        }
+    };
+    let mut answers = std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..questions.len().min(AT_ONCE)).map(|_| scope.spawn(work)).collect();
+        let join = |worker: ScopedJoinHandle<'_, Vec<_>>| {
+            worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        };
+        workers.into_iter().flat_map(join).collect::<Vec<_>>()
+    });
+    answers.sort_by_key(|(index, _)| *index);
+    answers.into_iter().map(|(_, answer)| answer).collect()
+}
+
+/// Looks at times whether this killed program has gone, so that it does not stay as a zombie.
+pub(crate) fn leave(program: i32) {
+    let stuck = Stuck::new(Pid::from_raw(program));
+    lanes().entry(Subject::Program(program)).or_default().now = Now::Stuck(stuck);
+}
+
+/// The bytes of a path for a system call.
+pub(crate) fn c_string(path: &Path) -> io::Result<CString> {
+    CString::new(path.as_os_str().as_bytes()).map_err(Into::into)
+}
+
+/// The child that still waits for an answer to a question about the subject.
+pub(crate) fn stuck_child(subject: &Subject) -> Option<i32> {
+    let mut lanes = lanes();
+    let lane = lanes.get_mut(subject)?;
+    lane.look();
+    match lane.now {
+        Now::Stuck(child) => Some(child.number()),
+        _ => None,
+    }
+}
+
+/// Lets go of children that have gone after all, so that they do not stay as zombies.
+pub(crate) fn collect() {
+    sweep(&mut lanes());
+}
+
+fn sweep(lanes: &mut BTreeMap<Subject, Lane>) {
+    lanes.retain(|_, lane| {
+        lane.look();
+        lane.is_in_use()
+    });
+}
+
+fn lanes() -> MutexGuard<'static, BTreeMap<Subject, Lane>> {
+    LANES.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The right to be the one in flight; given back when dropped.
+pub(crate) struct Turn {
+    subject: Subject,
+    is_answered: bool,
+    stuck: Option<Stuck>,
+}
+
+impl Turn {
+    fn take(subject: Subject, limit: Duration) -> Result<Self, Unanswered> {
+        let start = Instant::now();
+        let mut deadline = start + limit;
+        let mut lanes = lanes();
+        sweep(&mut lanes);
+        let mut answers = lanes.get(&subject).map_or(0, |lane| lane.answers);
+        loop {
+            let lane = lanes.entry(subject.clone()).or_default();
+            lane.look();
+            // Nobody tells when a child ends.
+            let mut pause = Duration::MAX;
+            match lane.now {
+                Now::Free => {
+                    lane.now = Now::Running;
+                    return Ok(Self { subject, is_answered: false, stuck: None });
+                }
+                Now::Stuck(_) => return Err(Unanswered::Stuck),
+                Now::Leaving(_) => pause = LEAVING,
+                Now::Running => {}
+            }
+            if lane.answers != answers {
+                answers = lane.answers;
+                deadline = Instant::now() + limit;
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(Unanswered::Late(limit));
+            }
+            if start.elapsed() > LINE_LIMIT + limit {
+                return Err(Unanswered::Crowded);
+            }
+            lane.waiting += 1;
+            lanes = FREED.wait_timeout(lanes, left.min(pause)).unwrap_or_else(PoisonError::into_inner).0;
+            lanes.entry(subject.clone()).or_default().waiting -= 1;
+        }
+    }
+
+    /// The turn is not given back: the child is still on it.
+    fn keep(mut self, stuck: Stuck) {
+        self.stuck = Some(stuck);
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        let mut lanes = lanes();
+        if let Some(lane) = lanes.get_mut(&self.subject) {
+            lane.now = match self.stuck {
+                None => Now::Free,
+                Some(child) if self.is_answered => Now::Leaving(child),
+                Some(child) => Now::Stuck(child),
+            };
+            lane.answers += u64::from(self.is_answered);
+            if !lane.is_in_use() {
+                lanes.remove(&self.subject);
+            }
+        }
+        FREED.notify_all();
+    }
+}
+
+impl Lane {
+    /// Is free when the child that was waited for has gone.
+    fn look(&mut self) {
+        if matches!(self.now, Now::Stuck(child) | Now::Leaving(child) if child.is_gone()) {
+            self.now = Now::Free;
+        }
+    }
+
+    fn is_in_use(&self) -> bool {
+        self.waiting > 0 || !matches!(self.now, Now::Free)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn subject(number: u64) -> Subject {
+        Subject::Usage(MountId(u64::MAX - number))
+    }
+
+    fn take(number: u64, limit: Duration) -> Result<Turn, Unanswered> {
+        Turn::take(subject(number), limit)
+    }
+
+    #[test]
+    fn the_second_waits_for_the_first_and_no_longer_than_it_may() {
+        let turn = take(1, Duration::ZERO).unwrap();
+        assert!(matches!(take(1, Duration::from_millis(5)), Err(Unanswered::Late(_))));
+        assert!(take(2, Duration::ZERO).is_ok(), "another mount");
+        std::thread::scope(|scope| {
+            let second = scope.spawn(|| take(1, Duration::from_secs(60)).is_ok());
+            drop(turn);
+            assert!(second.join().unwrap());
+        });
+    }
+
+    #[test]
+    fn a_line_that_moves_is_no_silence() {
+        let mut turn = take(4, Duration::ZERO).unwrap();
+        std::thread::scope(|scope| {
+            let last = scope.spawn(|| take(4, Duration::from_secs(1)).is_ok());
+            let end = Instant::now() + Duration::from_millis(1200);
+            while Instant::now() < end {
+                turn.is_answered = true;
+                turn = pass_on(turn);
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            drop(turn);
+            assert!(
+                last.join().unwrap(),
+                "it was in line for longer than its limit, and others were answered"
+            );
+        });
+        assert!(!lanes().contains_key(&subject(4)), "an empty lane is not kept");
+    }
+
+    /// Gives the turn to one who has come since, before those who wait.
+    fn pass_on(turn: Turn) -> Turn {
+        let subject = turn.subject.clone();
+        let mut lanes = lanes();
+        let lane = lanes.get_mut(&subject).unwrap();
+        lane.answers += u64::from(turn.is_answered);
+        drop(lanes);
+        FREED.notify_all();
+        turn
+    }
+
+    #[test]
+    #[expect(clippy::zombie_processes, reason = "that the lane reaps it is what is tested")]
+    fn while_one_is_stuck_the_next_is_refused_at_once_and_later_served() {
+        let mut program = std::process::Command::new("sleep").arg("300").spawn().unwrap();
+        let turn = take(3, Duration::ZERO).unwrap();
+        turn.keep(Stuck::new(Pid::from_raw(program.id() as i32)));
+        let start = Instant::now();
+        assert!(matches!(take(3, Duration::from_secs(60)), Err(Unanswered::Stuck)));
+        assert!(start.elapsed() < Duration::from_secs(30));
+        program.kill().unwrap();
+        let end = Instant::now() + Duration::from_secs(30);
+        while take(3, Duration::ZERO).is_err() {
+            assert!(Instant::now() < end, "the lane is never free again");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    #[test]
+    #[expect(clippy::zombie_processes, reason = "that the lane reaps it is what is tested")]
+    fn who_has_answered_is_waited_for_until_it_is_gone() {
+        let mut program = std::process::Command::new("sleep").arg("300").spawn().unwrap();
+        let mut turn = take(5, Duration::ZERO).unwrap();
+        turn.is_answered = true;
+        turn.keep(Stuck::new(Pid::from_raw(program.id() as i32)));
+        assert!(matches!(take(5, Duration::from_millis(20)), Err(Unanswered::Late(_))));
+        std::thread::scope(|scope| {
+            let next = scope.spawn(|| take(5, Duration::from_secs(60)).is_ok());
+            program.kill().unwrap();
+            assert!(next.join().unwrap());
+        });
+    }
+}

@@ -1,0 +1,4 @@
+//! What may never return, done so that it can be given up.
+
+pub(crate) mod in_flight;
+pub(crate) mod patiently;

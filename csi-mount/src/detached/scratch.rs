@@ -1,0 +1,242 @@
+//! Mounts on kernels before 5.12 (5.2): prepared where nobody else sees them, then moved onto the target.
+//!
+//! A mount is moved in one step, with its attributes, so the target is never without them. What is prepared
+//! must not be seen by anyone, so it lives on a tmpfs of its own that is private.
+
+use std::fs::{DirBuilder, File};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use rustix::fs::{FileType, FlockOperation, Mode, OFlags, flock, fstat, lstat};
+use rustix::io::Errno;
+use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags};
+
+use crate::mounting::attach::Prepared;
+use crate::place::lookup;
+use crate::sys::features::{self, Feature};
+use crate::sys::mount_api::Depth;
+use crate::{Error, ErrorKind, MountAttributes, Result};
+
+/// A bind of the source with all its attributes.
+pub(crate) fn bind(
+    path: &Path,
+    source: &OwnedFd,
+    depth: Depth,
+    attributes: MountAttributes,
+    file_type: FileType,
+) -> Result<Prepared> {
+    let operation = "bind";
+    if depth == Depth::Recursive && !attributes.is_empty() {
+        let reason = "attributes of a whole tree of mounts need Linux 5.12";
+        return Err(Error::new(ErrorKind::Unsupported, operation, reason).at(path));
+    }
+    let scratch = Scratch::new(file_type)?;
+    let (from, onto) = (lookup::path_of(source), scratch.mount_path());
+    let bound = match depth {
+        Depth::Single => rustix::mount::mount_bind(&from, &onto),
+        Depth::Recursive => rustix::mount::mount_bind_recursive(&from, &onto),
+    };
+    let flags = MountFlags::BIND | mount_flags(attributes);
+    let made = bound.and_then(|()| rustix::mount::mount_remount(&onto, flags, c""));
+    made.map_err(|error| Error::os(operation, path, error))?;
+    scratch.into_prepared()
+}
+
+/// A private tmpfs on a directory that only this process's user can enter; both go with it.
+///
+/// Invariant: while it lives, both the directory and the root of the tmpfs on it are locked (`flock`). Where one is not,
+/// its process was killed, and anybody may take it away.
+#[derive(Debug)]
+pub(crate) struct Scratch {
+    directory: PathBuf,
+    _locks: [OwnedFd; 2],
+}
+
+const PREFIX: &str = ".csi-mount-";
+const PREPARE: &str = "prepare a mount in";
+/// How many names are tried that others have, or take away.
+const ATTEMPTS: u32 = 64;
+
+/// On every system /run is writable memory; a container may have /tmp only.
+fn scratch_base() -> PathBuf {
+    if rustix::fs::access("/run", rustix::fs::Access::WRITE_OK).is_ok() {
+        "/run".into()
+    } else {
+        std::env::temp_dir()
+    }
+}
+
+impl Scratch {
+    /// A place with a directory or an empty file to mount on.
+    pub(crate) fn new(file_type: FileType) -> Result<Self> {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let base = scratch_base();
+        let os = |error: io::Error| Error::os(PREPARE, &base, error);
+        for _ in 0..ATTEMPTS {
+            let number = NEXT.fetch_add(1, Ordering::Relaxed);
+            let directory = base.join(format!("{PREFIX}{}-{number}", std::process::id()));
+            match DirBuilder::new().mode(0o700).create(&directory) {
+                // Of another process of our number, in another container or before.
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => continue,
+                made => made.map_err(os)?,
+            }
+            if let Some(scratch) = Self::on(directory).map_err(os)? {
+                scratch.fill(file_type).map_err(os)?;
+                return Ok(scratch);
+            }
+        }
+        let reason = format!("{ATTEMPTS} directories in a row were taken by others");
+        Err(Error::new(ErrorKind::Busy, PREPARE, reason).at(base))
+    }
+
+    /// None where the directory was taken away before it was locked.
+    fn on(directory: PathBuf) -> io::Result<Option<Self>> {
+        let Some(below) = claim(&directory)? else { return Ok(None) };
+        let flags = MountFlags::NOSUID | MountFlags::NOEXEC;
+        rustix::mount::mount("csi-mount", &directory, "tmpfs", flags, c"mode=0700,size=64k")?;
+        // In this moment somebody else may have found it unlocked; then it is theirs to take away.
+        Ok(claim(&directory)?.map(|root| Self { directory, _locks: [below, root] }))
+    }
+
+    fn fill(&self, file_type: FileType) -> io::Result<()> {
+        // A mount can only be moved away from one that is not shared.
+        rustix::mount::mount_change(&self.directory, MountPropagationFlags::PRIVATE)?;
+        match file_type {
+            FileType::Directory => std::fs::create_dir(self.mount_path()),
+            _ => File::create(self.mount_path()).map(drop),
+        }
+    }
+
+    /// Where to mount.
+    pub(crate) fn mount_path(&self) -> PathBuf {
+        self.directory.join("mount")
+    }
+
+    /// With what was mounted held open.
+    pub(crate) fn into_prepared(self) -> Result<Prepared> {
+        let path = self.mount_path();
+        let fd = lookup::open_path(&path, OFlags::NOFOLLOW);
+        let fd = fd.map_err(|error| Error::os("open mount", path, error))?;
+        Ok(Prepared::InScratch(self, fd))
+    }
+}
+
+/// The lock of a directory, or of what is mounted on it; none if another has it, or it is no longer there.
+fn claim(directory: &Path) -> io::Result<Option<OwnedFd>> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let fd = match rustix::fs::open(directory, flags, Mode::empty()) {
+        Err(Errno::NOENT) => return Ok(None),
+        fd => fd?,
+    };
+    match flock(&fd, FlockOperation::NonBlockingLockExclusive) {
+        Err(Errno::WOULDBLOCK) => return Ok(None),
+        locked => locked?,
+    }
+    let same = |found: rustix::fs::Stat| {
+        fstat(&fd).is_ok_and(|own| (own.st_dev, own.st_ino) == (found.st_dev, found.st_ino))
+    };
+    Ok(lstat(directory).is_ok_and(same).then_some(fd))
+}
+
+/// Takes away what a killed process has left in the place where mounts are prepared: prepared, it would keep a volume's
+/// device in use. Only on kernels where there is such a place.
+pub(crate) fn sweep() {
+    if features::has(Feature::FsContext) && features::has(Feature::MountSetattr) {
+        return;
+    }
+    sweep_in(&scratch_base());
+}
+
+fn sweep_in(base: &Path) {
+    let entries = std::fs::read_dir(base).into_iter().flatten().flatten();
+    for entry in entries.filter(|entry| entry.file_name().as_encoded_bytes().starts_with(PREFIX.as_bytes())) {
+        let directory = entry.path();
+        // First what is mounted on it, then the directory itself, each while it is locked.
+        while let Ok(Some(_lock)) = claim(&directory) {
+            match remove(&directory) {
+                Ok(()) => {
+                    tracing::info!(directory = %directory.display(), "took away what a killed process left");
+                }
+                Err(error) => {
+                    tracing::warn!(%error, directory = %directory.display(), "scratch directory not removed");
+                    break;
+                }
+            }
+        }
+    }
+}
+
+/// Takes off a mount with all that is mounted in it, or else removes the directory.
+fn remove(directory: &Path) -> rustix::io::Result<()> {
+    match rustix::mount::unmount(directory, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW) {
+        Err(Errno::INVAL) => rustix::fs::rmdir(directory),
+        unmounted => unmounted,
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        // It takes along what was mounted but not moved away, though that is held open.
+        if let Err(error) = remove(&self.directory).and_then(|()| rustix::fs::rmdir(&self.directory)) {
+            tracing::warn!(%error, directory = %self.directory.display(), "scratch directory not removed");
+        }
+    }
+}
+
+/// The same attributes in the values of `mount(2)`, the access time mode always named.
+pub(crate) fn mount_flags(attributes: MountAttributes) -> MountFlags {
+    /// `MS_NOSYMFOLLOW`, Linux 5.10.
+    const NOSYMFOLLOW: MountFlags = MountFlags::from_bits_retain(256);
+    let pairs = [
+        (MountAttributes::RDONLY, MountFlags::RDONLY),
+        (MountAttributes::NOSUID, MountFlags::NOSUID),
+        (MountAttributes::NODEV, MountFlags::NODEV),
+        (MountAttributes::NOEXEC, MountFlags::NOEXEC),
+        (MountAttributes::NOATIME, MountFlags::NOATIME),
+        (MountAttributes::STRICTATIME, MountFlags::STRICTATIME),
+        (MountAttributes::NODIRATIME, MountFlags::NODIRATIME),
+        (MountAttributes::NOSYMFOLLOW, NOSYMFOLLOW),
+    ];
+    let flags = pairs.iter().filter(|(attribute, _)| attributes.contains(*attribute));
+    let flags = flags.fold(MountFlags::empty(), |all, (_, flag)| all | *flag);
+    let is_relatime = !attributes.intersects(MountAttributes::NOATIME | MountAttributes::STRICTATIME);
+    if is_relatime { flags | MountFlags::RELATIME } else { flags }
+}
+
+#[cfg(test)]
+mod needs_root {
+    use super::*;
+    use crate::testing::private_mount_namespace;
+
+    fn mount(path: &Path) {
+        rustix::mount::mount("volume", path, "tmpfs", MountFlags::empty(), c"").unwrap();
+    }
+
+    #[test]
+    fn what_lives_stays_and_what_a_killed_process_left_goes() {
+        let base = tempfile::tempdir().unwrap();
+        let place = |name: &str| {
+            let place = base.path().join(format!("{PREFIX}{name}"));
+            std::fs::create_dir(&place).unwrap();
+            place
+        };
+        private_mount_namespace(|| {
+            let living = Scratch::on(place("living")).unwrap().unwrap();
+            living.fill(FileType::Directory).unwrap();
+            mount(&living.mount_path());
+            let (bare, prepared) = (place("bare"), place("prepared"));
+            mount(&prepared);
+            std::fs::create_dir(prepared.join("mount")).unwrap();
+            mount(&prepared.join("mount"));
+
+            sweep_in(base.path());
+            assert!(!bare.exists() && !prepared.exists());
+            assert!(living.mount_path().exists());
+            drop(living);
+        });
+        assert_eq!(std::fs::read_dir(base.path()).unwrap().count(), 0);
+    }
+}

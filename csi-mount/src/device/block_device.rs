@@ -1,0 +1,262 @@
+//! Block devices: opened once, and then known by the open file and not by the path.
+
+use std::fs::{self, File};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::FileTypeExt as _;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+
+use crate::place::lookup;
+use crate::sys::features::{self, Feature};
+use crate::sys::file_lock;
+use crate::sys::ioctl;
+use crate::sys::own_descriptors::with_own_descriptors;
+use crate::{DeviceNumber, Error, ErrorKind, Result};
+
+/// How long another may have a device's lock: udev has a shared one for the moment in which it looks at a new device.
+const LOCKING: Duration = Duration::from_secs(2);
+
+/// An open block device.
+///
+/// The path is followed once, when it is opened; whatever the path names later, this stays the same device.
+/// What has to go by the path again (a program such as `mkfs`) goes by the node that the path led to, and
+/// only after [`verify`](Self::verify) found the same device there.
+///
+/// ```no_run
+/// use csi_mount::{BlockDevice, DeviceUse};
+///
+/// let device = BlockDevice::open("/dev/disk/by-id/virtio-vol-1")?;
+/// println!("{} {} bytes", device.number(), device.size()?);
+/// assert_eq!(device.in_use()?, DeviceUse::Free);
+/// # Ok::<(), csi_mount::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct BlockDevice {
+    file: File,
+    path: PathBuf,
+    number: DeviceNumber,
+    sequence: Option<u64>,
+}
+
+/// Whether somebody holds a device exclusively: see [`BlockDevice::in_use`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DeviceUse {
+    /// Nobody: no mount of any namespace, no device mapper, no RAID.
+    Free,
+    /// A mount, device mapper, RAID, swap or another exclusive open has it.
+    InUse,
+}
+
+/// Whether a device takes writes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum DeviceAccess {
+    /// It does.
+    #[default]
+    ReadWrite,
+    /// It refuses them, whoever opens it.
+    ReadOnly,
+}
+
+impl BlockDevice {
+    /// Opens a block device for reading, following symbolic links, as those in `/dev/disk`.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidInput`](ErrorKind::InvalidInput) if the path is not absolute, not UTF-8 or not a block device,
+    /// [`NotFound`](ErrorKind::NotFound) if nothing is there or the node has no device behind it,
+    /// [`PermissionDenied`](ErrorKind::PermissionDenied).
+    pub fn open(path: impl AsRef<Path>) -> Result<Self> {
+        let asked = path.as_ref();
+        let failed = |error: std::io::Error| Error::os(OPEN, asked, error);
+        lookup::text(OPEN, asked)?;
+        if !asked.is_absolute() {
+            return Err(not_a_device(asked, "the path is not absolute"));
+        }
+        let path = fs::canonicalize(asked).map_err(failed)?;
+        // Opening anything else could block (a pipe) or act (a tape), so the type is looked at first.
+        if !fs::symlink_metadata(&path).map_err(failed)?.file_type().is_block_device() {
+            return Err(not_a_device(asked, "not a block device"));
+        }
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOFOLLOW;
+        let direct = if features::has(Feature::DirectRead) { OFlags::DIRECT } else { OFlags::empty() };
+        let file = match rustix::fs::open(&path, flags | direct, Mode::empty()) {
+            // Not every driver can read past the page cache; the prober then empties the cache instead.
+            Err(Errno::INVAL) => rustix::fs::open(&path, flags, Mode::empty()),
+            other => other,
+        };
+        let file = File::from(file.map_err(|error| failed(error.into()))?);
+        let metadata = file.metadata().map_err(failed)?;
+        if !metadata.file_type().is_block_device() {
+            return Err(not_a_device(asked, "not a block device"));
+        }
+        let number = DeviceNumber::from_dev_t(metadata.rdev());
+        let sequence = ioctl::disk_sequence(file.as_fd()).ok();
+        Ok(Self { file, path, number, sequence })
+    }
+
+    /// Opens the device with this number, by the node that the kernel names for it.
+    ///
+    /// # Errors
+    ///
+    /// As [`open`](Self::open), and [`WrongDevice`](ErrorKind::WrongDevice) if the node in `/dev` is of
+    /// another device.
+    pub fn by_number(number: DeviceNumber) -> Result<Self> {
+        let sys = PathBuf::from(format!("/sys/dev/block/{number}/uevent"));
+        let events = fs::read_to_string(&sys)
+            .map_err(|error| Error::os("find the node of a block device in", &sys, error))?;
+        let Some(name) = events.lines().find_map(|line| line.strip_prefix("DEVNAME=")) else {
+            return Err(Error::new(
+                ErrorKind::NotFound,
+                "find the node of a block device in",
+                "no DEVNAME there",
+            )
+            .at(sys));
+        };
+        let device = Self::open(Path::new("/dev").join(name))?;
+        if device.number != number {
+            let reason = format!("it is {}, and the kernel says that {number} has this name", device.number);
+            return Err(Error::new(ErrorKind::WrongDevice, OPEN, reason).at(device.path));
+        }
+        Ok(device)
+    }
+
+    /// The device's node, symbolic links resolved.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The device's number.
+    pub fn number(&self) -> DeviceNumber {
+        self.number
+    }
+
+    /// The device's size in bytes, as it is now.
+    ///
+    /// # Errors
+    ///
+    /// [`Io`](ErrorKind::Io) or [`NotFound`](ErrorKind::NotFound) if the device went away.
+    pub fn size(&self) -> Result<u64> {
+        ioctl::block_size_in_bytes(self.as_fd())
+            .map_err(|error| Error::os("read the size of", &self.path, error))
+    }
+
+    /// Whether the device refuses writes (`BLKROGET`).
+    ///
+    /// # Errors
+    ///
+    /// As [`size`](Self::size).
+    pub fn is_read_only(&self) -> Result<bool> {
+        ioctl::is_read_only(self.as_fd())
+            .map_err(|error| Error::os("ask if writes are refused by", &self.path, error))
+    }
+
+    /// Whether a mount in any namespace, or anything else of the kernel's, has the device.
+    ///
+    /// It asks by an exclusive open (`O_EXCL`), which one's own mount table cannot replace: a mount in
+    /// another mount namespace holds the device just as well. Plain opens don't count.
+    ///
+    /// # Errors
+    ///
+    /// As [`verify`](Self::verify).
+    pub fn in_use(&self) -> Result<DeviceUse> {
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::EXCL;
+        with_own_descriptors(|| match rustix::fs::open(&self.path, flags, Mode::empty()) {
+            Ok(file) => self.same(&File::from(file)).map(|()| DeviceUse::Free),
+            Err(Errno::BUSY) => Ok(DeviceUse::InUse),
+            Err(error) => Err(Error::os("open exclusively", &self.path, error)),
+        })
+    }
+
+    /// Checks that the path still leads to this device.
+    ///
+    /// Number and, from 5.15, the disk's sequence number are compared, so that another disk that was given the
+    /// number of one that left is told apart.
+    ///
+    /// # Errors
+    ///
+    /// [`WrongDevice`](ErrorKind::WrongDevice) if not, [`NotFound`](ErrorKind::NotFound) if nothing is there.
+    pub fn verify(&self) -> Result<()> {
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
+        let file = rustix::fs::open(&self.path, flags, Mode::empty())
+            .map_err(|error| Error::os(OPEN, &self.path, error))?;
+        self.same(&File::from(file))
+    }
+
+    pub(crate) fn same(&self, other: &File) -> Result<()> {
+        let metadata = other.metadata().map_err(|error| Error::os(OPEN, &self.path, error))?;
+        let number = DeviceNumber::from_dev_t(metadata.rdev());
+        let sequence = ioctl::disk_sequence(other.as_fd()).ok();
+        // The open file's own number is read anew: a loop device bound to another file keeps its number.
+        let now = ioctl::disk_sequence(self.as_fd()).ok();
+        if number == self.number && sequence == self.sequence && now == self.sequence {
+            return Ok(());
+        }
+        let reason = format!("the path now leads to another disk ({number}; it was {})", self.number);
+        Err(Error::new(ErrorKind::WrongDevice, OPEN, reason).at(&self.path))
+    }
+
+    /// Takes the device's lock, which `udev` and the util-linux programs heed, until the guard is dropped.
+    ///
+    /// # Errors
+    ///
+    /// [`Busy`](ErrorKind::Busy) if another has it.
+    pub(crate) fn lock(&self) -> Result<DeviceLock<'_>> {
+        // A second open file, so that dropping the guard cannot release a lock that another guard holds.
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
+        let file = rustix::fs::open(&self.path, flags, Mode::empty())
+            .map_err(|error| Error::os(OPEN, &self.path, error))?;
+        let file = File::from(file);
+        self.same(&file)?;
+        match file_lock::take_within(&file, LOCKING) {
+            Ok(()) => Ok(DeviceLock { _file: file, _device: self }),
+            Err(Errno::WOULDBLOCK) => {
+                Err(Error::new(ErrorKind::Busy, "lock", "another program has locked the device")
+                    .at(&self.path)
+                    .mend("wait until it is done and try again"))
+            }
+            Err(error) => Err(Error::os("lock", &self.path, error)),
+        }
+    }
+}
+
+impl AsFd for BlockDevice {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+}
+
+/// The device's lock, given back when dropped.
+#[derive(Debug)]
+pub(crate) struct DeviceLock<'d> {
+    _file: File,
+    _device: &'d BlockDevice,
+}
+
+const OPEN: &str = "open block device";
+
+fn not_a_device(path: &Path, reason: &str) -> Error {
+    Error::new(ErrorKind::InvalidInput, OPEN, reason).at(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_block_devices_are_opened() {
+        for (path, kind) in [
+            ("/dev/null", ErrorKind::InvalidInput),
+            ("/proc/self/status", ErrorKind::InvalidInput),
+            ("/", ErrorKind::InvalidInput),
+            ("dev/loop0", ErrorKind::InvalidInput),
+            ("", ErrorKind::InvalidInput),
+            ("/dev/no-such-device", ErrorKind::NotFound),
+        ] {
+            assert_eq!(BlockDevice::open(path).unwrap_err().kind(), kind, "{path}");
+        }
+    }
+}

@@ -1,0 +1,147 @@
+//! A device that is held exclusively while it is written to, past the page cache.
+
+use std::fs::File;
+use std::io;
+use std::ops::Range;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::unix::fs::FileExt as _;
+use std::time::{Duration, Instant};
+
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+
+use crate::device::users::{self, Tolerated};
+use crate::filesystem::format::record::BLOCK;
+use crate::sys::ioctl;
+use crate::{BlockDevice, DeviceUse, Error, Result};
+
+/// The largest piece that is written at once.
+pub(crate) const PIECE: usize = 1 << 20;
+/// How long another may still have the device: a tool that was killed may be on its way out.
+const PATIENCE: Duration = Duration::from_secs(2);
+const PAUSE: Duration = Duration::from_millis(1);
+
+/// A device that this call holds exclusively: nobody can mount it or claim it otherwise.
+///
+/// Its descriptor is in the table of the whole process, as what is copied may take seconds: a thread with a table of its own
+/// would have a copy of every other descriptor for so long, and with it mounts and devices of other volumes. A child process of
+/// another thread may have this one until it runs its program, so it is waited for at the end: see [`with_claim`].
+pub(crate) struct ClaimedDevice<'d> {
+    pub(crate) device: &'d BlockDevice,
+    pub(crate) size: u64,
+    file: File,
+    operation: &'static str,
+}
+
+/// Does something with a device that is held exclusively. When this returns, nothing of this process holds it any more.
+///
+/// # Errors
+///
+/// [`Busy`](crate::ErrorKind::Busy) if it is in use, [`WrongDevice`](crate::ErrorKind::WrongDevice) if its path leads elsewhere.
+pub(crate) fn with_claim<T>(
+    device: &BlockDevice,
+    operation: &'static str,
+    run: impl FnOnce(&ClaimedDevice<'_>) -> Result<T>,
+) -> Result<T> {
+    let claimed = ClaimedDevice::claim(device, operation)?;
+    let done = run(&claimed);
+    drop(claimed);
+    let end = Instant::now() + PATIENCE;
+    while device.in_use()? == DeviceUse::InUse && Instant::now() < end {
+        std::thread::sleep(PAUSE);
+    }
+    done
+}
+
+impl<'d> ClaimedDevice<'d> {
+    fn claim(device: &'d BlockDevice, operation: &'static str) -> Result<Self> {
+        let size = device.size()?;
+        let end = Instant::now() + PATIENCE;
+        loop {
+            match open(device) {
+                Ok(file) => {
+                    let file = File::from(file);
+                    device.same(&file)?;
+                    return Ok(Self { device, size, file, operation });
+                }
+                Err(Errno::BUSY) if Instant::now() < end => std::thread::sleep(PAUSE),
+                Err(Errno::BUSY) => {
+                    users::refuse(device, operation, Tolerated::Nobody)?;
+                    return Err(Error::os(operation, device.path(), Errno::BUSY));
+                }
+                Err(error) => return Err(Error::os(operation, device.path(), error)),
+            }
+        }
+    }
+
+    /// Writes an [`AlignedBuffer`]'s bytes to this place.
+    pub(crate) fn write(&self, bytes: &[u8], place: u64) -> Result<()> {
+        self.file.write_all_at(bytes, place).map_err(|error| self.failed(error))
+    }
+
+    /// Makes a range zero.
+    pub(crate) fn zero(&self, range: &Range<u64>, buffer: &mut AlignedBuffer) -> Result<()> {
+        for piece in pieces(range.clone()) {
+            let zeros = buffer.first(length_of(&piece));
+            zeros.fill(0);
+            self.write(zeros, piece.start)?;
+        }
+        Ok(())
+    }
+
+    /// Makes a long range zero, by a command of the disk where it has one.
+    pub(crate) fn zero_out(&self, range: &Range<u64>, buffer: &mut AlignedBuffer) -> Result<()> {
+        match ioctl::zero_out(self.file.as_fd(), range.start, range.end - range.start) {
+            Ok(()) => Ok(()),
+            Err(_) => self.zero(range, buffer),
+        }
+    }
+
+    /// All that was written is on the disk when this returns.
+    pub(crate) fn flush(&self) -> Result<()> {
+        self.file.sync_data().map_err(|error| self.failed(error))
+    }
+
+    fn failed(&self, error: io::Error) -> Error {
+        Error::os(self.operation, self.device.path(), error)
+    }
+}
+
+fn open(device: &BlockDevice) -> rustix::io::Result<OwnedFd> {
+    let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::EXCL;
+    match rustix::fs::open(device.path(), flags | OFlags::DIRECT, Mode::empty()) {
+        // Not every driver can write past the page cache; a flush then writes it out.
+        Err(Errno::INVAL) => rustix::fs::open(device.path(), flags, Mode::empty()),
+        other => other,
+    }
+}
+
+/// Memory that direct writes can use: aligned to [`BLOCK`], [`PIECE`] long.
+pub(crate) struct AlignedBuffer {
+    memory: Vec<u8>,
+    lead: usize,
+}
+
+impl AlignedBuffer {
+    pub(crate) fn new() -> Self {
+        let memory = vec![0; PIECE + BLOCK];
+        let lead = memory.as_ptr().align_offset(BLOCK);
+        Self { memory, lead }
+    }
+
+    /// Its first bytes.
+    pub(crate) fn first(&mut self, length: usize) -> &mut [u8] {
+        &mut self.memory[self.lead..self.lead + length]
+    }
+}
+
+/// A range in pieces that fit the buffer.
+pub(crate) fn pieces(range: Range<u64>) -> impl Iterator<Item = Range<u64>> {
+    let end = range.end;
+    range.step_by(PIECE).map(move |start| start..(start + PIECE as u64).min(end))
+}
+
+/// How long a range is, which is no longer than memory.
+pub(crate) fn length_of(range: &Range<u64>) -> usize {
+    usize::try_from(range.end.saturating_sub(range.start)).unwrap_or(usize::MAX)
+}

@@ -1,0 +1,130 @@
+//! Attaching: the backing file, a free device, and both together.
+
+use std::fs::{self, File};
+use std::os::fd::AsFd as _;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+
+use super::node::Node;
+use super::table;
+use super::{LoopDevice, LoopLifetime, LoopOptions, PATIENCE, TICK};
+use crate::place::lookup;
+use crate::sys::features::{self, Feature};
+use crate::sys::file_lock;
+use crate::sys::ioctl::{self, LoopInfo};
+use crate::{DeviceAccess, Error, ErrorKind, Result};
+
+const CONTROL: &str = "/dev/loop-control";
+const ATTACH: &str = "attach a loop device to";
+/// How many times another process may take the free device first.
+const RACES: usize = 64;
+
+pub(super) fn open_backing(backing: &Path, options: &LoopOptions) -> Result<File> {
+    let failed = |error| Error::os(ATTACH, backing, error);
+    lookup::text(ATTACH, backing)?;
+    let metadata = fs::metadata(backing).map_err(failed)?;
+    let is_device =
+        metadata.rdev() != 0 && rustix::fs::FileType::from_raw_mode(metadata.mode()).is_block_device();
+    let refuse = |reason: &str| Err(Error::new(ErrorKind::InvalidInput, ATTACH, reason).at(backing));
+    if !is_device && !metadata.is_file() {
+        return refuse("neither a file nor a block device");
+    }
+    if !is_device && metadata.len() < 512 {
+        return refuse("the file is empty, or shorter than a sector");
+    }
+    let sector = options.sector_size;
+    if sector != 0 && !(sector.is_power_of_two() && (512..=4096).contains(&sector)) {
+        return refuse("the sector size is not a power of two from 512 to 4096");
+    }
+    fs::OpenOptions::new()
+        .read(true)
+        .write(options.access == DeviceAccess::ReadWrite)
+        .open(backing)
+        .map_err(failed)
+}
+
+pub(super) fn attach_to(file: &File, backing: &Path, options: &LoopOptions) -> Result<LoopDevice> {
+    let control =
+        rustix::fs::open(CONTROL, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).map_err(|error| {
+            let failed = Error::os(ATTACH, backing, error).because(CONTROL);
+            match failed.kind() {
+                ErrorKind::NotFound => failed
+                    .as_kind(ErrorKind::Unsupported)
+                    .mend("load the kernel module loop, and give a container the host's /dev"),
+                _ => failed,
+            }
+        })?;
+    let failed = |error: nix::Error| Error::os(ATTACH, backing, error);
+    for _ in 0..RACES {
+        let number = ioctl::loop_free_number(control.as_fd()).map_err(failed)?;
+        let path = PathBuf::from(format!("/dev/loop{number}"));
+        let node = wait_for_node(&path, options.access)?;
+        match configure(&node, file, options.sector_size, options.info(backing)) {
+            Ok(()) => {
+                // It has another number in the sequence of disks from now on.
+                let sequence = ioctl::disk_sequence(node.file.as_fd()).ok();
+                if let Ok(Some(info)) = node.info() {
+                    table::remember(node.number, sequence, info);
+                }
+                let access = options.access;
+                let backing = rustix::fs::fstat(file).map_err(|error| Error::os(ATTACH, backing, error))?;
+                let backing = (backing.st_dev, backing.st_ino);
+                let Node { file, path, number, .. } = node;
+                let user = (options.lifetime == LoopLifetime::UntilClosed).then_some(file);
+                return Ok(LoopDevice { path, number, sequence, backing, access, _user: user });
+            }
+            // Another process was faster with this one.
+            Err(nix::Error::EBUSY) => {}
+            Err(error) => return Err(failed(error)),
+        }
+    }
+    let reason = format!("{RACES} free loop devices in a row were taken by others");
+    Err(Error::new(ErrorKind::Busy, ATTACH, reason).at(backing))
+}
+
+fn configure(node: &Node, backing: &File, sector_size: u32, info: LoopInfo) -> nix::Result<()> {
+    let (node, backing) = (node.file.as_fd(), backing.as_fd());
+    if features::has(Feature::LoopConfigure) {
+        match ioctl::loop_configure(node, backing, sector_size, info) {
+            // A kernel before 5.8 knows no such request, and says so in either way.
+            Err(nix::Error::ENOTTY | nix::Error::EINVAL) => {}
+            other => return other,
+        }
+    }
+    ioctl::loop_set_up_in_steps(node, backing, sector_size, info)
+}
+
+/// A new device's node appears a moment after its number is known.
+///
+/// What is attached through a node that was opened for reading is read-only, so it is opened as it is to be used.
+fn wait_for_node(path: &Path, access: DeviceAccess) -> Result<Node> {
+    let end = Instant::now() + PATIENCE;
+    loop {
+        if let Some(device) = Node::open(path, access)? {
+            return Ok(device);
+        }
+        if Instant::now() >= end {
+            return Err(Error::new(ErrorKind::NotFound, "open loop device", "its node did not appear")
+                .at(path)
+                .mend("give a container the host's /dev"));
+        }
+        std::thread::sleep(TICK);
+    }
+}
+
+/// Holds the lock of a backing file until the file returned is closed.
+pub(super) fn lock(backing: &Path) -> Result<File> {
+    let file = File::open(backing).map_err(|error| Error::os(ATTACH, backing, error))?;
+    match file_lock::take_within(&file, PATIENCE) {
+        Ok(()) => Ok(file),
+        Err(Errno::WOULDBLOCK) => {
+            let reason = "another program has locked the file";
+            Err(Error::new(ErrorKind::Busy, ATTACH, reason).at(backing))
+        }
+        Err(error) => Err(Error::os(ATTACH, backing, error)),
+    }
+}

@@ -1,0 +1,293 @@
+//! The attached loop devices: listed by `/proc/partitions` and sysfs, which ask nobody, and asked one by one in a way that
+//! can't hang the caller.
+//!
+//! What a loop device is attached to, only it can say, and the kernel then stats the backing file. A backing file on a
+//! filesystem whose server is gone therefore holds up who asks about *any* loop device, unless the question is asked by a
+//! child process and given up in time. An answer is kept: it stays true as long as the device keeps its sequence number.
+
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::io::{self, Read as _};
+use std::os::fd::AsFd as _;
+use std::os::unix::ffi::OsStringExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use nix::libc;
+
+use crate::bounded::in_flight::{self, FOREIGN_LIMIT, Subject, Unanswered};
+use crate::place::lookup;
+use crate::sys::child::Question;
+use crate::sys::features::{self, Feature};
+use crate::sys::ioctl::{self, LoopInfo, LoopStatus};
+use crate::{BlockDevice, DeviceNumber, Error, ErrorKind, Result};
+
+const BLOCK: &str = "/sys/block";
+const PARTITIONS: &str = "/proc/partitions";
+const ASK: &str = "ask what is attached to loop device";
+
+/// An attached loop device, as sysfs lists it.
+#[derive(Debug, Clone)]
+pub(crate) struct Listed {
+    /// The kernel's name: `loop3`.
+    name: OsString,
+    pub(crate) number: DeviceNumber,
+    /// Linux 5.15.
+    pub(crate) sequence: Option<u64>,
+    /// The path of the backing file as the kernel writes it: relative to the caller's root where it can be reached from
+    /// there, and otherwise to that of some other mount namespace. A hint, and no proof.
+    pub(crate) backing: PathBuf,
+}
+
+/// A loop device and what it says that it is attached to.
+#[derive(Debug)]
+pub(crate) struct Attached {
+    pub(crate) listed: Listed,
+    pub(crate) info: LoopInfo,
+}
+
+/// What is known of a loop device before it is asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Hint {
+    /// It can't be one of those that are looked for.
+    Unwanted,
+    /// It can be. Without its answer it is taken for a stranger's, and left out.
+    Unlikely,
+    /// It looks like one. Without its answer nothing is known, which is an error.
+    Likely,
+}
+
+impl Listed {
+    pub(crate) fn node(&self) -> PathBuf {
+        Path::new("/dev").join(&self.name)
+    }
+
+    /// The hint for one that looks like what is wanted or not. `is_local` says that what is wanted has no server behind it:
+    /// then it is nothing whose path leads into a filesystem with one, as far as this mount namespace shows.
+    pub(crate) fn hint(&self, looks_wanted: bool, is_local: bool) -> Hint {
+        if looks_wanted {
+            Hint::Likely
+        } else if is_local && lookup::leads_into_remote(&self.backing) {
+            Hint::Unwanted
+        } else {
+            Hint::Unlikely
+        }
+    }
+
+    /// Whether the backing file looks like the node of one of these devices: by its name, or by what is found at its path.
+    pub(crate) fn looks_like_node_of(&self, devices: &[(DeviceNumber, OsString)]) -> bool {
+        let name = self.backing.file_name();
+        devices.iter().any(|(_, device)| Some(device.as_os_str()) == name)
+            || lookup::cached_node(&self.backing)
+                .is_some_and(|node| devices.iter().any(|(number, _)| *number == node))
+    }
+
+    fn attribute(&self, name: &str) -> Option<String> {
+        let path = Path::new(BLOCK).join(&self.name).join(name);
+        fs::read_to_string(path).ok().map(|text| text.trim_end().to_owned())
+    }
+}
+
+/// The attached loop devices of which `hint` says that they may be wanted and `wanted` that they are, by their answer.
+///
+/// # Errors
+///
+/// [`Unresponsive`](ErrorKind::Unresponsive) if a [likely](Hint::Likely) one does not answer.
+pub(crate) fn attached(
+    hint: impl Fn(&Listed) -> Hint,
+    wanted: impl Fn(&Listed, &LoopInfo) -> bool,
+) -> Result<Vec<Attached>> {
+    let listed = list()?;
+    let mut known = Vec::new();
+    let mut unknown = Vec::new();
+    {
+        let mut answers = answers();
+        answers.retain(|number, _| listed.iter().any(|listed| listed.number == *number));
+        for listed in listed {
+            match answers.get(&listed.number).filter(|answer| Some(answer.sequence) == listed.sequence) {
+                Some(answer) => known.push((listed, answer.info)),
+                None => unknown.push(listed),
+            }
+        }
+    }
+    unknown.retain(|listed| hint(listed) != Hint::Unwanted);
+    let answers = in_flight::together(&unknown, ask);
+    for (listed, answer) in unknown.into_iter().zip(answers) {
+        match answer? {
+            Answer::Status(status) => {
+                // It may be attached to something else since it was listed.
+                let sequence = listed.sequence.map(|_| status.sequence);
+                known.push((Listed { sequence, ..listed }, status.info));
+            }
+            Answer::Gone => {}
+            Answer::Silent(error) if hint(&listed) == Hint::Likely => {
+                return Err(Error::os(ASK, listed.node(), error)
+                    .as_kind(ErrorKind::Unresponsive)
+                    .because(format!("it may be over {}", listed.backing.display())));
+            }
+            Answer::Silent(error) => {
+                tracing::warn!(device = %listed.node().display(), backing = %listed.backing.display(), %error,
+                    "a loop device does not say what it is attached to, and is taken for another program's");
+            }
+        }
+    }
+    let mut found: Vec<_> = known.into_iter().filter(|(listed, info)| wanted(listed, info)).collect();
+    found.sort_by_key(|(listed, _)| listed.number);
+    Ok(found.into_iter().map(|(listed, info)| up_to_date(listed, info)).collect())
+}
+
+/// What a loop device is attached to; none if it is detached.
+pub(crate) fn status(node: &Path, number: DeviceNumber) -> Result<Option<LoopInfo>> {
+    let name = node.file_name().unwrap_or_default();
+    let failed = |error: io::Error| Error::os(ASK, node, error);
+    let Some(listed) = listed(name, number).map_err(failed)? else { return Ok(None) };
+    match ask(&listed)? {
+        Answer::Status(status) => Ok(Some(status.info)),
+        Answer::Gone => Ok(None),
+        Answer::Silent(error) => Err(failed(error)),
+    }
+}
+
+/// What an open device is attached to, if it is a loop device, and answers in time.
+pub(crate) fn attached_as(device: &BlockDevice) -> Option<Attached> {
+    let link = fs::read_link(format!("/sys/dev/block/{}", device.number())).ok()?;
+    let listed = listed(link.file_name()?, device.number()).ok()??;
+    let sequence = ioctl::disk_sequence(device.as_fd()).ok();
+    if listed.sequence != sequence {
+        return None;
+    }
+    let kept =
+        answers().get(&listed.number).filter(|kept| Some(kept.sequence) == sequence).map(|kept| kept.info);
+    let info = match kept {
+        Some(info) => info,
+        None => match ask(&listed).ok()? {
+            Answer::Status(status) if sequence.is_none_or(|sequence| sequence == status.sequence) => {
+                status.info
+            }
+            _ => return None,
+        },
+    };
+    Some(up_to_date(listed, info))
+}
+
+/// Keeps what this process has attached itself.
+pub(crate) fn remember(number: DeviceNumber, sequence: Option<u64>, info: LoopInfo) {
+    if let Some(sequence) = sequence {
+        answers().insert(number, LoopStatus { info, sequence });
+    }
+}
+
+/// The part that a device is attached to can be changed while it is attached.
+fn up_to_date(listed: Listed, mut info: LoopInfo) -> Attached {
+    let number = |name| listed.attribute(name).and_then(|text| text.parse().ok());
+    info.offset = number("loop/offset").unwrap_or(info.offset);
+    info.size_limit = number("loop/sizelimit").unwrap_or(info.size_limit);
+    Attached { listed, info }
+}
+
+static ANSWERS: Mutex<BTreeMap<DeviceNumber, LoopStatus>> = Mutex::new(BTreeMap::new());
+
+fn answers() -> MutexGuard<'static, BTreeMap<DeviceNumber, LoopStatus>> {
+    ANSWERS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+enum Answer {
+    Status(Box<LoopStatus>),
+    /// Nothing is attached any more.
+    Gone,
+    /// The filesystem of the backing file does not answer, or fails.
+    Silent(io::Error),
+}
+
+fn ask(listed: &Listed) -> Result<Answer> {
+    let failed = |error: io::Error| Error::os(ASK, listed.node(), error);
+    let node = in_flight::c_string(&listed.node()).map_err(failed)?;
+    let subject = Subject::LoopDevice(listed.number, listed.sequence);
+    let answer = match in_flight::ask(subject, Question::LoopStatus(&node), FOREIGN_LIMIT) {
+        Ok((answer, _)) => answer,
+        Err(silent @ (Unanswered::Late(_) | Unanswered::Stuck)) => return Ok(Answer::Silent(silent.into())),
+        Err(error @ (Unanswered::Crowded | Unanswered::Failed(_))) => return Err(failed(error.into())),
+    };
+    match answer.error as i32 {
+        0 => {}
+        libc::ENXIO => return Ok(Answer::Gone),
+        // Without a node nobody here can ask it.
+        number => return Ok(Answer::Silent(io::Error::from_raw_os_error(number))),
+    }
+    let status = LoopStatus::from_words(answer.loop_status);
+    remember(listed.number, listed.sequence.map(|_| status.sequence), status.info);
+    Ok(Answer::Status(Box::new(status)))
+}
+
+/// Those that have any bytes: of many nodes few are attached, and `/proc/partitions` names just these.
+fn list() -> Result<Vec<Listed>> {
+    let failed = |error| Error::os("list the loop devices in", PARTITIONS, error);
+    let table = fs::read_to_string(PARTITIONS).map_err(failed)?;
+    // One that went away meanwhile is left out.
+    numbered(&table).filter_map(|(number, name)| listed(name, number).map_err(failed).transpose()).collect()
+}
+
+/// The loop devices in the lines `major minor #blocks name`, without partitions (`loop0p1`).
+fn numbered(table: &str) -> impl Iterator<Item = (DeviceNumber, &OsStr)> {
+    table.lines().filter_map(|line| {
+        let mut fields = line.split_ascii_whitespace();
+        let (major, minor, name) = (fields.next()?, fields.next()?, fields.nth(1)?);
+        let index = name.strip_prefix("loop")?;
+        let is_whole = !index.is_empty() && index.bytes().all(|byte| byte.is_ascii_digit());
+        let number = DeviceNumber { major: major.parse().ok()?, minor: minor.parse().ok()? };
+        is_whole.then_some((number, OsStr::new(name)))
+    })
+}
+
+/// None if nothing is attached.
+fn listed(name: &OsStr, number: DeviceNumber) -> io::Result<Option<Listed>> {
+    let directory = Path::new(BLOCK).join(name);
+    let Some(mut backing) = optional(attribute(&directory.join("loop/backing_file")))? else {
+        return Ok(None);
+    };
+    if backing.last() == Some(&b'\n') {
+        backing.pop();
+    }
+    let sequence = match features::has(Feature::DiskSequence) {
+        true => optional(attribute(&directory.join("diskseq")))?,
+        false => None,
+    };
+    let sequence = sequence.and_then(|text| std::str::from_utf8(&text).ok()?.trim_end().parse().ok());
+    Ok(Some(Listed { name: name.to_owned(), number, sequence, backing: OsString::from_vec(backing).into() }))
+}
+
+/// A file of sysfs, which has at most a page and is read in one go.
+fn attribute(path: &Path) -> io::Result<Vec<u8>> {
+    let mut content = vec![0; 4096];
+    let length = fs::File::open(path)?.read(&mut content)?;
+    content.truncate(length);
+    Ok(content)
+}
+
+/// A file of sysfs that may be gone: with nothing attached there is no `loop` directory, or its files fail.
+fn optional<T>(read: io::Result<T>) -> io::Result<Option<T>> {
+    match read {
+        Ok(content) => Ok(Some(content)),
+        Err(error) => match error.raw_os_error() {
+            Some(libc::ENOENT | libc::ENODEV | libc::ENXIO | libc::EINVAL) => Ok(None),
+            _ => Err(error),
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whole_loop_devices_are_listed_and_nothing_else() {
+        let table = "major minor  #blocks  name\n\n   7        0       8192 loop0\n 259        0       4096 loop0p1\n \
+                     7       11          0 loop11\n 254        0  268435456 vda\n   8        0          1 loopy\n";
+        let found: Vec<_> = numbered(table).map(|(number, name)| (number.to_string(), name)).collect();
+        assert_eq!(
+            found,
+            [("7:0".to_owned(), OsStr::new("loop0")), ("7:11".to_owned(), OsStr::new("loop11"))]
+        );
+    }
+}

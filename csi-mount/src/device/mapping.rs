@@ -1,0 +1,226 @@
+//! The device inside an encrypted device: a mapping of dm-crypt, known by what the kernel says of it and by no memory of
+//! ours. To find and close one, no key is needed and no program.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::AsFd as _;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use rustix::fs::{Mode, OFlags};
+
+use crate::device::sysfs::{Mapped, Sysfs};
+use crate::sys::device_mapper::{self, Status};
+use crate::sys::fnv::fnv1a;
+use crate::{BlockDevice, DeviceNumber, Error, ErrorKind, Result};
+
+const CLOSE: &str = "close encrypted device";
+const FIND: &str = "find the mapping of an encrypted device";
+/// Where the content of a device that we encrypt begins: what is before it are the headers.
+pub(crate) const LUKS_HEADER: u64 = 16 << 20;
+/// What all names of ours begin with.
+const PREFIX: &str = "csi-";
+/// How long a program may look at a mapping before it counts as in use: udev does, when one is made.
+const FREE_SOON: Duration = Duration::from_secs(2);
+
+/// A mapping that this crate made, whole or, if who made it was killed, half.
+#[derive(Debug)]
+pub(crate) struct Mapping {
+    name: String,
+    number: DeviceNumber,
+    is_suspended: bool,
+    /// In bytes; 0 if it was not made to the end.
+    size: u64,
+    beneath: Option<DeviceNumber>,
+}
+
+/// The name of the mapping of what is staged at a place: the same in every process and version.
+pub(crate) fn name_for(staging: &Path) -> String {
+    format!("{PREFIX}{:016x}", fnv1a(staging.as_os_str().as_bytes()))
+}
+
+impl Mapping {
+    /// The mapping with this name.
+    ///
+    /// # Errors
+    ///
+    /// [`Busy`](ErrorKind::Busy) if the name is that of something else.
+    pub(crate) fn find(name: &str) -> Result<Option<Self>> {
+        let sysfs = Sysfs::of_the_system();
+        // Asking it would load its module.
+        if !sysfs.has_mapper() {
+            return Ok(None);
+        }
+        let status = device_mapper::status(control()?.as_fd(), name)
+            .map_err(|error| Error::os(FIND, node(name), error))?;
+        let Some(Status { uuid, number, is_suspended }) = status else { return Ok(None) };
+        if !is_ours(name, &uuid) {
+            let reason = format!("the name is that of something else ({uuid:?})");
+            return Err(Error::new(ErrorKind::Busy, FIND, reason).at(node(name)));
+        }
+        let ready = sysfs.all_mapped()?.into_iter().find(|mapped| mapped.number == number);
+        let (size, beneath) = ready.map_or((0, None), |mapped| (mapped.size, mapped.beneath));
+        Ok(Some(Self { name: name.to_owned(), number, is_suspended, size, beneath }))
+    }
+
+    /// The mapping that is this device.
+    #[cfg(feature = "luks")]
+    pub(crate) fn numbered(number: DeviceNumber) -> Result<Option<Self>> {
+        Self::that(|mapped| mapped.number == number)
+    }
+
+    /// The mapping over this device.
+    pub(crate) fn over(number: DeviceNumber) -> Result<Option<Self>> {
+        Ok(Self::that(|mapped| mapped.beneath == Some(number))?.filter(|mapping| mapping.size > 0))
+    }
+
+    fn that(is_it: impl Fn(&Mapped) -> bool) -> Result<Option<Self>> {
+        let all = Sysfs::of_the_system().all_mapped()?;
+        let ours = all.into_iter().find(|mapped| is_ours(&mapped.name, &mapped.uuid) && is_it(mapped));
+        ours.map_or(Ok(None), |mapped| Self::find(&mapped.name))
+    }
+
+    pub(crate) fn number(&self) -> DeviceNumber {
+        self.number
+    }
+
+    #[cfg(feature = "luks")]
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    #[cfg(feature = "luks")]
+    pub(crate) fn size(&self) -> u64 {
+        self.size
+    }
+
+    /// The encrypted device; none if it is gone, or the mapping is half made.
+    pub(crate) fn beneath(&self) -> Option<DeviceNumber> {
+        self.beneath
+    }
+
+    /// The device inside.
+    ///
+    /// # Errors
+    ///
+    /// [`WrongDevice`](ErrorKind::WrongDevice) if the mapping was closed meanwhile, or is another one by now.
+    pub(crate) fn device(&self) -> Result<BlockDevice> {
+        let device = BlockDevice::by_number(self.number)?;
+        // Now that it is open it keeps its number, which until then could become another volume's.
+        match Self::find(&self.name)? {
+            Some(now) if (now.number, now.beneath) == (self.number, self.beneath) => Ok(device),
+            now => {
+                let reason = format!("it was {self:?} and is {now:?}: somebody else closes and opens it");
+                Err(Error::new(ErrorKind::WrongDevice, FIND, reason).at(node(&self.name)))
+            }
+        }
+    }
+
+    /// Where the device inside is published raw: such a mapping is in its user's hands.
+    #[cfg(feature = "luks")]
+    pub(crate) fn published_at(&self) -> Result<Option<PathBuf>> {
+        crate::device::users::published_at(&[self.number])
+    }
+
+    /// Lets it go on, if it was left in the middle of a change: until then every read and write waits.
+    pub(crate) fn go_on(&self) -> Result<()> {
+        if !self.is_suspended {
+            return Ok(());
+        }
+        const RESUME: &str = "resume encrypted device";
+        device_mapper::resume(control()?.as_fd(), &self.name)
+            .map_err(|error| Error::os(RESUME, node(&self.name), error))
+    }
+
+    /// Closes it. One that is gone is closed.
+    ///
+    /// # Errors
+    ///
+    /// [`Busy`](ErrorKind::Busy) if somebody has it open.
+    pub(crate) fn close(&self) -> Result<()> {
+        let control = control()?;
+        let end = Instant::now() + FREE_SOON;
+        loop {
+            match device_mapper::remove(control.as_fd(), &self.name) {
+                Ok(()) | Err(nix::Error::ENXIO) => break,
+                Err(nix::Error::EBUSY) if Instant::now() < end => {
+                    std::thread::sleep(Duration::from_millis(10));
+                }
+                Err(error) => return Err(Error::os(CLOSE, node(&self.name), error)),
+            }
+        }
+        // `cryptsetup` made it, where no udev did.
+        match std::fs::remove_file(node(&self.name)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                tracing::debug!(%error, mapping = self.name, "the node of a closed mapping is left");
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+/// `cryptsetup` says by the UUID that it made it, and for which name.
+fn is_ours(name: &str, uuid: &str) -> bool {
+    let digits = name.strip_prefix(PREFIX).unwrap_or_default();
+    digits.len() == 16
+        && digits.bytes().all(|digit| digit.is_ascii_hexdigit())
+        && uuid.starts_with("CRYPT-LUKS")
+        && uuid.ends_with(&format!("-{name}"))
+}
+
+fn node(name: &str) -> PathBuf {
+    Path::new("/dev/mapper").join(name)
+}
+
+/// The way to the device mapper.
+///
+/// # Errors
+///
+/// [`Unsupported`](ErrorKind::Unsupported) if the kernel has none.
+pub(crate) fn control() -> Result<File> {
+    const CONTROL: &str = "/dev/mapper/control";
+    const ASK: &str = "ask the device mapper by";
+    let flags = OFlags::RDWR | OFlags::CLOEXEC;
+    match rustix::fs::open(CONTROL, flags, Mode::empty()) {
+        Ok(control) => Ok(control.into()),
+        Err(error) => {
+            let failed = Error::os(ASK, CONTROL, error);
+            Err(match failed.kind() {
+                ErrorKind::NotFound => failed.as_kind(ErrorKind::Unsupported).mend(
+                    "load the modules dm_mod and dm_crypt on the node; a container needs the host's /dev",
+                ),
+                _ => failed,
+            })
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_the_same_in_every_version() {
+        assert_eq!(name_for(Path::new("/target")), "csi-e2e6a944b2d2df2f");
+        assert_ne!(name_for(Path::new("/target")), name_for(Path::new("/targeu")));
+    }
+
+    #[test]
+    fn only_what_this_crate_made_is_ours() {
+        let name = "csi-e2e6a944b2d2df2f";
+        for (name, uuid, expected) in [
+            (name, "CRYPT-LUKS2-0123-csi-e2e6a944b2d2df2f", true),
+            (name, "CRYPT-LUKS1-0123-csi-e2e6a944b2d2df2f", true),
+            (name, "CRYPT-LUKS2-0123-other", false),
+            (name, "CRYPT-PLAIN-csi-e2e6a944b2d2df2f", false),
+            (name, "LVM-0123", false),
+            (name, "", false),
+            ("csi-data", "CRYPT-LUKS2-0123-csi-data", false),
+            ("e2e6a944b2d2df2f", "CRYPT-LUKS2-0123-e2e6a944b2d2df2f", false),
+        ] {
+            assert_eq!(is_ours(name, uuid), expected, "{name} {uuid}");
+        }
+    }
+}

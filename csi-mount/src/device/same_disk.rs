@@ -1,0 +1,66 @@
+//! Whether two block devices are one and the same place of one disk, reached by two ways: paths that nobody made one device of,
+//! a disk that came back under another number, a file that is attached twice.
+
+use std::fs;
+
+use crate::device::sysfs::{DeviceIdentity, Sysfs};
+use crate::{DeviceNumber, LoopDevice, Result};
+
+/// Whether they are, as far as they say who they are. Disks without a name are taken for different ones.
+pub(crate) fn is_same_disk(one: DeviceNumber, other: DeviceNumber) -> Result<bool> {
+    let sysfs = Sysfs::of_the_system();
+    let (one, other) = (beneath_encryption(&sysfs, one)?, beneath_encryption(&sysfs, other)?);
+    if one == other || LoopDevice::are_of_one_backing(one, other)? {
+        return Ok(true);
+    }
+    Ok(start(one) == start(other) && is_one(&sysfs.identity(one)?, &sysfs.identity(other)?))
+}
+
+/// Of the names the world-wide one counts: a serial number may be that of a controller, or of an array with many disks.
+fn is_one(one: &DeviceIdentity, other: &DeviceIdentity) -> bool {
+    match (&one.wwn, &other.wwn, &one.serial, &other.serial) {
+        (Some(wwn), Some(_), ..) => other.has_wwn(wwn),
+        (None, None, Some(one), Some(other)) => one == other,
+        _ => false,
+    }
+}
+
+/// An encrypted device is as long as what is inside of it, and there is nothing else on it.
+fn beneath_encryption(sysfs: &Sysfs, number: DeviceNumber) -> Result<DeviceNumber> {
+    if !sysfs.has_mapper() {
+        return Ok(number);
+    }
+    let all = sysfs.all_mapped()?;
+    let mapped = all.iter().find(|mapped| mapped.number == number && mapped.uuid.starts_with("CRYPT-"));
+    Ok(mapped.and_then(|mapped| mapped.beneath).unwrap_or(number))
+}
+
+/// Where on its disk a partition begins; a whole disk has no such line.
+fn start(number: DeviceNumber) -> Option<String> {
+    fs::read_to_string(format!("/sys/dev/block/{number}/start")).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_that_several_disks_may_share_prove_nothing() {
+        let disk = |wwn: Option<&str>, serial: Option<&str>| DeviceIdentity {
+            wwn: wwn.map(str::to_owned),
+            serial: serial.map(str::to_owned),
+            ..DeviceIdentity::default()
+        };
+        for (one, other, expected) in [
+            ((Some("naa.5000c5"), None), (Some("naa.5000c5"), None), true),
+            ((Some("mpath-35000c500a1b2c3d4"), None), (Some("naa.5000c500a1b2c3d4"), Some("s")), true),
+            ((Some("eui.01"), Some("controller")), (Some("eui.02"), Some("controller")), false),
+            ((None, Some("vol-1")), (None, Some("vol-1")), true),
+            ((None, Some("vol-1")), (None, Some("vol-2")), false),
+            ((Some("eui.01"), Some("vol-1")), (None, Some("vol-1")), false),
+            ((None, None), (None, None), false),
+        ] {
+            assert_eq!(is_one(&disk(one.0, one.1), &disk(other.0, other.1)), expected, "{one:?} {other:?}");
+        }
+    }
+}

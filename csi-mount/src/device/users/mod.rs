@@ -1,0 +1,304 @@
+//! Who uses a block device: one answer for all that need the device for themselves.
+
+mod mount_scan;
+mod openers;
+
+use std::ffi::OsString;
+use std::fmt;
+use std::fs;
+use std::path::PathBuf;
+
+pub(crate) use self::mount_scan::published_at;
+use crate::device::loop_device;
+use crate::device::sysfs::{Overlap, Sysfs};
+use crate::{BlockDevice, DeviceAccess, DeviceNumber, DeviceUse, Error, ErrorKind, LoopDevice, Result};
+
+/// How many users an error names.
+const NAMED: usize = 3;
+
+/// A user of a block device: see [`BlockDevice::users`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum DeviceUser {
+    /// A filesystem on it is mounted.
+    Mount(MountPlace),
+    /// A node of the device is bound there: the device is published raw.
+    Published {
+        /// Where.
+        place: MountPlace,
+        /// Whether the device takes writes there.
+        access: DeviceAccess,
+    },
+    /// A loop device is attached to it, or to a part of it.
+    LoopDevice {
+        /// The loop device's node.
+        path: PathBuf,
+        /// Whether the loop device takes writes.
+        access: DeviceAccess,
+    },
+    /// A device of the kernel is built on it: of the device mapper, a RAID, bcache.
+    Holder(String),
+    /// It is swap space.
+    Swap(PathBuf),
+    /// A process has it open. Listed only where nothing else explains that the device is held exclusively.
+    Process {
+        /// The process's number in this process's pid namespace.
+        id: u32,
+        /// The name of its program, at most 15 bytes.
+        name: String,
+    },
+    /// The kernel says that the device is held exclusively, and nothing that can be seen from here explains it.
+    Unseen,
+}
+
+/// Where something is mounted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct MountPlace {
+    /// The mount point, relative to the root of its mount namespace.
+    pub path: PathBuf,
+    /// A process in that mount namespace; none if it is the caller's own mount namespace.
+    pub process: Option<NamespaceMember>,
+}
+
+/// A process, and the mount namespace that it is in.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct NamespaceMember {
+    /// The process's number in this process's pid namespace.
+    pub id: u32,
+    /// The name of its program, at most 15 bytes.
+    pub name: String,
+    /// The mount namespace's inode number, as `lsns(8)` shows it.
+    pub namespace: u64,
+}
+
+impl fmt::Display for MountPlace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.path.display())?;
+        match &self.process {
+            Some(NamespaceMember { id, name, namespace }) => {
+                write!(f, " in another mount namespace ({namespace}, of process {id}, {name})")
+            }
+            None => Ok(()),
+        }
+    }
+}
+
+/// In words, for a message: `it is mounted at /mnt`.
+impl fmt::Display for DeviceUser {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let for_reading = |access: &DeviceAccess| match access {
+            DeviceAccess::ReadOnly => " for reading",
+            DeviceAccess::ReadWrite => "",
+        };
+        match self {
+            Self::Mount(place) => write!(f, "it is mounted at {place}"),
+            Self::Published { place, access } => {
+                write!(f, "it is published raw{} at {place}", for_reading(access))
+            }
+            Self::LoopDevice { path, access } => {
+                write!(f, "the loop device {} is over it{}", path.display(), for_reading(access))
+            }
+            Self::Holder(name) => write!(f, "the device {name} is built on it"),
+            Self::Swap(path) => write!(f, "the node swaps to it as {}", path.display()),
+            Self::Process { id, name } => write!(f, "process {id} ({name}) has it open"),
+            Self::Unseen => f.write_str(
+                "it is held exclusively: mounted in another mount namespace that this process does not see, or opened \
+                 exclusively",
+            ),
+        }
+    }
+}
+
+impl DeviceUser {
+    /// How to end the use.
+    fn hint(&self) -> &'static str {
+        match self {
+            Self::Mount(MountPlace { process: None, .. }) => "unmount it there",
+            Self::Mount(_) => "end that process, or unmount it in that mount namespace (nsenter -t PID -m)",
+            Self::Published { .. } => "unpublish it first",
+            Self::LoopDevice { .. } => {
+                "unpublish the target that it was made for, also if that is gone, or detach it (losetup -d)"
+            }
+            Self::Holder(_) => "stop the device that is built on it",
+            Self::Swap(_) => "swapoff it",
+            Self::Process { .. } => "end that process",
+            Self::Unseen => {
+                "end what holds it; with hostPID this process sees the mounts of all mount namespaces"
+            }
+        }
+    }
+
+    /// Whether it only reads the device, and does not keep others from opening it exclusively.
+    fn is_reader(&self) -> bool {
+        match self {
+            Self::Published { access, .. } | Self::LoopDevice { access, .. } => {
+                *access == DeviceAccess::ReadOnly
+            }
+            _ => false,
+        }
+    }
+}
+
+/// Which users an operation goes together with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Tolerated {
+    /// None: what is made on the device would be made beneath them.
+    Nobody,
+    /// Who has the device read-only and not exclusively.
+    Readers,
+    /// These, and mounts of the device, with which the kernel shares one filesystem. What the kernel refuses to mount it
+    /// refuses by itself, so that the device is not opened exclusively.
+    Mounts,
+}
+
+impl Tolerated {
+    fn includes(self, user: &DeviceUser) -> bool {
+        match self {
+            Self::Nobody => false,
+            Self::Readers => user.is_reader(),
+            Self::Mounts => {
+                user.is_reader() || matches!(user, DeviceUser::Mount(_) | DeviceUser::Process { .. })
+            }
+        }
+    }
+}
+
+/// Refuses a device that has other users than these.
+pub(crate) fn refuse(device: &BlockDevice, operation: &'static str, tolerated: Tolerated) -> Result<()> {
+    let mut users = match tolerated {
+        Tolerated::Mounts => lasting(&[device.number()])?,
+        Tolerated::Nobody | Tolerated::Readers => all(device)?,
+    };
+    users.retain(|user| !tolerated.includes(user));
+    if users.is_empty() {
+        return Ok(());
+    }
+    Err(busy(operation, &format!("the device ({})", device.number()), &users).at(device.path()))
+}
+
+/// Everybody who uses the device.
+pub(crate) fn all(device: &BlockDevice) -> Result<Vec<DeviceUser>> {
+    // First, so that who comes after this look is not taken for one who was named.
+    let held = device.in_use()?;
+    let mut users = lasting(&[device.number()])?;
+    let explains = |user: &DeviceUser| {
+        matches!(user, DeviceUser::Mount(_) | DeviceUser::Holder(_) | DeviceUser::Swap(_))
+    };
+    if held == DeviceUse::InUse && !users.iter().any(explains) {
+        let openers = openers::of(device.number(), NAMED);
+        if openers.is_empty() {
+            users.push(DeviceUser::Unseen);
+        }
+        users.extend(openers);
+    }
+    Ok(users)
+}
+
+/// As [`all`], of several devices, without who only holds one exclusively.
+pub(crate) fn lasting(devices: &[DeviceNumber]) -> Result<Vec<DeviceUser>> {
+    lasting_in(&Sysfs::of_the_system(), devices)
+}
+
+fn lasting_in(sysfs: &Sysfs, devices: &[DeviceNumber]) -> Result<Vec<DeviceUser>> {
+    let overlaps: Vec<_> = devices.iter().flat_map(|device| sysfs.overlaps(*device)).collect();
+    let mut users: Vec<_> = overlaps
+        .iter()
+        .flat_map(|overlap| sysfs.holders_at(overlap.number))
+        .map(DeviceUser::Holder)
+        .collect();
+    users.extend(swaps(&overlaps).map(DeviceUser::Swap));
+    let mut nodes: Vec<(DeviceNumber, OsString)> =
+        overlaps.iter().map(|overlap| (overlap.number, overlap.name.clone())).collect();
+    for over in LoopDevice::over(&nodes)? {
+        let common = |overlap: &Overlap| {
+            overlap.number.dev_t() == over.info.rdevice && has_common_bytes(overlap, &over.info)
+        };
+        if overlaps.iter().any(common) {
+            let path = over.listed.node();
+            nodes.push((over.listed.number, path.file_name().unwrap_or_default().to_owned()));
+            users.push(DeviceUser::LoopDevice { path, access: loop_device::access_of(&over.info) });
+        }
+    }
+    // Where somebody meets the device by a path is named first.
+    let mut at_places = mount_scan::users(&nodes, sysfs)?;
+    at_places.append(&mut users);
+    Ok(at_places)
+}
+
+fn has_common_bytes(overlap: &Overlap, over: &crate::sys::ioctl::LoopInfo) -> bool {
+    let end = match over.size_limit {
+        0 => u64::MAX,
+        limit => over.offset.saturating_add(limit),
+    };
+    over.offset < overlap.range.end && overlap.range.start < end
+}
+
+/// The swap spaces on these devices.
+fn swaps(devices: &[Overlap]) -> impl Iterator<Item = PathBuf> {
+    let table = fs::read_to_string("/proc/swaps").unwrap_or_default();
+    let paths: Vec<PathBuf> = table
+        .lines()
+        .skip(1)
+        .filter_map(|line| line.split_whitespace().next())
+        .map(PathBuf::from)
+        .filter(|path| {
+            let node = crate::place::lookup::cached_node(path);
+            devices.iter().any(|device| {
+                node.map_or(path.file_name() == Some(&device.name), |node| node == device.number)
+            })
+        })
+        .collect();
+    paths.into_iter()
+}
+
+/// The refusal of a device because of these users, of which a few are named.
+pub(crate) fn busy(operation: &'static str, device: &str, users: &[DeviceUser]) -> Error {
+    let error = Error::new(ErrorKind::Busy, operation, format!("{device} is in use: {}", named(users)));
+    match users.first() {
+        Some(user) => error.mend(user.hint()),
+        None => error,
+    }
+}
+
+/// A few of them, and how many more there are.
+pub(crate) fn named(users: &[impl fmt::Display]) -> String {
+    let mut text = users.iter().take(NAMED).map(ToString::to_string).collect::<Vec<_>>().join("; ");
+    if users.len() > NAMED {
+        text.push_str(&format!("; and {} more", users.len() - NAMED));
+    }
+    text
+}
+
+impl BlockDevice {
+    /// Who uses the device, as far as it can be seen from here.
+    ///
+    /// The device's partitions count as the device, and for a partition the part of its disk. Asked are: an exclusive open
+    /// (`O_EXCL`), `holders` in sysfs, `/proc/swaps`, all attached loop devices, and the mount tables of the caller's mount
+    /// namespace and of each other one that a process in `/proc` has: for filesystems of the device, and for bound nodes of
+    /// it. Plain opens do not count.
+    ///
+    /// A raw publication in a mount namespace that `/proc` does not show (a driver without `hostPID` sees its own one alone)
+    /// is not found: a bound node does not hold the device. What is mounted there does hold it, and is
+    /// [`Unseen`](DeviceUser::Unseen).
+    ///
+    /// ```no_run
+    /// let device = csi_mount::BlockDevice::open("/dev/vdb")?;
+    /// for user in device.users()? {
+    ///     println!("{}: {user}", device.path().display());
+    /// }
+    /// # Ok::<(), csi_mount::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As [`in_use`](Self::in_use), and [`Unresponsive`](ErrorKind::Unresponsive) if a loop device that may be over this one
+    /// does not answer.
+    pub fn users(&self) -> Result<Vec<DeviceUser>> {
+        all(self)
+    }
+}
+
+#[cfg(test)]
+mod tests;

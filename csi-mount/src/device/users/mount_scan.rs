@@ -1,0 +1,195 @@
+//! Block devices in the mount tables of all mount namespaces that can be seen: filesystems on them, and bound nodes.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{CWD, Mode, OFlags};
+
+use super::openers::name_of;
+use super::{DeviceUser, MountPlace, NamespaceMember};
+use crate::bounded::in_flight::{self, FOREIGN_LIMIT};
+use crate::device::sysfs::Sysfs;
+use crate::place::lookup;
+use crate::table::details;
+use crate::table::mount_namespaces;
+use crate::{DeviceAccess, DeviceNumber, MountEntry, Result, mounts, parse_mountinfo};
+
+/// Filesystems on a block device whose mounts have a number that was made up.
+const WITHOUT_NUMBER: [&str; 2] = ["btrfs", "bcachefs"];
+
+/// Where these devices, given with their kernel names, are mounted, and where nodes of them are bound.
+pub(super) fn users(devices: &[(DeviceNumber, OsString)], sysfs: &Sysfs) -> Result<Vec<DeviceUser>> {
+    let user = |found: Found, path: PathBuf, process: Option<&NamespaceMember>| {
+        let place = MountPlace { path, process: process.cloned() };
+        match found {
+            Found::Filesystem => DeviceUser::Mount(place),
+            Found::Node(number) => {
+                let access = match sysfs.is_read_only(number) {
+                    true => DeviceAccess::ReadOnly,
+                    false => DeviceAccess::ReadWrite,
+                };
+                DeviceUser::Published { place, access }
+            }
+        }
+    };
+    let mut scan = Scan { devices, files: BTreeMap::new() };
+    let mut found = Vec::new();
+    for (what, path) in scan.own()? {
+        found.push(user(what, path, None));
+    }
+    for namespace in mount_namespaces::others()? {
+        let Some(table) = namespace.table() else { continue };
+        let there = scan.of(table.process, &table.text);
+        if !there.is_empty() {
+            let name = name_of(table.process);
+            let member = NamespaceMember { id: table.process, name, namespace: namespace.id };
+            found.extend(there.into_iter().map(|(what, path)| user(what, path, Some(&member))));
+        }
+    }
+    // Writers first: of many users a few are named.
+    found.sort_by_key(DeviceUser::is_reader);
+    Ok(found)
+}
+
+/// A place where the node of one of these devices is bound. Such a device is in its user's hands, though nobody may have it
+/// open: the node keeps nothing open, and would be that of whatever volume gets the number next.
+pub(crate) fn published_at(devices: &[DeviceNumber]) -> Result<Option<PathBuf>> {
+    let sysfs = Sysfs::of_the_system();
+    let named: Vec<_> =
+        devices.iter().filter_map(|number| sysfs.overlaps(*number).into_iter().next()).collect();
+    let named: Vec<_> = named.into_iter().map(|overlap| (overlap.number, overlap.name)).collect();
+    Ok(users(&named, &sysfs)?.into_iter().find_map(|user| match user {
+        DeviceUser::Published { place, .. } => Some(place.path),
+        _ => None,
+    }))
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Found {
+    Filesystem,
+    /// A bound node of this device.
+    Node(DeviceNumber),
+}
+
+struct Scan<'d> {
+    devices: &'d [(DeviceNumber, OsString)],
+    /// What was found out of a file, by its filesystem and its path there: many namespaces have binds of the same ones.
+    files: BTreeMap<(DeviceNumber, PathBuf), Option<DeviceNumber>>,
+}
+
+impl Scan<'_> {
+    fn own(&mut self) -> Result<Vec<(Found, PathBuf)>> {
+        let mut found = Vec::new();
+        let mut unknown = Vec::new();
+        for entry in mounts()? {
+            match self.judge(&entry, |path| lookup::cached_node_state(CWD, path)) {
+                Judged::Is(what) => found.push((what, entry.mount_point)),
+                Judged::Nothing => {}
+                Judged::Unknown => unknown.push(entry.mount_point),
+            }
+        }
+        // The way there leads through filesystems that have to be asked. All together, so that those that do not answer
+        // cost one limit. What can't be looked at is no place where this crate has published a device.
+        let ask = |path: &PathBuf| lookup::node_within(path, FOREIGN_LIMIT).unwrap_or_default();
+        let nodes = in_flight::together(&unknown, ask);
+        for (path, node) in unknown.into_iter().zip(nodes) {
+            if let Some(number) = self.wanted(node) {
+                found.push((Found::Node(number), path));
+            }
+        }
+        Ok(found)
+    }
+
+    /// In another namespace, by what the kernel has in memory: the mount points of local filesystems always are.
+    fn of(&mut self, process: u32, table: &[u8]) -> Vec<(Found, PathBuf)> {
+        let mut root = None;
+        let mut found = Vec::new();
+        for line in table.split(|byte| *byte == b'\n') {
+            if !self.may_matter(line) {
+                continue;
+            }
+            let Some(entry) = parse_mountinfo(line).ok().and_then(|mut found| found.pop()) else { continue };
+            let look = |path: &Path| {
+                let root: &OwnedFd = root.get_or_insert_with(|| open_root(process)).as_ref()?;
+                let path = path.strip_prefix("/").ok().filter(|path| !path.as_os_str().is_empty())?;
+                lookup::cached_node_state(root.as_fd(), path)
+            };
+            if let Judged::Is(what) = self.judge(&entry, look) {
+                found.push((what, entry.mount_point));
+            }
+        }
+        found
+    }
+
+    /// Whether a line of a mount table is worth being understood: `id parent major:minor root …`.
+    fn may_matter(&self, line: &[u8]) -> bool {
+        let mut fields = line.split(|byte| *byte == b' ').skip(2);
+        let (Some(device), Some(root)) = (fields.next(), fields.next()) else { return false };
+        root != b"/"
+            || device.starts_with(b"0:")
+            || std::str::from_utf8(device)
+                .ok()
+                .and_then(DeviceNumber::parse)
+                .is_some_and(|device| self.devices.iter().any(|(number, _)| *number == device))
+    }
+
+    fn judge(
+        &mut self,
+        entry: &MountEntry,
+        look: impl FnOnce(&Path) -> Option<Option<DeviceNumber>>,
+    ) -> Judged {
+        if self.is_filesystem_on_device(entry) {
+            return Judged::Is(Found::Filesystem);
+        }
+        if entry.root == Path::new("/") || details::is_remote(&entry.fs_type) {
+            return Judged::Nothing;
+        }
+        // A node in /dev has the kernel's name, unless somebody made another one.
+        if entry.fs_type == "devtmpfs"
+            && let Some((number, _)) = self
+                .devices
+                .iter()
+                .find(|(_, name)| entry.root.strip_prefix("/").is_ok_and(|root| root == name))
+        {
+            return Judged::Is(Found::Node(*number));
+        }
+        let key = (entry.device, entry.root.clone());
+        let node = match self.files.get(&key) {
+            Some(node) => *node,
+            None => {
+                let Some(node) = look(&entry.mount_point) else { return Judged::Unknown };
+                self.files.insert(key, node);
+                node
+            }
+        };
+        match self.wanted(node) {
+            Some(number) => Judged::Is(Found::Node(number)),
+            None => Judged::Nothing,
+        }
+    }
+
+    fn is_filesystem_on_device(&self, entry: &MountEntry) -> bool {
+        let number = match WITHOUT_NUMBER.contains(&&*entry.fs_type) {
+            true => details::block_device_at(&entry.source),
+            false => Some(entry.device),
+        };
+        self.wanted(number).is_some()
+    }
+
+    fn wanted(&self, number: Option<DeviceNumber>) -> Option<DeviceNumber> {
+        number.filter(|number| self.devices.iter().any(|(device, _)| device == number))
+    }
+}
+
+enum Judged {
+    Is(Found),
+    Nothing,
+    Unknown,
+}
+
+fn open_root(process: u32) -> Option<OwnedFd> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    rustix::fs::openat(CWD, format!("/proc/{process}/root"), flags, Mode::empty()).ok()
+}

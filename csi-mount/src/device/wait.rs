@@ -1,0 +1,253 @@
+//! The right disk: waited for, and known by what the kernel says of it and not by a link's name.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use crate::device::sysfs::{DeviceIdentity, Rescan, Sysfs};
+use crate::{BlockDevice, DeviceNumber, Error, ErrorKind, Result};
+
+const WAIT: &str = "wait for block device";
+const ATTACH: &str = "see whether it is attached to this node";
+/// The first pause between two looks, doubled up to the last.
+const PAUSES: [Duration; 2] = [Duration::from_millis(5), Duration::from_millis(500)];
+
+/// What is known of a disk that is to come, or to be told from others.
+///
+/// Links in `/dev/disk/by-id` are made by a daemon and can be late, or stale after a number was given to another disk;
+/// sysfs is the kernel's own.
+///
+/// ```no_run
+/// use csi_mount::ExpectedDevice;
+/// use std::time::Duration;
+///
+/// let expected = ExpectedDevice::new().serial("pvc-1").least_size(1 << 30);
+/// let device = expected.wait_at("/dev/disk/by-id/virtio-pvc-1", Duration::from_secs(60))?;
+/// # Ok::<(), csi_mount::Error>(())
+/// ```
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[must_use]
+pub struct ExpectedDevice {
+    serial: Option<String>,
+    wwn: Option<String>,
+    number: Option<DeviceNumber>,
+    least_size: u64,
+}
+
+impl ExpectedDevice {
+    /// Any disk that has a size.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// With this serial number; of a virtio disk the first 20 bytes are compared, as it keeps no more: ids that differ only
+    /// after these can't be told from each other by it.
+    pub fn serial(mut self, serial: impl Into<String>) -> Self {
+        self.serial = Some(serial.into());
+        self
+    }
+
+    /// With this world-wide name, however it is written: `wwn-0x5000…`, `naa.5000…`.
+    pub fn wwn(mut self, wwn: impl Into<String>) -> Self {
+        self.wwn = Some(wwn.into());
+        self
+    }
+
+    /// With this number.
+    pub fn number(mut self, number: DeviceNumber) -> Self {
+        self.number = Some(number);
+        self
+    }
+
+    /// Of at least so many bytes.
+    pub fn least_size(mut self, bytes: u64) -> Self {
+        self.least_size = bytes;
+        self
+    }
+
+    /// The disk at this path, waited for until it is there, has a size and is the expected one.
+    ///
+    /// If another disk is at the path, or none, the one with the serial number or name is looked for in sysfs, and that
+    /// counts: a stale link leads nobody astray. It looks again and again, each time a little later, half a second
+    /// apart at most; no udev is needed.
+    ///
+    /// # Errors
+    ///
+    /// After `limit`, what was wrong last: [`NotFound`](ErrorKind::NotFound), [`WrongDevice`](ErrorKind::WrongDevice) if
+    /// another disk is there, [`OutOfRange`](ErrorKind::OutOfRange) if it is too small. At once, those of
+    /// [`BlockDevice::open`] that waiting does not mend.
+    pub fn wait_at(&self, path: impl AsRef<Path>, limit: Duration) -> Result<BlockDevice> {
+        self.wait_for(Some(path.as_ref()), limit)
+    }
+
+    /// The disk with this serial number, name or number, wherever its node is, waited for as by
+    /// [`wait_at`](Self::wait_at).
+    ///
+    /// # Errors
+    ///
+    /// As [`wait_at`](Self::wait_at), and [`InvalidInput`](ErrorKind::InvalidInput) if nothing tells it from others.
+    pub fn wait(&self, limit: Duration) -> Result<BlockDevice> {
+        self.wait_for(None, limit)
+    }
+
+    fn wait_for(&self, path: Option<&Path>, limit: Duration) -> Result<BlockDevice> {
+        if path.is_none() && self.serial.is_none() && self.wwn.is_none() && self.number.is_none() {
+            let reason = "neither path, serial number, name nor number is given";
+            return Err(Error::new(ErrorKind::InvalidInput, WAIT, reason));
+        }
+        let end = Instant::now() + limit;
+        let mut pause = PAUSES[0];
+        loop {
+            let error = match self.look(path) {
+                Ok(device) => return Ok(device),
+                Err(error) => error,
+            };
+            let may_come =
+                [ErrorKind::NotFound, ErrorKind::WrongDevice, ErrorKind::OutOfRange].contains(&error.kind());
+            if !may_come {
+                return Err(error);
+            }
+            if Instant::now() >= end {
+                return Err(error.because(format_args!("waited {limit:?}")));
+            }
+            std::thread::sleep(pause.min(end.saturating_duration_since(Instant::now())));
+            pause = (pause * 2).min(PAUSES[1]);
+        }
+    }
+
+    fn look(&self, path: Option<&Path>) -> Result<BlockDevice> {
+        let open = |path: &Path| {
+            BlockDevice::open(path).map_err(|error| match error.kind() {
+                ErrorKind::NotFound => error.mend(ATTACH),
+                _ => error,
+            })
+        };
+        let at_path = path.map(|path| open(path).and_then(|device| self.check(device)));
+        match at_path {
+            Some(Ok(device)) => Ok(device),
+            Some(Err(error)) if self.serial.is_none() && self.wwn.is_none() => Err(error),
+            at_path => match self.find() {
+                Ok(Some(device)) => {
+                    if let Some(Err(error)) = at_path {
+                        tracing::info!(%error, found = %device.path().display(), "the disk is elsewhere");
+                    }
+                    Ok(device)
+                }
+                Ok(None) => Err(at_path.and_then(Result::err).unwrap_or_else(|| self.not_found())),
+                Err(error) => Err(error),
+            },
+        }
+    }
+
+    /// The disk as sysfs has it; none if there is none yet. Of one with several paths that is the multipath device; as
+    /// long as that is not there, several paths are an error and one is the disk.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`BlockDevice::by_number`], and [`OutOfRange`](ErrorKind::OutOfRange) if it is too small.
+    pub fn find(&self) -> Result<Option<BlockDevice>> {
+        let matching = |(number, found): &(DeviceNumber, DeviceIdentity)| {
+            self.number.is_none_or(|wanted| wanted == *number)
+                && self.serial.as_deref().is_none_or(|wanted| found.has_serial(wanted))
+                && self.wwn.as_deref().is_none_or(|wanted| found.has_wwn(wanted))
+        };
+        let found: Vec<_> = Sysfs::of_the_system().disks()?.into_iter().filter(matching).collect();
+        match found.as_slice() {
+            [] => Ok(None),
+            [(number, _)] => self.check(BlockDevice::by_number(*number)?).map(Some),
+            several => {
+                let numbers: Vec<String> = several.iter().map(|(number, _)| number.to_string()).collect();
+                let (count, numbers) = (several.len(), numbers.join(", "));
+                let reason = format!("{count} disks have {}: {numbers}", self.in_words());
+                Err(Error::new(ErrorKind::WrongDevice, WAIT, reason)
+                    .mend("give the path too; with several paths to one disk, use the multipath device"))
+            }
+        }
+    }
+
+    fn check(&self, device: BlockDevice) -> Result<BlockDevice> {
+        let refuse = |kind, reason: String| {
+            let mend = match kind {
+                ErrorKind::OutOfRange => "see whether its driver knows its new size, and rescan it",
+                _ => ATTACH,
+            };
+            Err(Error::new(kind, WAIT, reason).at(device.path()).mend(mend))
+        };
+        if let Some(wanted) = self.number.filter(|wanted| *wanted != device.number()) {
+            return refuse(ErrorKind::WrongDevice, format!("it is {}, not {wanted}", device.number()));
+        }
+        if self.serial.is_some() || self.wwn.is_some() {
+            let found = device.identity()?;
+            for (what, wanted, same, is) in [
+                (
+                    "serial number",
+                    &self.serial,
+                    found.has_serial(self.serial.as_deref().unwrap_or("")),
+                    &found.serial,
+                ),
+                ("world-wide name", &self.wwn, found.has_wwn(self.wwn.as_deref().unwrap_or("")), &found.wwn),
+            ] {
+                if let Some(wanted) = wanted
+                    && !same
+                {
+                    let is = is.as_deref().unwrap_or("not known");
+                    return refuse(ErrorKind::WrongDevice, format!("its {what} is {is}, not {wanted}"));
+                }
+            }
+        }
+        match device.size()? {
+            0 => refuse(ErrorKind::NotFound, "it has no size yet".to_owned()),
+            size if size < self.least_size => {
+                refuse(ErrorKind::OutOfRange, format!("it has {size} bytes, not {}", self.least_size))
+            }
+            _ => Ok(device),
+        }
+    }
+
+    fn not_found(&self) -> Error {
+        let error = Error::new(ErrorKind::NotFound, WAIT, format!("no disk has {}", self.in_words()));
+        error.at(PathBuf::from("/sys/block")).mend(ATTACH)
+    }
+
+    /// What it is known by.
+    fn in_words(&self) -> String {
+        let number = self.number.map(|number| number.to_string());
+        [("serial number", &self.serial), ("world-wide name", &self.wwn), ("number", &number)]
+            .into_iter()
+            .filter_map(|(what, known)| Some(format!("the {what} {}", known.as_ref()?)))
+            .collect::<Vec<_>>()
+            .join(" and ")
+    }
+}
+
+impl BlockDevice {
+    /// Who the disk says that it is, by sysfs; a partition's is its disk's.
+    ///
+    /// # Errors
+    ///
+    /// [`NotFound`](ErrorKind::NotFound) if the device went away.
+    pub fn identity(&self) -> Result<DeviceIdentity> {
+        Sysfs::of_the_system().identity(self.number())
+    }
+
+    /// The names of the devices that are built on this one (`dm-0`, `md0`), which is then in use.
+    ///
+    /// # Errors
+    ///
+    /// [`NotFound`](ErrorKind::NotFound) if the device went away.
+    pub fn holders(&self) -> Result<Vec<String>> {
+        Sysfs::of_the_system().holders(self.number())
+    }
+
+    /// Asks a SCSI or NVMe disk, or every path of a multipath device, for its size anew, as after an expansion.
+    ///
+    /// The multipath daemon has to be told by itself (`multipathd resize map`). It may wait for a disk that does not
+    /// answer.
+    ///
+    /// # Errors
+    ///
+    /// [`NotFound`](ErrorKind::NotFound) if the device went away, [`PermissionDenied`](ErrorKind::PermissionDenied) or
+    /// [`ReadOnly`](ErrorKind::ReadOnly) if sysfs can't be written, as in a container that is not privileged.
+    pub fn rescan(&self) -> Result<Rescan> {
+        Sysfs::of_the_system().rescan(self.number())
+    }
+}

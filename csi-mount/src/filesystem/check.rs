@@ -1,0 +1,216 @@
+//! Checks an unmounted filesystem with the program of its own package.
+
+use std::os::unix::process::ExitStatusExt as _;
+use std::time::Duration;
+
+use crate::device::users::{self, Tolerated};
+use crate::filesystem::tool::{Bounds, Given, OpenFile, Output, Tool};
+use crate::sys::memory;
+use crate::{BlockDevice, Error, ErrorKind, Filesystem, Result};
+
+/// How long a check may take: 6 hours, as a large damaged filesystem needs time and half a repair helps nobody.
+pub const CHECK_TIME_LIMIT: Duration = Duration::from_secs(6 * 3600);
+
+const CHECK: &str = "check the filesystem on";
+
+/// How much a [`check`] may take of the node: what it goes beyond ends it, and leaves the filesystem to be checked again.
+///
+/// ```
+/// use csi_mount::CheckLimits;
+/// use std::time::Duration;
+///
+/// let limits = CheckLimits::default().time(Duration::from_secs(600)).memory(512 << 20);
+/// assert_eq!(limits, CheckLimits::from(Duration::from_secs(600)).memory(512 << 20));
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[must_use]
+pub struct CheckLimits {
+    time: Duration,
+    memory: Option<u64>,
+}
+
+impl Default for CheckLimits {
+    /// [`CHECK_TIME_LIMIT`], and half of the memory that this process may have: of the least of its control groups'
+    /// limits and the node's.
+    fn default() -> Self {
+        Self { time: CHECK_TIME_LIMIT, memory: None }
+    }
+}
+
+impl From<Duration> for CheckLimits {
+    fn from(time: Duration) -> Self {
+        Self::default().time(time)
+    }
+}
+
+impl CheckLimits {
+    /// So long.
+    pub fn time(mut self, limit: Duration) -> Self {
+        self.time = limit;
+        self
+    }
+
+    /// So many bytes of memory. It is looked at some twenty times a second, so for a moment it may be more.
+    pub fn memory(mut self, bytes: u64) -> Self {
+        self.memory = Some(bytes);
+        self
+    }
+
+    fn memory_given(self) -> u64 {
+        self.memory.unwrap_or_else(memory::share_of_a_program)
+    }
+}
+
+/// What a [`check`] may change.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum CheckPolicy {
+    /// Only look.
+    #[default]
+    ReportOnly,
+    /// Mend what can be mended without loss, as at boot (`e2fsck -p`). ext4 only: XFS and btrfs do that when they
+    /// are mounted.
+    Preen,
+}
+
+/// The end of a [`check`] that left a sound filesystem.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum CheckReport {
+    /// Nothing was wrong.
+    Clean,
+    /// Something was, and was mended.
+    Repaired,
+}
+
+/// Checks the filesystem on a device that is mounted nowhere, within the limits of [`CheckLimits::default`].
+///
+/// A check that was cut short, by a limit, by the kernel for want of memory, or by a crash, is never taken for a clean
+/// end, and is made again by the next call: what says that it is needed is cleared by `e2fsck` last.
+///
+/// # Errors
+///
+/// - [`Damaged`](ErrorKind::Damaged): something is wrong that this policy does not mend.
+/// - [`Busy`](ErrorKind::Busy): the device is mounted in any namespace, published raw for writing, or otherwise used
+///   ([`BlockDevice::users`]). It was not looked at.
+/// - [`Unsupported`](ErrorKind::Unsupported): preen of XFS or btrfs.
+/// - [`MissingTool`](ErrorKind::MissingTool), [`ToolFailed`](ErrorKind::ToolFailed),
+///   [`Unresponsive`](ErrorKind::Unresponsive).
+/// - [`OutOfMemory`](ErrorKind::OutOfMemory): the program needs more than it was given.
+pub fn check(device: &BlockDevice, filesystem: Filesystem, policy: CheckPolicy) -> Result<CheckReport> {
+    check_within(device, filesystem, policy, CheckLimits::default())
+}
+
+/// As [`check`], with other limits: a [`Duration`] is one of time alone.
+///
+/// # Errors
+///
+/// As [`check`].
+pub fn check_within(
+    device: &BlockDevice,
+    filesystem: Filesystem,
+    policy: CheckPolicy,
+    limits: impl Into<CheckLimits>,
+) -> Result<CheckReport> {
+    let (program, arguments): (_, &[&str]) = match (filesystem, policy) {
+        (Filesystem::Ext4, CheckPolicy::ReportOnly) => ("e2fsck", &["-f", "-n"]),
+        (Filesystem::Ext4, CheckPolicy::Preen) => ("e2fsck", &["-f", "-p"]),
+        (Filesystem::Xfs, CheckPolicy::ReportOnly) => ("xfs_repair", &["-n"]),
+        (Filesystem::Btrfs, CheckPolicy::ReportOnly) => ("btrfs", &["check", "--readonly"]),
+        (Filesystem::Xfs | Filesystem::Btrfs, CheckPolicy::Preen) => {
+            let reason = format!("{filesystem} is preened by the kernel, when it is mounted");
+            return Err(Error::new(ErrorKind::Unsupported, CHECK, reason).at(device.path()));
+        }
+    };
+    device.verify()?;
+    users::refuse(device, CHECK, Tolerated::Readers)?;
+    let tool = Tool { program, package: filesystem.package() };
+    let output = run_within(tool, arguments, device, limits.into())?;
+    match verdict(filesystem, output.status.code()) {
+        Verdict::Clean => Ok(CheckReport::Clean),
+        Verdict::Repaired => Ok(CheckReport::Repaired),
+        Verdict::Damaged => Err(tool
+            .failed(device.path(), &output)
+            .as_kind(ErrorKind::Damaged)
+            .mend(format!("unmount it everywhere and repair it with {program}"))),
+        Verdict::Failed => Err(tool.failed(device.path(), &output)),
+    }
+}
+
+/// Runs a program that works on the filesystem of an open device, whatever its path leads to meanwhile, within these limits.
+pub(crate) fn run_within(
+    tool: Tool,
+    arguments: &[&str],
+    device: &BlockDevice,
+    limits: CheckLimits,
+) -> Result<Output> {
+    let given = limits.memory_given();
+    let more = |error: Error| {
+        let is_memory = error.kind() == ErrorKind::OutOfMemory;
+        let error = error.at(device.path());
+        if is_memory { error.mend("give it more (CheckLimits::memory), or the container") } else { error }
+    };
+    let file = OpenFile::of_device(device);
+    let path = file.path();
+    let line: Vec<&str> = arguments.iter().copied().chain([&*path]).collect();
+    let bounds = Bounds { time: limits.time, memory: Some(given) };
+    let on = Given { file: Some(file), ..Given::default() };
+    let output = tool.run_given(&line, on, bounds, |_| Ok(())).map_err(more)?;
+    if was_ended_for_memory(&output) {
+        return Err(more(tool.out_of_memory(given).because("it was killed, as by a kernel without memory")));
+    }
+    Ok(output)
+}
+
+/// Nobody else kills it, and it was offered to the kernel to be the first.
+fn was_ended_for_memory(output: &Output) -> bool {
+    output.status.signal() == Some(nix::libc::SIGKILL)
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Verdict {
+    Clean,
+    Repaired,
+    Damaged,
+    Failed,
+}
+
+/// What an exit status means: `e2fsck`'s is a set of bits, the others' a number.
+fn verdict(filesystem: Filesystem, code: Option<i32>) -> Verdict {
+    const CORRECTED: i32 = 1;
+    const REBOOT: i32 = 2;
+    const UNCORRECTED: i32 = 4;
+    match (filesystem, code) {
+        (_, Some(0)) => Verdict::Clean,
+        (Filesystem::Ext4, Some(bits)) if bits & !(CORRECTED | REBOOT | UNCORRECTED) != 0 => Verdict::Failed,
+        (Filesystem::Ext4, Some(bits)) if bits & UNCORRECTED != 0 => Verdict::Damaged,
+        // The reboot is for a root filesystem that was mounted; an unmounted device needs none.
+        (Filesystem::Ext4, Some(_)) => Verdict::Repaired,
+        (Filesystem::Xfs | Filesystem::Btrfs, Some(1)) => Verdict::Damaged,
+        _ => Verdict::Failed,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn exit_statuses_are_read_bit_by_bit() {
+        for (code, expected) in [
+            (Some(0), Verdict::Clean),
+            (Some(1), Verdict::Repaired),
+            (Some(3), Verdict::Repaired),
+            (Some(4), Verdict::Damaged),
+            (Some(5), Verdict::Damaged),
+            (Some(8), Verdict::Failed),
+            (Some(12), Verdict::Failed),
+            (Some(128), Verdict::Failed),
+            (None, Verdict::Failed),
+        ] {
+            assert_eq!(verdict(Filesystem::Ext4, code), expected, "{code:?}");
+        }
+        assert_eq!(verdict(Filesystem::Xfs, Some(1)), Verdict::Damaged);
+        assert_eq!(verdict(Filesystem::Xfs, Some(2)), Verdict::Failed);
+    }
+}

@@ -1,0 +1,367 @@
+//! What a program writes to a disk, made in memory first and then copied.
+//!
+//! `mkfs` and `cryptsetup luksFormat` never get the device. They get a file in memory (`memfd_create(2)`) of the device's size,
+//! as an open descriptor. When they fail, or die, the device is as it was. What they wrote is then known block by block:
+//!
+//! - blocks that are not zero are the image, and
+//! - ranges that were made zero have to be zero on the device: an XFS's log, an ext4's journal.
+//!
+//! # Writing over zeros only
+//!
+//! [`DiskImage::write_to`] holds the device exclusively. It reads every block that it is going to write, past the page cache, and
+//! refuses if one is not zero. The ranges that have to be zero are read as well, and so need not be written, up to 128 MiB in
+//! all. Of more than that nothing is read beyond what the prober reads; they are made zero, which a disk may do without
+//! writing (`BLKZEROOUT`). [`record`](crate::record) says how the copy can be killed at any moment.
+//!
+//! # Memory
+//!
+//! The blocks of the image stay in memory: 4 MiB for an ext4 of 10 GiB, 16 MiB for 1 TiB, 232 MiB for 16 TiB; 1 MiB for XFS and
+//! btrfs of any size, 16 MiB for LUKS. Zeros that a program writes take memory too, so whenever the file has grown by
+//! 32 MiB the program is stopped for a moment, and zeros are taken out of the file again and remembered.
+
+use std::fs::File;
+use std::io;
+use std::ops::{ControlFlow, Range};
+use std::os::fd::AsFd as _;
+use std::os::unix::fs::{FileExt as _, MetadataExt as _};
+use std::path::Path;
+
+use rustix::fs::{FallocateFlags, MemfdFlags, SeekFrom, fallocate, ftruncate, memfd_create, seek};
+use rustix::io::Errno;
+
+use crate::device::claimed::{AlignedBuffer, ClaimedDevice, length_of, pieces, with_claim};
+use crate::device::mapping::LUKS_HEADER;
+use crate::device::users::{self, Tolerated};
+use crate::filesystem::format::record::{BLOCK, Entry, Made, Record, Remains, blocks, runs};
+use crate::filesystem::probe::{Reader, Unread, first_nonzero};
+use crate::filesystem::tool::{OpenFile, RunningTool};
+use crate::{BlockDevice, Error, ErrorKind, Probe, Result};
+
+/// By how much the file may grow before zeros are taken out of it.
+const GROWTH: u64 = 32 << 20;
+/// How much of a device is read to see that it is zero where the image is zero.
+const READ_OF_ZEROS: u64 = 128 << 20;
+
+/// A file in memory that a program takes for its disk.
+pub(crate) struct DiskImage<'d> {
+    device: &'d BlockDevice,
+    file: File,
+    size: u64,
+    /// Ranges that the program made zero and that are no longer in the file.
+    zeros: Vec<Range<u64>>,
+    /// How large the file was when zeros were last taken out of it.
+    kept: u64,
+    operation: &'static str,
+}
+
+/// What the device may hold where it is not zero, and still be nobody's.
+pub(crate) trait Blankness: Sync {
+    /// Whether these bytes of the device, which are not zero, were never written by anybody.
+    fn is_untouched(&self, range: &Range<u64>, bytes: &[u8]) -> Result<bool>;
+}
+
+/// What an image is made of, in the order of the device.
+struct Content {
+    blocks: Vec<Entry>,
+    commit: Option<Vec<u8>>,
+    zeros: Vec<Range<u64>>,
+}
+
+impl<'d> DiskImage<'d> {
+    /// A file of the device's size that reads as zeros.
+    pub(crate) fn for_device(device: &'d BlockDevice, operation: &'static str) -> Result<Self> {
+        let size = device.size()?;
+        let made = memfd_create("csi-mount image", MemfdFlags::CLOEXEC)
+            .and_then(|fd| ftruncate(&fd, size).map(|()| File::from(fd)));
+        let failed = |error: Errno| {
+            Error::os(operation, device.path(), error).because("no file in memory to make it in")
+        };
+        let file = made.map_err(failed)?;
+        Ok(Self { device, file, size, zeros: Vec::new(), kept: 0, operation })
+    }
+
+    /// For the program's command line.
+    #[cfg(feature = "luks")]
+    pub(crate) fn open_file(&self) -> OpenFile<'_> {
+        OpenFile { fd: self.file.as_fd(), name: self.device.path() }
+    }
+
+    /// The file alone, and what is remembered of it: for a program that runs while it is watched.
+    pub(crate) fn split(&mut self) -> (OpenFile<'_>, ZeroKeeper<'_>) {
+        let Self { device, file, zeros, kept, operation, .. } = self;
+        let (name, file): (&Path, &File) = (device.path(), file);
+        (OpenFile { fd: file.as_fd(), name }, ZeroKeeper { file, zeros, kept, operation, name })
+    }
+
+    /// Bytes of the image.
+    pub(crate) fn read(&self, place: u64, length: usize) -> Result<Vec<u8>> {
+        let mut bytes = vec![0; length];
+        self.file.read_exact_at(&mut bytes, place).map_err(|error| self.failed(error))?;
+        Ok(bytes)
+    }
+
+    /// A range that has to be zero on the device, as the file does not tell.
+    pub(crate) fn has_zeros(&mut self, range: Range<u64>) {
+        self.zeros.push(range);
+    }
+
+    fn failed(&self, error: io::Error) -> Error {
+        Error::os(self.operation, self.device.path(), error)
+    }
+
+    /// Reads the whole image once.
+    fn content(&self, made: Made) -> Result<Content> {
+        let mut content = Content { blocks: Vec::new(), commit: None, zeros: self.zeros.clone() };
+        let mut buffer = AlignedBuffer::new();
+        for piece in data_ranges(&self.file, self.size).map_err(|error| self.failed(error))? {
+            let bytes = buffer.first(length_of(&piece));
+            self.file.read_exact_at(bytes, piece.start).map_err(|error| self.failed(error))?;
+            for (place, block) in blocks(piece.start, bytes) {
+                if first_nonzero(block).is_none() {
+                    content.zeros.push(place..place + block.len() as u64);
+                } else if place == made.commit_place() {
+                    content.commit = Some(block.to_vec());
+                } else {
+                    content.blocks.push(Entry::of(place, block));
+                }
+            }
+        }
+        content.zeros = joined(std::mem::take(&mut content.zeros));
+        Ok(content)
+    }
+
+    /// Copies the image to its device, on which every byte of it is zero.
+    ///
+    /// The device is locked by the caller, and held exclusively here from the last look until the end. What an interrupted
+    /// format left is made zero first.
+    ///
+    /// # Errors
+    ///
+    /// [`NotBlank`](ErrorKind::NotBlank), [`Unreadable`](ErrorKind::Unreadable), [`Busy`](ErrorKind::Busy),
+    /// [`WrongDevice`](ErrorKind::WrongDevice); nothing was written then. [`Io`](ErrorKind::Io).
+    pub(crate) fn write_to_device(&self, made: Made, blankness: Option<&dyn Blankness>) -> Result<()> {
+        let content = self.content(made)?;
+        let Some(commit) = content.commit.as_deref().filter(|block| made.is_committed_by(block)) else {
+            let reason = format!("the program reported success, but made no {made}");
+            return Err(Error::new(ErrorKind::ToolFailed, self.operation, reason).at(self.device.path()));
+        };
+        let record = self.record(made, &content)?;
+        users::refuse(self.device, self.operation, Tolerated::Nobody)?;
+        with_claim(self.device, self.operation, |disk| {
+            let copy = Copy { image: self, disk, content: &content, blankness };
+            copy.make_blank()?;
+            copy.check(&record)?;
+            copy.write(&record, commit)
+        })
+    }
+
+    /// The record of this image, its manifest at the end of the last hole that is long enough.
+    fn record(&self, made: Made, content: &Content) -> Result<Record> {
+        let length = Record::manifest_length(content.blocks.len());
+        // LUKS leaves zeros that nothing reads before its content, which begins here; all that is after it is its user's.
+        let (end, zeros) = match made {
+            Made::Luks => (LUKS_HEADER, &[][..]),
+            Made::Filesystem(_) => (self.size, &content.zeros[..]),
+        };
+        let mut taken = zeros.to_vec();
+        taken.extend(content.blocks.iter().map(|entry| entry.place..entry.place + BLOCK as u64));
+        taken.extend(Made::COMMIT_PLACES.map(|place| place..place + BLOCK as u64));
+        taken.retain(|range| range.start < end);
+        taken.sort_unstable_by_key(|range| range.start);
+        let mut free = end - end % BLOCK as u64;
+        for range in taken.into_iter().rev() {
+            if range.end + length <= free {
+                return Ok(Record::new(made, free - length, &content.blocks));
+            }
+            free = free.min(range.start);
+        }
+        let reason = format!("the {made} has no free {length} bytes for the record of its making");
+        Err(Error::new(ErrorKind::OutOfRange, self.operation, reason).at(self.device.path()))
+    }
+}
+
+/// One copy under way.
+struct Copy<'c, 'd> {
+    image: &'c DiskImage<'d>,
+    disk: &'c ClaimedDevice<'d>,
+    content: &'c Content,
+    blankness: Option<&'c dyn Blankness>,
+}
+
+impl Copy<'_, '_> {
+    /// The last look at the whole device.
+    fn make_blank(&self) -> Result<()> {
+        let (device, operation) = (self.image.device, self.image.operation);
+        match device.probe() {
+            Probe::Blank(_) => return Ok(()),
+            Probe::Interrupted(_) => {}
+            changed => return Err(changed.refusal(operation, device)),
+        }
+        if let Ok(Some(remains)) = Remains::find(device) {
+            remains.clear(self.disk)?;
+        }
+        match device.probe() {
+            Probe::Blank(_) => Ok(()),
+            changed => Err(changed.refusal(operation, device)),
+        }
+    }
+
+    /// Reads all that will be written, and all that has to be zero.
+    fn check(&self, record: &Record) -> Result<()> {
+        let (device, operation) = (self.image.device, self.image.operation);
+        let commit = record.made.commit_place();
+        let places = self.content.blocks.iter().map(|entry| entry.place).chain([commit]);
+        let lists = record.lists(&self.content.blocks).map(|(place, _)| place);
+        let mut ranges = runs(places, self.disk.size);
+        ranges.extend(runs(lists, self.disk.size));
+        if self.reads_zeros() {
+            ranges.extend_from_slice(&self.content.zeros);
+        }
+        let unread =
+            |Unread { offset, error }| Probe::Unreadable { offset, error }.refusal(operation, device);
+        let found = Reader::new(device).map_err(unread)?.each(ranges, |start, bytes| {
+            let Some(byte) = first_nonzero(bytes) else { return ControlFlow::Continue(()) };
+            match self.make_zero(start, bytes) {
+                Ok(true) => ControlFlow::Continue(()),
+                Ok(false) => {
+                    let offset = start + byte as u64;
+                    ControlFlow::Break(
+                        Probe::UnknownData { offset, looks_like: None }.refusal(operation, device),
+                    )
+                }
+                Err(error) => ControlFlow::Break(error),
+            }
+        });
+        match found.map_err(unread)? {
+            None => Ok(()),
+            Some(refusal) => Err(refusal),
+        }
+    }
+
+    /// Makes bytes zero that nobody wrote; false if somebody did.
+    fn make_zero(&self, start: u64, bytes: &[u8]) -> Result<bool> {
+        let Some(blankness) = self.blankness else { return Ok(false) };
+        let range = start..start + bytes.len() as u64;
+        let is_untouched = blankness.is_untouched(&range, bytes)?;
+        if is_untouched {
+            self.disk.zero(&range, &mut AlignedBuffer::new())?;
+        }
+        Ok(is_untouched)
+    }
+
+    fn reads_zeros(&self) -> bool {
+        self.blankness.is_some()
+            || self.content.zeros.iter().map(length_of).sum::<usize>() as u64 <= READ_OF_ZEROS
+    }
+
+    /// The header, the manifest, the image, and the commit block over the header.
+    fn write(&self, record: &Record, commit: &[u8]) -> Result<()> {
+        let (disk, buffer) = (self.disk, &mut AlignedBuffer::new());
+        let mut put = |place: u64, block: &[u8]| {
+            let bytes = buffer.first(block.len());
+            bytes.copy_from_slice(block);
+            disk.write(bytes, place)
+        };
+        let blocks = &self.content.blocks;
+        put(record.made.commit_place(), &record.header())?;
+        for (place, list) in record.lists(blocks) {
+            put(place, &list)?;
+        }
+        disk.flush()?;
+
+        let buffer = &mut AlignedBuffer::new();
+        // Before the blocks: some of them may be where zeros were before.
+        if !self.reads_zeros() {
+            for range in &self.content.zeros {
+                disk.zero_out(range, buffer)?;
+            }
+        }
+        for run in runs(blocks.iter().map(|entry| entry.place), disk.size) {
+            let bytes = buffer.first(length_of(&run));
+            self.image.file.read_exact_at(bytes, run.start).map_err(|error| self.image.failed(error))?;
+            disk.write(bytes, run.start)?;
+        }
+        disk.flush()?;
+
+        let bytes = buffer.first(commit.len());
+        bytes.copy_from_slice(commit);
+        disk.write(bytes, record.made.commit_place())?;
+        disk.flush()?;
+        for run in runs(record.lists(blocks).map(|(place, _)| place), disk.size) {
+            disk.zero(&run, buffer)?;
+        }
+        Ok(())
+    }
+}
+
+/// Takes zeros that a program wrote out of its file, so that they take no memory.
+pub(crate) struct ZeroKeeper<'i> {
+    file: &'i File,
+    zeros: &'i mut Vec<Range<u64>>,
+    kept: &'i mut u64,
+    operation: &'static str,
+    name: &'i Path,
+}
+
+impl ZeroKeeper<'_> {
+    /// Called while the program runs.
+    pub(crate) fn tend(&mut self, running: &RunningTool) -> Result<()> {
+        let name = self.name;
+        let failed = |error: io::Error| Error::os(self.operation, name, error);
+        if self.allocated().map_err(failed)? < *self.kept + GROWTH {
+            return Ok(());
+        }
+        running.while_stopped(|| self.take_out().map_err(|error| Error::os(self.operation, name, error)))
+    }
+
+    fn allocated(&self) -> io::Result<u64> {
+        Ok(self.file.metadata()?.blocks() * 512)
+    }
+
+    fn take_out(&mut self) -> io::Result<()> {
+        let mut buffer = AlignedBuffer::new();
+        let size = self.file.metadata()?.len();
+        for piece in data_ranges(self.file, size)? {
+            let bytes = buffer.first(length_of(&piece));
+            self.file.read_exact_at(bytes, piece.start)?;
+            let zeros = blocks(piece.start, bytes).filter(|(_, block)| first_nonzero(block).is_none());
+            for range in runs(zeros.map(|(place, _)| place), size) {
+                let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+                fallocate(self.file, flags, range.start, range.end - range.start)?;
+                self.zeros.push(range);
+            }
+        }
+        *self.zeros = joined(std::mem::take(self.zeros));
+        *self.kept = self.allocated()?;
+        Ok(())
+    }
+}
+
+/// What of a sparse file is no hole, in pieces of at most [`PIECE`] bytes, aligned to blocks.
+fn data_ranges(file: &File, size: u64) -> io::Result<Vec<Range<u64>>> {
+    let mut ranges = Vec::new();
+    let mut end = 0;
+    while end < size {
+        let start = match seek(file, SeekFrom::Data(end)) {
+            Ok(start) => start - start % BLOCK as u64,
+            Err(Errno::NXIO) => break,
+            Err(error) => return Err(error.into()),
+        };
+        end = seek(file, SeekFrom::Hole(start))?.next_multiple_of(BLOCK as u64).min(size);
+        ranges.extend(pieces(start..end));
+    }
+    Ok(ranges)
+}
+
+/// Ranges in their order, joined where they touch.
+fn joined(mut ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
+    ranges.sort_unstable_by_key(|range| range.start);
+    let mut joined: Vec<Range<u64>> = Vec::new();
+    for range in ranges {
+        match joined.last_mut() {
+            Some(last) if range.start <= last.end => last.end = last.end.max(range.end),
+            _ => joined.push(range),
+        }
+    }
+    joined
+}

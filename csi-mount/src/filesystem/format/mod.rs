@@ -1,0 +1,273 @@
+//! Makes a filesystem, on a device that is proven blank.
+
+pub(crate) mod disk_image;
+pub(crate) mod mkfs_line;
+pub(crate) mod mkfs_topology;
+pub(crate) mod record;
+pub(crate) mod watch;
+
+use std::os::fd::AsFd as _;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::filesystem::format::disk_image::{Blankness, DiskImage};
+use crate::filesystem::format::mkfs_line::MkfsLine;
+use crate::filesystem::format::mkfs_topology::Ext4Layout;
+use crate::filesystem::format::record::Made;
+use crate::filesystem::format::watch::{FormatPlace, Watcher};
+use crate::filesystem::tool::Given;
+use crate::sys::ioctl::{self, Topology};
+use crate::{
+    BlankProof, BlockDevice, Error, ErrorKind, Filesystem, FormatLimit, FormatStep, MkfsProfile, Result,
+};
+
+/// How long `mkfs` may take unless told otherwise: 1 hour.
+pub const FORMAT_TIME_LIMIT: Duration = Duration::from_secs(3600);
+
+const FORMAT: &str = "format";
+/// How often it is looked at how much memory a file that `mkfs` writes to takes.
+const LOOK: Duration = Duration::from_millis(2);
+/// Has `mke2fs` write its zeros, which it would otherwise ask of the file, so that they are seen.
+const WRITE_ZEROS: (&str, &str) = ("UNIX_IO_NOZEROOUT", "1");
+
+/// Makes a filesystem on a blank device.
+///
+/// ```no_run
+/// use csi_mount::{BlockDevice, Filesystem, Format, Probe};
+///
+/// let device = BlockDevice::open("/dev/vdb")?;
+/// match device.probe() {
+///     Probe::Blank(proof) => Format::new(Filesystem::Ext4).label("data").run(proof)?,
+///     other => println!("{} holds {other}", device.path().display()),
+/// }
+/// # Ok::<(), csi_mount::Error>(())
+/// ```
+#[derive(Debug, Clone)]
+pub struct Format {
+    line: MkfsLine,
+    limit: Duration,
+    at_once: Option<FormatLimit>,
+    watcher: Option<Watcher>,
+    blankness: Option<Untouched>,
+}
+
+/// What tells bytes that nobody wrote from data, inside an encrypted device.
+#[derive(Clone)]
+struct Untouched(Arc<dyn Blankness + Send>);
+
+impl std::fmt::Debug for Untouched {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Untouched")
+    }
+}
+
+impl Format {
+    /// A filesystem with this crate's defaults: no space reserved for root on ext4, and no discard first, as a blank
+    /// device has nothing to discard.
+    pub fn new(filesystem: Filesystem) -> Self {
+        let profile = MkfsProfile::default();
+        let line = MkfsLine { filesystem, label: None, arguments: Vec::new(), profile };
+        Self { line, limit: FORMAT_TIME_LIMIT, at_once: None, watcher: None, blankness: None }
+    }
+
+    /// The filesystem's label: at most 16 bytes for ext4, 12 for XFS, 255 for btrfs.
+    #[must_use]
+    pub fn label(mut self, label: impl Into<String>) -> Self {
+        self.line.label = Some(label.into());
+        self
+    }
+
+    /// More arguments for `mkfs`, as they would be on its command line: `["-b", "4096"]`, `["-m", "reflink=0"]`.
+    ///
+    /// They may name no file or other device; see [`run`](Self::run).
+    #[must_use]
+    pub fn arguments<I>(mut self, arguments: I) -> Self
+    where
+        I: IntoIterator,
+        I::Item: Into<String>,
+    {
+        self.line.arguments.extend(arguments.into_iter().map(Into::into));
+        self
+    }
+
+    /// How long `mkfs` may take before it is killed; [`FORMAT_TIME_LIMIT`] if not set.
+    #[must_use]
+    pub fn time_limit(mut self, limit: Duration) -> Self {
+        self.limit = limit;
+        self
+    }
+
+    /// For which kernel it is made; [`Running`](MkfsProfile::Running) if not set.
+    #[must_use]
+    pub fn profile(mut self, profile: MkfsProfile) -> Self {
+        self.line.profile = profile;
+        self
+    }
+
+    /// Waits, within the time limit, while as many formats run as `limit` lets.
+    #[must_use]
+    pub fn at_once(mut self, limit: &FormatLimit) -> Self {
+        self.at_once = Some(limit.clone());
+        self
+    }
+
+    /// Tells of each step, and of `mkfs` once a second while it runs.
+    #[must_use]
+    pub fn on_step(mut self, watcher: impl Fn(FormatStep) + Send + Sync + 'static) -> Self {
+        self.watcher = Some(Watcher(Arc::new(watcher)));
+        self
+    }
+
+    /// Lets it write over bytes that are not zero, where this says that nobody wrote them.
+    #[cfg(feature = "luks")]
+    pub(crate) fn over(mut self, blankness: Arc<dyn Blankness + Send>) -> Self {
+        self.blankness = Some(Untouched(blankness));
+        self
+    }
+
+    /// Formats the device that the proof is for, with `mkfs.ext4`, `mkfs.xfs` or `mkfs.btrfs`.
+    ///
+    /// `mkfs` never gets the device: it makes the filesystem in memory, as for a disk of this size, with these sectors and
+    /// stripes, and only if it succeeds is what it wrote copied. The copy is made under the device's lock (`flock`, as
+    /// udev's), with the device held exclusively, after a second look at all of it, and over zeros only: each block that is
+    /// written is read first. A copy that is killed can be begun again ([`Probe::Interrupted`](crate::Probe::Interrupted)),
+    /// on any node. `mkfs` dies with the calling process.
+    ///
+    /// While it runs, a format takes memory: 32 MiB, and the blocks that are not zero (ext4: 4 MiB for a volume of 10 GiB,
+    /// 16 MiB for 1 TiB; XFS and btrfs: less than 1 MiB), and what `mkfs` takes for itself.
+    ///
+    /// # Errors
+    ///
+    /// - [`InvalidInput`](ErrorKind::InvalidInput): a label too long, an argument that names a path.
+    /// - [`NotBlank`](ErrorKind::NotBlank), [`Unreadable`](ErrorKind::Unreadable),
+    ///   [`WrongDevice`](ErrorKind::WrongDevice): the device changed since the proof, or holds data where the filesystem
+    ///   would be written. It was not written to.
+    /// - [`Busy`](ErrorKind::Busy): used by anybody ([`BlockDevice::users`]): mounted, published raw, with a loop device or
+    ///   another device over it; locked by another program; or too many formats run for too long.
+    /// - [`ReadOnly`](ErrorKind::ReadOnly): the device refuses writes.
+    /// - [`OutOfRange`](ErrorKind::OutOfRange): the device is smaller than [`Filesystem::minimum_size`].
+    /// - [`MissingTool`](ErrorKind::MissingTool), [`ToolFailed`](ErrorKind::ToolFailed),
+    ///   [`Unresponsive`](ErrorKind::Unresponsive): of `mkfs`. The device was not written to.
+    pub fn run(&self, proof: BlankProof<'_>) -> Result<()> {
+        let device = proof.device();
+        let end = Instant::now() + self.limit;
+        self.line.tool().find()?;
+        // A wrong argument is told before anything is waited for.
+        self.line.options(&[]).map_err(|error| error.at(device.path()))?;
+
+        let _place = self.wait_for_place(device, end)?;
+        self.tell(FormatStep::Preparing);
+        let _lock = device.lock()?;
+        self.check_size(device)?;
+        refuse_unwritable(device)?;
+        tracing::info!(device = %device.path().display(), filesystem = %self.line.filesystem, "format");
+        let image = self.make_in_memory(device, end)?;
+        self.tell(FormatStep::Writing);
+        let blankness = self.blankness.as_ref().map(|Untouched(blankness)| &**blankness as &dyn Blankness);
+        image.write_to_device(Made::Filesystem(self.line.filesystem), blankness)?;
+        self.tell(FormatStep::Verifying);
+        device.verify()?;
+        let found = device.probe();
+        if found.filesystem() == Some(self.line.filesystem) {
+            return Ok(());
+        }
+        let reason = format!("the filesystem was written, but the device holds {found}");
+        Err(Error::new(ErrorKind::Io, FORMAT, reason).at(device.path()))
+    }
+
+    /// What `mkfs` makes of a disk like this one.
+    fn make_in_memory<'d>(&self, device: &'d BlockDevice, end: Instant) -> Result<DiskImage<'d>> {
+        let failed = |error| Error::os("ask for the sectors of", device.path(), error);
+        let topology = ioctl::topology(device.as_fd()).map_err(failed)?;
+        let arguments = topology.arguments(&self.line, device.size()?);
+        if self.line.filesystem != Filesystem::Ext4 {
+            return self.mkfs(device, topology, &arguments, false, end);
+        }
+        // Inode tables that are made zero at once, and whatever else is zero, only its writes tell.
+        let mut writes_zeros =
+            self.line.arguments.iter().any(|argument| argument.contains("lazy_itable_init"));
+        let mut image = self.mkfs(device, topology, &arguments, writes_zeros, end)?;
+        let mut layout = Ext4Layout::of(&image);
+        let stripes = layout.as_ref().map_or(Vec::new(), |layout| topology.ext4_stripes(layout.block_size));
+        let is_unknown = layout.as_ref().is_some_and(|layout| layout.journal.is_none());
+        // Stripes are told in blocks, whose size mke2fs chooses: known once it has run.
+        if !stripes.is_empty() || (is_unknown && !writes_zeros) {
+            writes_zeros |= is_unknown;
+            image = self.mkfs(device, topology, &stripes, writes_zeros, end)?;
+            layout = Ext4Layout::of(&image);
+        }
+        for range in layout.and_then(|layout| layout.journal).into_iter().flatten() {
+            image.has_zeros(range);
+        }
+        Ok(image)
+    }
+
+    fn mkfs<'d>(
+        &self,
+        device: &'d BlockDevice,
+        topology: Topology,
+        arguments: &[String],
+        writes_zeros: bool,
+        end: Instant,
+    ) -> Result<DiskImage<'d>> {
+        let tool = self.line.tool();
+        let mut image = DiskImage::for_device(device, FORMAT)?;
+        let (file, mut zeros) = image.split();
+        let mut line = self.line.options(arguments).map_err(|error| error.at(device.path()))?;
+        line.push(file.path());
+        let sectors = topology.environment();
+        let mut environment: Vec<(&str, &str)> =
+            sectors.iter().map(|(name, size)| (*name, &**size)).collect();
+        environment.extend(writes_zeros.then_some(WRITE_ZEROS));
+        let given =
+            Given { environment: &environment, file: Some(file), look: Some(LOOK), ..Given::default() };
+        let mut told = 0;
+        let limit = end.saturating_duration_since(Instant::now());
+        let output = tool.run_given(&line, given, limit, |running| {
+            let elapsed = running.elapsed().as_secs();
+            if elapsed > told {
+                told = elapsed;
+                self.tell(FormatStep::Making { elapsed: Duration::from_secs(told) });
+            }
+            zeros.tend(running)
+        });
+        let output = output.map_err(|error| error.at(device.path()))?;
+        if output.status.success() { Ok(image) } else { Err(tool.failed(device.path(), &output)) }
+    }
+
+    fn wait_for_place(&self, device: &BlockDevice, end: Instant) -> Result<Option<FormatPlace>> {
+        let Some(limit) = &self.at_once else { return Ok(None) };
+        match limit.enter(end, || self.tell(FormatStep::Waiting)) {
+            Some(place) => Ok(Some(place)),
+            None => Err(Error::new(ErrorKind::Busy, FORMAT, "other formats run, and none ended in time")
+                .at(device.path())
+                .mend("try again, or let more run at once")),
+        }
+    }
+
+    fn tell(&self, step: FormatStep) {
+        if let Some(Watcher(watcher)) = &self.watcher {
+            watcher(step);
+        }
+    }
+
+    fn check_size(&self, device: &BlockDevice) -> Result<()> {
+        let filesystem = self.line.filesystem;
+        let (size, least) = (device.size()?, filesystem.minimum_size());
+        // Other arguments than the defaults may need less, and mkfs then decides.
+        if size >= least || !self.line.arguments.is_empty() {
+            return Ok(());
+        }
+        let reason = format!("{filesystem} needs {least} bytes, and the device has {size}");
+        Err(Error::new(ErrorKind::OutOfRange, FORMAT, reason).at(device.path()))
+    }
+}
+
+/// Checks before anything is done that the device can be written to.
+pub(crate) fn refuse_unwritable(device: &BlockDevice) -> Result<()> {
+    device.verify()?;
+    if device.is_read_only()? {
+        return Err(Error::new(ErrorKind::ReadOnly, FORMAT, "the device refuses writes").at(device.path()));
+    }
+    Ok(())
+}

@@ -1,0 +1,131 @@
+//! The filesystems that this crate makes, mounts and grows.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use crate::filesystem::tool::Tool;
+use crate::{Error, ErrorKind};
+
+/// A filesystem that [`Format`](crate::Format) makes and the flows mount.
+///
+/// There is no default: a caller that gets an empty name from its orchestrator chooses one itself. What else there may be
+/// on a device is known to the prober and kept. ext3 is not made: ext4 does all that it does. Nor is vfat: it has no
+/// owners and no journal, and nothing grows it.
+///
+/// ```
+/// use csi_mount::Filesystem;
+///
+/// assert_eq!("xfs".parse::<Filesystem>()?, Filesystem::Xfs);
+/// assert!("".parse::<Filesystem>().is_err());
+/// # Ok::<(), csi_mount::Error>(())
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Filesystem {
+    /// ext4: grows mounted (with `CAP_SYS_RESOURCE`) and unmounted.
+    Ext4,
+    /// XFS: at least 300 MiB; grows mounted only.
+    Xfs,
+    /// btrfs on one device: grows mounted only.
+    Btrfs,
+}
+
+impl Filesystem {
+    /// Every filesystem of this enum.
+    pub const ALL: [Self; 3] = [Self::Ext4, Self::Xfs, Self::Btrfs];
+
+    /// The kernel's name for it, as in `/proc/filesystems`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Ext4 => "ext4",
+            Self::Xfs => "xfs",
+            Self::Btrfs => "btrfs",
+        }
+    }
+
+    /// The smallest device in bytes that it can be made on with its defaults, for a driver that rounds sizes up.
+    pub const fn minimum_size(self) -> u64 {
+        match self {
+            // mkfs.ext4 leaves the journal off below 2 MiB. A smaller least size refuses fewer claims, and a driver that
+            // rounded 1 MiB up would have to refuse the restore of such a volume into one of the size asked for.
+            Self::Ext4 => 1 << 20,
+            Self::Xfs => 300 << 20,
+            // Metadata twice, and each chunk has its least size.
+            Self::Btrfs => 114_294_784,
+        }
+    }
+
+    /// The programs that its volumes need: to make it, check it, and grow it where the kernel does not.
+    pub const fn tools(self) -> &'static [&'static str] {
+        match self {
+            Self::Ext4 => &["mkfs.ext4", "e2fsck", "resize2fs"],
+            Self::Xfs => &["mkfs.xfs", "xfs_repair"],
+            Self::Btrfs => &["mkfs.btrfs", "btrfs"],
+        }
+    }
+
+    /// Looks for its [`tools`](Self::tools), on `PATH` and in the system's directories, and gives their paths. For a driver
+    /// or program that wants to know before it starts; [`self_check`](crate::self_check()) looks for them too.
+    ///
+    /// # Errors
+    ///
+    /// [`MissingTool`](ErrorKind::MissingTool) for the first that is not there, with its Debian package.
+    pub fn find_tools(self) -> Result<Vec<PathBuf>, Error> {
+        self.tools().iter().map(|program| self.tool(program).find()).collect()
+    }
+
+    pub(crate) const fn tool(self, program: &'static str) -> Tool {
+        Tool { program, package: self.package() }
+    }
+
+    /// The Debian package that holds its tools.
+    pub const fn package(self) -> &'static str {
+        match self {
+            Self::Ext4 => "e2fsprogs",
+            Self::Xfs => "xfsprogs",
+            Self::Btrfs => "btrfs-progs",
+        }
+    }
+}
+
+impl fmt::Display for Filesystem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl FromStr for Filesystem {
+    type Err = Error;
+
+    /// # Errors
+    ///
+    /// [`InvalidInput`](ErrorKind::InvalidInput) for an empty name, [`Unsupported`](ErrorKind::Unsupported)
+    /// for any that is not in [`ALL`](Self::ALL).
+    fn from_str(name: &str) -> Result<Self, Error> {
+        if let Some(known) = Self::ALL.into_iter().find(|known| known.name() == name) {
+            return Ok(known);
+        }
+        let kind = if name.is_empty() { ErrorKind::InvalidInput } else { ErrorKind::Unsupported };
+        Err(Error::new(kind, "choose a filesystem", format!("{name:?} is not one"))
+            .mend("use ext4, xfs or btrfs"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_exact() {
+        for known in Filesystem::ALL {
+            assert_eq!(known.to_string().parse::<Filesystem>().unwrap(), known);
+        }
+        assert_eq!("".parse::<Filesystem>().unwrap_err().kind(), ErrorKind::InvalidInput);
+        for bad in ["EXT4", "ext4 ", "ext3", "vfat", "zfs", "xfs\0"] {
+            let error = bad.parse::<Filesystem>().unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Unsupported, "{bad:?}");
+            assert!(error.to_string().contains("use ext4, xfs or btrfs"), "{error}");
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! What was read of a device, by place.
+
+use std::ops::{ControlFlow, Range};
+
+use super::places::{ALIGN, named, rest_of_ends};
+use super::reader::{Reader, Unread, first_nonzero};
+
+/// Parts of a device, read.
+#[derive(Debug)]
+pub(super) struct Windows {
+    pub(super) size: u64,
+    /// What is not all zero, in its order on the device.
+    parts: Vec<Part>,
+    /// What is all zero.
+    zeros: Vec<Range<u64>>,
+}
+
+#[derive(Debug)]
+struct Part {
+    start: u64,
+    bytes: Vec<u8>,
+}
+
+impl Windows {
+    /// The places where something may have a magic number: enough to name what is there, not to call it blank.
+    pub(super) fn named(reader: &mut Reader<'_>) -> Result<Self, Unread> {
+        let size = reader.size()?;
+        let mut windows = Self { size, parts: Vec::new(), zeros: Vec::new() };
+        windows.read(reader, named(size))?;
+        Ok(windows)
+    }
+
+    /// What else the first and the last 4 MiB hold, besides [`named`](Self::named); of a device of which it is known where its
+    /// data is, as far as there is any.
+    pub(super) fn complete_ends(
+        &mut self,
+        reader: &mut Reader<'_>,
+        data: Option<&[Range<u64>]>,
+    ) -> Result<(), Unread> {
+        let rest = rest_of_ends(self.size);
+        match data {
+            None => self.read(reader, rest)?,
+            Some(data) => {
+                let known = rest.iter().flat_map(|rest| data.iter().map(|data| common(rest, data)));
+                self.read(reader, known.filter(|range| !range.is_empty()))?;
+                self.zeros.extend(rest);
+            }
+        }
+        self.parts.sort_by_key(|part| part.start);
+        Ok(())
+    }
+
+    fn read(
+        &mut self,
+        reader: &mut Reader<'_>,
+        ranges: impl IntoIterator<Item = Range<u64>>,
+    ) -> Result<(), Unread> {
+        reader.each(ranges, |start, bytes| {
+            match first_nonzero(bytes) {
+                Some(_) => self.parts.push(Part { start, bytes: bytes.to_vec() }),
+                None => self.zeros.push(start..start + bytes.len() as u64),
+            }
+            ControlFlow::<()>::Continue(())
+        })?;
+        Ok(())
+    }
+
+    /// One part.
+    pub(super) fn one(size: u64, start: u64, bytes: &[u8]) -> Self {
+        Self { size, parts: vec![Part { start, bytes: bytes.to_vec() }], zeros: Vec::new() }
+    }
+
+    /// What was read at `offset`, if all of it was.
+    pub(super) fn bytes(&self, offset: u64, length: usize) -> Option<&[u8]> {
+        /// As much as anybody asks for.
+        static ZEROS: [u8; 64 * 1024] = [0; 64 * 1024];
+        let found = self.parts.iter().find_map(|part| {
+            let from = usize::try_from(offset.checked_sub(part.start)?).ok()?;
+            part.bytes.get(from..from.checked_add(length)?)
+        });
+        let end = offset.saturating_add(length as u64);
+        let is_zero = |range: &Range<u64>| range.start <= offset && end <= range.end;
+        let found = found.or_else(|| self.zeros.iter().any(is_zero).then(|| ZEROS.get(..length)).flatten());
+        #[cfg(test)]
+        if found.is_none() && end <= self.size {
+            tests::MISSED.with_borrow_mut(|missed| missed.push(offset));
+        }
+        found
+    }
+
+    /// Whether it was read what is at `offset`.
+    pub(super) fn reach(&self, offset: u64) -> bool {
+        let of_part = |part: &Part| part.start..part.start + part.bytes.len() as u64;
+        self.parts.iter().map(of_part).chain(self.zeros.iter().cloned()).any(|range| range.contains(&offset))
+    }
+
+    /// Whether these bytes are at `offset`.
+    pub(super) fn has(&self, offset: u64, magic: &[u8]) -> bool {
+        self.bytes(offset, magic.len()) == Some(magic)
+    }
+
+    /// The place of the first byte that is not zero.
+    pub(super) fn first_nonzero(&self) -> Option<u64> {
+        self.parts.iter().find_map(|part| Some(part.start + first_nonzero(&part.bytes)? as u64))
+    }
+
+    #[cfg(test)]
+    pub(super) fn of(bytes: Vec<u8>) -> Self {
+        Self { size: bytes.len() as u64, parts: vec![Part { start: 0, bytes }], zeros: Vec::new() }
+    }
+}
+
+/// What is in both, in whole blocks.
+pub(super) fn common(one: &Range<u64>, other: &Range<u64>) -> Range<u64> {
+    let start = one.start.max(other.start);
+    start - start % ALIGN..one.end.min(other.end)
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+
+    thread_local! {
+        /// Places on the device that were asked for and not read.
+        pub(super) static MISSED: std::cell::RefCell<Vec<u64>> = const { std::cell::RefCell::new(Vec::new()) };
+    }
+
+    /// Zeros at all places that have names, and the function's questions that these do not answer.
+    pub(in crate::filesystem::probe) fn missed(size: u64, ask: impl FnOnce(&Windows)) -> Vec<u64> {
+        MISSED.take();
+        ask(&Windows { size, parts: Vec::new(), zeros: named(size) });
+        MISSED.take()
+    }
+}

@@ -1,0 +1,333 @@
+//! Programs of the filesystems' own packages: found, run without a shell, and never left behind.
+
+use std::ffi::{OsStr, OsString};
+use std::io::{self, PipeReader, Read as _, Write as _};
+use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd};
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
+
+use crate::bounded::in_flight;
+use crate::sys::memory;
+use crate::sys::{die_with_parent, inherit};
+use crate::{BlockDevice, Error, ErrorKind, Result};
+
+/// How much of a program's output is kept: its end.
+const KEPT_OUTPUT: usize = 8 * 1024;
+/// How often a program that runs is looked at; most run for milliseconds, so the first looks come sooner.
+const LOOK: Duration = Duration::from_millis(50);
+const FIRST_LOOK: Duration = Duration::from_millis(1);
+/// How long a killed program may take to go.
+const REAP: Duration = Duration::from_secs(5);
+/// Where the tools are on a system whose service runs with a short `PATH`.
+const SYSTEM_DIRECTORIES: [&str; 4] = ["/usr/sbin", "/sbin", "/usr/local/sbin", "/usr/bin"];
+
+/// A program and where to get it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Tool {
+    pub(crate) program: &'static str,
+    pub(crate) package: &'static str,
+}
+
+/// What a program is given besides its arguments.
+#[derive(Default)]
+pub(crate) struct Given<'a> {
+    /// Its standard input, by a pipe and nothing else; at most `INPUT` bytes. It may be secret.
+    pub(crate) input: Option<&'a [u8]>,
+    /// Variables of its environment.
+    pub(crate) environment: &'a [(&'a str, &'a str)],
+    /// An open file, which its arguments call by its [`path`](OpenFile::path).
+    pub(crate) file: Option<OpenFile<'a>>,
+    /// How often it is looked at; if not set, as often as is enough for its time and memory.
+    pub(crate) look: Option<Duration>,
+}
+
+/// An open file or device that a program works on, so that no path can lead it to another.
+#[derive(Clone, Copy)]
+pub(crate) struct OpenFile<'a> {
+    pub(crate) fd: BorrowedFd<'a>,
+    /// What the program's messages call it.
+    pub(crate) name: &'a Path,
+}
+
+impl<'a> OpenFile<'a> {
+    pub(crate) fn of_device(device: &'a BlockDevice) -> Self {
+        Self { fd: device.as_fd(), name: device.path() }
+    }
+
+    /// The path by which the program that it is given to opens it.
+    pub(crate) fn path(self) -> String {
+        format!("/proc/self/fd/{}", self.fd.as_raw_fd())
+    }
+}
+
+/// What every pipe holds, so that it is written before the program starts.
+#[cfg(any(test, feature = "luks"))]
+pub(crate) const INPUT: usize = 4096;
+
+/// How long a program may run, and how much memory it may have.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Bounds {
+    pub(crate) time: Duration,
+    /// In bytes; none is as much as there is.
+    pub(crate) memory: Option<u64>,
+}
+
+impl From<Duration> for Bounds {
+    fn from(time: Duration) -> Self {
+        Self { time, memory: None }
+    }
+}
+
+/// What a program left when it ended.
+#[derive(Debug)]
+pub(crate) struct Output {
+    pub(crate) status: ExitStatus,
+    /// The end of its standard output and standard error, as they came.
+    pub(crate) text: String,
+}
+
+impl Tool {
+    /// The program's path: on `PATH`, or in a system directory.
+    pub(crate) fn find(self) -> Result<PathBuf> {
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        std::env::split_paths(&path)
+            .filter(|directory| directory.is_absolute())
+            .chain(SYSTEM_DIRECTORIES.into_iter().map(PathBuf::from))
+            .map(|directory| directory.join(self.program))
+            .find(|program| is_executable(program))
+            .ok_or_else(|| {
+                let reason = format!("{} is not on PATH nor in {}", self.program, SYSTEM_DIRECTORIES[0]);
+                Error::new(ErrorKind::MissingTool, "find a program", reason)
+                    .mend(format!("install the package {}", self.package))
+            })
+    }
+
+    /// Runs the program to its end, or until it is past its bounds and killed with all that it started.
+    ///
+    /// It has no input, the C locale, none of our environment, and dies with us.
+    pub(crate) fn run<S: AsRef<OsStr>>(self, arguments: &[S], bounds: impl Into<Bounds>) -> Result<Output> {
+        self.run_given(arguments, Given::default(), bounds, |_| Ok(()))
+    }
+
+    /// As [`run`](Self::run), with this for the program to use. At each look `watcher` can see to it; its error ends it.
+    pub(crate) fn run_given<S: AsRef<OsStr>>(
+        self,
+        arguments: &[S],
+        given: Given<'_>,
+        bounds: impl Into<Bounds>,
+        watcher: impl FnMut(&RunningTool) -> Result<()>,
+    ) -> Result<Output> {
+        let (reader, writer) = io::pipe().map_err(|error| self.failed_to_run(error))?;
+        let second = writer.try_clone().map_err(|error| self.failed_to_run(error))?;
+        let mut command = Command::new(self.find()?);
+        command
+            .args(arguments)
+            .env_clear()
+            .env("LC_ALL", "C")
+            .env("PATH", search_path())
+            .envs(given.environment.iter().copied())
+            .current_dir("/")
+            .stdin(self.input(given.input)?)
+            .stdout(writer)
+            .stderr(second)
+            .process_group(0);
+        die_with_parent(&mut command);
+        if let Some(file) = given.file {
+            inherit(&mut command, file.fd);
+        }
+        tracing::debug!(program = self.program, "run");
+        let child = command.spawn().map_err(|error| self.failed_to_run(error))?;
+        // Ours are the only other writing ends; the pipe ends when the program does.
+        drop(command);
+        let bounds = bounds.into();
+        if bounds.memory.is_some() {
+            memory::offer_to_the_kernel(child.id());
+        }
+        let look = given.look.unwrap_or(LOOK);
+        let running = RunningTool { tool: self, child, start: Instant::now(), reaped: false };
+        let mut output = running.finish(reader, bounds, look, watcher)?;
+        if let Some(file) = given.file {
+            output.text = output.text.replace(&file.path(), &file.name.to_string_lossy());
+        }
+        Ok(output)
+    }
+
+    fn input(self, bytes: Option<&[u8]>) -> Result<Stdio> {
+        let Some(bytes) = bytes else { return Ok(Stdio::null()) };
+        let filled = io::pipe().and_then(|(reader, mut writer)| writer.write_all(bytes).map(|()| reader));
+        filled.map(Stdio::from).map_err(|error| self.failed_to_run(error))
+    }
+
+    /// The error of a program that ended badly: its exit and the last lines that it printed.
+    pub(crate) fn failed(self, path: &Path, output: &Output) -> Error {
+        let mut lines: Vec<&str> = output.text.lines().filter(|line| !line.trim().is_empty()).collect();
+        let last = lines.split_off(lines.len().saturating_sub(4)).join(" | ");
+        let reason = format!("{} ended with {}: {last}", self.program, output.status);
+        Error::new(ErrorKind::ToolFailed, "run a program on", reason).at(path)
+    }
+
+    /// The error of a program that was killed, or had to be, for the memory that it used.
+    pub(crate) fn out_of_memory(self, given: u64) -> Error {
+        let reason = format!("{} ran out of the {} MiB that it was given", self.program, given >> 20);
+        Error::new(ErrorKind::OutOfMemory, "run a program", reason)
+    }
+
+    fn failed_to_run(self, error: io::Error) -> Error {
+        Error::os("run", self.program, error)
+    }
+}
+
+/// A program that runs. It is killed with all that it started when this is dropped before its end.
+pub(crate) struct RunningTool {
+    tool: Tool,
+    child: Child,
+    start: Instant,
+    reaped: bool,
+}
+
+impl RunningTool {
+    /// Since its start.
+    pub(crate) fn elapsed(&self) -> Duration {
+        self.start.elapsed()
+    }
+
+    /// Does something while the program stands still. It goes on afterwards, unless it has ended.
+    pub(crate) fn while_stopped<T>(&self, run: impl FnOnce() -> Result<T>) -> Result<T> {
+        let group = Pid::from_child(&self.child);
+        let signal =
+            |signal| kill_process_group(group, signal).map_err(|error| self.tool.failed_to_run(error.into()));
+        signal(Signal::STOP)?;
+        // A group has stopped when its last thread has; without that, it could still be in a system call.
+        let look = WaitIdOptions::STOPPED | WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
+        loop {
+            match waitid(WaitId::Pid(group), look) {
+                Ok(_) => break,
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(self.tool.failed_to_run(error.into())),
+            }
+        }
+        let done = run();
+        signal(Signal::CONT)?;
+        done
+    }
+
+    fn finish(
+        mut self,
+        mut pipe: PipeReader,
+        bounds: Bounds,
+        look: Duration,
+        mut watcher: impl FnMut(&Self) -> Result<()>,
+    ) -> Result<Output> {
+        let end = self.start + bounds.time;
+        let mut pause = FIRST_LOOK;
+        let mut kept = Vec::new();
+        // Something that the program started may hold the pipe for longer, so its end is asked for too.
+        loop {
+            if let Some(given) = bounds.memory
+                && memory::used_by(self.child.id()).is_some_and(|used| used > given)
+            {
+                let _ = self.kill();
+                return Err(self.tool.out_of_memory(given));
+            }
+            let open = self.read_some(&mut pipe, &mut kept, pause.min(left(end)))?;
+            pause = (pause * 2).min(look);
+            // At the end of the pipe there is nothing else to wait for.
+            if self.has_ended(if open { Duration::ZERO } else { LOOK.min(left(end)) })? {
+                break;
+            }
+            watcher(&self)?;
+            if left(end).is_zero() {
+                let reason = match self.kill() {
+                    Some(_) => "it was killed",
+                    None => "it does not react to being killed, as if its device hung",
+                };
+                let reason = format!("{} took longer than its time limit; {reason}", self.tool.program);
+                return Err(Error::new(ErrorKind::Unresponsive, "run a program", reason));
+            }
+        }
+        // What the program left behind goes with it.
+        let Some(status) = self.kill() else {
+            return Err(self.tool.failed_to_run(Errno::CHILD.into()));
+        };
+        let end = Instant::now() + REAP;
+        while self.read_some(&mut pipe, &mut kept, LOOK)? && !left(end).is_zero() {}
+        Ok(Output { status, text: String::from_utf8_lossy(&kept).into_owned() })
+    }
+
+    /// Reads what there is, waiting for a moment of less than a second; false at the end of the pipe.
+    fn read_some(&self, pipe: &mut PipeReader, kept: &mut Vec<u8>, moment: Duration) -> Result<bool> {
+        let moment = Timespec { tv_sec: 0, tv_nsec: moment.subsec_nanos().into() };
+        let mut events = [PollFd::new(pipe, PollFlags::IN)];
+        match poll(&mut events, Some(&moment)) {
+            Ok(0) | Err(Errno::INTR) => return Ok(true),
+            Ok(_) => {}
+            Err(error) => return Err(self.tool.failed_to_run(error.into())),
+        }
+        let mut buffer = [0; 4096];
+        let count = match pipe.read(&mut buffer) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => return Ok(true),
+            other => other.map_err(|error| self.tool.failed_to_run(error))?,
+        };
+        kept.extend_from_slice(&buffer[..count]);
+        kept.drain(..kept.len().saturating_sub(KEPT_OUTPUT));
+        Ok(count > 0)
+    }
+
+    /// Whether the program has ended, within this time; it stays to be reaped.
+    fn has_ended(&self, patience: Duration) -> Result<bool> {
+        let end = Instant::now() + patience;
+        let look = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+        loop {
+            match waitid(WaitId::Pid(Pid::from_child(&self.child)), look) {
+                Ok(Some(_)) => return Ok(true),
+                Ok(None) | Err(Errno::INTR) if left(end).is_zero() => return Ok(false),
+                Ok(None) | Err(Errno::INTR) => std::thread::sleep(Duration::from_millis(1)),
+                Err(error) => return Err(self.tool.failed_to_run(error.into())),
+            }
+        }
+    }
+
+    /// Kills what is left of the program and all that it started; none if it does not go in time.
+    fn kill(&mut self) -> Option<ExitStatus> {
+        // Not yet reaped, so that its group's number is still its own. The group may be empty by now.
+        let _ = kill_process_group(Pid::from_child(&self.child), Signal::KILL);
+        self.reaped = true;
+        match self.has_ended(REAP) {
+            Ok(true) => self.child.wait().ok(),
+            _ => {
+                in_flight::leave(self.child.id().cast_signed());
+                None
+            }
+        }
+    }
+}
+
+impl Drop for RunningTool {
+    fn drop(&mut self) {
+        if !self.reaped {
+            self.kill();
+        }
+    }
+}
+
+fn left(end: Instant) -> Duration {
+    end.saturating_duration_since(Instant::now())
+}
+
+fn is_executable(path: &Path) -> bool {
+    use std::os::unix::fs::PermissionsExt as _;
+    std::fs::metadata(path).is_ok_and(|file| file.is_file() && file.permissions().mode() & 0o111 != 0)
+}
+
+fn search_path() -> OsString {
+    std::env::join_paths(SYSTEM_DIRECTORIES.iter().chain(&["/bin"])).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,332 @@
+//! Putting a finished mount onto a target, exactly one, and knowing afterwards that it is there.
+//!
+//! The kernel has no call that mounts only if nothing is mounted. So: look, mount, look again, and take away
+//! one's own mount, and no other, where somebody else was faster. Users of this crate wait for each other, since
+//! even for a moment a stack of binds is harmful: what is mounted on a bind of a shared mount is received by its
+//! source as well.
+
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use rustix::fs::{FileType, Mode, OFlags};
+use rustix::mount::{MoveMountFlags, UnmountFlags, mount_move, move_mount};
+
+use crate::detached::scratch::{self, Scratch};
+use crate::mounted::health;
+use crate::mounting::bind::Outcome;
+use crate::place::lookup;
+use crate::place::owner::Mounted;
+use crate::place::target::Seen;
+use crate::place::turn;
+use crate::sys::file_lock;
+use crate::table::details::{Basics, Details};
+use crate::{Error, ErrorKind, MountAttributes, Result, Target, mounts};
+
+/// How often a target is tried again whose mounts come and go.
+const ATTEMPTS: u32 = 5;
+/// How long somebody who mounted over us has to notice it and withdraw.
+const WITHDRAWAL: Duration = Duration::from_secs(1);
+
+/// How long another user of this crate may take to put its mount there; it takes microseconds.
+const LOCKING: Duration = Duration::from_secs(5);
+
+/// Whether the mount that was just made is the one that counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Attached {
+    /// It is on the target.
+    Ours,
+    /// Somebody else mounted first; ours is gone again.
+    Lost,
+}
+
+/// Mounts with `mount` unless something is mounted, which `accept` then takes for the same thing or refuses,
+/// and which has to be alive.
+pub(crate) fn mount_once(
+    operation: &'static str,
+    target: &Target,
+    accept: impl Fn(&Seen, &Details) -> Result<()>,
+    mount: impl Fn(Seen) -> Result<Attached>,
+) -> Result<Outcome> {
+    scratch::sweep();
+    for _ in 0..ATTEMPTS {
+        let turn = turn::at(target);
+        let seen = target.look(operation)?;
+        if seen.facts.is_mount_root {
+            // No details: it was unmounted since, so look again.
+            if let Some(details) = Details::of(&seen.fd, operation, target.path())? {
+                drop(turn);
+                let is_alive = || health::require(operation, target, &seen, &details);
+                // Of one that tells nothing of itself, it is not to be known whether it is the same.
+                if seen.facts.is_broken() {
+                    is_alive()?;
+                }
+                accept(&seen, &details)?;
+                is_alive()?;
+                target.adopt(operation, &seen.facts)?;
+                return Ok(Outcome::AlreadyMounted);
+            }
+            continue;
+        }
+        drop(turn);
+        if mount(seen)? == Attached::Ours {
+            return Ok(Outcome::Mounted);
+        }
+    }
+    let reason = "somebody else mounts and unmounts there at the same time";
+    Err(Error::new(ErrorKind::Busy, operation, reason).at(target.path()))
+}
+
+/// The refusal of what is mounted at the target instead of what was asked for.
+pub(crate) fn refuse(operation: &'static str, target: &Target, found: &Details, difference: &str) -> Error {
+    let reason = format!("{difference}: there is {found}");
+    Error::new(ErrorKind::AlreadyMounted, operation, reason).at(target.path()).mend("unmount it first")
+}
+
+/// A mount that is finished and that nobody sees yet.
+#[derive(Debug)]
+pub(crate) enum Prepared {
+    /// In no mount namespace.
+    Detached(OwnedFd),
+    /// On kernels that have no detached mounts: in a private place.
+    InScratch(Scratch, OwnedFd),
+}
+
+impl Prepared {
+    pub(crate) fn fd(&self) -> &OwnedFd {
+        match self {
+            Self::Detached(fd) | Self::InScratch(_, fd) => fd,
+        }
+    }
+
+    /// In one step, in all namespaces; the mount stays the same mount.
+    fn move_onto(&self, place: &OwnedFd) -> rustix::io::Result<()> {
+        match self {
+            Self::Detached(fd) => {
+                let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
+                move_mount(fd, c"", place, c"", flags)
+            }
+            Self::InScratch(scratch, _) => mount_move(scratch.mount_path(), lookup::path_of(place)),
+        }
+    }
+}
+
+/// Moves a prepared mount onto what was seen at the target, and verifies it.
+pub(crate) fn attach(
+    operation: &'static str,
+    mount: Prepared,
+    target: &Target,
+    seen: &Seen,
+    attributes: MountAttributes,
+) -> Result<Attached> {
+    // Dropped after the mount's descriptor, which keeps it busy.
+    let _turn = turn::at(target);
+    let mount = mount;
+    let _lock = lock(seen);
+    if target.look(operation)?.facts.is_mount_root {
+        return Ok(Attached::Lost);
+    }
+    if target.owner().is_some() {
+        let root = lookup::facts(mount.fd()).map_err(|error| target.error(operation, error))?;
+        target.set_mark(operation, &seen.fd, Mounted::of(&root))?;
+    }
+    move_and_verify(operation, &mount, target, seen, attributes)
+}
+
+fn move_and_verify(
+    operation: &'static str,
+    mount: &Prepared,
+    target: &Target,
+    seen: &Seen,
+    attributes: MountAttributes,
+) -> Result<Attached> {
+    mount.move_onto(&seen.fd).map_err(|error| target.error(operation, error))?;
+    let attached = verify(operation, mount.fd(), target, seen, attributes);
+    if !matches!(attached, Ok(Attached::Ours)) {
+        undo(mount.fd());
+    }
+    attached
+}
+
+/// Locks the bare directory or file, below anything that is mounted there, against other users of this crate.
+///
+/// It saves races, and is not what makes them safe: without it (a filesystem that has no locks, somebody who
+/// keeps it) the verification afterwards decides.
+fn lock(seen: &Seen) -> Option<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let opened = match seen.facts.file_type {
+        FileType::Directory => rustix::fs::openat(&seen.fd, ".", flags | OFlags::DIRECTORY, Mode::empty()),
+        FileType::RegularFile => rustix::fs::open(lookup::path_of(&seen.fd), flags, Mode::empty()),
+        _ => return None,
+    };
+    let fd = opened.ok()?;
+    file_lock::take_within(&fd, LOCKING).ok().map(|()| fd)
+}
+
+/// Takes away this mount wherever it is, and nothing else. One that is not mounted (any more) is left, and so is one with
+/// another's over it, which would go along.
+fn undo(mount: &OwnedFd) {
+    if is_covered(mount) {
+        tracing::warn!("own mount is left beneath another's");
+        return;
+    }
+    let path: PathBuf = lookup::path_of(mount);
+    // Through the descriptor's link it can be no other mount; detached, because the descriptor keeps it busy.
+    if let Err(error) = rustix::mount::unmount(&path, UnmountFlags::DETACH) {
+        tracing::debug!(%error, "own mount was gone before it was undone");
+    }
+}
+
+/// Whether something is mounted over the whole of this mount; as far as the table of mounts can be read.
+fn is_covered(mount: &OwnedFd) -> bool {
+    let (Ok(facts), Ok(table)) = (lookup::facts(mount), mounts()) else { return false };
+    let Some(own) = table.iter().find(|entry| entry.id == facts.mount) else { return false };
+    table.iter().any(|entry| entry.parent == own.id && entry.mount_point == own.mount_point)
+}
+
+fn verify(
+    operation: &'static str,
+    mount: &OwnedFd,
+    target: &Target,
+    seen: &Seen,
+    attributes: MountAttributes,
+) -> Result<Attached> {
+    let Some(ours) = Basics::of(mount, operation, target.path())? else { return Ok(Attached::Lost) };
+    if ours.parent != seen.directory.mount {
+        return Ok(Attached::Lost);
+    }
+    if ours.attributes != attributes {
+        let reason = format!("asked for {attributes}, the kernel made it {}", ours.attributes);
+        return Err(Error::new(ErrorKind::Unsupported, operation, reason).at(target.path()));
+    }
+    let deadline = Instant::now() + WITHDRAWAL;
+    while target.look(operation)?.facts.mount != ours.id {
+        // Ours is beneath, so the other one has lost; if it follows the same rules it is about to go.
+        if Instant::now() > deadline {
+            let reason = "somebody else mounted over it";
+            let error = Error::new(ErrorKind::AlreadyMounted, operation, reason).at(target.path());
+            return Err(error.mend("unmount both"));
+        }
+        sleep(Duration::from_millis(2));
+    }
+    Ok(Attached::Ours)
+}
+
+#[cfg(test)]
+mod needs_root {
+    use std::path::Path;
+
+    use rustix::fs::FileType;
+    use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, MountFlags};
+
+    use super::*;
+    use crate::testing::private_mount_namespace;
+
+    const OPERATION: &str = "mount at";
+
+    /// A mount that is on the way when another one comes first.
+    fn prepared(features: Features) -> Prepared {
+        match features {
+            Features::New => {
+                let context = rustix::mount::fsopen("tmpfs", FsOpenFlags::FSOPEN_CLOEXEC).unwrap();
+                rustix::mount::fsconfig_set_string(&context, "source", "ours").unwrap();
+                rustix::mount::fsconfig_create(&context).unwrap();
+                let flags = MountAttrFlags::empty();
+                let mount = rustix::mount::fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, flags).unwrap();
+                Prepared::Detached(mount)
+            }
+            Features::Old => {
+                let scratch = Scratch::new(FileType::Directory).unwrap();
+                mount(&scratch.mount_path(), "ours");
+                scratch.into_prepared().unwrap()
+            }
+        }
+    }
+
+    #[derive(Clone, Copy)]
+    enum Features {
+        New,
+        Old,
+    }
+
+    fn mount(path: &Path, source: &str) {
+        rustix::mount::mount(source, path, "tmpfs", MountFlags::empty(), c"").unwrap();
+    }
+
+    fn in_directory(test: impl FnOnce(&Target) + Send) {
+        let directory = tempfile::tempdir().unwrap();
+        private_mount_namespace(|| {
+            let target = Target::new(directory.path().join("target")).unwrap();
+            target.create_dir().unwrap();
+            test(&target);
+        });
+    }
+
+    fn sources(target: &Target) -> Vec<String> {
+        let on_target = mounts().unwrap().into_iter().filter(|entry| entry.mount_point == target.path());
+        on_target.map(|entry| entry.source.into_string().unwrap()).collect()
+    }
+
+    #[test]
+    fn the_second_of_two_takes_its_own_mount_away_and_no_other() {
+        for features in [Features::New, Features::Old] {
+            in_directory(|target| {
+                let seen = target.look(OPERATION).unwrap();
+                let ours = prepared(features);
+                mount(target.path(), "theirs");
+                let attached = move_and_verify(OPERATION, &ours, target, &seen, MountAttributes::empty());
+                assert_eq!(attached.unwrap(), Attached::Lost);
+                assert_eq!(sources(target), ["theirs"]);
+            });
+        }
+    }
+
+    #[test]
+    fn what_is_undone_takes_nobody_elses_along() {
+        for features in [Features::New, Features::Old] {
+            in_directory(|target| {
+                let seen = target.look(OPERATION).unwrap();
+                let ours = prepared(features);
+                ours.move_onto(&seen.fd).unwrap();
+                mount(target.path(), "theirs");
+                undo(ours.fd());
+                assert_eq!(sources(target), ["ours", "theirs"]);
+                rustix::mount::unmount(target.path(), UnmountFlags::empty()).unwrap();
+                undo(ours.fd());
+                assert_eq!(sources(target), [""; 0]);
+            });
+        }
+    }
+
+    #[test]
+    fn a_mount_without_its_attributes_does_not_stay() {
+        in_directory(|target| {
+            let seen = target.look(OPERATION).unwrap();
+            let ours = prepared(Features::New);
+            let error =
+                move_and_verify(OPERATION, &ours, target, &seen, MountAttributes::RDONLY).unwrap_err();
+            assert!(error.to_string().contains("asked for ro, the kernel made it rw"), "{error}");
+            assert_eq!(sources(target), [""; 0]);
+        });
+    }
+
+    #[test]
+    fn the_first_of_two_waits_for_the_second_to_withdraw() {
+        in_directory(|target| {
+            let seen = target.look(OPERATION).unwrap();
+            let ours = prepared(Features::New);
+            ours.move_onto(&seen.fd).unwrap();
+            mount(target.path(), "theirs");
+            let verified = std::thread::scope(|scope| {
+                let verify =
+                    scope.spawn(|| verify(OPERATION, ours.fd(), target, &seen, MountAttributes::empty()));
+                // Detached, as whoever withdraws does it: the one who verifies may be looking at it right now.
+                rustix::mount::unmount(target.path(), UnmountFlags::DETACH).unwrap();
+                verify.join().unwrap()
+            });
+            assert_eq!(verified.unwrap(), Attached::Ours);
+            assert_eq!(sources(target), ["ours"]);
+        });
+    }
+}

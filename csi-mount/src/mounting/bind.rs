@@ -1,0 +1,254 @@
+//! Bind mounts that have their attributes from the start, wherever they are seen.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+
+use rustix::fs::{FileType, OFlags};
+use rustix::mount::{OpenTreeFlags, open_tree};
+
+use crate::detached::scratch;
+use crate::mounting::attach::{self, Attached, Prepared};
+use crate::place::lookup::{self, Facts};
+use crate::place::nesting::{Nesting, Place, nesting};
+use crate::place::target::{Seen, name_of};
+use crate::sys::features::{self, Feature};
+use crate::sys::mount_api::{self, Depth, StatMountBasic};
+use crate::table::details::{Basics, Details, told_at_once};
+use crate::{Error, ErrorKind, IdMap, MountAttributes, Result, Target};
+
+/// What a mount call found and did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    /// It was mounted.
+    Mounted,
+    /// The same thing with the same attributes was mounted there already.
+    AlreadyMounted,
+}
+
+/// A bind mount to be made: a file or directory seen at a second place, with attributes of its own there.
+///
+/// Its attributes hold in every mount namespace that receives it, and at no moment is it seen without them:
+/// it is made detached, given its attributes, and then moved onto the target (`open_tree(2)`,
+/// `mount_setattr(2)`, `move_mount(2)`; Linux 5.12). On older kernels it is prepared in a private place and
+/// bound from there. A bind that is remounted read-only afterwards, as `mount --bind -o ro` does it, stays
+/// writable on the host if the target's mount is shared with it.
+///
+/// The bind has the attributes of the source's mount besides those asked for, so it never allows more.
+///
+/// ```no_run
+/// # fn main() -> csi_mount::Result<()> {
+/// use csi_mount::{Bind, MountAttributes, Target};
+///
+/// let target = Target::new("/var/lib/kubelet/pods/uid/volumes/data/mount")?;
+/// target.create_dir()?;
+/// Bind::new("/srv/volumes/data").attributes(MountAttributes::RDONLY).at(&target)?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug, Clone)]
+#[must_use = "nothing is mounted before `at`"]
+#[doc(alias = "MS_BIND")]
+pub struct Bind<'a> {
+    source: &'a Path,
+    attributes: MountAttributes,
+    depth: Depth,
+    id_map: IdMap,
+}
+
+const BIND: &str = "bind to";
+
+impl<'a> Bind<'a> {
+    /// A bind of the file or directory at an absolute path. Symbolic links in it are followed: it is the driver's
+    /// own. Where a filesystem on the way does not answer, it is given up after five seconds.
+    pub fn new(source: &'a (impl AsRef<Path> + ?Sized)) -> Self {
+        let attributes = MountAttributes::empty();
+        Self { source: source.as_ref(), attributes, depth: Depth::Single, id_map: IdMap::new() }
+    }
+
+    /// Adds attributes to those that the source's mount has.
+    pub fn attributes(mut self, attributes: MountAttributes) -> Self {
+        self.attributes = self.attributes.and(attributes);
+        self
+    }
+
+    /// Takes the mounts below the source along, with the same attributes added. Linux 5.12 where attributes are
+    /// asked for.
+    #[doc(alias = "MS_REC")]
+    pub fn recursive(mut self) -> Self {
+        self.depth = Depth::Recursive;
+        self
+    }
+
+    /// Shows owners and groups by this map (`mount_setattr(2)` with `MOUNT_ATTR_IDMAP`). Linux 5.12, a filesystem that can
+    /// (ext4, XFS, btrfs; tmpfs since 6.3), and a source that does not show them so already. Nothing stands in for it:
+    /// where it can't be had it is [`ErrorKind::Unsupported`].
+    ///
+    /// Of a bind that is there already it is known by the owner of its root whether it has the same map, which tells
+    /// nothing of a map that leaves that owner as it is.
+    pub fn id_map(mut self, map: IdMap) -> Self {
+        self.id_map = map;
+        self
+    }
+
+    /// Mounts it, unless the same source is mounted there with the same attributes.
+    ///
+    /// What is mounted there has to be alive: a dead filesystem, or one that does not answer, is refused rather than taken
+    /// for done. When it fails nothing new is mounted. Of several callers at once for one target one mounts, and the
+    /// others find it mounted.
+    ///
+    /// # Errors
+    /// - [`ErrorKind::AlreadyMounted`]: something else is mounted at the target, or with other attributes.
+    /// - [`ErrorKind::NotFound`]: the source, or the directory or file to mount on, is not there.
+    /// - [`ErrorKind::InvalidInput`]: a path can never work, one is inside the other, one is a directory and the
+    ///   other is not, or the target is a symbolic link.
+    /// - [`ErrorKind::PermissionDenied`]: CAP_SYS_ADMIN is missing.
+    /// - [`ErrorKind::Unresponsive`]: a filesystem on the way to the source does not answer, the source's own shut down, or
+    ///   it is mounted there already and is dead or does not answer.
+    /// - [`ErrorKind::Unsupported`]: this kernel lacks an attribute.
+    pub fn at(&self, target: &Target) -> Result<Outcome> {
+        let path = lookup::absolute("bind", self.source)?;
+        let open = || -> io::Result<_> {
+            let fd = lookup::open_path(&path, OFlags::empty())?;
+            let facts = lookup::facts(&fd)?;
+            Ok((fd, facts))
+        };
+        let (fd, facts) = open().map_err(|error| Error::os("bind", &path, error))?;
+        if facts.is_broken() {
+            let reason = "its filesystem is dead, and does not even tell what is there";
+            let error = Error::new(ErrorKind::Unresponsive, "bind", reason).at(&path);
+            return Err(error.mend("see to its device or server; then unmount it and mount it anew"));
+        }
+        let told = told_at_once(&fd).ok().flatten();
+        let mount = match told {
+            Some(told) => Some(told.into()),
+            None => Basics::of(&fd, "bind", &path)?,
+        };
+        let mount = mount.ok_or_else(|| {
+            Error::new(ErrorKind::Busy, "bind", "its mount was taken off while it was looked at").at(&path)
+        })?;
+        let source = Source { path: &path, fd, facts, told, depth: self.depth, id_map: &self.id_map };
+        let attributes = mount.attributes.and(self.attributes);
+        attach::mount_once(
+            BIND,
+            target,
+            |seen, found| accept(&source, attributes, target, seen, found),
+            |seen| {
+                check_pair(&source, target, &seen)?;
+                source.bind(attributes, target, &seen).map_err(diagnosed)
+            },
+        )
+    }
+}
+
+struct Source<'a> {
+    path: &'a Path,
+    fd: OwnedFd,
+    facts: Facts,
+    told: Option<StatMountBasic>,
+    depth: Depth,
+    id_map: &'a IdMap,
+}
+
+impl Source<'_> {
+    fn bind(&self, attributes: MountAttributes, target: &Target, seen: &Seen) -> Result<Attached> {
+        let mount = if features::has(Feature::FsContext) && features::has(Feature::MountSetattr) {
+            Prepared::Detached(self.detached(attributes)?)
+        } else if !self.id_map.is_identity() {
+            let error = Error::new(ErrorKind::Unsupported, "map owners of the bind of", "this kernel can't");
+            return Err(error.at(self.path).mend("it needs Linux 5.12"));
+        } else {
+            scratch::bind(self.path, &self.fd, self.depth, attributes, seen.facts.file_type)?
+        };
+        attach::attach(BIND, mount, target, seen, attributes)
+    }
+
+    /// A bind in no namespace, with its attributes.
+    fn detached(&self, attributes: MountAttributes) -> Result<OwnedFd> {
+        let os = |error: io::Error| Error::os("bind", self.path, error);
+        let recursive = match self.depth {
+            Depth::Single => OpenTreeFlags::empty(),
+            Depth::Recursive => OpenTreeFlags::AT_RECURSIVE,
+        };
+        let flags = OpenTreeFlags::OPEN_TREE_CLONE
+            | OpenTreeFlags::OPEN_TREE_CLOEXEC
+            | OpenTreeFlags::AT_EMPTY_PATH
+            | recursive;
+        let mount = open_tree(&self.fd, c"", flags).map_err(|error| os(error.into()))?;
+        mount_api::mount_setattr(&mount, attributes, self.depth).map_err(|error| {
+            Error::os("set attributes of the bind of", self.path, error)
+                .because(format_args!("asked for {attributes}"))
+        })?;
+        if !self.id_map.is_identity() {
+            let namespace = self.id_map.namespace(self.path)?;
+            mount_api::set_id_map(&mount, &namespace, self.depth).map_err(|error| {
+                let error = Error::os("map owners of the bind of", self.path, error);
+                match error.kind() {
+                    // EINVAL is all that the kernel says.
+                    ErrorKind::InvalidInput => error.as_kind(ErrorKind::Unsupported).mend(
+                        "its filesystem can't on this kernel: ext4, XFS and btrfs can since 5.12 to 5.15, tmpfs since 6.3",
+                    ),
+                    _ => error,
+                }
+            })?;
+        }
+        Ok(mount)
+    }
+}
+
+/// Takes what is mounted for this bind only if it is the same file with the same attributes.
+fn accept(
+    source: &Source<'_>,
+    attributes: MountAttributes,
+    target: &Target,
+    seen: &Seen,
+    found: &Details,
+) -> Result<()> {
+    if !seen.facts.is_same_file(&source.facts) {
+        let difference = format!("something else than {} is mounted", source.path.display());
+        return Err(attach::refuse(BIND, target, found, &difference));
+    }
+    if found.attributes != attributes {
+        let difference = format!("asked for {attributes}, it is mounted with other attributes");
+        return Err(attach::refuse(BIND, target, found, &difference));
+    }
+    if seen.facts.owner != source.id_map.seen(source.facts.owner) {
+        return Err(attach::refuse(BIND, target, found, "its owners are shown otherwise"));
+    }
+    Ok(())
+}
+
+/// Refuses pairs that can't be bound, or would show a tree inside itself.
+fn check_pair(source: &Source<'_>, target: &Target, seen: &Seen) -> Result<()> {
+    let refuse = |why: &str| {
+        let reason = format!("{why} the source {}", source.path.display());
+        Err(Error::new(ErrorKind::InvalidInput, BIND, reason).at(target.path()))
+    };
+    let (from, onto) = (source.facts.file_type, seen.facts.file_type);
+    if (from == FileType::Directory) != (onto == FileType::Directory) {
+        let reason = format!("it is {}, and {} {}", name_of(onto), source.path.display(), name_of(from));
+        return Err(Error::new(ErrorKind::InvalidInput, BIND, reason).at(target.path()));
+    }
+    if seen.facts.is_same_file(&source.facts) {
+        return refuse("it is");
+    }
+    if onto != FileType::Directory {
+        return Ok(());
+    }
+    let directory = target.parent(BIND)?;
+    let onto = Place::new(directory, &seen.facts, told_at_once(directory).ok().flatten());
+    let from = Place::new(source.fd.as_fd(), &source.facts, source.told);
+    match nesting(&from, &onto, &seen.directory).map_err(|error| target.error(BIND, error))? {
+        Nesting::Apart => Ok(()),
+        Nesting::Inside => refuse("it is inside"),
+        Nesting::Holds => refuse("it holds"),
+    }
+}
+
+/// With the mend, where the error number has one meaning for a bind.
+fn diagnosed(error: Error) -> Error {
+    match error.kind() {
+        ErrorKind::PermissionDenied => error.mend("the process needs CAP_SYS_ADMIN"),
+        _ => error,
+    }
+}

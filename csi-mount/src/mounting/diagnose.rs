@@ -1,0 +1,128 @@
+//! Why a filesystem did not mount: the kernel's own words, and what the device tells beside them.
+
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use nix::libc;
+use rustix::io::Errno;
+
+use crate::mounting::mount::MOUNT;
+use crate::table::details;
+use crate::table::mountinfo;
+use crate::{DeviceNumber, Error, ErrorKind, FsOption, MountEntry, MountOptions, Target};
+
+/// The messages that a filesystem left in its context: `ext4: Unknown parameter 'x'`. Values of options that
+/// it repeats are hidden.
+pub(crate) fn context_log(context: &OwnedFd, options: &MountOptions) -> Vec<String> {
+    let mut lines = Vec::new();
+    let mut buffer = [0; 1024];
+    // One message a read; ENODATA after the last.
+    while let Ok(length) = rustix::io::read(context, &mut buffer) {
+        if length == 0 || lines.len() == 32 {
+            break;
+        }
+        let text = String::from_utf8_lossy(&buffer[..length]);
+        // The first letter is its severity: error, warning, information.
+        let message = text.split_once(' ').map_or(&*text, |(_, message)| message);
+        lines.push(hidden(message.trim_end(), options));
+    }
+    lines
+}
+
+/// The message without the values of options. Those too short for a secret would tear words apart.
+fn hidden(message: &str, options: &MountOptions) -> String {
+    let values = options.filesystem().iter().filter_map(FsOption::value).filter(|value| value.len() > 3);
+    values.fold(message.to_owned(), |message, value| message.replace(value, "***"))
+}
+
+/// The error of opening a type of filesystem.
+pub(crate) fn of_type(target: &Target, fs_type: &str, error: Errno) -> Error {
+    let failed = target.error(MOUNT, error);
+    match error {
+        Errno::NODEV => {
+            Error::new(ErrorKind::Unsupported, MOUNT, format!("the kernel has no filesystem {fs_type:?}"))
+                .at(target.path())
+                .mend(format!("load its module (modprobe {fs_type}) on the node"))
+        }
+        Errno::PERM => failed.mend("the process needs CAP_SYS_ADMIN"),
+        _ => failed,
+    }
+}
+
+/// The error with what its number means for this device, and the mend.
+pub(crate) fn explained(error: Error, source: &Path, options: &MountOptions) -> Error {
+    let device = details::block_device_at(source.as_os_str());
+    let number = error.raw_os_error();
+    if let Some(device) = device
+        && matches!(number, Some(libc::EACCES | libc::EROFS))
+        && !options.is_read_only()
+        && is_read_only(device)
+    {
+        return error
+            .as_kind(ErrorKind::ReadOnly)
+            .because(format_args!("the device {} is read-only", source.display()))
+            .mend("ask for a read-only mount, or make the device writable");
+    }
+    match (number, device) {
+        (Some(libc::EBUSY), Some(_)) => error
+            .because(format_args!("the device {} is in use", source.display()))
+            .mend("it is mounted elsewhere with another choice of read-only, or opened exclusively"),
+        (Some(libc::EINVAL), Some(device)) => match xfs_twin(source, device) {
+            Some(twin) => error
+                .as_kind(ErrorKind::Busy)
+                .because(format_args!(
+                    "{} is mounted and has the same XFS UUID",
+                    Path::new(&twin.source).display()
+                ))
+                .mend("mount a clone with the option nouuid"),
+            None => error.mend("see the kernel's log: another type of filesystem, a wrong option, or damage"),
+        },
+        (Some(libc::ENOTBLK), _) => error
+            .as_kind(ErrorKind::InvalidInput)
+            .because(format_args!("{} is no block device", source.display())),
+        (Some(libc::ENOENT), _) => error.mend("see whether the device is attached to the node"),
+        (Some(libc::EUCLEAN), _) => error.mend("check the filesystem"),
+        (Some(libc::EPERM), _) => error.mend("the process needs CAP_SYS_ADMIN"),
+        _ => error,
+    }
+}
+
+fn is_read_only(device: DeviceNumber) -> bool {
+    fs::read_to_string(format!("/sys/dev/block/{device}/ro")).is_ok_and(|text| text.trim() == "1")
+}
+
+/// The mount of another device with the UUID of this one: XFS refuses to mount both.
+pub(crate) fn xfs_twin(source: &Path, device: DeviceNumber) -> Option<MountEntry> {
+    let uuid = xfs_uuid(source).ok()??;
+    let others = mountinfo::mounts().ok()?.into_iter();
+    let mut others = others.filter(|entry| entry.fs_type == "xfs" && entry.device != device);
+    others.find(|entry| xfs_uuid(Path::new(&entry.source)).is_ok_and(|found| found == Some(uuid)))
+}
+
+/// The UUID in an XFS superblock, at byte 32 after the magic number at byte 0.
+fn xfs_uuid(device: &Path) -> io::Result<Option<[u8; 16]>> {
+    let mut block = [0; 48];
+    File::open(device)?.read_exact_at(&mut block, 0)?;
+    let uuid = <[u8; 16]>::try_from(&block[32..]).ok();
+    Ok(uuid.filter(|_| block.starts_with(b"XFSB")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_that_a_filesystem_repeats_are_hidden() {
+        let options = MountOptions::parse(["vers=s3cret", "password=hunter2", "commit=5"]).unwrap();
+        let hide = |message| hidden(message, &options);
+        assert_eq!(
+            hide("cifs: Unknown vers= option specified: s3cret"),
+            "cifs: Unknown vers= option specified: ***"
+        );
+        assert_eq!(hide("hunter2 and s3cret"), "*** and ***");
+        assert_eq!(hide("sector 512 of 5"), "sector 512 of 5", "too short for a secret");
+    }
+}

@@ -1,0 +1,103 @@
+//! Mounting on kernels before 5.2: one call of `mount(2)`, attributes included, and one string of options.
+
+use std::ffi::CString;
+use std::path::Path;
+
+use rustix::fs::FileType;
+use rustix::io::Errno;
+use rustix::mount::MountFlags;
+
+use crate::bounded::in_flight;
+use crate::detached::scratch::{Scratch, mount_flags};
+use crate::mounting::attach::Prepared;
+use crate::mounting::diagnose;
+use crate::mounting::mount::{self, By, MOUNT};
+use crate::sys::child::Question;
+use crate::sys::new_mount::{NewMount, Way};
+use crate::{Error, ErrorKind, FsOption, MountOptions, Result, Target};
+
+/// Options that are no text for the filesystem there, but flags of the call.
+const FLAGS: [(&str, MountFlags); 4] = [
+    ("sync", MountFlags::SYNCHRONOUS),
+    ("dirsync", MountFlags::DIRSYNC),
+    ("lazytime", MountFlags::LAZYTIME),
+    ("mand", MountFlags::PERMIT_MANDATORY_FILE_LOCKING),
+];
+
+/// Mounts it in a private place, to be moved onto the target.
+pub(crate) fn prepare(
+    fs_type: &str,
+    source: &Path,
+    options: &MountOptions,
+    target: &Target,
+    by: &By,
+) -> Result<Prepared> {
+    let (flags, words): (Vec<_>, Vec<_>) =
+        options.filesystem().iter().partition(|option| flag_of(option).is_some());
+    let flags = flags.into_iter().filter_map(flag_of);
+    let flags = flags.fold(mount_flags(options.attributes()), |all, flag| all | flag);
+    let refuse = |reason| Error::new(ErrorKind::InvalidInput, MOUNT, reason).at(target.path());
+    let data = data(&words).map_err(refuse)?;
+    let scratch = Scratch::new(FileType::Directory)?;
+    let place = scratch.mount_path();
+    let mounted = match by {
+        By::Caller => rustix::mount::mount(source, &place, fs_type, flags, &*data),
+        By::Child { lane, limit } => {
+            let text = |text: &Path| in_flight::c_string(text).map_err(|error| target.error(MOUNT, error));
+            let (source, place, fs_type) = (text(source)?, text(&place)?, text(fs_type.as_ref())?);
+            let (flags, options_text) = (flags.bits().into(), &*data);
+            let way =
+                Way::Path { source: &source, place: &place, fs_type: &fs_type, flags, options: options_text };
+            let named = mount::named_descriptors(options);
+            let question = Question::Mount(NewMount { way, named: &named });
+            let (answer, _) = in_flight::ask(lane.clone(), question, *limit)
+                .map_err(|unanswered| mount::no_answer(unanswered).at(target.path()))?;
+            match answer.error {
+                0 => Ok(()),
+                number => Err(Errno::from_raw_os_error(number as i32)),
+            }
+        }
+    };
+    mounted.map_err(|error| match error {
+        Errno::NODEV => diagnose::of_type(target, fs_type, error),
+        _ => {
+            let what = format!("{fs_type} from {}", source.display());
+            diagnose::explained(target.error(MOUNT, error).because(what), source, options)
+        }
+    })?;
+    scratch.into_prepared()
+}
+
+fn flag_of(option: &FsOption) -> Option<MountFlags> {
+    if option.value().is_some() {
+        return None;
+    }
+    FLAGS.iter().find(|(word, _)| *word == option.key()).map(|(_, flag)| *flag)
+}
+
+/// The options as one string. A comma is part of a value only for SELinux, which takes quotes.
+fn data(options: &[&FsOption]) -> std::result::Result<CString, String> {
+    let words = options.iter().map(|option| match option.value() {
+        None => Ok(option.key().to_owned()),
+        Some(value) if !value.contains(',') => Ok(format!("{}={value}", option.key())),
+        Some(value) if option.key().ends_with("context") => Ok(format!("{}=\"{value}\"", option.key())),
+        Some(_) => Err(format!("the value of option {} holds a comma; that needs Linux 5.2", option.key())),
+    });
+    let data = words.collect::<std::result::Result<Vec<_>, _>>()?.join(",");
+    CString::new(data).map_err(|_| "an option holds a NUL".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_value_with_a_comma_is_quoted_or_refused() {
+        let options = MountOptions::parse(["nouuid", "context=u:r:t:s0:c1,c2"]).unwrap();
+        let words: Vec<_> = options.filesystem().iter().collect();
+        assert_eq!(data(&words).unwrap().to_str().unwrap(), "nouuid,context=\"u:r:t:s0:c1,c2\"");
+        let options = MountOptions::parse(["subvol=a,ro"]).unwrap();
+        let error = data(&options.filesystem().iter().collect::<Vec<_>>()).unwrap_err();
+        assert!(error.contains("subvol") && !error.contains("a,ro"), "{error}");
+    }
+}

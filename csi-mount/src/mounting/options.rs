@@ -1,0 +1,255 @@
+//! Mount options: which belong to the mount, which to the filesystem, and which to nobody here.
+
+use std::fmt;
+
+use crate::sys::attributes::MountAttributes;
+use crate::{Error, ErrorKind, Result};
+
+/// One option of a filesystem: a bare flag (`nouuid`) or a key with a value (`commit=30`).
+///
+/// The value may be a password or a token, so neither `Debug` nor any error shows it; it goes to the kernel
+/// alone, never onto a command line.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub struct FsOption {
+    key: String,
+    value: Option<String>,
+}
+
+impl FsOption {
+    /// The name of the option.
+    pub fn key(&self) -> &str {
+        &self.key
+    }
+
+    /// The value of the option, unless it is a bare flag. Do not print it.
+    pub fn value(&self) -> Option<&str> {
+        self.value.as_deref()
+    }
+}
+
+impl fmt::Debug for FsOption {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.key)?;
+        if self.value.is_some() { f.write_str("=***") } else { Ok(()) }
+    }
+}
+
+/// What a mount is asked to be: the attributes of the mount, and the options of its filesystem.
+///
+/// [`RDONLY`](MountAttributes::RDONLY) does both when a filesystem is mounted: the mount is read-only and so
+/// is the superblock, which is what lets a read-only device be mounted. A bind has its own attributes only.
+///
+/// ```
+/// # fn main() -> csi_mount::Result<()> {
+/// use csi_mount::{MountAttributes, MountOptions};
+///
+/// let options = MountOptions::parse(["noatime", "commit=30", "nosuid"])?.read_only();
+/// assert!(options.attributes().contains(MountAttributes::NOATIME | MountAttributes::RDONLY));
+/// assert_eq!(format!("{:?}", options.filesystem()), "[commit=***]");
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct MountOptions {
+    attributes: MountAttributes,
+    filesystem: Vec<FsOption>,
+}
+
+/// Words of fstab and mount(8) that mean nothing to the kernel and promise nothing to a node plugin.
+const NO_MEANING: [&str; 7] = ["defaults", "auto", "noauto", "nofail", "_netdev", "nouser", "norelatime"];
+
+/// Words that make another operation of a mount, each with where that operation is.
+const REFUSED: [(&str, &str); 15] = [
+    ("bind", "the driver decides what is bound"),
+    ("rbind", "the driver decides what is bound"),
+    ("move", "the driver decides what is moved"),
+    ("remount", "a mount in use is not changed"),
+    ("beneath", "mounts are not stacked"),
+    ("loop", "the driver attaches loop devices"),
+    ("source", "the driver decides what is mounted"),
+    ("shared", "propagation belongs to the orchestrator"),
+    ("rshared", "propagation belongs to the orchestrator"),
+    ("private", "propagation belongs to the orchestrator"),
+    ("rprivate", "propagation belongs to the orchestrator"),
+    ("slave", "propagation belongs to the orchestrator"),
+    ("rslave", "propagation belongs to the orchestrator"),
+    ("unbindable", "propagation belongs to the orchestrator"),
+    ("runbindable", "propagation belongs to the orchestrator"),
+];
+
+impl MountOptions {
+    /// No attributes and no options: read-write, relatime, the filesystem's defaults.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The mount flags of a volume capability, each element one option.
+    ///
+    /// An element is never split at commas, because the value of an SELinux context holds some; one pair of
+    /// double quotes around a value is taken off. Later elements override earlier ones, as in `mount(8)`.
+    /// Words of fstab that mean nothing here (`defaults`, `_netdev`, `nofail`, `x-…`) are accepted.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidInput`], naming the option but never its value: an empty one, one with a NUL, a
+    /// flag with a comma in it, and those that ask for another operation (`bind`, `remount`, `rshared` …).
+    pub fn parse<I>(flags: I) -> Result<Self>
+    where
+        I: IntoIterator<Item: AsRef<str>>,
+    {
+        flags.into_iter().try_fold(Self::new(), |options, flag| options.with_flag(flag.as_ref()))
+    }
+
+    fn with_flag(mut self, flag: &str) -> Result<Self> {
+        let (key, value) = match flag.split_once('=') {
+            Some((key, value)) => (key, Some(unquoted(value))),
+            None => (flag, None),
+        };
+        check(key, value)?;
+        if value.is_none() {
+            if let Some(attributes) = self.attributes.apply_word(key) {
+                self.attributes = attributes;
+                return Ok(self);
+            }
+            if NO_MEANING.contains(&key) {
+                return Ok(self);
+            }
+        }
+        if !key.starts_with("x-") && !key.starts_with("X-") {
+            self.push(key, value);
+        }
+        Ok(self)
+    }
+
+    /// The same, read-only: the mount, and the superblock of a filesystem that it mounts.
+    #[must_use]
+    pub fn read_only(self) -> Self {
+        self.with_attributes(MountAttributes::RDONLY)
+    }
+
+    /// The same with these attributes added.
+    #[must_use]
+    pub fn with_attributes(mut self, attributes: MountAttributes) -> Self {
+        self.attributes = self.attributes.and(attributes);
+        self
+    }
+
+    /// The same with an option of the filesystem, `key=value`. An option with that key is replaced.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidInput`] as for [`parse`](Self::parse).
+    pub fn with_option(mut self, key: &str, value: &str) -> Result<Self> {
+        check(key, Some(value))?;
+        self.push(key, Some(value));
+        Ok(self)
+    }
+
+    /// The same with a flag of the filesystem, such as `nouuid`; words of mount attributes are understood too.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidInput`] as for [`parse`](Self::parse).
+    pub fn with_flag_option(self, flag: &str) -> Result<Self> {
+        check(flag, None)?;
+        self.with_flag(flag)
+    }
+
+    /// The attributes of the mount.
+    pub fn attributes(&self) -> MountAttributes {
+        self.attributes
+    }
+
+    /// The options of the filesystem, in the order given.
+    pub fn filesystem(&self) -> &[FsOption] {
+        &self.filesystem
+    }
+
+    /// Whether the mount is to be read-only.
+    pub fn is_read_only(&self) -> bool {
+        self.attributes.contains(MountAttributes::RDONLY)
+    }
+
+    fn push(&mut self, key: &str, value: Option<&str>) {
+        self.filesystem.retain(|option| option.key != key);
+        self.filesystem.push(FsOption { key: key.to_owned(), value: value.map(str::to_owned) });
+    }
+}
+
+/// Without the one pair of quotes that protects commas from mount(8).
+fn unquoted(value: &str) -> &str {
+    value.strip_prefix('"').and_then(|rest| rest.strip_suffix('"')).unwrap_or(value)
+}
+
+fn check(key: &str, value: Option<&str>) -> Result<()> {
+    let refuse = |reason: String| Err(Error::new(ErrorKind::InvalidInput, "read mount option", reason));
+    if key.is_empty() {
+        return refuse("an option is empty".into());
+    }
+    if key.contains('\0') || value.is_some_and(|value| value.contains('\0')) {
+        return refuse(format!("{:?} holds a NUL character", key.replace('\0', "\u{fffd}")));
+    }
+    if key.contains(',') {
+        let first = key.split(',').next().unwrap_or(key);
+        return refuse(format!(
+            "{first:?} is followed by a comma; give each option as an element of its own"
+        ));
+    }
+    match REFUSED.iter().find(|(word, _)| *word == key) {
+        Some((word, why)) => refuse(format!("{word:?} is not accepted: {why}")),
+        None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn separates_the_mount_from_its_filesystem() {
+        let options =
+            MountOptions::parse(["ro", "noatime", "data=ordered", "nouuid", "_netdev", "x-systemd.a=b"])
+                .unwrap();
+        assert_eq!(options.attributes(), MountAttributes::RDONLY | MountAttributes::NOATIME);
+        let keys: Vec<_> = options.filesystem().iter().map(FsOption::key).collect();
+        assert_eq!(keys, ["data", "nouuid"]);
+    }
+
+    #[test]
+    fn later_options_override() {
+        let options = MountOptions::parse(["ro", "rw", "commit=5", "commit=9"]).unwrap();
+        assert!(!options.is_read_only());
+        assert_eq!(options.filesystem().len(), 1);
+        assert_eq!(options.filesystem()[0].value(), Some("9"));
+    }
+
+    #[test]
+    fn keeps_the_commas_of_a_context() {
+        let options = MountOptions::parse([r#"context="system_u:object_r:x_t:s0:c1,c2""#]).unwrap();
+        assert_eq!(options.filesystem()[0].value(), Some("system_u:object_r:x_t:s0:c1,c2"));
+    }
+
+    #[test]
+    fn refuses_what_is_no_option() {
+        for (flag, named) in [
+            ("", "empty"),
+            ("=x", "empty"),
+            ("a\0b", "NUL"),
+            ("a=\0", "NUL"),
+            ("ro,noexec", "\"ro\" is followed by a comma"),
+            ("bind", "bind"),
+            ("remount", "remount"),
+            ("rshared", "rshared"),
+            ("source=/dev/sda", "source"),
+        ] {
+            let error = MountOptions::parse([flag]).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidInput, "{flag:?}");
+            assert!(error.to_string().contains(named), "{flag:?}: {error}");
+        }
+    }
+
+    #[test]
+    fn never_shows_a_value() {
+        let options = MountOptions::parse(["password=hunter2"]).unwrap();
+        assert!(!format!("{options:?}").contains("hunter2"));
+        let error = MountOptions::parse(["a,password=hunter2"]).unwrap_err();
+        assert!(!format!("{error:?}").contains("hunter2"), "{error}");
+    }
+}

@@ -1,0 +1,12 @@
+//! Where something is mounted, and whose place it is.
+
+pub(crate) mod lookup;
+pub(crate) mod nesting;
+pub(crate) mod other_namespaces;
+pub(crate) mod owner;
+pub(crate) mod protected;
+pub(crate) mod root;
+pub(crate) mod small_file;
+pub(crate) mod state;
+pub(crate) mod target;
+pub(crate) mod turn;

@@ -1,0 +1,87 @@
+//! Mounts of other mount namespaces on a place. The kernel's rmdir detaches them all without a word.
+
+use std::collections::HashMap;
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt as _;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use crate::place::lookup;
+use crate::table::mount_namespaces::{self, TableSeen};
+use crate::{DeviceNumber, Error, ErrorKind, MountEntry, MountId, Result, Target, mounts, parse_mountinfo};
+
+/// How long the processes are gone through.
+const SCAN_LIMIT: Duration = Duration::from_secs(2);
+
+/// What is mounted on the target in a mount namespace other than this thread's, as far as it has a process that is seen.
+///
+/// # Errors
+/// [`ErrorKind::Unresponsive`] if there are more namespaces than are read in two seconds.
+pub(crate) fn mounted_elsewhere(target: &Target, operation: &'static str) -> Result<Option<String>> {
+    let Some(place) = place_of(target, operation)? else { return Ok(None) };
+    let deadline = Instant::now() + SCAN_LIMIT;
+    for namespace in mount_namespaces::others()? {
+        if Instant::now() > deadline {
+            let reason = "not all mount namespaces could be looked at in time for mounts on it";
+            return Err(Error::new(ErrorKind::Unresponsive, operation, reason).at(target.path()));
+        }
+        let Some(TableSeen { process, text }) = namespace.table() else { continue };
+        let Ok(table) = parse_mountinfo(&text) else { continue };
+        if let Some(found) = on_place(&table, &place) {
+            let (fs_type, source) = (&found.fs_type, Path::new(&found.source).display());
+            return Ok(Some(format!("{fs_type} from {source}, in the mount namespace of process {process}")));
+        }
+    }
+    Ok(None)
+}
+
+/// A name in a directory of a filesystem, whatever path leads there.
+#[derive(Debug, PartialEq, Eq)]
+struct Place {
+    device: DeviceNumber,
+    path: PathBuf,
+}
+
+fn place_of(target: &Target, operation: &'static str) -> Result<Option<Place>> {
+    let os = |error: std::io::Error| target.error(operation, error);
+    let parent = target.parent(operation)?;
+    let mount = target.directory().map_err(os)?.mount;
+    let path = rustix::fs::readlink(lookup::path_of(parent), Vec::new()).map_err(|error| os(error.into()))?;
+    let path = PathBuf::from(OsString::from_vec(path.into_bytes()));
+    let table = mounts()?;
+    let Some(entry) = table.iter().find(|entry| entry.id == mount) else { return Ok(None) };
+    let Ok(below) = path.strip_prefix(&entry.mount_point) else { return Ok(None) };
+    Ok(Some(Place { device: entry.device, path: entry.root.join(below).join(target.name()) }))
+}
+
+/// The mount on that place. Its mount point has the name of the place, so most are passed over at once.
+fn on_place<'t>(table: &'t [MountEntry], place: &Place) -> Option<&'t MountEntry> {
+    let name = place.path.file_name();
+    let by_id: HashMap<MountId, &MountEntry> = table.iter().map(|entry| (entry.id, entry)).collect();
+    table.iter().filter(|entry| entry.mount_point.file_name() == name).find(|entry| {
+        by_id.get(&entry.parent).is_some_and(|below| {
+            let relative = entry.mount_point.strip_prefix(&below.mount_point);
+            below.device == place.device
+                && relative.is_ok_and(|relative| below.root.join(relative) == place.path)
+        })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mount_is_known_by_the_directory_that_it_covers() {
+        let table = parse_mountinfo(
+            b"20 1 8:1 /host / rw - ext4 /dev/sda1 rw\n\
+              31 20 0:52 / /pods/target rw - tmpfs theirs rw\n\
+              32 20 0:53 / /other/target rw - tmpfs other rw\n",
+        )
+        .unwrap();
+        let place = |path: &str| Place { device: DeviceNumber { major: 8, minor: 1 }, path: path.into() };
+        assert_eq!(on_place(&table, &place("/host/pods/target")).unwrap().source, "theirs");
+        assert_eq!(on_place(&table, &place("/pods/target")), None);
+        assert_eq!(on_place(&table, &place("/host/pods/targe")), None);
+    }
+}

@@ -1,0 +1,474 @@
+//! Whose a place is: a mark on the directory or file beneath a mount, which outlives processes and reboots.
+//!
+//! The mark is an extended attribute of the place itself: `trusted.csi-mount.owner`, or `user.csi-mount.owner` where the
+//! process is not privileged in the first user namespace. It names the driver, the volume, and what was mounted. It is set
+//! before the mount, so a mount of ours always has one; `rmdir` removes it with the place. A filesystem without extended
+//! attributes holds no mark: there a mount is known only by what its owner says of the volume ([`Evidence`]).
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FileType, XattrFlags, getxattr, removexattr, setxattr};
+use rustix::io::Errno;
+use rustix::mount::{OpenTreeFlags, open_tree};
+
+use crate::detached::scratch;
+use crate::mounting::attach::Prepared;
+use crate::place::lookup::{self, Facts};
+use crate::place::target::Seen;
+use crate::sys::features::{self, Feature};
+use crate::sys::mount_api::Depth;
+use crate::table::details::Details;
+use crate::{DeviceNumber, Error, ErrorKind, MountAttributes, MountId, Result, Target, mounts};
+
+const NAMES: [&str; 2] = ["trusted.csi-mount.owner", "user.csi-mount.owner"];
+const NEVER_WRITTEN: [&str; 2] = ["trusted.csi-mount.none", "user.csi-mount.none"];
+const VERSION: &str = "1";
+/// A driver's name and a volume's id are 63 and 128 bytes at most where they come from an orchestrator.
+const LONGEST: usize = 1024;
+
+/// The volume that a target or staging directory belongs to, and the driver of that volume.
+///
+/// A [`Target`] with an owner is marked when something is mounted there. Later steps with a target of the same owner, also of
+/// other processes, unmount and remove nothing that is not marked so, or known by [`Evidence`] of the volume.
+///
+/// ```no_run
+/// # fn main() -> csi_mount::Result<()> {
+/// use csi_mount::flow::block::{publish, unpublish};
+/// use csi_mount::{ErrorKind, MountAttributes, Owner, Target};
+///
+/// let path = "/var/lib/kubelet/pods/1/volumes/kubernetes.io~csi/vol-1/mount";
+/// let owned_by = |volume| Ok::<_, csi_mount::Error>(Target::new(path)?.owned_by(Owner::new("block.example.org", volume)));
+///
+/// publish("/var/lib/kubelet/staging", &owned_by("vol-1")?, MountAttributes::empty())?;
+/// assert_eq!(unpublish(&owned_by("vol-2")?).unwrap_err().kind(), ErrorKind::NotOwned);
+/// unpublish(&owned_by("vol-1")?)?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug, Clone)]
+#[must_use]
+pub struct Owner {
+    id: OwnerId,
+    roots: Vec<PathBuf>,
+    evidence: Vec<Evidence>,
+    is_gone: bool,
+}
+
+/// By which names an [`Owner`] is known.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OwnerId {
+    /// The driver's name. Empty where it is not known: then any driver's mark of the volume counts.
+    pub driver: String,
+    /// The volume's id.
+    pub volume: String,
+}
+
+/// What shows that a mount without a mark is of a volume.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Evidence {
+    /// Its filesystem is on this device, or it is this device's node.
+    Device(DeviceNumber),
+    /// Its root is this directory.
+    Directory(PathBuf),
+    /// It is of this type and source.
+    Source {
+        /// `tmpfs`
+        fs_type: String,
+        /// As the mount table shows it.
+        source: String,
+    },
+}
+
+impl Owner {
+    /// This volume of the driver with this name.
+    pub fn new(driver: impl Into<String>, volume: impl Into<String>) -> Self {
+        let id = OwnerId { driver: driver.into(), volume: volume.into() };
+        Self { id, roots: Vec::new(), evidence: Vec::new(), is_gone: false }
+    }
+
+    /// Directories that hold nothing but targets and staging directories: an empty place in these is removed though it has
+    /// no mark, because its maker was killed before the mark or the orchestrator made it.
+    pub fn roots(mut self, roots: impl IntoIterator<Item = impl Into<PathBuf>>) -> Self {
+        self.roots.extend(roots.into_iter().map(Into::into));
+        self
+    }
+
+    /// Nothing is known of the volume any more: what is marked as its own is unmounted in [`roots`](Self::roots) only.
+    pub fn volume_is_gone(mut self) -> Self {
+        self.is_gone = true;
+        self
+    }
+
+    /// By what a mount of the volume is known where the place has no mark.
+    pub fn known_by(mut self, evidence: Evidence) -> Self {
+        self.evidence.push(evidence);
+        self
+    }
+
+    /// Whether a mark is this owner's. One without a driver's name counts as any driver's.
+    pub fn is(&self, other: &OwnerId) -> bool {
+        self.id.is_same(other)
+    }
+
+    pub(crate) fn volume(&self) -> &str {
+        &self.id.volume
+    }
+
+    pub(crate) fn has_root_above(&self, target: &Target) -> bool {
+        let resolved = |path: &Path, flags| {
+            let fd = lookup::open_path(path, flags).ok()?;
+            rustix::fs::readlink(lookup::path_of(&fd), Vec::new()).ok()
+        };
+        let Ok(parent) = target.parent("look at") else { return false };
+        let Ok(place) = rustix::fs::readlink(lookup::path_of(parent), Vec::new()) else { return false };
+        let place = PathBuf::from(String::from_utf8_lossy(place.as_bytes()).into_owned());
+        self.roots.iter().any(|root| {
+            let root = resolved(root, rustix::fs::OFlags::DIRECTORY);
+            root.is_some_and(|root| place.starts_with(String::from_utf8_lossy(root.as_bytes()).as_ref()))
+        })
+    }
+}
+
+impl OwnerId {
+    /// Whether both are one volume. A side without a driver's name matches any driver.
+    fn is_same(&self, other: &Self) -> bool {
+        let is_same_driver = self.driver == other.driver || self.driver.is_empty() || other.driver.is_empty();
+        is_same_driver && self.volume == other.volume
+    }
+}
+
+/// `volume vol-1 of driver.example.org`
+impl std::fmt::Display for OwnerId {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "volume {}", self.volume)?;
+        if self.driver.is_empty() { Ok(()) } else { write!(f, " of {}", self.driver) }
+    }
+}
+
+/// What a mark says was mounted on its place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Mounted {
+    /// Nothing yet.
+    Nothing,
+    /// A file or directory, by its number and the number of its filesystem.
+    Root(DeviceNumber, u64),
+    /// A FUSE filesystem, which its daemon mounts.
+    Fuse,
+}
+
+impl Mounted {
+    pub(crate) fn of(facts: &Facts) -> Self {
+        Self::Root(facts.device, facts.inode)
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Mark {
+    pub(crate) owner: OwnerId,
+    pub(crate) mounted: Mounted,
+}
+
+impl Mark {
+    fn encode(&self) -> Vec<u8> {
+        let mounted = match self.mounted {
+            Mounted::Nothing => "nothing".to_owned(),
+            Mounted::Fuse => "fuse".to_owned(),
+            Mounted::Root(device, inode) => format!("{device} {inode}"),
+        };
+        format!("{VERSION}\0{}\0{}\0{mounted}", self.owner.driver, self.owner.volume).into_bytes()
+    }
+
+    /// None for what a later version wrote: that is no proof.
+    fn decode(bytes: &[u8]) -> Option<Self> {
+        let text = std::str::from_utf8(bytes).ok()?;
+        let (version, rest) = text.split_once('\0')?;
+        let (driver, rest) = rest.split_once('\0')?;
+        let (volume, mounted) = rest.rsplit_once('\0')?;
+        let mounted = match mounted {
+            "nothing" => Mounted::Nothing,
+            "fuse" => Mounted::Fuse,
+            root => {
+                let (device, inode) = root.split_once(' ')?;
+                let (major, minor) = device.split_once(':')?;
+                let device = DeviceNumber { major: major.parse().ok()?, minor: minor.parse().ok()? };
+                Mounted::Root(device, inode.parse().ok()?)
+            }
+        };
+        let owner = OwnerId { driver: driver.to_owned(), volume: volume.to_owned() };
+        (version == VERSION).then_some(Self { owner, mounted })
+    }
+
+    /// The mark of a file or directory, which is open as a place.
+    fn read(place: &OwnedFd) -> io::Result<Option<Self>> {
+        for name in NAMES {
+            let mut buffer = vec![0; LONGEST];
+            match getxattr(lookup::path_of(place), name, &mut buffer[..]) {
+                Ok(length) => return Ok(Self::decode(&buffer[..length])),
+                Err(Errno::NODATA | Errno::OPNOTSUPP | Errno::PERM | Errno::ACCESS) => {}
+                // A mark of ours is shorter.
+                Err(Errno::RANGE) => return Ok(None),
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(None)
+    }
+
+    /// Nothing is written where the filesystem has no room for marks at all.
+    fn write(&self, place: &OwnedFd) -> io::Result<()> {
+        for name in NAMES {
+            match setxattr(lookup::path_of(place), name, &self.encode(), XattrFlags::empty()) {
+                Err(Errno::OPNOTSUPP | Errno::PERM | Errno::ACCESS | Errno::ROFS) => {}
+                written => return Ok(written?),
+            }
+        }
+        tracing::debug!("the filesystem of a volume's place holds no mark of its owner");
+        Ok(())
+    }
+}
+
+/// The file or directory of the target itself, beneath whatever is mounted on it.
+fn covered(target: &Target, operation: &'static str) -> io::Result<(Option<Prepared>, OwnedFd)> {
+    let parent = target.parent(operation).map_err(io::Error::other)?;
+    let place = lookup::open_at(parent, target.name())?;
+    if lookup::facts(&place)?.mount == target.directory()?.mount {
+        return Ok((None, place));
+    }
+    drop(place);
+    // A copy of the parent's mount alone, in no tree of mounts: what is mounted on the target is not in it.
+    let above = if features::has(Feature::FsContext) {
+        let flags =
+            OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_EMPTY_PATH;
+        Prepared::Detached(open_tree(parent, c"", flags)?)
+    } else {
+        let parent = parent.try_clone_to_owned()?;
+        let none = MountAttributes::empty();
+        scratch::bind(target.path(), &parent, Depth::Single, none, FileType::Directory)
+            .map_err(io::Error::other)?
+    };
+    let place = lookup::open_at(above.fd(), target.name())?;
+    Ok((Some(above), place))
+}
+
+impl Target {
+    /// The mark of the place, whatever is mounted on it. None without a mark, and where it can't be seen, as without
+    /// CAP_SYS_ADMIN beneath a mount.
+    pub(crate) fn mark(&self, operation: &'static str) -> Result<Option<Mark>> {
+        if !self.has_parent() {
+            return Ok(None);
+        }
+        match covered(self, operation) {
+            Ok((_above, place)) => Mark::read(&place).map_err(|error| self.error(operation, error)),
+            Err(error) if lookup::is_absent(&error) => Ok(None),
+            Err(error) => {
+                tracing::debug!(%error, place = %self.path().display(), "beneath a mount nothing is to be seen");
+                Ok(None)
+            }
+        }
+    }
+
+    /// The volume that the place is marked as belonging to, whatever is mounted on it. None without a mark.
+    ///
+    /// # Errors
+    /// Those of `getxattr(2)`.
+    pub fn marked_owner(&self) -> Result<Option<OwnerId>> {
+        Ok(self.mark("read the owner of")?.map(|mark| mark.owner))
+    }
+
+    /// Marks the bare place as its owner's, before this is mounted there.
+    pub(crate) fn set_mark(&self, operation: &'static str, place: &OwnedFd, mounted: Mounted) -> Result<()> {
+        let Some(owner) = self.owner() else { return Ok(()) };
+        let mark = Mark { owner: owner.id.clone(), mounted };
+        mark.write(place).map_err(|error| self.error(operation, error))
+    }
+
+    /// Marks the place as its owner's beneath what is mounted there, unless it is marked so. Another volume's place stays
+    /// that volume's.
+    pub(crate) fn adopt(&self, operation: &'static str, mounted: &Facts) -> Result<()> {
+        let Some(owner) = self.owner() else { return Ok(()) };
+        let due = Mark { owner: owner.id.clone(), mounted: Mounted::of(mounted) };
+        let (_above, place) = match covered(self, operation) {
+            Ok(found) => found,
+            // It stays known by evidence alone.
+            Err(error) => {
+                tracing::debug!(%error, place = %self.path().display(), "beneath a mount nothing is to be marked");
+                return Ok(());
+            }
+        };
+        let found = Mark::read(&place).map_err(|error| self.error(operation, error))?;
+        match found {
+            Some(found) if !found.owner.is_same(&owner.id) => {
+                let reason = format!("{} is mounted there, and not {}", found.owner, owner.id);
+                Err(Error::new(ErrorKind::AlreadyMounted, operation, reason).at(self.path()))
+            }
+            Some(found) if found.mounted == due.mounted => Ok(()),
+            _ => due.write(&place).map_err(|error| self.error(operation, error)),
+        }
+    }
+
+    /// Takes its owner's mark off the bare place: for a staging directory, which stays.
+    pub(crate) fn unmark(&self, operation: &'static str) -> Result<()> {
+        let (Some(owner), Some(mark)) = (self.owner(), self.mark(operation)?) else { return Ok(()) };
+        if !mark.owner.is_same(&owner.id) {
+            return Ok(());
+        }
+        if let Ok((None, place)) = covered(self, operation) {
+            for name in NAMES {
+                // The next stage writes its own over it.
+                let _ = removexattr(lookup::path_of(&place), name);
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the place is marked as another volume's.
+    pub(crate) fn is_anothers(&self, operation: &'static str) -> Result<bool> {
+        let Some(owner) = self.owner() else { return Ok(false) };
+        Ok(self.mark(operation)?.is_some_and(|mark| !mark.owner.is_same(&owner.id)))
+    }
+
+    /// Refuses a place where something is mounted that is not known to be its owner's. On a filesystem that can hold no marks
+    /// nothing is known of a mount without [`Evidence`], and it is not refused.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotOwned`], naming what is mounted there.
+    pub fn refuse_foreign(&self) -> Result<()> {
+        const OPERATION: &str = "use";
+        match self.require_own(OPERATION) {
+            Err(error) if error.kind() == ErrorKind::NotOwned && !self.is_markable(OPERATION) => Ok(()),
+            known => known.map(drop),
+        }
+    }
+
+    /// Whether the place is marked, or could be.
+    fn is_markable(&self, operation: &'static str) -> bool {
+        let Ok((_above, place)) = covered(self, operation) else { return false };
+        // To replace a value that nobody ever gave writes nothing, and says whether it could.
+        let could_write = |name| setxattr(lookup::path_of(&place), name, b"", XattrFlags::REPLACE);
+        let is_marked = Mark::read(&place).is_ok_and(|mark| mark.is_some());
+        is_marked || NEVER_WRITTEN.iter().any(|name| could_write(*name) == Err(Errno::NODATA))
+    }
+
+    /// Every mount at the target, if each is known to be of its owner; none if it has no owner, and all is the caller's.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotOwned`] naming the first that is not.
+    pub(crate) fn require_own(&self, operation: &'static str) -> Result<Option<Vec<MountId>>> {
+        let Some(owner) = self.owner() else { return Ok(None) };
+        if self.state()?.mount_point().is_none() {
+            return Ok(Some(Vec::new()));
+        }
+        let mark = self.mark(operation)?;
+        let seen = match self.look(operation) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Some(Vec::new())),
+            seen => seen?,
+        };
+        let Some(top) = Details::of(&seen.fd, operation, self.path())?.filter(|_| seen.facts.is_mount_root)
+        else {
+            return Ok(Some(Vec::new()));
+        };
+        if let Some(found) = mark.as_ref().filter(|found| !found.owner.is_same(&owner.id)) {
+            return Err(self.refuse_mount(operation, &top, &format!("the place is that of {}", found.owner)));
+        }
+        let is_proven = match &mark {
+            Some(mark) => is_marked(mark.mounted, &seen, &top),
+            None => owner.evidence.iter().any(|evidence| is_shown(evidence, &seen, &top)),
+        };
+        if !is_proven {
+            let why = match mark {
+                Some(_) => "it is not what was mounted for the volume",
+                None => "the place has no mark of a volume's",
+            };
+            return Err(self.refuse_mount(operation, &top, why));
+        }
+        if owner.is_gone && !owner.has_root_above(self) {
+            let why = "the volume no longer exists, and the place is in none of the directories that are allowed then";
+            return Err(self.refuse_mount(operation, &top, why));
+        }
+        self.layers(operation, &seen, &top).map(Some)
+    }
+
+    /// The mount that is proven, and those beneath it, each of which has to be of the same directory.
+    fn layers(&self, operation: &'static str, seen: &Seen, top: &Details) -> Result<Vec<MountId>> {
+        let mut layers = vec![top.id];
+        if top.parent == seen.directory.mount {
+            return Ok(layers);
+        }
+        let table = mounts()?;
+        let entry = |id: MountId| table.iter().find(|entry| entry.id == id);
+        let proven = entry(top.id);
+        let mut next = top.parent;
+        while next != seen.directory.mount {
+            let (Some(proven), Some(layer)) = (proven, entry(next)) else { break };
+            if (layer.device, &layer.root, &layer.fs_type) != (proven.device, &proven.root, &proven.fs_type) {
+                let layer = Details::from(layer.clone());
+                return Err(self.refuse_mount(operation, &layer, "it is beneath the volume's own mount"));
+            }
+            layers.push(next);
+            next = layer.parent;
+        }
+        Ok(layers)
+    }
+
+    pub(crate) fn refuse_mount(&self, operation: &'static str, found: &Details, why: &str) -> Error {
+        let whose = self.owner().map_or_else(String::new, |owner| owner.id.to_string());
+        let reason = format!("{found} is not known to be {whose}: {why}");
+        Error::new(ErrorKind::NotOwned, operation, reason)
+            .at(self.path())
+            .mend("look at what it is; if it is to go, unmount it by hand")
+    }
+}
+
+/// Whether what is on top is what the mark says.
+fn is_marked(mounted: Mounted, seen: &Seen, top: &Details) -> bool {
+    match mounted {
+        Mounted::Nothing => false,
+        Mounted::Fuse => top.fs_type == "fuse" || top.fs_type.starts_with("fuse."),
+        // A filesystem that shut down does not even give the number of its root.
+        Mounted::Root(device, _) if seen.facts.is_broken() => top.is_on(device),
+        Mounted::Root(device, inode) => (device, inode) == (seen.facts.device, seen.facts.inode),
+    }
+}
+
+fn is_shown(evidence: &Evidence, seen: &Seen, top: &Details) -> bool {
+    match evidence {
+        Evidence::Device(number) if seen.facts.file_type == FileType::BlockDevice => {
+            seen.facts.node == *number
+        }
+        Evidence::Device(number) => top.is_on(*number),
+        Evidence::Directory(path) => {
+            let found = lookup::open_path(path, rustix::fs::OFlags::DIRECTORY).and_then(lookup::facts);
+            found.is_ok_and(|found| found.is_same_file(&seen.facts))
+        }
+        Evidence::Source { fs_type, source } => top.fs_type == *fs_type && top.source == **source,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mark_says_what_was_written_and_nothing_of_another_version() {
+        for mounted in
+            [Mounted::Nothing, Mounted::Fuse, Mounted::Root(DeviceNumber { major: 259, minor: 7 }, u64::MAX)]
+        {
+            let owner = OwnerId { driver: "a.example.org".to_owned(), volume: "v\0 1".to_owned() };
+            let mark = Mark { owner, mounted };
+            assert_eq!(Mark::decode(&mark.encode()), Some(mark));
+        }
+        for other in ["", "1", "2\0a\0v\0nothing", "1\0a\0v\08:1", "1\0a\0v\0root", "1\0nothing"] {
+            assert_eq!(Mark::decode(other.as_bytes()), None, "{other:?}");
+        }
+    }
+
+    #[test]
+    fn a_volume_of_no_driver_is_that_of_any() {
+        let id = |driver: &str, volume: &str| OwnerId { driver: driver.into(), volume: volume.into() };
+        assert!(id("a", "v").is_same(&id("a", "v")) && id("", "v").is_same(&id("a", "v")));
+        assert!(!id("a", "v").is_same(&id("b", "v")) && !id("a", "v").is_same(&id("a", "w")));
+        assert_eq!(id("a", "v").to_string(), "volume v of a");
+    }
+}

@@ -1,0 +1,276 @@
+//! Directories on which no volume is mounted, and which no step unmounts or removes.
+
+use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::OFlags;
+
+use crate::place::lookup::{self, Facts};
+use crate::place::nesting::{ancestry, is_same_place};
+use crate::{Error, ErrorKind, Result, Target};
+
+/// Directories of the system in which no volume has a place at any depth.
+pub const SYSTEM_TREES: [&str; 12] = [
+    "/bin", "/boot", "/dev", "/etc", "/lib", "/lib32", "/lib64", "/libx32", "/proc", "/sbin", "/sys", "/usr",
+];
+
+/// Directories of the system in which a volume can have a place, but which are none themselves. Every directory above one
+/// of these is one of these.
+pub const SYSTEM_DIRECTORIES: [&str; 16] = [
+    "/",
+    "/home",
+    "/media",
+    "/mnt",
+    "/opt",
+    "/root",
+    "/run",
+    "/srv",
+    "/tmp",
+    "/var",
+    "/var/cache",
+    "/var/lib",
+    "/var/log",
+    "/var/run",
+    "/var/spool",
+    "/var/tmp",
+];
+
+const OPERATION: &str = "use as a volume's place";
+
+/// Paths that are no place for a volume: directories of the system, and those that a driver adds.
+///
+/// ```
+/// # fn main() -> csi_mount::Result<()> {
+/// use csi_mount::{ErrorKind, ProtectedPaths};
+///
+/// let protected = ProtectedPaths::system().tree("/var/lib/example").directory("/var/lib/kubelet");
+/// protected.check("/var/lib/kubelet/pods/1/volumes/data/mount")?;
+/// for path in ["/proc", "/etc/example", "/var", "/var/lib/kubelet", "/var/lib/example/volume-1"] {
+///     assert_eq!(protected.check(path).unwrap_err().kind(), ErrorKind::Protected);
+/// }
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug, Clone)]
+pub struct ProtectedPaths(Vec<Entry>);
+
+#[derive(Debug, Clone)]
+struct Entry {
+    path: PathBuf,
+    reach: Reach,
+    owner: Owner,
+}
+
+/// What of a directory is protected, besides all directories above it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Reach {
+    /// The directory itself.
+    Directory,
+    /// The directory, and everything in it.
+    Tree,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Owner {
+    /// All directories above it are entries of their own.
+    System,
+    Driver,
+}
+
+impl ProtectedPaths {
+    /// [`SYSTEM_TREES`] and [`SYSTEM_DIRECTORIES`].
+    pub fn system() -> Self {
+        let entry = |path: &str, reach| Entry { path: path.into(), reach, owner: Owner::System };
+        let trees = SYSTEM_TREES.iter().map(|path| entry(path, Reach::Tree));
+        let directories = SYSTEM_DIRECTORIES.iter().map(|path| entry(path, Reach::Directory));
+        Self(trees.chain(directories).collect())
+    }
+
+    /// Adds a directory with everything in it, and all directories above it. For where a driver keeps its data.
+    #[must_use]
+    pub fn tree(self, path: impl Into<PathBuf>) -> Self {
+        self.and(path.into(), Reach::Tree)
+    }
+
+    /// Adds a directory and all directories above it, but not what is in it.
+    #[must_use]
+    pub fn directory(self, path: impl Into<PathBuf>) -> Self {
+        self.and(path.into(), Reach::Directory)
+    }
+
+    fn and(mut self, path: PathBuf, reach: Reach) -> Self {
+        // Without "." and double slashes, so that texts can be compared byte by byte.
+        let path = path.components().collect();
+        self.0.push(Entry { path, reach, owner: Owner::Driver });
+        self
+    }
+
+    /// Refuses an absolute path that is protected: by its text, and by which file it is, whatever symbolic link or bind
+    /// mount leads there.
+    ///
+    /// It asks no filesystem that can hang, for longer than five seconds. A protected directory that does not exist, or does
+    /// not answer, is compared by its text alone.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Protected`], which names the protected directory; [`ErrorKind::InvalidInput`] for a path that can never
+    /// work;
+    /// [`ErrorKind::Unresponsive`] if a directory above the path does not answer.
+    pub fn check(&self, path: impl AsRef<Path>) -> Result<()> {
+        let path = lookup::absolute(OPERATION, path.as_ref())?;
+        self.check_text(&path)?;
+        self.check_identity(&path)
+    }
+
+    /// The part of [`check`](Self::check) that asks nobody: by the text of a clean path.
+    pub(crate) fn check_text(&self, path: &Path) -> Result<()> {
+        for Entry { path: protected, reach, .. } in &self.0 {
+            let relation = match (is_at_or_below(protected, path), is_at_or_below(path, protected)) {
+                (true, true) => Relation::Is,
+                (true, false) => Relation::Holds,
+                (false, true) if *reach == Reach::Tree => Relation::Inside,
+                _ => continue,
+            };
+            return Err(refuse(path, relation, protected));
+        }
+        Ok(())
+    }
+
+    fn check_identity(&self, path: &Path) -> Result<()> {
+        let target = Target::new(path)?;
+        if !target.has_parent() {
+            return Ok(());
+        }
+        let os = |error| Error::os(OPERATION, path, error);
+        let place = target.facts(OPERATION)?;
+        let directory = target.directory().map_err(os)?;
+        let above = ancestry(target.parent(OPERATION)?, directory, |_| false).map_err(os)?;
+        // Places on the way up from the driver's directories: none of them is the path's place.
+        let mut others: Vec<Facts> = Vec::new();
+        let is_place = |other: &Facts| place.is_some_and(|place| place.is_same_file(other));
+        // Where nothing exists at the path, it can only be inside a tree.
+        let can_match = |entry: &&Entry| place.is_some() || entry.reach == Reach::Tree;
+        for Entry { path: protected, reach, owner } in self.0.iter().filter(can_match) {
+            let Ok(fd) = lookup::open_path(protected, OFlags::DIRECTORY) else { continue };
+            let Ok(facts) = lookup::facts(&fd) else { continue };
+            if is_place(&facts) {
+                return Err(refuse(path, Relation::Is, protected));
+            }
+            if *reach == Reach::Tree && above.iter().any(|directory| directory.is_same_file(&facts)) {
+                return Err(refuse(path, Relation::Inside, protected));
+            }
+            if *owner == Owner::System || place.is_none() {
+                continue;
+            }
+            let is_known = |here: &Facts| others.iter().any(|other| is_same_place(other, here));
+            if let Ok(holders) = ancestry(fd.as_fd(), facts, is_known) {
+                if holders.iter().any(is_place) {
+                    return Err(refuse(path, Relation::Holds, protected));
+                }
+                others.extend(holders);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether a clean absolute path is the directory, or is in it. `Path::starts_with` takes both apart for that.
+fn is_at_or_below(path: &Path, directory: &Path) -> bool {
+    let (path, directory) = (path.as_os_str().as_bytes(), directory.as_os_str().as_bytes());
+    match path.strip_prefix(directory) {
+        Some(rest) => rest.is_empty() || rest[0] == b'/' || directory == b"/",
+        None => false,
+    }
+}
+
+/// How a path lies to a protected directory.
+#[derive(Debug, Clone, Copy)]
+enum Relation {
+    Is,
+    Holds,
+    Inside,
+}
+
+fn refuse(path: &Path, relation: Relation, protected: &Path) -> Error {
+    let lies = match relation {
+        Relation::Is => "it is the directory",
+        Relation::Holds => "it holds the directory",
+        Relation::Inside => "it is inside the directory",
+    };
+    let reason = format!("{lies} {}, which is of the system or the driver's own", protected.display());
+    Error::new(ErrorKind::Protected, OPERATION, reason)
+        .at(path)
+        .mend("give each volume a directory of its own")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn system_directories_are_refused_by_text_with_what_holds_them() {
+        let system = ProtectedPaths::system();
+        for path in
+            ["/", "/proc", "/proc/self", "/etc/x", "/usr/local/x", "/dev/shm/x", "/var", "/var/lib", "/tmp"]
+        {
+            assert_eq!(system.check_text(path.as_ref()).unwrap_err().kind(), ErrorKind::Protected, "{path}");
+        }
+        for path in ["/tmp/x", "/var/lib/kubelet", "/mnt/x", "/procs", "/data", "/run/x", "/home/x"] {
+            assert!(system.check_text(path.as_ref()).is_ok(), "{path}");
+        }
+        for path in SYSTEM_TREES.iter().chain(&SYSTEM_DIRECTORIES) {
+            let above = Path::new(path).parent();
+            let is_entry = |above: &Path| SYSTEM_DIRECTORIES.iter().any(|entry| Path::new(entry) == above);
+            assert!(above.is_none_or(is_entry), "{path}");
+        }
+    }
+
+    #[test]
+    fn a_drivers_directory_is_refused_by_every_way_that_leads_there() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = |name: &str| directory.path().join(name);
+        std::fs::create_dir_all(path("data/deep/own/volume")).unwrap();
+        std::fs::create_dir_all(path("socket/target")).unwrap();
+        std::os::unix::fs::symlink(path("data"), path("link")).unwrap();
+        let protected = ProtectedPaths::system().tree(path("data/deep/own")).directory(path("socket"));
+        for bad in
+            ["data", "data/deep", "data/deep/own", "data/deep/own/volume", "data/deep/own/new", "socket"]
+        {
+            let error = protected.check(path(bad)).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Protected, "{bad}: {error}");
+        }
+        for bad in ["link/deep", "link/deep/own", "link/deep/own/new", "data/./deep//own"] {
+            assert_eq!(protected.check(path(bad)).unwrap_err().kind(), ErrorKind::Protected, "{bad}");
+        }
+        for good in ["data/deep/other", "data/new", "socket/target", "socket/new", "absent/parent"] {
+            protected.check(path(good)).unwrap();
+        }
+    }
+}
+
+#[cfg(test)]
+mod needs_root {
+    use super::*;
+    use crate::testing::private_mount_namespace;
+
+    fn bind(source: &Path, target: &Path) {
+        std::fs::create_dir_all(target).unwrap();
+        rustix::mount::mount_bind(source, target).unwrap();
+    }
+
+    #[test]
+    fn a_bind_of_a_protected_directory_is_protected() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = |name: &str| directory.path().join(name);
+        std::fs::create_dir_all(path("deep/own")).unwrap();
+        private_mount_namespace(|| {
+            let protected = ProtectedPaths::system().tree(path("deep/own"));
+            bind(&path("deep/own"), &path("alias"));
+            bind(&path("deep"), &path("deep-alias"));
+            for bad in ["alias", "alias/new", "deep-alias", "deep-alias/own", "deep-alias/own/new"] {
+                assert_eq!(protected.check(path(bad)).unwrap_err().kind(), ErrorKind::Protected, "{bad}");
+            }
+            protected.check(path("deep-alias/other")).unwrap();
+        });
+    }
+}

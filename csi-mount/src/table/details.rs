@@ -1,0 +1,303 @@
+//! What the kernel tells of one mount: from statmount where it can, from mountinfo where it can't.
+
+use std::ffi::{OsStr, OsString};
+use std::fmt;
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStringExt;
+use std::path::Path;
+
+use rustix::fs::{AtFlags, StatxFlags};
+use rustix::io::Errno;
+
+use crate::place::lookup;
+use crate::sys::features::{self, Feature};
+use crate::sys::mount_api::{self, StatMount, StatMountBasic};
+use crate::table::mountinfo::{self, MountEntry};
+use crate::{DeviceNumber, Error, MountAttributes, MountId, Result};
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Details {
+    pub(crate) id: MountId,
+    pub(crate) parent: MountId,
+    pub(crate) device: DeviceNumber,
+    pub(crate) attributes: MountAttributes,
+    /// The filesystem as a whole: because it was mounted so, or because of an error since.
+    pub(crate) is_super_read_only: bool,
+    /// An error made it refuse everything.
+    pub(crate) is_shut_down: bool,
+    pub(crate) fs_type: String,
+    pub(crate) source: OsString,
+    /// Whether quotas of projects are enforced: the usage of a directory may then have to be read from the disk.
+    pub(crate) has_project_quota: bool,
+}
+
+/// Which mount it is, where, and what it forbids: of [`Details`] what is asked for most, and costs the least.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Basics {
+    pub(crate) id: MountId,
+    pub(crate) parent: MountId,
+    pub(crate) attributes: MountAttributes,
+}
+
+impl Basics {
+    /// As [`Details::of`].
+    pub(crate) fn of(fd: impl AsFd, operation: &'static str, path: &Path) -> Result<Option<Self>> {
+        match told_at_once(fd.as_fd()) {
+            Ok(Some(found)) => return Ok(Some(found.into())),
+            Err(error) if is_errno(&error, Errno::NOENT) => return Ok(None),
+            // As below; what is wrong otherwise is found there too.
+            Ok(None) | Err(_) => {}
+        }
+        let details = Details::of(fd, operation, path)?;
+        Ok(details.map(|Details { id, parent, attributes, .. }| Self { id, parent, attributes }))
+    }
+}
+
+impl From<StatMountBasic> for Basics {
+    fn from(found: StatMountBasic) -> Self {
+        Self {
+            id: MountId(found.id),
+            parent: MountId(found.parent),
+            attributes: MountAttributes::from_bits_truncate(found.attributes),
+        }
+    }
+}
+
+/// What the kernel tells of the mount that a file is on for the asking. None where it has no call for that.
+pub(crate) fn told_at_once(fd: impl AsFd) -> io::Result<Option<StatMountBasic>> {
+    match features::has(Feature::Statmount).then(|| unique_id(fd)) {
+        Some(Ok(Some(id))) => mount_api::statmount_basic(id).map(Some),
+        _ => Ok(None),
+    }
+}
+
+/// Filesystems that the kernel answers for by itself.
+const LOCAL: [&str; 33] = [
+    "bcachefs",
+    "binfmt_misc",
+    "bpf",
+    "btrfs",
+    "cgroup",
+    "cgroup2",
+    "configfs",
+    "debugfs",
+    "devpts",
+    "devtmpfs",
+    "erofs",
+    "exfat",
+    "ext2",
+    "ext3",
+    "ext4",
+    "f2fs",
+    "hugetlbfs",
+    "iso9660",
+    "mqueue",
+    "nsfs",
+    "ntfs3",
+    "overlay",
+    "proc",
+    "ramfs",
+    "rootfs",
+    "securityfs",
+    "squashfs",
+    "sysfs",
+    "tmpfs",
+    "tracefs",
+    "vfat",
+    "xfs",
+    "zfs",
+];
+
+/// Filesystems whose `statfs(2)` and `statx(2)` read nothing: the kernel has all of it in memory. So do the sources say of
+/// kernels with statmount (`fs/ext4/super.c`, `fs/xfs/xfs_super.c`, `mm/shmem.c`); XFS of Linux 5.14 to 5.18 waited for its
+/// disk.
+const IN_MEMORY: [&str; 6] = ["ext2", "ext3", "ext4", "ramfs", "tmpfs", "xfs"];
+
+/// ext4's words for what an error made of it: since Linux 6.15 it does not turn the superblock read-only.
+const EMERGENCY_READ_ONLY: &str = "emergency_ro";
+const SHUT_DOWN: &str = "shutdown";
+const PROJECT_QUOTA: &str = "prjquota";
+
+/// `STATX_MNT_ID_UNIQUE`: the id that statmount takes, never given twice.
+const MNT_ID_UNIQUE: u32 = 0x4000;
+
+impl Details {
+    /// The mount that a file is on. None when it is in no tree of this namespace (detached, or unmounted).
+    pub(crate) fn of(fd: impl AsFd, operation: &'static str, path: &Path) -> Result<Option<Self>> {
+        let os = |error: io::Error| Error::os(operation, path, error);
+        match Self::at_once(fd.as_fd()) {
+            Ok(Some(found)) => return Ok(Some(found)),
+            Ok(None) => {}
+            Err(error) if is_errno(&error, Errno::NOENT) => return Ok(None),
+            // Not reachable from this process's root: mountinfo is asked, which leaves such mounts out. Or its options are
+            // longer than our buffer, as an overlay's of many layers.
+            Err(error) if is_errno(&error, Errno::PERM) || is_errno(&error, Errno::OVERFLOW) => {}
+            Err(error) => return Err(os(error)),
+        }
+        let id = lookup::facts(fd).map_err(os)?.mount;
+        Ok(mountinfo::mount_by_id(id)?.map(Self::from))
+    }
+
+    /// As [`of`](Self::of), by one call that costs the same however many mounts there are. None where the kernel is too old
+    /// for all of it.
+    pub(crate) fn at_once(fd: impl AsFd) -> io::Result<Option<Self>> {
+        if features::has(Feature::Statmount)
+            // A filesystem that shut down refuses even this (XFS); the table of mounts does not.
+            && let Ok(Some(id)) = unique_id(fd)
+        {
+            return Ok(mount_api::statmount(id)?.map(Self::from));
+        }
+        Ok(None)
+    }
+
+    /// Whether a daemon or server that can be gone is behind the filesystem: whether asking it can hang.
+    ///
+    /// All that is not known to be local is taken for remote.
+    pub(crate) fn is_remote(&self) -> bool {
+        is_remote(&self.fs_type)
+    }
+
+    /// Whether the kernel answers for its usage without asking anybody, so that the question can't hang.
+    pub(crate) fn answers_from_memory(&self) -> bool {
+        features::has(Feature::Statmount) && IN_MEMORY.contains(&&*self.fs_type) && !self.has_project_quota
+    }
+
+    /// Whether the mounted filesystem lives on this block device.
+    ///
+    /// The device of a btrfs is a made-up number, so there the source has to name the device.
+    pub(crate) fn is_on(&self, device: DeviceNumber) -> bool {
+        is_on(self.device, &self.source, device)
+    }
+}
+
+/// `ext4 from /dev/loop0 (7:0), ro,nosuid`
+impl fmt::Display for Details {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { fs_type, source, device, attributes, .. } = self;
+        write!(f, "{fs_type} from {} ({device}), {attributes}", Path::new(source).display())
+    }
+}
+
+/// As [`Details::is_remote`], of a type of filesystem.
+pub(crate) fn is_remote(fs_type: &str) -> bool {
+    !LOCAL.contains(&fs_type)
+}
+
+pub(crate) fn is_on(found: DeviceNumber, source: &OsStr, device: DeviceNumber) -> bool {
+    found == device || found.major == 0 && block_device_at(source) == Some(device)
+}
+
+/// The number of the block device at a path; None when there is no such thing.
+pub(crate) fn block_device_at(path: &OsStr) -> Option<DeviceNumber> {
+    let path = Path::new(path);
+    if !path.is_absolute() {
+        return None;
+    }
+    let fd = lookup::open_path(path, rustix::fs::OFlags::empty()).ok()?;
+    let facts = lookup::facts(fd).ok()?;
+    (facts.file_type == rustix::fs::FileType::BlockDevice).then_some(facts.node)
+}
+
+pub(crate) fn unique_id(fd: impl AsFd) -> io::Result<Option<u64>> {
+    let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC | AtFlags::NO_AUTOMOUNT;
+    let found = rustix::fs::statx(fd, c"", flags, StatxFlags::from_bits_retain(MNT_ID_UNIQUE))?;
+    Ok((found.stx_mask & MNT_ID_UNIQUE != 0).then_some(found.stx_mnt_id))
+}
+
+fn is_errno(error: &io::Error, number: Errno) -> bool {
+    Errno::from_io_error(error) == Some(number)
+}
+
+impl From<StatMount> for Details {
+    fn from(found: StatMount) -> Self {
+        let mut fs_type = String::from_utf8_lossy(&found.fs_type).into_owned();
+        if let Some(subtype) = found.fs_subtype {
+            fs_type = format!("{fs_type}.{}", String::from_utf8_lossy(&subtype));
+        }
+        Self {
+            id: MountId(found.id),
+            parent: MountId(found.parent),
+            device: DeviceNumber { major: found.device.0, minor: found.device.1 },
+            attributes: MountAttributes::from_bits_truncate(found.attributes),
+            is_super_read_only: found.is_super_read_only || found.options.has_flag(EMERGENCY_READ_ONLY),
+            is_shut_down: found.options.has_flag(SHUT_DOWN),
+            has_project_quota: found.options.has_flag(PROJECT_QUOTA),
+            fs_type,
+            source: OsString::from_vec(found.source),
+        }
+    }
+}
+
+impl From<MountEntry> for Details {
+    fn from(entry: MountEntry) -> Self {
+        Self {
+            id: entry.id,
+            parent: entry.parent,
+            device: entry.device,
+            attributes: entry.attributes,
+            is_super_read_only: ["ro", EMERGENCY_READ_ONLY]
+                .iter()
+                .any(|flag| entry.super_options.has_flag(flag)),
+            is_shut_down: entry.super_options.has_flag(SHUT_DOWN),
+            has_project_quota: entry.super_options.has_flag(PROJECT_QUOTA),
+            fs_type: entry.fs_type,
+            source: entry.source,
+        }
+    }
+}
+
+#[cfg(test)]
+mod needs_root {
+    use super::*;
+    use crate::testing::{private_mount_namespace, without_features};
+    use crate::{Mount, MountOptions, Target};
+
+    #[test]
+    fn statmount_and_mountinfo_agree() {
+        let directory = tempfile::tempdir().unwrap();
+        private_mount_namespace(|| {
+            let target = Target::new(directory.path()).unwrap();
+            for flags in
+                [&[][..], &["ro", "noatime"], &["nosuid", "nodev", "noexec", "strictatime"], &["nosymfollow"]]
+            {
+                let options = MountOptions::parse(flags).unwrap();
+                Mount::new("tmpfs", "so urce").options(&options).at(&target).unwrap();
+                let seen = target.look("look").unwrap();
+                let details = || Details::of(&seen.fd, "look", target.path()).unwrap().unwrap();
+                let old = without_features(&[Feature::Statmount, Feature::StatxMount], details);
+                assert_eq!(details(), old);
+                let basics = || Basics::of(&seen.fd, "look", target.path()).unwrap().unwrap();
+                assert_eq!(
+                    (basics().id, basics().parent, basics().attributes),
+                    (old.id, old.parent, old.attributes)
+                );
+                assert_eq!(basics(), without_features(&[Feature::Statmount], basics));
+                assert_eq!((old.attributes, old.fs_type.as_str()), (options.attributes(), "tmpfs"));
+                assert_eq!(
+                    (old.parent, old.is_super_read_only),
+                    (seen.directory.mount, options.is_read_only())
+                );
+                drop(seen);
+                crate::unmount(&target).unwrap();
+            }
+        });
+    }
+
+    #[test]
+    fn a_filesystem_without_options_is_told_of_as_one_with_some() {
+        let directory = tempfile::tempdir().unwrap();
+        private_mount_namespace(|| {
+            let target = Target::new(directory.path()).unwrap();
+            let told = |options: &[&str]| {
+                let options = MountOptions::parse(options).unwrap();
+                Mount::new("tmpfs", "x").options(&options).at(&target).unwrap();
+                let id = unique_id(&target.look("look").unwrap().fd).unwrap();
+                let found = id.map(|id| mount_api::statmount(id).map(|found| found.is_some()).ok());
+                crate::unmount(&target).unwrap();
+                found
+            };
+            assert_eq!(told(&[]), told(&["size=1m"]));
+        });
+    }
+}

@@ -1,0 +1,369 @@
+//! The mount table of this thread's namespace, as `/proc/self/mountinfo` lists it.
+
+use std::collections::BTreeSet;
+use std::ffi::{OsStr, OsString};
+use std::fmt;
+use std::fs::File;
+use std::io::{self, Read, Seek};
+use std::os::fd::AsFd;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
+use crate::place::lookup;
+use crate::sys::features::Feature;
+use crate::table::details;
+use crate::{DeviceNumber, Error, ErrorKind, MountAttributes, MountId, Result};
+
+const TABLE: &str = "/proc/thread-self/mountinfo";
+const OPERATION: &str = "read mount table";
+/// How often the table is read again because it changed meanwhile.
+const ATTEMPTS: u32 = 20;
+/// How often where what stays is listed in any case.
+const ATTEMPTS_OF_WHOLE: u32 = 3;
+
+/// One mount; see `proc_pid_mountinfo(5)`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct MountEntry {
+    /// Which mount it is.
+    pub id: MountId,
+    /// The mount that it is mounted on.
+    pub parent: MountId,
+    /// The device of the filesystem; of one without a block device of its own a number with major 0.
+    pub device: DeviceNumber,
+    /// The directory or file of the filesystem that is seen at the mount point.
+    pub root: PathBuf,
+    /// Where it is mounted, relative to this process's root. Bytes that are no UTF-8 are kept.
+    pub mount_point: PathBuf,
+    /// What the mount forbids.
+    pub attributes: MountAttributes,
+    /// The group of mounts that it shares propagation with.
+    pub peer_group: Option<u64>,
+    /// The group that it receives mounts from.
+    pub master: Option<u64>,
+    /// The type of the filesystem, with its subtype: `ext4`, `fuse.sshfs`.
+    pub fs_type: String,
+    /// What was mounted: the path of a device, a server, or a word without meaning.
+    pub source: OsString,
+    /// The options of the filesystem.
+    pub super_options: SuperOptions,
+}
+
+impl MountEntry {
+    /// Whether its filesystem lives on this block device.
+    ///
+    /// The device of a btrfs is a number made up for it, so there the source has to be the path of the device.
+    pub fn is_on(&self, device: DeviceNumber) -> bool {
+        details::is_on(self.device, &self.source, device)
+    }
+}
+
+/// The options of a mounted filesystem. They may hold secrets: `Debug` shows the keys alone.
+#[derive(Clone, PartialEq, Eq)]
+pub struct SuperOptions(Vec<u8>);
+
+impl SuperOptions {
+    pub(crate) fn new(bytes: Vec<u8>) -> Self {
+        Self(bytes)
+    }
+
+    /// Whether there is such a flag: `ro`, `nouuid`.
+    pub fn has_flag(&self, flag: &str) -> bool {
+        self.0.split(|byte| *byte == b',').any(|option| option == flag.as_bytes())
+    }
+
+    /// The value of an option.
+    pub fn value(&self, key: &str) -> Option<&OsStr> {
+        let mut options = self.0.split(|byte| *byte == b',');
+        let value = options.find_map(|option| option.strip_prefix(key.as_bytes())?.strip_prefix(b"="))?;
+        Some(OsStr::from_bytes(value))
+    }
+}
+
+impl fmt::Debug for SuperOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let keys = self.0.split(|byte| *byte == b',').map(|option| {
+            let mut parts = option.splitn(2, |byte| *byte == b'=');
+            let key = String::from_utf8_lossy(parts.next().unwrap_or_default());
+            if parts.next().is_some() { format!("{key}=***") } else { key.into_owned() }
+        });
+        f.debug_list().entries(keys).finish()
+    }
+}
+
+/// Every mount of this thread's namespace that can be reached from its root, parents before children.
+///
+/// The time grows with the number of mounts; to ask about one path use [`mount_state`](crate::mount_state).
+///
+/// The table can change while it is read, which the kernel tells; it is then read again. Where it changes all the time, the
+/// mounts are listed that were there during the whole of one read, and those that came or went meanwhile may be or not
+/// (Linux 5.8; before that a mount could be missed because another one went).
+///
+/// # Errors
+/// [`ErrorKind::Busy`] before Linux 5.8, when it changed during each of many reads; [`ErrorKind::Io`] when /proc is not mounted
+/// or a line can't be understood.
+pub fn mounts() -> Result<Vec<MountEntry>> {
+    read_until(
+        |bytes, is_whole| is_whole.then(|| parse_mountinfo(bytes)).transpose(),
+        |bytes| {
+            let mut entries = parse_mountinfo(bytes)?;
+            // One that was moved meanwhile may be listed twice.
+            let mut seen = BTreeSet::new();
+            entries.reverse();
+            entries.retain(|entry| seen.insert(entry.id));
+            entries.reverse();
+            Ok(entries)
+        },
+    )
+}
+
+/// The mount of that id, if this namespace has it. The caller holds the mount open, so that the id stays its.
+pub(crate) fn mount_by_id(id: MountId) -> Result<Option<MountEntry>> {
+    let entry = |bytes: &[u8]| -> Result<_> {
+        Ok(line_of(bytes, id).map(parse_mountinfo).transpose()?.and_then(|mut found| found.pop()))
+    };
+    let take = |bytes: &[u8], is_whole| {
+        let found = entry(bytes)?;
+        Ok((found.is_some() || is_whole).then_some(found))
+    };
+    read_until(take, entry)
+}
+
+/// Reads the table until `take` has what it wants of a read, which is whole or not. `last` takes the last of many reads that
+/// were not, where each lists all mounts that stayed.
+fn read_until<T>(
+    take: impl Fn(&[u8], bool) -> Result<Option<T>>,
+    last: impl FnOnce(&[u8]) -> Result<T>,
+) -> Result<T> {
+    let mut table = open()?;
+    // The kernel goes on behind a mount, and not behind a number of mounts, since it has told the ids of mounts by statx.
+    let lists_all_that_stay = lookup::has(Feature::StatxMount);
+    let mut pause = Duration::from_millis(1);
+    for attempt in 1.. {
+        let (bytes, consistency) = read(&mut table)?;
+        if let Some(taken) = take(&bytes, consistency == Consistency::Whole)? {
+            return Ok(taken);
+        }
+        if lists_all_that_stay && attempt >= ATTEMPTS_OF_WHOLE {
+            return last(&bytes);
+        }
+        if attempt >= ATTEMPTS {
+            break;
+        }
+        if !lists_all_that_stay {
+            std::thread::sleep(pause);
+            pause = (pause * 2).min(Duration::from_millis(100));
+        }
+    }
+    Err(Error::new(ErrorKind::Busy, OPERATION, "it changed during every one of many reads").at(TABLE))
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Consistency {
+    Whole,
+    Torn,
+}
+
+fn open() -> Result<File> {
+    File::open(TABLE).map_err(|error| Error::os(OPERATION, TABLE, error))
+}
+
+fn read(table: &mut File) -> Result<(Vec<u8>, Consistency)> {
+    let mut bytes = Vec::with_capacity(16 * 1024);
+    // The kernel reports each change of the table once, as an exceptional condition of the file.
+    let changed = || -> io::Result<bool> {
+        let mut fds = [PollFd::new(table.as_fd(), PollFlags::POLLPRI)];
+        Ok(poll(&mut fds, PollTimeout::ZERO)? > 0
+            && fds[0].revents().is_some_and(|found| found.contains(PollFlags::POLLPRI)))
+    };
+    let read = (|| {
+        changed()?;
+        let mut reader: &File = table;
+        reader.rewind()?;
+        reader.read_to_end(&mut bytes)?;
+        changed()
+    })();
+    match read.map_err(|error| Error::os(OPERATION, TABLE, error))? {
+        true => Ok((bytes, Consistency::Torn)),
+        false => Ok((bytes, Consistency::Whole)),
+    }
+}
+
+/// The line of that mount: the others are not understood for it.
+fn line_of(text: &[u8], id: MountId) -> Option<&[u8]> {
+    let start = format!("{} ", id.0);
+    text.split(|byte| *byte == b'\n').find(|line| line.starts_with(start.as_bytes()))
+}
+
+/// Reads the text of a mountinfo file: of another process, say.
+///
+/// Escaped characters (`\040`) are put back, and optional fields that are not known are passed over.
+///
+/// # Errors
+/// [`ErrorKind::Io`] with the number of the line that has another form.
+pub fn parse_mountinfo(text: &[u8]) -> Result<Vec<MountEntry>> {
+    let lines = text.split(|byte| *byte == b'\n').enumerate().filter(|(_, line)| !line.is_empty());
+    lines
+        .map(|(index, line)| {
+            parse_line(line).ok_or_else(|| {
+                let reason = format!("line {} is not in the form of mountinfo", index + 1);
+                Error::new(ErrorKind::Io, OPERATION, reason)
+            })
+        })
+        .collect()
+}
+
+/// `36 35 98:0 /root /mount/point rw,noatime shared:1 master:2 - ext4 /dev/source rw,errors=continue`
+fn parse_line(line: &[u8]) -> Option<MountEntry> {
+    let mut fields = line.split(|byte| *byte == b' ');
+    let mut next = || fields.next();
+    let id = MountId(number(next()?)?);
+    let parent = MountId(number(next()?)?);
+    let device = device(next()?)?;
+    let root = unescaped(next()?).into();
+    let mount_point = unescaped(next()?).into();
+    let attributes = attributes(next()?);
+    let (mut peer_group, mut master) = (None, None);
+    loop {
+        match next()? {
+            b"-" => break,
+            field => match field.iter().position(|byte| *byte == b':').map(|at| field.split_at(at)) {
+                Some((b"shared", group)) => peer_group = Some(number(&group[1..])?),
+                Some((b"master", group)) => master = Some(number(&group[1..])?),
+                _ => {}
+            },
+        }
+    }
+    let fs_type = unescaped(next()?).into_string().unwrap_or_else(|raw| raw.to_string_lossy().into_owned());
+    let source = unescaped(next()?);
+    // An empty list of options leaves no field.
+    let super_options = SuperOptions(unescaped(next().unwrap_or_default()).into_vec());
+    Some(MountEntry {
+        id,
+        parent,
+        device,
+        root,
+        mount_point,
+        attributes,
+        peer_group,
+        master,
+        fs_type,
+        source,
+        super_options,
+    })
+}
+
+fn number<T: std::str::FromStr>(field: &[u8]) -> Option<T> {
+    std::str::from_utf8(field).ok()?.parse().ok()
+}
+
+fn device(field: &[u8]) -> Option<DeviceNumber> {
+    let colon = field.iter().position(|byte| *byte == b':')?;
+    Some(DeviceNumber { major: number(&field[..colon])?, minor: number(&field[colon + 1..])? })
+}
+
+/// Of access time modes mountinfo names all but strictatime.
+fn attributes(field: &[u8]) -> MountAttributes {
+    // What nearly every mount has.
+    if field == b"rw,relatime" {
+        return MountAttributes::empty();
+    }
+    let words = field.split(|byte| *byte == b',').filter_map(|word| std::str::from_utf8(word).ok());
+    let start = MountAttributes::STRICTATIME;
+    words.fold(start, |attributes, word| attributes.apply_word(word).unwrap_or(attributes))
+}
+
+/// Puts back what the kernel writes as a backslash and three octal digits.
+fn unescaped(field: &[u8]) -> OsString {
+    if !field.contains(&b'\\') {
+        return OsStr::from_bytes(field).to_owned();
+    }
+    let mut bytes = Vec::with_capacity(field.len());
+    let mut rest = field;
+    while let [first, tail @ ..] = rest {
+        let octal = match tail {
+            [a @ b'0'..=b'3', b @ b'0'..=b'7', c @ b'0'..=b'7', ..] if *first == b'\\' => {
+                Some((a - b'0') * 64 + (b - b'0') * 8 + (c - b'0'))
+            }
+            _ => None,
+        };
+        bytes.push(octal.unwrap_or(*first));
+        rest = if octal.is_some() { &tail[3..] } else { tail };
+    }
+    OsString::from_vec(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::Path;
+
+    fn one(line: &[u8]) -> MountEntry {
+        parse_mountinfo(line).unwrap().remove(0)
+    }
+
+    #[test]
+    fn reads_every_field() {
+        let entry =
+            one(b"36 35 98:0 /mnt1 /mnt2 ro,noatime shared:7 master:1 - fuse.ssh host:/x rw,secret=s3cret\n");
+        assert_eq!((entry.id, entry.parent), (MountId(36), MountId(35)));
+        assert_eq!(entry.device, DeviceNumber { major: 98, minor: 0 });
+        assert_eq!(
+            (entry.root.as_path(), entry.mount_point.as_path()),
+            (Path::new("/mnt1"), Path::new("/mnt2"))
+        );
+        assert_eq!(entry.attributes, MountAttributes::RDONLY | MountAttributes::NOATIME);
+        assert_eq!((entry.peer_group, entry.master), (Some(7), Some(1)));
+        assert_eq!((entry.fs_type.as_str(), entry.source.as_os_str()), ("fuse.ssh", OsStr::new("host:/x")));
+        assert!(entry.super_options.has_flag("rw"));
+        assert_eq!(entry.super_options.value("secret"), Some(OsStr::new("s3cret")));
+        assert!(!format!("{entry:?}").contains("s3cret"));
+    }
+
+    #[test]
+    fn a_line_is_found_by_its_whole_number() {
+        let text = b"11 0 0:1 / /a rw - tmpfs x rw\n1 0 0:1 / /b rw - tmpfs x rw\n";
+        let entry = one(line_of(text, MountId(1)).unwrap());
+        assert_eq!(entry.mount_point, Path::new("/b"));
+        assert_eq!(line_of(text, MountId(0)), None);
+    }
+
+    #[test]
+    fn puts_back_what_is_escaped_and_keeps_other_bytes() {
+        let entry = one(b"1 0 0:1 / /a\\040b\\134c\\012d\xff\\9 rw,relatime - tmpfs x rw");
+        assert_eq!(entry.mount_point.as_os_str().as_bytes(), b"/a b\\c\nd\xff\\9");
+        assert_eq!(entry.attributes, MountAttributes::empty());
+    }
+
+    #[test]
+    fn passes_over_optional_fields_that_are_not_known() {
+        let entry = one(b"1 0 0:1 / /a rw,relatime propagate_from:3 new:field flag unbindable - tmpfs x rw");
+        assert_eq!((entry.peer_group, entry.master), (None, None));
+        assert_eq!(entry.fs_type, "tmpfs");
+    }
+
+    #[test]
+    fn no_mode_of_access_times_is_strictatime() {
+        assert_eq!(one(b"1 0 0:1 / /a rw - tmpfs x rw").attributes, MountAttributes::STRICTATIME);
+    }
+
+    #[test]
+    fn takes_an_empty_source_and_no_options() {
+        let entry = one(b"1 0 0:1 / /a rw - tmpfs  ");
+        assert_eq!(entry.source, "");
+    }
+
+    #[test]
+    fn refuses_other_forms_by_line() {
+        let good = "1 0 0:1 / /a rw - tmpfs x rw\n";
+        for bad in
+            ["x", "1 0 0:1 / /a rw tmpfs x rw", "1 0 01 / /a rw - tmpfs x rw", "-1 0 0:1 / /a rw - t x rw"]
+        {
+            let error = parse_mountinfo(format!("{good}{bad}\n").as_bytes()).unwrap_err();
+            assert!(error.to_string().contains("line 2"), "{bad}: {error}");
+        }
+    }
+}

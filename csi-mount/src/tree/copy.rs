@@ -1,0 +1,342 @@
+//! Copying a directory with all that is in it, by open directories, so that it can't lead elsewhere.
+
+use std::collections::HashMap;
+use std::ffi::{CStr, OsStr, OsString};
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{AtFlags, Dir, FileType, Gid, Mode, OFlags, Stat, Timespec, Timestamps, Uid, XattrFlags};
+use rustix::io::Errno;
+
+use crate::place::lookup;
+use crate::tree::copy_file::copy_contents;
+use crate::{Copied, DeviceNumber, Error, ErrorKind, MountId, Result, Root, Target};
+
+const COPY: &str = "copy the tree";
+
+/// The extended attributes that are part of a file. The others, labels among them, are the node's or the server's.
+const KEPT_ATTRIBUTES: [&[u8]; 4] = [b"user.", b"trusted.", b"system.posix_acl_", b"security.capability"];
+
+impl Target {
+    /// Copies the directory and everything in it to a place where nothing is yet, on this mount or on another.
+    ///
+    /// Owners, modes, times, hard links, holes, special files, ACLs, capabilities, and the extended attributes `user.*`
+    /// and `trusted.*` stay as they are. Symbolic links are copied and not followed, also while others swap them in. Files
+    /// share their blocks where both places are on one filesystem that can (see [`copy_file`](crate::copy_file())), or
+    /// are copied by its server (`copy_file_range(2)`). Each file is on stable storage when it is done.
+    ///
+    /// It is no picture of one moment: who writes to it meanwhile finds parts of that in the copy. What is deleted
+    /// meanwhile is passed over; what is deleted of the copy is an error. A copy that fails stays as far as it came;
+    /// remove it.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Busy`] when something is mounted in it; [`ErrorKind::NotFound`] when it is not there;
+    /// [`ErrorKind::InvalidInput`] when it is no directory; [`ErrorKind::PermissionDenied`] for who may not give files
+    /// to their owners, also on an NFS export with `root_squash`; [`ErrorKind::NoSpace`]; and `EEXIST` when something
+    /// is at the other place.
+    pub fn copy_tree(&self, to: &Target) -> Result<Copied> {
+        let from = self.open_directory(COPY)?;
+        let found = lookup::facts(&from).map_err(|error| self.error(COPY, error))?;
+        make(to.parent(COPY)?, to.name(), to.path())?;
+        let copy = to.open_directory(COPY)?;
+        let root = copy.try_clone().map_err(|error| to.error(COPY, error))?;
+        let mut copier = Copier {
+            mount: found.mount,
+            root: Root::of(root, to.path().to_owned()),
+            below: PathBuf::new(),
+            path: self.path().to_owned(),
+            links: HashMap::new(),
+            copied: Copied::default(),
+        };
+        copier.copy(from, copy)?;
+        Ok(copier.copied)
+    }
+
+    /// Opens the directory for reading.
+    pub(crate) fn open_directory(&self, operation: &'static str) -> Result<OwnedFd> {
+        let parent = self.parent(operation)?;
+        open(parent, self.name(), OFlags::DIRECTORY).map_err(|error| self.error(operation, error))
+    }
+}
+
+fn open(directory: BorrowedFd<'_>, name: &OsStr, extra: OFlags) -> rustix::io::Result<OwnedFd> {
+    // Not blocking, so that a pipe that took a file's place does not hold us.
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    rustix::fs::openat(directory, name, flags | extra, Mode::empty())
+}
+
+fn make(parent: BorrowedFd<'_>, name: &OsStr, path: &Path) -> Result<()> {
+    rustix::fs::mkdirat(parent, name, Mode::RWXU).map_err(|error| Error::os(COPY, path, error))
+}
+
+/// How many directories are kept open, from the top, with their copies. From below them the way back is by `..`.
+const KEPT_OPEN: usize = 16;
+
+struct Copier {
+    /// Nothing but what is on it is copied.
+    mount: MountId,
+    /// The copy.
+    root: Root,
+    /// Where in the tree it is.
+    below: PathBuf,
+    /// The same, for messages.
+    path: PathBuf,
+    /// Where in the copy a file is that has more than one name, by its device and inode.
+    links: HashMap<(u64, u64), PathBuf>,
+    copied: Copied,
+}
+
+/// A directory and its copy.
+struct Pair {
+    from: Dir,
+    to: OwnedFd,
+}
+
+/// A pair that was left for a directory in it.
+struct Level {
+    /// The pair itself: open, or to be known again when it is reached by `..`.
+    open: Option<Pair>,
+    identities: [(DeviceNumber, u64); 2],
+    /// Where reading goes on.
+    offset: i64,
+}
+
+impl Copier {
+    /// A tree of any depth, without a stack that grows with it.
+    fn copy(&mut self, from: OwnedFd, to: OwnedFd) -> Result<()> {
+        let mut above: Vec<Level> = Vec::new();
+        let mut here = Pair { from: Dir::new(from).map_err(|error| self.failed(error))?, to };
+        loop {
+            if let Some((name, inner, offset)) = self.next_directory(&mut here)? {
+                let identities = self.identities(&here)?;
+                let open = (above.len() < KEPT_OPEN).then_some(here);
+                above.push(Level { open, identities, offset });
+                (self.below, self.path) = (self.below.join(&name), self.path.join(&name));
+                here = inner;
+                continue;
+            }
+            let from = here.from.fd().map_err(|error| self.failed(error))?;
+            let stat = rustix::fs::fstat(from).map_err(|error| self.failed(error))?;
+            dress(from, &here.to, &stat).map_err(|error| self.failed(error))?;
+            let Some(level) = above.pop() else { return Ok(()) };
+            here = self.back(here, level)?;
+            self.below.pop();
+            self.path.pop();
+        }
+    }
+
+    /// Copies what is in a directory up to the next directory in it, whose copy is made.
+    fn next_directory(&mut self, here: &mut Pair) -> Result<Option<(OsString, Pair, i64)>> {
+        while let Some(entry) = here.from.read() {
+            let entry = entry.map_err(|error| self.failed(error))?;
+            let name = OsStr::from_bytes(entry.file_name().to_bytes());
+            if name == "." || name == ".." {
+                continue;
+            }
+            let from = here.from.fd().map_err(|error| self.failed(error))?;
+            let (below, path) = (self.below.join(name), self.path.join(name));
+            if let Some((from, to)) = self.entry(from, here.to.as_fd(), name, &below, &path)? {
+                let from = Dir::new(from).map_err(|error| Error::os(COPY, &path, error))?;
+                return Ok(Some((name.to_owned(), Pair { from, to }, entry.offset())));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The pair that `here` was entered from, even if others moved either elsewhere.
+    fn back(&self, here: Pair, level: Level) -> Result<Pair> {
+        if let Some(open) = level.open {
+            return Ok(open);
+        }
+        let up = |fd| open(fd, OsStr::new(".."), OFlags::DIRECTORY);
+        let from = here.from.fd().and_then(up).map_err(|error| self.failed(error))?;
+        let to = up(here.to.as_fd()).map_err(|error| self.failed(error))?;
+        let from = Dir::new(from).map_err(|error| self.failed(error))?;
+        let mut pair = Pair { from, to };
+        if self.identities(&pair)? != level.identities {
+            let reason = "it was moved while it was copied";
+            return Err(Error::new(ErrorKind::Busy, COPY, reason).at(&self.path).mend("try again"));
+        }
+        pair.from.seek(level.offset).map_err(|error| self.failed(error))?;
+        Ok(pair)
+    }
+
+    fn identities(&self, pair: &Pair) -> Result<[(DeviceNumber, u64); 2]> {
+        let identity = |fd: BorrowedFd<'_>| lookup::facts(fd).map(|facts| (facts.device, facts.inode));
+        let from = pair.from.fd().map_err(io::Error::from).and_then(identity);
+        let both = from.and_then(|from| Ok([from, identity(pair.to.as_fd())?]));
+        both.map_err(|error| Error::os(COPY, &self.path, error))
+    }
+
+    fn failed(&self, error: Errno) -> Error {
+        Error::os(COPY, &self.path, error)
+    }
+
+    /// Copies one. Of a directory only the directory itself, which is given back, open, with its copy.
+    fn entry(
+        &mut self,
+        from: BorrowedFd<'_>,
+        to: BorrowedFd<'_>,
+        name: &OsStr,
+        below: &Path,
+        path: &Path,
+    ) -> Result<Option<(OwnedFd, OwnedFd)>> {
+        let failed = |error: Errno| Error::os(COPY, path, error);
+        let Some(place) = still(lookup::open_at(from, name), path)? else { return Ok(None) };
+        let facts = lookup::facts(&place).map_err(|error| Error::os(COPY, path, error))?;
+        if facts.is_mount_root || facts.mount != self.mount {
+            return Err(Error::new(ErrorKind::Busy, COPY, "something is mounted there").at(path));
+        }
+        match facts.file_type {
+            FileType::Directory => {
+                let inner = open(from, name, OFlags::DIRECTORY);
+                let Some(inner) = still(inner, path)? else { return Ok(None) };
+                make(to, name, path)?;
+                self.copied.entries += 1;
+                return Ok(Some((inner, open(to, name, OFlags::DIRECTORY).map_err(failed)?)));
+            }
+            FileType::RegularFile => {
+                let file = open(from, name, OFlags::empty());
+                let Some(file) = still(file, path)? else { return Ok(None) };
+                let stat = rustix::fs::fstat(&file).map_err(failed)?;
+                if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+                    return Err(Error::new(ErrorKind::Busy, COPY, "it changes while it is copied").at(path));
+                }
+                self.file(File::from(file), &stat, to, name, below, path)?;
+            }
+            FileType::Symlink => {
+                let link = rustix::fs::readlinkat(from, name, Vec::new());
+                let link = link.and_then(|link| Ok((link, stat_at(from, name)?)));
+                let Some((link, stat)) = still(link, path)? else { return Ok(None) };
+                rustix::fs::symlinkat(&link, to, name).map_err(failed)?;
+                dress_at(to, name, &stat).map_err(failed)?;
+            }
+            kind => {
+                let Some(stat) = still(stat_at(from, name), path)? else { return Ok(None) };
+                let mode = Mode::from_raw_mode(stat.st_mode);
+                rustix::fs::mknodat(to, name, kind, mode, stat.st_rdev).map_err(failed)?;
+                dress_at(to, name, &stat).map_err(failed)?;
+                // A umask may have taken from it. There is nothing that it could be exchanged for by others.
+                rustix::fs::chmodat(to, name, mode, AtFlags::empty()).map_err(failed)?;
+            }
+        }
+        self.copied.entries += 1;
+        Ok(None)
+    }
+
+    fn file(
+        &mut self,
+        from: File,
+        stat: &Stat,
+        to: BorrowedFd<'_>,
+        name: &OsStr,
+        below: &Path,
+        path: &Path,
+    ) -> Result<()> {
+        let failed = |error: Errno| Error::os(COPY, path, error);
+        if stat.st_nlink > 1 {
+            if let Some(first) = self.links.get(&(stat.st_dev, stat.st_ino)) {
+                let first = self.root.target(first)?;
+                let linked =
+                    rustix::fs::linkat(first.parent(COPY)?, first.name(), to, name, AtFlags::empty());
+                match linked {
+                    // Servers that have no hard links.
+                    Err(Errno::OPNOTSUPP | Errno::PERM | Errno::MLINK) => {}
+                    linked => return linked.map_err(failed),
+                }
+            } else {
+                self.links.insert((stat.st_dev, stat.st_ino), below.to_owned());
+            }
+        }
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let copy = rustix::fs::openat(to, name, flags, Mode::RUSR | Mode::WUSR).map_err(failed)?;
+        let copy = File::from(copy);
+        let copied = copy_contents(&from, &copy).map_err(|error| Error::os(COPY, path, error))?;
+        self.copied.add(copied);
+        dress(&from, &copy, stat).map_err(failed)?;
+        // Closing tells no errors of what was written late.
+        copy.sync_all().map_err(|error| Error::os(COPY, path, error))
+    }
+}
+
+/// What was found of an entry of the tree; None where it has been deleted since it was listed.
+fn still<T>(found: std::result::Result<T, impl Into<io::Error>>, path: &Path) -> Result<Option<T>> {
+    match found.map_err(Into::into) {
+        Ok(found) => Ok(Some(found)),
+        Err(error) if error.raw_os_error() == Some(Errno::NOENT.raw_os_error()) => {
+            tracing::debug!(path = %path.display(), "it is gone meanwhile");
+            Ok(None)
+        }
+        Err(error) => Err(Error::os(COPY, path, error)),
+    }
+}
+
+fn stat_at(directory: BorrowedFd<'_>, name: &OsStr) -> rustix::io::Result<Stat> {
+    rustix::fs::statat(directory, name, AtFlags::SYMLINK_NOFOLLOW)
+}
+
+fn owner(stat: &Stat) -> (Option<Uid>, Option<Gid>) {
+    (Some(Uid::from_raw(stat.st_uid)), Some(Gid::from_raw(stat.st_gid)))
+}
+
+#[allow(clippy::unnecessary_cast, reason = "the fields differ in type between architectures")]
+fn times(stat: &Stat) -> Timestamps {
+    let time = |seconds: i64, nanos: i64| Timespec { tv_sec: seconds, tv_nsec: nanos };
+    Timestamps {
+        last_access: time(stat.st_atime as i64, stat.st_atime_nsec as i64),
+        last_modification: time(stat.st_mtime as i64, stat.st_mtime_nsec as i64),
+    }
+}
+
+/// Gives a copy its owner, what a change of owner takes away (capabilities, bits of the mode), and at last its times.
+fn dress(from: impl AsFd, copy: impl AsFd, stat: &Stat) -> rustix::io::Result<()> {
+    let (user, group) = owner(stat);
+    rustix::fs::fchown(&copy, user, group)?;
+    attributes(from, &copy)?;
+    rustix::fs::fchmod(&copy, Mode::from_raw_mode(stat.st_mode))?;
+    rustix::fs::futimens(&copy, &times(stat))
+}
+
+/// The same for what is not opened.
+fn dress_at(directory: BorrowedFd<'_>, name: &OsStr, stat: &Stat) -> rustix::io::Result<()> {
+    let (user, group) = owner(stat);
+    rustix::fs::chownat(directory, name, user, group, AtFlags::SYMLINK_NOFOLLOW)?;
+    rustix::fs::utimensat(directory, name, &times(stat), AtFlags::SYMLINK_NOFOLLOW)
+}
+
+fn attributes(from: impl AsFd, to: impl AsFd) -> rustix::io::Result<()> {
+    let names = match grown(|buffer| rustix::fs::flistxattr(&from, buffer)) {
+        // A filesystem without them.
+        Err(Errno::OPNOTSUPP) => return Ok(()),
+        names => names?,
+    };
+    for name in names.split_inclusive(|byte| *byte == 0) {
+        if !KEPT_ATTRIBUTES.iter().any(|kept| name.starts_with(kept)) {
+            continue;
+        }
+        let Ok(name) = CStr::from_bytes_with_nul(name) else { continue };
+        match grown(|buffer| rustix::fs::fgetxattr(&from, name, buffer)) {
+            Err(Errno::NODATA) => {}
+            value => rustix::fs::fsetxattr(&to, name, &value?, XattrFlags::empty())?,
+        }
+    }
+    Ok(())
+}
+
+/// What a call answers that takes a buffer, however large it is.
+fn grown(call: impl Fn(&mut [u8]) -> rustix::io::Result<usize>) -> rustix::io::Result<Vec<u8>> {
+    let mut buffer = vec![0; 1024];
+    loop {
+        match call(&mut buffer) {
+            Ok(size) => {
+                buffer.truncate(size);
+                return Ok(buffer);
+            }
+            Err(Errno::RANGE) if buffer.len() < 1 << 20 => buffer.resize(buffer.len() * 4, 0),
+            Err(error) => return Err(error),
+        }
+    }
+}

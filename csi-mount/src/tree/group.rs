@@ -1,0 +1,191 @@
+//! A volume's files for a group: what the kubelet does for `fsGroup`, without leaving the volume.
+
+use std::ffi::OsStr;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use rustix::fs::{AtFlags, Dir, FileType, Gid, Mode, OFlags, chownat, fstat, openat};
+
+use crate::place::lookup::{self, Facts};
+use crate::table::details::Details;
+use crate::{Error, ErrorKind, MountId, Result};
+
+const GIVE: &str = "give to a group";
+/// How often it is told that it goes on.
+const TELL: Duration = Duration::from_secs(30);
+
+/// Read and write, for the group.
+const FILE: u32 = 0o660;
+/// The same, to enter, and that what is made in it belongs to the group too.
+const DIRECTORY: u32 = 0o2770;
+
+/// When [`give_to_group`] walks through the files.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum GroupChange {
+    /// Unless the root has the group and its permissions already: it is changed last, so it says that all are.
+    #[default]
+    OnRootMismatch,
+    /// Each time: for files that others may have added meanwhile.
+    Always,
+}
+
+/// What [`give_to_group`] found and did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum GroupOutcome {
+    /// The root said that it was done.
+    WasDone,
+    /// All files were looked at.
+    Walked {
+        /// How many.
+        files: u64,
+        /// How many of them had to be changed.
+        changed: u64,
+    },
+}
+
+/// Gives a directory and all that is in it to a group, with the permissions that the kubelet gives for `fsGroup`: the
+/// group may read and write, enter directories, and what is made in them is its own.
+///
+/// It goes by open directories from the root on and never leaves its mount: symbolic links get the group themselves and
+/// are not followed, and what is mounted below is left alone, also while others swap them in. The memory it takes grows
+/// with the depth of the tree alone, and it holds one directory open. Interrupted, it is resumed by the
+/// next call: the root is last, and what is right is not written again.
+///
+/// The time it takes grows with the number of files; [`IdMap`](crate::IdMap) takes none. See `fchownat(2)`.
+///
+/// # Errors
+/// - [`ErrorKind::Unsupported`] for a filesystem with a server or daemon: that one says who owns what, and could hang us.
+/// - [`ErrorKind::ReadOnly`] for a read-only mount, [`ErrorKind::NotFound`] where no directory is.
+/// - [`ErrorKind::Busy`]: a directory was moved away while it was walked through; the next call goes on.
+pub fn give_to_group(root: impl AsRef<Path>, group: u32, change: GroupChange) -> Result<GroupOutcome> {
+    let path = lookup::absolute(GIVE, root.as_ref())?;
+    let failed = |error: io::Error| Error::os(GIVE, &path, error);
+    let place = lookup::open_path(&path, OFlags::DIRECTORY).map_err(failed)?;
+    let facts = lookup::facts(&place).map_err(failed)?;
+    if let Some(details) = Details::of(&place, GIVE, &path)?.filter(Details::is_remote) {
+        let reason = format!("the filesystem is {details}, whose server or daemon says who owns its files");
+        return Err(Error::new(ErrorKind::Unsupported, GIVE, reason).at(path));
+    }
+    if change == GroupChange::OnRootMismatch && is_right(&place, group).map_err(failed)? {
+        return Ok(GroupOutcome::WasDone);
+    }
+    let mut walk = Walk { group, mount: facts.mount, files: 0, changed: 0, told: Instant::now() };
+    walk.below(&place, &facts, &path)?;
+    walk.give(&place).map_err(failed)?;
+    Ok(GroupOutcome::Walked { files: walk.files, changed: walk.changed })
+}
+
+/// A directory that the walk came through, to be found again by `..`.
+struct Level {
+    facts: Facts,
+    /// Where its reading goes on.
+    offset: i64,
+}
+
+struct Walk {
+    group: u32,
+    mount: MountId,
+    files: u64,
+    changed: u64,
+    told: Instant,
+}
+
+impl Walk {
+    fn below(&mut self, root: &OwnedFd, facts: &Facts, path: &Path) -> Result<()> {
+        let failed = |error: io::Error| Error::os(GIVE, path, error);
+        let mut above: Vec<Level> = Vec::new();
+        let mut here = *facts;
+        let mut entries = read(root.as_fd(), OsStr::new(".")).map_err(failed)?;
+        loop {
+            match self.next_directory(&mut entries).map_err(failed)? {
+                Some((below, facts, offset)) => {
+                    above.push(Level { facts: here, offset });
+                    (entries, here) = (below, facts);
+                }
+                None => {
+                    let Some(Level { facts, offset }) = above.pop() else { return Ok(()) };
+                    // It is given when all in it is, as the root.
+                    let this = entries.fd().map_err(|error| failed(error.into()))?;
+                    let mut back = read(this, OsStr::new("..")).map_err(failed)?;
+                    self.give(this).map_err(failed)?;
+                    let found = back.fd().map_err(Into::into).and_then(lookup::facts).map_err(failed)?;
+                    if (found.device, found.inode, found.mount) != (facts.device, facts.inode, facts.mount) {
+                        let reason = "a directory in it was moved while it was walked through";
+                        return Err(Error::new(ErrorKind::Busy, GIVE, reason).at(path).mend("try again"));
+                    }
+                    back.seek(offset).map_err(|error| failed(error.into()))?;
+                    (entries, here) = (back, facts);
+                }
+            }
+        }
+    }
+
+    /// Gives the files up to the next directory, which is opened.
+    fn next_directory(&mut self, entries: &mut Dir) -> io::Result<Option<(Dir, Facts, i64)>> {
+        while let Some(entry) = entries.read().transpose()? {
+            let name = OsStr::from_bytes(entry.file_name().to_bytes());
+            if name == "." || name == ".." {
+                continue;
+            }
+            let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            let file = match openat(entries.fd()?, name, flags, Mode::empty()) {
+                Err(rustix::io::Errno::NOENT) => continue,
+                file => file?,
+            };
+            let facts = lookup::facts(&file)?;
+            if facts.is_mount_root || facts.mount != self.mount {
+                continue;
+            }
+            if facts.file_type == FileType::Directory {
+                return Ok(Some((read(file.as_fd(), OsStr::new("."))?, facts, entry.offset())));
+            }
+            self.give(&file)?;
+        }
+        Ok(None)
+    }
+
+    fn give(&mut self, file: impl AsFd) -> io::Result<()> {
+        let file = file.as_fd();
+        self.files += 1;
+        if self.told.elapsed() > TELL {
+            self.told = Instant::now();
+            tracing::info!(files = self.files, changed = self.changed, "giving files to a group");
+        }
+        if is_right(file, self.group)? {
+            return Ok(());
+        }
+        let found = fstat(file)?;
+        chownat(file, c"", None, Some(Gid::from_raw(self.group)), AtFlags::EMPTY_PATH)?;
+        if let Some(mode) = wanted(found.st_mode) {
+            // Through the descriptor's link, since one that is open for nothing takes no fchmod. With the bits that the
+            // change of the group has taken off.
+            let mode = (found.st_mode & 0o7777) | mode;
+            std::fs::set_permissions(lookup::path_of(file), PermissionsExt::from_mode(mode))?;
+        }
+        self.changed += 1;
+        Ok(())
+    }
+}
+
+fn read(directory: impl AsFd, name: &OsStr) -> io::Result<Dir> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    Ok(Dir::new(openat(directory, name, flags, Mode::empty())?)?)
+}
+
+/// The permissions that a file is to have at least; a symbolic link has none.
+fn wanted(mode: u32) -> Option<u32> {
+    match FileType::from_raw_mode(mode) {
+        FileType::Symlink => None,
+        FileType::Directory => Some(DIRECTORY),
+        _ => Some(FILE),
+    }
+}
+
+fn is_right(file: impl AsFd, group: u32) -> io::Result<bool> {
+    let found = fstat(file)?;
+    Ok(found.st_gid == group && wanted(found.st_mode).is_none_or(|mode| found.st_mode & mode == mode))
+}

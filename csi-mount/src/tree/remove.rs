@@ -1,0 +1,209 @@
+//! Deleting a directory with all that is in it, and nothing that is not.
+
+use std::ffi::{OsStr, OsString};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags};
+use rustix::io::Errno;
+
+use crate::place::lookup;
+use crate::{DeviceNumber, Error, ErrorKind, MountId, Removed, Result, Target, mounts};
+
+const REMOVE: &str = "remove the tree";
+/// How often a directory is emptied again that others go on filling.
+const ROUNDS: usize = 16;
+/// How many directories are kept open, from the top. From below them the way back is by `..`, and what others have
+/// in a directory is read once more after each directory in it.
+const KEPT_OPEN: usize = 16;
+
+impl Target {
+    /// Removes the directory and everything in it, on its own mount only.
+    ///
+    /// What is mounted below it, a published volume or a bind of the host's own directories, is never entered:
+    /// while there is any, nothing is removed at all, and a mount that appears meanwhile stops the removal where
+    /// it is. Symbolic links are removed and not followed, also while others swap them in. A retry goes on where
+    /// an interrupted removal ended. However deep the tree is, no more than a few directories are open.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Busy`] with the places where something is mounted; [`ErrorKind::InvalidInput`] when it is not
+    /// a directory; and those of `unlinkat(2)`.
+    pub fn remove_tree(&self) -> Result<Removed> {
+        let Some(facts) = self.facts(REMOVE)? else { return Ok(Removed::WasAbsent) };
+        if facts.is_mount_root {
+            return Err(Error::new(ErrorKind::Busy, REMOVE, "something is mounted on it").at(self.path()));
+        }
+        if facts.file_type != FileType::Directory {
+            return Err(Error::new(ErrorKind::InvalidInput, REMOVE, "it is not a directory").at(self.path()));
+        }
+        let parent = self.parent(REMOVE)?;
+        refuse_mounts_below(&real_path(parent, self.name(), self.path())?, facts.mount)?;
+        match remove(parent, self.name(), facts.mount, self.path()) {
+            Err(error) if error.raw_os_error() == Some(Errno::NOENT.raw_os_error()) => Ok(Removed::WasAbsent),
+            removed => removed.map(|()| Removed::Removed),
+        }
+    }
+}
+
+/// The path by which the mount table knows the directory, whatever links led to it.
+fn real_path(parent: impl AsFd, name: &OsStr, path: &Path) -> Result<PathBuf> {
+    let fd = lookup::open_at(parent, name).map_err(|error| Error::os(REMOVE, path, error))?;
+    lookup::path_of(&fd).read_link().map_err(|error| Error::os(REMOVE, path, error))
+}
+
+fn refuse_mounts_below(path: &Path, mount: MountId) -> Result<()> {
+    let table = mounts()?;
+    // In a mount that nobody sees there is nobody's mount, and its paths are not those of the table.
+    if table.iter().all(|entry| entry.id != mount) {
+        return Ok(());
+    }
+    let below: Vec<String> = table
+        .into_iter()
+        .filter(|entry| entry.mount_point.starts_with(path))
+        .map(|entry| entry.mount_point.display().to_string())
+        .collect();
+    if below.is_empty() {
+        return Ok(());
+    }
+    let reason = format!("there are mounts in it, at {}", below.join(", "));
+    Err(Error::new(ErrorKind::Busy, REMOVE, reason).at(path).mend("unmount them first; nothing was removed"))
+}
+
+/// Removes one directory of `parent`, which is to be on this mount, and what is in it.
+fn remove(parent: impl AsFd, name: &OsStr, mount: MountId, path: &Path) -> Result<()> {
+    let parent = parent.as_fd();
+    let failed = |error: Errno| Error::os(REMOVE, path, error);
+    for _ in 0..ROUNDS {
+        let mut walk = Walk { mount, path: path.to_owned(), above: Vec::new() };
+        walk.empty(Dir::new(open_on(parent, name, mount, path)?).map_err(failed)?)?;
+        match rustix::fs::unlinkat(parent, name, AtFlags::REMOVEDIR) {
+            Err(Errno::NOTEMPTY | Errno::EXIST) => {}
+            removed => return removed.map_err(failed),
+        }
+    }
+    Err(filled_again(path))
+}
+
+fn filled_again(path: &Path) -> Error {
+    Error::os(REMOVE, path, Errno::NOTEMPTY).because("it is filled again while it is emptied")
+}
+
+/// Opens a directory for reading, once it is known to be on this mount: reading another's could hang.
+fn open_on(parent: impl AsFd, name: &OsStr, mount: MountId, path: &Path) -> Result<OwnedFd> {
+    let elsewhere = || Err(Error::new(ErrorKind::Busy, REMOVE, "something is mounted on it").at(path));
+    let on_mount = |facts: lookup::Facts| !facts.is_mount_root && facts.mount == mount;
+    let seen = lookup::facts_at(&parent, name).map_err(|error| Error::os(REMOVE, path, error))?;
+    if !on_mount(seen) {
+        return elsewhere();
+    }
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let fd = rustix::fs::openat(&parent, name, flags, Mode::empty())
+        .map_err(|error| Error::os(REMOVE, path, error))?;
+    // What was opened may not be what was looked at.
+    let opened = lookup::facts(&fd).map_err(|error| Error::os(REMOVE, path, error))?;
+    if on_mount(opened) { Ok(fd) } else { elsewhere() }
+}
+
+/// The way from the top of a tree to a directory in it. However deep that is, few directories are open.
+struct Walk {
+    mount: MountId,
+    /// Where it is, for messages.
+    path: PathBuf,
+    above: Vec<Level>,
+}
+
+/// A directory that was left for one in it.
+struct Level {
+    /// Which one.
+    below: OsString,
+    /// How often that one was emptied before, and was filled again.
+    rounds: usize,
+    /// The directory itself: open, or to be known again when it is reached by `..`.
+    directory: Option<Dir>,
+    identity: (DeviceNumber, u64),
+}
+
+impl Walk {
+    fn empty(&mut self, top: Dir) -> Result<()> {
+        let mut here = top;
+        loop {
+            if let Some(name) = self.next_directory(&mut here)? {
+                here = self.enter(here, name, 0)?;
+                continue;
+            }
+            let Some(level) = self.above.pop() else { return Ok(()) };
+            let back = self.back(here, level.directory, level.identity)?;
+            let fd = back.fd().map_err(|error| self.failed(error))?;
+            let removed = rustix::fs::unlinkat(fd, &level.below, AtFlags::REMOVEDIR);
+            here = match removed {
+                Err(Errno::NOTEMPTY | Errno::EXIST) if level.rounds >= ROUNDS => {
+                    return Err(filled_again(&self.path));
+                }
+                Err(Errno::NOTEMPTY | Errno::EXIST) => {
+                    self.path.pop();
+                    self.enter(back, level.below, level.rounds + 1)?
+                }
+                Ok(()) | Err(Errno::NOENT) => {
+                    self.path.pop();
+                    back
+                }
+                Err(error) => return Err(self.failed(error)),
+            };
+        }
+    }
+
+    /// Removes what is in the directory up to the next directory in it.
+    fn next_directory(&self, here: &mut Dir) -> Result<Option<OsString>> {
+        while let Some(entry) = here.read() {
+            let entry = entry.map_err(|error| self.failed(error))?;
+            let name = OsStr::from_bytes(entry.file_name().to_bytes());
+            if name == "." || name == ".." {
+                continue;
+            }
+            let fd = here.fd().map_err(|error| self.failed(error))?;
+            match rustix::fs::unlinkat(fd, name, AtFlags::empty()) {
+                Ok(()) | Err(Errno::NOENT) => {}
+                Err(Errno::ISDIR) => return Ok(Some(name.to_owned())),
+                Err(error) => return Err(Error::os(REMOVE, self.path.join(name), error)),
+            }
+        }
+        Ok(None)
+    }
+
+    /// Goes into a directory; stays where it is if that one is gone meanwhile.
+    fn enter(&mut self, here: Dir, name: OsString, rounds: usize) -> Result<Dir> {
+        let fd = here.fd().map_err(|error| self.failed(error))?;
+        let path = self.path.join(&name);
+        let below = match open_on(fd, &name, self.mount, &path) {
+            Err(error) if error.raw_os_error() == Some(Errno::NOENT.raw_os_error()) => return Ok(here),
+            below => Dir::new(below?).map_err(|error| self.failed(error))?,
+        };
+        let facts = lookup::facts(fd).map_err(|error| Error::os(REMOVE, &self.path, error))?;
+        let identity = (facts.device, facts.inode);
+        let directory = (self.above.len() < KEPT_OPEN).then_some(here);
+        self.above.push(Level { below: name, rounds, directory, identity });
+        self.path = path;
+        Ok(below)
+    }
+
+    /// The directory that `here` was entered from, even if others moved `here` elsewhere.
+    fn back(&self, here: Dir, kept: Option<Dir>, identity: (DeviceNumber, u64)) -> Result<Dir> {
+        if let Some(kept) = kept {
+            return Ok(kept);
+        }
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let fd = here.fd().and_then(|fd| rustix::fs::openat(fd, "..", flags, Mode::empty()));
+        let fd = fd.map_err(|error| self.failed(error))?;
+        let facts = lookup::facts(&fd).map_err(|error| Error::os(REMOVE, &self.path, error))?;
+        if (facts.device, facts.inode) != identity || facts.mount != self.mount {
+            let reason = "it was moved while it was emptied";
+            return Err(Error::new(ErrorKind::Busy, REMOVE, reason).at(&self.path).mend("try again"));
+        }
+        Dir::new(fd).map_err(|error| self.failed(error))
+    }
+
+    fn failed(&self, error: Errno) -> Error {
+        Error::os(REMOVE, &self.path, error)
+    }
+}
