@@ -6,8 +6,10 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::OFlags;
 
-use crate::place::lookup;
+use crate::path::lookup;
+use crate::path::paths;
 use crate::sys::features::{self, Feature};
+use crate::table::facts;
 use crate::table::mountinfo;
 use crate::{Error, ErrorKind, Filesystem, MountEntry, Result};
 
@@ -147,8 +149,8 @@ fn propagation(root: &Path) -> Finding {
 
 fn mount_of(path: &Path) -> Result<MountEntry> {
     let operation = "look at";
-    let path = lookup::absolute(operation, path)?;
-    let look = || lookup::facts(lookup::open_path(&path, OFlags::DIRECTORY)?);
+    let path = paths::absolute(operation, path)?;
+    let look = || facts::from_fd(lookup::open_path(&path, OFlags::DIRECTORY)?);
     let facts = look().map_err(|error| Error::os(operation, &path, error))?;
     mountinfo::mount_by_id(facts.mount)?
         .ok_or_else(|| Error::new(ErrorKind::NotFound, operation, "its mount is not in the table").at(path))
@@ -188,7 +190,7 @@ const KERNEL: [(Feature, &str, &str); 6] = [
 
 fn kernel() -> Vec<Finding> {
     let judged = KERNEL.iter().map(|(feature, name, without)| {
-        if features::has(*feature) && lookup::has(*feature) {
+        if features::has(*feature) && features::has_by_asking(*feature) {
             finding(*name, Verdict::Fine, "")
         } else {
             finding(*name, Verdict::Degraded, format!("this kernel does not have it: {without}"))

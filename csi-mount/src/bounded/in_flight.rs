@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 
 use nix::unistd::Pid;
 
-use crate::place::target::Place;
+use crate::bounded::place_key::PlaceKey;
 use crate::sys::child::{Answer, Child, Open, Question, Stuck};
 use crate::{DeviceNumber, MountId};
 
@@ -60,7 +60,7 @@ pub(crate) enum Subject {
     LoopDevice(DeviceNumber, Option<u64>),
     /// The end of an unmount at a place, by the number of its child: nothing is mounted any more, and there is still
     /// something to write.
-    Ending(Place, i32),
+    Ending(PlaceKey, i32),
 }
 
 /// Where a path starts.
@@ -158,7 +158,7 @@ pub(crate) struct Ending {
 /// As [`ask`], of an unmount at a place. Its mount is off the tree at once, as `is_off` tells; what it waits for then is that
 /// all is written.
 pub(crate) fn unmount(
-    (mount, place): (MountId, Place),
+    (mount, place): (MountId, PlaceKey),
     question: Question<'_>,
     limit: Duration,
     ending: Ending,
@@ -181,7 +181,7 @@ pub(crate) fn unmount(
 }
 
 /// Waits for so long for what unmounts at a place have still to do, and says whether all of it is done.
-pub(crate) fn is_ended_within(place: &Place, limit: Duration) -> bool {
+pub(crate) fn is_ended_within(place: &PlaceKey, limit: Duration) -> bool {
     let deadline = Instant::now() + limit;
     while !endings(&mut lanes(), place).is_empty() {
         if Instant::now() > deadline {
@@ -193,7 +193,7 @@ pub(crate) fn is_ended_within(place: &Place, limit: Duration) -> bool {
 }
 
 /// Kills what unmounts at a place have still to do.
-pub(crate) fn give_up_endings(place: &Place) {
+pub(crate) fn give_up_endings(place: &PlaceKey) {
     let mut lanes = lanes();
     let children = endings(&mut lanes, place);
     // Whose lane it is not any more, that one nobody else finds gone, so that its number is nobody else's.
@@ -208,7 +208,7 @@ pub(crate) fn give_up_endings(place: &Place) {
     }
 }
 
-fn endings(lanes: &mut BTreeMap<Subject, Lane>, place: &Place) -> Vec<Stuck> {
+fn endings(lanes: &mut BTreeMap<Subject, Lane>, place: &PlaceKey) -> Vec<Stuck> {
     sweep(lanes);
     let of_place = lanes.iter().filter_map(|(subject, lane)| match (subject, &lane.now) {
         (Subject::Ending(at, _), Now::Stuck(child)) if at == place => Some(*child),

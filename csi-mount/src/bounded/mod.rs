@@ -2,3 +2,4 @@
 
 pub(crate) mod in_flight;
 pub(crate) mod patiently;
+pub(crate) mod place_key;

@@ -14,8 +14,9 @@ use rustix::fs::{FileType, FlockOperation, Mode, OFlags, flock, fstat, lstat};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags};
 
-use crate::mounting::attach::Prepared;
-use crate::place::lookup;
+use crate::detached::prepared::Prepared;
+use crate::path::lookup;
+use crate::sys::fd_path::path_of;
 use crate::sys::features::{self, Feature};
 use crate::sys::mount_api::Depth;
 use crate::{Error, ErrorKind, MountAttributes, Result};
@@ -34,7 +35,7 @@ pub(crate) fn bind(
         return Err(Error::new(ErrorKind::Unsupported, operation, reason).at(path));
     }
     let scratch = Scratch::new(file_type)?;
-    let (from, onto) = (lookup::path_of(source), scratch.mount_path());
+    let (from, onto) = (path_of(source), scratch.mount_path());
     let bound = match depth {
         Depth::Single => rustix::mount::mount_bind(&from, &onto),
         Depth::Recursive => rustix::mount::mount_bind_recursive(&from, &onto),

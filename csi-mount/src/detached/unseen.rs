@@ -4,7 +4,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use crate::mounting::attach::Prepared;
+use crate::detached::prepared::Prepared;
 
 /// How long a server may take to let a mount go before nobody waits for it any more.
 const LEAVE: Duration = Duration::from_secs(5);

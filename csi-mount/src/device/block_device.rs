@@ -10,7 +10,7 @@ use std::time::Duration;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
-use crate::place::lookup;
+use crate::path::paths;
 use crate::sys::features::{self, Feature};
 use crate::sys::file_lock;
 use crate::sys::ioctl;
@@ -72,7 +72,7 @@ impl BlockDevice {
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         let asked = path.as_ref();
         let failed = |error: std::io::Error| Error::os(OPEN, asked, error);
-        lookup::text(OPEN, asked)?;
+        paths::text(OPEN, asked)?;
         if !asked.is_absolute() {
             return Err(not_a_device(asked, "the path is not absolute"));
         }

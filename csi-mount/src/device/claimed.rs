@@ -11,10 +11,11 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::device::users::{self, Tolerated};
-use crate::filesystem::format::record::BLOCK;
 use crate::sys::ioctl;
 use crate::{BlockDevice, DeviceUse, Error, Result};
 
+/// The unit of images and records in bytes: no sector is larger.
+pub(crate) const BLOCK: usize = 4096;
 /// The largest piece that is written at once.
 pub(crate) const PIECE: usize = 1 << 20;
 /// How long another may still have the device: a tool that was killed may be on its way out.

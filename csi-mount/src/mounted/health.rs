@@ -11,7 +11,8 @@ use rustix::fs::OFlags;
 
 use crate::mounted::freeze;
 use crate::mounted::stats::{self, STATS_TIMEOUT};
-use crate::place::lookup;
+use crate::path::lookup;
+use crate::path::paths;
 use crate::place::target::Seen;
 use crate::sys::child::Question;
 use crate::table::details::Details;
@@ -131,7 +132,7 @@ pub(crate) fn is_frozen_at(target: &Target) -> Result<bool> {
 /// # Errors
 /// As [`health`], and [`ErrorKind::NotFound`] when nothing is at the path.
 pub fn health_of_filesystem(path: impl AsRef<Path>) -> Result<MountHealth> {
-    let path = lookup::absolute(OPERATION, path.as_ref())?;
+    let path = paths::absolute(OPERATION, path.as_ref())?;
     let fd = match lookup::open_path(&path, OFlags::empty()) {
         // What the way leads through does not answer, or is gone.
         Err(error) => match error.raw_os_error() {

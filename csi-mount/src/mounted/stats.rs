@@ -7,10 +7,13 @@ use std::time::Duration;
 
 use rustix::fs::OFlags;
 
+use crate::Root;
 use crate::bounded::in_flight::{self, Subject};
-use crate::place::lookup;
+use crate::path::lookup;
+use crate::path::paths;
 use crate::sys::child::{self, Answer, Question};
 use crate::table::details::Details;
+use crate::table::facts;
 use crate::{Error, Result};
 
 /// How long [`stats`] waits for a filesystem.
@@ -68,7 +71,7 @@ pub fn stats(path: impl AsRef<Path>) -> Result<Stats> {
 /// # Errors
 /// As [`stats`].
 pub fn stats_within(path: impl AsRef<Path>, limit: Duration) -> Result<Stats> {
-    let path = lookup::absolute(USAGE, path.as_ref())?;
+    let path = paths::absolute(USAGE, path.as_ref())?;
     let open = lookup::open_path(&path, OFlags::empty());
     let fd = open.map_err(|error| Error::os(USAGE, &path, error))?;
     usage_of(&path, &fd, limit)
@@ -97,7 +100,7 @@ pub(crate) fn ask<'a>(
         in_flight::collect();
         return Ok(child::usage_at_once(fd.as_fd()));
     }
-    let mount = lookup::facts(fd).map_err(|error| Error::os(operation, path, error))?.mount;
+    let mount = facts::from_fd(fd).map_err(|error| Error::os(operation, path, error))?.mount;
     let asked = in_flight::ask(Subject::Usage(mount), question(fd.as_fd()), limit);
     asked.map(|(answer, _)| answer).map_err(|unanswered| {
         Error::os(operation, path, unanswered).mend("see whether its daemon or server is alive")
@@ -120,6 +123,16 @@ impl From<Answer> for Stats {
             },
             inodes: (answer.inodes > 0).then_some(inodes),
         }
+    }
+}
+
+impl Root {
+    /// How full its filesystem is, and whether that answers; as [`stats`](crate::stats()), in the time given.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unresponsive`] when there is no answer in time.
+    pub fn stats_within(&self, limit: Duration) -> Result<Stats> {
+        usage_of(self.path(), self.directory(), limit)
     }
 }
 

@@ -11,17 +11,19 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use rustix::fs::{FileType, Mode, OFlags};
-use rustix::mount::{MoveMountFlags, UnmountFlags, mount_move, move_mount};
+use rustix::mount::UnmountFlags;
 
-use crate::detached::scratch::{self, Scratch};
+use crate::detached::prepared::Prepared;
+use crate::detached::scratch;
 use crate::mounted::health;
 use crate::mounting::bind::Outcome;
-use crate::place::lookup;
 use crate::place::owner::Mounted;
 use crate::place::target::Seen;
 use crate::place::turn;
+use crate::sys::fd_path::path_of;
 use crate::sys::file_lock;
 use crate::table::details::{Basics, Details};
+use crate::table::facts;
 use crate::{Error, ErrorKind, MountAttributes, Result, Target, mounts};
 
 /// How often a target is tried again whose mounts come and go.
@@ -84,34 +86,6 @@ pub(crate) fn refuse(operation: &'static str, target: &Target, found: &Details, 
     Error::new(ErrorKind::AlreadyMounted, operation, reason).at(target.path()).mend("unmount it first")
 }
 
-/// A mount that is finished and that nobody sees yet.
-#[derive(Debug)]
-pub(crate) enum Prepared {
-    /// In no mount namespace.
-    Detached(OwnedFd),
-    /// On kernels that have no detached mounts: in a private place.
-    InScratch(Scratch, OwnedFd),
-}
-
-impl Prepared {
-    pub(crate) fn fd(&self) -> &OwnedFd {
-        match self {
-            Self::Detached(fd) | Self::InScratch(_, fd) => fd,
-        }
-    }
-
-    /// In one step, in all namespaces; the mount stays the same mount.
-    fn move_onto(&self, place: &OwnedFd) -> rustix::io::Result<()> {
-        match self {
-            Self::Detached(fd) => {
-                let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
-                move_mount(fd, c"", place, c"", flags)
-            }
-            Self::InScratch(scratch, _) => mount_move(scratch.mount_path(), lookup::path_of(place)),
-        }
-    }
-}
-
 /// Moves a prepared mount onto what was seen at the target, and verifies it.
 pub(crate) fn attach(
     operation: &'static str,
@@ -128,7 +102,7 @@ pub(crate) fn attach(
         return Ok(Attached::Lost);
     }
     if target.owner().is_some() {
-        let root = lookup::facts(mount.fd()).map_err(|error| target.error(operation, error))?;
+        let root = facts::from_fd(mount.fd()).map_err(|error| target.error(operation, error))?;
         target.set_mark(operation, &seen.fd, Mounted::of(&root))?;
     }
     move_and_verify(operation, &mount, target, seen, attributes)
@@ -157,7 +131,7 @@ fn lock(seen: &Seen) -> Option<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     let opened = match seen.facts.file_type {
         FileType::Directory => rustix::fs::openat(&seen.fd, ".", flags | OFlags::DIRECTORY, Mode::empty()),
-        FileType::RegularFile => rustix::fs::open(lookup::path_of(&seen.fd), flags, Mode::empty()),
+        FileType::RegularFile => rustix::fs::open(path_of(&seen.fd), flags, Mode::empty()),
         _ => return None,
     };
     let fd = opened.ok()?;
@@ -171,7 +145,7 @@ fn undo(mount: &OwnedFd) {
         tracing::warn!("own mount is left beneath another's");
         return;
     }
-    let path: PathBuf = lookup::path_of(mount);
+    let path: PathBuf = path_of(mount);
     // Through the descriptor's link it can be no other mount; detached, because the descriptor keeps it busy.
     if let Err(error) = rustix::mount::unmount(&path, UnmountFlags::DETACH) {
         tracing::debug!(%error, "own mount was gone before it was undone");
@@ -180,7 +154,7 @@ fn undo(mount: &OwnedFd) {
 
 /// Whether something is mounted over the whole of this mount; as far as the table of mounts can be read.
 fn is_covered(mount: &OwnedFd) -> bool {
-    let (Ok(facts), Ok(table)) = (lookup::facts(mount), mounts()) else { return false };
+    let (Ok(facts), Ok(table)) = (facts::from_fd(mount), mounts()) else { return false };
     let Some(own) = table.iter().find(|entry| entry.id == facts.mount) else { return false };
     table.iter().any(|entry| entry.parent == own.id && entry.mount_point == own.mount_point)
 }
@@ -221,6 +195,7 @@ mod needs_root {
     use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, MountFlags};
 
     use super::*;
+    use crate::detached::scratch::Scratch;
     use crate::testing::private_mount_namespace;
 
     const OPERATION: &str = "mount at";

@@ -7,14 +7,18 @@ use std::path::Path;
 use rustix::fs::{FileType, OFlags};
 use rustix::mount::{OpenTreeFlags, open_tree};
 
+use crate::detached::prepared::Prepared;
 use crate::detached::scratch;
-use crate::mounting::attach::{self, Attached, Prepared};
-use crate::place::lookup::{self, Facts};
+use crate::mounting::attach::{self, Attached};
+use crate::path::lookup;
+use crate::path::paths;
 use crate::place::nesting::{Nesting, Place, nesting};
 use crate::place::target::{Seen, name_of};
 use crate::sys::features::{self, Feature};
 use crate::sys::mount_api::{self, Depth, StatMountBasic};
 use crate::table::details::{Basics, Details, told_at_once};
+use crate::table::facts;
+use crate::table::facts::Facts;
 use crate::{Error, ErrorKind, IdMap, MountAttributes, Result, Target};
 
 /// What a mount call found and did.
@@ -107,10 +111,10 @@ impl<'a> Bind<'a> {
     ///   it is mounted there already and is dead or does not answer.
     /// - [`ErrorKind::Unsupported`]: this kernel lacks an attribute.
     pub fn at(&self, target: &Target) -> Result<Outcome> {
-        let path = lookup::absolute("bind", self.source)?;
+        let path = paths::absolute("bind", self.source)?;
         let open = || -> io::Result<_> {
             let fd = lookup::open_path(&path, OFlags::empty())?;
-            let facts = lookup::facts(&fd)?;
+            let facts = facts::from_fd(&fd)?;
             Ok((fd, facts))
         };
         let (fd, facts) = open().map_err(|error| Error::os("bind", &path, error))?;

@@ -10,7 +10,7 @@ use nix::libc;
 use rustix::io::Errno;
 
 use crate::mounting::mount::MOUNT;
-use crate::table::details;
+use crate::place::on_device::block_device_at;
 use crate::table::mountinfo;
 use crate::{DeviceNumber, Error, ErrorKind, FsOption, MountEntry, MountOptions, Target};
 
@@ -54,7 +54,7 @@ pub(crate) fn of_type(target: &Target, fs_type: &str, error: Errno) -> Error {
 
 /// The error with what its number means for this device, and the mend.
 pub(crate) fn explained(error: Error, source: &Path, options: &MountOptions) -> Error {
-    let device = details::block_device_at(source.as_os_str());
+    let device = block_device_at(source.as_os_str());
     let number = error.raw_os_error();
     if let Some(device) = device
         && matches!(number, Some(libc::EACCES | libc::EROFS))

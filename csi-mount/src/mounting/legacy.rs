@@ -8,8 +8,8 @@ use rustix::io::Errno;
 use rustix::mount::MountFlags;
 
 use crate::bounded::in_flight;
+use crate::detached::prepared::Prepared;
 use crate::detached::scratch::{Scratch, mount_flags};
-use crate::mounting::attach::Prepared;
 use crate::mounting::diagnose;
 use crate::mounting::mount::{self, By, MOUNT};
 use crate::sys::child::Question;

@@ -12,10 +12,12 @@ use rustix::mount::{
 };
 
 use crate::bounded::in_flight::{self, Subject, Unanswered};
-use crate::mounting::attach::{self, Attached, Prepared};
+use crate::detached::prepared::Prepared;
+use crate::mounting::attach::{self, Attached};
 use crate::mounting::diagnose;
 use crate::mounting::legacy;
-use crate::place::lookup;
+use crate::path::paths;
+use crate::place::on_device::block_device_at;
 use crate::place::target::{Seen, name_of};
 use crate::sys::child::Question;
 use crate::sys::features::{self, Feature};
@@ -112,7 +114,7 @@ impl<'a> Mount<'a> {
 
     /// Takes what is mounted for this mount only if it is the same filesystem with the same attributes.
     fn accept(&self, target: &Target, found: &Details) -> Result<()> {
-        let device = details::block_device_at(self.source.as_os_str());
+        let device = block_device_at(self.source.as_os_str());
         let is_same_source = match device {
             Some(device) => found.is_on(device),
             None => found.source == self.source,
@@ -252,7 +254,7 @@ pub(crate) fn check(fs_type: &str, source: &Path, target: &Path) -> Result<()> {
     if bytes.is_empty() || bytes.contains(&0) {
         return refuse("the source is empty or holds a NUL");
     }
-    lookup::text(MOUNT, source)?;
+    paths::text(MOUNT, source)?;
     if source.is_absolute() && source.components().any(|part| part == Component::ParentDir) {
         return refuse("the source holds \"..\"");
     }

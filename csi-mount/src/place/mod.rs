@@ -1,7 +1,7 @@
 //! Where something is mounted, and whose place it is.
 
-pub(crate) mod lookup;
 pub(crate) mod nesting;
+pub(crate) mod on_device;
 pub(crate) mod other_namespaces;
 pub(crate) mod owner;
 pub(crate) mod protected;

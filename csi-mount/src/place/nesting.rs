@@ -7,8 +7,10 @@ use std::path::Path;
 use rustix::fs::OFlags;
 
 use crate::DeviceNumber;
-use crate::place::lookup::{self, Facts};
+use crate::path::lookup;
 use crate::sys::mount_api::{self, StatMountBasic};
+use crate::table::facts;
+use crate::table::facts::Facts;
 use crate::table::mountinfo;
 
 /// How the target of a bind lies to its source.
@@ -86,7 +88,7 @@ pub(crate) fn nesting(source: &Place<'_>, target: &Place<'_>, parent: &Facts) ->
     let is_known = |facts: &Facts| above_target.iter().any(|known| is_same_place(known, facts));
     let above_source = match directory_of_remote_mount(source)? {
         None => ancestry(source.on_mount, *source.facts, is_known)?,
-        Some(above) => ancestry(above.as_fd(), lookup::facts(&above)?, is_known)?,
+        Some(above) => ancestry(above.as_fd(), facts::from_fd(&above)?, is_known)?,
     };
     let meet =
         above_source.last().and_then(|last| above_target.iter().position(|known| is_same_place(known, last)));
@@ -119,7 +121,7 @@ pub(crate) fn ancestry(
     while !is_known(&facts) {
         let here = fd.as_ref().map_or(directory, AsFd::as_fd);
         let up = lookup::open_at(here, "..".as_ref())?;
-        let above = lookup::facts(&up)?;
+        let above = facts::from_fd(&up)?;
         // Only the root is its own parent.
         if is_same_place(&above, &facts) {
             break;

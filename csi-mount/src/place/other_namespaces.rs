@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStringExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use crate::place::lookup;
+use crate::sys::fd_path::path_of;
 use crate::table::mount_namespaces::{self, TableSeen};
 use crate::{DeviceNumber, Error, ErrorKind, MountEntry, MountId, Result, Target, mounts, parse_mountinfo};
 
@@ -46,7 +46,7 @@ fn place_of(target: &Target, operation: &'static str) -> Result<Option<Place>> {
     let os = |error: std::io::Error| target.error(operation, error);
     let parent = target.parent(operation)?;
     let mount = target.directory().map_err(os)?.mount;
-    let path = rustix::fs::readlink(lookup::path_of(parent), Vec::new()).map_err(|error| os(error.into()))?;
+    let path = rustix::fs::readlink(path_of(parent), Vec::new()).map_err(|error| os(error.into()))?;
     let path = PathBuf::from(OsString::from_vec(path.into_bytes()));
     let table = mounts()?;
     let Some(entry) = table.iter().find(|entry| entry.id == mount) else { return Ok(None) };

@@ -13,13 +13,16 @@ use rustix::fs::{FileType, XattrFlags, getxattr, removexattr, setxattr};
 use rustix::io::Errno;
 use rustix::mount::{OpenTreeFlags, open_tree};
 
+use crate::detached::prepared::Prepared;
 use crate::detached::scratch;
-use crate::mounting::attach::Prepared;
-use crate::place::lookup::{self, Facts};
+use crate::path::lookup;
 use crate::place::target::Seen;
+use crate::sys::fd_path::path_of;
 use crate::sys::features::{self, Feature};
 use crate::sys::mount_api::Depth;
 use crate::table::details::Details;
+use crate::table::facts;
+use crate::table::facts::Facts;
 use crate::{DeviceNumber, Error, ErrorKind, MountAttributes, MountId, Result, Target, mounts};
 
 const NAMES: [&str; 2] = ["trusted.csi-mount.owner", "user.csi-mount.owner"];
@@ -120,10 +123,10 @@ impl Owner {
     pub(crate) fn has_root_above(&self, target: &Target) -> bool {
         let resolved = |path: &Path, flags| {
             let fd = lookup::open_path(path, flags).ok()?;
-            rustix::fs::readlink(lookup::path_of(&fd), Vec::new()).ok()
+            rustix::fs::readlink(path_of(&fd), Vec::new()).ok()
         };
         let Ok(parent) = target.parent("look at") else { return false };
-        let Ok(place) = rustix::fs::readlink(lookup::path_of(parent), Vec::new()) else { return false };
+        let Ok(place) = rustix::fs::readlink(path_of(parent), Vec::new()) else { return false };
         let place = PathBuf::from(String::from_utf8_lossy(place.as_bytes()).into_owned());
         self.roots.iter().any(|root| {
             let root = resolved(root, rustix::fs::OFlags::DIRECTORY);
@@ -205,7 +208,7 @@ impl Mark {
     fn read(place: &OwnedFd) -> io::Result<Option<Self>> {
         for name in NAMES {
             let mut buffer = vec![0; LONGEST];
-            match getxattr(lookup::path_of(place), name, &mut buffer[..]) {
+            match getxattr(path_of(place), name, &mut buffer[..]) {
                 Ok(length) => return Ok(Self::decode(&buffer[..length])),
                 Err(Errno::NODATA | Errno::OPNOTSUPP | Errno::PERM | Errno::ACCESS) => {}
                 // A mark of ours is shorter.
@@ -219,7 +222,7 @@ impl Mark {
     /// Nothing is written where the filesystem has no room for marks at all.
     fn write(&self, place: &OwnedFd) -> io::Result<()> {
         for name in NAMES {
-            match setxattr(lookup::path_of(place), name, &self.encode(), XattrFlags::empty()) {
+            match setxattr(path_of(place), name, &self.encode(), XattrFlags::empty()) {
                 Err(Errno::OPNOTSUPP | Errno::PERM | Errno::ACCESS | Errno::ROFS) => {}
                 written => return Ok(written?),
             }
@@ -233,7 +236,7 @@ impl Mark {
 fn covered(target: &Target, operation: &'static str) -> io::Result<(Option<Prepared>, OwnedFd)> {
     let parent = target.parent(operation).map_err(io::Error::other)?;
     let place = lookup::open_at(parent, target.name())?;
-    if lookup::facts(&place)?.mount == target.directory()?.mount {
+    if facts::from_fd(&place)?.mount == target.directory()?.mount {
         return Ok((None, place));
     }
     drop(place);
@@ -317,7 +320,7 @@ impl Target {
         if let Ok((None, place)) = covered(self, operation) {
             for name in NAMES {
                 // The next stage writes its own over it.
-                let _ = removexattr(lookup::path_of(&place), name);
+                let _ = removexattr(path_of(&place), name);
             }
         }
         Ok(())
@@ -346,7 +349,7 @@ impl Target {
     fn is_markable(&self, operation: &'static str) -> bool {
         let Ok((_above, place)) = covered(self, operation) else { return false };
         // To replace a value that nobody ever gave writes nothing, and says whether it could.
-        let could_write = |name| setxattr(lookup::path_of(&place), name, b"", XattrFlags::REPLACE);
+        let could_write = |name| setxattr(path_of(&place), name, b"", XattrFlags::REPLACE);
         let is_marked = Mark::read(&place).is_ok_and(|mark| mark.is_some());
         is_marked || NEVER_WRITTEN.iter().any(|name| could_write(*name) == Err(Errno::NODATA))
     }
@@ -439,7 +442,7 @@ fn is_shown(evidence: &Evidence, seen: &Seen, top: &Details) -> bool {
         }
         Evidence::Device(number) => top.is_on(*number),
         Evidence::Directory(path) => {
-            let found = lookup::open_path(path, rustix::fs::OFlags::DIRECTORY).and_then(lookup::facts);
+            let found = lookup::open_path(path, rustix::fs::OFlags::DIRECTORY).and_then(facts::from_fd);
             found.is_ok_and(|found| found.is_same_file(&seen.facts))
         }
         Evidence::Source { fs_type, source } => top.fs_type == *fs_type && top.source == **source,

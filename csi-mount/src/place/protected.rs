@@ -6,8 +6,11 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::OFlags;
 
-use crate::place::lookup::{self, Facts};
+use crate::path::lookup;
+use crate::path::paths;
 use crate::place::nesting::{ancestry, is_same_place};
+use crate::table::facts;
+use crate::table::facts::Facts;
 use crate::{Error, ErrorKind, Result, Target};
 
 /// Directories of the system in which no volume has a place at any depth.
@@ -117,7 +120,7 @@ impl ProtectedPaths {
     /// work;
     /// [`ErrorKind::Unresponsive`] if a directory above the path does not answer.
     pub fn check(&self, path: impl AsRef<Path>) -> Result<()> {
-        let path = lookup::absolute(OPERATION, path.as_ref())?;
+        let path = paths::absolute(OPERATION, path.as_ref())?;
         self.check_text(&path)?;
         self.check_identity(&path)
     }
@@ -152,7 +155,7 @@ impl ProtectedPaths {
         let can_match = |entry: &&Entry| place.is_some() || entry.reach == Reach::Tree;
         for Entry { path: protected, reach, owner } in self.0.iter().filter(can_match) {
             let Ok(fd) = lookup::open_path(protected, OFlags::DIRECTORY) else { continue };
-            let Ok(facts) = lookup::facts(&fd) else { continue };
+            let Ok(facts) = facts::from_fd(&fd) else { continue };
             if is_place(&facts) {
                 return Err(refuse(path, Relation::Is, protected));
             }

@@ -4,14 +4,13 @@ use std::ffi::OsStr;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use rustix::fs::{Mode, OFlags, ResolveFlags};
 
+use crate::detached::prepared::Prepared;
 use crate::detached::unseen::Unseen;
-use crate::mounted::stats::{self, Stats};
-use crate::mounting::attach::Prepared;
-use crate::place::lookup;
+use crate::path::lookup;
+use crate::path::paths;
 use crate::sys::features::{self, Feature};
 use crate::{Error, ErrorKind, Result, Target};
 
@@ -49,7 +48,7 @@ impl Root {
     /// [`ErrorKind::InvalidInput`] for a path that can never work or is no directory; [`ErrorKind::NotFound`].
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         let operation = "open root";
-        let path = lookup::absolute(operation, path.as_ref())?;
+        let path = paths::absolute(operation, path.as_ref())?;
         let directory = lookup::open_path(&path, OFlags::DIRECTORY);
         let directory = directory.map_err(|error| Error::os(operation, &path, error))?;
         Ok(Self::of(directory, path))
@@ -79,7 +78,7 @@ impl Root {
     pub fn target(&self, path: impl AsRef<Path>) -> Result<Target> {
         let operation = "open target";
         let path = path.as_ref();
-        lookup::plain(operation, path)?;
+        paths::plain(operation, path)?;
         let relative = if path.is_absolute() { path.strip_prefix(&self.path).ok() } else { Some(path) };
         let relative: PathBuf = relative.map(|path| path.components().collect()).unwrap_or_default();
         if relative.file_name().is_none() {
@@ -87,7 +86,7 @@ impl Root {
             return Err(Error::new(ErrorKind::InvalidInput, operation, reason).at(path));
         }
         let full = self.path.join(&relative);
-        lookup::plain(operation, &full)?;
+        paths::plain(operation, &full)?;
         Target::below(full, |_| self.walk(relative.parent().unwrap_or(Path::new(""))))
     }
 
@@ -109,12 +108,8 @@ impl Root {
         if last.has_parent() { Ok(last) } else { self.target(path) }
     }
 
-    /// How full its filesystem is, and whether that answers; as [`stats`](crate::stats()), in the time given.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Unresponsive`] when there is no answer in time.
-    pub fn stats_within(&self, limit: Duration) -> Result<Stats> {
-        stats::usage_of(&self.path, &self.directory, limit)
+    pub(crate) fn directory(&self) -> &OwnedFd {
+        &self.directory
     }
 
     fn walk(&self, relative: &Path) -> io::Result<OwnedFd> {

@@ -11,12 +11,17 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
-use crate::place::lookup::{self, Facts};
+use crate::bounded::place_key::PlaceKey;
+use crate::path::lookup;
+use crate::path::paths;
 use crate::place::other_namespaces::mounted_elsewhere;
 use crate::place::owner::{Mounted, Owner};
 use crate::place::protected::ProtectedPaths;
+use crate::sys::fd_path::path_of;
+use crate::table::facts;
+use crate::table::facts::Facts;
 use crate::table::mountinfo;
-use crate::{DeviceNumber, Error, ErrorKind, MountEntry, MountState, Result};
+use crate::{Error, ErrorKind, MountEntry, MountState, Result};
 
 /// A place to mount on: its parent directory, held open, and the last component, which is never followed.
 ///
@@ -52,14 +57,6 @@ pub struct Target {
     is_made_here: AtomicBool,
 }
 
-/// Which place a target is, whatever path leads there: the directory, and the name in it.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct Place {
-    /// None when the directory was not there.
-    directory: Option<(DeviceNumber, u64)>,
-    name: OsString,
-}
-
 /// What making a target did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Created {
@@ -91,7 +88,7 @@ impl Target {
     /// when an ancestor is no directory; [`ErrorKind::PermissionDenied`] when one can't be searched;
     /// [`ErrorKind::Unresponsive`] when the filesystem of one does not answer within five seconds.
     pub fn new(path: impl AsRef<Path>) -> Result<Self> {
-        let path = lookup::absolute(OPEN, path.as_ref())?;
+        let path = paths::absolute(OPEN, path.as_ref())?;
         Self::below(path, |parent| lookup::open_path(parent, OFlags::DIRECTORY))
     }
 
@@ -256,7 +253,7 @@ impl Target {
     /// The last line against a directory of the system, by where the path leads: callers check paths before that.
     pub(crate) fn refuse_system(&self, operation: &'static str) -> Result<()> {
         let Some(parent) = &self.parent else { return Ok(()) };
-        let parent = rustix::fs::readlink(lookup::path_of(parent), Vec::new());
+        let parent = rustix::fs::readlink(path_of(parent), Vec::new());
         let parent = parent.map_err(|error| self.error(operation, error))?;
         let place = Path::new(OsStr::from_bytes(parent.as_bytes())).join(&self.name);
         ProtectedPaths::system().check_text(&place).map_err(|error| error.at(&self.path))
@@ -299,7 +296,7 @@ impl Target {
     pub(crate) fn facts(&self, operation: &'static str) -> Result<Option<Facts>> {
         let Some(parent) = &self.parent else { return Ok(None) };
         let facts = || -> io::Result<Facts> {
-            let mut facts = lookup::facts(lookup::open_at(parent, &self.name)?)?;
+            let mut facts = facts::from_fd(lookup::open_at(parent, &self.name)?)?;
             facts.is_mount_root |= facts.mount != self.directory()?.mount;
             Ok(facts)
         };
@@ -319,7 +316,7 @@ impl Target {
         let look = || -> io::Result<Seen> {
             let directory = self.directory()?;
             let fd = lookup::open_at(parent, &self.name)?;
-            let mut facts = lookup::facts(&fd)?;
+            let mut facts = facts::from_fd(&fd)?;
             facts.is_mount_root = facts.mount != directory.mount;
             Ok(Seen { fd, facts, directory })
         };
@@ -358,18 +355,18 @@ impl Target {
             return Ok(*known);
         }
         let parent = self.parent.as_ref().ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))?;
-        let facts = lookup::facts(parent)?;
+        let facts = facts::from_fd(parent)?;
         Ok(*self.directory.get_or_init(|| facts))
     }
 
-    pub(crate) fn place(&self) -> Place {
+    pub(crate) fn place(&self) -> PlaceKey {
         let directory = self.directory().ok().map(|facts| (facts.device, facts.inode));
-        Place { directory, name: self.name.clone() }
+        PlaceKey { directory, name: self.name.clone() }
     }
 
     /// The path through the open parent, for system calls that take no descriptor. It does not follow the name.
     pub(crate) fn kernel_path(&self, operation: &'static str) -> Result<PathBuf> {
-        Ok(lookup::path_of(self.parent(operation)?).join(&self.name))
+        Ok(path_of(self.parent(operation)?).join(&self.name))
     }
 
     pub(crate) fn error(&self, operation: &'static str, error: impl Into<io::Error>) -> Error {

@@ -6,6 +6,7 @@ use std::sync::OnceLock;
 
 use nix::errno::Errno;
 use nix::libc;
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, ResolveFlags, StatxFlags};
 
 /// A part of the kernel with an older one to fall back on.
 #[cfg_attr(
@@ -81,6 +82,23 @@ pub(crate) fn has(feature: Feature) -> bool {
         | Feature::NoSwap => return true,
     };
     *CALLS[slot].get_or_init(|| exists(number))
+}
+
+/// As [`has`], of a feature too that only the answer of its call tells: that call is made.
+pub(crate) fn has_by_asking(feature: Feature) -> bool {
+    let root = c"/";
+    match feature {
+        Feature::CachedLookup => {
+            let flags = OFlags::PATH | OFlags::CLOEXEC;
+            let opened = rustix::fs::openat2(CWD, root, flags, Mode::empty(), ResolveFlags::CACHED);
+            !matches!(opened, Err(rustix::io::Errno::INVAL | rustix::io::Errno::NOSYS))
+        }
+        Feature::StatxMount => {
+            let found = rustix::fs::statx(CWD, root, AtFlags::NO_AUTOMOUNT, StatxFlags::MNT_ID);
+            found.is_ok_and(|found| found.stx_mask & StatxFlags::MNT_ID.bits() != 0)
+        }
+        _ => has(feature),
+    }
 }
 
 /// Runs the closure as if the kernel did not have these features, on this thread only.

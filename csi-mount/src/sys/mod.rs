@@ -5,14 +5,17 @@ pub(crate) mod attributes;
 pub(crate) mod child;
 pub(crate) mod device_mapper;
 pub(crate) mod device_number;
+pub(crate) mod fd_path;
 pub(crate) mod features;
 pub(crate) mod file_lock;
 pub(crate) mod fnv;
 pub(crate) mod many_reads;
 pub(crate) mod memory;
 pub(crate) mod mount_api;
+pub(crate) mod mount_id;
 pub(crate) mod new_mount;
 pub(crate) mod own_descriptors;
+pub(crate) mod super_options;
 pub(crate) mod user_namespace;
 
 mod die_with_parent;

@@ -1,6 +1,6 @@
 //! What the kernel tells of one mount: from statmount where it can, from mountinfo where it can't.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::fmt;
 use std::io;
 use std::os::fd::AsFd;
@@ -10,9 +10,9 @@ use std::path::Path;
 use rustix::fs::{AtFlags, StatxFlags};
 use rustix::io::Errno;
 
-use crate::place::lookup;
 use crate::sys::features::{self, Feature};
 use crate::sys::mount_api::{self, StatMount, StatMountBasic};
+use crate::table::facts;
 use crate::table::mountinfo::{self, MountEntry};
 use crate::{DeviceNumber, Error, MountAttributes, MountId, Result};
 
@@ -135,7 +135,7 @@ impl Details {
             Err(error) if is_errno(&error, Errno::PERM) || is_errno(&error, Errno::OVERFLOW) => {}
             Err(error) => return Err(os(error)),
         }
-        let id = lookup::facts(fd).map_err(os)?.mount;
+        let id = facts::from_fd(fd).map_err(os)?.mount;
         Ok(mountinfo::mount_by_id(id)?.map(Self::from))
     }
 
@@ -162,13 +162,6 @@ impl Details {
     pub(crate) fn answers_from_memory(&self) -> bool {
         features::has(Feature::Statmount) && IN_MEMORY.contains(&&*self.fs_type) && !self.has_project_quota
     }
-
-    /// Whether the mounted filesystem lives on this block device.
-    ///
-    /// The device of a btrfs is a made-up number, so there the source has to name the device.
-    pub(crate) fn is_on(&self, device: DeviceNumber) -> bool {
-        is_on(self.device, &self.source, device)
-    }
 }
 
 /// `ext4 from /dev/loop0 (7:0), ro,nosuid`
@@ -182,21 +175,6 @@ impl fmt::Display for Details {
 /// As [`Details::is_remote`], of a type of filesystem.
 pub(crate) fn is_remote(fs_type: &str) -> bool {
     !LOCAL.contains(&fs_type)
-}
-
-pub(crate) fn is_on(found: DeviceNumber, source: &OsStr, device: DeviceNumber) -> bool {
-    found == device || found.major == 0 && block_device_at(source) == Some(device)
-}
-
-/// The number of the block device at a path; None when there is no such thing.
-pub(crate) fn block_device_at(path: &OsStr) -> Option<DeviceNumber> {
-    let path = Path::new(path);
-    if !path.is_absolute() {
-        return None;
-    }
-    let fd = lookup::open_path(path, rustix::fs::OFlags::empty()).ok()?;
-    let facts = lookup::facts(fd).ok()?;
-    (facts.file_type == rustix::fs::FileType::BlockDevice).then_some(facts.node)
 }
 
 pub(crate) fn unique_id(fd: impl AsFd) -> io::Result<Option<u64>> {

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
-use std::fmt;
 use std::fs::File;
 use std::io::{self, Read, Seek};
 use std::os::fd::AsFd;
@@ -12,9 +11,8 @@ use std::time::Duration;
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-use crate::place::lookup;
-use crate::sys::features::Feature;
-use crate::table::details;
+use crate::SuperOptions;
+use crate::sys::features::{self, Feature};
 use crate::{DeviceNumber, Error, ErrorKind, MountAttributes, MountId, Result};
 
 const TABLE: &str = "/proc/thread-self/mountinfo";
@@ -50,48 +48,6 @@ pub struct MountEntry {
     pub source: OsString,
     /// The options of the filesystem.
     pub super_options: SuperOptions,
-}
-
-impl MountEntry {
-    /// Whether its filesystem lives on this block device.
-    ///
-    /// The device of a btrfs is a number made up for it, so there the source has to be the path of the device.
-    pub fn is_on(&self, device: DeviceNumber) -> bool {
-        details::is_on(self.device, &self.source, device)
-    }
-}
-
-/// The options of a mounted filesystem. They may hold secrets: `Debug` shows the keys alone.
-#[derive(Clone, PartialEq, Eq)]
-pub struct SuperOptions(Vec<u8>);
-
-impl SuperOptions {
-    pub(crate) fn new(bytes: Vec<u8>) -> Self {
-        Self(bytes)
-    }
-
-    /// Whether there is such a flag: `ro`, `nouuid`.
-    pub fn has_flag(&self, flag: &str) -> bool {
-        self.0.split(|byte| *byte == b',').any(|option| option == flag.as_bytes())
-    }
-
-    /// The value of an option.
-    pub fn value(&self, key: &str) -> Option<&OsStr> {
-        let mut options = self.0.split(|byte| *byte == b',');
-        let value = options.find_map(|option| option.strip_prefix(key.as_bytes())?.strip_prefix(b"="))?;
-        Some(OsStr::from_bytes(value))
-    }
-}
-
-impl fmt::Debug for SuperOptions {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let keys = self.0.split(|byte| *byte == b',').map(|option| {
-            let mut parts = option.splitn(2, |byte| *byte == b'=');
-            let key = String::from_utf8_lossy(parts.next().unwrap_or_default());
-            if parts.next().is_some() { format!("{key}=***") } else { key.into_owned() }
-        });
-        f.debug_list().entries(keys).finish()
-    }
 }
 
 /// Every mount of this thread's namespace that can be reached from its root, parents before children.
@@ -140,7 +96,7 @@ fn read_until<T>(
 ) -> Result<T> {
     let mut table = open()?;
     // The kernel goes on behind a mount, and not behind a number of mounts, since it has told the ids of mounts by statx.
-    let lists_all_that_stay = lookup::has(Feature::StatxMount);
+    let lists_all_that_stay = features::has_by_asking(Feature::StatxMount);
     let mut pause = Duration::from_millis(1);
     for attempt in 1.. {
         let (bytes, consistency) = read(&mut table)?;
@@ -240,7 +196,7 @@ fn parse_line(line: &[u8]) -> Option<MountEntry> {
     let fs_type = unescaped(next()?).into_string().unwrap_or_else(|raw| raw.to_string_lossy().into_owned());
     let source = unescaped(next()?);
     // An empty list of options leaves no field.
-    let super_options = SuperOptions(unescaped(next().unwrap_or_default()).into_vec());
+    let super_options = SuperOptions::new(unescaped(next().unwrap_or_default()).into_vec());
     Some(MountEntry {
         id,
         parent,

@@ -9,7 +9,7 @@ use nix::libc;
 
 use super::table::{Condition, Mounted, Place, Table, device};
 use crate::mounting::mount;
-use crate::place::lookup;
+use crate::path::paths;
 use crate::table::details;
 use crate::{
     Created, Detach, Error, ErrorKind, MountAttributes, MountEntry, MountHealth, MountId, MountOps,
@@ -192,7 +192,7 @@ impl World {
 
     /// The place of a path, with every filesystem on the way asked.
     fn walk(&self, namespace: usize, operation: &'static str, path: &Path) -> Result<(PathBuf, Place)> {
-        let path = lookup::absolute(operation, path)?;
+        let path = paths::absolute(operation, path)?;
         let place = self.table.place(namespace, &path);
         let condition = self.table.filesystems[place.mount.filesystem].condition;
         match condition {

@@ -11,7 +11,8 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{AtFlags, Dir, FileType, Gid, Mode, OFlags, Stat, Timespec, Timestamps, Uid, XattrFlags};
 use rustix::io::Errno;
 
-use crate::place::lookup;
+use crate::path::lookup;
+use crate::table::facts;
 use crate::tree::copy_file::copy_contents;
 use crate::{Copied, DeviceNumber, Error, ErrorKind, MountId, Result, Root, Target};
 
@@ -39,7 +40,7 @@ impl Target {
     /// is at the other place.
     pub fn copy_tree(&self, to: &Target) -> Result<Copied> {
         let from = self.open_directory(COPY)?;
-        let found = lookup::facts(&from).map_err(|error| self.error(COPY, error))?;
+        let found = facts::from_fd(&from).map_err(|error| self.error(COPY, error))?;
         make(to.parent(COPY)?, to.name(), to.path())?;
         let copy = to.open_directory(COPY)?;
         let root = copy.try_clone().map_err(|error| to.error(COPY, error))?;
@@ -165,7 +166,7 @@ impl Copier {
     }
 
     fn identities(&self, pair: &Pair) -> Result<[(DeviceNumber, u64); 2]> {
-        let identity = |fd: BorrowedFd<'_>| lookup::facts(fd).map(|facts| (facts.device, facts.inode));
+        let identity = |fd: BorrowedFd<'_>| facts::from_fd(fd).map(|facts| (facts.device, facts.inode));
         let from = pair.from.fd().map_err(io::Error::from).and_then(identity);
         let both = from.and_then(|from| Ok([from, identity(pair.to.as_fd())?]));
         both.map_err(|error| Error::os(COPY, &self.path, error))
@@ -186,7 +187,7 @@ impl Copier {
     ) -> Result<Option<(OwnedFd, OwnedFd)>> {
         let failed = |error: Errno| Error::os(COPY, path, error);
         let Some(place) = still(lookup::open_at(from, name), path)? else { return Ok(None) };
-        let facts = lookup::facts(&place).map_err(|error| Error::os(COPY, path, error))?;
+        let facts = facts::from_fd(&place).map_err(|error| Error::os(COPY, path, error))?;
         if facts.is_mount_root || facts.mount != self.mount {
             return Err(Error::new(ErrorKind::Busy, COPY, "something is mounted there").at(path));
         }

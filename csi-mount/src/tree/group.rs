@@ -10,8 +10,12 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::{AtFlags, Dir, FileType, Gid, Mode, OFlags, chownat, fstat, openat};
 
-use crate::place::lookup::{self, Facts};
+use crate::path::lookup;
+use crate::path::paths;
+use crate::sys::fd_path::path_of;
 use crate::table::details::Details;
+use crate::table::facts;
+use crate::table::facts::Facts;
 use crate::{Error, ErrorKind, MountId, Result};
 
 const GIVE: &str = "give to a group";
@@ -62,10 +66,10 @@ pub enum GroupOutcome {
 /// - [`ErrorKind::ReadOnly`] for a read-only mount, [`ErrorKind::NotFound`] where no directory is.
 /// - [`ErrorKind::Busy`]: a directory was moved away while it was walked through; the next call goes on.
 pub fn give_to_group(root: impl AsRef<Path>, group: u32, change: GroupChange) -> Result<GroupOutcome> {
-    let path = lookup::absolute(GIVE, root.as_ref())?;
+    let path = paths::absolute(GIVE, root.as_ref())?;
     let failed = |error: io::Error| Error::os(GIVE, &path, error);
     let place = lookup::open_path(&path, OFlags::DIRECTORY).map_err(failed)?;
-    let facts = lookup::facts(&place).map_err(failed)?;
+    let facts = facts::from_fd(&place).map_err(failed)?;
     if let Some(details) = Details::of(&place, GIVE, &path)?.filter(Details::is_remote) {
         let reason = format!("the filesystem is {details}, whose server or daemon says who owns its files");
         return Err(Error::new(ErrorKind::Unsupported, GIVE, reason).at(path));
@@ -112,7 +116,7 @@ impl Walk {
                     let this = entries.fd().map_err(|error| failed(error.into()))?;
                     let mut back = read(this, OsStr::new("..")).map_err(failed)?;
                     self.give(this).map_err(failed)?;
-                    let found = back.fd().map_err(Into::into).and_then(lookup::facts).map_err(failed)?;
+                    let found = back.fd().map_err(Into::into).and_then(facts::from_fd).map_err(failed)?;
                     if (found.device, found.inode, found.mount) != (facts.device, facts.inode, facts.mount) {
                         let reason = "a directory in it was moved while it was walked through";
                         return Err(Error::new(ErrorKind::Busy, GIVE, reason).at(path).mend("try again"));
@@ -136,7 +140,7 @@ impl Walk {
                 Err(rustix::io::Errno::NOENT) => continue,
                 file => file?,
             };
-            let facts = lookup::facts(&file)?;
+            let facts = facts::from_fd(&file)?;
             if facts.is_mount_root || facts.mount != self.mount {
                 continue;
             }
@@ -164,7 +168,7 @@ impl Walk {
             // Through the descriptor's link, since one that is open for nothing takes no fchmod. With the bits that the
             // change of the group has taken off.
             let mode = (found.st_mode & 0o7777) | mode;
-            std::fs::set_permissions(lookup::path_of(file), PermissionsExt::from_mode(mode))?;
+            std::fs::set_permissions(path_of(file), PermissionsExt::from_mode(mode))?;
         }
         self.changed += 1;
         Ok(())

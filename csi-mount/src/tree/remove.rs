@@ -8,7 +8,9 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
-use crate::place::lookup;
+use crate::path::lookup;
+use crate::sys::fd_path::path_of;
+use crate::table::facts;
 use crate::{DeviceNumber, Error, ErrorKind, MountId, Removed, Result, Target, mounts};
 
 const REMOVE: &str = "remove the tree";
@@ -49,7 +51,7 @@ impl Target {
 /// The path by which the mount table knows the directory, whatever links led to it.
 fn real_path(parent: impl AsFd, name: &OsStr, path: &Path) -> Result<PathBuf> {
     let fd = lookup::open_at(parent, name).map_err(|error| Error::os(REMOVE, path, error))?;
-    lookup::path_of(&fd).read_link().map_err(|error| Error::os(REMOVE, path, error))
+    path_of(&fd).read_link().map_err(|error| Error::os(REMOVE, path, error))
 }
 
 fn refuse_mounts_below(path: &Path, mount: MountId) -> Result<()> {
@@ -92,7 +94,7 @@ fn filled_again(path: &Path) -> Error {
 /// Opens a directory for reading, once it is known to be on this mount: reading another's could hang.
 fn open_on(parent: impl AsFd, name: &OsStr, mount: MountId, path: &Path) -> Result<OwnedFd> {
     let elsewhere = || Err(Error::new(ErrorKind::Busy, REMOVE, "something is mounted on it").at(path));
-    let on_mount = |facts: lookup::Facts| !facts.is_mount_root && facts.mount == mount;
+    let on_mount = |facts: facts::Facts| !facts.is_mount_root && facts.mount == mount;
     let seen = lookup::facts_at(&parent, name).map_err(|error| Error::os(REMOVE, path, error))?;
     if !on_mount(seen) {
         return elsewhere();
@@ -101,7 +103,7 @@ fn open_on(parent: impl AsFd, name: &OsStr, mount: MountId, path: &Path) -> Resu
     let fd = rustix::fs::openat(&parent, name, flags, Mode::empty())
         .map_err(|error| Error::os(REMOVE, path, error))?;
     // What was opened may not be what was looked at.
-    let opened = lookup::facts(&fd).map_err(|error| Error::os(REMOVE, path, error))?;
+    let opened = facts::from_fd(&fd).map_err(|error| Error::os(REMOVE, path, error))?;
     if on_mount(opened) { Ok(fd) } else { elsewhere() }
 }
 
@@ -179,7 +181,7 @@ impl Walk {
             Err(error) if error.raw_os_error() == Some(Errno::NOENT.raw_os_error()) => return Ok(here),
             below => Dir::new(below?).map_err(|error| self.failed(error))?,
         };
-        let facts = lookup::facts(fd).map_err(|error| Error::os(REMOVE, &self.path, error))?;
+        let facts = facts::from_fd(fd).map_err(|error| Error::os(REMOVE, &self.path, error))?;
         let identity = (facts.device, facts.inode);
         let directory = (self.above.len() < KEPT_OPEN).then_some(here);
         self.above.push(Level { below: name, rounds, directory, identity });
@@ -195,7 +197,7 @@ impl Walk {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let fd = here.fd().and_then(|fd| rustix::fs::openat(fd, "..", flags, Mode::empty()));
         let fd = fd.map_err(|error| self.failed(error))?;
-        let facts = lookup::facts(&fd).map_err(|error| Error::os(REMOVE, &self.path, error))?;
+        let facts = facts::from_fd(&fd).map_err(|error| Error::os(REMOVE, &self.path, error))?;
         if (facts.device, facts.inode) != identity || facts.mount != self.mount {
             let reason = "it was moved while it was emptied";
             return Err(Error::new(ErrorKind::Busy, REMOVE, reason).at(&self.path).mend("try again"));

@@ -12,7 +12,7 @@ use rustix::io::Errno;
 use super::node::Node;
 use super::table;
 use super::{LoopDevice, LoopLifetime, LoopOptions, PATIENCE, TICK};
-use crate::place::lookup;
+use crate::path::paths;
 use crate::sys::features::{self, Feature};
 use crate::sys::file_lock;
 use crate::sys::ioctl::{self, LoopInfo};
@@ -25,7 +25,7 @@ const RACES: usize = 64;
 
 pub(super) fn open_backing(backing: &Path, options: &LoopOptions) -> Result<File> {
     let failed = |error| Error::os(ATTACH, backing, error);
-    lookup::text(ATTACH, backing)?;
+    paths::text(ATTACH, backing)?;
     let metadata = fs::metadata(backing).map_err(failed)?;
     let is_device =
         metadata.rdev() != 0 && rustix::fs::FileType::from_raw_mode(metadata.mode()).is_block_device();

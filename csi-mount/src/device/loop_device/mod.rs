@@ -20,7 +20,7 @@ use self::node::Node;
 pub use self::options::{LoopCache, LoopLifetime, LoopOptions};
 pub(crate) use self::table::{Attached, attached_as};
 use self::table::{Hint, Listed};
-use crate::place::lookup;
+use crate::path::lookup;
 use crate::sys::features::{self, Feature};
 use crate::sys::ioctl::{self, LoopInfo};
 use crate::sys::own_descriptors::with_own_descriptors;

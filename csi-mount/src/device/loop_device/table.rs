@@ -17,7 +17,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use nix::libc;
 
 use crate::bounded::in_flight::{self, FOREIGN_LIMIT, Subject, Unanswered};
-use crate::place::lookup;
+use crate::path::lookup;
 use crate::sys::child::Question;
 use crate::sys::features::{self, Feature};
 use crate::sys::ioctl::{self, LoopInfo, LoopStatus};

@@ -244,7 +244,7 @@ fn swaps(devices: &[Overlap]) -> impl Iterator<Item = PathBuf> {
         .filter_map(|line| line.split_whitespace().next())
         .map(PathBuf::from)
         .filter(|path| {
-            let node = crate::place::lookup::cached_node(path);
+            let node = crate::path::lookup::cached_node(path);
             devices.iter().any(|device| {
                 node.map_or(path.file_name() == Some(&device.name), |node| node == device.number)
             })

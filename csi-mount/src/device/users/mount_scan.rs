@@ -11,7 +11,8 @@ use super::openers::name_of;
 use super::{DeviceUser, MountPlace, NamespaceMember};
 use crate::bounded::in_flight::{self, FOREIGN_LIMIT};
 use crate::device::sysfs::Sysfs;
-use crate::place::lookup;
+use crate::path::lookup;
+use crate::place::on_device::block_device_at;
 use crate::table::details;
 use crate::table::mount_namespaces;
 use crate::{DeviceAccess, DeviceNumber, MountEntry, Result, mounts, parse_mountinfo};
@@ -172,7 +173,7 @@ impl Scan<'_> {
 
     fn is_filesystem_on_device(&self, entry: &MountEntry) -> bool {
         let number = match WITHOUT_NUMBER.contains(&&*entry.fs_type) {
-            true => details::block_device_at(&entry.source),
+            true => block_device_at(&entry.source),
             false => Some(entry.device),
         };
         self.wanted(number).is_some()

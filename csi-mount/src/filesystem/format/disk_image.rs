@@ -29,10 +29,11 @@ use std::path::Path;
 use rustix::fs::{FallocateFlags, MemfdFlags, SeekFrom, fallocate, ftruncate, memfd_create, seek};
 use rustix::io::Errno;
 
+use crate::device::claimed::BLOCK;
 use crate::device::claimed::{AlignedBuffer, ClaimedDevice, length_of, pieces, with_claim};
 use crate::device::mapping::LUKS_HEADER;
 use crate::device::users::{self, Tolerated};
-use crate::filesystem::format::record::{BLOCK, Entry, Made, Record, Remains, blocks, runs};
+use crate::filesystem::format::record::{Entry, Made, Record, Remains, blocks, runs};
 use crate::filesystem::probe::{Reader, Unread, first_nonzero};
 use crate::filesystem::tool::{OpenFile, RunningTool};
 use crate::{BlockDevice, Error, ErrorKind, Probe, Result};

@@ -33,13 +33,12 @@ use std::collections::HashMap;
 use std::fmt;
 use std::ops::{ControlFlow, Range};
 
+use crate::device::claimed::BLOCK;
 use crate::device::claimed::{AlignedBuffer, ClaimedDevice, PIECE, length_of, with_claim};
 use crate::filesystem::probe::{self, Reader, Unread, first_nonzero};
 use crate::sys::fnv::hash_words;
 use crate::{BlockDevice, Error, ErrorKind, Filesystem, Result};
 
-/// The unit of images and records in bytes: no sector is larger.
-pub(crate) const BLOCK: usize = 4096;
 const HEADER_MAGIC: &[u8; 16] = b"\x89csi-mount begun";
 const LIST_MAGIC: &[u8; 16] = b"\x89csi-mount list\n";
 const VERSION: u32 = 1;

@@ -17,9 +17,11 @@ use rustix::io::Errno;
 use super::places::{ALIGN, SMALL};
 use crate::BlockDevice;
 use crate::device::loop_device::{Attached, attached_as};
-use crate::place::lookup;
+use crate::path::lookup;
+use crate::sys::fd_path::path_of;
 use crate::sys::ioctl;
 use crate::table::details::Details;
+use crate::table::facts;
 
 /// More parts than that, or more bytes than those of a small device, are not read one by one.
 const MOST_PARTS: usize = 4096;
@@ -48,7 +50,7 @@ pub(super) fn data(device: &BlockDevice, size: u64) -> Option<Vec<Range<u64>>> {
 fn open(attached: &Attached) -> Option<File> {
     let path = &attached.listed.backing;
     let place = lookup::open_path(path, OFlags::NOFOLLOW).ok()?;
-    let facts = lookup::facts(&place).ok()?;
+    let facts = facts::from_fd(&place).ok()?;
     let is_file = facts.file_type == FileType::RegularFile;
     if !is_file
         || attached.info.is_encrypted()
@@ -61,7 +63,7 @@ fn open(attached: &Attached) -> Option<File> {
         return None;
     }
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
-    Some(rustix::fs::open(lookup::path_of(&place), flags, Mode::empty()).ok()?.into())
+    Some(rustix::fs::open(path_of(&place), flags, Mode::empty()).ok()?.into())
 }
 
 fn parts(file: &File, offset: u64, size: u64) -> Option<Vec<Range<u64>>> {

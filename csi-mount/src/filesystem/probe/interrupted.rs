@@ -2,7 +2,8 @@
 
 use super::windows::Windows;
 use super::{BlankProof, Probe, Unread};
-use crate::filesystem::format::record::{BLOCK, Made, Record, Remains};
+use crate::device::claimed::BLOCK;
+use crate::filesystem::format::record::{Made, Record, Remains};
 use crate::{BlockDevice, Filesystem};
 
 /// A format that was begun by this crate on a blank device and did not come to its end; see [`BlockDevice::probe`].

@@ -45,8 +45,9 @@ mod usage;
 
 use std::path::{Path, PathBuf};
 
-use crate::place::lookup::Facts;
-use crate::table::details::{self, Details};
+use crate::place::on_device::block_device_at;
+use crate::table::details::Details;
+use crate::table::facts::Facts;
 use crate::{BlockDevice, DeviceNumber, Error, ErrorKind, MountState, Result, Target};
 
 pub use encrypted::inside;
@@ -112,7 +113,7 @@ impl Place {
 /// The block device of a mounted filesystem. That of a btrfs is known by its source only.
 fn device_under(details: &Details) -> Option<DeviceNumber> {
     match details.device.major {
-        0 => details::block_device_at(&details.source),
+        0 => block_device_at(&details.source),
         _ => Some(details.device),
     }
 }

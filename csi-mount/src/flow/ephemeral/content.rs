@@ -5,7 +5,7 @@ use std::fmt;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 
-use crate::place::lookup;
+use crate::path::paths;
 use crate::{Error, ErrorKind, Result};
 
 const OPERATION: &str = "take as content";
@@ -60,7 +60,7 @@ impl Content {
     ) -> Result<Self> {
         let path = path.as_ref();
         let refuse = |why: &str| Err(Error::new(ErrorKind::InvalidInput, OPERATION, why).at(path));
-        lookup::plain(OPERATION, path)?;
+        paths::plain(OPERATION, path)?;
         let plain: PathBuf = path.components().filter(|part| matches!(part, Component::Normal(_))).collect();
         // So it is neither absolute nor a second way to write another path.
         if path.as_os_str().is_empty() || plain.as_os_str() != path.as_os_str() {

@@ -8,8 +8,8 @@ use rustix::mount::{OpenTreeFlags, open_tree};
 
 use super::version;
 use super::{Content, EphemeralPlan};
+use crate::detached::prepared::Prepared;
 use crate::detached::scratch;
-use crate::mounting::attach::Prepared;
 use crate::mounting::legacy;
 use crate::mounting::mount::By;
 use crate::sys::features::{self, Feature};

@@ -44,8 +44,9 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::lost::{require_staged, take_off_lost};
+use crate::detached::prepared::Prepared;
 use crate::mounted::health;
-use crate::mounting::attach::{self, Prepared};
+use crate::mounting::attach;
 use crate::mounting::mount::MOUNT;
 use crate::{
     Bind, Created, Detach, Mount, MountAttributes, MountHealth, Outcome, Removed, Result, Root, Target,

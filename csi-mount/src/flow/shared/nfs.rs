@@ -3,7 +3,7 @@
 use std::net::{IpAddr, ToSocketAddrs};
 
 use super::SharedSource;
-use crate::place::lookup;
+use crate::path::paths;
 use crate::{Error, ErrorKind, MountOptions, Result};
 
 const OPERATION: &str = "mount NFS from";
@@ -32,7 +32,7 @@ impl SharedSource {
         {
             return refuse(server, "it is no name or address of a server");
         }
-        let path = lookup::absolute(OPERATION, export.as_ref())?;
+        let path = paths::absolute(OPERATION, export.as_ref())?;
         let Some(path) = path.to_str() else { return refuse(export, "it is no UTF-8") };
         let source = if is_address { format!("[{host}]:{path}") } else { format!("{host}:{path}") };
         Ok(Self::new("nfs", source))

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use crate::mounting::attach;
 use crate::mounting::mount::MOUNT;
-use crate::table::details::{self, Details};
+use crate::place::on_device::block_device_at;
+use crate::table::details::Details;
 use crate::{Error, ErrorKind, MountAttributes, MountEntry, MountOptions, Result, Target};
 
 /// How long a server is waited for where nothing else is said: half of what the kubelet waits for a stage.
@@ -71,7 +72,7 @@ impl SharedSource {
     /// A block device is known by its number, anything else by its name.
     fn is(&self, fs_type: &str, source: &OsStr, is_on: impl Fn(crate::DeviceNumber) -> bool) -> bool {
         is_same_type(fs_type, &self.fs_type)
-            && match details::block_device_at(self.source.as_ref()) {
+            && match block_device_at(self.source.as_ref()) {
                 Some(device) => is_on(device),
                 None => without_slashes(source.as_bytes()) == without_slashes(self.source.as_bytes()),
             }

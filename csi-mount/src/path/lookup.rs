@@ -1,0 +1,197 @@
+//! Looking at a path without touching the filesystem behind it: what is there, and on which mount.
+
+use std::ffi::OsStr;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::time::Duration;
+
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, ResolveFlags, StatxAttributes, StatxFlags};
+use rustix::io::Errno;
+
+use crate::bounded::in_flight::{self, LOOKUP_LIMIT, Start, Subject};
+use crate::bounded::patiently::is_patient;
+use crate::path::paths;
+use crate::sys::child::Open;
+use crate::sys::features::{self, Feature};
+use crate::table::details::Details;
+use crate::table::facts;
+use crate::table::facts::Facts;
+use crate::{DeviceNumber, MountId, MountState};
+
+/// The file of that name in a directory, or what is mounted over it; a symbolic link is not followed.
+pub(crate) fn facts_at(directory: impl AsFd, name: &OsStr) -> io::Result<Facts> {
+    let mut found = facts::from_fd(open_at(&directory, name)?)?;
+    found.is_mount_root |= found.mount != facts::from_fd(directory)?.mount;
+    Ok(found)
+}
+
+/// What is mounted at an absolute path whose last component is not followed, where the kernel's memory has the answer:
+/// one look at the whole path instead of one at the directory and one at the name. None where more has to be asked, and
+/// for a path that is not as clean as it could be.
+pub(crate) fn quick_state(path: &Path) -> Option<MountState> {
+    if !features::has(Feature::StatxMount) || !paths::is_clean(path.as_os_str().as_bytes()) {
+        return None;
+    }
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let fd = match open_cached(CWD, path, flags, ResolveFlags::empty())? {
+        Ok(fd) => fd,
+        Err(error) => return is_absent(&error).then_some(MountState::Absent),
+    };
+    let flags = AtFlags::NO_AUTOMOUNT | AtFlags::STATX_DONT_SYNC | AtFlags::EMPTY_PATH;
+    let statx = rustix::fs::statx(&fd, c"", flags, StatxFlags::MNT_ID).ok()?;
+    facts::knows_mounts(&statx).then(|| {
+        let mount = MountId(statx.stx_mnt_id);
+        let is_root = statx.stx_attributes.contains(StatxAttributes::MOUNT_ROOT);
+        MountState::of(&facts::from_statx(&statx, mount, is_root))
+    })
+}
+
+/// Opens a place, not its contents; the last component is not followed.
+pub(crate) fn open_at(directory: impl AsFd, name: &OsStr) -> io::Result<OwnedFd> {
+    let directory = directory.as_fd();
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let resolve = ResolveFlags::empty();
+    match open_cached(directory, name.as_ref(), flags, resolve) {
+        Some(opened) => opened,
+        None if is_remote(directory) => open_in_child(Some(directory), name.as_ref(), flags, resolve),
+        None => Ok(rustix::fs::openat(directory, name, flags, Mode::empty())?),
+    }
+}
+
+/// Opens a place by an absolute path, following symbolic links. On the way a filesystem may have to be asked
+/// that does not answer, which then is the error (`TimedOut`).
+pub(crate) fn open_path(path: &Path, extra: OFlags) -> io::Result<OwnedFd> {
+    let flags = OFlags::PATH | OFlags::CLOEXEC | extra;
+    // What these show depends on who asks.
+    let is_special =
+        ["/proc", "/dev"].iter().any(|top| path.as_os_str().as_bytes().starts_with(top.as_bytes()));
+    if is_special && ["/proc/self", "/proc/thread-self", "/dev/fd"].iter().any(|own| path.starts_with(own)) {
+        return Ok(rustix::fs::openat(CWD, path, flags, Mode::empty())?);
+    }
+    open_cached(CWD, path, flags, ResolveFlags::empty())
+        .unwrap_or_else(|| open_in_child(None, path, flags, ResolveFlags::empty()))
+}
+
+/// Opens a place below a directory as `openat2(2)` does. Linux 5.6.
+pub(crate) fn open_below(
+    directory: BorrowedFd<'_>,
+    path: &Path,
+    flags: OFlags,
+    resolve: ResolveFlags,
+) -> io::Result<OwnedFd> {
+    open_cached(directory, path, flags, resolve)
+        .unwrap_or_else(|| open_in_child(Some(directory), path, flags, resolve))
+}
+
+/// The answer of the kernel's memory, which asks no filesystem; none where that does not suffice.
+fn open_cached(
+    directory: BorrowedFd<'_>,
+    path: &Path,
+    flags: OFlags,
+    resolve: ResolveFlags,
+) -> Option<io::Result<OwnedFd>> {
+    if !features::has(Feature::Openat2) || !features::has(Feature::CachedLookup) {
+        return None;
+    }
+    match rustix::fs::openat2(directory, path, flags, Mode::empty(), resolve | ResolveFlags::CACHED) {
+        // EINVAL: the flag is of Linux 5.12.
+        Err(Errno::AGAIN | Errno::INVAL) => None,
+        opened => Some(opened.map_err(Into::into)),
+    }
+}
+
+/// Whether a path leads into a filesystem with a server or daemon, as far as the kernel's memory shows. Asks nobody.
+pub(crate) fn leads_into_remote(path: &Path) -> bool {
+    known_end(path).is_some_and(|end| is_remote(end.as_fd()))
+}
+
+/// The device that the node at an absolute path stands for, where the kernel's memory shows one. Asks nobody.
+pub(crate) fn cached_node(path: &Path) -> Option<DeviceNumber> {
+    let flags = OFlags::PATH | OFlags::CLOEXEC;
+    let fd = open_cached(CWD, path, flags, ResolveFlags::empty())?.ok()?;
+    facts::from_fd(fd).ok()?.block_device()
+}
+
+/// As [`cached_node`], of an absolute path or one below a directory. None where the kernel's memory does not suffice; none
+/// inside where it shows that no block device is there.
+pub(crate) fn cached_node_state(directory: BorrowedFd<'_>, path: &Path) -> Option<Option<DeviceNumber>> {
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    match open_cached(directory, path, flags, ResolveFlags::empty())? {
+        Ok(fd) => facts::from_fd(fd).ok().map(|facts| facts.block_device()),
+        Err(error) => is_absent(&error).then_some(None),
+    }
+}
+
+/// The device that the node at an absolute path stands for. It waits so long for the filesystems on the way.
+pub(crate) fn node_within(path: &Path, limit: Duration) -> io::Result<Option<DeviceNumber>> {
+    let text = in_flight::c_string(path)?;
+    let flags = (OFlags::CLOEXEC | OFlags::NOFOLLOW).bits().cast_signed();
+    let place = Open { directory: None, path: &text, flags, resolve: 0 };
+    let fd = in_flight::open(subject(None, path)?, place, limit)?;
+    Ok(facts::from_fd(fd)?.block_device())
+}
+
+/// The longest part of an absolute path, itself included, that the kernel has in memory.
+fn known_end(path: &Path) -> Option<OwnedFd> {
+    let flags = OFlags::PATH | OFlags::CLOEXEC;
+    path.ancestors().find_map(|above| open_cached(CWD, above, flags, ResolveFlags::empty())?.ok())
+}
+
+fn open_in_child(
+    directory: Option<BorrowedFd<'_>>,
+    path: &Path,
+    flags: OFlags,
+    resolve: ResolveFlags,
+) -> io::Result<OwnedFd> {
+    if is_patient() {
+        let directory = directory.unwrap_or(CWD);
+        // Only who has the one call has something to resolve.
+        return match resolve.is_empty() {
+            true => Ok(rustix::fs::openat(directory, path, flags, Mode::empty())?),
+            false => Ok(rustix::fs::openat2(directory, path, flags, Mode::empty(), resolve)?),
+        };
+    }
+    let subject = subject(directory, path)?;
+    let path = in_flight::c_string(path)?;
+    let flags = flags.bits().cast_signed();
+    let place = Open { directory, path: &path, flags, resolve: resolve.bits() };
+    in_flight::open(subject, place, LOOKUP_LIMIT)
+}
+
+/// What a lookup waits for: the remote filesystem where what is known of the way ends, so that of all ways into it one is
+/// gone at a time. Where that end is local, or not known, each path is one of its own: it may lead anywhere.
+fn subject(directory: Option<BorrowedFd<'_>>, path: &Path) -> io::Result<Subject> {
+    if let Some(directory) = directory {
+        let facts = facts::from_fd(directory)?;
+        return Ok(match is_remote(directory) {
+            true => Subject::Lookup(facts.mount),
+            false => Subject::Path(Start::Directory(facts.mount, facts.inode), path.to_owned()),
+        });
+    }
+    let end = path.parent().and_then(known_end).filter(|end| is_remote(end.as_fd()));
+    Ok(match end {
+        Some(end) => Subject::Lookup(facts::from_fd(end)?.mount),
+        None => {
+            let namespace = std::fs::read_link("/proc/thread-self/ns/mnt").unwrap_or_default();
+            Subject::Path(Start::Namespace(namespace), path.to_owned())
+        }
+    })
+}
+
+/// Whether to ask the filesystem of this directory could hang.
+pub(crate) fn is_remote(directory: BorrowedFd<'_>) -> bool {
+    let Ok(facts) = facts::from_fd(directory) else { return true };
+    // Without a quick way to know its type: a filesystem on a block device is no remote one.
+    if !features::has(Feature::Statmount) && facts.device.major != 0 {
+        return false;
+    }
+    let details = Details::of(directory, "look at a filesystem", Path::new(""));
+    details.ok().flatten().is_none_or(|details| details.is_remote())
+}
+
+/// Whether the error says that nothing is there.
+pub(crate) fn is_absent(error: &io::Error) -> bool {
+    Errno::from_io_error(error) == Some(Errno::NOENT)
+}

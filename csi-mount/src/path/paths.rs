@@ -1,0 +1,110 @@
+//! Paths as texts: refused with a reason when they can never work.
+
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Component, Path, PathBuf};
+
+use crate::{Error, ErrorKind, Result};
+
+/// The longest path the kernel takes, without its final NUL (`PATH_MAX`).
+const LONGEST_PATH: usize = 4095;
+/// The longest name of one component (`NAME_MAX`).
+const LONGEST_NAME: usize = 255;
+
+/// An absolute path without "." and trailing slashes; refused with a reason when it can never work.
+pub(crate) fn absolute(operation: &'static str, path: &Path) -> Result<PathBuf> {
+    let refuse = |why: &str| Err(Error::new(ErrorKind::InvalidInput, operation, why).at(path));
+    if path.as_os_str().is_empty() {
+        return Err(Error::new(ErrorKind::InvalidInput, operation, "the path is empty"));
+    }
+    if !path.is_absolute() {
+        return refuse("the path is not absolute");
+    }
+    if is_clean(path.as_os_str().as_bytes()) {
+        return Ok(path.to_owned());
+    }
+    let clean: PathBuf = path.components().collect();
+    plain(operation, &clean)?;
+    Ok(clean)
+}
+
+/// Whether an absolute path is as it would be put together anew, and passes [`plain`]: nearly every one does.
+pub(crate) fn is_clean(path: &[u8]) -> bool {
+    is_plainly_clean(path) || is_clean_by_name(path)
+}
+
+/// Without a look at each name: no name of so short a path is too long, none begins with a dot, and what is ASCII is text.
+/// Without a way out of the loop either, so that it is done many bytes at a time.
+fn is_plainly_clean(path: &[u8]) -> bool {
+    let [b'/', .., last] = path else { return false };
+    let pairs = path.iter().zip(&path[1..]);
+    let is_odd =
+        |one: u8, next: u8| next == 0 || !next.is_ascii() || one == b'/' && (next == b'/' || next == b'.');
+    let has_odd = pairs.fold(false, |found, (one, next)| found | is_odd(*one, *next));
+    path.len() <= LONGEST_NAME && *last != b'/' && !has_odd
+}
+
+fn is_clean_by_name(path: &[u8]) -> bool {
+    let is_name =
+        |name: &[u8]| !matches!(name, b"" | b"." | b"..") && name.len() <= LONGEST_NAME && !name.contains(&0);
+    path.len() <= LONGEST_PATH
+        && std::str::from_utf8(path).is_ok()
+        && path.strip_prefix(b"/").is_some_and(|rest| rest.split(|byte| *byte == b'/').all(is_name))
+}
+
+/// Refuses a path that is no UTF-8. An orchestrator has none (a protobuf string is UTF-8), and what is mounted at one
+/// would be in no log, table or message by its name.
+pub(crate) fn text(operation: &'static str, path: &Path) -> Result<()> {
+    match path.to_str() {
+        Some(_) => Ok(()),
+        None => {
+            Err(Error::new(ErrorKind::InvalidInput, operation, format!("the path {path:?} is not UTF-8"))
+                .mend("give it a name that is"))
+        }
+    }
+}
+
+/// Refuses "..", NUL characters, what is no text and what is too long for the kernel.
+pub(crate) fn plain(operation: &'static str, path: &Path) -> Result<()> {
+    let refuse = |why: &str| Err(Error::new(ErrorKind::InvalidInput, operation, why).at(path));
+    text(operation, path)?;
+    if path.as_os_str().as_bytes().contains(&0) {
+        return Err(Error::new(ErrorKind::InvalidInput, operation, "the path holds a NUL character"));
+    }
+    if path.as_os_str().len() > LONGEST_PATH {
+        return Err(Error::new(ErrorKind::InvalidInput, operation, "the path is longer than 4095 bytes"));
+    }
+    for component in path.components() {
+        match component {
+            Component::ParentDir => return refuse("the path holds \"..\""),
+            Component::Normal(name) if name.len() > LONGEST_NAME => {
+                return refuse("a name in the path is longer than 255 bytes");
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::OsStr;
+
+    use super::*;
+
+    #[test]
+    fn a_path_that_passes_as_clean_is_what_it_would_become() {
+        let long = format!("/a/{}", "x".repeat(LONGEST_NAME + 1));
+        let longest = "/a".repeat(LONGEST_PATH / 2 + 1);
+        let texts = [
+            "/", "/a", "/a/b", "/a/", "//a", "/a//b", "/a/./b", "/.", "/a/..", "/..a/.b.", "/a\0", &long,
+            &longest, "/\u{fc}",
+        ];
+        for path in texts.map(str::as_bytes).into_iter().chain([&b"/a/\xff"[..], b"/\xc3", b"//\xc3"]) {
+            let path = Path::new(OsStr::from_bytes(path));
+            let slow: PathBuf = path.components().collect();
+            let is_same = slow.as_os_str() == path.as_os_str();
+            let passes = is_same && plain("test", &slow).is_ok() && path != Path::new("/");
+            assert_eq!(is_clean(path.as_os_str().as_bytes()), passes, "{path:?}");
+        }
+    }
+}

@@ -1,0 +1,15 @@
+//! The kernel's number of a mount.
+
+use std::fmt;
+
+/// The kernel's number of a mount, as in the first field of mountinfo.
+///
+/// It is unique among the mounts that exist and may be given again after an unmount.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct MountId(pub u64);
+
+impl fmt::Display for MountId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}

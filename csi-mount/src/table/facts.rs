@@ -1,0 +1,114 @@
+//! What the kernel has in memory about a file: nothing here asks a filesystem, so nothing here can hang.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd};
+
+use rustix::fs::{AtFlags, FileType, Statx, StatxAttributes, StatxFlags};
+
+use crate::sys::features::{self, Feature};
+use crate::table::mountinfo;
+use crate::{DeviceNumber, MountId};
+
+/// What the kernel has in memory about a file; nothing here asks a filesystem, so nothing here can hang.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Facts {
+    pub(crate) file_type: FileType,
+    /// The device of the filesystem, and the inode in it: the identity of a file.
+    pub(crate) device: DeviceNumber,
+    pub(crate) inode: u64,
+    /// The device that a device node stands for.
+    pub(crate) node: DeviceNumber,
+    pub(crate) size: u64,
+    /// How many names it has; of a directory most filesystems say two, and one more for each directory in it.
+    pub(crate) links: u32,
+    /// The user and the group, as this mount shows them.
+    pub(crate) owner: (u32, u32),
+    pub(crate) mount: MountId,
+    pub(crate) is_mount_root: bool,
+}
+
+impl Facts {
+    /// Whether both are one file, or two nodes of one device.
+    pub(crate) fn is_same_file(&self, other: &Self) -> bool {
+        let is_node = matches!(self.file_type, FileType::BlockDevice | FileType::CharacterDevice);
+        !self.is_broken() && (self.device, self.inode) == (other.device, other.inode)
+            || is_node && self.file_type == other.file_type && self.node == other.node
+    }
+
+    /// The device that it stands for, if it is a block device's node.
+    pub(crate) fn block_device(&self) -> Option<DeviceNumber> {
+        (self.file_type == FileType::BlockDevice).then_some(self.node)
+    }
+
+    /// Whether its filesystem does not even tell what it is, as an XFS that shut down.
+    pub(crate) fn is_broken(&self) -> bool {
+        self.file_type == FileType::Unknown
+    }
+}
+
+/// The file that a descriptor is open on.
+pub(crate) fn from_fd(fd: impl AsFd) -> io::Result<Facts> {
+    let fd = fd.as_fd();
+    let flags =
+        AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT | AtFlags::STATX_DONT_SYNC | AtFlags::EMPTY_PATH;
+    let Ok(statx) = rustix::fs::statx(fd, c"", flags, StatxFlags::BASIC_STATS | StatxFlags::MNT_ID) else {
+        return facts_of_broken(fd);
+    };
+    let (mount, is_mount_root) = if knows_mounts(&statx) && features::has(Feature::StatxMount) {
+        (MountId(statx.stx_mnt_id), statx.stx_attributes.contains(StatxAttributes::MOUNT_ROOT))
+    } else {
+        // Of a descriptor alone it is not known whether it is a mount's root, and it counts as none.
+        (fdinfo_mount(fd)?, false)
+    };
+    Ok(from_statx(&statx, mount, is_mount_root))
+}
+
+pub(crate) fn knows_mounts(statx: &Statx) -> bool {
+    statx.stx_attributes_mask.contains(StatxAttributes::MOUNT_ROOT)
+        && statx.stx_mask & StatxFlags::MNT_ID.bits() != 0
+}
+
+pub(crate) fn from_statx(statx: &Statx, mount: MountId, is_mount_root: bool) -> Facts {
+    Facts {
+        file_type: FileType::from_raw_mode(statx.stx_mode.into()),
+        device: DeviceNumber { major: statx.stx_dev_major, minor: statx.stx_dev_minor },
+        inode: statx.stx_ino,
+        node: DeviceNumber { major: statx.stx_rdev_major, minor: statx.stx_rdev_minor },
+        size: statx.stx_size,
+        links: statx.stx_nlink,
+        owner: (statx.stx_uid, statx.stx_gid),
+        mount,
+        is_mount_root,
+    }
+}
+
+/// A filesystem that shut down may refuse to tell anything (XFS), and still has to be unmounted.
+fn facts_of_broken(fd: BorrowedFd<'_>) -> io::Result<Facts> {
+    let mount = fdinfo_mount(fd)?;
+    let entry = mountinfo::mount_by_id(mount).map_err(io::Error::other)?;
+    let device = entry.map_or(DeviceNumber { major: 0, minor: 0 }, |entry| entry.device);
+    let (file_type, inode, node) = (FileType::Unknown, 0, DeviceNumber { major: 0, minor: 0 });
+    Ok(Facts {
+        file_type,
+        device,
+        inode,
+        node,
+        size: 0,
+        links: 0,
+        owner: (0, 0),
+        mount,
+        is_mount_root: false,
+    })
+}
+
+/// From /proc: for what statx does not tell, before Linux 5.8.
+fn fdinfo_mount(fd: BorrowedFd<'_>) -> io::Result<MountId> {
+    let path = format!("/proc/thread-self/fdinfo/{}", fd.as_raw_fd());
+    // Without its number: that /proc is not there does not make the file one that is not there.
+    let unknown = |error| {
+        io::Error::other(format!("{path} is not to be read, mount /proc into the container: {error}"))
+    };
+    let text = std::fs::read_to_string(&path).map_err(unknown)?;
+    let id = text.lines().find_map(|line| line.strip_prefix("mnt_id:")?.trim().parse().ok());
+    id.map(MountId).ok_or_else(|| io::Error::other("fdinfo has no mnt_id"))
+}
