@@ -297,6 +297,7 @@ fn a_device_whose_record_stays_is_not_published_for_writing() {
         assert_eq!(error.kind(), ErrorKind::Busy, "{error}");
         assert!(!raw.path().exists() && is_interrupted(&image));
         drop(held);
+        image.is_let_go("held by nobody");
         publish_device(image.path(), &raw, DeviceAccess::ReadWrite).unwrap();
         // A device without a record is nobody's concern.
         let held = fs::OpenOptions::new().read(true).custom_flags(exclusive).open(image.path()).unwrap();

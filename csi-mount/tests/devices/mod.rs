@@ -4,6 +4,7 @@
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use csi_mount::{BlockDevice, DeviceNumber, LoopCache, LoopDevice, LoopOptions};
 use rustix::fs::{CWD, FileType, Mode, mknodat};
@@ -81,6 +82,20 @@ impl Image {
 
     pub(crate) fn open(&self) -> BlockDevice {
         BlockDevice::open(self.path()).unwrap()
+    }
+
+    /// Waits until nobody uses it: what was open here a child process of another test has too, until it runs its
+    /// program.
+    pub(crate) fn is_let_go(&self, what: &str) {
+        let end = Instant::now() + Duration::from_secs(30);
+        loop {
+            let users = self.open().users().unwrap();
+            if users.is_empty() {
+                return;
+            }
+            assert!(Instant::now() < end, "{what}: {users:?}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
     }
 
     /// Writes through the device, as another program would.
