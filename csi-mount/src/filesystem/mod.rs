@@ -1,4 +1,9 @@
-//! What is on a device, and the programs that make it, check it and let it grow.
+//! Filesystems on devices: what is there, and the programs that make, check and grow them.
+//!
+//! [`Probe`](probe::Probe) says what a device holds and gives the proof that it is blank, without which
+//! [`Format`](format::Format) makes nothing. [`tool`] runs programs so that they can be stopped.
+//!
+//! Imports from `device` and what is below it.
 
 pub(crate) mod check;
 pub(crate) mod format;

@@ -1,4 +1,6 @@
-//! What is asked of a filesystem that is mounted.
+//! What can be asked of a mounted filesystem: usage, health, whether it is frozen, who uses the mount.
+//!
+//! Imports from `place` and what is below it.
 
 pub(crate) mod freeze;
 pub(crate) mod health;

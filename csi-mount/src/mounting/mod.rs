@@ -1,4 +1,9 @@
 //! Mounting and unmounting.
+//!
+//! [`Mount`](mount::Mount) and [`Bind`](bind::Bind) prepare a mount where nobody sees it; [`attach`] moves it to its target
+//! and verifies it there. [`Unmount`](unmount::Unmount) takes all layers off.
+//!
+//! Imports from `mounted`, `place` and what is below them.
 
 pub(crate) mod attach;
 pub(crate) mod bind;

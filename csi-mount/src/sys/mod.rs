@@ -1,4 +1,6 @@
-//! The system calls that neither nix nor rustix has. All `unsafe` of this crate is in here.
+//! The ground floor: raw system calls, the kernel's types, and small helpers that know nothing of mounts.
+//!
+//! All `unsafe` of this crate is in here. Imports nothing of the crate.
 #![allow(unsafe_code, reason = "raw system calls; each block says why it is sound")]
 
 pub(crate) mod attributes;

@@ -1,4 +1,6 @@
-//! Whole trees of files.
+//! Whole trees of files: removed, copied, given to a group. All walk by open directories and stay on their mount.
+//!
+//! Imports from `place` and what is below it.
 
 pub(crate) mod copy;
 pub(crate) mod copy_file;

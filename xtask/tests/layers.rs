@@ -1,0 +1,202 @@
+//! Folders are layers: each imports only from those that ARCHITECTURE.md lists above it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use syn::visit::{self, Visit};
+use syn::{Attribute, Item, ItemMod, ItemUse, UseTree, Visibility};
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask is in the workspace").to_owned()
+}
+
+/// The names of a path from the crate's root on: `sys`, `features`, `has`.
+type Names = Vec<String>;
+
+/// What one file imports and what it gives on.
+#[derive(Default)]
+struct Module {
+    /// Names that it defines.
+    items: BTreeSet<String>,
+    /// Names of others that it gives on, and under which name.
+    reexports: BTreeMap<String, Names>,
+    /// Modules of which it gives on everything.
+    globs: Vec<Names>,
+    /// Every path of this crate that its code names, tests left out.
+    named: BTreeSet<Names>,
+}
+
+/// Reads a file, in the module of this path.
+struct Reader {
+    at: Names,
+    module: Module,
+}
+
+impl Reader {
+    /// A path from the crate's root on; none if it leads elsewhere.
+    fn from_root(&self, path: &[String]) -> Option<Names> {
+        let ups = path.iter().take_while(|name| *name == "super").count();
+        match path.first()?.as_str() {
+            "crate" => Some(path[1..].to_vec()),
+            "self" => Some([&self.at, &path[1..]].concat()),
+            "super" => Some([&self.at[..self.at.len().checked_sub(ups)?], &path[ups..]].concat()),
+            _ => None,
+        }
+    }
+
+    fn use_tree(&mut self, tree: &UseTree, before: &mut Names, is_public: bool) {
+        let (leaf, given) = match tree {
+            UseTree::Path(path) => {
+                before.push(path.ident.to_string());
+                self.use_tree(&path.tree, before, is_public);
+                before.pop();
+                return;
+            }
+            UseTree::Group(group) => {
+                return group.items.iter().for_each(|tree| self.use_tree(tree, before, is_public));
+            }
+            UseTree::Name(name) => (name.ident.to_string(), name.ident.to_string()),
+            UseTree::Rename(rename) => (rename.ident.to_string(), rename.rename.to_string()),
+            UseTree::Glob(_) => ("*".to_owned(), "*".to_owned()),
+        };
+        let mut path = before.clone();
+        path.extend((leaf != "self" && leaf != "*").then_some(leaf));
+        // A path without `crate` may begin with a module that is declared here.
+        let path = self.from_root(&path).or_else(|| is_public.then(|| [&self.at[..], &path].concat()));
+        let Some(path) = path else { return };
+        if is_public && given == "*" {
+            self.module.globs.push(path.clone());
+        } else if is_public {
+            let given = if given == "self" { before.last().cloned().unwrap_or_default() } else { given };
+            self.module.reexports.insert(given, path.clone());
+        }
+        self.module.named.insert(path);
+    }
+}
+
+fn is_test(attributes: &[Attribute]) -> bool {
+    let is = |attribute: &Attribute| {
+        attribute.path().is_ident("cfg")
+            && attribute.parse_args::<syn::Ident>().is_ok_and(|word| word == "test")
+    };
+    attributes.iter().any(is)
+}
+
+impl<'ast> Visit<'ast> for Reader {
+    fn visit_item(&mut self, item: &'ast Item) {
+        let name = match item {
+            Item::Const(item) => Some(&item.ident),
+            Item::Enum(item) => Some(&item.ident),
+            Item::Fn(item) => Some(&item.sig.ident),
+            Item::Macro(item) => item.ident.as_ref(),
+            Item::Static(item) => Some(&item.ident),
+            Item::Struct(item) => Some(&item.ident),
+            Item::Trait(item) => Some(&item.ident),
+            Item::Type(item) => Some(&item.ident),
+            _ => None,
+        };
+        self.module.items.extend(name.map(ToString::to_string));
+        visit::visit_item(self, item);
+    }
+
+    fn visit_item_mod(&mut self, module: &'ast ItemMod) {
+        if is_test(&module.attrs) {
+            return;
+        }
+        if module.content.is_none() {
+            return visit::visit_item_mod(self, module);
+        }
+        self.at.push(module.ident.to_string());
+        visit::visit_item_mod(self, module);
+        self.at.pop();
+    }
+
+    fn visit_item_use(&mut self, item: &'ast ItemUse) {
+        let is_public = !matches!(item.vis, Visibility::Inherited);
+        self.use_tree(&item.tree, &mut Vec::new(), is_public);
+    }
+
+    fn visit_path(&mut self, path: &'ast syn::Path) {
+        let names: Names = path.segments.iter().map(|segment| segment.ident.to_string()).collect();
+        self.module.named.extend(self.from_root(&names));
+        visit::visit_path(self, path);
+    }
+}
+
+fn read(directory: &Path, at: &Names, modules: &mut BTreeMap<Names, Module>) {
+    for entry in fs::read_dir(directory).expect("a directory").map(|entry| entry.expect("an entry").path()) {
+        let stem = entry.file_stem().and_then(|stem| stem.to_str()).expect("a name").to_owned();
+        let below = || [&at[..], &[stem.clone()]].concat();
+        if entry.is_dir() {
+            read(&entry, &below(), modules);
+        } else if entry.extension().is_some_and(|is| is == "rs") {
+            let at = if ["mod", "lib"].contains(&&*stem) { at.clone() } else { below() };
+            let text = fs::read_to_string(&entry).expect("a source file");
+            let file = syn::parse_file(&text).unwrap_or_else(|error| panic!("{}: {error}", entry.display()));
+            let mut reader = Reader { at: at.clone(), module: Module::default() };
+            reader.visit_file(&file);
+            // Tests in a file of their own.
+            if stem != "tests" {
+                modules.insert(at, reader.module);
+            }
+        }
+    }
+}
+
+/// The module that has what a path names, whichever modules give it on.
+fn owner(path: &[String], modules: &BTreeMap<Names, Module>, depth: usize) -> Option<Names> {
+    let length = (0..=path.len()).rev().find(|length| modules.contains_key(&path[..*length]))?;
+    let (at, rest) = path.split_at(length);
+    let Some(name) = rest.first().filter(|_| depth < 8) else { return Some(at.to_vec()) };
+    let module = &modules[at];
+    if module.items.contains(name) {
+        return Some(at.to_vec());
+    }
+    if let Some(given) = module.reexports.get(name) {
+        return owner(given, modules, depth + 1);
+    }
+    let in_glob = |glob: &Names| {
+        let found = owner(&[&glob[..], &rest[..1]].concat(), modules, depth + 1)?;
+        let has = modules[&found].items.contains(name) || found.last() == Some(name);
+        has.then_some(found)
+    };
+    module.globs.iter().find_map(in_glob).or_else(|| Some(at.to_vec()))
+}
+
+/// The folders of a crate as ARCHITECTURE.md lists them, from the ground up.
+fn layers(name: &str) -> Vec<String> {
+    let text = fs::read_to_string(root().join("ARCHITECTURE.md")).expect("ARCHITECTURE.md");
+    let heading = format!("### {name}");
+    let part = text.split_once(&format!("{heading}\n")).unwrap_or_else(|| panic!("no {heading:?}")).1;
+    let rows =
+        part.lines().skip_while(|line| !line.starts_with("| `")).take_while(|line| line.starts_with('|'));
+    let cells = rows.map(|row| row.split('`').nth(1).expect("a name in backticks"));
+    cells.map(|cell| cell.trim_end_matches('/').trim_end_matches(".rs").to_owned()).collect()
+}
+
+fn no_import_runs_upward(name: &str, least: usize) {
+    let (layers, mut modules) = (layers(name), BTreeMap::new());
+    read(&root().join(name).join("src"), &Vec::new(), &mut modules);
+    let floor = |top: &String| {
+        let floor = layers.iter().position(|layer| layer == top);
+        floor.unwrap_or_else(|| panic!("{name}: {top} is not among the layers of ARCHITECTURE.md"))
+    };
+    let (mut imports, mut upward) = (0, Vec::new());
+    for (from, module) in modules.iter().filter(|(from, _)| !from.is_empty()) {
+        for path in &module.named {
+            let Some(to) = owner(path, &modules, 0).filter(|to| !to.is_empty()) else { continue };
+            imports += usize::from(to[0] != from[0]);
+            if floor(&to[0]) > floor(&from[0]) {
+                upward.push(format!("{} imports {}", from.join("::"), path.join("::")));
+            }
+        }
+    }
+    assert!(imports >= least, "{name}: only {imports} imports between folders were found");
+    assert!(upward.is_empty(), "{name}: {upward:#?}");
+}
+
+#[test]
+fn no_import_of_csi_mount_runs_upward() {
+    no_import_runs_upward("csi-mount", 300);
+}
