@@ -84,7 +84,7 @@ mod table;
 pub mod testing;
 mod tree;
 
-pub use bounded::patiently::patiently;
+pub use bounded::allow_blocking::allow_blocking;
 pub use device::block_device::{BlockDevice, DeviceAccess, DeviceUse};
 pub use device::loop_device::{LoopCache, LoopDevice, LoopLifetime, LoopOptions};
 pub use device::sysfs::{DeviceIdentity, Rescan};

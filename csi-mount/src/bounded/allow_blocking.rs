@@ -1,40 +1,40 @@
-//! Work on a thread that may wait for a server.
+//! Threads that are allowed to wait for a server.
 
 use std::cell::Cell;
 
 thread_local! {
-    static IS_PATIENT: Cell<bool> = const { Cell::new(false) };
+    static MAY_BLOCK: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Does work on a filesystem on a thread that may wait for its server as long as that takes.
+/// Runs `work` on a filesystem on a thread that is allowed to block until the filesystem's server answers.
 ///
-/// This crate looks at a filesystem that may hang through a child process, one question at a time, and gives up in time.
-/// Within `work`, on this thread, it asks by itself: without a process for each name, and without end where the server
-/// does not answer and the mount's options do not set one. See to it that nobody waits for the thread itself for longer
-/// than he wants.
+/// Elsewhere this crate asks a filesystem that can hang through a child process, one question at a time, and gives up after a
+/// limit. Within `work`, on this thread, it calls the kernel itself: faster, because no process is started for each name,
+/// and without limit where the server does not answer and the mount options set none. Do not wait for this thread without
+/// a limit of your own.
 ///
 /// ```
 /// # fn main() -> csi_mount::Result<()> {
 /// let root = csi_mount::Root::open("/tmp")?;
-/// let is_there = csi_mount::patiently(|| root.target("volume")?.is_directory())?;
+/// let is_there = csi_mount::allow_blocking(|| root.target("volume")?.is_directory())?;
 /// # let _ = is_there;
 /// # Ok(())
 /// # }
 /// ```
-pub fn patiently<T>(work: impl FnOnce() -> T) -> T {
+pub fn allow_blocking<T>(work: impl FnOnce() -> T) -> T {
     struct Before(bool);
     impl Drop for Before {
         fn drop(&mut self) {
-            IS_PATIENT.set(self.0);
+            MAY_BLOCK.set(self.0);
         }
     }
-    let _before = Before(IS_PATIENT.replace(true));
+    let _before = Before(MAY_BLOCK.replace(true));
     work()
 }
 
-/// Whether this thread may wait.
-pub(crate) fn is_patient() -> bool {
-    IS_PATIENT.get()
+/// Whether this thread is allowed to block.
+pub(crate) fn may_block() -> bool {
+    MAY_BLOCK.get()
 }
 
 #[cfg(test)]
@@ -44,11 +44,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_thread_is_patient_for_a_while() {
-        let other = || thread::spawn(is_patient).join().unwrap();
-        let inside = patiently(|| (patiently(is_patient), is_patient(), other()));
-        assert_eq!((inside, is_patient()), ((true, true, false), false));
-        let panicked = std::panic::catch_unwind(|| patiently(|| panic!("as the test asked")));
-        assert!(panicked.is_err() && !is_patient());
+    fn a_thread_may_block_for_a_while() {
+        let other = || thread::spawn(may_block).join().unwrap();
+        let inside = allow_blocking(|| (allow_blocking(may_block), may_block(), other()));
+        assert_eq!((inside, may_block()), ((true, true, false), false));
+        let panicked = std::panic::catch_unwind(|| allow_blocking(|| panic!("as the test asked")));
+        assert!(panicked.is_err() && !may_block());
     }
 }

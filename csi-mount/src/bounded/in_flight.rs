@@ -130,16 +130,21 @@ pub(crate) fn ask(
     question: Question<'_>,
     limit: Duration,
 ) -> Result<(Answer, Option<OwnedFd>), Unanswered> {
-    let turn = Turn::take(subject, limit)?;
+    let permit = Permit::take(subject, limit)?;
     let child = Child::start(question).map_err(Unanswered::Failed)?;
     let answer = child.answer(Instant::now() + limit);
-    settle(turn, child, answer, limit)
+    settle(permit, child, answer, limit)
 }
 
-fn settle<T>(mut turn: Turn, child: Child, answer: io::Result<T>, limit: Duration) -> Result<T, Unanswered> {
-    turn.is_answered = answer.is_ok();
+fn settle<T>(
+    mut permit: Permit,
+    child: Child,
+    answer: io::Result<T>,
+    limit: Duration,
+) -> Result<T, Unanswered> {
+    permit.is_answered = answer.is_ok();
     if let Err(stuck) = child.end() {
-        turn.keep(stuck);
+        permit.keep(stuck);
     }
     answer.map_err(|error| match error.kind() {
         io::ErrorKind::TimedOut => Unanswered::Late(limit),
@@ -165,7 +170,7 @@ pub(crate) fn unmount(
     is_off: impl FnOnce() -> bool,
 ) -> Result<Answer, Unanswered> {
     let is_late = |answer: &io::Result<_>| matches!(answer, Err(error) if io::Error::kind(error) == io::ErrorKind::TimedOut);
-    let turn = Turn::take(Subject::Unmount(mount), limit)?;
+    let permit = Permit::take(Subject::Unmount(mount), limit)?;
     let child = Child::start(question).map_err(Unanswered::Failed)?;
     let start = Instant::now();
     let mut answer = child.answer(start + limit);
@@ -177,7 +182,7 @@ pub(crate) fn unmount(
             return Err(Unanswered::Late(limit));
         }
     }
-    settle(turn, child, answer.map(|(answer, _)| answer), limit)
+    settle(permit, child, answer.map(|(answer, _)| answer), limit)
 }
 
 /// Waits for so long for what unmounts at a place have still to do, and says whether all of it is done.
@@ -218,8 +223,8 @@ fn endings(lanes: &mut BTreeMap<Subject, Lane>, place: &PlaceKey) -> Vec<Stuck> 
 }
 
 /// Waits until nobody else is at work on the subject, for so long; none when somebody still is.
-pub(crate) fn wait_for_others(subject: Subject, limit: Duration) -> Option<Turn> {
-    Turn::take(subject, limit).ok()
+pub(crate) fn wait_for_others(subject: Subject, limit: Duration) -> Option<Permit> {
+    Permit::take(subject, limit).ok()
 }
 
 /// Opens a place (`O_PATH`) on the way to which a filesystem may have to be asked.
@@ -294,13 +299,13 @@ fn lanes() -> MutexGuard<'static, BTreeMap<Subject, Lane>> {
 }
 
 /// The right to be the one in flight; given back when dropped.
-pub(crate) struct Turn {
+pub(crate) struct Permit {
     subject: Subject,
     is_answered: bool,
     stuck: Option<Stuck>,
 }
 
-impl Turn {
+impl Permit {
     fn take(subject: Subject, limit: Duration) -> Result<Self, Unanswered> {
         let start = Instant::now();
         let mut deadline = start + limit;
@@ -344,7 +349,7 @@ impl Turn {
     }
 }
 
-impl Drop for Turn {
+impl Drop for Permit {
     fn drop(&mut self) {
         let mut lanes = lanes();
         if let Some(lane) = lanes.get_mut(&self.subject) {
@@ -383,34 +388,34 @@ mod tests {
         Subject::Usage(MountId(u64::MAX - number))
     }
 
-    fn take(number: u64, limit: Duration) -> Result<Turn, Unanswered> {
-        Turn::take(subject(number), limit)
+    fn take(number: u64, limit: Duration) -> Result<Permit, Unanswered> {
+        Permit::take(subject(number), limit)
     }
 
     #[test]
     fn the_second_waits_for_the_first_and_no_longer_than_it_may() {
-        let turn = take(1, Duration::ZERO).unwrap();
+        let permit = take(1, Duration::ZERO).unwrap();
         assert!(matches!(take(1, Duration::from_millis(5)), Err(Unanswered::Late(_))));
         assert!(take(2, Duration::ZERO).is_ok(), "another mount");
         std::thread::scope(|scope| {
             let second = scope.spawn(|| take(1, Duration::from_secs(60)).is_ok());
-            drop(turn);
+            drop(permit);
             assert!(second.join().unwrap());
         });
     }
 
     #[test]
     fn a_line_that_moves_is_no_silence() {
-        let mut turn = take(4, Duration::ZERO).unwrap();
+        let mut permit = take(4, Duration::ZERO).unwrap();
         std::thread::scope(|scope| {
             let last = scope.spawn(|| take(4, Duration::from_secs(1)).is_ok());
             let end = Instant::now() + Duration::from_millis(1200);
             while Instant::now() < end {
-                turn.is_answered = true;
-                turn = pass_on(turn);
+                permit.is_answered = true;
+                permit = pass_on(permit);
                 std::thread::sleep(Duration::from_millis(5));
             }
-            drop(turn);
+            drop(permit);
             assert!(
                 last.join().unwrap(),
                 "it was in line for longer than its limit, and others were answered"
@@ -420,22 +425,22 @@ mod tests {
     }
 
     /// Gives the turn to one who has come since, before those who wait.
-    fn pass_on(turn: Turn) -> Turn {
-        let subject = turn.subject.clone();
+    fn pass_on(permit: Permit) -> Permit {
+        let subject = permit.subject.clone();
         let mut lanes = lanes();
         let lane = lanes.get_mut(&subject).unwrap();
-        lane.answers += u64::from(turn.is_answered);
+        lane.answers += u64::from(permit.is_answered);
         drop(lanes);
         FREED.notify_all();
-        turn
+        permit
     }
 
     #[test]
     #[expect(clippy::zombie_processes, reason = "that the lane reaps it is what is tested")]
     fn while_one_is_stuck_the_next_is_refused_at_once_and_later_served() {
         let mut program = std::process::Command::new("sleep").arg("300").spawn().unwrap();
-        let turn = take(3, Duration::ZERO).unwrap();
-        turn.keep(Stuck::new(Pid::from_raw(program.id() as i32)));
+        let permit = take(3, Duration::ZERO).unwrap();
+        permit.keep(Stuck::new(Pid::from_raw(program.id() as i32)));
         let start = Instant::now();
         assert!(matches!(take(3, Duration::from_secs(60)), Err(Unanswered::Stuck)));
         assert!(start.elapsed() < Duration::from_secs(30));
@@ -451,9 +456,9 @@ mod tests {
     #[expect(clippy::zombie_processes, reason = "that the lane reaps it is what is tested")]
     fn who_has_answered_is_waited_for_until_it_is_gone() {
         let mut program = std::process::Command::new("sleep").arg("300").spawn().unwrap();
-        let mut turn = take(5, Duration::ZERO).unwrap();
-        turn.is_answered = true;
-        turn.keep(Stuck::new(Pid::from_raw(program.id() as i32)));
+        let mut permit = take(5, Duration::ZERO).unwrap();
+        permit.is_answered = true;
+        permit.keep(Stuck::new(Pid::from_raw(program.id() as i32)));
         assert!(matches!(take(5, Duration::from_millis(20)), Err(Unanswered::Late(_))));
         std::thread::scope(|scope| {
             let next = scope.spawn(|| take(5, Duration::from_secs(60)).is_ok());

@@ -1,4 +1,4 @@
-//! A mount in no place that anybody sees, and how it goes.
+//! The end of a mount that was never attached anywhere.
 
 use std::sync::mpsc;
 use std::thread;
@@ -9,18 +9,18 @@ use crate::detached::prepared::Prepared;
 /// How long a server may take to let a mount go before nobody waits for it any more.
 const LEAVE: Duration = Duration::from_secs(5);
 
-/// A mount that was never put anywhere. The last descriptor that is open on it unmounts it.
+/// A mount that is attached nowhere. It is unmounted when the last descriptor on it is closed.
 #[derive(Debug)]
-pub(crate) struct Unseen(Option<Prepared>);
+pub(crate) struct DetachedMount(Option<Prepared>);
 
-impl Unseen {
+impl DetachedMount {
     pub(crate) fn new(mount: Prepared) -> Self {
         Self(Some(mount))
     }
 }
 
-impl Drop for Unseen {
-    /// Closed by a thread: to take leave of a server that does not answer can take any time.
+impl Drop for DetachedMount {
+    /// A thread closes it: to unmount a filesystem whose server does not answer can take any time.
     fn drop(&mut self) {
         let Some(mount) = self.0.take() else { return };
         let (gone, told) = mpsc::channel::<()>();

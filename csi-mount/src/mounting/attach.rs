@@ -19,7 +19,7 @@ use crate::mounted::health;
 use crate::mounting::bind::Outcome;
 use crate::place::owner::Mounted;
 use crate::place::target::Seen;
-use crate::place::turn;
+use crate::place::target_lock::{Purpose, TargetLock};
 use crate::sys::fd_path::path_of;
 use crate::sys::file_lock;
 use crate::table::details::{Basics, Details};
@@ -53,12 +53,12 @@ pub(crate) fn mount_once(
 ) -> Result<Outcome> {
     scratch::sweep();
     for _ in 0..ATTEMPTS {
-        let turn = turn::at(target);
+        let lock = TargetLock::take(target, Purpose::Mount);
         let seen = target.look(operation)?;
         if seen.facts.is_mount_root {
             // No details: it was unmounted since, so look again.
             if let Some(details) = Details::of(&seen.fd, operation, target.path())? {
-                drop(turn);
+                drop(lock);
                 let is_alive = || health::require(operation, target, &seen, &details);
                 // Of one that tells nothing of itself, it is not to be known whether it is the same.
                 if seen.facts.is_broken() {
@@ -71,7 +71,7 @@ pub(crate) fn mount_once(
             }
             continue;
         }
-        drop(turn);
+        drop(lock);
         if mount(seen)? == Attached::Ours {
             return Ok(Outcome::Mounted);
         }
@@ -95,9 +95,9 @@ pub(crate) fn attach(
     attributes: MountAttributes,
 ) -> Result<Attached> {
     // Dropped after the mount's descriptor, which keeps it busy.
-    let _turn = turn::at(target);
+    let _held = TargetLock::take(target, Purpose::Mount);
     let mount = mount;
-    let _lock = lock(seen);
+    let _file_lock = lock(seen);
     if target.look(operation)?.facts.is_mount_root {
         return Ok(Attached::Lost);
     }

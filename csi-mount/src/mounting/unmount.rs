@@ -11,7 +11,7 @@ use crate::detached::scratch;
 use crate::mounted::health;
 use crate::mounted::stats::STATS_TIMEOUT;
 use crate::mounted::users;
-use crate::place::turn;
+use crate::place::target_lock::{Purpose, TargetLock};
 use crate::sys::child::Question;
 use crate::table::details::Details;
 use crate::table::siblings::siblings;
@@ -145,7 +145,7 @@ impl Unmount {
             // Who waited for somebody else's unmount finds it done. Trying together, each would keep the others waiting
             // for longer than the filesystem may take, and take them for its silence.
             let limit = STEPS * self.timeout + 2 * PATIENCE + self.finishing;
-            let _turn = in_flight::wait_for_others(Subject::Unmounting(top.id), limit);
+            let _permit = in_flight::wait_for_others(Subject::Unmounting(top.id), limit);
             if target.state()?.mount_point() != Some(top) {
                 continue;
             }
@@ -235,7 +235,7 @@ impl Unmount {
     }
 
     fn once(self, target: &Target, flags: UnmountFlags) -> Result<Attempt> {
-        let turn = turn::at(target);
+        let lock = TargetLock::take(target, Purpose::Mount);
         // Open, it would be busy.
         let (mount, is_remote) = {
             let seen = match target.look(UNMOUNT) {
@@ -253,7 +253,7 @@ impl Unmount {
             let path = target.kernel_path(UNMOUNT)?;
             return outcome(target, rustix::mount::unmount(&path, flags));
         }
-        drop(turn);
+        drop(lock);
         let name =
             in_flight::c_string(target.name().as_ref()).map_err(|error| target.error(UNMOUNT, error))?;
         let question = Question::Unmount(target.parent(UNMOUNT)?, &name, flags.bits().cast_signed());

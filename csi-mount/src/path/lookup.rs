@@ -10,8 +10,8 @@ use std::time::Duration;
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, ResolveFlags, StatxAttributes, StatxFlags};
 use rustix::io::Errno;
 
+use crate::bounded::allow_blocking::may_block;
 use crate::bounded::in_flight::{self, LOOKUP_LIMIT, Start, Subject};
-use crate::bounded::patiently::is_patient;
 use crate::path::paths;
 use crate::sys::child::Open;
 use crate::sys::features::{self, Feature};
@@ -145,7 +145,7 @@ fn open_in_child(
     flags: OFlags,
     resolve: ResolveFlags,
 ) -> io::Result<OwnedFd> {
-    if is_patient() {
+    if may_block() {
         let directory = directory.unwrap_or(CWD);
         // Only who has the one call has something to resolve.
         return match resolve.is_empty() {

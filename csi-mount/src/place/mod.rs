@@ -1,4 +1,9 @@
-//! Where something is mounted, and whose place it is.
+//! Places to mount on: where they are, whose they are, and what is on them.
+//!
+//! [`Target`](target::Target) is a directory that is held open and a name in it; [`Root`](root::Root) makes targets of
+//! relative paths that can't leave it; [`Owner`](owner::Owner) says whose a target is.
+//!
+//! Imports from `detached`, `path` and what is below them.
 
 pub(crate) mod nesting;
 pub(crate) mod on_device;
@@ -9,4 +14,4 @@ pub(crate) mod root;
 pub(crate) mod small_file;
 pub(crate) mod state;
 pub(crate) mod target;
-pub(crate) mod turn;
+pub(crate) mod target_lock;

@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags, ResolveFlags};
 
+use crate::detached::guard::DetachedMount;
 use crate::detached::prepared::Prepared;
-use crate::detached::unseen::Unseen;
 use crate::path::lookup;
 use crate::path::paths;
 use crate::sys::features::{self, Feature};
@@ -38,7 +38,7 @@ pub struct Root {
     directory: OwnedFd,
     path: PathBuf,
     /// Where the directory is the root of a mount that nobody sees. Dropped after the descriptor above.
-    _mount: Option<Unseen>,
+    _mount: Option<DetachedMount>,
 }
 
 impl Root {
@@ -62,7 +62,7 @@ impl Root {
     /// The root directory of a mount, which goes with it; the path is for messages.
     pub(crate) fn of_mount(mount: Prepared, path: PathBuf) -> Result<Self> {
         let directory = mount.fd().try_clone().map_err(|error| Error::os("open root", &path, error))?;
-        Ok(Self { directory, path, _mount: Some(Unseen::new(mount)) })
+        Ok(Self { directory, path, _mount: Some(DetachedMount::new(mount)) })
     }
 
     /// The path that it was opened by, or what is mounted there, where nobody sees the mount.

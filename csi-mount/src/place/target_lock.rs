@@ -1,100 +1,141 @@
 //! One thread at a time at a target.
 //!
-//! An open descriptor of a mount's root makes it busy, and each look at a target opens one for a moment. Of many
-//! threads at one target some would always be looking, and none could unmount. Nothing rests on this for its
-//! safety: other processes have no part in it.
+//! An open descriptor of a mount's root makes the mount busy, and each look at a target opens one for a moment. With many
+//! threads at one target, some thread would always be looking, and none could unmount. No safety rests on this lock: other
+//! processes do not take it.
 
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher as _;
 use std::sync::{Condvar, LazyLock, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use crate::Target;
 
-/// The turns that are taken are in one of so many lists, so that threads at different targets seldom wait for a list, and
-/// for no longer than it takes to look through it.
+/// The keys that are held are spread over this many lists, so that threads at different targets seldom wait for a list,
+/// and then only while it is searched.
 const LISTS: usize = 64;
 
 struct List {
-    taken: Mutex<Vec<u64>>,
-    given_back: Condvar,
+    held: Mutex<Vec<u64>>,
+    released: Condvar,
 }
 
-static LISTS_OF_TURNS: [List; LISTS] =
-    [const { List { taken: Mutex::new(Vec::new()), given_back: Condvar::new() } }; LISTS];
+static LISTS_OF_KEYS: [List; LISTS] =
+    [const { List { held: Mutex::new(Vec::new()), released: Condvar::new() } }; LISTS];
 
-/// The turn at a target, until it is dropped.
+/// What a thread does at the target. Locks for different purposes do not exclude each other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Purpose {
+    /// Held for one look, mount or unmount: also while a local filesystem writes what it has not written yet, and while
+    /// another process at the same target is waited for.
+    Mount,
+    /// Held until the daemon of a FUSE filesystem has mounted it; takes the lock for [`Mount`](Self::Mount) meanwhile.
+    StartDaemon,
+}
+
+/// The lock of a target, until it is dropped.
 ///
-/// Who holds it may wait for the unmount of a local filesystem, which writes all that was not written yet, and for another
-/// process at the same target: only threads at that target wait with him.
-///
-/// Invariant: nobody who holds one takes a second one.
+/// Invariant: a thread that holds one for a purpose takes no second one for that purpose.
 #[must_use]
-pub(crate) struct Turn {
-    /// Of the directory and the name, since one target has many paths. That two targets come to the same number once in
-    /// many millions of years costs them a wait.
+pub(crate) struct TargetLock {
+    /// Of the directory, the name and the purpose, since one target has many paths. Two targets that have the same number
+    /// by chance, once in many millions of years, wait for each other.
     key: u64,
 }
 
-pub(crate) fn at(target: &Target) -> Turn {
-    static HASHER: LazyLock<RandomState> = LazyLock::new(RandomState::new);
-    let key = HASHER.hash_one(target.place());
-    let list = List::of(key);
-    let mut taken = list.taken();
-    while taken.contains(&key) {
-        taken = list.given_back.wait(taken).unwrap_or_else(PoisonError::into_inner);
+impl TargetLock {
+    /// Waits for it without limit.
+    pub(crate) fn take(target: &Target, purpose: Purpose) -> Self {
+        Self::take_until(target, purpose, None).unwrap_or_else(|| unreachable!("it waits without limit"))
     }
-    taken.push(key);
-    Turn { key }
+
+    /// None if another thread holds it for that long.
+    pub(crate) fn take_within(target: &Target, purpose: Purpose, limit: Duration) -> Option<Self> {
+        Self::take_until(target, purpose, Instant::now().checked_add(limit))
+    }
+
+    fn take_until(target: &Target, purpose: Purpose, deadline: Option<Instant>) -> Option<Self> {
+        static HASHER: LazyLock<RandomState> = LazyLock::new(RandomState::new);
+        let key = HASHER.hash_one((target.place(), purpose));
+        let list = List::of(key);
+        let mut held = list.held();
+        while held.contains(&key) {
+            held = match deadline {
+                None => list.released.wait(held).unwrap_or_else(PoisonError::into_inner),
+                Some(deadline) => {
+                    let left = deadline.checked_duration_since(Instant::now())?;
+                    list.released.wait_timeout(held, left).unwrap_or_else(PoisonError::into_inner).0
+                }
+            };
+        }
+        held.push(key);
+        Some(Self { key })
+    }
 }
 
-impl Drop for Turn {
+impl Drop for TargetLock {
     fn drop(&mut self) {
         let list = List::of(self.key);
-        list.taken().retain(|key| *key != self.key);
-        list.given_back.notify_all();
+        list.held().retain(|key| *key != self.key);
+        list.released.notify_all();
     }
 }
 
 impl List {
     fn of(key: u64) -> &'static Self {
-        &LISTS_OF_TURNS[key as usize % LISTS]
+        &LISTS_OF_KEYS[key as usize % LISTS]
     }
 
-    fn taken(&self) -> MutexGuard<'_, Vec<u64>> {
-        self.taken.lock().unwrap_or_else(PoisonError::into_inner)
+    fn held(&self) -> MutexGuard<'_, Vec<u64>> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use std::sync::mpsc::channel;
-    use std::time::Duration;
 
     use super::*;
 
+    fn target(directory: &tempfile::TempDir, name: &str) -> Target {
+        Target::new(directory.path().join(name)).unwrap()
+    }
+
     #[test]
-    fn a_turn_is_waited_for_at_its_target_and_at_no_other() {
-        let directory = tempfile::tempdir().unwrap();
-        let target = &|name: String| Target::new(directory.path().join(name)).unwrap();
-        let held = at(&target("held".to_owned()));
-        let (sender, told) = channel();
+    fn a_lock_is_waited_for_at_its_target_and_at_no_other() {
+        let directory = &tempfile::tempdir().unwrap();
+        let lock = |name: &str| TargetLock::take(&target(directory, name), Purpose::Mount);
+        let held = lock("held");
+        let (sender, done) = channel();
         std::thread::scope(|scope| {
             let same = sender.clone();
             scope.spawn(move || {
-                drop(at(&target("held".to_owned())));
+                drop(lock("held"));
                 same.send("the same").unwrap();
             });
             scope.spawn(move || {
-                (0..1000).for_each(|index| drop(at(&target(format!("other{index}")))));
+                (0..1000).for_each(|index| drop(lock(&format!("other{index}"))));
                 sender.send("the others").unwrap();
             });
-            // The end of the test if nobody comes by: what is held is given back, and all go on.
-            let first = told.recv_timeout(Duration::from_secs(30));
-            let second = told.recv_timeout(Duration::from_millis(50));
+            // If nobody sends, the test ends all the same: the lock is released, and both threads go on.
+            let first = done.recv_timeout(Duration::from_secs(30));
+            let second = done.recv_timeout(Duration::from_millis(50));
             drop(held);
             assert_eq!(first, Ok("the others"));
-            assert!(second.is_err(), "it is held");
-            assert_eq!(told.recv(), Ok("the same"));
+            assert!(second.is_err(), "the lock is held");
+            assert_eq!(done.recv(), Ok("the same"));
         });
+    }
+
+    #[test]
+    fn a_lock_for_another_purpose_is_free_and_a_limit_ends() {
+        let directory = tempfile::tempdir().unwrap();
+        let target = target(&directory, "target");
+        let held = TargetLock::take(&target, Purpose::StartDaemon);
+        drop(TargetLock::take(&target, Purpose::Mount));
+        let limit = Duration::from_millis(20);
+        assert!(TargetLock::take_within(&target, Purpose::StartDaemon, limit).is_none());
+        drop(held);
+        assert!(TargetLock::take_within(&target, Purpose::StartDaemon, limit).is_some());
     }
 }

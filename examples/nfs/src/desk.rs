@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use csi_core::mount::flow::shared::SharedSource;
-use csi_core::mount::{Root, patiently};
+use csi_core::mount::{Root, allow_blocking};
 use csi_core::{Error, Result, blocking};
 use tokio::sync::oneshot;
 
@@ -81,7 +81,7 @@ impl Desk {
         let span = tracing::Span::current();
         // No thread of the runtime's, which would wait for it before the process ends.
         std::thread::Builder::new().name("share".to_owned()).spawn(move || {
-            let _ = done.send(span.in_scope(|| patiently(work)));
+            let _ = done.send(span.in_scope(|| allow_blocking(work)));
         })?;
         // To wait, and to ask whether the server is there, take turns.
         let (turn, mut silent) = (self.patience / (2 * CHANCES), 0);

@@ -1,10 +1,7 @@
 //! From a program to a mount that answers.
 
-use std::collections::BTreeSet;
-use std::path::PathBuf;
 use std::process::{Child, ExitStatus};
 use std::sync::mpsc::{Receiver, channel};
-use std::sync::{Mutex, PoisonError};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -14,6 +11,7 @@ use super::{FuseDaemon, take_off_lost};
 
 use crate::health;
 use crate::place::owner::Mounted;
+use crate::place::target_lock::{Purpose, TargetLock};
 use crate::{
     Created, Detach, Error, ErrorKind, MountHealth, MountState, Outcome, Result, Target, Unmount,
     health_within,
@@ -42,7 +40,10 @@ const LOOK: Duration = Duration::from_secs(5);
 /// - [`Busy`](ErrorKind::Busy): another thread or process starts it, and does not come to an end; or somebody else keeps
 ///   the parent directory locked (`flock(2)`).
 pub fn stage(staging: &Target, daemon: &FuseDaemon) -> Result<Outcome> {
-    let _turn = Turn::at(staging, daemon.ready_within)?;
+    let Some(_lock) = TargetLock::take_within(staging, Purpose::StartDaemon, daemon.ready_within) else {
+        let reason = "another thread is starting its daemon";
+        return Err(Error::new(ErrorKind::Busy, STAGE, reason).at(staging.path()));
+    };
     let lock = PlaceLock::take(STAGE, staging, daemon.ready_within)?;
     let created = staging.create_dir()?;
     if is_staged(staging, daemon)? {
@@ -213,31 +214,5 @@ fn take_back(staging: &Target, own: &Processes, created: Created) {
     };
     if let Err(left) = undo() {
         tracing::warn!(%left, "something is left of a FUSE filesystem that could not be staged");
-    }
-}
-
-/// One thread at a time starts a daemon for a place.
-struct Turn(PathBuf);
-
-static STARTING: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
-
-impl Turn {
-    fn at(staging: &Target, limit: Duration) -> Result<Self> {
-        let path = staging.path().to_owned();
-        let deadline = Instant::now() + limit;
-        while !STARTING.lock().unwrap_or_else(PoisonError::into_inner).insert(path.clone()) {
-            if Instant::now() > deadline {
-                let reason = "its daemon is being started by somebody else";
-                return Err(Error::new(ErrorKind::Busy, STAGE, reason).at(path));
-            }
-            sleep(Duration::from_millis(10));
-        }
-        Ok(Self(path))
-    }
-}
-
-impl Drop for Turn {
-    fn drop(&mut self) {
-        STARTING.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.0);
     }
 }

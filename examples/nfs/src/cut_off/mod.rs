@@ -11,7 +11,7 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
-use csi_core::mount::{Root, patiently};
+use csi_core::mount::{Root, allow_blocking};
 use csi_core::proto::v1;
 use csi_core::{ContentSource, CreateVolumeRequest, Error, Result, VolumeId};
 use tracer::{CUTS, Cut, cut, do_job};
@@ -46,12 +46,12 @@ impl Share {
         });
         let wanted = Wanted::read(&request, &VolumeArgs::default())?;
         let (root, places) = (self.root(), Mutex::new(()));
-        patiently(|| volumes::create(&root, &places, key, &wanted, &request, content.as_ref()).map(drop))
+        allow_blocking(|| volumes::create(&root, &places, key, &wanted, &request, content.as_ref()).map(drop))
     }
 
     /// One that is not there is deleted.
     fn delete(&self, key: &str) -> Result<()> {
-        match patiently(|| volumes::delete(&self.root(), &Mutex::new(()), key)) {
+        match allow_blocking(|| volumes::delete(&self.root(), &Mutex::new(()), key)) {
             Err(Error::VolumeNotFound(_)) => Ok(()),
             deleted => deleted,
         }
@@ -59,11 +59,11 @@ impl Share {
 
     fn snapshot(&self) -> Result<()> {
         let source = VolumeId::new(SOURCE)?;
-        patiently(|| snapshots::create(&self.root(), CUT, CUT, &source, SOURCE).map(drop))
+        allow_blocking(|| snapshots::create(&self.root(), CUT, CUT, &source, SOURCE).map(drop))
     }
 
     fn delete_snapshot(&self) -> Result<()> {
-        patiently(|| snapshots::delete(&self.root(), CUT))
+        allow_blocking(|| snapshots::delete(&self.root(), CUT))
     }
 
     fn place(&self) -> PathBuf {
@@ -71,7 +71,7 @@ impl Share {
     }
 
     fn is_ready(&self, key: &str) -> bool {
-        patiently(|| volumes::ready(&self.root(), key)).unwrap().is_some()
+        allow_blocking(|| volumes::ready(&self.root(), key)).unwrap().is_some()
     }
 
     /// With the volume that is copied.
@@ -166,7 +166,7 @@ fn at_each_point(test: &str, step: &str, prepare: impl Fn(&Share), tries: &[Try<
             for (number, try_it) in tries.iter().enumerate() {
                 let name = format!("{how:?} at {call}, {number}");
                 let copy = root.target(&name).unwrap();
-                patiently(|| root.target("share").unwrap().copy_tree(&copy)).unwrap();
+                allow_blocking(|| root.target("share").unwrap().copy_tree(&copy)).unwrap();
                 let tried = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
                     try_it(&Share(copy.path().to_owned()), how);
                 }));
@@ -282,7 +282,7 @@ fn retaining_a_volume() {
 }
 
 fn is_whole_if_there(share: &Share) -> bool {
-    let content = patiently(|| snapshots::content(&share.root(), CUT)).unwrap();
+    let content = allow_blocking(|| snapshots::content(&share.root(), CUT)).unwrap();
     content.is_none_or(|content| share.is_copy(&share.0.join(content)))
 }
 
