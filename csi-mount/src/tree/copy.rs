@@ -14,7 +14,8 @@ use rustix::io::Errno;
 use crate::path::lookup;
 use crate::table::facts;
 use crate::tree::copy_file::copy_contents;
-use crate::{Copied, DeviceNumber, Error, ErrorKind, MountId, Result, Root, Target};
+use crate::tree::trail::{Identity, Trail, parent, require};
+use crate::{Copied, Error, ErrorKind, MountId, Result, Root, Target};
 
 const COPY: &str = "copy the tree";
 
@@ -73,9 +74,6 @@ fn make(parent: BorrowedFd<'_>, name: &OsStr, path: &Path) -> Result<()> {
     rustix::fs::mkdirat(parent, name, Mode::RWXU).map_err(|error| Error::os(COPY, path, error))
 }
 
-/// How many directories are kept open, from the top, with their copies. From below them the way back is by `..`.
-const KEPT_OPEN: usize = 16;
-
 struct Copier {
     /// Nothing but what is on it is copied.
     mount: MountId,
@@ -96,25 +94,23 @@ struct Pair {
     to: OwnedFd,
 }
 
-/// A pair that was left for a directory in it.
-struct Level {
-    /// The pair itself: open, or to be known again when it is reached by `..`.
-    open: Option<Pair>,
-    identities: [(DeviceNumber, u64); 2],
-    /// Where reading goes on.
-    offset: i64,
+/// The copy of a directory that was left for one in it: open, or recognized when `..` leads back to it.
+struct CopyAbove {
+    open: Option<OwnedFd>,
+    identity: Identity,
 }
 
 impl Copier {
     /// A tree of any depth, without a stack that grows with it.
     fn copy(&mut self, from: OwnedFd, to: OwnedFd) -> Result<()> {
-        let mut above: Vec<Level> = Vec::new();
+        let mut trail = Trail::new(COPY);
         let mut here = Pair { from: Dir::new(from).map_err(|error| self.failed(error))?, to };
         loop {
             if let Some((name, inner, offset)) = self.next_directory(&mut here)? {
-                let identities = self.identities(&here)?;
-                let open = (above.len() < KEPT_OPEN).then_some(here);
-                above.push(Level { open, identities, offset });
+                let failed = |error| Error::os(COPY, &self.path, error);
+                let identity = Identity::from_fd(here.to.as_fd()).map_err(failed)?;
+                let copy = CopyAbove { open: trail.keeps_open().then_some(here.to), identity };
+                trail.down(here.from, offset, copy).map_err(failed)?;
                 (self.below, self.path) = (self.below.join(&name), self.path.join(&name));
                 here = inner;
                 continue;
@@ -122,8 +118,16 @@ impl Copier {
             let from = here.from.fd().map_err(|error| self.failed(error))?;
             let stat = rustix::fs::fstat(from).map_err(|error| self.failed(error))?;
             dress(from, &here.to, &stat).map_err(|error| self.failed(error))?;
-            let Some(level) = above.pop() else { return Ok(()) };
-            here = self.back(here, level)?;
+            let Some((from, copy)) = trail.up(&here.from, &self.path)? else { return Ok(()) };
+            let to = match copy.open {
+                Some(open) => open,
+                None => {
+                    let above = parent(&here.to).map_err(|error| Error::os(COPY, &self.path, error))?;
+                    require(COPY, above.as_fd(), copy.identity, &self.path)?;
+                    above
+                }
+            };
+            here = Pair { from, to };
             self.below.pop();
             self.path.pop();
         }
@@ -145,31 +149,6 @@ impl Copier {
             }
         }
         Ok(None)
-    }
-
-    /// The pair that `here` was entered from, even if others moved either elsewhere.
-    fn back(&self, here: Pair, level: Level) -> Result<Pair> {
-        if let Some(open) = level.open {
-            return Ok(open);
-        }
-        let up = |fd| open(fd, OsStr::new(".."), OFlags::DIRECTORY);
-        let from = here.from.fd().and_then(up).map_err(|error| self.failed(error))?;
-        let to = up(here.to.as_fd()).map_err(|error| self.failed(error))?;
-        let from = Dir::new(from).map_err(|error| self.failed(error))?;
-        let mut pair = Pair { from, to };
-        if self.identities(&pair)? != level.identities {
-            let reason = "it was moved while it was copied";
-            return Err(Error::new(ErrorKind::Busy, COPY, reason).at(&self.path).mend("try again"));
-        }
-        pair.from.seek(level.offset).map_err(|error| self.failed(error))?;
-        Ok(pair)
-    }
-
-    fn identities(&self, pair: &Pair) -> Result<[(DeviceNumber, u64); 2]> {
-        let identity = |fd: BorrowedFd<'_>| facts::from_fd(fd).map(|facts| (facts.device, facts.inode));
-        let from = pair.from.fd().map_err(io::Error::from).and_then(identity);
-        let both = from.and_then(|from| Ok([from, identity(pair.to.as_fd())?]));
-        both.map_err(|error| Error::os(COPY, &self.path, error))
     }
 
     fn failed(&self, error: Errno) -> Error {

@@ -15,7 +15,7 @@ use crate::path::paths;
 use crate::sys::fd_path::path_of;
 use crate::table::details::Details;
 use crate::table::facts;
-use crate::table::facts::Facts;
+use crate::tree::trail::Trail;
 use crate::{Error, ErrorKind, MountId, Result};
 
 const GIVE: &str = "give to a group";
@@ -56,7 +56,7 @@ pub enum GroupOutcome {
 ///
 /// It goes by open directories from the root on and never leaves its mount: symbolic links get the group themselves and
 /// are not followed, and what is mounted below is left alone, also while others swap them in. The memory it takes grows
-/// with the depth of the tree alone, and it holds one directory open. Interrupted, it is resumed by the
+/// with the depth of the tree alone, and few directories are open. Interrupted, it is resumed by the
 /// next call: the root is last, and what is right is not written again.
 ///
 /// The time it takes grows with the number of files; [`IdMap`](crate::IdMap) takes none. See `fchownat(2)`.
@@ -78,16 +78,9 @@ pub fn give_to_group(root: impl AsRef<Path>, group: u32, change: GroupChange) ->
         return Ok(GroupOutcome::WasDone);
     }
     let mut walk = Walk { group, mount: facts.mount, files: 0, changed: 0, told: Instant::now() };
-    walk.below(&place, &facts, &path)?;
+    walk.below(&place, &path)?;
     walk.give(&place).map_err(failed)?;
     Ok(GroupOutcome::Walked { files: walk.files, changed: walk.changed })
-}
-
-/// A directory that the walk came through, to be found again by `..`.
-struct Level {
-    facts: Facts,
-    /// Where its reading goes on.
-    offset: i64,
 }
 
 struct Walk {
@@ -99,37 +92,25 @@ struct Walk {
 }
 
 impl Walk {
-    fn below(&mut self, root: &OwnedFd, facts: &Facts, path: &Path) -> Result<()> {
+    fn below(&mut self, root: &OwnedFd, path: &Path) -> Result<()> {
         let failed = |error: io::Error| Error::os(GIVE, path, error);
-        let mut above: Vec<Level> = Vec::new();
-        let mut here = *facts;
-        let mut entries = read(root.as_fd(), OsStr::new(".")).map_err(failed)?;
+        let mut trail = Trail::new(GIVE);
+        let mut here = read(root).map_err(failed)?;
         loop {
-            match self.next_directory(&mut entries).map_err(failed)? {
-                Some((below, facts, offset)) => {
-                    above.push(Level { facts: here, offset });
-                    (entries, here) = (below, facts);
-                }
-                None => {
-                    let Some(Level { facts, offset }) = above.pop() else { return Ok(()) };
-                    // It is given when all in it is, as the root.
-                    let this = entries.fd().map_err(|error| failed(error.into()))?;
-                    let mut back = read(this, OsStr::new("..")).map_err(failed)?;
-                    self.give(this).map_err(failed)?;
-                    let found = back.fd().map_err(Into::into).and_then(facts::from_fd).map_err(failed)?;
-                    if (found.device, found.inode, found.mount) != (facts.device, facts.inode, facts.mount) {
-                        let reason = "a directory in it was moved while it was walked through";
-                        return Err(Error::new(ErrorKind::Busy, GIVE, reason).at(path).mend("try again"));
-                    }
-                    back.seek(offset).map_err(|error| failed(error.into()))?;
-                    (entries, here) = (back, facts);
-                }
+            if let Some((below, offset)) = self.next_directory(&mut here).map_err(failed)? {
+                trail.down(here, offset, ()).map_err(failed)?;
+                here = below;
+                continue;
             }
+            let Some((above, ())) = trail.up(&here, path)? else { return Ok(()) };
+            // A directory is given when all in it is, as the root.
+            self.give(here.fd().map_err(|error| failed(error.into()))?).map_err(failed)?;
+            here = above;
         }
     }
 
     /// Gives the files up to the next directory, which is opened.
-    fn next_directory(&mut self, entries: &mut Dir) -> io::Result<Option<(Dir, Facts, i64)>> {
+    fn next_directory(&mut self, entries: &mut Dir) -> io::Result<Option<(Dir, i64)>> {
         while let Some(entry) = entries.read().transpose()? {
             let name = OsStr::from_bytes(entry.file_name().to_bytes());
             if name == "." || name == ".." {
@@ -145,7 +126,7 @@ impl Walk {
                 continue;
             }
             if facts.file_type == FileType::Directory {
-                return Ok(Some((read(file.as_fd(), OsStr::new("."))?, facts, entry.offset())));
+                return Ok(Some((read(&file)?, entry.offset())));
             }
             self.give(&file)?;
         }
@@ -175,9 +156,9 @@ impl Walk {
     }
 }
 
-fn read(directory: impl AsFd, name: &OsStr) -> io::Result<Dir> {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    Ok(Dir::new(openat(directory, name, flags, Mode::empty())?)?)
+fn read(directory: impl AsFd) -> io::Result<Dir> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    Ok(Dir::new(openat(directory, ".", flags, Mode::empty())?)?)
 }
 
 /// The permissions that a file is to have at least; a symbolic link has none.

@@ -6,3 +6,4 @@ pub(crate) mod copy;
 pub(crate) mod copy_file;
 pub(crate) mod group;
 pub(crate) mod remove;
+mod trail;

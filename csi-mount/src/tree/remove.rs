@@ -11,14 +11,12 @@ use rustix::io::Errno;
 use crate::path::lookup;
 use crate::sys::fd_path::path_of;
 use crate::table::facts;
-use crate::{DeviceNumber, Error, ErrorKind, MountId, Removed, Result, Target, mounts};
+use crate::tree::trail::Trail;
+use crate::{Error, ErrorKind, MountId, Removed, Result, Target, mounts};
 
 const REMOVE: &str = "remove the tree";
 /// How often a directory is emptied again that others go on filling.
 const ROUNDS: usize = 16;
-/// How many directories are kept open, from the top. From below them the way back is by `..`, and what others have
-/// in a directory is read once more after each directory in it.
-const KEPT_OPEN: usize = 16;
 
 impl Target {
     /// Removes the directory and everything in it, on its own mount only.
@@ -77,7 +75,7 @@ fn remove(parent: impl AsFd, name: &OsStr, mount: MountId, path: &Path) -> Resul
     let parent = parent.as_fd();
     let failed = |error: Errno| Error::os(REMOVE, path, error);
     for _ in 0..ROUNDS {
-        let mut walk = Walk { mount, path: path.to_owned(), above: Vec::new() };
+        let mut walk = Walk { mount, path: path.to_owned(), trail: Trail::new(REMOVE) };
         walk.empty(Dir::new(open_on(parent, name, mount, path)?).map_err(failed)?)?;
         match rustix::fs::unlinkat(parent, name, AtFlags::REMOVEDIR) {
             Err(Errno::NOTEMPTY | Errno::EXIST) => {}
@@ -107,23 +105,19 @@ fn open_on(parent: impl AsFd, name: &OsStr, mount: MountId, path: &Path) -> Resu
     if on_mount(opened) { Ok(fd) } else { elsewhere() }
 }
 
-/// The way from the top of a tree to a directory in it. However deep that is, few directories are open.
+/// One removal of what is in a directory, down to any depth.
 struct Walk {
     mount: MountId,
     /// Where it is, for messages.
     path: PathBuf,
-    above: Vec<Level>,
+    trail: Trail<Below>,
 }
 
-/// A directory that was left for one in it.
-struct Level {
-    /// Which one.
-    below: OsString,
-    /// How often that one was emptied before, and was filled again.
+/// The directory that a directory was left for.
+struct Below {
+    name: OsString,
+    /// How often it was emptied before, and was filled again.
     rounds: usize,
-    /// The directory itself: open, or to be known again when it is reached by `..`.
-    directory: Option<Dir>,
-    identity: (DeviceNumber, u64),
 }
 
 impl Walk {
@@ -131,20 +125,19 @@ impl Walk {
         let mut here = top;
         loop {
             if let Some(name) = self.next_directory(&mut here)? {
-                here = self.enter(here, name, 0)?;
+                here = self.enter(here, Below { name, rounds: 0 })?;
                 continue;
             }
-            let Some(level) = self.above.pop() else { return Ok(()) };
-            let back = self.back(here, level.directory, level.identity)?;
+            let Some((back, below)) = self.trail.up(&here, &self.path)? else { return Ok(()) };
             let fd = back.fd().map_err(|error| self.failed(error))?;
-            let removed = rustix::fs::unlinkat(fd, &level.below, AtFlags::REMOVEDIR);
+            let removed = rustix::fs::unlinkat(fd, &below.name, AtFlags::REMOVEDIR);
             here = match removed {
-                Err(Errno::NOTEMPTY | Errno::EXIST) if level.rounds >= ROUNDS => {
+                Err(Errno::NOTEMPTY | Errno::EXIST) if below.rounds >= ROUNDS => {
                     return Err(filled_again(&self.path));
                 }
                 Err(Errno::NOTEMPTY | Errno::EXIST) => {
                     self.path.pop();
-                    self.enter(back, level.below, level.rounds + 1)?
+                    self.enter(back, Below { rounds: below.rounds + 1, ..below })?
                 }
                 Ok(()) | Err(Errno::NOENT) => {
                     self.path.pop();
@@ -174,35 +167,17 @@ impl Walk {
     }
 
     /// Goes into a directory; stays where it is if that one is gone meanwhile.
-    fn enter(&mut self, here: Dir, name: OsString, rounds: usize) -> Result<Dir> {
+    fn enter(&mut self, here: Dir, below: Below) -> Result<Dir> {
         let fd = here.fd().map_err(|error| self.failed(error))?;
-        let path = self.path.join(&name);
-        let below = match open_on(fd, &name, self.mount, &path) {
+        let path = self.path.join(&below.name);
+        let inner = match open_on(fd, &below.name, self.mount, &path) {
             Err(error) if error.raw_os_error() == Some(Errno::NOENT.raw_os_error()) => return Ok(here),
-            below => Dir::new(below?).map_err(|error| self.failed(error))?,
+            inner => Dir::new(inner?).map_err(|error| self.failed(error))?,
         };
-        let facts = facts::from_fd(fd).map_err(|error| Error::os(REMOVE, &self.path, error))?;
-        let identity = (facts.device, facts.inode);
-        let directory = (self.above.len() < KEPT_OPEN).then_some(here);
-        self.above.push(Level { below: name, rounds, directory, identity });
+        // Read again from its start: what others have in it is met once more after each directory in it.
+        self.trail.down(here, 0, below).map_err(|error| Error::os(REMOVE, &self.path, error))?;
         self.path = path;
-        Ok(below)
-    }
-
-    /// The directory that `here` was entered from, even if others moved `here` elsewhere.
-    fn back(&self, here: Dir, kept: Option<Dir>, identity: (DeviceNumber, u64)) -> Result<Dir> {
-        if let Some(kept) = kept {
-            return Ok(kept);
-        }
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let fd = here.fd().and_then(|fd| rustix::fs::openat(fd, "..", flags, Mode::empty()));
-        let fd = fd.map_err(|error| self.failed(error))?;
-        let facts = facts::from_fd(&fd).map_err(|error| Error::os(REMOVE, &self.path, error))?;
-        if (facts.device, facts.inode) != identity || facts.mount != self.mount {
-            let reason = "it was moved while it was emptied";
-            return Err(Error::new(ErrorKind::Busy, REMOVE, reason).at(&self.path).mend("try again"));
-        }
-        Dir::new(fd).map_err(|error| self.failed(error))
+        Ok(inner)
     }
 
     fn failed(&self, error: Errno) -> Error {
