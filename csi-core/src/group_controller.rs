@@ -7,8 +7,8 @@ use csi_proto::v1;
 
 use crate::admission::{Claim, Key};
 use crate::call::Call;
+use crate::call::request::{question, request};
 use crate::capabilities::Offer;
-use crate::request::{question, request};
 use crate::{
     Error, GroupSnapshotId, GroupSnapshotName, Parameters, Result, Rpc, Secrets, SnapshotId,
     VolumeGroupSnapshot, VolumeId,

@@ -87,14 +87,15 @@ mod error;
 #[cfg(feature = "clap")]
 mod flags;
 mod group_controller;
-mod helpers;
 mod identity;
+mod kubernetes;
 #[cfg(feature = "log")]
 mod log;
 mod needs_trait;
 mod node;
+#[cfg(all(feature = "mount", target_os = "linux"))]
+mod node_plugins;
 mod plugin;
-mod request;
 mod rpc;
 mod server;
 mod snapshot_metadata;
@@ -108,14 +109,14 @@ pub use csi_proto as proto;
 pub use blocking::blocking;
 pub use capabilities::{ControllerCapability, NodeCapability};
 pub use controller::{
-    Capacity, Controller, ControllerExpandVolumeRequest, ControllerGetVolumeHealthRequest,
+    AttachLimit, Capacity, Controller, ControllerExpandVolumeRequest, ControllerGetVolumeHealthRequest,
     ControllerGetVolumeRequest, ControllerListVolumeHealthRequest, ControllerModifyVolumeRequest,
     ControllerPublishVolumeRequest, ControllerService, ControllerUnpublishVolumeRequest,
-    CreateDeleteSnapshot, CreateDeleteVolume, CreateSnapshotRequest, CreateVolumeRequest,
+    CreateDeleteSnapshot, CreateDeleteVolume, CreateRecord, CreateSnapshotRequest, CreateVolumeRequest,
     DeleteSnapshotRequest, DeleteVolumeRequest, ExpandVolume, Expanded, Expansion, GetCapacity,
     GetCapacityRequest, GetSnapshot, GetSnapshotRequest, GetVolume, GetVolumeHealth, ListSnapshots,
-    ListSnapshotsRequest, ListVolumeHealth, ListVolumes, ListVolumesRequest, ModifyVolume, Page,
-    PublishUnpublishVolume, Published, ValidateVolumeCapabilitiesRequest, VolumeListing,
+    ListSnapshotsRequest, ListVolumeHealth, ListVolumes, ListVolumesRequest, ModifyVolume, Page, Pager,
+    PublishUnpublishVolume, Published, Reservation, ValidateVolumeCapabilitiesRequest, VolumeListing,
 };
 pub use error::{Error, IoContext, Result};
 #[cfg(feature = "clap")]
@@ -124,11 +125,8 @@ pub use group_controller::{
     CreateVolumeGroupSnapshotRequest, DeleteVolumeGroupSnapshotRequest, GetVolumeGroupSnapshotRequest,
     GroupController,
 };
-pub use helpers::{
-    AttachLimit, ClaimNames, CreateRecord, IdCodec, IdFields, Pager, Place, PodInfo, Quantity, Reservation,
-    ServiceAccountToken, ServiceAccountTokens, round_up,
-};
 pub use identity::{Identity, Readiness};
+pub use kubernetes::{ClaimNames, PodInfo, Quantity, ServiceAccountToken, ServiceAccountTokens, round_up};
 #[cfg(feature = "log")]
 pub use log::{LogFormat, init_log};
 pub use node::{
@@ -138,7 +136,7 @@ pub use node::{
     NodeUnstageVolumeRequest, PublishedTargets, SingleNodeWriter, StageUnstageVolume,
 };
 #[cfg(all(feature = "mount", target_os = "linux"))]
-pub use node::{
+pub use node_plugins::{
     Attachment, BlockDevices, BlockNode, Directories, DirectoryNode, EphemeralContent, EphemeralNode,
     FuseFilesystems, FuseNode, MountGroup, SharedFilesystems, SharedNode, mounted_from, remove_tree,
     stage_plan,

@@ -11,8 +11,8 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::Status;
 use tracing::Instrument;
 
+use super::request::{Received, Request};
 use super::{CallPath, Caught, Wire, refused};
-use crate::request::{Received, Request};
 use crate::server::Arrival;
 use crate::{Result, Rpc};
 

@@ -6,8 +6,8 @@ use csi_proto::v1;
 use super::Controller;
 use crate::admission::{Claim, Key};
 use crate::call::Call;
+use crate::call::request::request;
 use crate::capabilities::Offer;
-use crate::request::request;
 use crate::types::volume::signed;
 use crate::{Error, RequiredCapacity, Result, Rpc, Secrets, VolumeCapability, VolumeId};
 

@@ -8,8 +8,8 @@ use csi_proto::v1;
 
 use super::{Controller, Page};
 use crate::call::Call;
+use crate::call::request::request;
 use crate::capabilities::Offer;
-use crate::request::request;
 use crate::{Error, Result, Rpc, Secrets, Token, VolumeHealth, VolumeId};
 
 /// One volume's health. Spec: "ControllerGetVolumeHealth".

@@ -9,8 +9,8 @@ use csi_proto::v1;
 use super::condition::Listed;
 use super::{Controller, Page};
 use crate::call::Call;
+use crate::call::request::request;
 use crate::capabilities::{Offer, PluginService};
-use crate::request::request;
 use crate::types::volume::signed;
 use crate::{Error, NodeId, Parameters, Result, Rpc, Token, Topology, Volume, VolumeCapability, VolumeId};
 

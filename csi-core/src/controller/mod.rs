@@ -3,12 +3,15 @@
 //! [`Controller`] is what every controller has; each optional capability is a trait of its own, named as the spec
 //! names it, and registered with [`ControllerService`].
 
+mod attach_limit;
 mod condition;
+mod create_record;
 mod expand;
 mod health;
 mod list;
 mod modify;
 mod page;
+mod pager;
 mod publish;
 mod service;
 mod snapshot;
@@ -19,6 +22,8 @@ use std::collections::BTreeSet;
 use async_trait::async_trait;
 use csi_proto::v1;
 
+pub use attach_limit::{AttachLimit, Reservation};
+pub use create_record::CreateRecord;
 pub use expand::{ControllerExpandVolumeRequest, ExpandVolume, Expanded};
 pub use health::{
     ControllerGetVolumeHealthRequest, ControllerListVolumeHealthRequest, GetVolumeHealth, ListVolumeHealth,
@@ -29,6 +34,7 @@ pub use list::{
 };
 pub use modify::{ControllerModifyVolumeRequest, ModifyVolume};
 pub use page::Page;
+pub use pager::Pager;
 pub use publish::{
     ControllerPublishVolumeRequest, ControllerUnpublishVolumeRequest, PublishUnpublishVolume, Published,
 };
@@ -42,8 +48,8 @@ pub(crate) use volume::check_supported;
 pub use volume::{CreateDeleteVolume, CreateVolumeRequest, DeleteVolumeRequest};
 
 use crate::call::Call;
+use crate::call::request::{question, request};
 use crate::capabilities::{ControllerCapability, Offer};
-use crate::request::{question, request};
 use crate::types::health::shortened;
 use crate::{
     Error, Parameters, Result, Rpc, Secrets, Volume, VolumeCapabilities, VolumeCapability, VolumeContext,

@@ -7,8 +7,8 @@ use csi_proto::v1;
 use super::Controller;
 use crate::admission::{Claim, Key};
 use crate::call::Call;
+use crate::call::request::request;
 use crate::capabilities::Offer;
-use crate::request::request;
 use crate::{MutableParameters, Result, Rpc, Secrets, VolumeId};
 
 /// Changing parameters of volumes that exist. Spec: "ControllerModifyVolume".

@@ -9,8 +9,8 @@ use csi_proto::v1;
 use super::{Controller, Page};
 use crate::admission::{Claim, Key};
 use crate::call::Call;
+use crate::call::request::request;
 use crate::capabilities::{Offer, PluginService};
-use crate::request::request;
 use crate::{
     Error, Parameters, Result, Rpc, Secrets, Snapshot, SnapshotId, SnapshotName, Token, TopologyRequirement,
     VolumeId,

@@ -6,8 +6,8 @@ use csi_proto::v1;
 use super::Controller;
 use crate::admission::{Claim, Key};
 use crate::call::Call;
+use crate::call::request::request;
 use crate::capabilities::{Offer, PluginService};
-use crate::request::request;
 use crate::{
     CapacityRange, ContentSource, Error, Parameters, Result, Rpc, Secrets, TopologyRequirement, Volume,
     VolumeCapabilities, VolumeCapability, VolumeId, VolumeName,

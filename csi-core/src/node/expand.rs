@@ -8,8 +8,8 @@ use csi_proto::v1;
 use super::Node;
 use crate::admission::{Claim, Key};
 use crate::call::Call;
+use crate::call::request::request;
 use crate::capabilities::Offer;
-use crate::request::request;
 use crate::types::volume::signed;
 use crate::{AbsolutePath, CapacityRange, Result, Rpc, Secrets, VolumeCapability, VolumeId, VolumePath};
 

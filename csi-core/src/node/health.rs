@@ -8,8 +8,8 @@ use csi_proto::v1;
 
 use super::Node;
 use crate::call::Call;
+use crate::call::request::request;
 use crate::capabilities::Offer;
-use crate::request::request;
 use crate::types::health::storage_health;
 use crate::{AbsolutePath, Result, Rpc, Secrets, StorageHealthEntry, VolumeHealth, VolumeId};
 

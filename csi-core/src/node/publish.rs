@@ -8,8 +8,8 @@ use csi_proto::v1;
 use super::{NodeInfo, PublishedTargets};
 use crate::admission::{Claim, Key};
 use crate::call::Call;
+use crate::call::request::request;
 use crate::capabilities::{NodeCapability as Capability, Offer};
-use crate::request::request;
 use crate::{
     AbsolutePath, Error, PublishContext, Result, Rpc, Secrets, VolumeCapability, VolumeContext, VolumeId,
 };

@@ -9,8 +9,8 @@ use csi_proto::v1;
 
 use super::{Node, NodeGetVolumeHealth, NodeGetVolumeHealthRequest};
 use crate::call::Call;
+use crate::call::request::request;
 use crate::capabilities::Offer;
-use crate::request::request;
 use crate::types::health::condition;
 use crate::{AbsolutePath, Error, Result, Rpc, VolumeId, VolumePath, VolumeStats};
 

@@ -21,8 +21,8 @@ use tonic::service::Routes;
 use super::Stop;
 use super::authority::Repaired;
 use super::front::Front;
-use super::metrics::Metrics;
 use crate::admission::InFlight;
+use crate::call::metrics::Metrics;
 
 /// How long a connection may take to end once it has been told to and no call of it runs.
 pub(super) const FAREWELL: Duration = Duration::from_secs(1);

@@ -5,9 +5,9 @@ use std::fmt::{self, Write};
 use csi_proto::v1;
 use tonic::Code;
 
-use super::metrics::{BOUNDS, Metrics};
 use super::process;
 use crate::Rpc;
+use crate::call::metrics::{BOUNDS, Metrics};
 
 /// The type of the text, for the answer's head.
 pub(super) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";

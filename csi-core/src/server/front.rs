@@ -16,8 +16,8 @@ use tonic::service::Routes;
 use tonic::{Code, Status};
 
 use super::connections::{Connection, RunningCall};
-use super::metrics::Metrics;
 use crate::Rpc;
+use crate::call::metrics::Metrics;
 
 /// The services, as one connection reaches them.
 pub(super) struct Front {

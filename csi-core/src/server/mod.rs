@@ -13,7 +13,6 @@ mod grpc_health;
 mod health;
 #[cfg(feature = "http")]
 mod http;
-mod metrics;
 #[cfg(feature = "http")]
 mod process;
 mod registration;
@@ -33,7 +32,6 @@ use tonic::service::Routes;
 
 pub use endpoint::Endpoint;
 pub(crate) use front::Arrival;
-pub(crate) use metrics::Metrics;
 pub use registration::Registration;
 pub(crate) use stop::Stop;
 

@@ -13,10 +13,10 @@ use tonic::{Request, Response, Status};
 use wire::registration_server::RegistrationServer;
 
 use super::connections::Connections;
-use super::metrics::Metrics;
 use super::socket::{Lost, Socket};
 use super::stop::Stop;
 use super::{Endpoint, ServeError};
+use crate::call::metrics::Metrics;
 
 /// Whoever can write to the socket could pretend to be the kubelet.
 const MODE: u32 = 0o600;

@@ -4,8 +4,10 @@ mod capability;
 mod capacity;
 pub(crate) mod health;
 pub(crate) mod id;
+mod id_codec;
 mod map;
 mod path;
+pub(crate) mod place;
 mod snapshot;
 mod topology;
 mod usage;
@@ -21,8 +23,10 @@ pub use health::{
 pub use id::{
     GroupSnapshotId, GroupSnapshotName, NodeId, SnapshotId, SnapshotName, Token, VolumeId, VolumeName,
 };
+pub use id_codec::{IdCodec, IdFields};
 pub use map::{MutableParameters, Parameters, PublishContext, Secrets, VolumeContext};
 pub use path::{AbsolutePath, VolumePath};
+pub use place::Place;
 pub use snapshot::{Snapshot, VolumeGroupSnapshot};
 pub use topology::{Topology, TopologyRequirement};
 pub use usage::{Usage, VolumeStats};

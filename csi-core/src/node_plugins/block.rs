@@ -16,11 +16,12 @@ use super::encryption::{Encryption, content, expander, refuse_closed};
 use super::kernel::usage;
 use super::mount_group::Due;
 use super::places::owner_known_by;
-use super::{
+use super::targets::MountTable;
+use crate::node::{
     GetVolumeStats, Node, NodeExpandVolume, NodeExpandVolumeRequest, NodeGetVolumeHealth,
     NodeGetVolumeHealthRequest, NodeGetVolumeStatsRequest, NodeInfo, NodePublishVolumeRequest, NodeService,
     NodeStageVolumeRequest, NodeUnpublishVolumeRequest, NodeUnstageVolumeRequest, PublishedTargets,
-    StageUnstageVolume, targets::MountTable,
+    StageUnstageVolume,
 };
 use crate::{AbsolutePath, Error, Result, VolumeHealth, VolumeId, VolumeStats, blocking};
 

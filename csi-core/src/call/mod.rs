@@ -1,5 +1,8 @@
 //! The one path that every unary RPC takes: gate, parse, admission, the driver's method, the check of its answer.
 
+pub(crate) mod metrics;
+mod path_gate;
+pub(crate) mod request;
 mod running;
 mod stream;
 
@@ -17,11 +20,12 @@ use tracing::Instrument;
 
 use crate::admission::{Admission, Admitted, Claim};
 use crate::capabilities::Offer;
-use crate::node::PathGate;
-use crate::request::{PluginContext, Received, Request};
-use crate::server::{Arrival, Metrics};
+use crate::server::Arrival;
 use crate::{Error, Result, Rpc};
 
+use metrics::Metrics;
+pub(crate) use path_gate::PathGate;
+use request::{PluginContext, Received, Request};
 use running::Running;
 pub(crate) use stream::{Sent, StreamCall};
 

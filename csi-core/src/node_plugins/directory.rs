@@ -9,10 +9,10 @@ use csi_mount::{Evidence, MountHealth, MountState, Target, health_of_filesystem}
 
 use super::mount_group::{Due, MountGroup};
 use super::places::owner_known_by;
-use super::{
+use super::targets::MountTable;
+use crate::node::{
     GetVolumeStats, Node, NodeGetVolumeHealth, NodeGetVolumeHealthRequest, NodeGetVolumeStatsRequest,
     NodeInfo, NodePublishVolumeRequest, NodeService, NodeUnpublishVolumeRequest, PublishedTargets,
-    targets::MountTable,
 };
 use crate::{Error, Result, VolumeHealth, VolumeId, VolumeStats, blocking};
 

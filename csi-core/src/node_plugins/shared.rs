@@ -9,11 +9,14 @@ use csi_mount::{ErrorKind, MountAttributes, UNMOUNT_TIME_LIMIT};
 
 use super::kernel::mount_options;
 use super::{
-    Attachment, GetVolumeStats, Node, NodeGetVolumeHealth, NodeGetVolumeHealthRequest,
-    NodeGetVolumeStatsRequest, NodeInfo, NodePublishVolumeRequest, NodeService, NodeStageVolumeRequest,
-    NodeUnpublishVolumeRequest, NodeUnstageVolumeRequest, PublishedTargets, StageUnstageVolume, mount_group,
+    Attachment, mount_group,
     places::{owner, refuse_to_publish},
     targets::MountTable,
+};
+use crate::node::{
+    GetVolumeStats, Node, NodeGetVolumeHealth, NodeGetVolumeHealthRequest, NodeGetVolumeStatsRequest,
+    NodeInfo, NodePublishVolumeRequest, NodeService, NodeStageVolumeRequest, NodeUnpublishVolumeRequest,
+    NodeUnstageVolumeRequest, PublishedTargets, StageUnstageVolume,
 };
 use crate::{Error, Result, VolumeCapability, VolumeHealth, VolumeStats, blocking};
 

@@ -8,8 +8,8 @@ use csi_mount::{DeviceAccess, Grown, Target};
 #[cfg(feature = "luks")]
 use csi_mount::{Luks, LuksKey};
 
-use super::NodePublishVolumeRequest;
 use super::block_devices::{Attachment, BlockDevices};
+use crate::node::NodePublishVolumeRequest;
 use crate::{Error, Result, Secrets, VolumeId, blocking};
 
 /// How a volume's device is encrypted, and its key, if it is.

@@ -102,7 +102,7 @@ fn in_order<'a, T>(places: &'a [Place<T>], requirement: &TopologyRequirement) ->
 
 /// Whether a volume at `place` can be used from `wanted`, or from a part of it: no key says otherwise, and, unless
 /// one of them is everywhere, some key says so.
-pub(super) fn usable_from(place: &Topology, wanted: &Topology) -> bool {
+pub(crate) fn usable_from(place: &Topology, wanted: &Topology) -> bool {
     let mut common =
         place.iter().filter_map(|(key, value)| wanted.get(key).map(|wanted| wanted == value)).peekable();
     let speak_of_the_same = common.peek().is_some();

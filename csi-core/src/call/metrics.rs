@@ -76,7 +76,7 @@ impl Metrics {
     }
 
     /// A call was refused before it began.
-    pub(super) fn refused(&self, rpc: Rpc, code: Code, took: Duration) {
+    pub(crate) fn refused(&self, rpc: Rpc, code: Code, took: Duration) {
         self.of[rpc as usize].by_code[code as usize].get_or_init(Box::default).record(took);
     }
 

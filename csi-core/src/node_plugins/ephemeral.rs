@@ -8,9 +8,10 @@ use csi_mount::flow::ephemeral::{self, Content, EphemeralPlan};
 use csi_mount::{Evidence, MountEntry};
 
 use super::kernel::mount_options;
-use super::{
+use super::{mount_group, targets::MountTable};
+use crate::node::{
     GetVolumeStats, Node, NodeGetVolumeStatsRequest, NodeInfo, NodePublishVolumeRequest, NodeService,
-    NodeUnpublishVolumeRequest, PublishedTargets, mount_group, targets::MountTable,
+    NodeUnpublishVolumeRequest, PublishedTargets,
 };
 use crate::{Error, Result, VolumeId, VolumeStats, blocking};
 

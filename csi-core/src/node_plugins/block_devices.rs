@@ -6,15 +6,15 @@ use async_trait::async_trait;
 use csi_mount::Filesystem;
 use csi_mount::flow::block::{MountCopies, StagePlan};
 
-use super::NodeInfo;
 use super::kernel::mount_options;
 use super::mount_group::MountGroup;
+use crate::node::NodeInfo;
 use crate::{Error, PublishContext, Result, Secrets, VolumeCapability, VolumeContext, VolumeId};
 
 /// What only the driver knows of its block devices. [`BlockNode`](super::BlockNode) makes a node plugin of it.
 #[async_trait]
 pub trait BlockDevices: Send + Sync + 'static {
-    /// Which node this is; the machine's host name, unless the driver knows better. See [`Node::info`](super::Node::info).
+    /// Which node this is; the machine's host name, unless the driver knows better. See [`Node::info`](crate::Node::info).
     ///
     /// # Errors
     /// Those of any RPC.

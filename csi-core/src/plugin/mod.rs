@@ -13,13 +13,13 @@ use csi_proto::v1;
 
 use crate::Service;
 use crate::adapters::{Adapter, Core};
-use crate::call::CallPath;
+use crate::call::request::PluginContext;
+use crate::call::{CallPath, PathGate};
 use crate::capabilities::Declared;
 use crate::controller::{Controller, ControllerService, ControllerTable};
 use crate::group_controller::GroupController;
 use crate::identity::{AlwaysReady, Identity};
-use crate::node::{Node, NodeService, NodeTable, PathGate};
-use crate::request::PluginContext;
+use crate::node::{Node, NodeService, NodeTable};
 use crate::server::{self, Ended, Endpoint, Registration, ServeError, Settings, SocketRemoval};
 use crate::snapshot_metadata::SnapshotMetadata;
 

@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use csi_mount::{ErrorKind, Evidence, Owner, Target};
 
-use super::{
+use crate::call::request::PluginContext;
+use crate::node::{
     NodePublishVolumeRequest, NodeStageVolumeRequest, NodeUnpublishVolumeRequest, NodeUnstageVolumeRequest,
 };
-use crate::request::PluginContext;
 use crate::{Error, Result, VolumeId};
 
 type Plugin<'a> = Option<&'a Arc<PluginContext>>;

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-use super::place::usable_from;
+use crate::types::place::usable_from;
 use crate::{
     ContentSource, CreateVolumeRequest, Error, MutableParameters, Result, SnapshotId, Topology, Volume,
     VolumeId,

@@ -60,7 +60,7 @@ macro_rules! request {
         #[non_exhaustive]
         pub struct $name {
             $($(#[$field_doc])* pub $field: $type,)*
-            raw: std::sync::Arc<$crate::request::Received<csi_proto::v1::$name>>,
+            raw: std::sync::Arc<$crate::call::request::Received<csi_proto::v1::$name>>,
         }
 
         impl $name {
@@ -71,15 +71,15 @@ macro_rules! request {
 
             /// The plugin that it came to.
             #[allow(dead_code, reason = "for the requests that name a place on the node")]
-            pub(crate) fn plugin(&self) -> Option<&std::sync::Arc<$crate::request::PluginContext>> {
+            pub(crate) fn plugin(&self) -> Option<&std::sync::Arc<$crate::call::request::PluginContext>> {
                 self.raw.plugin.as_ref()
             }
         }
 
-        impl $crate::request::Request for $name {
+        impl $crate::call::request::Request for $name {
             type Wire = csi_proto::v1::$name;
 
-            fn read(wire: &std::sync::Arc<$crate::request::Received<Self::Wire>>) -> $crate::Result<Self> {
+            fn read(wire: &std::sync::Arc<$crate::call::request::Received<Self::Wire>>) -> $crate::Result<Self> {
                 Ok(Self {
                     $($field: $crate::types::wire::Field::read(stringify!($field), &wire.$field)?,)*
                     raw: std::sync::Arc::clone(wire),
@@ -92,7 +92,7 @@ macro_rules! request {
             type Error = $crate::Error;
 
             fn try_from(wire: csi_proto::v1::$name) -> $crate::Result<Self> {
-                $crate::request::Request::read(&std::sync::Arc::new($crate::request::Received::new(wire, None)))
+                $crate::call::request::Request::read(&std::sync::Arc::new($crate::call::request::Received::new(wire, None)))
             }
         }
 
@@ -110,10 +110,10 @@ macro_rules! question {
     ($($name:ident),+ $(,)?) => { $(
         pub(crate) struct $name;
 
-        impl $crate::request::Request for $name {
+        impl $crate::call::request::Request for $name {
             type Wire = csi_proto::v1::$name;
 
-            fn read(_: &std::sync::Arc<$crate::request::Received<Self::Wire>>) -> $crate::Result<Self> {
+            fn read(_: &std::sync::Arc<$crate::call::request::Received<Self::Wire>>) -> $crate::Result<Self> {
                 Ok(Self)
             }
         }

@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 
 use csi_mount::{BlockDevice, DeviceNumber, LoopDevice, MountEntry, flow::block};
 
-use super::{AtTarget, PublishedTargets};
 use crate::Result;
+use crate::node::{AtTarget, PublishedTargets};
 
 /// A file or directory of a filesystem.
 #[derive(Debug, PartialEq, Eq)]

@@ -11,7 +11,7 @@ use csi_proto::v1;
 use tokio_stream::Stream;
 
 use crate::call::StreamCall;
-use crate::request::request;
+use crate::call::request::request;
 use crate::{Result, Rpc, Secrets, SnapshotId};
 use ranges::Ranges;
 

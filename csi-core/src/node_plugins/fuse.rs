@@ -10,11 +10,14 @@ use csi_mount::flow::fuse::{self, FuseDaemon};
 use csi_mount::{ErrorKind, Owner, Target, UNMOUNT_TIME_LIMIT};
 
 use super::{
-    Attachment, GetVolumeStats, Node, NodeGetVolumeHealth, NodeGetVolumeHealthRequest,
-    NodeGetVolumeStatsRequest, NodeInfo, NodePublishVolumeRequest, NodeService, NodeStageVolumeRequest,
-    NodeUnpublishVolumeRequest, NodeUnstageVolumeRequest, PublishedTargets, StageUnstageVolume, mount_group,
+    Attachment, mount_group,
     places::{another_is_staged, owner, refuse_to_publish},
     targets::MountTable,
+};
+use crate::node::{
+    GetVolumeStats, Node, NodeGetVolumeHealth, NodeGetVolumeHealthRequest, NodeGetVolumeStatsRequest,
+    NodeInfo, NodePublishVolumeRequest, NodeService, NodeStageVolumeRequest, NodeUnpublishVolumeRequest,
+    NodeUnstageVolumeRequest, PublishedTargets, StageUnstageVolume,
 };
 use crate::{Error, MountFlags, Result, VolumeCapability, VolumeHealth, VolumeId, VolumeStats, blocking};
 

@@ -5,8 +5,8 @@ use std::path::Path;
 
 use csi_mount::MountHealth;
 
-use super::NodeGetVolumeHealthRequest;
 use super::places::refuse_to_tell;
+use crate::node::NodeGetVolumeHealthRequest;
 use crate::{Result, VolumeHealth, VolumeHealthEntry, VolumeHealthStatus, blocking};
 
 /// What is wrong with a volume whose device is not there any more.

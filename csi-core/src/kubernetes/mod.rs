@@ -1,0 +1,10 @@
+//! What Kubernetes adds to the spec: the claim and the pod behind a request ([`ClaimNames`], [`PodInfo`]), tokens of
+//! service accounts ([`ServiceAccountTokens`]), and sizes in its notation ([`Quantity`]).
+//!
+//! It imports the spec's values and errors. Nothing else in this crate imports it.
+
+mod metadata;
+mod quantity;
+
+pub use metadata::{ClaimNames, PodInfo, ServiceAccountToken, ServiceAccountTokens};
+pub use quantity::{Quantity, round_up};
