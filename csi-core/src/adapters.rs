@@ -10,8 +10,8 @@ use crate::call::{Call, CallPath, Sent, StreamCall};
 use crate::controller::*;
 use crate::group_controller::*;
 use crate::identity::{GetPluginCapabilitiesRequest, GetPluginInfoRequest, Identity, ProbeRequest};
+use crate::mode::Mode;
 use crate::node::*;
-use crate::plugin::Mode;
 use crate::snapshot_metadata::*;
 use crate::{Error, Result, Rpc, Service};
 

@@ -8,7 +8,7 @@ use csi_proto::v1;
 use crate::admission::{Claim, Key};
 use crate::call::Call;
 use crate::call::request::{question, request};
-use crate::capabilities::Offer;
+use crate::offer::Offer;
 use crate::{
     Error, GroupSnapshotId, GroupSnapshotName, Parameters, Result, Rpc, Secrets, SnapshotId,
     VolumeGroupSnapshot, VolumeId,

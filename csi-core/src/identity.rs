@@ -7,7 +7,7 @@ use csi_proto::v1;
 
 use crate::call::Call;
 use crate::call::request::question;
-use crate::capabilities::Offer;
+use crate::offer::Offer;
 use crate::types::id::{STRING_MAX, check_size};
 use crate::types::wire::check_map;
 use crate::{Error, Result, Rpc};

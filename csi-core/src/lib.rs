@@ -91,10 +91,12 @@ mod identity;
 mod kubernetes;
 #[cfg(feature = "log")]
 mod log;
+mod mode;
 mod needs_trait;
 mod node;
 #[cfg(all(feature = "mount", target_os = "linux"))]
 mod node_plugins;
+mod offer;
 mod plugin;
 mod rpc;
 mod server;
@@ -107,16 +109,15 @@ pub use csi_mount as mount;
 pub use csi_proto as proto;
 
 pub use blocking::blocking;
-pub use capabilities::{ControllerCapability, NodeCapability};
 pub use controller::{
     AttachLimit, Capacity, Controller, ControllerExpandVolumeRequest, ControllerGetVolumeHealthRequest,
     ControllerGetVolumeRequest, ControllerListVolumeHealthRequest, ControllerModifyVolumeRequest,
     ControllerPublishVolumeRequest, ControllerService, ControllerUnpublishVolumeRequest,
     CreateDeleteSnapshot, CreateDeleteVolume, CreateRecord, CreateSnapshotRequest, CreateVolumeRequest,
-    DeleteSnapshotRequest, DeleteVolumeRequest, ExpandVolume, Expanded, Expansion, GetCapacity,
-    GetCapacityRequest, GetSnapshot, GetSnapshotRequest, GetVolume, GetVolumeHealth, ListSnapshots,
-    ListSnapshotsRequest, ListVolumeHealth, ListVolumes, ListVolumesRequest, ModifyVolume, Page, Pager,
-    PublishUnpublishVolume, Published, Reservation, ValidateVolumeCapabilitiesRequest, VolumeListing,
+    DeleteSnapshotRequest, DeleteVolumeRequest, ExpandVolume, Expanded, GetCapacity, GetCapacityRequest,
+    GetSnapshot, GetSnapshotRequest, GetVolume, GetVolumeHealth, ListSnapshots, ListSnapshotsRequest,
+    ListVolumeHealth, ListVolumes, ListVolumesRequest, ModifyVolume, Page, Pager, PublishUnpublishVolume,
+    Published, Reservation, ValidateVolumeCapabilitiesRequest, VolumeListing,
 };
 pub use error::{Error, IoContext, Result};
 #[cfg(feature = "clap")]
@@ -129,6 +130,7 @@ pub use identity::{Identity, Readiness};
 pub use kubernetes::{ClaimNames, PodInfo, Quantity, ServiceAccountToken, ServiceAccountTokens, round_up};
 #[cfg(feature = "log")]
 pub use log::{LogFormat, init_log};
+pub use mode::Mode;
 pub use node::{
     AtTarget, GetStorageHealth, GetVolumeStats, Node, NodeExpandVolume, NodeExpandVolumeRequest,
     NodeGetStorageHealthRequest, NodeGetVolumeHealth, NodeGetVolumeHealthRequest, NodeGetVolumeStatsRequest,
@@ -141,7 +143,8 @@ pub use node_plugins::{
     FuseFilesystems, FuseNode, MountGroup, SharedFilesystems, SharedNode, mounted_from, remove_tree,
     stage_plan,
 };
-pub use plugin::{Mode, Plugin};
+pub use offer::{ControllerCapability, Expansion, NodeCapability};
+pub use plugin::Plugin;
 pub use rpc::{Rpc, Service};
 pub use server::{Endpoint, Registration, ServeError, SocketRemoval};
 pub use snapshot_metadata::{

@@ -19,7 +19,7 @@ use tonic::Status;
 use tracing::Instrument;
 
 use crate::admission::{Admission, Admitted, Claim};
-use crate::capabilities::Offer;
+use crate::offer::Offer;
 use crate::server::Arrival;
 use crate::{Error, Result, Rpc};
 

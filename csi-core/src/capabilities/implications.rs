@@ -3,9 +3,13 @@
 use csi_proto::v1;
 use v1::volume_capability::{AccessMode, AccessType, BlockVolume, MountVolume, access_mode::Mode};
 
-use super::{ControllerCapability as Controller, NodeCapability as Node, Offer, Parts, PluginService};
+use super::Parts;
 use crate::VolumeCapability;
-use crate::controller::{ControllerTable, Expansion};
+use crate::controller::ControllerTable;
+use crate::node::NodeTable;
+use crate::offer::{
+    ControllerCapability as Controller, Expansion, NodeCapability as Node, Offer, PluginService,
+};
 
 /// # Errors
 /// The first contradiction, and its mend.
@@ -83,7 +87,7 @@ fn plugin(offer: &Offer, parts: &Parts<'_>) -> Result<(), String> {
             .to_owned());
     }
     let tells = parts.controller.is_some_and(ControllerTable::tells_condition)
-        || parts.node.is_some_and(crate::node::NodeTable::tells_condition);
+        || parts.node.is_some_and(NodeTable::tells_condition);
     if parts.declared.volume_condition && !tells {
         return Err("serve_volume_condition() is called, but nothing tells volumes' health where older callers look: \
              call get_volume_health() beside list_volumes() or get_volume() on the controller, or beside \

@@ -7,7 +7,7 @@ use super::Controller;
 use crate::admission::{Claim, Key};
 use crate::call::Call;
 use crate::call::request::request;
-use crate::capabilities::Offer;
+use crate::offer::Offer;
 use crate::types::volume::signed;
 use crate::{Error, RequiredCapacity, Result, Rpc, Secrets, VolumeCapability, VolumeId};
 

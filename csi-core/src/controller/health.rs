@@ -9,7 +9,7 @@ use csi_proto::v1;
 use super::{Controller, Page};
 use crate::call::Call;
 use crate::call::request::request;
-use crate::capabilities::Offer;
+use crate::offer::Offer;
 use crate::{Error, Result, Rpc, Secrets, Token, VolumeHealth, VolumeId};
 
 /// One volume's health. Spec: "ControllerGetVolumeHealth".

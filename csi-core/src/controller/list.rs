@@ -10,7 +10,7 @@ use super::condition::Listed;
 use super::{Controller, Page};
 use crate::call::Call;
 use crate::call::request::request;
-use crate::capabilities::{Offer, PluginService};
+use crate::offer::{Offer, PluginService};
 use crate::types::volume::signed;
 use crate::{Error, NodeId, Parameters, Result, Rpc, Token, Topology, Volume, VolumeCapability, VolumeId};
 

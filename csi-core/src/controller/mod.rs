@@ -38,8 +38,8 @@ pub use pager::Pager;
 pub use publish::{
     ControllerPublishVolumeRequest, ControllerUnpublishVolumeRequest, PublishUnpublishVolume, Published,
 };
+pub use service::ControllerService;
 pub(crate) use service::ControllerTable;
-pub use service::{ControllerService, Expansion};
 pub use snapshot::{
     CreateDeleteSnapshot, CreateSnapshotRequest, DeleteSnapshotRequest, GetSnapshot, GetSnapshotRequest,
     ListSnapshots, ListSnapshotsRequest,
@@ -49,7 +49,7 @@ pub use volume::{CreateDeleteVolume, CreateVolumeRequest, DeleteVolumeRequest};
 
 use crate::call::Call;
 use crate::call::request::{question, request};
-use crate::capabilities::{ControllerCapability, Offer};
+use crate::offer::{ControllerCapability, Offer};
 use crate::types::health::shortened;
 use crate::{
     Error, Parameters, Result, Rpc, Secrets, Volume, VolumeCapabilities, VolumeCapability, VolumeContext,

@@ -8,7 +8,7 @@ use super::Controller;
 use crate::admission::{Claim, Key};
 use crate::call::Call;
 use crate::call::request::request;
-use crate::capabilities::Offer;
+use crate::offer::Offer;
 use crate::{MutableParameters, Result, Rpc, Secrets, VolumeId};
 
 /// Changing parameters of volumes that exist. Spec: "ControllerModifyVolume".

@@ -9,7 +9,7 @@ use super::Controller;
 use crate::admission::{Claim, Key};
 use crate::call::Call;
 use crate::call::request::request;
-use crate::capabilities::Offer;
+use crate::offer::Offer;
 use crate::types::wire::check_map;
 use crate::{Error, NodeId, Result, Rpc, Secrets, VolumeCapability, VolumeContext, VolumeId};
 use v1::controller_service_capability::rpc::Type as Capability;

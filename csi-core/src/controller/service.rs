@@ -9,16 +9,7 @@ use super::{
     Controller, CreateDeleteSnapshot, CreateDeleteVolume, ExpandVolume, GetCapacity, GetSnapshot, GetVolume,
     GetVolumeHealth, ListSnapshots, ListVolumeHealth, ListVolumes, ModifyVolume, PublishUnpublishVolume,
 };
-use crate::capabilities::ControllerCapability as Capability;
-
-/// When a volume can be made larger.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Expansion {
-    /// While it is published to a node, too.
-    Online,
-    /// Only while it is not published to any node.
-    Offline,
-}
+use crate::offer::{ControllerCapability as Capability, Expansion};
 
 /// What serves each RPC of the Controller service, if anything does.
 pub(crate) struct ControllerTable {

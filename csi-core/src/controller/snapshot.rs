@@ -10,7 +10,7 @@ use super::{Controller, Page};
 use crate::admission::{Claim, Key};
 use crate::call::Call;
 use crate::call::request::request;
-use crate::capabilities::{Offer, PluginService};
+use crate::offer::{Offer, PluginService};
 use crate::{
     Error, Parameters, Result, Rpc, Secrets, Snapshot, SnapshotId, SnapshotName, Token, TopologyRequirement,
     VolumeId,

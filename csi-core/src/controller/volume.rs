@@ -7,7 +7,7 @@ use super::Controller;
 use crate::admission::{Claim, Key};
 use crate::call::Call;
 use crate::call::request::request;
-use crate::capabilities::{Offer, PluginService};
+use crate::offer::{Offer, PluginService};
 use crate::{
     CapacityRange, ContentSource, Error, Parameters, Result, Rpc, Secrets, TopologyRequirement, Volume,
     VolumeCapabilities, VolumeCapability, VolumeId, VolumeName,

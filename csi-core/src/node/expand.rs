@@ -9,7 +9,7 @@ use super::Node;
 use crate::admission::{Claim, Key};
 use crate::call::Call;
 use crate::call::request::request;
-use crate::capabilities::Offer;
+use crate::offer::Offer;
 use crate::types::volume::signed;
 use crate::{AbsolutePath, CapacityRange, Result, Rpc, Secrets, VolumeCapability, VolumeId, VolumePath};
 

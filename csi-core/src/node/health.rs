@@ -9,7 +9,7 @@ use csi_proto::v1;
 use super::Node;
 use crate::call::Call;
 use crate::call::request::request;
-use crate::capabilities::Offer;
+use crate::offer::Offer;
 use crate::types::health::storage_health;
 use crate::{AbsolutePath, Result, Rpc, Secrets, StorageHealthEntry, VolumeHealth, VolumeId};
 

@@ -4,7 +4,7 @@ use csi_proto::v1;
 
 use crate::call::Call;
 use crate::call::request::question;
-use crate::capabilities::{Offer, PluginService};
+use crate::offer::{Offer, PluginService};
 use crate::types::volume::signed;
 use crate::{Error, NodeId, Result, Rpc, Topology};
 

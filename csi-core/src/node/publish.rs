@@ -9,7 +9,7 @@ use super::{NodeInfo, PublishedTargets};
 use crate::admission::{Claim, Key};
 use crate::call::Call;
 use crate::call::request::request;
-use crate::capabilities::{NodeCapability as Capability, Offer};
+use crate::offer::{NodeCapability as Capability, Offer};
 use crate::{
     AbsolutePath, Error, PublishContext, Result, Rpc, Secrets, VolumeCapability, VolumeContext, VolumeId,
 };

@@ -8,7 +8,7 @@ use super::{
     GetStorageHealth, GetVolumeStats, Node, NodeExpandVolume, NodeGetVolumeHealth, OneAtATime,
     SingleNodeWriter, StageUnstageVolume,
 };
-use crate::capabilities::NodeCapability as Capability;
+use crate::offer::NodeCapability as Capability;
 
 /// What serves each RPC of the Node service, if anything does.
 pub(crate) struct NodeTable {

@@ -9,7 +9,7 @@ use super::Node;
 use crate::admission::{Claim, Key};
 use crate::call::Call;
 use crate::call::request::request;
-use crate::capabilities::Offer;
+use crate::offer::Offer;
 use crate::{AbsolutePath, PublishContext, Result, Rpc, Secrets, VolumeCapability, VolumeContext, VolumeId};
 
 /// Getting a volume ready on a node, once for all workloads. Spec: "NodeStageVolume", "NodeUnstageVolume".

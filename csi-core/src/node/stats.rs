@@ -10,7 +10,7 @@ use csi_proto::v1;
 use super::{Node, NodeGetVolumeHealth, NodeGetVolumeHealthRequest};
 use crate::call::Call;
 use crate::call::request::request;
-use crate::capabilities::Offer;
+use crate::offer::Offer;
 use crate::types::health::condition;
 use crate::{AbsolutePath, Error, Result, Rpc, VolumeId, VolumePath, VolumeStats};
 

@@ -5,7 +5,6 @@ mod services;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,54 +18,10 @@ use crate::capabilities::Declared;
 use crate::controller::{Controller, ControllerService, ControllerTable};
 use crate::group_controller::GroupController;
 use crate::identity::{AlwaysReady, Identity};
+use crate::mode::Mode;
 use crate::node::{Node, NodeService, NodeTable};
 use crate::server::{self, Ended, Endpoint, Registration, ServeError, Settings, SocketRemoval};
 use crate::snapshot_metadata::SnapshotMetadata;
-
-/// Which services an instance serves. Its plugin capabilities are those of the whole plugin all the same, as the
-/// spec wants it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Mode {
-    /// Everything that the plugin has.
-    #[default]
-    All,
-    /// Identity and the controller's services.
-    Controller,
-    /// Identity and Node.
-    Node,
-}
-
-impl Mode {
-    // spec: process.knows-its-mode
-    pub(crate) fn serves(self, service: Service) -> bool {
-        match service {
-            Service::Identity => true,
-            Service::Node => self != Self::Controller,
-            Service::Controller | Service::GroupController | Service::SnapshotMetadata => self != Self::Node,
-        }
-    }
-}
-
-impl fmt::Display for Mode {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::All => "all",
-            Self::Controller => "controller",
-            Self::Node => "node",
-        })
-    }
-}
-
-impl FromStr for Mode {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        [Self::All, Self::Controller, Self::Node]
-            .into_iter()
-            .find(|mode| mode.to_string() == text)
-            .ok_or_else(|| format!("mode {text:?} is none of all, controller, node"))
-    }
-}
 
 /// A CSI plugin, built up and then served on a unix socket.
 ///

@@ -2,8 +2,10 @@
 
 use std::sync::Arc;
 
-use super::{Mode, Plugin};
-use crate::capabilities::{Offer, Parts};
+use super::Plugin;
+use crate::capabilities::Parts;
+use crate::mode::Mode;
+use crate::offer::Offer;
 use crate::{Expansion, GroupController, SnapshotMetadata};
 
 impl Plugin {
@@ -78,12 +80,13 @@ impl Plugin {
             self.controller.iter_mut().for_each(crate::controller::ControllerTable::serve_volume_condition);
             self.node.iter_mut().for_each(crate::node::NodeTable::serve_volume_condition);
         }
-        Offer::new(&Parts {
+        let parts = Parts {
             controller: self.controller.as_ref(),
             node: self.node.as_ref(),
             group_controller: self.group_controller.is_some(),
             snapshot_metadata: self.snapshot_metadata.is_some(),
             declared: self.declared,
-        })
+        };
+        parts.offer()
     }
 }

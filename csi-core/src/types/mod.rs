@@ -6,6 +6,7 @@ pub(crate) mod health;
 pub(crate) mod id;
 mod id_codec;
 mod map;
+mod offered;
 mod path;
 pub(crate) mod place;
 mod snapshot;

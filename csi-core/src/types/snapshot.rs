@@ -7,7 +7,7 @@ use prost_types::Timestamp;
 
 use super::volume::signed;
 use super::{GroupSnapshotId, SnapshotId, Topology, VolumeId};
-use crate::capabilities::{Offer, PluginService};
+use crate::offer::{Offer, PluginService};
 use crate::{Error, Result};
 
 /// A snapshot that exists.

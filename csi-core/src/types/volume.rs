@@ -7,7 +7,7 @@ use v1::volume_content_source as wire_source;
 
 use super::wire::check_map;
 use super::{SnapshotId, Topology, VolumeId};
-use crate::capabilities::{Offer, PluginService};
+use crate::offer::{Offer, PluginService};
 use crate::{Error, Result};
 
 /// What a new volume's content is copied from.

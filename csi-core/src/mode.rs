@@ -1,0 +1,51 @@
+//! Which of the plugin's services one instance serves.
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::Service;
+
+/// Which services an instance serves. Its plugin capabilities are those of the whole plugin all the same, as the
+/// spec wants it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Mode {
+    /// Everything that the plugin has.
+    #[default]
+    All,
+    /// Identity and the controller's services.
+    Controller,
+    /// Identity and Node.
+    Node,
+}
+
+impl Mode {
+    // spec: process.knows-its-mode
+    pub(crate) fn serves(self, service: Service) -> bool {
+        match service {
+            Service::Identity => true,
+            Service::Node => self != Self::Controller,
+            Service::Controller | Service::GroupController | Service::SnapshotMetadata => self != Self::Node,
+        }
+    }
+}
+
+impl fmt::Display for Mode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::All => "all",
+            Self::Controller => "controller",
+            Self::Node => "node",
+        })
+    }
+}
+
+impl FromStr for Mode {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        [Self::All, Self::Controller, Self::Node]
+            .into_iter()
+            .find(|mode| mode.to_string() == text)
+            .ok_or_else(|| format!("mode {text:?} is none of all, controller, node"))
+    }
+}

@@ -1,0 +1,79 @@
+//! What the plugin offers, as plain sets of the spec's capabilities: [`Offer`].
+//!
+//! It imports nothing of this crate, so values, calls and services can ask it. `types/offered.rs` checks values
+//! against it; `capabilities/` makes it from what is registered.
+
+use std::collections::BTreeSet;
+use std::sync::OnceLock;
+
+use csi_proto::v1;
+
+/// A capability of the Controller service, by its name and number in the spec.
+pub use v1::controller_service_capability::rpc::Type as ControllerCapability;
+/// A capability of the Node service, by its name and number in the spec.
+pub use v1::node_service_capability::rpc::Type as NodeCapability;
+pub(crate) use v1::plugin_capability::service::Type as PluginService;
+use v1::plugin_capability::volume_expansion::Type as PluginExpansion;
+
+/// When a volume can be made larger.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Expansion {
+    /// While it is published to a node, too.
+    Online,
+    /// Only while it is not published to any node.
+    Offline,
+}
+
+/// The capabilities of the whole plugin: the same in every instance, whatever part of it that one serves.
+pub(crate) struct Offer {
+    pub(crate) services: BTreeSet<PluginService>,
+    pub(crate) expansion: Option<Expansion>,
+    pub(crate) controller: BTreeSet<ControllerCapability>,
+    pub(crate) node: BTreeSet<NodeCapability>,
+    /// The prefix of the first topology key that has one: all others of the plugin have the same.
+    pub(crate) topology_prefix: OnceLock<String>,
+}
+
+impl Offer {
+    pub(crate) fn has_service(&self, service: PluginService) -> bool {
+        self.services.contains(&service)
+    }
+
+    pub(crate) fn has_controller(&self, capability: ControllerCapability) -> bool {
+        self.controller.contains(&capability)
+    }
+
+    pub(crate) fn has_node(&self, capability: NodeCapability) -> bool {
+        self.node.contains(&capability)
+    }
+
+    // spec: services.capabilities-are-served
+    pub(crate) fn plugin_wire(&self) -> Vec<v1::PluginCapability> {
+        use v1::plugin_capability::{Service, Type, VolumeExpansion};
+        let services = self.services.iter().map(|service| Type::Service(Service { r#type: *service as i32 }));
+        let expansion = self.expansion.iter().map(|expansion| {
+            let r#type = match expansion {
+                Expansion::Online => PluginExpansion::Online,
+                Expansion::Offline => PluginExpansion::Offline,
+            };
+            Type::VolumeExpansion(VolumeExpansion { r#type: r#type as i32 })
+        });
+        services.chain(expansion).map(|r#type| v1::PluginCapability { r#type: Some(r#type) }).collect()
+    }
+
+    pub(crate) fn controller_wire(&self) -> Vec<v1::ControllerServiceCapability> {
+        use v1::controller_service_capability::{Rpc, Type};
+        let wire = |capability: &ControllerCapability| v1::ControllerServiceCapability {
+            r#type: Some(Type::Rpc(Rpc { r#type: *capability as i32 })),
+        };
+        self.controller.iter().map(wire).collect()
+    }
+
+    pub(crate) fn node_wire(&self) -> Vec<v1::NodeServiceCapability> {
+        use v1::node_service_capability::{Rpc, Type};
+        let wire = |capability: &NodeCapability| v1::NodeServiceCapability {
+            r#type: Some(Type::Rpc(Rpc { r#type: *capability as i32 })),
+        };
+        self.node.iter().map(wire).collect()
+    }
+}
