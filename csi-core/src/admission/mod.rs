@@ -6,6 +6,8 @@
 //! `docs/admission.md` has the table of who excludes whom.
 //!
 //! The table holds running operations only, so its size is that of the work in hand.
+//!
+//! It imports the RPCs and errors. Its types are [`Admission`], [`Claim`] and [`InFlight`].
 
 mod in_flight;
 mod key;

@@ -1,5 +1,10 @@
 //! The one path that every unary RPC takes: gate, parse, admission, the driver's method, the check of its answer.
+//!
+//! [`Call`] and [`StreamCall`] are an RPC's row, [`CallPath`] is what all calls share. What the path needs lies here too:
+//! typed requests, the gate of paths, and the counters. It imports admission, the offer, the spec's values and errors;
+//! the server hands it a request's [`Arrival`].
 
+mod arrival;
 pub(crate) mod metrics;
 mod path_gate;
 pub(crate) mod request;
@@ -20,9 +25,9 @@ use tracing::Instrument;
 
 use crate::admission::{Admission, Admitted, Claim};
 use crate::offer::Offer;
-use crate::server::Arrival;
 use crate::{Error, Result, Rpc};
 
+pub(crate) use arrival::Arrival;
 use metrics::Metrics;
 pub(crate) use path_gate::PathGate;
 use request::{PluginContext, Received, Request};

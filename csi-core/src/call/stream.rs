@@ -12,8 +12,7 @@ use tonic::Status;
 use tracing::Instrument;
 
 use super::request::{Received, Request};
-use super::{CallPath, Caught, Wire, refused};
-use crate::server::Arrival;
+use super::{Arrival, CallPath, Caught, Wire, refused};
 use crate::{Result, Rpc};
 
 /// A streaming RPC's row: its types, and the rules for its messages. It touches nothing, so nothing excludes it.

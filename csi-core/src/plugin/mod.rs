@@ -10,7 +10,6 @@ use std::time::Duration;
 
 use csi_proto::v1;
 
-use crate::Service;
 use crate::adapters::{Adapter, Core};
 use crate::call::request::PluginContext;
 use crate::call::{CallPath, PathGate};
@@ -254,7 +253,7 @@ impl Plugin {
     /// keeps nobody waiting.
     pub(crate) fn look_at_node(&mut self) -> Option<Box<dyn FnOnce() + Send>> {
         #[cfg(all(feature = "mount", target_os = "linux"))]
-        if self.mode.serves(Service::Node)
+        if self.mode.serves(crate::Service::Node)
             && let Some(fitness) = self.node.as_mut().and_then(|node| node.fitness.take())
         {
             return Some(Box::new(move || fitness.look()));

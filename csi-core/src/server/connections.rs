@@ -22,7 +22,7 @@ use super::Stop;
 use super::authority::Repaired;
 use super::front::Front;
 use crate::admission::InFlight;
-use crate::call::metrics::Metrics;
+use crate::call::{Arrival, metrics::Metrics};
 
 /// How long a connection may take to end once it has been told to and no call of it runs.
 pub(super) const FAREWELL: Duration = Duration::from_secs(1);
@@ -36,10 +36,10 @@ const LOOK: Duration = Duration::from_millis(5);
 const STREAMS_MOST: u32 = 1024;
 
 /// A connection, as its own task, its calls and the accept loop see it.
-pub(crate) struct Connection {
+pub(super) struct Connection {
     since: Instant,
     /// Calls that arrived whole and have no answer yet.
-    calls: InFlight,
+    calls: Arc<InFlight>,
     called: AtomicBool,
     leaving: AtomicBool,
     leave: Notify,
@@ -49,7 +49,7 @@ impl Connection {
     fn new() -> Self {
         Self {
             since: Instant::now(),
-            calls: InFlight::default(),
+            calls: Arc::default(),
             called: AtomicBool::new(false),
             leaving: AtomicBool::new(false),
             leave: Notify::new(),
@@ -61,10 +61,9 @@ impl Connection {
         self.called.store(true, Relaxed);
     }
 
-    /// A call runs until what this gives is dropped.
-    pub(crate) fn call(self: &Arc<Self>) -> RunningCall {
-        self.calls.enter();
-        RunningCall(Arc::clone(self))
+    /// What a request over this connection brings along to the path of its call.
+    pub(super) fn arrival(&self) -> Arrival {
+        Arrival::new(Arc::clone(&self.calls))
     }
 
     fn has_called(&self) -> bool {
@@ -73,15 +72,6 @@ impl Connection {
 
     fn is_leaving(&self) -> bool {
         self.leaving.load(Relaxed)
-    }
-}
-
-/// A call of a connection, while it runs.
-pub(crate) struct RunningCall(Arc<Connection>);
-
-impl Drop for RunningCall {
-    fn drop(&mut self) {
-        self.0.calls.leave();
     }
 }
 

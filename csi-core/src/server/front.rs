@@ -4,7 +4,6 @@
 use std::convert::Infallible;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use hyper::body::Incoming;
@@ -15,7 +14,7 @@ use tonic::codegen::Service as _;
 use tonic::service::Routes;
 use tonic::{Code, Status};
 
-use super::connections::{Connection, RunningCall};
+use super::connections::Connection;
 use crate::Rpc;
 use crate::call::metrics::Metrics;
 
@@ -32,23 +31,6 @@ impl Front {
     }
 }
 
-/// Where a request came from. It goes with the request to the path of its call.
-#[derive(Clone)]
-pub(crate) struct Arrival {
-    connection: Arc<Connection>,
-    arrived: Arc<AtomicBool>,
-}
-
-impl Arrival {
-    /// The request arrived whole and readable: its call runs until what this gives is dropped. `None` for a request that
-    /// came over no connection.
-    pub(crate) fn of<T>(request: &tonic::Request<T>) -> Option<RunningCall> {
-        let arrival = request.extensions().get::<Self>()?;
-        arrival.arrived.store(true, Relaxed);
-        Some(arrival.connection.call())
-    }
-}
-
 impl hyper::service::Service<Request<Incoming>> for Front {
     type Response = Response<Body>;
     type Error = Infallible;
@@ -57,9 +39,8 @@ impl hyper::service::Service<Request<Incoming>> for Front {
     fn call(&self, mut request: Request<Incoming>) -> Self::Future {
         let since = Instant::now();
         self.connection.is_called();
-        let arrived = Arc::new(AtomicBool::new(false));
-        let connection = Arc::clone(&self.connection);
-        request.extensions_mut().insert(Arrival { connection, arrived: Arc::clone(&arrived) });
+        let arrival = self.connection.arrival();
+        request.extensions_mut().insert(arrival.clone());
         let (uri, deadline) = (request.uri().clone(), deadline(request.headers()));
         let metrics = Arc::clone(&self.metrics);
         let answer = self.routes.clone().call(request.map(Body::new));
@@ -68,7 +49,7 @@ impl hyper::service::Service<Request<Incoming>> for Front {
                 Ok(response) => response?,
                 Err(_) => Status::deadline_exceeded("the caller's deadline is over").into_http(),
             };
-            if !arrived.load(Relaxed)
+            if !arrival.is_whole()
                 && let Some(rpc) = Rpc::of_path(uri.path())
                 && let Some(code) = recode(response.headers_mut())
             {

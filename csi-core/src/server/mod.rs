@@ -31,7 +31,6 @@ use tokio::task::JoinSet;
 use tonic::service::Routes;
 
 pub use endpoint::Endpoint;
-pub(crate) use front::Arrival;
 pub use registration::Registration;
 pub(crate) use stop::Stop;
 
