@@ -1,8 +1,10 @@
 //! The flags that every driver has, and the environment that stands in for them.
 
 use std::path::PathBuf;
+use std::process::ExitCode;
 use std::time::Duration;
 
+use crate::plugin::exit_code;
 use crate::{Endpoint, Mode, NodeId, NodeInfo, Plugin, Registration, Result, SocketRemoval};
 
 /// Flags of a driver, to flatten into the vendor's own; [`Plugin::run_with`] does what they say.
@@ -103,7 +105,7 @@ impl DriverArgs {
         }
     }
 
-    pub(crate) fn apply(&self, plugin: Plugin) -> Plugin {
+    fn apply(&self, plugin: Plugin) -> Plugin {
         let mut plugin = plugin.mode(self.mode).grace(self.grace).volume_roots(&self.volume_roots);
         plugin = plugin.socket_removal(self.socket_removal);
         if let Some(most) = self.max_connections {
@@ -121,6 +123,25 @@ impl DriverArgs {
             plugin = plugin.http(address);
         }
         plugin
+    }
+}
+
+impl Plugin {
+    /// A driver's whole `main` by its flags: sets up the log, then does as [`run`](Self::run), on the endpoint and
+    /// with all else that `args` say.
+    pub async fn run_with(self, args: &DriverArgs) -> ExitCode {
+        let name = self.name.clone();
+        #[cfg(feature = "log")]
+        if let Err(error) = crate::init_log(args.log_format, &args.log_level) {
+            return exit_code(&name, (crate::server::Ended::Idle, Err(error)));
+        }
+        exit_code(&name, self.with_args(args).serve_signals(&args.endpoint).await)
+    }
+
+    /// The plugin as `args` want it. Their endpoint is for [`serve`](Self::serve).
+    #[must_use]
+    pub fn with_args(self, args: &DriverArgs) -> Self {
+        args.apply(self)
     }
 }
 

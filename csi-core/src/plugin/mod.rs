@@ -1,14 +1,20 @@
 //! A whole plugin: its name, its services, and which of them this instance serves.
+//!
+//! [`Plugin`] is built up by a driver; it makes the offer and the adapter from its parts and hands them to the server. It
+//! imports everything below it, and is imported by the flags alone.
 
+mod run;
 mod services;
 
 use std::fmt;
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
 use csi_proto::v1;
+
+#[cfg(feature = "clap")]
+pub(crate) use run::exit_code;
 
 use crate::adapters::{Adapter, Core};
 use crate::call::request::PluginContext;
@@ -19,7 +25,7 @@ use crate::group_controller::GroupController;
 use crate::identity::{AlwaysReady, Identity};
 use crate::mode::Mode;
 use crate::node::{Node, NodeService, NodeTable};
-use crate::server::{self, Ended, Endpoint, Registration, ServeError, Settings, SocketRemoval};
+use crate::server::{Registration, ServeError, Settings, SocketRemoval};
 use crate::snapshot_metadata::SnapshotMetadata;
 
 /// A CSI plugin, built up and then served on a unix socket.
@@ -41,7 +47,7 @@ use crate::snapshot_metadata::SnapshotMetadata;
 /// }
 /// ```
 pub struct Plugin {
-    name: String,
+    pub(crate) name: String,
     vendor_version: String,
     identity: Arc<dyn Identity>,
     controller: Option<ControllerTable>,
@@ -170,97 +176,6 @@ impl Plugin {
         self
     }
 
-    /// Serves on the socket that `CSI_ENDPOINT` names until SIGTERM or SIGINT, lets running operations finish, and
-    /// removes the socket.
-    ///
-    /// # Errors
-    /// [`ServeError`] when it can't start; it says what is wrong and the mend.
-    pub async fn serve_from_env(self) -> Result<(), ServeError> {
-        let endpoint = Endpoint::from_env()?;
-        self.serve(&endpoint).await
-    }
-
-    /// As [`serve_from_env`](Self::serve_from_env), on this endpoint.
-    ///
-    /// # Errors
-    /// [`ServeError`] when it can't start.
-    pub async fn serve(self, endpoint: &Endpoint) -> Result<(), ServeError> {
-        self.serve_signals(endpoint).await.1
-    }
-
-    /// As [`serve`](Self::serve), until `stop` is done and not until a signal: for tests, and for programs that
-    /// have signals of their own.
-    ///
-    /// # Errors
-    /// [`ServeError`] when it can't start.
-    pub async fn serve_until(
-        self,
-        endpoint: &Endpoint,
-        stop: impl Future<Output = ()> + Send + 'static,
-    ) -> Result<(), ServeError> {
-        server::serve(self, endpoint, server::Stop::when(stop)).await.1
-    }
-
-    async fn serve_signals(self, endpoint: &Endpoint) -> (Ended, Result<(), ServeError>) {
-        match server::Stop::signals() {
-            Ok(stop) => server::serve(self, endpoint, stop).await,
-            Err(error) => (Ended::Idle, Err(error)),
-        }
-    }
-
-    /// A driver's whole `main`: [`serve_from_env`](Self::serve_from_env), errors printed to standard error, and
-    /// the exit status: 0 after a signal, 2 when it could not start, 1 when serving failed.
-    ///
-    /// When a driver's method still runs at the end of the time of grace, this ends the process itself: a runtime waits
-    /// for work that blocks, on a filesystem that hangs say, without limit. A program that uses
-    /// [`serve`](Self::serve) ends its runtime with
-    /// [`shutdown_background`](tokio::runtime::Runtime::shutdown_background) for that.
-    ///
-    /// What the plugin needs of its container is for its documents: capabilities, resources, directories of its own.
-    /// It asks for none of the orchestrator's own files.
-    ///
-    /// - spec: `process.long-running`, `process.fails-fast`
-    /// - spec: `process.no-files-of-the-host`, `process.needs-documented`
-    pub async fn run(self) -> ExitCode {
-        let name = self.name.clone();
-        let served = match Endpoint::from_env() {
-            Ok(endpoint) => self.serve_signals(&endpoint).await,
-            Err(error) => (Ended::Idle, Err(error)),
-        };
-        exit_code(&name, served)
-    }
-
-    /// A driver's whole `main` by its flags: sets up the log, then does as [`run`](Self::run), on the endpoint and
-    /// with all else that `args` say.
-    #[cfg(feature = "clap")]
-    pub async fn run_with(self, args: &crate::DriverArgs) -> ExitCode {
-        let name = self.name.clone();
-        #[cfg(feature = "log")]
-        if let Err(error) = crate::init_log(args.log_format, &args.log_level) {
-            return exit_code(&name, (Ended::Idle, Err(error)));
-        }
-        exit_code(&name, self.with_args(args).serve_signals(&args.endpoint).await)
-    }
-
-    /// The plugin as `args` want it. Their endpoint is for [`serve`](Self::serve).
-    #[cfg(feature = "clap")]
-    #[must_use]
-    pub fn with_args(self, args: &crate::DriverArgs) -> Self {
-        args.apply(self)
-    }
-
-    /// The look at the node, where this instance serves it and its driver wants that. It tells the log what it finds, and
-    /// keeps nobody waiting.
-    pub(crate) fn look_at_node(&mut self) -> Option<Box<dyn FnOnce() + Send>> {
-        #[cfg(all(feature = "mount", target_os = "linux"))]
-        if self.mode.serves(crate::Service::Node)
-            && let Some(fitness) = self.node.as_mut().and_then(|node| node.fitness.take())
-        {
-            return Some(Box::new(move || fitness.look()));
-        }
-        None
-    }
-
     fn path_gate(&self, socket: &Path) -> PathGate {
         let Settings { own_directories, volume_roots, registration, .. } = &self.settings;
         let sockets = socket.parent().into_iter();
@@ -269,7 +184,7 @@ impl Plugin {
     }
 
     /// The plugin as it is served, once it makes sense.
-    pub(crate) fn build(mut self, socket: &Path) -> Result<Adapter, ServeError> {
+    fn build(mut self, socket: &Path) -> Result<Adapter, ServeError> {
         check_name(&self.name).map_err(ServeError::Plugin)?;
         if self.vendor_version.is_empty() {
             let text = "the vendor version is empty: pass env!(\"CARGO_PKG_VERSION\") to Plugin::new";
@@ -305,22 +220,6 @@ impl Plugin {
 impl fmt::Debug for Plugin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Plugin").field("name", &self.name).field("mode", &self.mode).finish_non_exhaustive()
-    }
-}
-
-/// Tells the error, if there is one, and which status says so.
-fn exit_code(name: &str, (ended, served): (Ended, Result<(), ServeError>)) -> ExitCode {
-    let code = match served {
-        Ok(()) => 0,
-        Err(error) => {
-            eprintln!("{name}: {error}");
-            if error.is_start_up() { 2 } else { 1 }
-        }
-    };
-    match ended {
-        Ended::Idle => ExitCode::from(code),
-        // The runtime would wait for what may never end.
-        Ended::Running => std::process::exit(code.into()),
     }
 }
 

@@ -1,9 +1,13 @@
 //! Serving a plugin on a unix socket, and what goes with it: registration, health, metrics, and the way to stop.
+//!
+//! It serves an [`Adapter`] by its [`Settings`] on an [`Endpoint`], and imports the adapters, what counts calls, and the
+//! Identity service for the plugin's health. It does not know how a plugin is put together.
 
 mod authority;
 mod connections;
 mod descriptors;
 mod endpoint;
+mod error;
 #[cfg(feature = "http")]
 mod exposition;
 mod front;
@@ -16,12 +20,11 @@ mod http;
 #[cfg(feature = "http")]
 mod process;
 mod registration;
+mod settings;
 mod socket;
 mod stop;
 
-use std::fmt;
 use std::path::PathBuf;
-use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -31,134 +34,16 @@ use tokio::task::JoinSet;
 use tonic::service::Routes;
 
 pub use endpoint::Endpoint;
+pub use error::ServeError;
 pub use registration::Registration;
+pub(crate) use settings::Settings;
+pub use settings::SocketRemoval;
 pub(crate) use stop::Stop;
 
 use crate::adapters::Adapter;
-use crate::plugin::Plugin;
 use connections::{Connections, FAREWELL};
 use registration::Registrar;
 use socket::{Lost, Socket};
-
-/// Why a plugin could not start, or stopped serving. The text says what is wrong and the mend.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum ServeError {
-    /// The endpoint is missing or not a unix socket.
-    #[error("{0}")]
-    Endpoint(String),
-    /// The plugin contradicts itself.
-    #[error("{0}")]
-    Plugin(String),
-    /// The socket can't be made.
-    #[error("socket {}: {reason}", path.display())]
-    Socket {
-        /// Where it was to be.
-        path: PathBuf,
-        /// Why not, and the mend.
-        reason: String,
-    },
-    /// Signals can't be listened to.
-    #[error("can't listen for SIGTERM and SIGINT: {0}")]
-    Signals(#[source] std::io::Error),
-    /// Nobody can listen on the address for health and metrics.
-    #[cfg(feature = "http")]
-    #[error("health and metrics address {address}: {source}; give another one, or none")]
-    Http {
-        /// Where it was to be.
-        address: std::net::SocketAddr,
-        /// Why not.
-        source: std::io::Error,
-    },
-    /// The log can't be set up.
-    #[error("log: {0}")]
-    Log(String),
-    /// The kubelet does not take the plugin; the text is the kubelet's.
-    #[error("the kubelet refused the plugin: {0}")]
-    Refused(String),
-    /// The socket was removed while the plugin served on it, and the plugin is to stop then
-    /// ([`SocketRemoval::Stop`]).
-    #[error("socket {}: somebody removed it while the plugin served on it", .0.display())]
-    SocketRemoved(PathBuf),
-    /// Another process put something else at the socket's path while the plugin served there.
-    #[error(
-        "socket {}: another process took its place while the plugin served on it; see which driver uses the same path",
-        .0.display()
-    )]
-    SocketTaken(PathBuf),
-}
-
-impl ServeError {
-    /// Whether it failed before it served anything: a fault of its configuration, which no restart mends.
-    pub fn is_start_up(&self) -> bool {
-        !matches!(self, Self::Refused(_) | Self::SocketRemoved(_) | Self::SocketTaken(_))
-    }
-}
-
-/// What is served, and how, beside the plugin's services.
-#[derive(Debug, Clone)]
-pub(crate) struct Settings {
-    pub(crate) socket_mode: u32,
-    pub(crate) socket_removal: SocketRemoval,
-    /// `None`: as many as the process has descriptors for, and no more than anybody needs.
-    pub(crate) max_connections: Option<usize>,
-    /// How long running operations may go on once it is time to stop.
-    pub(crate) grace: Duration,
-    pub(crate) registration: Option<Registration>,
-    /// Where the driver keeps what is its own.
-    pub(crate) own_directories: Vec<PathBuf>,
-    /// Where the orchestrator keeps targets and staging directories.
-    pub(crate) volume_roots: Vec<PathBuf>,
-    #[cfg(feature = "http")]
-    pub(crate) http_address: Option<std::net::SocketAddr>,
-}
-
-impl Default for Settings {
-    fn default() -> Self {
-        Self {
-            socket_mode: 0o660,
-            socket_removal: SocketRemoval::default(),
-            max_connections: None,
-            grace: Duration::from_secs(30),
-            registration: None,
-            own_directories: Vec::new(),
-            volume_roots: vec!["/var/lib/kubelet".into()],
-            #[cfg(feature = "http")]
-            http_address: None,
-        }
-    }
-}
-
-/// What a plugin does when somebody removes its socket while it serves: a cleanup of the kubelet's directory, or a
-/// script.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum SocketRemoval {
-    /// It makes the socket again within a second, in place. Calls that run are not touched.
-    #[default]
-    MakeAgain,
-    /// It stops with [`ServeError::SocketRemoved`], so that its container is started again.
-    Stop,
-}
-
-impl fmt::Display for SocketRemoval {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::MakeAgain => "make-again",
-            Self::Stop => "stop",
-        })
-    }
-}
-
-impl FromStr for SocketRemoval {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        [Self::MakeAgain, Self::Stop]
-            .into_iter()
-            .find(|removal| removal.to_string() == text)
-            .ok_or_else(|| format!("{text:?} is none of make-again, stop"))
-    }
-}
 
 /// How often to look whether the plugin's socket is still there.
 const WATCH: Duration = Duration::from_secs(1);
@@ -172,21 +57,22 @@ pub(crate) enum Ended {
     Running,
 }
 
-/// Serves until `stop`, then lets the operations that run finish within the plugin's time of grace.
+/// Serves until `stop`, then lets the operations that run finish within the time of grace. `at_start` runs once it
+/// serves.
 pub(crate) async fn serve(
-    mut plugin: Plugin,
+    adapter: Adapter,
+    settings: &Settings,
     endpoint: &Endpoint,
     mut stop: Stop,
+    at_start: Option<Box<dyn FnOnce() + Send>>,
 ) -> (Ended, Result<(), ServeError>) {
-    let settings = plugin.settings.clone();
-    let look_at_node = plugin.look_at_node();
-    let (adapter, served) = match Served::start(plugin, &settings, endpoint, &stop).await {
+    let served = match Served::start(&adapter, settings, endpoint, &stop).await {
         Ok(started) => started,
         Err(error) => return (Ended::Idle, Err(error)),
     };
     // Beside the first calls, which need not wait for what it tells the log.
-    look_at_node.map(tokio::task::spawn_blocking);
-    let result = served.until_stopped(&adapter, &settings, &mut stop).await;
+    at_start.map(tokio::task::spawn_blocking);
+    let result = served.until_stopped(&adapter, settings, &mut stop).await;
     tracing::info!("stopped");
     let ended = if adapter.0.path.running.list().is_some() { Ended::Running } else { Ended::Idle };
     (ended, result)
@@ -205,17 +91,16 @@ struct Served {
 
 impl Served {
     async fn start(
-        plugin: Plugin,
+        adapter: &Adapter,
         settings: &Settings,
         endpoint: &Endpoint,
         stop: &Stop,
-    ) -> Result<(Adapter, Self), ServeError> {
-        let adapter = plugin.build(endpoint.path())?;
+    ) -> Result<Self, ServeError> {
         let metrics = &adapter.0.path.metrics;
-        let routes = routes(&adapter)?;
+        let routes = routes(adapter)?;
         // A caller that finds the socket finds the port too.
         #[cfg(feature = "http")]
-        let health_and_metrics = serve_http(settings, &adapter, stop).await?;
+        let health_and_metrics = serve_http(settings, adapter, stop).await?;
         let (socket, listener) = Socket::bind(endpoint.path(), settings.socket_mode)?;
         let mut registering = JoinSet::new();
         if let Some(registration) = settings.registration.clone() {
@@ -226,7 +111,7 @@ impl Served {
         let most = descriptors::connections_most(settings.max_connections);
         let connections = Connections::new(routes, Arc::clone(metrics), most, stop.clone());
         tracing::info!(endpoint = %endpoint, max_connections = most, "serving");
-        let served = Self {
+        Ok(Self {
             path: endpoint.path().to_owned(),
             socket,
             listener,
@@ -234,8 +119,7 @@ impl Served {
             registering,
             #[cfg(feature = "http")]
             _health_and_metrics: health_and_metrics,
-        };
-        Ok((adapter, served))
+        })
     }
 
     async fn until_stopped(
