@@ -88,6 +88,7 @@ mod error;
 mod flags;
 mod group_controller;
 mod identity;
+mod ids;
 mod kubernetes;
 #[cfg(feature = "log")]
 mod log;

@@ -10,7 +10,8 @@ use tonic::Code;
 
 pub use io::IoContext;
 
-use crate::{GroupSnapshotId, NodeId, Rpc, SnapshotId, VolumeId};
+use crate::Rpc;
+use crate::ids::{GroupSnapshotId, NodeId, SnapshotId, VolumeId};
 
 /// The result of every method of a driver.
 pub type Result<T, E = Error> = std::result::Result<T, E>;

@@ -1,8 +1,10 @@
 //! Identifiers and names: made once at the edge, never a bare string after that.
 
-use std::fmt;
-
 use crate::{Error, Result};
+
+pub use crate::ids::{
+    GroupSnapshotId, GroupSnapshotName, NodeId, SnapshotId, SnapshotName, Token, VolumeId, VolumeName,
+};
 
 /// The spec's limit for a string field, in bytes.
 pub(crate) const STRING_MAX: usize = 128;
@@ -43,12 +45,9 @@ fn is_file_name(text: &str) -> bool {
     !text.is_empty() && !text.starts_with('.') && !text.contains(['/', '\0']) && text.len() <= 255
 }
 
-macro_rules! text_type {
-    ($(#[$doc:meta])* $name:ident, $field:literal, $max:expr, $check:ident) => {
-        $(#[$doc])*
-        #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-        pub struct $name(String);
-
+/// Declares how the text of each type is checked: the name of its field, the limit in bytes, the rule.
+macro_rules! checked {
+    ($($name:ident: $field:literal, $max:expr, $check:ident;)+) => { $(
         impl $name {
             #[doc = concat!("Takes the text if the spec allows it in a `", $field, "`.")]
             ///
@@ -60,77 +59,23 @@ macro_rules! text_type {
 
             pub(crate) fn read(field: &str, text: String) -> Result<Self> {
                 $check(field, &text, $max)?;
-                Ok(Self(text))
-            }
-
-            /// The text itself.
-            pub fn as_str(&self) -> &str {
-                &self.0
+                Ok(Self::of_checked(text))
             }
         }
-
-        impl fmt::Display for $name {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str(&self.0)
-            }
-        }
-
-        impl AsRef<str> for $name {
-            fn as_ref(&self) -> &str {
-                &self.0
-            }
-        }
-
-        impl From<$name> for String {
-            fn from(this: $name) -> String {
-                this.0
-            }
-        }
-
-        impl PartialEq<str> for $name {
-            fn eq(&self, other: &str) -> bool {
-                self.0 == other
-            }
-        }
-    };
+    )+ };
 }
 
-text_type!(
-    /// A volume's id, chosen by the driver: 1 to 128 bytes.
-    VolumeId, "volume_id", STRING_MAX, check_text
-);
-text_type!(
-    /// A node's id, chosen by the driver on that node: 1 to 256 bytes.
+checked! {
+    VolumeId: "volume_id", STRING_MAX, check_text;
     // spec: size-limits.node-id
-    NodeId, "node_id", 256, check_text
-);
-text_type!(
-    /// A snapshot's id, chosen by the driver: 1 to 128 bytes.
-    SnapshotId, "snapshot_id", STRING_MAX, check_text
-);
-text_type!(
-    /// A group snapshot's id, chosen by the driver: 1 to 128 bytes.
-    GroupSnapshotId, "group_snapshot_id", STRING_MAX, check_text
-);
-text_type!(
-    /// The name that the orchestrator suggests for a volume, and the idempotency key of CreateVolume:
-    /// 1 to 128 bytes, any Unicode but control characters.
-    VolumeName, "name", STRING_MAX, check_name
-);
-text_type!(
-    /// The name that the orchestrator suggests for a snapshot, and the idempotency key of CreateSnapshot:
-    /// 1 to 128 bytes, any Unicode but control characters.
-    SnapshotName, "name", STRING_MAX, check_name
-);
-text_type!(
-    /// The name that the orchestrator suggests for a group snapshot, and its idempotency key: 1 to 128 bytes,
-    /// any Unicode but control characters.
-    GroupSnapshotName, "name", STRING_MAX, check_name
-);
-text_type!(
-    /// Where a listing goes on, as the driver's last page named it. Opaque to the caller.
-    Token, "starting_token", STRING_MAX, check_text
-);
+    NodeId: "node_id", 256, check_text;
+    SnapshotId: "snapshot_id", STRING_MAX, check_text;
+    GroupSnapshotId: "group_snapshot_id", STRING_MAX, check_text;
+    VolumeName: "name", STRING_MAX, check_name;
+    SnapshotName: "name", STRING_MAX, check_name;
+    GroupSnapshotName: "name", STRING_MAX, check_name;
+    Token: "starting_token", STRING_MAX, check_text;
+}
 
 impl VolumeId {
     /// The id that stands for this name and is safe as a file name, for drivers whose volumes are files or
@@ -168,7 +113,7 @@ impl VolumeId {
     /// # Ok::<(), csi_core::Error>(())
     /// ```
     pub fn as_file_name(&self) -> Result<&str> {
-        if is_file_name(&self.0) { Ok(&self.0) } else { Err(Error::VolumeNotFound(self.clone())) }
+        if is_file_name(self.as_str()) { Ok(self.as_str()) } else { Err(Error::VolumeNotFound(self.clone())) }
     }
 }
 
@@ -178,7 +123,11 @@ impl SnapshotId {
     /// # Errors
     /// [`Error::SnapshotNotFound`] when it could name anything but a plain entry.
     pub fn as_file_name(&self) -> Result<&str> {
-        if is_file_name(&self.0) { Ok(&self.0) } else { Err(Error::SnapshotNotFound(self.clone())) }
+        if is_file_name(self.as_str()) {
+            Ok(self.as_str())
+        } else {
+            Err(Error::SnapshotNotFound(self.clone()))
+        }
     }
 }
 

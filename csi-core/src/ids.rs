@@ -1,0 +1,71 @@
+//! Identifiers and names as types, for errors to name what they are about.
+//!
+//! It imports nothing of this crate. `types/id.rs` makes the values, once they keep the spec's rules.
+
+use std::fmt;
+
+macro_rules! text_types {
+    ($($(#[$doc:meta])* $name:ident;)+) => { $(
+        $(#[$doc])*
+        #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        pub struct $name(String);
+
+        impl $name {
+            /// Takes a text that is known to keep the spec's rules.
+            pub(crate) fn of_checked(text: String) -> Self {
+                Self(text)
+            }
+
+            /// The text itself.
+            pub fn as_str(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(&self.0)
+            }
+        }
+
+        impl AsRef<str> for $name {
+            fn as_ref(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl From<$name> for String {
+            fn from(this: $name) -> String {
+                this.0
+            }
+        }
+
+        impl PartialEq<str> for $name {
+            fn eq(&self, other: &str) -> bool {
+                self.0 == other
+            }
+        }
+    )+ };
+}
+
+text_types! {
+    /// A volume's id, chosen by the driver: 1 to 128 bytes.
+    VolumeId;
+    /// A node's id, chosen by the driver on that node: 1 to 256 bytes.
+    NodeId;
+    /// A snapshot's id, chosen by the driver: 1 to 128 bytes.
+    SnapshotId;
+    /// A group snapshot's id, chosen by the driver: 1 to 128 bytes.
+    GroupSnapshotId;
+    /// The name that the orchestrator suggests for a volume, and the idempotency key of CreateVolume:
+    /// 1 to 128 bytes, any Unicode but control characters.
+    VolumeName;
+    /// The name that the orchestrator suggests for a snapshot, and the idempotency key of CreateSnapshot:
+    /// 1 to 128 bytes, any Unicode but control characters.
+    SnapshotName;
+    /// The name that the orchestrator suggests for a group snapshot, and its idempotency key: 1 to 128 bytes,
+    /// any Unicode but control characters.
+    GroupSnapshotName;
+    /// Where a listing goes on, as the driver's last page named it. Opaque to the caller.
+    Token;
+}
