@@ -75,34 +75,49 @@
 #![forbid(unsafe_code)]
 #![cfg(unix)]
 
-mod adapters;
-mod admission;
-mod blocking;
-mod call;
-mod capabilities;
-#[cfg(feature = "client")]
-pub mod client;
-mod controller;
+// The layers, from the ground up: a module imports from groups above it in this list, and from no other.
+mod rpc;
+
+mod ids;
+mod mode;
+
 mod error;
-#[cfg(feature = "clap")]
-mod flags;
+
+mod blocking;
+mod offer;
+
+mod types;
+
+mod admission;
+mod kubernetes;
+
+mod call;
+
+mod controller;
 mod group_controller;
 mod identity;
-mod ids;
-mod kubernetes;
-#[cfg(feature = "log")]
-mod log;
-mod mode;
-mod needs_trait;
 mod node;
+mod snapshot_metadata;
+
+mod capabilities;
 #[cfg(all(feature = "mount", target_os = "linux"))]
 mod node_plugins;
-mod offer;
-mod plugin;
-mod rpc;
+
+mod adapters;
+
 mod server;
-mod snapshot_metadata;
-mod types;
+
+mod plugin;
+
+#[cfg(feature = "client")]
+pub mod client;
+#[cfg(feature = "log")]
+mod log;
+
+#[cfg(feature = "clap")]
+mod flags;
+
+mod needs_trait;
 
 pub use async_trait::async_trait;
 #[cfg(all(feature = "mount", target_os = "linux"))]

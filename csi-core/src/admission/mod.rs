@@ -1,6 +1,6 @@
 //! Who may run beside whom: every operation claims what it touches, and owns the claim until it is done.
 //!
-//! An operation runs on a task of its own and that task holds the [`Permit`], so a caller that gives up ends its
+//! An operation runs on a task of its own and that task holds the [`Permit`](table::Permit), so a caller that gives up ends its
 //! wait and not the work. A second request that is the same, secrets aside, joins the running operation and gets
 //! its answer; one that claims the same thing and is not the same is [`Error::Pending`](crate::Error::Pending).
 //! `docs/admission.md` has the table of who excludes whom.

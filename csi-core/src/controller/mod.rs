@@ -1,7 +1,11 @@
 //! The Controller service: volumes as the storage system has them.
 //!
 //! [`Controller`] is what every controller has; each optional capability is a trait of its own, named as the spec
-//! names it, and registered with [`ControllerService`].
+//! names it, and registered with [`ControllerService`]. What drivers write around them is here too: pages
+//! ([`Pager`]), the check of a repeated CreateVolume ([`CreateRecord`]), the count of a node's volumes
+//! ([`AttachLimit`]).
+//!
+//! It imports the path of a call and what lies below that, and no other service.
 
 mod attach_limit;
 mod condition;

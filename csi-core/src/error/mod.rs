@@ -1,4 +1,9 @@
 //! What can go wrong, by the spec's names for it, and the code that each RPC gives it.
+//!
+//! [`Error`] names a condition; [`Error::code`] is the one place where status codes are chosen. `io.rs` and `mount.rs`
+//! turn errors of the system into conditions.
+//!
+//! It imports the RPCs and ids.
 
 mod io;
 #[cfg(all(feature = "mount", target_os = "linux"))]

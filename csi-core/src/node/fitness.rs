@@ -4,18 +4,20 @@ use std::path::PathBuf;
 
 use csi_mount::{Filesystem, Verdict, self_check};
 
+use super::{Node, NodeService};
+
 /// Where the kubelet keeps its volumes unless it is told otherwise.
 const KUBELET_ROOT: &str = "/var/lib/kubelet";
 
 /// The look at the node that is due.
 #[derive(Debug)]
 pub(crate) struct Fitness {
-    pub(super) kubelet_root: PathBuf,
+    kubelet_root: PathBuf,
     filesystems: Vec<Filesystem>,
 }
 
 impl Fitness {
-    pub(super) fn of(filesystems: Vec<Filesystem>) -> Self {
+    fn of(filesystems: Vec<Filesystem>) -> Self {
         Self { kubelet_root: KUBELET_ROOT.into(), filesystems }
     }
 
@@ -35,5 +37,33 @@ impl Fitness {
                 }
             }
         }
+    }
+}
+
+impl<D: Node> NodeService<D> {
+    /// Has the node looked at when the plugin starts, as the ready-made node plugins do, and said in the log what is
+    /// missing for volumes with these filesystems: for a node plugin that is made of those.
+    #[must_use]
+    pub fn self_check(mut self, filesystems: &[Filesystem]) -> Self {
+        self.table.fitness = Some(Fitness::of(filesystems.to_vec()));
+        self
+    }
+
+    /// Where the kubelet keeps its volumes, if it is not `/var/lib/kubelet`: the ready-made node plugins look at it when
+    /// they start, and say in the log what keeps pods of this node from seeing their volumes
+    /// ([`csi_mount::self_check`]).
+    #[must_use]
+    pub fn kubelet_root(mut self, path: impl Into<PathBuf>) -> Self {
+        if let Some(fitness) = &mut self.table.fitness {
+            fitness.kubelet_root = path.into();
+        }
+        self
+    }
+
+    /// Starts without a look at the node.
+    #[must_use]
+    pub fn without_self_check(mut self) -> Self {
+        self.table.fitness = None;
+        self
     }
 }

@@ -1,9 +1,9 @@
 //! The Node service: volumes as one node has them.
 //!
 //! [`Node`] is what every node plugin has; each optional capability is a trait of its own, named as the spec names
-//! it, and registered with [`NodeService`]. On Linux, with feature `mount`, [`BlockNode`],
-//! [`DirectoryNode`], [`SharedNode`], [`FuseNode`] and [`EphemeralNode`] are all of it for volumes of their kind, and
-//! the requests have methods that do the mounting.
+//! it, and registered with [`NodeService`]. `node_plugins/` has whole node plugins for some kinds of volumes.
+//!
+//! It imports the path of a call and what lies below that, and no other service.
 
 mod expand;
 #[cfg(all(feature = "mount", target_os = "linux"))]

@@ -71,7 +71,7 @@ impl NodeTable {
 /// A capability that depends on the backend is registered when the backend has it.
 pub struct NodeService<D> {
     driver: Arc<D>,
-    table: NodeTable,
+    pub(super) table: NodeTable,
 }
 
 impl<D: Node> NodeService<D> {
@@ -171,35 +171,6 @@ impl<D: Node> NodeService<D> {
     #[must_use]
     pub fn without(mut self, capability: Capability) -> Self {
         self.table.withdraw(capability);
-        self
-    }
-
-    /// Has the node looked at when the plugin starts, as the ready-made node plugins do, and said in the log what is
-    /// missing for volumes with these filesystems: for a node plugin that is made of those.
-    #[cfg(all(feature = "mount", target_os = "linux"))]
-    #[must_use]
-    pub fn self_check(mut self, filesystems: &[csi_mount::Filesystem]) -> Self {
-        self.table.fitness = Some(super::fitness::Fitness::of(filesystems.to_vec()));
-        self
-    }
-
-    /// Where the kubelet keeps its volumes, if it is not `/var/lib/kubelet`: the ready-made node plugins look at it when
-    /// they start, and say in the log what keeps pods of this node from seeing their volumes
-    /// ([`csi_mount::self_check`]).
-    #[cfg(all(feature = "mount", target_os = "linux"))]
-    #[must_use]
-    pub fn kubelet_root(mut self, path: impl Into<std::path::PathBuf>) -> Self {
-        if let Some(fitness) = &mut self.table.fitness {
-            fitness.kubelet_root = path.into();
-        }
-        self
-    }
-
-    /// Starts without a look at the node.
-    #[cfg(all(feature = "mount", target_os = "linux"))]
-    #[must_use]
-    pub fn without_self_check(mut self) -> Self {
-        self.table.fitness = None;
         self
     }
 

@@ -1,4 +1,8 @@
 //! The SnapshotMetadata service: which blocks of a snapshot hold data, or changed since another. Alpha.
+//!
+//! [`SnapshotMetadata`] is the driver's trait, [`BlockMetadata`] its answer; `ranges.rs` checks the ranges in it.
+//!
+//! It imports the path of a call and what lies below that, and no other service.
 
 mod ranges;
 

@@ -1,4 +1,9 @@
 //! The spec's values as types: made once at the edge, right from then on.
+//!
+//! [`VolumeCapability`], [`Volume`] and the ids are the central ones; `wire.rs` reads each kind of field by one trait.
+//! What drivers do with values lies next to them: [`IdCodec`] with ids, [`Place`] with topology.
+//!
+//! It imports errors, ids, and the sets of offered capabilities, which answers are checked against.
 
 mod capability;
 mod capacity;
