@@ -36,7 +36,7 @@ impl Key {
 
     /// The kind of key, as `docs/admission.md` names it.
     #[cfg(test)]
-    pub(super) fn kind(&self) -> &'static str {
+    pub(crate) fn kind(&self) -> &'static str {
         match self {
             Self::VolumeName(_) => "VolumeName",
             Self::Volume(_) => "Volume",
@@ -72,8 +72,8 @@ impl fmt::Display for Key {
 /// One thing that an operation touches, and whether others may touch it meanwhile.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Claim {
-    pub(super) key: Key,
-    pub(super) exclusive: bool,
+    pub(crate) key: Key,
+    pub(crate) exclusive: bool,
 }
 
 impl Claim {

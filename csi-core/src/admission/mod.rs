@@ -12,8 +12,6 @@
 mod in_flight;
 mod key;
 #[cfg(test)]
-mod matrix;
-#[cfg(test)]
 mod model;
 mod table;
 

@@ -122,7 +122,8 @@ macro_rules! question {
 
 pub(crate) use {question, request};
 
-#[cfg(all(test, target_os = "linux"))]
+#[cfg(test)]
+#[cfg(target_os = "linux")]
 mod tests {
     use std::fs::File;
     use std::os::unix::fs::FileExt as _;

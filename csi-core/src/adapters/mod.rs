@@ -1,5 +1,11 @@
 //! The five services of the wire, as a table: each RPC with its request, the capability that it needs, and the
 //! method that serves it. [`CallPath`] does the rest, for all of them alike.
+//!
+//! [`Core`] is a plugin as it is served, [`Adapter`] the five services on it. It imports the services and the path of a
+//! call.
+
+#[cfg(test)]
+mod tests;
 
 use std::sync::Arc;
 

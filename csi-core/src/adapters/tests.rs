@@ -9,7 +9,7 @@ use std::sync::Arc;
 use csi_proto::v1;
 use v1::volume_content_source::{SnapshotSource, Type as SourceType, VolumeSource};
 
-use super::{Admission, Admitted, Claim};
+use crate::admission::{Admission, Admitted, Claim};
 use crate::call::Call;
 use crate::{
     ControllerExpandVolumeRequest, ControllerModifyVolumeRequest, ControllerPublishVolumeRequest,
