@@ -200,3 +200,8 @@ fn no_import_runs_upward(name: &str, least: usize) {
 fn no_import_of_csi_mount_runs_upward() {
     no_import_runs_upward("csi-mount", 300);
 }
+
+#[test]
+fn no_import_of_csi_core_runs_upward() {
+    no_import_runs_upward("csi-core", 150);
+}
