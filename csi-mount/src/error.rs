@@ -1,4 +1,4 @@
-//! What went wrong, where, and what to do about it.
+//! The error type: what failed, where, why and how to fix it.
 
 use std::fmt;
 use std::io;
@@ -7,60 +7,61 @@ use std::path::{Path, PathBuf};
 /// The result of every fallible function of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// What kind of failure it was: the part of an [`Error`] that a program acts on.
+/// The kind of a failure: the part of an [`Error`] that a program acts on.
 ///
-/// New kinds may be added; match with a wildcard arm.
+/// New kinds can be added; match with a wildcard arm.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// A path, option or size that can never work: empty, relative, with a NUL, not UTF-8, target inside source.
+    /// A path, option or size that can never work: empty, relative, with a NUL, not UTF-8, target inside
+    /// source.
     InvalidInput,
-    /// A directory of the system or the driver's own, or a path that holds one: no place for a volume.
+    /// The path is a directory of the system or of the driver, or contains one. Volumes are not placed there.
     Protected,
-    /// What is mounted at a place is not known to be the volume's, so nothing of it is touched.
+    /// The mount at the place is not known to belong to the volume, so it is left untouched.
     NotOwned,
-    /// A path or device that is not there.
+    /// The path or device does not exist.
     NotFound,
-    /// Something else is mounted at the target: another device or source, or other attributes.
+    /// Something else is mounted at the target: another device or source, or the same with other attributes.
     AlreadyMounted,
-    /// The mount or device is in use (`EBUSY`), or its exclusive open is refused.
+    /// The mount or device is in use (`EBUSY`), or cannot be opened exclusively.
     Busy,
-    /// A filesystem, daemon, server or tool did not answer in the time given to it.
+    /// A filesystem, daemon, server or program did not answer within its time limit.
     Unresponsive,
     /// The device holds data, so it is not formatted.
     NotBlank,
-    /// The device can't be read, so nothing is known of what it holds and nothing is done to it.
+    /// The device cannot be read. Its content is unknown, so nothing is done to it.
     Unreadable,
-    /// The device is not the one that was asked for or looked at before.
+    /// The device is not the expected one, or not the one that was examined before.
     WrongDevice,
-    /// The device or filesystem is read-only and was asked to be written.
+    /// The device or filesystem is read-only, and the operation writes.
     ReadOnly,
-    /// The device is too small, or a filesystem can't have the size asked for.
+    /// The device is too small, or the filesystem cannot have the requested size.
     OutOfRange,
     /// The device or filesystem has no space left.
     NoSpace,
-    /// The filesystem is damaged and needs `fsck`, or is not there where a volume is said to have one.
+    /// The filesystem is damaged and needs `fsck`, or is missing from a volume that must have one.
     Damaged,
-    /// This kernel, filesystem or build can't do what was asked.
+    /// This kernel, filesystem or build does not support the operation.
     Unsupported,
-    /// The key opens no encrypted device, or there is none.
+    /// The key does not open the encrypted device, or the device is not encrypted.
     WrongKey,
-    /// A program that is needed is not on `PATH`; the message names its Debian package.
+    /// A required program is not on `PATH`. The message names its Debian package.
     MissingTool,
-    /// The process lacks a capability or permission; the message names it.
+    /// The process lacks a capability or permission. The message names it.
     PermissionDenied,
-    /// A program needs more memory than it was given. It may be tried again with more.
+    /// A program needs more memory than its limit. A retry with a higher limit can succeed.
     OutOfMemory,
-    /// A program ran and failed; the message ends with what it printed.
+    /// A program ran and failed. The message ends with what it printed.
     ToolFailed,
-    /// Any other failed system call; [`Error::raw_os_error`] has the number.
+    /// Any other failed system call. [`Error::raw_os_error`] has the number.
     Io,
 }
 
-/// A failure, with the operation, the path, the reason and the mend.
+/// A failure: the operation, the path, the reason and how to fix it.
 ///
-/// `Display` shows this layer only; [`source`](std::error::Error::source) gives the system call's error.
-/// Neither ever holds the value of a mount option.
+/// `Display` shows this layer only; [`source`](std::error::Error::source) gives the error of the system call.
+/// Neither contains the value of a mount option.
 pub struct Error(Box<Inner>);
 
 struct Inner {
@@ -73,12 +74,12 @@ struct Inner {
 }
 
 impl Error {
-    /// An error of this kind: `operation` is a verb phrase ("mount ext4", "open device").
+    /// An error of this kind; `operation` is a verb phrase ("mount ext4", "open device").
     pub fn new(kind: ErrorKind, operation: &'static str, reason: impl Into<String>) -> Self {
         Self(Box::new(Inner { kind, operation, path: None, reason: reason.into(), mend: None, source: None }))
     }
 
-    /// The error of a failed system call, its kind derived from the error number.
+    /// The error of a failed system call. The kind follows from the error number.
     pub fn os(operation: &'static str, path: impl Into<PathBuf>, error: impl Into<io::Error>) -> Self {
         let error = error.into();
         let mut new = Self::new(kind_of(&error), operation, plain(&error)).at(path);
@@ -86,45 +87,45 @@ impl Error {
         new
     }
 
-    /// The same error, about this path.
+    /// Sets the path or device of the error.
     #[must_use]
     pub fn at(mut self, path: impl Into<PathBuf>) -> Self {
         self.0.path = Some(path.into());
         self
     }
 
-    /// The same error, as another kind: for a number that means something special to one call.
+    /// Changes the kind, for an error number that has a special meaning in one call.
     #[must_use]
     pub fn as_kind(mut self, kind: ErrorKind) -> Self {
         self.0.kind = kind;
         self
     }
 
-    /// The same error, with what the operator can do about it.
+    /// Adds what the operator can do about the failure.
     #[must_use]
     pub fn mend(mut self, mend: impl Into<String>) -> Self {
         self.0.mend = Some(mend.into());
         self
     }
 
-    /// The same error with a fuller reason, for what a filesystem's log or a diagnosis adds.
+    /// Adds to the reason, for example the log of a filesystem or a diagnosis.
     #[must_use]
     pub fn because(mut self, reason: impl fmt::Display) -> Self {
         self.0.reason = format!("{}: {reason}", self.0.reason);
         self
     }
 
-    /// What kind of failure it was.
+    /// The kind of the failure.
     pub fn kind(&self) -> ErrorKind {
         self.0.kind
     }
 
-    /// The path or device that it is about.
+    /// The path or device of the failed operation.
     pub fn path(&self) -> Option<&Path> {
         self.0.path.as_deref()
     }
 
-    /// The error number of the system call that failed, if one did.
+    /// The error number of the failed system call, if the failure has one.
     pub fn raw_os_error(&self) -> Option<i32> {
         self.0.source.as_ref().and_then(io::Error::raw_os_error)
     }
@@ -157,7 +158,7 @@ impl std::error::Error for Error {
     }
 }
 
-/// The system's words for an error, without the number that `io::Error` adds.
+/// The system's text for an error, without the number that `io::Error` appends.
 fn plain(error: &io::Error) -> String {
     let text = error.to_string();
     match text.find(" (os error") {
@@ -169,7 +170,7 @@ fn plain(error: &io::Error) -> String {
 fn kind_of(error: &io::Error) -> ErrorKind {
     use nix::libc;
     match error.raw_os_error() {
-        // Of a helper process that waited for a filesystem.
+        // These come from a child process that waited for a filesystem.
         None if error.kind() == io::ErrorKind::TimedOut => ErrorKind::Unresponsive,
         None if error.kind() == io::ErrorKind::ResourceBusy => ErrorKind::Busy,
         Some(libc::ENOENT | libc::ENODEV | libc::ENXIO) => ErrorKind::NotFound,
@@ -179,7 +180,7 @@ fn kind_of(error: &io::Error) -> ErrorKind {
         Some(libc::EPERM | libc::EACCES) => ErrorKind::PermissionDenied,
         Some(libc::EUCLEAN) => ErrorKind::Damaged,
         Some(libc::ENOSYS | libc::EOPNOTSUPP | libc::EPROTONOSUPPORT) => ErrorKind::Unsupported,
-        // Of a server that is gone, or that cannot be reached.
+        // These come from a server that is gone or cannot be reached.
         Some(
             libc::ETIMEDOUT
             | libc::ENOTCONN

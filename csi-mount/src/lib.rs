@@ -1,8 +1,9 @@
-//! Mounts, block devices and filesystems on a Linux node: safe, and never hung by a dead filesystem.
+//! Mounts, block devices and filesystems on a Linux node, with bounded waits for dead filesystems.
 //!
-//! What a node plugin of a storage system does to a node, for CSI drivers and any other agent. A wrong use does
-//! not compile or is refused, a failure says what, where, why and the mend, everything may be repeated, and
-//! nothing is formatted, deleted or detached without proof that nothing is lost.
+//! The crate does what a node plugin of a storage system does on a node. CSI drivers and other node agents
+//! use it. Wrong use does not compile or is refused. An error says what failed, where, why and how to fix it.
+//! Every operation can be repeated. Nothing is formatted, deleted or detached without proof that no data is
+//! lost.
 //!
 //! ```no_run
 //! # fn main() -> csi_mount::Result<()> {
@@ -26,39 +27,41 @@
 //! # }
 //! ```
 //!
-//! | to | there is |
+//! | to | use |
 //! |---|---|
-//! | say where | [`Target`], [`Root`] for paths of others |
-//! | say whose, so that nothing else is unmounted or removed | [`Owner`] |
-//! | say how | [`MountOptions`], [`MountAttributes`] |
+//! | name a place to mount on | [`Target`]; [`Root`] for paths that the caller does not control |
+//! | name the owner of a place, so that nothing else is unmounted or removed | [`Owner`] |
+//! | set mount options | [`MountOptions`], [`MountAttributes`] |
 //! | mount and unmount | [`Mount`], [`Bind`], [`Unmount`] |
-//! | keep volumes off the system's directories and the driver's own | [`ProtectedPaths`] |
-//! | know what is mounted | [`mount_state`], [`Target::mounted`], [`mounts`] |
-//! | know how full it is, and whether it works | [`stats()`], [`health()`] |
-//! | have a block device | [`BlockDevice`], [`LoopDevice`] |
-//! | wait for the right one | [`ExpectedDevice`] |
-//! | know who uses it | [`BlockDevice::users`] |
-//! | know what is on it | [`Probe`] |
-//! | put a filesystem on it | [`Format`], with a [`BlankProof`]; [`MkfsProfile`], [`FormatLimit`] |
-//! | repair and grow it | [`check`], [`grow_mounted`], [`grow_unmounted`] |
-//! | make and delete directories and small files in a place of others | [`Root`], [`Target::replace_file`], [`Target::remove_tree`] |
-//! | let a group have its files | [`give_to_group`], or [`IdMap`] for one mount |
-//! | copy what is in a volume | [`copy_file()`], [`Target::copy_tree`], [`data_ranges`]; [`Frozen`], to hold it still |
-//! | do all of it for a volume | [`flow`] |
-//! | know whether the node is fit | [`self_check()`] |
-//! | test what a driver does with mounts | [`MountOps`], `testing::Model` |
+//! | keep volumes out of the directories of the system and of the driver | [`ProtectedPaths`] |
+//! | find out what is mounted | [`mount_state`], [`Target::mounted`], [`mounts`] |
+//! | get the usage and the health of a filesystem | [`stats()`], [`health()`] |
+//! | open a block device | [`BlockDevice`], [`LoopDevice`] |
+//! | wait for the right device | [`ExpectedDevice`] |
+//! | find out who uses a device | [`BlockDevice::users`] |
+//! | find out what is on a device | [`Probe`] |
+//! | make a filesystem on a device | [`Format`], with a [`BlankProof`]; [`MkfsProfile`], [`FormatLimit`] |
+//! | repair and grow a filesystem | [`check`], [`grow_mounted`], [`grow_unmounted`] |
+//! | make and delete directories and small files below an untrusted path | [`Root`], [`Target::replace_file`], [`Target::remove_tree`] |
+//! | give a volume's files to a group | [`give_to_group`], or [`IdMap`] for one mount |
+//! | copy the content of a volume | [`copy_file()`], [`Target::copy_tree`], [`data_ranges`]; [`Frozen`] stops writes meanwhile |
+//! | run all steps for a volume | [`flow`] |
+//! | check whether the node has what volumes need | [`self_check()`] |
+//! | test a driver's mount logic | [`MountOps`], `testing::Model` |
 //!
-//! # What holds everywhere
+//! # Rules for the whole crate
 //!
-//! - Every call blocks its thread; an async program makes it on a thread for blocking work. What may never
-//!   return is made by a child process that is given up ([`ErrorKind::Unresponsive`]).
+//! - Every call blocks its thread. An async program runs it on a thread for blocking work. A call that might
+//!   never return is made by a child process, which is abandoned at the time limit
+//!   ([`ErrorKind::Unresponsive`]).
 //! - A symbolic link as the last component of a target is never followed.
-//! - No error, log line or command line holds the value of a mount option.
-//! - Linux 4.18 and later. The best system call is used that the kernel has; each item says what it needs.
+//! - No error, log line or command line contains the value of a mount option.
+//! - The crate needs Linux 4.18 or later. It uses the best system call that the kernel has. Each item says
+//!   what it needs.
 //!
 //! # Features
 //!
-//! | feature | default | gives |
+//! | feature | default | adds |
 //! |---|---|---|
 //! | `luks` | no | [`Luks`]: block volumes encrypted on their device, by running `cryptsetup` |
 //! | `testing` | no | the module `testing`: mount namespaces, and a model of the kernel, for the tests of a driver |

@@ -1,4 +1,4 @@
-//! What a driver does with mounts, as a trait: so that its own logic can be tested without a kernel.
+//! The mount operations of a driver as a trait, so that its logic can be tested without a kernel.
 
 use std::fmt;
 use std::path::Path;
@@ -8,10 +8,10 @@ use crate::{
     Outcome, Removed, Result, Stats, Target, Unmount, Unmounted,
 };
 
-/// The verbs of a node plugin, by absolute paths.
+/// The mount operations of a node plugin, on absolute paths.
 ///
-/// [`Kernel`] is the real thing. `testing::Model` (feature `testing`) keeps everything in memory, and can do what
-/// a kernel does not do on demand: hang, fail, and stop between any two steps. The same tests run against both.
+/// [`Kernel`] makes the system calls. `testing::Model` (feature `testing`) keeps all state in memory, and can
+/// hang, fail and stop between any two steps on demand. The same tests run against both.
 ///
 /// ```
 /// use std::path::Path;
@@ -25,58 +25,58 @@ use crate::{
 /// }
 /// ```
 pub trait MountOps: fmt::Debug + Send + Sync {
-    /// See [`Target::create_dir`].
+    /// Makes the target a directory; see [`Target::create_dir`].
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`Target::create_dir`].
     fn create_dir(&self, target: &Path) -> Result<Created>;
 
-    /// See [`Target::remove`].
+    /// Removes the target; see [`Target::remove`].
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`Target::remove`].
     fn remove(&self, target: &Path) -> Result<Removed>;
 
-    /// See [`Mount::at`].
+    /// Mounts a filesystem; see [`Mount::at`].
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`Mount::at`].
     fn mount(&self, fs_type: &str, source: &Path, options: &MountOptions, target: &Path) -> Result<Outcome>;
 
-    /// See [`Bind::at`].
+    /// Makes a bind mount; see [`Bind::at`].
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`Bind::at`].
     fn bind(&self, source: &Path, attributes: MountAttributes, target: &Path) -> Result<Outcome>;
 
-    /// See [`Unmount::at`].
+    /// Unmounts all layers at the target; see [`Unmount::at`].
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`Unmount::at`].
     fn unmount(&self, target: &Path, detach: Detach) -> Result<Unmounted>;
 
-    /// See [`mount_state`](crate::mount_state).
+    /// Returns what is mounted at the path; see [`mount_state`](crate::mount_state).
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`mount_state`](crate::mount_state).
     fn state(&self, path: &Path) -> Result<MountState>;
 
-    /// See [`health`](crate::health()).
+    /// Returns the health of the mount at the path; see [`health`](crate::health()).
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`health`](crate::health()).
     fn health(&self, path: &Path) -> Result<MountHealth>;
 
-    /// See [`stats`](crate::stats()).
+    /// Returns the usage of the filesystem at the path; see [`stats`](crate::stats()).
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`stats`](crate::stats()).
     fn stats(&self, path: &Path) -> Result<Stats>;
 
-    /// See [`mounts`](crate::mounts).
+    /// Returns the mount table; see [`mounts`](crate::mounts).
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`mounts`](crate::mounts).
     fn mounts(&self) -> Result<Vec<MountEntry>>;
 }
 

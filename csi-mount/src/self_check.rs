@@ -1,4 +1,4 @@
-//! Whether a node has what this crate needs, looked at once when a driver starts.
+//! Checks, once when a driver starts, whether the node has what this crate needs.
 
 use std::fmt;
 use std::fs;
@@ -13,50 +13,50 @@ use crate::table::facts;
 use crate::table::mountinfo;
 use crate::{Error, ErrorKind, Filesystem, MountEntry, Result};
 
-/// How much of a problem a [`Finding`] is.
+/// The severity of a [`Finding`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Verdict {
-    /// All is as it should be.
+    /// No problem.
     Fine,
-    /// It works, with something slower, less clear, or refused when it is asked for.
+    /// Volumes work, but something is slower, gives less precise errors, or is refused on request.
     Degraded,
-    /// Volumes can't be served.
+    /// Volumes cannot be served.
     Broken,
 }
 
-/// One thing that was looked at.
+/// The result of one check.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Finding {
-    /// What was looked at: `propagation of /var/lib/kubelet`, `CAP_SYS_ADMIN`.
+    /// What was checked: `propagation of /var/lib/kubelet`, `CAP_SYS_ADMIN`.
     pub subject: String,
-    /// How it is.
+    /// The severity.
     pub verdict: Verdict,
-    /// What was found, and what to do about it. Empty when it is fine.
+    /// What was found and how to fix it. Empty for [`Verdict::Fine`].
     pub detail: String,
 }
 
-/// What a look at the node found; printed, a line for each thing that is not fine.
+/// The report of [`self_check()`]. `Display` prints one line for each problem.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SelfCheck {
     findings: Vec<Finding>,
 }
 
 impl SelfCheck {
-    /// Everything that was looked at.
+    /// The results of all checks.
     pub fn findings(&self) -> &[Finding] {
         &self.findings
     }
 
-    /// The worst of it.
+    /// The worst verdict of all findings.
     pub fn verdict(&self) -> Verdict {
         self.findings.iter().map(|finding| finding.verdict).max().unwrap_or(Verdict::Fine)
     }
 
-    /// The same as a result, for a driver that does not start on a node where it can't work.
+    /// Turns a report with a broken finding into an error, for a driver that does not start on such a node.
     ///
     /// # Errors
-    /// [`ErrorKind::Unsupported`] with all that is [`Broken`](Verdict::Broken).
+    /// [`ErrorKind::Unsupported`] with all findings that are [`Broken`](Verdict::Broken).
     pub fn into_result(self) -> Result<Self> {
         let broken = self.findings.iter().filter(|finding| finding.verdict == Verdict::Broken);
         let broken: Vec<_> = broken.map(ToString::to_string).collect();
@@ -91,8 +91,10 @@ impl fmt::Display for Finding {
     }
 }
 
-/// Looks at the node: how mounts below the kubelet's directory are passed on, the capabilities of the process, the
-/// system calls of the kernel, and the programs of these filesystems. Nothing is changed.
+/// Checks the node and changes nothing.
+///
+/// The checks are: mount propagation below the kubelet's directory, the capabilities of the process, the
+/// system calls of the kernel, `/proc`, `/sys` and `/dev`, and the programs of these filesystems.
 ///
 /// ```no_run
 /// use csi_mount::{Filesystem, self_check};
@@ -117,7 +119,7 @@ fn finding(subject: impl Into<String>, verdict: Verdict, detail: impl Into<Strin
     Finding { subject: subject.into(), verdict, detail: detail.into() }
 }
 
-/// A mount that is made below a directory is seen by the host and the pods only if the directory's mount is shared.
+/// The host and the pods see a mount below a directory only if the mount that the directory is on is shared.
 fn propagation(root: &Path) -> Finding {
     let subject = format!("propagation of {}", root.display());
     let mount = match mount_of(root) {
@@ -156,7 +158,7 @@ fn mount_of(path: &Path) -> Result<MountEntry> {
         .ok_or_else(|| Error::new(ErrorKind::NotFound, operation, "its mount is not in the table").at(path))
 }
 
-/// Each capability by its number, and what is not possible without it.
+/// Each capability: its number, its name, and what fails without it.
 const CAPABILITIES: [(u32, &str, Verdict, &str); 4] = [
     (21, "CAP_SYS_ADMIN", Verdict::Broken, "nothing can be mounted; run the container privileged"),
     (1, "CAP_DAC_OVERRIDE", Verdict::Degraded, "directories of other users can't be entered"),
@@ -178,7 +180,7 @@ fn capabilities() -> Vec<Finding> {
     judged.collect()
 }
 
-/// Each system call with an older way, and what is lost with that.
+/// Each system call that has a fallback, and what the fallback costs.
 const KERNEL: [(Feature, &str, &str); 6] = [
     (Feature::FsContext, "fsopen and move_mount (Linux 5.2)", "errors of mounts say less"),
     (Feature::Openat2, "openat2 (Linux 5.6)", "paths below a root are walked step by step"),
@@ -199,7 +201,7 @@ fn kernel() -> Vec<Finding> {
     judged.collect()
 }
 
-/// What it takes to look at mounts and devices at all.
+/// Checks a pseudo filesystem that every look at mounts and devices needs.
 fn pseudo_filesystem(path: &'static str) -> Finding {
     let probe = match path {
         "/proc" => "/proc/thread-self/mountinfo",
@@ -246,7 +248,7 @@ mod needs_root {
             let below = path.join("pods");
             std::fs::create_dir(&below).unwrap();
             assert_eq!(propagation(&below).verdict, Verdict::Fine, "what counts is the mount that it is on");
-            // As in a container with HostToContainer.
+            // As in a container with `mountPropagation: HostToContainer`.
             private_mount_namespace(|| {
                 assert!(look().detail.contains("only receives"), "{}", look());
             });
@@ -276,7 +278,7 @@ mod tests {
             set_capabilities(None, sets).unwrap();
             capabilities()
         };
-        // They are a thread's own.
+        // Capabilities belong to a thread.
         let findings = std::thread::scope(|scope| scope.spawn(judged).join().unwrap());
         let said = |subject: &str| findings.iter().find(|found| found.subject == subject).unwrap();
         assert_eq!(said("CAP_SYS_ADMIN").verdict, Verdict::Broken);

@@ -1,4 +1,4 @@
-//! Whether a mounted filesystem still works, asked in a way that can't hang the asker.
+//! The health of a mounted filesystem, checked without a risk to hang the caller.
 
 use std::fmt;
 use std::io;
@@ -20,7 +20,7 @@ use crate::{Error, ErrorKind, MountAttributes, MountState, Result, Target};
 
 const OPERATION: &str = "look after the mount at";
 
-/// How a mount is, from what the kernel and the filesystem answer.
+/// The health of a mount, from the answers of the kernel and the filesystem.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum MountHealth {
@@ -28,38 +28,39 @@ pub enum MountHealth {
     NotMounted,
     /// The filesystem answers.
     Healthy,
-    /// The filesystem refuses writes, though the mount allows them: an error of the device made it read-only.
+    /// The filesystem refuses writes although the mount allows them: an error of the device made it
+    /// read-only.
     ///
-    /// A mount that is itself read-only is healthy, since nobody asked to write through it.
+    /// A mount that is itself read-only is healthy, because it does not ask for writes.
     ReadOnly,
-    /// The filesystem is frozen ([`Frozen`](crate::Frozen), fsfreeze(8), a snapshot of its device that takes longer than half a
-    /// second): whoever writes waits until it is thawed, and its device is not free before.
+    /// The filesystem is frozen: by [`Frozen`](crate::Frozen), by fsfreeze(8), or by a snapshot of its device
+    /// that takes longer than half a second. Until it is thawed, writers wait and its device stays in use.
     Frozen,
-    /// The filesystem did not answer in time: its daemon or server hangs, or the way to it is cut.
+    /// The filesystem did not answer in time: its daemon or server hangs, or the network to it is down.
     Unresponsive,
-    /// The kernel says that the filesystem will not work again, with this error number: `ENOTCONN` of a daemon
-    /// that is gone, `ESTALE` or `EHOSTDOWN` of a server, `EIO` of a filesystem that shut down.
+    /// The kernel reports with this error number that the filesystem will not work again: `ENOTCONN` for a
+    /// daemon that is gone, `ESTALE` or `EHOSTDOWN` for a server, `EIO` for a filesystem that shut down.
     Dead(i32),
 }
 
 impl MountHealth {
-    /// Whether reading and, where the mount allows it, writing can be expected to work.
+    /// Whether reads, and writes if the mount allows them, are expected to work.
     pub fn is_healthy(self) -> bool {
         self == Self::Healthy
     }
 
-    /// Whether there is proof that a daemon or server is not there for the mount.
+    /// Whether it is proven that the mount has lost its daemon or server.
     pub(crate) fn has_lost_its_server(self, details: &Details) -> bool {
         match self {
-            // A block device's filesystem has none. It is as slow as its device, and one that shut down has that still:
-            // it is to be let go of in order.
+            // A filesystem on a block device has no server. It is as slow as its device. If it shut down, it
+            // still has its device and must be unmounted in order.
             Self::Unresponsive | Self::Dead(_) => details.is_remote(),
             Self::NotMounted | Self::Healthy | Self::ReadOnly | Self::Frozen => false,
         }
     }
 }
 
-/// In words, for a message: `the filesystem does not answer`.
+/// The text for a message: `the filesystem does not answer`.
 impl fmt::Display for MountHealth {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -75,13 +76,14 @@ impl fmt::Display for MountHealth {
     }
 }
 
-/// How the mount at an absolute path is; waits [`STATS_TIMEOUT`] at most for the filesystem.
+/// Returns the health of the mount at an absolute path; waits at most [`STATS_TIMEOUT`] for the filesystem.
 ///
-/// The cost does not grow with the number of mounts (`statmount(2)`; before Linux 6.13 the mount table is read)
-/// nor with what is in the filesystem. Who asks the filesystem is as for [`stats`](crate::stats()): a child process, or nobody
-/// else where that can't hang. Whether a block device's filesystem is frozen is always asked by a child process, which takes a
-/// fraction of a millisecond; where none can be started, it counts as not frozen.
-/// The last component of the path is not followed when it is a symbolic link.
+/// The cost does not grow with the number of mounts (`statmount(2)`; before Linux 6.13 the mount table is
+/// read) or with the content of the filesystem. As with [`stats`](crate::stats()), a child process asks the
+/// filesystem, or the calling thread if that cannot hang. A child process always checks whether the
+/// filesystem of a block device is frozen, which takes a fraction of a millisecond. If no child can be
+/// started, the filesystem counts as not frozen. A symbolic link as the last component of the path is not
+/// followed.
 ///
 /// ```
 /// # fn main() -> csi_mount::Result<()> {
@@ -94,17 +96,18 @@ impl fmt::Display for MountHealth {
 /// ```
 ///
 /// # Errors
-/// [`ErrorKind::InvalidInput`] for a path that can never work; [`ErrorKind::PermissionDenied`] when an ancestor
-/// can't be searched; [`ErrorKind::Unresponsive`] when it is an ancestor's filesystem that does not answer. A
-/// mount that is not well is no error.
+/// An unhealthy mount is not an error.
+/// - [`ErrorKind::InvalidInput`]: the path can never work.
+/// - [`ErrorKind::PermissionDenied`]: an ancestor cannot be searched.
+/// - [`ErrorKind::Unresponsive`]: the filesystem of an ancestor does not answer.
 pub fn health(path: impl AsRef<Path>) -> Result<MountHealth> {
     health_within(path, STATS_TIMEOUT)
 }
 
-/// As [`health`], with another limit of time.
+/// As [`health`], with another time limit.
 ///
 /// # Errors
-/// As [`health`].
+/// Those of [`health`].
 pub fn health_within(path: impl AsRef<Path>, limit: Duration) -> Result<MountHealth> {
     let target = Target::new(path)?;
     match look(&target, limit)? {
@@ -126,15 +129,16 @@ pub(crate) fn is_frozen_at(target: &Target) -> Result<bool> {
     }
 }
 
-/// The health of the filesystem that an absolute path is in, a mount's root or not, as [`health`] tells it; symbolic
-/// links are followed. Never [`MountHealth::NotMounted`].
+/// Returns the health of the filesystem that contains an absolute path, which need not be a mount point.
+///
+/// It works as [`health`], but follows symbolic links and never returns [`MountHealth::NotMounted`].
 ///
 /// # Errors
-/// As [`health`], and [`ErrorKind::NotFound`] when nothing is at the path.
+/// Those of [`health`], and [`ErrorKind::NotFound`] if the path does not exist.
 pub fn health_of_filesystem(path: impl AsRef<Path>) -> Result<MountHealth> {
     let path = paths::absolute(OPERATION, path.as_ref())?;
     let fd = match lookup::open_path(&path, OFlags::empty()) {
-        // What the way leads through does not answer, or is gone.
+        // A filesystem along the path does not answer, or is gone.
         Err(error) => match error.raw_os_error() {
             _ if error.kind() == io::ErrorKind::TimedOut => return Ok(MountHealth::Unresponsive),
             Some(number) if is_deadly(number) => return Ok(MountHealth::Dead(number)),
@@ -148,8 +152,9 @@ pub fn health_of_filesystem(path: impl AsRef<Path>) -> Result<MountHealth> {
     }
 }
 
-/// Refuses a mount that is there already, but of no use: dead, or with a server or daemon that does not answer. Costs
-/// nothing where there is neither.
+/// Refuses an existing mount that is dead, or that has a server or daemon that does not answer.
+///
+/// Costs nothing for a local filesystem that has not shut down.
 pub(crate) fn require(
     operation: &'static str,
     target: &Target,
@@ -162,7 +167,7 @@ pub(crate) fn require(
     refuse_unwell(operation, target, of(&seen.fd, details, target.path(), STATS_TIMEOUT)?)
 }
 
-/// Refuses what is mounted and of no use.
+/// Refuses an existing mount with this health if it is dead or does not answer.
 pub(crate) fn refuse_unwell(operation: &'static str, target: &Target, health: MountHealth) -> Result<()> {
     match health {
         unwell @ (MountHealth::Unresponsive | MountHealth::Dead(_)) => {
@@ -175,7 +180,7 @@ pub(crate) fn refuse_unwell(operation: &'static str, target: &Target, health: Mo
     }
 }
 
-/// The health of what is mounted at the target, and what it is. None when nothing is.
+/// The health and the details of what is mounted at the target. None if nothing is mounted.
 pub(crate) fn look(target: &Target, limit: Duration) -> Result<Option<(MountHealth, Details)>> {
     if !matches!(target.state()?, MountState::Mounted(_)) {
         return Ok(None);
@@ -184,7 +189,7 @@ pub(crate) fn look(target: &Target, limit: Duration) -> Result<Option<(MountHeal
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
         seen => seen?,
     };
-    // None: unmounted since.
+    // None: it was unmounted since.
     let Some(details) = Details::of(&seen.fd, OPERATION, target.path())? else { return Ok(None) };
     if !seen.facts.is_mount_root {
         return Ok(None);
@@ -212,7 +217,7 @@ fn of(fd: &OwnedFd, details: &Details, path: &Path, limit: Duration) -> Result<M
     }
 }
 
-/// Whether a filesystem that gives this error has lost what it lives on.
+/// Whether this error means that the filesystem has lost its device, daemon or server.
 fn is_deadly(number: i32) -> bool {
     matches!(
         number,

@@ -1,4 +1,4 @@
-//! How full a filesystem is, asked in a way that can't hang the asker.
+//! The usage of a filesystem, read without a risk to hang the caller.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -23,30 +23,33 @@ const USAGE: &str = "ask for the usage of";
 /// An amount of bytes, or of inodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Usage {
-    /// All there is.
+    /// The total amount.
     pub total: u64,
-    /// What is in use.
+    /// The amount in use.
     pub used: u64,
-    /// What an ordinary user can still use; with `used` less than `total` where some is reserved for root.
+    /// The amount that an ordinary user can still use. If some is reserved for root, `used + available` is
+    /// less than `total`.
     pub available: u64,
 }
 
-/// How full a filesystem is.
+/// The usage of a filesystem.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stats {
     /// In bytes.
     pub bytes: Usage,
-    /// In inodes; none where the filesystem makes them as it needs them (btrfs, vfat, many network filesystems).
+    /// In inodes. None if the filesystem creates inodes on demand (btrfs, vfat, many network filesystems).
     pub inodes: Option<Usage>,
 }
 
-/// How full the filesystem at an absolute path is; waits [`STATS_TIMEOUT`] at most.
+/// Returns the usage of the filesystem at an absolute path; waits at most [`STATS_TIMEOUT`].
 ///
-/// `statfs(2)` on a filesystem whose daemon or server is dead does not return and can't always be interrupted,
-/// so a child process makes the call, and is killed when the time is over. Only of ext4, XFS and tmpfs, which answer from
-/// memory, it is not needed (Linux 6.13, and without quotas of projects; else they are asked by a child too). Of one mount one is asked at a time:
-/// a second caller waits for its turn, longer than the limit if it must while others are answered, and gets the error
-/// at once while an earlier child can't be ended.
+/// `statfs(2)` on a filesystem with a dead daemon or server does not return and cannot always be interrupted.
+/// So a child process makes the call, and is killed at the time limit. Only ext4, XFS and tmpfs need no
+/// child, because they answer from memory; this needs Linux 6.13 and no project quotas.
+///
+/// At most one query per mount runs at a time. A second caller waits for its turn. While the queries before
+/// it are answered, that can take longer than the limit. It fails at once while an earlier child cannot be
+/// killed.
 ///
 /// ```
 /// # fn main() -> csi_mount::Result<()> {
@@ -57,19 +60,20 @@ pub struct Stats {
 /// ```
 ///
 /// # Errors
-/// [`Unresponsive`](crate::ErrorKind::Unresponsive) when there is no answer in time or the filesystem's daemon is gone;
-/// [`Busy`](crate::ErrorKind::Busy) when so many ask a slow filesystem that the turn does not come in half a minute;
-/// [`NotFound`](crate::ErrorKind::NotFound); [`InvalidInput`](crate::ErrorKind::InvalidInput) for a path that can
-/// never work.
+/// - [`Unresponsive`](crate::ErrorKind::Unresponsive): no answer in time, or the filesystem's daemon is gone.
+/// - [`Busy`](crate::ErrorKind::Busy): so many callers ask a slow filesystem that the turn does not come
+///   within 30 seconds.
+/// - [`NotFound`](crate::ErrorKind::NotFound): the path does not exist.
+/// - [`InvalidInput`](crate::ErrorKind::InvalidInput): the path can never work.
 #[doc(alias = "statfs")]
 pub fn stats(path: impl AsRef<Path>) -> Result<Stats> {
     stats_within(path, STATS_TIMEOUT)
 }
 
-/// As [`stats`], with another limit of time.
+/// As [`stats`], with another time limit.
 ///
 /// # Errors
-/// As [`stats`].
+/// Those of [`stats`].
 pub fn stats_within(path: impl AsRef<Path>, limit: Duration) -> Result<Stats> {
     let path = paths::absolute(USAGE, path.as_ref())?;
     let open = lookup::open_path(&path, OFlags::empty());
@@ -77,7 +81,7 @@ pub fn stats_within(path: impl AsRef<Path>, limit: Duration) -> Result<Stats> {
     usage_of(&path, &fd, limit)
 }
 
-/// As [`stats`], of the filesystem that a descriptor is open on.
+/// As [`stats`], for the filesystem of an open descriptor.
 pub(crate) fn usage_of(path: &Path, fd: &OwnedFd, limit: Duration) -> Result<Stats> {
     let details = Details::at_once(fd).ok().flatten();
     let answer = ask(Question::Usage, USAGE, path, fd, details.as_ref(), limit)?;
@@ -87,7 +91,7 @@ pub(crate) fn usage_of(path: &Path, fd: &OwnedFd, limit: Duration) -> Result<Sta
     }
 }
 
-/// Asks the filesystem that a descriptor is open on: by a child, unless it is known that it answers from memory.
+/// Asks the filesystem of an open descriptor, in a child process unless it is known to answer from memory.
 pub(crate) fn ask<'a>(
     question: impl FnOnce(BorrowedFd<'a>) -> Question<'a>,
     operation: &'static str,
@@ -127,10 +131,10 @@ impl From<Answer> for Stats {
 }
 
 impl Root {
-    /// How full its filesystem is, and whether that answers; as [`stats`](crate::stats()), in the time given.
+    /// Returns the usage of the root's filesystem, as [`stats`](crate::stats()), within the given time.
     ///
     /// # Errors
-    /// [`ErrorKind::Unresponsive`] when there is no answer in time.
+    /// [`Unresponsive`](crate::ErrorKind::Unresponsive) if there is no answer in time.
     pub fn stats_within(&self, limit: Duration) -> Result<Stats> {
         usage_of(self.path(), self.directory(), limit)
     }

@@ -1,4 +1,4 @@
-//! Bind mounts that have their attributes from the start, wherever they are seen.
+//! Bind mounts that have their attributes before they are visible.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -21,24 +21,25 @@ use crate::table::facts;
 use crate::table::facts::Facts;
 use crate::{Error, ErrorKind, IdMap, MountAttributes, Result, Target};
 
-/// What a mount call found and did.
+/// What a mount call did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
-    /// It was mounted.
+    /// It mounted.
     Mounted,
-    /// The same thing with the same attributes was mounted there already.
+    /// The same thing was mounted there already, with the same attributes.
     AlreadyMounted,
 }
 
-/// A bind mount to be made: a file or directory seen at a second place, with attributes of its own there.
+/// A bind mount, not made yet: a file or directory shown at a second place, with attributes of its own there.
 ///
-/// Its attributes hold in every mount namespace that receives it, and at no moment is it seen without them:
-/// it is made detached, given its attributes, and then moved onto the target (`open_tree(2)`,
-/// `mount_setattr(2)`, `move_mount(2)`; Linux 5.12). On older kernels it is prepared in a private place and
-/// bound from there. A bind that is remounted read-only afterwards, as `mount --bind -o ro` does it, stays
-/// writable on the host if the target's mount is shared with it.
+/// The attributes hold in every mount namespace that receives the mount, and the mount is never visible
+/// without them: it is created detached, gets its attributes, and is then moved onto the target
+/// (`open_tree(2)`, `mount_setattr(2)`, `move_mount(2)`; Linux 5.12). On older kernels it is prepared in a
+/// private directory and bound from there. In contrast, a bind that is remounted read-only afterwards, as
+/// `mount --bind -o ro` does, stays writable on the host if the target's mount is shared with the host.
 ///
-/// The bind has the attributes of the source's mount besides those asked for, so it never allows more.
+/// The bind has the attributes of the source's mount in addition to the requested ones, so it never allows
+/// more.
 ///
 /// ```no_run
 /// # fn main() -> csi_mount::Result<()> {
@@ -63,8 +64,10 @@ pub struct Bind<'a> {
 const BIND: &str = "bind to";
 
 impl<'a> Bind<'a> {
-    /// A bind of the file or directory at an absolute path. Symbolic links in it are followed: it is the driver's
-    /// own. Where a filesystem on the way does not answer, it is given up after five seconds.
+    /// A bind of the file or directory at an absolute path.
+    ///
+    /// Symbolic links in the path are followed, because the driver controls it. If a filesystem along the
+    /// path does not answer, the call fails after five seconds.
     pub fn new(source: &'a (impl AsRef<Path> + ?Sized)) -> Self {
         let attributes = MountAttributes::empty();
         Self { source: source.as_ref(), attributes, depth: Depth::Single, id_map: IdMap::new() }
@@ -76,20 +79,23 @@ impl<'a> Bind<'a> {
         self
     }
 
-    /// Takes the mounts below the source along, with the same attributes added. Linux 5.12 where attributes are
-    /// asked for.
+    /// Includes the mounts below the source, with the same attributes added.
+    ///
+    /// Needs Linux 5.12 if attributes are requested.
     #[doc(alias = "MS_REC")]
     pub fn recursive(mut self) -> Self {
         self.depth = Depth::Recursive;
         self
     }
 
-    /// Shows owners and groups by this map (`mount_setattr(2)` with `MOUNT_ATTR_IDMAP`). Linux 5.12, a filesystem that can
-    /// (ext4, XFS, btrfs; tmpfs since 6.3), and a source that does not show them so already. Nothing stands in for it:
-    /// where it can't be had it is [`ErrorKind::Unsupported`].
+    /// Maps the owners and groups that the mount shows (`mount_setattr(2)` with `MOUNT_ATTR_IDMAP`).
     ///
-    /// Of a bind that is there already it is known by the owner of its root whether it has the same map, which tells
-    /// nothing of a map that leaves that owner as it is.
+    /// It needs Linux 5.12, a filesystem that supports it (ext4, XFS, btrfs; tmpfs since 6.3), and a source
+    /// that is not mapped already. There is no fallback: without support the bind fails with
+    /// [`ErrorKind::Unsupported`].
+    ///
+    /// For an existing bind mount the owner of its root shows whether it has the same map. This does not
+    /// detect a different map that leaves that owner unchanged.
     pub fn id_map(mut self, map: IdMap) -> Self {
         self.id_map = map;
         self
@@ -97,19 +103,20 @@ impl<'a> Bind<'a> {
 
     /// Mounts it, unless the same source is mounted there with the same attributes.
     ///
-    /// What is mounted there has to be alive: a dead filesystem, or one that does not answer, is refused rather than taken
-    /// for done. When it fails nothing new is mounted. Of several callers at once for one target one mounts, and the
-    /// others find it mounted.
+    /// An existing mount has to work: a dead filesystem, or one that does not answer, is refused. On failure
+    /// nothing new is mounted. If several callers bind to one target at once, one mounts and the others find
+    /// it mounted.
     ///
     /// # Errors
-    /// - [`ErrorKind::AlreadyMounted`]: something else is mounted at the target, or with other attributes.
-    /// - [`ErrorKind::NotFound`]: the source, or the directory or file to mount on, is not there.
-    /// - [`ErrorKind::InvalidInput`]: a path can never work, one is inside the other, one is a directory and the
-    ///   other is not, or the target is a symbolic link.
+    /// - [`ErrorKind::AlreadyMounted`]: something else is mounted at the target, or the same with other
+    ///   attributes.
+    /// - [`ErrorKind::NotFound`]: the source, or the directory or file to mount on, does not exist.
+    /// - [`ErrorKind::InvalidInput`]: a path can never work, one path is inside the other, only one of them
+    ///   is a directory, or the target is a symbolic link.
     /// - [`ErrorKind::PermissionDenied`]: CAP_SYS_ADMIN is missing.
-    /// - [`ErrorKind::Unresponsive`]: a filesystem on the way to the source does not answer, the source's own shut down, or
-    ///   it is mounted there already and is dead or does not answer.
-    /// - [`ErrorKind::Unsupported`]: this kernel lacks an attribute.
+    /// - [`ErrorKind::Unresponsive`]: a filesystem along the source's path does not answer, the source's own
+    ///   filesystem shut down, or the existing mount is dead or does not answer.
+    /// - [`ErrorKind::Unsupported`]: this kernel does not support an attribute.
     pub fn at(&self, target: &Target) -> Result<Outcome> {
         let path = paths::absolute("bind", self.source)?;
         let open = || -> io::Result<_> {
@@ -167,7 +174,7 @@ impl Source<'_> {
         attach::attach(BIND, mount, target, seen, attributes)
     }
 
-    /// A bind in no namespace, with its attributes.
+    /// Makes the bind in no namespace, with its attributes.
     fn detached(&self, attributes: MountAttributes) -> Result<OwnedFd> {
         let os = |error: io::Error| Error::os("bind", self.path, error);
         let recursive = match self.depth {
@@ -188,7 +195,7 @@ impl Source<'_> {
             mount_api::set_id_map(&mount, &namespace, self.depth).map_err(|error| {
                 let error = Error::os("map owners of the bind of", self.path, error);
                 match error.kind() {
-                    // EINVAL is all that the kernel says.
+                    // The kernel reports only EINVAL.
                     ErrorKind::InvalidInput => error.as_kind(ErrorKind::Unsupported).mend(
                         "its filesystem can't on this kernel: ext4, XFS and btrfs can since 5.12 to 5.15, tmpfs since 6.3",
                     ),
@@ -200,7 +207,7 @@ impl Source<'_> {
     }
 }
 
-/// Takes what is mounted for this bind only if it is the same file with the same attributes.
+/// Accepts an existing mount only if it is the same file with the same attributes.
 fn accept(
     source: &Source<'_>,
     attributes: MountAttributes,
@@ -222,7 +229,7 @@ fn accept(
     Ok(())
 }
 
-/// Refuses pairs that can't be bound, or would show a tree inside itself.
+/// Refuses a pair that cannot be bound, or that would show a tree inside itself.
 fn check_pair(source: &Source<'_>, target: &Target, seen: &Seen) -> Result<()> {
     let refuse = |why: &str| {
         let reason = format!("{why} the source {}", source.path.display());
@@ -249,7 +256,7 @@ fn check_pair(source: &Source<'_>, target: &Target, seen: &Seen) -> Result<()> {
     }
 }
 
-/// With the mend, where the error number has one meaning for a bind.
+/// Adds the fix if the error number has only one meaning for a bind.
 fn diagnosed(error: Error) -> Error {
     match error.kind() {
         ErrorKind::PermissionDenied => error.mend("the process needs CAP_SYS_ADMIN"),

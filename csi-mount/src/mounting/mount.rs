@@ -1,4 +1,4 @@
-//! Mounting a filesystem: configured step by step, made, and only then put onto the target.
+//! Mounting a filesystem: configured option by option, created detached, and then moved onto the target.
 
 use std::ffi::{CString, c_int};
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -27,14 +27,14 @@ use crate::{Error, ErrorKind, FsOption, MountAttributes, MountOptions, Outcome, 
 
 pub(crate) const MOUNT: &str = "mount at";
 
-/// A mount of a filesystem to be made.
+/// A mount of a filesystem, not made yet.
 ///
-/// The options go to the kernel one by one and never onto a command line, and its own words about them come
-/// back in the error (`fsopen(2)`, `fsconfig(2)`, `fsmount(2)`; Linux 5.2, before that `mount(2)`, whose errors
-/// are numbers). Mount helpers (`mount.nfs`) are not called.
+/// Each option goes to the kernel separately and never onto a command line. The error contains the kernel's
+/// own message about it (`fsopen(2)`, `fsconfig(2)`, `fsmount(2)`; Linux 5.2). Before Linux 5.2 it is
+/// `mount(2)`, which returns only error numbers. Mount helpers (`mount.nfs`) are not called.
 ///
-/// [`RDONLY`](crate::MountAttributes::RDONLY) makes the mount read-only and, unless the filesystem is mounted
-/// elsewhere, the filesystem too, so that nothing writes to the device.
+/// [`RDONLY`](crate::MountAttributes::RDONLY) makes the mount read-only. Unless the filesystem is also
+/// mounted elsewhere, the filesystem is read-only too, so that nothing writes to the device.
 ///
 /// ```no_run
 /// # fn main() -> csi_mount::Result<()> {
@@ -56,28 +56,32 @@ pub struct Mount<'a> {
     time_limit: Option<Duration>,
 }
 
-/// How long a server or daemon is waited for where nothing else is said: half of what the kubelet waits for a stage.
+/// How long a mount waits for a server or daemon by default: half of what the kubelet waits for a stage.
 pub const MOUNT_TIME_LIMIT: Duration = Duration::from_secs(60);
 
 impl<'a> Mount<'a> {
-    /// A mount of this type of filesystem (`"ext4"`, `"tmpfs"`) from this source: a block device, or whatever
-    /// the filesystem takes for one. Where it takes none, the word is seen in the mount table.
+    /// A mount of this type of filesystem (`"ext4"`, `"tmpfs"`) from this source.
+    ///
+    /// The source is a block device, or whatever the filesystem takes as its source. If the filesystem takes
+    /// none, the text only appears in the mount table.
     pub fn new(fs_type: &'a str, source: &'a (impl AsRef<Path> + ?Sized)) -> Self {
         Self { fs_type, source: source.as_ref(), options: MountOptions::new(), time_limit: None }
     }
 
-    /// With these options.
+    /// Sets the options.
     pub fn options(mut self, options: &MountOptions) -> Self {
         self.options = options.clone();
         self
     }
 
-    /// Waiting so long for the filesystem. Unless said otherwise it is [`MOUNT_TIME_LIMIT`] for filesystems behind which
-    /// is a server or daemon, or may be one, and no limit for those that the kernel alone answers for.
+    /// Sets how long to wait for the filesystem.
     ///
-    /// A mount with a limit is made by a child process that is killed when the time is over, one at a time for a source.
-    /// One that can't even be killed is waited for by nobody; while it is there the next mount of the same source fails
-    /// at once, so that no processes pile up.
+    /// The default is [`MOUNT_TIME_LIMIT`] for filesystems that have or can have a server or daemon, and no
+    /// limit for those that the kernel serves alone.
+    ///
+    /// A child process makes a mount that has a limit, and is killed at the limit. At most one such mount
+    /// runs per source. If the child cannot be killed, nothing waits for it; as long as it exists, the next
+    /// mount of the same source fails at once, so that processes do not pile up.
     pub fn time_limit(mut self, limit: Duration) -> Self {
         self.time_limit = Some(limit);
         self
@@ -85,22 +89,23 @@ impl<'a> Mount<'a> {
 
     /// Mounts it, unless the same filesystem is mounted there with the same attributes.
     ///
-    /// The same is: the type, the block device by its number (or the source by its name where there is no
-    /// device), and the attributes. Options of the filesystem are not compared, but one that was to be
-    /// writable and turned read-only after an error is refused, and so is one that is dead or does not answer: whoever
-    /// gets [`Outcome::AlreadyMounted`] has a filesystem that works. When it fails nothing new is mounted.
+    /// "The same" means: the type, the block device by its number (or the source by its name if there is no
+    /// device), and the attributes. Options of the filesystem are not compared. An existing mount is refused
+    /// if it is dead, does not answer, or turned read-only after an error although it was mounted writable.
+    /// So after [`Outcome::AlreadyMounted`] the filesystem works. On failure nothing new is mounted.
     ///
     /// # Errors
-    /// - [`ErrorKind::AlreadyMounted`]: something else is mounted at the target, or with other attributes.
-    /// - [`ErrorKind::NotFound`]: the device, or the directory to mount on, is not there.
-    /// - [`ErrorKind::InvalidInput`]: an option that the filesystem does not take, a source that is no block
-    ///   device or does not hold such a filesystem, or a target that is a symbolic link.
+    /// - [`ErrorKind::AlreadyMounted`]: something else is mounted at the target, or the same with other
+    ///   attributes.
+    /// - [`ErrorKind::NotFound`]: the device, or the directory to mount on, does not exist.
+    /// - [`ErrorKind::InvalidInput`]: the filesystem does not take an option, the source is not a block
+    ///   device or does not hold such a filesystem, or the target is a symbolic link.
     /// - [`ErrorKind::Unsupported`]: the kernel does not have this filesystem.
-    /// - [`ErrorKind::ReadOnly`]: the device is read-only, or the filesystem that is mounted there turned so.
-    /// - [`ErrorKind::Busy`]: the device is in use in a way that does not go together with this mount.
+    /// - [`ErrorKind::ReadOnly`]: the device is read-only, or the filesystem mounted there turned read-only.
+    /// - [`ErrorKind::Busy`]: the device is in use in a way that conflicts with this mount.
     /// - [`ErrorKind::Damaged`]: the filesystem needs a check.
-    /// - [`ErrorKind::Unresponsive`]: the server or daemon does not answer in time, to this mount or to the one that is
-    ///   there; or it is gone.
+    /// - [`ErrorKind::Unresponsive`]: the server or daemon of this mount, or of the existing one, is gone or
+    ///   does not answer in time.
     /// - [`ErrorKind::PermissionDenied`]: CAP_SYS_ADMIN is missing.
     pub fn at(self, target: &Target) -> Result<Outcome> {
         check(self.fs_type, self.source, target.path())?;
@@ -112,7 +117,7 @@ impl<'a> Mount<'a> {
         )
     }
 
-    /// Takes what is mounted for this mount only if it is the same filesystem with the same attributes.
+    /// Accepts an existing mount only if it is the same filesystem with the same attributes.
     fn accept(&self, target: &Target, found: &Details) -> Result<()> {
         let device = block_device_at(self.source.as_os_str());
         let is_same_source = match device {
@@ -150,7 +155,7 @@ impl<'a> Mount<'a> {
         attach::attach(MOUNT, self.prepared(target)?, target, seen, self.options.attributes())
     }
 
-    /// The filesystem's mount in no place that anybody sees.
+    /// Makes the mount detached, so that it is visible nowhere.
     pub(crate) fn prepared(&self, target: &Target) -> Result<Prepared> {
         let by = match self.time_limit.or(details::is_remote(self.fs_type).then_some(MOUNT_TIME_LIMIT)) {
             None => By::Caller,
@@ -162,25 +167,25 @@ impl<'a> Mount<'a> {
         }
     }
 
-    /// What is mounted one after the other.
+    /// The key under which mounts run one after the other.
     fn lane(&self, target: &Target) -> Subject {
         let mut lane = format!("{}:{}", self.fs_type, self.source.display());
-        // Each mount of FUSE is a filesystem of its own, whatever it calls itself.
+        // Each FUSE mount is a filesystem of its own, whatever its source is called.
         if self.fs_type.starts_with("fuse") {
             lane.push_str(&format!(" at {}", target.path().display()));
         }
         Subject::Mount(lane)
     }
 
-    /// From 5.10 to 5.13 only `mount(2)` knows `nosymfollow`; `mount_setattr` came at about the time when `fsmount`
-    /// learned it.
+    /// From Linux 5.10 to 5.13 only `mount(2)` supports `nosymfollow`. `fsmount` learned it at about the time
+    /// of `mount_setattr`.
     fn goes_through_a_context(&self) -> bool {
         features::has(Feature::FsContext)
             && (features::has(Feature::MountSetattr)
                 || !self.options.attributes().contains(MountAttributes::NOSYMFOLLOW))
     }
 
-    /// The filesystem's mount in no namespace, with its attributes.
+    /// Makes the mount in no namespace, with its attributes.
     pub(crate) fn detached(&self, target: &Target, by: &By) -> Result<OwnedFd> {
         let context = fsopen(self.fs_type, FsOpenFlags::FSOPEN_CLOEXEC)
             .map_err(|error| diagnose::of_type(target, self.fs_type, error))?;
@@ -228,7 +233,7 @@ impl<'a> Mount<'a> {
         })
     }
 
-    /// What the filesystem's context is told, in this order.
+    /// The settings of the filesystem context, in this order.
     fn settings(&self) -> std::result::Result<Vec<Setting>, Errno> {
         let text = |text: &[u8]| CString::new(text).map_err(|_| Errno::INVAL);
         let source = text(self.source.as_os_str().as_encoded_bytes())?;
@@ -264,15 +269,15 @@ pub(crate) fn check(fs_type: &str, source: &Path, target: &Path) -> Result<()> {
 /// Who makes a mount.
 #[derive(Debug)]
 pub(crate) enum By {
-    /// The thread that asks for it.
+    /// The calling thread.
     Caller,
-    /// A child process, one at a time for a lane, that is killed when the time is over.
+    /// A child process, at most one per lane, which is killed at the limit.
     Child { lane: Subject, limit: Duration },
 }
 
-/// Why there is no mount. It never holds an option's value.
+/// Why the mount failed. It never contains the value of an option.
 enum Failed {
-    /// The kernel refused an option of this name, or the filesystem as a whole.
+    /// The kernel refused the option of this name, or the filesystem as a whole.
     Refused {
         error: Errno,
         option: Option<String>,
@@ -288,13 +293,13 @@ fn silent(unanswered: Unanswered) -> Failed {
     Failed::Silent(no_answer(unanswered))
 }
 
-/// The error of a mount that its child did not make.
+/// The error for a mount that its child process did not make.
 pub(crate) fn no_answer(unanswered: Unanswered) -> Error {
     Error::os("wait for the server of", "", std::io::Error::from(unanswered))
         .mend("see whether the server can be reached")
 }
 
-/// The descriptors that options of FUSE and 9p name by their numbers.
+/// The descriptors that options of FUSE and 9p name by number.
 pub(crate) fn named_descriptors(options: &MountOptions) -> Vec<c_int> {
     let is_descriptor = |option: &&FsOption| ["fd", "rfdno", "wfdno"].contains(&option.key());
     let named = options.filesystem().iter().filter(is_descriptor);

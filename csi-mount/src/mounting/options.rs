@@ -1,14 +1,14 @@
-//! Mount options: which belong to the mount, which to the filesystem, and which to nobody here.
+//! Mount options, split into attributes of the mount, options of the filesystem, and refused words.
 
 use std::fmt;
 
 use crate::sys::attributes::MountAttributes;
 use crate::{Error, ErrorKind, Result};
 
-/// One option of a filesystem: a bare flag (`nouuid`) or a key with a value (`commit=30`).
+/// One option of a filesystem: a flag (`nouuid`) or a key with a value (`commit=30`).
 ///
-/// The value may be a password or a token, so neither `Debug` nor any error shows it; it goes to the kernel
-/// alone, never onto a command line.
+/// The value can be a password or a token, so neither `Debug` nor any error shows it. It goes only to the
+/// kernel, never onto a command line.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct FsOption {
     key: String,
@@ -21,7 +21,7 @@ impl FsOption {
         &self.key
     }
 
-    /// The value of the option, unless it is a bare flag. Do not print it.
+    /// The value of the option. None for a flag. Do not print it.
     pub fn value(&self) -> Option<&str> {
         self.value.as_deref()
     }
@@ -34,10 +34,10 @@ impl fmt::Debug for FsOption {
     }
 }
 
-/// What a mount is asked to be: the attributes of the mount, and the options of its filesystem.
+/// The options of a mount: the attributes of the mount, and the options of its filesystem.
 ///
-/// [`RDONLY`](MountAttributes::RDONLY) does both when a filesystem is mounted: the mount is read-only and so
-/// is the superblock, which is what lets a read-only device be mounted. A bind has its own attributes only.
+/// When a filesystem is mounted, [`RDONLY`](MountAttributes::RDONLY) makes both the mount and the superblock
+/// read-only. This allows a read-only device to be mounted. A bind has only its own attributes.
 ///
 /// ```
 /// # fn main() -> csi_mount::Result<()> {
@@ -55,10 +55,10 @@ pub struct MountOptions {
     filesystem: Vec<FsOption>,
 }
 
-/// Words of fstab and mount(8) that mean nothing to the kernel and promise nothing to a node plugin.
+/// Words of fstab and mount(8) that the kernel does not use and a node plugin does not need.
 const NO_MEANING: [&str; 7] = ["defaults", "auto", "noauto", "nofail", "_netdev", "nouser", "norelatime"];
 
-/// Words that make another operation of a mount, each with where that operation is.
+/// Words that turn a mount into another operation, each with the reason for the refusal.
 const REFUSED: [(&str, &str); 15] = [
     ("bind", "the driver decides what is bound"),
     ("rbind", "the driver decides what is bound"),
@@ -83,15 +83,16 @@ impl MountOptions {
         Self::default()
     }
 
-    /// The mount flags of a volume capability, each element one option.
+    /// Parses the mount flags of a volume capability. Each element is one option.
     ///
-    /// An element is never split at commas, because the value of an SELinux context holds some; one pair of
-    /// double quotes around a value is taken off. Later elements override earlier ones, as in `mount(8)`.
-    /// Words of fstab that mean nothing here (`defaults`, `_netdev`, `nofail`, `x-…`) are accepted.
+    /// An element is never split at commas, because the value of an SELinux context contains commas. One pair
+    /// of double quotes around a value is removed. Later elements override earlier ones, as in `mount(8)`.
+    /// Words of fstab that have no meaning here (`defaults`, `_netdev`, `nofail`, `x-…`) are accepted and
+    /// ignored.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidInput`], naming the option but never its value: an empty one, one with a NUL, a
-    /// flag with a comma in it, and those that ask for another operation (`bind`, `remount`, `rshared` …).
+    /// [`ErrorKind::InvalidInput`], naming the option but never its value: an empty option, one with a NUL, a
+    /// flag that contains a comma, and words that ask for another operation (`bind`, `remount`, `rshared` …).
     pub fn parse<I>(flags: I) -> Result<Self>
     where
         I: IntoIterator<Item: AsRef<str>>,
@@ -120,33 +121,33 @@ impl MountOptions {
         Ok(self)
     }
 
-    /// The same, read-only: the mount, and the superblock of a filesystem that it mounts.
+    /// Makes the mount read-only, and the superblock of the filesystem that it mounts.
     #[must_use]
     pub fn read_only(self) -> Self {
         self.with_attributes(MountAttributes::RDONLY)
     }
 
-    /// The same with these attributes added.
+    /// Adds these attributes.
     #[must_use]
     pub fn with_attributes(mut self, attributes: MountAttributes) -> Self {
         self.attributes = self.attributes.and(attributes);
         self
     }
 
-    /// The same with an option of the filesystem, `key=value`. An option with that key is replaced.
+    /// Adds the filesystem option `key=value`. It replaces an option with the same key.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidInput`] as for [`parse`](Self::parse).
+    /// [`ErrorKind::InvalidInput`], as for [`parse`](Self::parse).
     pub fn with_option(mut self, key: &str, value: &str) -> Result<Self> {
         check(key, Some(value))?;
         self.push(key, Some(value));
         Ok(self)
     }
 
-    /// The same with a flag of the filesystem, such as `nouuid`; words of mount attributes are understood too.
+    /// Adds a filesystem flag, such as `nouuid`. Words for mount attributes are accepted too.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidInput`] as for [`parse`](Self::parse).
+    /// [`ErrorKind::InvalidInput`], as for [`parse`](Self::parse).
     pub fn with_flag_option(self, flag: &str) -> Result<Self> {
         check(flag, None)?;
         self.with_flag(flag)
@@ -157,12 +158,12 @@ impl MountOptions {
         self.attributes
     }
 
-    /// The options of the filesystem, in the order given.
+    /// The options of the filesystem, in the given order.
     pub fn filesystem(&self) -> &[FsOption] {
         &self.filesystem
     }
 
-    /// Whether the mount is to be read-only.
+    /// Whether the mount is read-only.
     pub fn is_read_only(&self) -> bool {
         self.attributes.contains(MountAttributes::RDONLY)
     }
@@ -173,7 +174,7 @@ impl MountOptions {
     }
 }
 
-/// Without the one pair of quotes that protects commas from mount(8).
+/// Removes the one pair of quotes that protects commas from mount(8).
 fn unquoted(value: &str) -> &str {
     value.strip_prefix('"').and_then(|rest| rest.strip_suffix('"')).unwrap_or(value)
 }

@@ -1,4 +1,4 @@
-//! Unmounting: every layer, by a path that can't lead elsewhere, and looked at afterwards.
+//! Unmounting all layers of a target, by a path that cannot be redirected, with a check afterwards.
 
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -19,46 +19,49 @@ use crate::{Error, ErrorKind, MountState, Result, Target, mounts};
 
 const UNMOUNT: &str = "unmount";
 
-/// How long a busy mount is tried again: a program that was just started holds the parent's files for a moment.
+/// How long a busy mount is retried: a program that was just started keeps its parent's files open for a
+/// moment.
 const PATIENCE: Duration = Duration::from_millis(300);
 
-/// How long an unmount may take to write what is not written yet, unless said otherwise: 20 seconds.
+/// How long an unmount can take by default to write back pending data: 20 seconds.
 pub const UNMOUNT_TIME_LIMIT: Duration = Duration::from_secs(20);
 
-/// How often an unmount waits for the filesystem or the kernel at most: the plain unmount, its health, the force, the
-/// plain unmount again, the detaching.
+/// The largest number of waits for the filesystem or the kernel in one unmount: plain unmount, health, forced
+/// unmount, plain unmount again, detach.
 const STEPS: u32 = 5;
 
-/// What an unmount found and did.
+/// What an unmount did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unmounted {
     /// Nothing was mounted there.
     NotMounted,
-    /// All that was mounted there is unmounted.
+    /// Everything that was mounted there is unmounted.
     Unmounted {
         /// How many mounts were on top of each other.
         layers: u32,
     },
-    /// Taken out of sight, but still in use by somebody: the filesystem and its device are not free.
+    /// The mount is detached but still in use: the filesystem and its device are not free.
     Detached,
 }
 
-/// When a mount that can't be unmounted may be taken out of sight instead (`MNT_DETACH`).
+/// When a mount that cannot be unmounted is detached instead (`MNT_DETACH`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum Detach {
     /// Never: a busy mount is an error.
     #[default]
     Never,
-    /// When its server or daemon is proven not to answer, or to be gone: never for a block device's filesystem. If this
-    /// is its only mount it is first unmounted by force, which ends all that waits for the server. If it is mounted
-    /// elsewhere too, this mount alone goes.
+    /// If its server or daemon is proven to be gone or not to answer. Never for a filesystem on a block
+    /// device.
+    ///
+    /// If this is the only mount of the filesystem, a forced unmount comes first, which fails all requests
+    /// that wait for the server. If the filesystem is mounted elsewhere too, only this mount is detached.
     IfUnresponsive,
-    /// When it is busy, for whatever reason.
+    /// If it is busy, for any reason.
     IfBusy,
 }
 
-/// An unmount to be done.
+/// An unmount, not done yet.
 ///
 /// ```no_run
 /// # fn main() -> csi_mount::Result<()> {
@@ -91,45 +94,53 @@ impl Unmount {
         Self::default()
     }
 
-    /// When to detach instead.
+    /// Sets when to detach instead.
     pub fn detach(mut self, detach: Detach) -> Self {
         self.detach = detach;
         self
     }
 
-    /// How long a filesystem has to answer before it counts as dead, and then a forced unmount to return:
-    /// [`STATS_TIMEOUT`] unless said otherwise.
+    /// Sets how long the filesystem has to answer before it counts as dead, and how long a forced unmount
+    /// then has to return.
+    ///
+    /// The default is [`STATS_TIMEOUT`].
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
         self
     }
 
-    /// How long it may take, once nothing is mounted any more, until all is written that was not: [`UNMOUNT_TIME_LIMIT`]
-    /// unless said otherwise. It counts for a filesystem with a server or a daemon; the kernel lets no caller go from the
-    /// unmount of a local one before it is over.
+    /// Sets how long pending data can take to be written back after the mount is gone.
+    ///
+    /// The default is [`UNMOUNT_TIME_LIMIT`]. It applies to a filesystem with a server or a daemon; for a
+    /// local one the unmount in the kernel returns only when all is written.
     pub fn finish_within(mut self, limit: Duration) -> Self {
         self.finishing = limit;
         self
     }
 
-    /// Unmounts all that is mounted at the target, and sees that nothing is mounted there then. Of a target with an
-    /// [`Owner`](crate::Owner) every layer has to be the owner's, before the first is unmounted.
+    /// Unmounts everything that is mounted at the target, and checks that nothing is mounted there
+    /// afterwards.
     ///
-    /// Mounts below the target are not touched: they make it busy. The directory stays; see
+    /// If the target has an [`Owner`](crate::Owner), every layer must be the owner's before the first one is
+    /// unmounted. Mounts below the target are not touched: they make it busy. The directory stays; see
     /// [`Target::remove`].
     ///
-    /// A filesystem with a server or daemon behind it is unmounted by a child process, as that can hang, too. While one that
-    /// is off the tree of mounts [finishes](Self::finish_within), it is not done, and neither is the next call at this
-    /// target, by this process. One that does not finish in time goes on if nothing is to be detached, which is an error;
-    /// else it is given up and counts as [`Detached`](Unmounted::Detached).
+    /// A child process unmounts a filesystem with a server or daemon, because that can hang. After the mount
+    /// is gone, the call and the next call of this process at the same target wait until the filesystem has
+    /// [finished](Self::finish_within). If it does not finish in time, it depends on [`Detach`]: with
+    /// [`Detach::Never`] the call fails and the filesystem continues to finish; otherwise it is abandoned and
+    /// counts as [`Detached`](Unmounted::Detached).
     ///
     /// # Errors
-    /// [`ErrorKind::NotOwned`] naming what is not known to be the owner's: nothing was unmounted;
-    /// [`ErrorKind::Protected`] for a directory of the system;
-    /// [`ErrorKind::Busy`] when it is in use, naming who uses it as far as can be seen (see
-    /// [`mount_users`](crate::mount_users)); [`ErrorKind::Unresponsive`] when the filesystem keeps the unmount
-    /// waiting, or has not finished, and is not to be detached: ask again; [`ErrorKind::PermissionDenied`] without CAP_SYS_ADMIN. Layers above
-    /// the failing one stay unmounted.
+    /// Layers above the failing one stay unmounted.
+    /// - [`ErrorKind::NotOwned`]: a mount is not known to be the owner's; the message names it. Nothing was
+    ///   unmounted.
+    /// - [`ErrorKind::Protected`]: the target is a directory of the system.
+    /// - [`ErrorKind::Busy`]: the mount is in use; the message names the visible users (see
+    ///   [`mount_users`](crate::mount_users)).
+    /// - [`ErrorKind::Unresponsive`]: the filesystem delays the unmount, or has not finished, and is not to
+    ///   be detached. Retry.
+    /// - [`ErrorKind::PermissionDenied`]: CAP_SYS_ADMIN is missing.
     pub fn at(self, target: &Target) -> Result<Unmounted> {
         let mut layers = 0;
         let mut is_detached = false;
@@ -138,12 +149,13 @@ impl Unmount {
         let own = target.require_own(UNMOUNT)?;
         while let MountState::Mounted(top) = target.state()? {
             if own.as_ref().is_some_and(|own| !own.contains(&top.id)) {
-                // It came since, and is looked at from the start by the next call.
+                // It was mounted since. The next call checks it from the start.
                 let reason = "something else is mounted and unmounted there at the same time";
                 return Err(Error::new(ErrorKind::Busy, UNMOUNT, reason).at(target.path()));
             }
-            // Who waited for somebody else's unmount finds it done. Trying together, each would keep the others waiting
-            // for longer than the filesystem may take, and take them for its silence.
+            // A caller that waits for another caller's unmount finds it done. If several tried at once, each
+            // would delay the others for longer than the filesystem has to answer, and the delay would look
+            // like a dead filesystem.
             let limit = STEPS * self.timeout + 2 * PATIENCE + self.finishing;
             let _permit = in_flight::wait_for_others(Subject::Unmounting(top.id), limit);
             if target.state()?.mount_point() != Some(top) {
@@ -171,7 +183,7 @@ impl Unmount {
         })
     }
 
-    /// Whether what earlier calls have left unfinished is done, and was not given up.
+    /// Whether the filesystems that earlier calls left unfinished are finished, and none was abandoned.
     fn is_finished(self, target: &Target) -> Result<bool> {
         let place = target.place();
         if in_flight::is_ended_within(&place, self.finishing) {
@@ -186,7 +198,7 @@ impl Unmount {
         }
     }
 
-    /// What is done about a mount that does not go: nothing, or only what cannot lose the data of a living
+    /// Handles a mount that stays: returns an error, or does only what cannot lose data of a living
     /// filesystem.
     fn escalate(self, target: &Target) -> Result<Attempt> {
         match self.detach {
@@ -200,16 +212,16 @@ impl Unmount {
                     return Err(stays(target, self.timeout));
                 }
                 tracing::warn!(target = %target.path().display(), %health, "a mount whose server is gone is taken off");
-                // Force ends the filesystem, and not only this mount of it: what others were using by another, and what
-                // they wrote that is not sent yet, may come back with the server.
+                // Force ends the whole filesystem, not only this mount. Users of another mount of it, and
+                // their data that is not sent yet, can recover when the server comes back.
                 if !is_mounted_elsewhere(&details)? {
-                    // What comes of it is looked at next: it makes the filesystem give up its requests, so that what
-                    // waited for it has an error now, and lets go of it.
+                    // The result is checked by the next attempt. Force makes the filesystem fail its
+                    // requests, so processes that waited for it get an error and release it.
                     self.once(target, UnmountFlags::FORCE)?;
-                    // There is nobody to write to.
+                    // No server is left to write to.
                     match self.finish_within(Duration::ZERO).patiently(target)? {
                         Attempt::Busy | Attempt::Silent => {}
-                        // It went with the force or now.
+                        // The forced unmount or this attempt unmounted it.
                         Attempt::Done | Attempt::Nothing => return Ok(Attempt::Done),
                         Attempt::Lingering => return Ok(Attempt::Lingering),
                     }
@@ -222,7 +234,8 @@ impl Unmount {
         }
     }
 
-    /// Tries again for a while when it is busy, unless with something that does not go away by waiting.
+    /// Retries for a while if the mount is busy, unless mounts below it make it busy, which waiting does not
+    /// change.
     fn patiently(self, target: &Target) -> Result<Attempt> {
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -236,10 +249,10 @@ impl Unmount {
 
     fn once(self, target: &Target, flags: UnmountFlags) -> Result<Attempt> {
         let lock = TargetLock::take(target, Purpose::Mount);
-        // Open, it would be busy.
+        // An open descriptor would make the mount busy, so it is closed in this block.
         let (mount, is_remote) = {
             let seen = match target.look(UNMOUNT) {
-                // Nothing is there, or a symbolic link since.
+                // Nothing exists there, or it is a symbolic link since.
                 Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::InvalidInput) => {
                     return Ok(Attempt::Nothing);
                 }
@@ -257,7 +270,7 @@ impl Unmount {
         let name =
             in_flight::c_string(target.name().as_ref()).map_err(|error| target.error(UNMOUNT, error))?;
         let question = Question::Unmount(target.parent(UNMOUNT)?, &name, flags.bits().cast_signed());
-        // A server that did not answer is waited for no longer by taking the mount out of sight.
+        // A detach does not wait again for a server that did not answer.
         let is_plain = flags == UnmountFlags::NOFOLLOW;
         let ending = Ending {
             limit: if is_plain { self.finishing } else { Duration::ZERO },
@@ -274,7 +287,7 @@ impl Unmount {
             Err(failed @ (Unanswered::Failed(_) | Unanswered::Crowded)) => {
                 Err(target.error(UNMOUNT, std::io::Error::from(failed)))
             }
-            // Off the tree at once; what is left to do waits for the server.
+            // The mount leaves the tree at once; the remaining work waits for the server.
             Err(Unanswered::Late(_) | Unanswered::Stuck) => {
                 Ok(if is_off()? { Attempt::Lingering } else { Attempt::Silent })
             }
@@ -282,7 +295,7 @@ impl Unmount {
     }
 }
 
-/// Unmounts all that is mounted at the target; short for `Unmount::new().at(target)`.
+/// Unmounts everything that is mounted at the target; short for `Unmount::new().at(target)`.
 ///
 /// ```no_run
 /// # fn main() -> csi_mount::Result<()> {
@@ -296,7 +309,7 @@ impl Unmount {
 /// ```
 ///
 /// # Errors
-/// As [`Unmount::at`].
+/// Those of [`Unmount::at`].
 pub fn unmount(target: &Target) -> Result<Unmounted> {
     Unmount::new().at(target)
 }
@@ -305,16 +318,16 @@ pub fn unmount(target: &Target) -> Result<Unmounted> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Attempt {
     Done,
-    /// Out of sight, and not finished.
+    /// The mount is gone from the tree, but its filesystem is not finished.
     Lingering,
-    /// Somebody else unmounted it first.
+    /// Another process unmounted it first.
     Nothing,
     Busy,
-    /// The call did not return, and it is mounted still.
+    /// The call did not return, and the mount still exists.
     Silent,
 }
 
-/// What became of the mount that was to be taken off.
+/// The outcome of one unmount call.
 fn outcome(target: &Target, result: rustix::io::Result<()>) -> Result<Attempt> {
     match result {
         Ok(()) => Ok(Attempt::Done),
@@ -322,7 +335,7 @@ fn outcome(target: &Target, result: rustix::io::Result<()>) -> Result<Attempt> {
             .error(UNMOUNT, Errno::INVAL)
             .as_kind(ErrorKind::PermissionDenied)
             .mend("it was made in another user namespace; unmount it there")),
-        // Somebody was faster, and may have mounted again since.
+        // Another process unmounted it first, and possibly mounted again since.
         Err(Errno::INVAL | Errno::NOENT) => Ok(Attempt::Nothing),
         Err(Errno::BUSY) => Ok(Attempt::Busy),
         Err(error @ Errno::PERM) => Err(target.error(UNMOUNT, error).mend("the process needs CAP_SYS_ADMIN")),
@@ -330,8 +343,10 @@ fn outcome(target: &Target, result: rustix::io::Result<()>) -> Result<Attempt> {
     }
 }
 
-/// Whether the kernel refuses to take off what is mounted there: locked by a more privileged namespace. Another mount may
-/// have come and gone meanwhile, even with the same number; one that is held open is the same before and after.
+/// Whether the kernel refuses the unmount because a more privileged namespace locked the mount.
+///
+/// Another mount can come and go meanwhile, even with the same number. A mount that is held open stays the
+/// same before and after.
 fn is_locked(target: &Target) -> Result<bool> {
     let held = match target.look(UNMOUNT) {
         Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::InvalidInput) => {
@@ -342,18 +357,18 @@ fn is_locked(target: &Target) -> Result<bool> {
     if !held.facts.is_mount_root {
         return Ok(false);
     }
-    // Held, it is busy: nothing is unmounted by this.
+    // The open descriptor keeps it busy, so this call unmounts nothing.
     let refused = rustix::mount::unmount(target.kernel_path(UNMOUNT)?, UnmountFlags::NOFOLLOW);
     let is_there = target.state()?.mount_point().is_some_and(|top| top.id == held.facts.mount);
     Ok(refused == Err(Errno::INVAL) && is_there)
 }
 
-/// Whether its filesystem is mounted at another place, too.
+/// Whether its filesystem is also mounted at another place.
 fn is_mounted_elsewhere(details: &Details) -> Result<bool> {
     let table = mounts()?;
     Ok(match table.iter().find(|entry| entry.id == details.id) {
         Some(own) => !siblings(&table, own).is_empty(),
-        // It is not in sight of our root; the others may be.
+        // Our root does not show this mount, but other mounts of the filesystem can be visible.
         None => table.iter().any(|entry| entry.device == details.device),
     })
 }
@@ -372,7 +387,7 @@ fn unfinished(target: &Target) -> Error {
         .mend("ask again: it is done once that is over")
 }
 
-/// Why a mount is still there: because its filesystem keeps silent, or because of those who use it.
+/// The error for a mount that stays: its filesystem does not answer, or it is in use.
 fn stays(target: &Target, timeout: Duration) -> Error {
     let error = target.error(UNMOUNT, Errno::BUSY);
     let found = health::look(target, timeout).ok().flatten();

@@ -1,9 +1,11 @@
-//! Whose a place is: a mark on the directory or file beneath a mount, which outlives processes and reboots.
+//! The owner of a place: a mark on the directory or file beneath a mount, which outlives processes and
+//! reboots.
 //!
-//! The mark is an extended attribute of the place itself: `trusted.csi-mount.owner`, or `user.csi-mount.owner` where the
-//! process is not privileged in the first user namespace. It names the driver, the volume, and what was mounted. It is set
-//! before the mount, so a mount of ours always has one; `rmdir` removes it with the place. A filesystem without extended
-//! attributes holds no mark: there a mount is known only by what its owner says of the volume ([`Evidence`]).
+//! The mark is an extended attribute of the place itself: `trusted.csi-mount.owner`, or
+//! `user.csi-mount.owner` if the process is not privileged in the initial user namespace. It names the
+//! driver, the volume, and what was mounted. It is written before the mount, so every mount of ours has one;
+//! `rmdir` removes it with the place. A filesystem without extended attributes holds no mark. There, a mount
+//! is known only by what its owner says about the volume ([`Evidence`]).
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -28,13 +30,13 @@ use crate::{DeviceNumber, Error, ErrorKind, MountAttributes, MountId, Result, Ta
 const NAMES: [&str; 2] = ["trusted.csi-mount.owner", "user.csi-mount.owner"];
 const NEVER_WRITTEN: [&str; 2] = ["trusted.csi-mount.none", "user.csi-mount.none"];
 const VERSION: &str = "1";
-/// A driver's name and a volume's id are 63 and 128 bytes at most where they come from an orchestrator.
+/// The size limit of a mark. From an orchestrator, a driver's name has at most 63 bytes and a volume id 128.
 const LONGEST: usize = 1024;
 
 /// The volume that a target or staging directory belongs to, and the driver of that volume.
 ///
-/// A [`Target`] with an owner is marked when something is mounted there. Later steps with a target of the same owner, also of
-/// other processes, unmount and remove nothing that is not marked so, or known by [`Evidence`] of the volume.
+/// Mounting on a [`Target`] with an owner marks the place. Later steps with a target of the same owner, also
+/// in other processes, unmount and remove only what has this mark or is known by [`Evidence`] of the volume.
 ///
 /// ```no_run
 /// # fn main() -> csi_mount::Result<()> {
@@ -59,59 +61,62 @@ pub struct Owner {
     is_gone: bool,
 }
 
-/// By which names an [`Owner`] is known.
+/// The names that identify an [`Owner`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OwnerId {
-    /// The driver's name. Empty where it is not known: then any driver's mark of the volume counts.
+    /// The driver's name. If it is empty, marks of the volume by any driver match.
     pub driver: String,
     /// The volume's id.
     pub volume: String,
 }
 
-/// What shows that a mount without a mark is of a volume.
+/// What proves that a mount without a mark belongs to a volume.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Evidence {
-    /// Its filesystem is on this device, or it is this device's node.
+    /// The mounted filesystem is on this device, or the mounted file is this device's node.
     Device(DeviceNumber),
-    /// Its root is this directory.
+    /// The root of the mount is this directory.
     Directory(PathBuf),
-    /// It is of this type and source.
+    /// The mount has this type and source.
     Source {
-        /// `tmpfs`
+        /// The type of filesystem: `tmpfs`.
         fs_type: String,
-        /// As the mount table shows it.
+        /// The source, as the mount table shows it.
         source: String,
     },
 }
 
 impl Owner {
-    /// This volume of the driver with this name.
+    /// The owner for this volume of the driver with this name.
     pub fn new(driver: impl Into<String>, volume: impl Into<String>) -> Self {
         let id = OwnerId { driver: driver.into(), volume: volume.into() };
         Self { id, roots: Vec::new(), evidence: Vec::new(), is_gone: false }
     }
 
-    /// Directories that hold nothing but targets and staging directories: an empty place in these is removed though it has
-    /// no mark, because its maker was killed before the mark or the orchestrator made it.
+    /// Adds directories that contain only targets and staging directories.
+    ///
+    /// An empty place in them is removed even without a mark: either the process that made it was killed
+    /// before it wrote the mark, or the orchestrator made it.
     pub fn roots(mut self, roots: impl IntoIterator<Item = impl Into<PathBuf>>) -> Self {
         self.roots.extend(roots.into_iter().map(Into::into));
         self
     }
 
-    /// Nothing is known of the volume any more: what is marked as its own is unmounted in [`roots`](Self::roots) only.
+    /// Says that the volume no longer exists. Mounts marked as its own are then unmounted in
+    /// [`roots`](Self::roots) only.
     pub fn volume_is_gone(mut self) -> Self {
         self.is_gone = true;
         self
     }
 
-    /// By what a mount of the volume is known where the place has no mark.
+    /// Adds evidence that identifies a mount of the volume at a place without a mark.
     pub fn known_by(mut self, evidence: Evidence) -> Self {
         self.evidence.push(evidence);
         self
     }
 
-    /// Whether a mark is this owner's. One without a driver's name counts as any driver's.
+    /// Whether a mark is this owner's. A mark without a driver's name matches any driver.
     pub fn is(&self, other: &OwnerId) -> bool {
         self.id.is_same(other)
     }
@@ -136,14 +141,14 @@ impl Owner {
 }
 
 impl OwnerId {
-    /// Whether both are one volume. A side without a driver's name matches any driver.
+    /// Whether both name the same volume. A side without a driver's name matches any driver.
     fn is_same(&self, other: &Self) -> bool {
         let is_same_driver = self.driver == other.driver || self.driver.is_empty() || other.driver.is_empty();
         is_same_driver && self.volume == other.volume
     }
 }
 
-/// `volume vol-1 of driver.example.org`
+/// For example `volume vol-1 of driver.example.org`.
 impl std::fmt::Display for OwnerId {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "volume {}", self.volume)?;
@@ -151,12 +156,12 @@ impl std::fmt::Display for OwnerId {
     }
 }
 
-/// What a mark says was mounted on its place.
+/// What a mark says is mounted on its place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Mounted {
     /// Nothing yet.
     Nothing,
-    /// A file or directory, by its number and the number of its filesystem.
+    /// A file or directory: the number of its filesystem and its inode number.
     Root(DeviceNumber, u64),
     /// A FUSE filesystem, which its daemon mounts.
     Fuse,
@@ -184,7 +189,7 @@ impl Mark {
         format!("{VERSION}\0{}\0{}\0{mounted}", self.owner.driver, self.owner.volume).into_bytes()
     }
 
-    /// None for what a later version wrote: that is no proof.
+    /// None for a mark of another version: it proves nothing.
     fn decode(bytes: &[u8]) -> Option<Self> {
         let text = std::str::from_utf8(bytes).ok()?;
         let (version, rest) = text.split_once('\0')?;
@@ -204,14 +209,14 @@ impl Mark {
         (version == VERSION).then_some(Self { owner, mounted })
     }
 
-    /// The mark of a file or directory, which is open as a place.
+    /// Reads the mark of a file or directory that is opened with `O_PATH`.
     fn read(place: &OwnedFd) -> io::Result<Option<Self>> {
         for name in NAMES {
             let mut buffer = vec![0; LONGEST];
             match getxattr(path_of(place), name, &mut buffer[..]) {
                 Ok(length) => return Ok(Self::decode(&buffer[..length])),
                 Err(Errno::NODATA | Errno::OPNOTSUPP | Errno::PERM | Errno::ACCESS) => {}
-                // A mark of ours is shorter.
+                // Marks of this crate are shorter.
                 Err(Errno::RANGE) => return Ok(None),
                 Err(error) => return Err(error.into()),
             }
@@ -219,7 +224,7 @@ impl Mark {
         Ok(None)
     }
 
-    /// Nothing is written where the filesystem has no room for marks at all.
+    /// Writes the mark. On a filesystem that supports no marks it writes nothing.
     fn write(&self, place: &OwnedFd) -> io::Result<()> {
         for name in NAMES {
             match setxattr(path_of(place), name, &self.encode(), XattrFlags::empty()) {
@@ -232,7 +237,7 @@ impl Mark {
     }
 }
 
-/// The file or directory of the target itself, beneath whatever is mounted on it.
+/// Opens the file or directory of the target itself, beneath whatever is mounted on it.
 fn covered(target: &Target, operation: &'static str) -> io::Result<(Option<Prepared>, OwnedFd)> {
     let parent = target.parent(operation).map_err(io::Error::other)?;
     let place = lookup::open_at(parent, target.name())?;
@@ -240,7 +245,7 @@ fn covered(target: &Target, operation: &'static str) -> io::Result<(Option<Prepa
         return Ok((None, place));
     }
     drop(place);
-    // A copy of the parent's mount alone, in no tree of mounts: what is mounted on the target is not in it.
+    // A detached copy of the parent's mount alone: it does not contain what is mounted on the target.
     let above = if features::has(Feature::FsContext) {
         let flags =
             OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_EMPTY_PATH;
@@ -256,8 +261,9 @@ fn covered(target: &Target, operation: &'static str) -> io::Result<(Option<Prepa
 }
 
 impl Target {
-    /// The mark of the place, whatever is mounted on it. None without a mark, and where it can't be seen, as without
-    /// CAP_SYS_ADMIN beneath a mount.
+    /// Reads the mark of the place, whatever is mounted on it.
+    ///
+    /// None if there is no mark or it cannot be read, for example beneath a mount without CAP_SYS_ADMIN.
     pub(crate) fn mark(&self, operation: &'static str) -> Result<Option<Mark>> {
         if !self.has_parent() {
             return Ok(None);
@@ -272,7 +278,7 @@ impl Target {
         }
     }
 
-    /// The volume that the place is marked as belonging to, whatever is mounted on it. None without a mark.
+    /// The volume in the mark of the place, whatever is mounted on it. None without a mark.
     ///
     /// # Errors
     /// Those of `getxattr(2)`.
@@ -280,21 +286,21 @@ impl Target {
         Ok(self.mark("read the owner of")?.map(|mark| mark.owner))
     }
 
-    /// Marks the bare place as its owner's, before this is mounted there.
+    /// Marks the bare place as its owner's, before `mounted` is mounted there.
     pub(crate) fn set_mark(&self, operation: &'static str, place: &OwnedFd, mounted: Mounted) -> Result<()> {
         let Some(owner) = self.owner() else { return Ok(()) };
         let mark = Mark { owner: owner.id.clone(), mounted };
         mark.write(place).map_err(|error| self.error(operation, error))
     }
 
-    /// Marks the place as its owner's beneath what is mounted there, unless it is marked so. Another volume's place stays
-    /// that volume's.
+    /// Marks the place beneath an existing mount as its owner's. Refuses a place that has the mark of another
+    /// volume.
     pub(crate) fn adopt(&self, operation: &'static str, mounted: &Facts) -> Result<()> {
         let Some(owner) = self.owner() else { return Ok(()) };
         let due = Mark { owner: owner.id.clone(), mounted: Mounted::of(mounted) };
         let (_above, place) = match covered(self, operation) {
             Ok(found) => found,
-            // It stays known by evidence alone.
+            // Without a mark, the mount stays known by evidence alone.
             Err(error) => {
                 tracing::debug!(%error, place = %self.path().display(), "beneath a mount nothing is to be marked");
                 return Ok(());
@@ -311,7 +317,7 @@ impl Target {
         }
     }
 
-    /// Takes its owner's mark off the bare place: for a staging directory, which stays.
+    /// Removes the owner's mark from the bare place, for a staging directory, which is not removed.
     pub(crate) fn unmark(&self, operation: &'static str) -> Result<()> {
         let (Some(owner), Some(mark)) = (self.owner(), self.mark(operation)?) else { return Ok(()) };
         if !mark.owner.is_same(&owner.id) {
@@ -319,21 +325,23 @@ impl Target {
         }
         if let Ok((None, place)) = covered(self, operation) {
             for name in NAMES {
-                // The next stage writes its own over it.
+                // A failure is harmless: the next stage overwrites the mark.
                 let _ = removexattr(path_of(&place), name);
             }
         }
         Ok(())
     }
 
-    /// Whether the place is marked as another volume's.
+    /// Whether the place has the mark of another volume.
     pub(crate) fn is_anothers(&self, operation: &'static str) -> Result<bool> {
         let Some(owner) = self.owner() else { return Ok(false) };
         Ok(self.mark(operation)?.is_some_and(|mark| !mark.owner.is_same(&owner.id)))
     }
 
-    /// Refuses a place where something is mounted that is not known to be its owner's. On a filesystem that can hold no marks
-    /// nothing is known of a mount without [`Evidence`], and it is not refused.
+    /// Refuses a place with a mount that is not known to be its owner's.
+    ///
+    /// On a filesystem that supports no marks, the owner of a mount without [`Evidence`] is unknown, and it
+    /// is not refused.
     ///
     /// # Errors
     /// [`ErrorKind::NotOwned`], naming what is mounted there.
@@ -345,19 +353,19 @@ impl Target {
         }
     }
 
-    /// Whether the place is marked, or could be.
+    /// Whether the place has a mark, or can get one.
     fn is_markable(&self, operation: &'static str) -> bool {
         let Ok((_above, place)) = covered(self, operation) else { return false };
-        // To replace a value that nobody ever gave writes nothing, and says whether it could.
+        // Replacing an attribute that never exists writes nothing, and shows whether a write is possible.
         let could_write = |name| setxattr(path_of(&place), name, b"", XattrFlags::REPLACE);
         let is_marked = Mark::read(&place).is_ok_and(|mark| mark.is_some());
         is_marked || NEVER_WRITTEN.iter().any(|name| could_write(*name) == Err(Errno::NODATA))
     }
 
-    /// Every mount at the target, if each is known to be of its owner; none if it has no owner, and all is the caller's.
+    /// Every mount at the target, if each is known to be its owner's. None if the target has no owner.
     ///
     /// # Errors
-    /// [`ErrorKind::NotOwned`] naming the first that is not.
+    /// [`ErrorKind::NotOwned`], naming the first mount that is not.
     pub(crate) fn require_own(&self, operation: &'static str) -> Result<Option<Vec<MountId>>> {
         let Some(owner) = self.owner() else { return Ok(None) };
         if self.state()?.mount_point().is_none() {
@@ -393,7 +401,7 @@ impl Target {
         self.layers(operation, &seen, &top).map(Some)
     }
 
-    /// The mount that is proven, and those beneath it, each of which has to be of the same directory.
+    /// The proven mount and the mounts beneath it. Each of them must have the same root directory.
     fn layers(&self, operation: &'static str, seen: &Seen, top: &Details) -> Result<Vec<MountId>> {
         let mut layers = vec![top.id];
         if top.parent == seen.directory.mount {
@@ -424,12 +432,12 @@ impl Target {
     }
 }
 
-/// Whether what is on top is what the mark says.
+/// Whether the topmost mount is the one that the mark names.
 fn is_marked(mounted: Mounted, seen: &Seen, top: &Details) -> bool {
     match mounted {
         Mounted::Nothing => false,
         Mounted::Fuse => top.fs_type == "fuse" || top.fs_type.starts_with("fuse."),
-        // A filesystem that shut down does not even give the number of its root.
+        // A filesystem that shut down does not report even the inode number of its root.
         Mounted::Root(device, _) if seen.facts.is_broken() => top.is_on(device),
         Mounted::Root(device, inode) => (device, inode) == (seen.facts.device, seen.facts.inode),
     }

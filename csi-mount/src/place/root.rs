@@ -1,4 +1,4 @@
-//! A directory below which paths of others are resolved without escaping from it.
+//! A trusted directory, below which untrusted paths are resolved.
 
 use std::ffi::OsStr;
 use std::io;
@@ -16,10 +16,9 @@ use crate::{Error, ErrorKind, Result, Target};
 
 /// A directory that the caller trusts, opened once.
 ///
-/// A path that somebody else chose (a volume's sub-directory, a name from a request) is resolved below it and
-/// can't leave it: not by `..`, not by a symbolic link anywhere in it, not by a magic link of /proc, and not
-/// by a rename while it is walked. `openat2(2)` with `RESOLVE_BENEATH`; before Linux 5.6 component by
-/// component with `O_NOFOLLOW`.
+/// An untrusted path (a volume's sub-directory, a name from a request) is resolved below it and cannot leave
+/// it: not by `..`, a symbolic link, a magic link of /proc, or a rename during the walk. It uses `openat2(2)`
+/// with `RESOLVE_BENEATH`; before Linux 5.6 it walks component by component with `O_NOFOLLOW`.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -37,15 +36,17 @@ use crate::{Error, ErrorKind, Result, Target};
 pub struct Root {
     directory: OwnedFd,
     path: PathBuf,
-    /// Where the directory is the root of a mount that nobody sees. Dropped after the descriptor above.
+    /// Set if the directory is the root of a detached mount. It is dropped after the descriptor above.
     _mount: Option<DetachedMount>,
 }
 
 impl Root {
-    /// Opens the directory at an absolute path; symbolic links in it are followed, as it is trusted.
+    /// Opens the directory at an absolute path. Symbolic links in it are followed, because the path is
+    /// trusted.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidInput`] for a path that can never work or is no directory; [`ErrorKind::NotFound`].
+    /// - [`ErrorKind::InvalidInput`]: the path can never work, or is not a directory.
+    /// - [`ErrorKind::NotFound`]: the path does not exist.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         let operation = "open root";
         let path = paths::absolute(operation, path.as_ref())?;
@@ -54,27 +55,27 @@ impl Root {
         Ok(Self::of(directory, path))
     }
 
-    /// A directory that is open; the path is for messages.
+    /// Wraps an open directory; the path is for messages.
     pub(crate) fn of(directory: OwnedFd, path: PathBuf) -> Self {
         Self { directory, path, _mount: None }
     }
 
-    /// The root directory of a mount, which goes with it; the path is for messages.
+    /// Wraps the root directory of a detached mount and owns the mount; the path is for messages.
     pub(crate) fn of_mount(mount: Prepared, path: PathBuf) -> Result<Self> {
         let directory = mount.fd().try_clone().map_err(|error| Error::os("open root", &path, error))?;
         Ok(Self { directory, path, _mount: Some(DetachedMount::new(mount)) })
     }
 
-    /// The path that it was opened by, or what is mounted there, where nobody sees the mount.
+    /// The path that the root was opened by. For a detached mount, the path or name of what is mounted.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The target at a path that is relative to the root, or absolute and below it.
+    /// Opens the target at a path that is relative to the root, or absolute and below it.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidInput`] for a path that leads elsewhere or crosses a symbolic link, and as for
-    /// [`Target::new`].
+    /// [`ErrorKind::InvalidInput`] for a path that leads out of the root or crosses a symbolic link, and the
+    /// errors of [`Target::new`].
     pub fn target(&self, path: impl AsRef<Path>) -> Result<Target> {
         let operation = "open target";
         let path = path.as_ref();
@@ -90,11 +91,11 @@ impl Root {
         Target::below(full, |_| self.walk(relative.parent().unwrap_or(Path::new(""))))
     }
 
-    /// Makes the directories of a path that are not there, of this mode, and gives back the last one.
+    /// Creates the missing directories of a path with this mode, and returns the last one.
     ///
     /// # Errors
-    /// As [`target`](Self::target) and [`Target::create_dir`]: [`ErrorKind::InvalidInput`] for a symbolic link on the
-    /// way, among others.
+    /// Those of [`target`](Self::target) and [`Target::create_dir`], for example [`ErrorKind::InvalidInput`]
+    /// for a symbolic link in the path.
     pub fn create_dirs(&self, path: impl AsRef<Path>, mode: u32) -> Result<Target> {
         let path = path.as_ref();
         let mut ancestors: Vec<&Path> =
@@ -104,7 +105,7 @@ impl Root {
         for ancestor in ancestors {
             self.target(ancestor)?.create_dir_with_mode(mode)?;
         }
-        // Its parent may not have been there.
+        // Its parent did not necessarily exist when `last` was opened.
         if last.has_parent() { Ok(last) } else { self.target(path) }
     }
 
@@ -127,7 +128,7 @@ impl Root {
     }
 }
 
-/// One component down. `O_DIRECTORY` with `O_NOFOLLOW` refuses a symbolic link (ENOTDIR).
+/// Opens one component. `O_DIRECTORY` with `O_NOFOLLOW` refuses a symbolic link (ENOTDIR).
 fn step(directory: impl AsFd, name: &OsStr) -> io::Result<OwnedFd> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     Ok(rustix::fs::openat(directory, name, flags, Mode::empty())?)

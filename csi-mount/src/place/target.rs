@@ -1,4 +1,4 @@
-//! Where something is mounted: a directory that is held open, and a name in it.
+//! The place to mount on: a directory that is held open, and a name in it.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -23,11 +23,12 @@ use crate::table::facts::Facts;
 use crate::table::mountinfo;
 use crate::{Error, ErrorKind, MountEntry, MountState, Result};
 
-/// A place to mount on: its parent directory, held open, and the last component, which is never followed.
+/// A place to mount on: its parent directory, held open, and the last path component, which is never
+/// followed.
 ///
-/// What happens to the ancestors afterwards does not lead it elsewhere. Where the parent directory did not
-/// exist when the target was made, the target is absent: there is nothing to unmount or remove, and making it
-/// is [`NotFound`](ErrorKind::NotFound).
+/// Later changes to the ancestors do not redirect it. If the parent directory did not exist when the target
+/// was created, the target is absent: unmounting and removing it succeed without doing anything, and creating
+/// it fails with [`NotFound`](ErrorKind::NotFound).
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -46,53 +47,55 @@ use crate::{Error, ErrorKind, MountEntry, MountState, Result};
 /// ```
 #[derive(Debug)]
 pub struct Target {
-    /// None when the directory was not there.
+    /// None if the directory did not exist.
     parent: Option<OwnedFd>,
-    /// What was seen of it first. Which file it is, and on which mount, does not change while it is open.
+    /// Facts of the parent directory, read once. Its file and its mount do not change while it is open.
     directory: OnceLock<Facts>,
     name: OsString,
     path: PathBuf,
     owner: Option<Owner>,
-    /// Whether a call with this target made the place, or unmounted there what is proven to be its owner's.
+    /// Whether a call with this target made the place, or unmounted there a mount that is proven to be its
+    /// owner's.
     is_made_here: AtomicBool,
 }
 
-/// What making a target did.
+/// What creating a target did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Created {
-    /// It was made.
+    /// The directory or file was created.
     Created,
-    /// A directory or file, as asked, was there.
+    /// A directory or file of the requested type existed already.
     Existed,
 }
 
 /// What removing a target did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Removed {
-    /// It was removed.
+    /// The target was removed.
     Removed,
-    /// Nothing was there.
+    /// The target did not exist.
     WasAbsent,
-    /// It is there, and not known to be made for the target's [`Owner`]: it stays as it is.
+    /// The target exists, but is not known to be made for its [`Owner`], so it was left as it is.
     Kept,
 }
 
 impl Target {
-    /// The target at an absolute path, as the orchestrator gives it.
+    /// Opens the target at an absolute path, as the orchestrator gives it.
     ///
-    /// The ancestors are resolved by the kernel, symbolic links included: they are the orchestrator's. For a
-    /// path from somebody less trusted see [`Root`](crate::Root).
+    /// The kernel resolves the ancestors and follows symbolic links in them, because the orchestrator
+    /// controls them. For a path from a less trusted source use [`Root`](crate::Root).
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidInput`] for a path that is empty, relative, `/`, too long, not UTF-8, or holds `..` or a NUL, and
-    /// when an ancestor is no directory; [`ErrorKind::PermissionDenied`] when one can't be searched;
-    /// [`ErrorKind::Unresponsive`] when the filesystem of one does not answer within five seconds.
+    /// - [`ErrorKind::InvalidInput`]: the path is empty, relative, `/`, too long, not UTF-8, contains `..` or
+    ///   a NUL, or an ancestor is not a directory.
+    /// - [`ErrorKind::PermissionDenied`]: an ancestor cannot be searched.
+    /// - [`ErrorKind::Unresponsive`]: the filesystem of an ancestor does not answer within five seconds.
     pub fn new(path: impl AsRef<Path>) -> Result<Self> {
         let path = paths::absolute(OPEN, path.as_ref())?;
         Self::below(path, |parent| lookup::open_path(parent, OFlags::DIRECTORY))
     }
 
-    /// The target at a clean path, its parent opened by the caller's means.
+    /// The target at a clean path. `open` opens its parent directory.
     pub(crate) fn below(path: PathBuf, open: impl FnOnce(&Path) -> io::Result<OwnedFd>) -> Result<Self> {
         let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
             return Err(Error::new(ErrorKind::InvalidInput, OPEN, "it is no path of a target").at(path));
@@ -106,8 +109,10 @@ impl Target {
         Ok(Self { parent, directory, name, path, owner: None, is_made_here: AtomicBool::new(false) })
     }
 
-    /// The same target, of this owner: what is mounted there is marked as the owner's, and nothing else is unmounted or
-    /// removed. Without an owner, all that is there is taken for the caller's.
+    /// Sets the owner of the target.
+    ///
+    /// A mount made there is marked as the owner's, and mounts that are not the owner's are neither unmounted
+    /// nor removed. Without an owner, the target's calls treat every mount there as the caller's.
     #[must_use]
     pub fn owned_by(mut self, owner: Owner) -> Self {
         self.owner = Some(owner);
@@ -122,16 +127,18 @@ impl Target {
         self.is_made_here.store(true, Ordering::Relaxed);
     }
 
-    /// The path, for messages: what it names may have changed since the target was made.
+    /// The path, for messages. It can lead elsewhere since the target was opened.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Makes the target a directory, of mode 0750 less the umask. One that is there is kept as it is.
+    /// Creates the target as a directory with mode 0750 minus the umask. An existing directory is left as it
+    /// is.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidInput`] when something else is there, a symbolic link to a directory included;
-    /// [`ErrorKind::NotFound`] when the parent directory is not there.
+    /// - [`ErrorKind::InvalidInput`]: something else exists there, for example a symbolic link to a
+    ///   directory.
+    /// - [`ErrorKind::NotFound`]: the parent directory does not exist.
     pub fn create_dir(&self) -> Result<Created> {
         let operation = "make directory";
         let parent = self.parent(operation)?;
@@ -139,11 +146,13 @@ impl Target {
         self.created(operation, make, FileType::Directory)
     }
 
-    /// Makes the target an empty regular file, of mode 0640 less the umask, for a device node to be bound onto.
-    /// A file or device node that is there is kept as it is.
+    /// Creates the target as an empty regular file with mode 0640 minus the umask, to bind a device node onto
+    /// it.
+    ///
+    /// An existing file or device node is left as it is.
     ///
     /// # Errors
-    /// As for [`create_dir`](Self::create_dir).
+    /// Those of [`create_dir`](Self::create_dir).
     pub fn create_file(&self) -> Result<Created> {
         let operation = "make file";
         let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -164,10 +173,10 @@ impl Target {
                 Err(Errno::EXIST) => {}
                 Err(error) => return Err(self.error(operation, error)),
             }
-            // Removed by somebody else since: it is made again.
+            // Another process removed it since, so create it again.
             let Some(found) = self.facts(operation)?.map(|facts| facts.file_type) else { continue };
             let fits = match found {
-                // A device is bound onto a file, and then looks like one.
+                // A file with a device bound onto it looks like a device.
                 FileType::BlockDevice | FileType::CharacterDevice => wanted == FileType::RegularFile,
                 found => found == wanted,
             };
@@ -181,7 +190,7 @@ impl Target {
         Err(Error::new(ErrorKind::Busy, operation, reason).at(&self.path))
     }
 
-    /// Marks what was just made as its owner's, so that another process may remove it after this one was killed.
+    /// Marks a new place as its owner's, so that another process can remove it if this one is killed.
     fn mark_new(&self, operation: &'static str) -> Result<()> {
         self.set_made_here();
         if self.owner.is_none() {
@@ -192,16 +201,21 @@ impl Target {
         self.set_mark(operation, &place, Mounted::Nothing)
     }
 
-    /// Removes the directory or the empty file. Nothing that holds data is deleted, and nothing below it.
+    /// Removes the directory or the empty file. Never deletes data, or anything below the target.
     ///
-    /// A target with an [`Owner`] is removed if this target's calls made it or unmounted there, if it is marked as the
-    /// owner's, or if it is in one of [`Owner::roots`]; otherwise it is [`Kept`](Removed::Kept). Except right after such a
-    /// call, nothing may be mounted on it in any mount namespace that has a process in sight: the kernel would detach that.
-    /// Of a target without an owner that is for the caller to know.
+    /// A target with an [`Owner`] is removed if one of these holds; otherwise it is [`Kept`](Removed::Kept):
+    /// - a call with this `Target` made the place or unmounted the volume there;
+    /// - the place is marked as the owner's;
+    /// - the place has no mark and is in one of [`Owner::roots`].
+    ///
+    /// In the last two cases nothing is allowed to be mounted on it in any mount namespace of a visible
+    /// process either, because the kernel detaches such a mount when the directory is removed. For a target
+    /// without an owner the caller has to check this.
     ///
     /// # Errors
-    /// [`ErrorKind::Busy`] when something is mounted on it or it is not empty; [`ErrorKind::InvalidInput`] when
-    /// it is neither a directory nor a regular file; [`ErrorKind::Protected`] for a directory of the system.
+    /// - [`ErrorKind::Busy`]: something is mounted on it, or it is not empty.
+    /// - [`ErrorKind::InvalidInput`]: it is neither a directory nor a regular file.
+    /// - [`ErrorKind::Protected`]: it is a directory of the system.
     pub fn remove(&self) -> Result<Removed> {
         let operation = "remove";
         let Some(facts) = self.facts(operation)? else { return Ok(Removed::WasAbsent) };
@@ -228,7 +242,7 @@ impl Target {
         }
     }
 
-    /// Whether its owner, if it has one, lets it be removed, and so does all that is seen of other mount namespaces.
+    /// Whether the owner, if set, and the mounts in other visible mount namespaces allow the removal.
     fn may_remove(&self, operation: &'static str) -> Result<bool> {
         let Some(owner) = &self.owner else { return Ok(true) };
         if self.is_made_here.load(Ordering::Relaxed) {
@@ -250,7 +264,8 @@ impl Target {
         }
     }
 
-    /// The last line against a directory of the system, by where the path leads: callers check paths before that.
+    /// The last check against a directory of the system, on the resolved path. Callers check the given path
+    /// before.
     pub(crate) fn refuse_system(&self, operation: &'static str) -> Result<()> {
         let Some(parent) = &self.parent else { return Ok(()) };
         let parent = rustix::fs::readlink(path_of(parent), Vec::new());
@@ -259,21 +274,22 @@ impl Target {
         ProtectedPaths::system().check_text(&place).map_err(|error| error.at(&self.path))
     }
 
-    /// What is mounted there now; see [`mount_state`](crate::mount_state).
+    /// Returns what is mounted at the target now; see [`mount_state`](crate::mount_state).
     ///
     /// # Errors
-    /// Those of `statx(2)`; an error is never taken for "not mounted".
+    /// Those of `statx(2)`. An error never counts as "not mounted".
     pub fn state(&self) -> Result<MountState> {
         let facts = self.facts("look for a mount at")?;
         Ok(facts.map_or(MountState::Absent, |facts| MountState::of(&facts)))
     }
 
-    /// All that the mount table says of what is mounted there; of several layers, of the topmost.
+    /// Returns the mount table's row for the topmost mount at the target.
     ///
-    /// The time grows with the number of mounts; for whether something is mounted ask [`state`](Self::state).
+    /// The time grows with the number of mounts. To find out only whether something is mounted use
+    /// [`state`](Self::state).
     ///
     /// # Errors
-    /// As [`state`](Self::state) and [`mounts`](crate::mounts).
+    /// Those of [`state`](Self::state) and [`mounts`](crate::mounts).
     pub fn mounted(&self) -> Result<Option<MountEntry>> {
         let operation = "look for a mount at";
         if !matches!(self.state()?, MountState::Mounted(_)) {
@@ -283,11 +299,13 @@ impl Target {
         if seen.facts.is_mount_root { mountinfo::mount_by_id(seen.facts.mount) } else { Ok(None) }
     }
 
-    /// Whether a directory is there, or the root of a mount that is one: a symbolic link is none. It never asks the
-    /// filesystem, so it returns on one that is dead; of a dead one it may not be known, and then it is no directory.
+    /// Whether the target is a directory or a mounted directory. A symbolic link to one is not.
+    ///
+    /// It never asks the filesystem, so it returns even if that is dead. If the type of a dead filesystem's
+    /// root is not known, the result is false.
     ///
     /// # Errors
-    /// As [`state`](Self::state).
+    /// Those of [`state`](Self::state).
     pub fn is_directory(&self) -> Result<bool> {
         let facts = self.facts("look at")?;
         Ok(facts.is_some_and(|facts| facts.file_type == FileType::Directory))
@@ -307,10 +325,10 @@ impl Target {
         }
     }
 
-    /// What is at the target now, held open: the root of the topmost mount, or the bare file or directory.
+    /// Opens what is at the target now: the root of the topmost mount, or the bare file or directory.
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`] when nothing is there, [`ErrorKind::InvalidInput`] for a symbolic link.
+    /// [`ErrorKind::NotFound`] if nothing exists there, [`ErrorKind::InvalidInput`] for a symbolic link.
     pub(crate) fn look(&self, operation: &'static str) -> Result<Seen> {
         let parent = self.parent(operation)?;
         let look = || -> io::Result<Seen> {
@@ -332,7 +350,7 @@ impl Target {
         Ok(seen)
     }
 
-    /// Whether its parent directory was there when the target was made.
+    /// Whether the parent directory existed when the target was opened.
     pub(crate) fn has_parent(&self) -> bool {
         self.parent.is_some()
     }
@@ -342,14 +360,14 @@ impl Target {
         &self.name
     }
 
-    /// The directory that it is in.
+    /// The parent directory.
     pub(crate) fn parent(&self, operation: &'static str) -> Result<BorrowedFd<'_>> {
         self.parent.as_ref().map(AsFd::as_fd).ok_or_else(|| {
             Error::new(ErrorKind::NotFound, operation, "its parent directory does not exist").at(&self.path)
         })
     }
 
-    /// Which directory that is: for what does not change of it.
+    /// The facts of the parent directory that do not change.
     pub(crate) fn directory(&self) -> io::Result<Facts> {
         if let Some(known) = self.directory.get() {
             return Ok(*known);
@@ -364,7 +382,8 @@ impl Target {
         PlaceKey { directory, name: self.name.clone() }
     }
 
-    /// The path through the open parent, for system calls that take no descriptor. It does not follow the name.
+    /// The path through the open parent, for system calls that take no descriptor. The last component is not
+    /// resolved.
     pub(crate) fn kernel_path(&self, operation: &'static str) -> Result<PathBuf> {
         Ok(path_of(self.parent(operation)?).join(&self.name))
     }
@@ -374,7 +393,7 @@ impl Target {
     }
 }
 
-/// What is at a target, and in which directory.
+/// What is at a target, and its parent directory.
 #[derive(Debug)]
 pub(crate) struct Seen {
     pub(crate) fd: OwnedFd,
@@ -383,10 +402,10 @@ pub(crate) struct Seen {
 }
 
 const OPEN: &str = "open target";
-/// How often a target is made again that somebody else removes at the same time.
+/// How many times a target is created again while another process removes it.
 const ATTEMPTS: u32 = 100;
 
-/// The words for a type of file, with their article.
+/// The name of a file type with its article.
 pub(crate) fn name_of(file_type: FileType) -> &'static str {
     match file_type {
         FileType::RegularFile => "a regular file",
