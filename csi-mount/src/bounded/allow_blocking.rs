@@ -6,12 +6,12 @@ thread_local! {
     static MAY_BLOCK: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Runs `work` on a filesystem on a thread that is allowed to block until the filesystem's server answers.
+/// Runs `work` with permission to block this thread until a filesystem's server answers.
 ///
-/// Elsewhere this crate asks a filesystem that can hang through a child process, one question at a time, and gives up after a
-/// limit. Within `work`, on this thread, it calls the kernel itself: faster, because no process is started for each name,
-/// and without limit where the server does not answer and the mount options set none. Do not wait for this thread without
-/// a limit of your own.
+/// Outside of `work`, this crate asks a filesystem that can hang through a child process, one query at a
+/// time, and stops waiting at a time limit. Within `work`, this thread makes the system calls itself. That is
+/// faster, because no process is started for each name. If the server does not answer and the mount options
+/// set no timeout, it waits forever. Do not wait for this thread without a limit of your own.
 ///
 /// ```
 /// # fn main() -> csi_mount::Result<()> {

@@ -1,12 +1,12 @@
-//! Questions that may hang: one in flight for a mount, asked by a child process, answered or given up in time.
+//! Queries that can hang: a child process asks, at most one per subject at a time, with a time limit.
 //!
-//! A child that a dead filesystem holds can't be ended before the filesystem is. So that such children do not
-//! pile up, the next question to the same mount waits in line while one is being asked, and is refused at once
-//! while one is stuck. Waiting in line behind others who get their answers is no sign that the filesystem is dead:
-//! only silence counts as such, for as long as the asker's limit says.
+//! A child that waits for a dead filesystem cannot be killed until the filesystem answers. So that such
+//! children do not pile up, the next query to the same mount waits while one is running, and fails at once
+//! while one is stuck. Waiting in line behind queries that are answered does not prove that the filesystem is
+//! dead. Only silence for the caller's whole limit does.
 //!
-//! Invariant: at most one child process for each [`Subject`], running, stuck or dead. The table is of the
-//! process, as children are.
+//! Invariant: at most one child process per [`Subject`], running, stuck or dead. The table belongs to the
+//! process, as the children do.
 
 use std::collections::BTreeMap;
 use std::ffi::CString;
@@ -25,48 +25,49 @@ use crate::bounded::place_key::PlaceKey;
 use crate::sys::child::{Answer, Child, Open, Question, Stuck};
 use crate::{DeviceNumber, MountId};
 
-/// How long a path may take to be resolved, where the caller has no limit of its own.
+/// How long resolving a path can take if the caller has no limit of its own.
 pub(crate) const LOOKUP_LIMIT: Duration = Duration::from_secs(5);
 
-/// How long somebody else's filesystem or loop device may take to answer, where the volume at hand does not depend on it.
+/// How long to wait for a filesystem or loop device that the current volume does not depend on.
 pub(crate) const FOREIGN_LIMIT: Duration = Duration::from_secs(2);
 
-/// How often a child is looked at that is about to end.
+/// How often a child that is about to exit is polled.
 const LEAVING: Duration = Duration::from_millis(5);
 
-/// How long anybody stands in line behind others who are answered one by one.
+/// The longest wait in line behind queries that are answered one by one.
 const LINE_LIMIT: Duration = Duration::from_secs(30);
 
-/// What a question is about.
+/// What a query is about.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Subject {
     /// The usage of a mounted filesystem.
     Usage(MountId),
-    /// Unmounting it. Apart from its usage, since it is what frees those who wait for that.
+    /// One unmount call. Separate from the usage, because an unmount releases the callers that wait for the
+    /// usage.
     Unmount(MountId),
-    /// All that an unmount tries, one thing after the other.
+    /// All steps of an unmount, one after the other.
     Unmounting(MountId),
-    /// Where a path leads that goes on in this mounted filesystem, which has to be asked.
+    /// The lookup of a path that continues in this mounted filesystem, which must be asked.
     Lookup(MountId),
-    /// Where a path leads, by the mount namespace or the directory that it starts at.
+    /// The lookup of a path, by the mount namespace or the directory where it starts.
     Path(Start, PathBuf),
     /// Mounting from a source.
     Mount(String),
-    /// A killed program that did not go.
+    /// A killed program that has not exited.
     Program(i32),
     /// Whether the filesystem of this mount is frozen.
     Frozen(MountId),
-    /// What a loop device is attached to, by its number and its place in the sequence of disks.
+    /// What a loop device is attached to, by its device number and its disk sequence number.
     LoopDevice(DeviceNumber, Option<u64>),
-    /// The end of an unmount at a place, by the number of its child: nothing is mounted any more, and there is still
-    /// something to write.
+    /// An unmount at a place that has left the tree but not finished, by the pid of its child: data is still
+    /// to be written.
     Ending(PlaceKey, i32),
 }
 
 /// Where a path starts.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Start {
-    /// At the root, in the namespace of this link.
+    /// At the root directory, in the mount namespace with this link.
     Namespace(PathBuf),
     /// At this file of this mount: its inode, whatever descriptor is open on it.
     Directory(MountId, u64),
@@ -75,13 +76,13 @@ pub(crate) enum Start {
 /// Why there is no answer.
 #[derive(Debug)]
 pub(crate) enum Unanswered {
-    /// There was none in time, neither for this question nor for those before it in line.
+    /// Neither this query nor those before it in line were answered in time.
     Late(Duration),
-    /// The filesystem answers, but too many others asked it, too.
+    /// The filesystem answers, but too many other callers ask it too.
     Crowded,
-    /// An earlier question to the same mount is not answered to this day.
+    /// An earlier query to the same mount is still not answered.
     Stuck,
-    /// The child could not be asked.
+    /// The child process could not be started, or failed.
     Failed(io::Error),
 }
 
@@ -101,12 +102,12 @@ impl From<Unanswered> for io::Error {
     }
 }
 
-/// Those who ask about one subject. It is in the table as long as anybody is in it.
+/// The callers that ask about one subject. It is in the table as long as it has a caller or a child.
 #[derive(Default)]
 struct Lane {
     now: Now,
     waiting: usize,
-    /// How many questions were answered since the lane is in the table.
+    /// How many queries were answered since the lane was put into the table.
     answers: u64,
 }
 
@@ -115,7 +116,7 @@ enum Now {
     #[default]
     Free,
     Running,
-    /// Its child has answered and is about to end, which takes its time on a busy machine.
+    /// Its child has answered and is about to exit, which can take a moment on a busy machine.
     Leaving(Stuck),
     Stuck(Stuck),
 }
@@ -123,8 +124,9 @@ enum Now {
 static LANES: Mutex<BTreeMap<Subject, Lane>> = Mutex::new(BTreeMap::new());
 static FREED: Condvar = Condvar::new();
 
-/// Asks the question when its turn comes, and gives up after the limit: in line as long as nobody is answered, and
-/// then once more for the answer.
+/// Asks when the caller's turn comes.
+///
+/// The limit applies twice: to the time in line during which no query is answered, and to the answer itself.
 pub(crate) fn ask(
     subject: Subject,
     question: Question<'_>,
@@ -152,16 +154,19 @@ fn settle<T>(
     })
 }
 
-/// How long an unmount may take in all that is off the tree of mounts, and what is done then.
+/// How long an unmount can take in total after the mount has left the tree, and what happens then.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Ending {
     pub(crate) limit: Duration,
-    /// Whether it is killed. If not it goes on, and [`is_ended_within`] tells when it is over.
+    /// Whether the child is killed. Otherwise it continues, and [`is_ended_within`] reports when it has
+    /// finished.
     pub(crate) is_killed: bool,
 }
 
-/// As [`ask`], of an unmount at a place. Its mount is off the tree at once, as `is_off` tells; what it waits for then is that
-/// all is written.
+/// As [`ask`], for an unmount at a place.
+///
+/// The mount leaves the tree at once, which `is_off` reports. After that the child waits until all data is
+/// written.
 pub(crate) fn unmount(
     (mount, place): (MountId, PlaceKey),
     question: Question<'_>,
@@ -185,7 +190,7 @@ pub(crate) fn unmount(
     settle(permit, child, answer.map(|(answer, _)| answer), limit)
 }
 
-/// Waits for so long for what unmounts at a place have still to do, and says whether all of it is done.
+/// Waits up to the limit for unfinished unmounts at a place. Returns whether all have finished.
 pub(crate) fn is_ended_within(place: &PlaceKey, limit: Duration) -> bool {
     let deadline = Instant::now() + limit;
     while !endings(&mut lanes(), place).is_empty() {
@@ -197,11 +202,11 @@ pub(crate) fn is_ended_within(place: &PlaceKey, limit: Duration) -> bool {
     true
 }
 
-/// Kills what unmounts at a place have still to do.
+/// Kills the children of unfinished unmounts at a place.
 pub(crate) fn give_up_endings(place: &PlaceKey) {
     let mut lanes = lanes();
     let children = endings(&mut lanes, place);
-    // Whose lane it is not any more, that one nobody else finds gone, so that its number is nobody else's.
+    // After its lane is removed, no other thread reaps the child, so its pid is not reused meanwhile.
     for child in &children {
         lanes.remove(&Subject::Ending(place.clone(), child.number()));
     }
@@ -222,18 +227,18 @@ fn endings(lanes: &mut BTreeMap<Subject, Lane>, place: &PlaceKey) -> Vec<Stuck> 
     of_place.collect()
 }
 
-/// Waits until nobody else is at work on the subject, for so long; none when somebody still is.
+/// Waits until no other caller works on the subject. None if one still does after the limit.
 pub(crate) fn wait_for_others(subject: Subject, limit: Duration) -> Option<Permit> {
     Permit::take(subject, limit).ok()
 }
 
-/// Opens a place (`O_PATH`) on the way to which a filesystem may have to be asked.
+/// Opens a place (`O_PATH`) on a path along which a filesystem can need to be asked.
 pub(crate) fn open(subject: Subject, place: Open<'_>, limit: Duration) -> io::Result<OwnedFd> {
     let (answer, fd) = ask(subject, Question::Open(place), limit)?;
     fd.ok_or_else(|| io::Error::from_raw_os_error(answer.error as i32))
 }
 
-/// Asks several questions at the same time, so that those that are not answered cost one limit together.
+/// Asks several queries at the same time, so that all unanswered ones together cost one limit.
 pub(crate) fn together<Q: Sync, A: Send>(questions: &[Q], ask: impl Fn(&Q) -> A + Sync) -> Vec<A> {
     /// How many children ask at once.
     const AT_ONCE: usize = 16;
@@ -260,7 +265,7 @@ pub(crate) fn together<Q: Sync, A: Send>(questions: &[Q], ask: impl Fn(&Q) -> A 
     answers.into_iter().map(|(_, answer)| answer).collect()
 }
 
-/// Looks at times whether this killed program has gone, so that it does not stay as a zombie.
+/// Registers a killed program to be reaped later, so that it does not stay a zombie.
 pub(crate) fn leave(program: i32) {
     let stuck = Stuck::new(Pid::from_raw(program));
     lanes().entry(Subject::Program(program)).or_default().now = Now::Stuck(stuck);
@@ -271,7 +276,7 @@ pub(crate) fn c_string(path: &Path) -> io::Result<CString> {
     CString::new(path.as_os_str().as_bytes()).map_err(Into::into)
 }
 
-/// The child that still waits for an answer to a question about the subject.
+/// The pid of the child that still waits for an answer about the subject.
 pub(crate) fn stuck_child(subject: &Subject) -> Option<i32> {
     let mut lanes = lanes();
     let lane = lanes.get_mut(subject)?;
@@ -282,7 +287,7 @@ pub(crate) fn stuck_child(subject: &Subject) -> Option<i32> {
     }
 }
 
-/// Lets go of children that have gone after all, so that they do not stay as zombies.
+/// Reaps children that have exited since, so that they do not stay zombies.
 pub(crate) fn collect() {
     sweep(&mut lanes());
 }
@@ -298,7 +303,7 @@ fn lanes() -> MutexGuard<'static, BTreeMap<Subject, Lane>> {
     LANES.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The right to be the one in flight; given back when dropped.
+/// The right to run the one query; released when dropped.
 pub(crate) struct Permit {
     subject: Subject,
     is_answered: bool,
@@ -315,7 +320,7 @@ impl Permit {
         loop {
             let lane = lanes.entry(subject.clone()).or_default();
             lane.look();
-            // Nobody tells when a child ends.
+            // Nothing signals the exit of a child, so it is polled.
             let mut pause = Duration::MAX;
             match lane.now {
                 Now::Free => {
@@ -343,7 +348,7 @@ impl Permit {
         }
     }
 
-    /// The turn is not given back: the child is still on it.
+    /// Keeps the subject taken, because the child still works on it.
     fn keep(mut self, stuck: Stuck) {
         self.stuck = Some(stuck);
     }
@@ -368,7 +373,7 @@ impl Drop for Permit {
 }
 
 impl Lane {
-    /// Is free when the child that was waited for has gone.
+    /// Frees the lane if the child that it waits for has exited.
     fn look(&mut self) {
         if matches!(self.now, Now::Stuck(child) | Now::Leaving(child) if child.is_gone()) {
             self.now = Now::Free;
@@ -424,7 +429,7 @@ mod tests {
         assert!(!lanes().contains_key(&subject(4)), "an empty lane is not kept");
     }
 
-    /// Gives the turn to one who has come since, before those who wait.
+    /// Gives the turn to a caller that came later, before those that wait already.
     fn pass_on(permit: Permit) -> Permit {
         let subject = permit.subject.clone();
         let mut lanes = lanes();

@@ -1,7 +1,7 @@
-//! Questions that the kernel may never answer, asked so that they can be given up.
+//! Queries that the kernel might never answer, made so that the caller can stop waiting.
 //!
-//! [`in_flight`] asks in a child process, at most one question at a time for each subject, and gives up after a limit.
-//! [`allow_blocking`] lets a thread call the kernel itself instead.
+//! [`in_flight`] asks in a child process, at most one query at a time per subject, with a time limit.
+//! [`allow_blocking`] lets a thread make the system calls itself instead.
 //!
 //! Imports from `sys` and `error` only.
 

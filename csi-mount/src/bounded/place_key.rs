@@ -1,13 +1,13 @@
-//! Which place something is about.
+//! The identity of a place.
 
 use std::ffi::OsString;
 
 use crate::DeviceNumber;
 
-/// Which place a target is, whatever path leads there: the directory, and the name in it.
+/// The identity of a target, independent of its path: the parent directory, and the name in it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct PlaceKey {
-    /// None when the directory was not there.
+    /// None if the directory did not exist.
     pub(crate) directory: Option<(DeviceNumber, u64)>,
     pub(crate) name: OsString,
 }

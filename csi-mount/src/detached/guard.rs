@@ -1,4 +1,4 @@
-//! The end of a mount that was never attached anywhere.
+//! Closing a mount that was never attached.
 
 use std::sync::mpsc;
 use std::thread;
@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use crate::detached::prepared::Prepared;
 
-/// How long a server may take to let a mount go before nobody waits for it any more.
+/// How long to wait for a server to release a mount.
 const LEAVE: Duration = Duration::from_secs(5);
 
-/// A mount that is attached nowhere. It is unmounted when the last descriptor on it is closed.
+/// A mount that is attached nowhere. It is unmounted when its last descriptor is closed.
 #[derive(Debug)]
 pub(crate) struct DetachedMount(Option<Prepared>);
 
@@ -20,7 +20,8 @@ impl DetachedMount {
 }
 
 impl Drop for DetachedMount {
-    /// A thread closes it: to unmount a filesystem whose server does not answer can take any time.
+    /// A separate thread closes it, because unmounting a filesystem whose server does not answer can take any
+    /// time.
     fn drop(&mut self) {
         let Some(mount) = self.0.take() else { return };
         let (gone, told) = mpsc::channel::<()>();
@@ -34,7 +35,7 @@ impl Drop for DetachedMount {
                     tracing::warn!("a server does not let go of a mount, which nobody waits for any more");
                 }
             }
-            // The closure has closed it, on this thread.
+            // The failed spawn dropped the closure, which closed the mount on this thread.
             Err(error) => tracing::debug!(%error, "no thread to unmount with"),
         }
     }

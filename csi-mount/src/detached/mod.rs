@@ -1,8 +1,8 @@
 //! Mounts that are attached nowhere yet.
 //!
-//! [`Prepared`](prepared::Prepared) is finished and waits to be moved to its place; on kernels without detached mounts it
-//! lies in a [`Scratch`](scratch::Scratch) directory. [`DetachedMount`](guard::DetachedMount) stays detached until it is
-//! dropped.
+//! [`Prepared`](prepared::Prepared) is a finished mount that waits to be moved to its place. On kernels
+//! without detached mounts it is in a [`Scratch`](scratch::Scratch) directory.
+//! [`DetachedMount`](guard::DetachedMount) stays detached until it is dropped.
 //!
 //! Imports from `path` and what is below it.
 

@@ -1,4 +1,4 @@
-//! A mount that is finished, on its way to its place.
+//! A finished mount that is not yet at its place.
 
 use std::os::fd::OwnedFd;
 
@@ -7,12 +7,12 @@ use rustix::mount::{MoveMountFlags, mount_move, move_mount};
 use crate::detached::scratch::Scratch;
 use crate::sys::fd_path::path_of;
 
-/// A mount that is finished and that nobody sees yet.
+/// A finished mount that is not visible yet.
 #[derive(Debug)]
 pub(crate) enum Prepared {
     /// In no mount namespace.
     Detached(OwnedFd),
-    /// On kernels that have no detached mounts: in a private place.
+    /// In a private directory, on kernels without detached mounts.
     InScratch(Scratch, OwnedFd),
 }
 
@@ -23,7 +23,7 @@ impl Prepared {
         }
     }
 
-    /// In one step, in all namespaces; the mount stays the same mount.
+    /// Moves the mount in one step, in all namespaces. It keeps its identity.
     pub(crate) fn move_onto(&self, place: &OwnedFd) -> rustix::io::Result<()> {
         match self {
             Self::Detached(fd) => {

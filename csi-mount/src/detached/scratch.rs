@@ -1,7 +1,8 @@
-//! Mounts on kernels before 5.12 (5.2): prepared where nobody else sees them, then moved onto the target.
+//! Mounts on kernels without the new mount API (binds before Linux 5.12, filesystems before 5.2): prepared in
+//! a private directory, then moved onto the target.
 //!
-//! A mount is moved in one step, with its attributes, so the target is never without them. What is prepared
-//! must not be seen by anyone, so it lives on a tmpfs of its own that is private.
+//! The move is one step and includes the attributes, so the target never shows the mount without them. A
+//! mount in preparation must not be visible to others, so it is on a private tmpfs of its own.
 
 use std::fs::{DirBuilder, File};
 use std::io;
@@ -46,10 +47,11 @@ pub(crate) fn bind(
     scratch.into_prepared()
 }
 
-/// A private tmpfs on a directory that only this process's user can enter; both go with it.
+/// A private tmpfs on a directory that only this process's user can enter. Both are removed when it is
+/// dropped.
 ///
-/// Invariant: while it lives, both the directory and the root of the tmpfs on it are locked (`flock`). Where one is not,
-/// its process was killed, and anybody may take it away.
+/// Invariant: while it lives, both the directory and the root of the tmpfs on it are locked (`flock`). If one
+/// of them is not locked, its process was killed, and every process is allowed to remove it.
 #[derive(Debug)]
 pub(crate) struct Scratch {
     directory: PathBuf,
@@ -58,10 +60,10 @@ pub(crate) struct Scratch {
 
 const PREFIX: &str = ".csi-mount-";
 const PREPARE: &str = "prepare a mount in";
-/// How many names are tried that others have, or take away.
+/// How many names are tried if other processes have them or remove them.
 const ATTEMPTS: u32 = 64;
 
-/// On every system /run is writable memory; a container may have /tmp only.
+/// /run is writable memory on every system; a container can have only /tmp.
 fn scratch_base() -> PathBuf {
     if rustix::fs::access("/run", rustix::fs::Access::WRITE_OK).is_ok() {
         "/run".into()
@@ -71,7 +73,7 @@ fn scratch_base() -> PathBuf {
 }
 
 impl Scratch {
-    /// A place with a directory or an empty file to mount on.
+    /// Makes a private place with a directory or an empty file to mount on.
     pub(crate) fn new(file_type: FileType) -> Result<Self> {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let base = scratch_base();
@@ -80,7 +82,7 @@ impl Scratch {
             let number = NEXT.fetch_add(1, Ordering::Relaxed);
             let directory = base.join(format!("{PREFIX}{}-{number}", std::process::id()));
             match DirBuilder::new().mode(0o700).create(&directory) {
-                // Of another process of our number, in another container or before.
+                // It belongs to another process with our pid, in another container or earlier.
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => continue,
                 made => made.map_err(os)?,
             }
@@ -93,17 +95,17 @@ impl Scratch {
         Err(Error::new(ErrorKind::Busy, PREPARE, reason).at(base))
     }
 
-    /// None where the directory was taken away before it was locked.
+    /// None if the directory was removed before it was locked.
     fn on(directory: PathBuf) -> io::Result<Option<Self>> {
         let Some(below) = claim(&directory)? else { return Ok(None) };
         let flags = MountFlags::NOSUID | MountFlags::NOEXEC;
         rustix::mount::mount("csi-mount", &directory, "tmpfs", flags, c"mode=0700,size=64k")?;
-        // In this moment somebody else may have found it unlocked; then it is theirs to take away.
+        // Another process that found it unlocked in this moment owns it now, and removes it.
         Ok(claim(&directory)?.map(|root| Self { directory, _locks: [below, root] }))
     }
 
     fn fill(&self, file_type: FileType) -> io::Result<()> {
-        // A mount can only be moved away from one that is not shared.
+        // A mount can be moved only away from a parent mount that is not shared.
         rustix::mount::mount_change(&self.directory, MountPropagationFlags::PRIVATE)?;
         match file_type {
             FileType::Directory => std::fs::create_dir(self.mount_path()),
@@ -111,12 +113,12 @@ impl Scratch {
         }
     }
 
-    /// Where to mount.
+    /// The path to mount on.
     pub(crate) fn mount_path(&self) -> PathBuf {
         self.directory.join("mount")
     }
 
-    /// With what was mounted held open.
+    /// Opens what was mounted, and keeps it open.
     pub(crate) fn into_prepared(self) -> Result<Prepared> {
         let path = self.mount_path();
         let fd = lookup::open_path(&path, OFlags::NOFOLLOW);
@@ -125,7 +127,8 @@ impl Scratch {
     }
 }
 
-/// The lock of a directory, or of what is mounted on it; none if another has it, or it is no longer there.
+/// Locks a directory, or what is mounted on it. None if another process has the lock, or the directory is
+/// gone.
 fn claim(directory: &Path) -> io::Result<Option<OwnedFd>> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let fd = match rustix::fs::open(directory, flags, Mode::empty()) {
@@ -142,8 +145,8 @@ fn claim(directory: &Path) -> io::Result<Option<OwnedFd>> {
     Ok(lstat(directory).is_ok_and(same).then_some(fd))
 }
 
-/// Takes away what a killed process has left in the place where mounts are prepared: prepared, it would keep a volume's
-/// device in use. Only on kernels where there is such a place.
+/// Removes what killed processes left where mounts are prepared: a prepared mount would keep a volume's
+/// device in use. Does nothing on kernels that need no such place.
 pub(crate) fn sweep() {
     if features::has(Feature::FsContext) && features::has(Feature::MountSetattr) {
         return;
@@ -170,7 +173,7 @@ fn sweep_in(base: &Path) {
     }
 }
 
-/// Takes off a mount with all that is mounted in it, or else removes the directory.
+/// Detaches a mount with all mounts in it; if nothing is mounted, removes the directory.
 fn remove(directory: &Path) -> rustix::io::Result<()> {
     match rustix::mount::unmount(directory, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW) {
         Err(Errno::INVAL) => rustix::fs::rmdir(directory),
@@ -180,14 +183,14 @@ fn remove(directory: &Path) -> rustix::io::Result<()> {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // It takes along what was mounted but not moved away, though that is held open.
+        // This also detaches what was mounted but not moved away, although it is held open.
         if let Err(error) = remove(&self.directory).and_then(|()| rustix::fs::rmdir(&self.directory)) {
             tracing::warn!(%error, directory = %self.directory.display(), "scratch directory not removed");
         }
     }
 }
 
-/// The same attributes in the values of `mount(2)`, the access time mode always named.
+/// The attributes as flags of `mount(2)`, always with an access time mode.
 pub(crate) fn mount_flags(attributes: MountAttributes) -> MountFlags {
     /// `MS_NOSYMFOLLOW`, Linux 5.10.
     const NOSYMFOLLOW: MountFlags = MountFlags::from_bits_retain(256);

@@ -1,4 +1,4 @@
-//! A filesystem held still while its device is copied.
+//! Freezing a filesystem while its device is copied.
 
 use std::fs::{self, File};
 use std::os::fd::{AsFd as _, BorrowedFd};
@@ -14,11 +14,11 @@ use crate::{Error, Result};
 const FREEZE: &str = "freeze the filesystem at";
 const THAW: &str = "thaw the filesystem at";
 
-/// A mounted filesystem that takes no writes: all that was written is on its device, and whoever writes waits until this
-/// is dropped. Freeze several to have their devices at one moment.
+/// A frozen filesystem: everything written so far is on its device, and writers wait until this is dropped.
 ///
-/// The kernel keeps it frozen when the process is killed. So a program that freezes calls [`thaw`] when it starts, for
-/// each filesystem that it may have frozen before.
+/// To copy several devices in one consistent state, freeze all of them first. The kernel keeps the filesystem
+/// frozen if the process is killed. So a program that freezes calls [`thaw`] when it starts, for each
+/// filesystem that it can have frozen before.
 ///
 /// Man page: ioctl_fifreeze(2), or fsfreeze(8). It needs `CAP_SYS_ADMIN`.
 #[derive(Debug)]
@@ -29,12 +29,14 @@ pub struct Frozen {
 }
 
 impl Frozen {
-    /// Freezes the filesystem that this directory is on. It waits for what is being written: call it for filesystems
-    /// of this node's own devices.
+    /// Freezes the filesystem of this directory.
+    ///
+    /// It waits for running writes without a limit: call it only for filesystems on this node's own devices.
     ///
     /// # Errors
-    /// [`Busy`](crate::ErrorKind::Busy) if it is frozen already, [`Unsupported`](crate::ErrorKind::Unsupported) if it
-    /// can't be, [`PermissionDenied`](crate::ErrorKind::PermissionDenied).
+    /// - [`Busy`](crate::ErrorKind::Busy): the filesystem is frozen already.
+    /// - [`Unsupported`](crate::ErrorKind::Unsupported): the filesystem cannot be frozen.
+    /// - [`PermissionDenied`](crate::ErrorKind::PermissionDenied): `CAP_SYS_ADMIN` is missing.
     pub fn at(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref().to_owned();
         let file = File::open(&path).map_err(|error| Error::os(FREEZE, &path, error))?;
@@ -46,22 +48,22 @@ impl Frozen {
 impl Drop for Frozen {
     fn drop(&mut self) {
         match ioctl::thaw(self.file.as_fd()) {
-            // Somebody else thawed it.
+            // Another process thawed it.
             Ok(()) | Err(nix::Error::EINVAL) => {}
             Err(error) => tracing::error!("{}", Error::os(THAW, &self.path, error)),
         }
     }
 }
 
-/// How long a filesystem may be frozen before it counts as such: a snapshot of a device freezes it for a moment.
+/// How long a filesystem can be frozen before it counts as frozen: a device snapshot freezes it for a moment.
 const FROZEN_SOON: Duration = Duration::from_millis(500);
 
 /// Whether the mounted filesystem of a block device is frozen.
 ///
-/// The kernel has no question for it: `FIFREEZE` would freeze, and `FITHAW` thaw. So a child process asks for the right to
-/// write and does nothing with it. Where the filesystem is frozen, the child waits in the kernel, which says for what, and
-/// keeps the mount busy, until the filesystem is thawed. A filesystem that was read-only when it was frozen does not keep it
-/// waiting, and is not known to be frozen.
+/// The kernel has no query for it: `FIFREEZE` would freeze, and `FITHAW` would thaw. So a child process asks
+/// for write access and writes nothing. On a frozen filesystem the child waits in the kernel, which reports
+/// what it waits for. Until the filesystem is thawed, the child keeps the mount busy. A filesystem that was
+/// read-only when it was frozen does not block the child, so it is not recognized as frozen.
 pub(crate) fn is_frozen(root: BorrowedFd<'_>, details: &Details) -> bool {
     let is_on_device = details.device.major != 0 || details.fs_type == "btrfs";
     if details.is_remote() || details.is_shut_down || !is_on_device {
@@ -80,22 +82,22 @@ pub(crate) fn is_frozen(root: BorrowedFd<'_>, details: &Details) -> bool {
     }
 }
 
-/// Whether a process waits until a filesystem is thawed: in `percpu_rwsem_wait`, before Linux 5.7 in
+/// Whether a process waits for a filesystem to thaw: in `percpu_rwsem_wait`, before Linux 5.7 in
 /// `__percpu_down_read`.
 fn waits_for_thaw(process: i32) -> bool {
     let read = |file| fs::read_to_string(format!("/proc/{process}/{file}")).unwrap_or_default();
-    // Before 5.16 `wchan` is 0 on many kernels. `stack`, for the privileged, also says where a process that was woken
-    // goes on.
+    // Before 5.16 `wchan` is 0 on many kernels. `stack`, which needs privileges, also shows where a woken
+    // process continues.
     let is_there = |file| read(file).contains("percpu");
     let is_woken =
         || read("stat").rsplit(')').next().is_none_or(|fields| fields.trim_start().starts_with('R'));
     is_there("wchan") || (is_there("stack") && !is_woken())
 }
 
-/// Thaws the filesystem that this directory is on, and says whether it was frozen.
+/// Thaws the filesystem of this directory. Returns whether it was frozen.
 ///
 /// # Errors
-/// As [`Frozen::at`], but for one that is not frozen.
+/// Those of [`Frozen::at`], except that a filesystem that is not frozen is no error.
 pub fn thaw(path: impl AsRef<Path>) -> Result<bool> {
     let path = path.as_ref();
     let failed = |error| Error::os(THAW, path, error);

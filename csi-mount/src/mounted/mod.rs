@@ -1,4 +1,4 @@
-//! What can be asked of a mounted filesystem: usage, health, whether it is frozen, who uses the mount.
+//! What can be read from a mounted filesystem: usage, health, whether it is frozen, who uses the mount.
 //!
 //! Imports from `place` and what is below it.
 

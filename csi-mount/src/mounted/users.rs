@@ -1,4 +1,4 @@
-//! Who uses a mount, so that an error can name them.
+//! Finds who uses a mount, so that an error can name the users.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -12,31 +12,31 @@ use crate::place::target::Seen;
 use crate::table::mountinfo;
 use crate::{DeviceNumber, MountEntry, MountId, MountState, Result, Target, parse_mountinfo};
 
-/// How long the processes are gone through: some of many are better than a late answer.
+/// The time limit of the scan: some users of many are better than a late answer.
 const SCAN_LIMIT: Duration = Duration::from_secs(1);
 /// How many users are named.
 const NAMED: usize = 8;
 
-/// Something that keeps a mount busy.
+/// A user that keeps a mount busy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum MountUser {
-    /// A process that has a file open on it, or its working directory, root or program.
+    /// A process with an open file, its working directory, its root or its program on the mount.
     Process {
-        /// Its number in this process's namespace of processes.
+        /// Its process id in this process's pid namespace.
         id: u32,
-        /// The name of its program, of 15 bytes at most.
+        /// The name of its program, at most 15 bytes.
         name: String,
     },
     /// A mount that is mounted below it.
     Mount(PathBuf),
-    /// A loop device with its backing file there.
+    /// A loop device whose backing file is on the mount.
     LoopDevice(PathBuf),
-    /// A swap file there.
+    /// A swap file on the mount.
     Swap(PathBuf),
 }
 
-/// `process 71 (sleep)`
+/// For example `process 71 (sleep)`.
 impl fmt::Display for MountUser {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -48,14 +48,15 @@ impl fmt::Display for MountUser {
     }
 }
 
-/// Who keeps the mount at the target busy, as far as can be seen: at most eight of them, within a second.
+/// Returns the visible users that keep the mount at the target busy: at most eight, within one second.
 ///
-/// Only processes of this process's pid namespace are seen, so a driver in a container needs `hostPID` to see
-/// those of pods. A file that is mapped into memory and closed is not noticed: to look there can hang. Nothing is
-/// asked of the filesystem. Linux 5.8; before that no process is found, only the rest.
+/// Only processes in this process's pid namespace are visible, so a driver in a container needs `hostPID` to
+/// see the processes of pods. A file that is mapped into memory and closed is not found, because that check
+/// can hang. The filesystem is not asked. Needs Linux 5.8; before that it finds no processes, only the other
+/// users.
 ///
 /// # Errors
-/// As [`Target::state`] and [`mounts`](crate::mounts).
+/// Those of [`Target::state`] and [`mounts`](crate::mounts).
 #[doc(alias = "fuser")]
 pub fn mount_users(target: &Target) -> Result<Vec<MountUser>> {
     let MountState::Mounted(_) = target.state()? else { return Ok(Vec::new()) };
@@ -66,14 +67,14 @@ pub fn mount_users(target: &Target) -> Result<Vec<MountUser>> {
     let (mount, device) = (seen.facts.mount, seen.facts.device);
     let root = mountinfo::mount_by_id(mount)?.map(|entry| entry.root).unwrap_or_default();
     let place = Place { mount, device, root };
-    // This process's own look at it is none of its users.
+    // Close our own descriptor, so that this process does not count as a user.
     drop(seen);
     users.truncate(NAMED);
     processes(&place, NAMED - users.len(), &mut users);
     Ok(users)
 }
 
-/// The paths of the mounts that are mounted on this one.
+/// The mount points of the mounts on this mount.
 pub(crate) fn mounts_below(seen: &Seen) -> Result<Vec<PathBuf>> {
     let mounts = mountinfo::mounts()?.into_iter().filter(|entry| entry.parent == seen.facts.mount);
     Ok(mounts.map(|entry| entry.mount_point).collect())
@@ -83,12 +84,12 @@ pub(crate) fn mounts_below(seen: &Seen) -> Result<Vec<PathBuf>> {
 struct Place {
     mount: MountId,
     device: DeviceNumber,
-    /// What of the filesystem is mounted.
+    /// The part of the filesystem that is mounted.
     root: PathBuf,
 }
 
-/// Adds the processes on that very mount, or, when there are none, those on another mount of the same directory:
-/// copies of it in other namespaces make it busy, too.
+/// Adds the processes on this mount. If there are none, adds those on other mounts of the same directory:
+/// copies in other namespaces keep it busy too.
 fn processes(place: &Place, most: usize, users: &mut Vec<MountUser>) {
     let deadline = Instant::now() + SCAN_LIMIT;
     let Ok(all) = fs::read_dir("/proc") else { return };
@@ -99,7 +100,8 @@ fn processes(place: &Place, most: usize, users: &mut Vec<MountUser>) {
         }
         let Some(id) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
         let process = entry.path();
-        // The command line is not read: it waits for the process's memory, which may wait for the filesystem.
+        // The command line is not read: that waits for the memory of the process, which can wait for the
+        // filesystem.
         let name = || fs::read_to_string(process.join("comm")).unwrap_or_default().trim_end().to_owned();
         match nearest(place, &process) {
             Some(Distance::Mount) => on_mount.push(MountUser::Process { id, name: name() }),
@@ -116,7 +118,7 @@ enum Distance {
     Copy,
 }
 
-/// How near a process's files come to the place.
+/// Whether a process has a file on the mount itself or on a copy of it.
 fn nearest(place: &Place, process: &Path) -> Option<Distance> {
     let files = fs::read_dir(process.join("fd")).into_iter().flatten().flatten().map(|file| file.path());
     let others = ["cwd", "root", "exe"].map(|name| process.join(name));
@@ -128,13 +130,13 @@ fn nearest(place: &Place, process: &Path) -> Option<Distance> {
     if mounts.is_empty() {
         return None;
     }
-    // The whole of a filesystem may be in use by everybody: what counts is the directory that is mounted.
+    // Other mounts of the same filesystem can have many users. Only mounts of the same directory count.
     let table = parse_mountinfo(&fs::read(process.join("mountinfo")).ok()?).ok()?;
     let is_copy = |entry: &MountEntry| mounts.contains(&entry.id) && entry.root == place.root;
     table.iter().any(is_copy).then_some(Distance::Copy)
 }
 
-/// The mount that a file of a process was opened on, if it is one of the same filesystem.
+/// The mount that a process's file was opened on, if it is a mount of the same filesystem.
 fn mount_on_device(place: &Place, link: &Path) -> Option<MountId> {
     let flags = AtFlags::NO_AUTOMOUNT | AtFlags::STATX_DONT_SYNC;
     let found = rustix::fs::statx(CWD, link, flags, StatxFlags::MNT_ID).ok()?;

@@ -1,9 +1,9 @@
-//! Putting a finished mount onto a target, exactly one, and knowing afterwards that it is there.
+//! Moves a prepared mount onto a target, at most one, and verifies it there.
 //!
-//! The kernel has no call that mounts only if nothing is mounted. So: look, mount, look again, and take away
-//! one's own mount, and no other, where somebody else was faster. Users of this crate wait for each other, since
-//! even for a moment a stack of binds is harmful: what is mounted on a bind of a shared mount is received by its
-//! source as well.
+//! The kernel has no call that mounts only if nothing is mounted. So this module looks, mounts and looks
+//! again, and if another process was faster it removes its own mount and no other. Users of this crate wait
+//! for each other, because even a short-lived stack of binds is harmful: what is mounted on a bind of a
+//! shared mount is propagated to the bind's source as well.
 
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
@@ -26,25 +26,26 @@ use crate::table::details::{Basics, Details};
 use crate::table::facts;
 use crate::{Error, ErrorKind, MountAttributes, Result, Target, mounts};
 
-/// How often a target is tried again whose mounts come and go.
+/// How many times a target is retried while mounts appear and disappear there.
 const ATTEMPTS: u32 = 5;
-/// How long somebody who mounted over us has to notice it and withdraw.
+/// How long another process that mounted over ours has to notice this and withdraw.
 const WITHDRAWAL: Duration = Duration::from_secs(1);
 
-/// How long another user of this crate may take to put its mount there; it takes microseconds.
+/// How long to wait for another user of this crate to attach its mount, which takes microseconds.
 const LOCKING: Duration = Duration::from_secs(5);
 
-/// Whether the mount that was just made is the one that counts.
+/// Whether the new mount is the one that counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Attached {
-    /// It is on the target.
+    /// Our mount is on the target.
     Ours,
-    /// Somebody else mounted first; ours is gone again.
+    /// Another process mounted first, and our mount is removed.
     Lost,
 }
 
-/// Mounts with `mount` unless something is mounted, which `accept` then takes for the same thing or refuses,
-/// and which has to be alive.
+/// Mounts with `mount`, unless something is mounted already.
+///
+/// An existing mount must work, and `accept` either accepts it as the same thing or refuses it.
 pub(crate) fn mount_once(
     operation: &'static str,
     target: &Target,
@@ -60,7 +61,7 @@ pub(crate) fn mount_once(
             if let Some(details) = Details::of(&seen.fd, operation, target.path())? {
                 drop(lock);
                 let is_alive = || health::require(operation, target, &seen, &details);
-                // Of one that tells nothing of itself, it is not to be known whether it is the same.
+                // A broken filesystem does not report its root, so the comparison is impossible.
                 if seen.facts.is_broken() {
                     is_alive()?;
                 }
@@ -80,7 +81,7 @@ pub(crate) fn mount_once(
     Err(Error::new(ErrorKind::Busy, operation, reason).at(target.path()))
 }
 
-/// The refusal of what is mounted at the target instead of what was asked for.
+/// The error for a target where something else than the requested mount is mounted.
 pub(crate) fn refuse(operation: &'static str, target: &Target, found: &Details, difference: &str) -> Error {
     let reason = format!("{difference}: there is {found}");
     Error::new(ErrorKind::AlreadyMounted, operation, reason).at(target.path()).mend("unmount it first")
@@ -94,7 +95,7 @@ pub(crate) fn attach(
     seen: &Seen,
     attributes: MountAttributes,
 ) -> Result<Attached> {
-    // Dropped after the mount's descriptor, which keeps it busy.
+    // Dropped after the mount's descriptor, which keeps the mount busy.
     let _held = TargetLock::take(target, Purpose::Mount);
     let mount = mount;
     let _file_lock = lock(seen);
@@ -123,10 +124,11 @@ fn move_and_verify(
     attached
 }
 
-/// Locks the bare directory or file, below anything that is mounted there, against other users of this crate.
+/// Locks the bare directory or file, beneath anything that is mounted there, against other users of this
+/// crate.
 ///
-/// It saves races, and is not what makes them safe: without it (a filesystem that has no locks, somebody who
-/// keeps it) the verification afterwards decides.
+/// The lock avoids races but safety does not depend on it. Without it (the filesystem has no locks, or
+/// another process keeps the lock) the later verification decides.
 fn lock(seen: &Seen) -> Option<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     let opened = match seen.facts.file_type {
@@ -138,21 +140,21 @@ fn lock(seen: &Seen) -> Option<OwnedFd> {
     file_lock::take_within(&fd, LOCKING).ok().map(|()| fd)
 }
 
-/// Takes away this mount wherever it is, and nothing else. One that is not mounted (any more) is left, and so is one with
-/// another's over it, which would go along.
+/// Removes this mount wherever it is, and nothing else. It leaves a mount that is no longer attached, and one
+/// that another mount covers, because that would be removed too.
 fn undo(mount: &OwnedFd) {
     if is_covered(mount) {
         tracing::warn!("own mount is left beneath another's");
         return;
     }
     let path: PathBuf = path_of(mount);
-    // Through the descriptor's link it can be no other mount; detached, because the descriptor keeps it busy.
+    // The descriptor's link leads to no other mount. Detached, because the descriptor keeps it busy.
     if let Err(error) = rustix::mount::unmount(&path, UnmountFlags::DETACH) {
         tracing::debug!(%error, "own mount was gone before it was undone");
     }
 }
 
-/// Whether something is mounted over the whole of this mount; as far as the table of mounts can be read.
+/// Whether another mount covers the root of this mount. False if the mount table cannot be read.
 fn is_covered(mount: &OwnedFd) -> bool {
     let (Ok(facts), Ok(table)) = (facts::from_fd(mount), mounts()) else { return false };
     let Some(own) = table.iter().find(|entry| entry.id == facts.mount) else { return false };
@@ -176,7 +178,8 @@ fn verify(
     }
     let deadline = Instant::now() + WITHDRAWAL;
     while target.look(operation)?.facts.mount != ours.id {
-        // Ours is beneath, so the other one has lost; if it follows the same rules it is about to go.
+        // Our mount is beneath, so the other process has lost. If it follows the same rules, it is about to
+        // withdraw.
         if Instant::now() > deadline {
             let reason = "somebody else mounted over it";
             let error = Error::new(ErrorKind::AlreadyMounted, operation, reason).at(target.path());
@@ -200,7 +203,7 @@ mod needs_root {
 
     const OPERATION: &str = "mount at";
 
-    /// A mount that is on the way when another one comes first.
+    /// A mount that is prepared when another one comes first.
     fn prepared(features: Features) -> Prepared {
         match features {
             Features::New => {
@@ -296,7 +299,8 @@ mod needs_root {
             let verified = std::thread::scope(|scope| {
                 let verify =
                     scope.spawn(|| verify(OPERATION, ours.fd(), target, &seen, MountAttributes::empty()));
-                // Detached, as whoever withdraws does it: the one who verifies may be looking at it right now.
+                // Detached, as a process that withdraws does it, because the verifying thread can have it
+                // open at this moment.
                 rustix::mount::unmount(target.path(), UnmountFlags::DETACH).unwrap();
                 verify.join().unwrap()
             });

@@ -1,4 +1,4 @@
-//! Why a filesystem did not mount: the kernel's own words, and what the device tells beside them.
+//! Why a filesystem did not mount: the kernel's own messages, and what the device shows in addition.
 
 use std::fs::{self, File};
 use std::io;
@@ -14,31 +14,32 @@ use crate::place::on_device::block_device_at;
 use crate::table::mountinfo;
 use crate::{DeviceNumber, Error, ErrorKind, FsOption, MountEntry, MountOptions, Target};
 
-/// The messages that a filesystem left in its context: `ext4: Unknown parameter 'x'`. Values of options that
-/// it repeats are hidden.
+/// The messages that a filesystem left in its context (`ext4: Unknown parameter 'x'`), with the values of
+/// options hidden.
 pub(crate) fn context_log(context: &OwnedFd, options: &MountOptions) -> Vec<String> {
     let mut lines = Vec::new();
     let mut buffer = [0; 1024];
-    // One message a read; ENODATA after the last.
+    // Each read returns one message; ENODATA after the last.
     while let Ok(length) = rustix::io::read(context, &mut buffer) {
         if length == 0 || lines.len() == 32 {
             break;
         }
         let text = String::from_utf8_lossy(&buffer[..length]);
-        // The first letter is its severity: error, warning, information.
+        // The first letter is the severity: error, warning, information.
         let message = text.split_once(' ').map_or(&*text, |(_, message)| message);
         lines.push(hidden(message.trim_end(), options));
     }
     lines
 }
 
-/// The message without the values of options. Those too short for a secret would tear words apart.
+/// Hides the values of options in the message. Values too short for a secret stay, because replacing them
+/// would break words apart.
 fn hidden(message: &str, options: &MountOptions) -> String {
     let values = options.filesystem().iter().filter_map(FsOption::value).filter(|value| value.len() > 3);
     values.fold(message.to_owned(), |message, value| message.replace(value, "***"))
 }
 
-/// The error of opening a type of filesystem.
+/// The error for opening a type of filesystem.
 pub(crate) fn of_type(target: &Target, fs_type: &str, error: Errno) -> Error {
     let failed = target.error(MOUNT, error);
     match error {
@@ -52,7 +53,7 @@ pub(crate) fn of_type(target: &Target, fs_type: &str, error: Errno) -> Error {
     }
 }
 
-/// The error with what its number means for this device, and the mend.
+/// Adds to the error what its number means for this device, and how to fix it.
 pub(crate) fn explained(error: Error, source: &Path, options: &MountOptions) -> Error {
     let device = block_device_at(source.as_os_str());
     let number = error.raw_os_error();
@@ -94,7 +95,7 @@ fn is_read_only(device: DeviceNumber) -> bool {
     fs::read_to_string(format!("/sys/dev/block/{device}/ro")).is_ok_and(|text| text.trim() == "1")
 }
 
-/// The mount of another device with the UUID of this one: XFS refuses to mount both.
+/// A mount of another device with the same UUID: XFS refuses to mount both.
 pub(crate) fn xfs_twin(source: &Path, device: DeviceNumber) -> Option<MountEntry> {
     let uuid = xfs_uuid(source).ok()??;
     let others = mountinfo::mounts().ok()?.into_iter();
@@ -102,7 +103,7 @@ pub(crate) fn xfs_twin(source: &Path, device: DeviceNumber) -> Option<MountEntry
     others.find(|entry| xfs_uuid(Path::new(&entry.source)).is_ok_and(|found| found == Some(uuid)))
 }
 
-/// The UUID in an XFS superblock, at byte 32 after the magic number at byte 0.
+/// The UUID in an XFS superblock: at byte 32; the magic number is at byte 0.
 fn xfs_uuid(device: &Path) -> io::Result<Option<[u8; 16]>> {
     let mut block = [0; 48];
     File::open(device)?.read_exact_at(&mut block, 0)?;

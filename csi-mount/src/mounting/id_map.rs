@@ -1,4 +1,4 @@
-//! Owners and groups as one mount shows them, whatever the files say.
+//! Owners and groups of files as one mount shows them, independent of what is on the disk.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -8,14 +8,14 @@ use crate::sys::user_namespace;
 use crate::{Error, ErrorKind, Result};
 
 const MAKE: &str = "make a user namespace for the owners of";
-/// The kernel takes no more ranges in one direction.
+/// The largest number of ranges that the kernel takes in one direction.
 const MOST_RANGES: usize = 340;
 
-/// Which owner and group files have as seen through one mount: two numbers change places, and all others stay.
+/// A map of the owners and groups that one mount shows: pairs of ids are swapped, all others stay.
 ///
-/// Nothing on the disk changes, so it costs the same for one file and for a billion. Since numbers change places, each
-/// file still has an owner that can be seen, and what is written through the mount gets the number that is on the disk.
-/// Permissions are those of the disk: a group that is to write needs files that a group may write.
+/// Nothing changes on the disk, so the cost does not depend on the number of files. Because ids are swapped,
+/// each file still has a visible owner, and a file written through the mount gets the id that belongs on the
+/// disk. Permissions are those on the disk: a group can write only to files that are group-writable.
 ///
 /// ```
 /// use csi_mount::{Bind, IdMap};
@@ -37,30 +37,31 @@ pub struct IdMap {
 type Swaps = BTreeMap<u32, u32>;
 
 impl IdMap {
-    /// All as on the disk.
+    /// The identity: all ids as on the disk.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Users `on_disk` and `seen` change places.
+    /// Swaps the users `on_disk` and `seen`.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidInput`] if one of them has another place already, or is 4294967295, which is nobody.
+    /// [`ErrorKind::InvalidInput`] if one of them is swapped already, or is 4294967295, which is not a valid
+    /// id.
     pub fn user(mut self, on_disk: u32, seen: u32) -> Result<Self> {
         swap(&mut self.users, on_disk, seen)?;
         Ok(self)
     }
 
-    /// Groups `on_disk` and `seen` change places.
+    /// Swaps the groups `on_disk` and `seen`.
     ///
     /// # Errors
-    /// As for [`user`](Self::user).
+    /// Those of [`user`](Self::user).
     pub fn group(mut self, on_disk: u32, seen: u32) -> Result<Self> {
         swap(&mut self.groups, on_disk, seen)?;
         Ok(self)
     }
 
-    /// The owner and group that are seen for these on the disk.
+    /// The owner and group that the mount shows for these on the disk.
     pub(crate) fn seen(&self, (user, group): (u32, u32)) -> (u32, u32) {
         let of = |swaps: &Swaps, id| swaps.get(&id).copied().unwrap_or(id);
         (of(&self.users, user), of(&self.groups, group))
@@ -70,7 +71,7 @@ impl IdMap {
         self.users.is_empty() && self.groups.is_empty()
     }
 
-    /// The user namespace by which the kernel is told.
+    /// The user namespace that passes the map to the kernel.
     pub(crate) fn namespace(&self, path: &std::path::Path) -> Result<OwnedFd> {
         user_namespace::with_maps(&lines(&self.users), &lines(&self.groups)).map_err(|error: io::Error| {
             let is_forbidden = matches!(error.raw_os_error(), Some(nix::libc::ENOSPC | nix::libc::EPERM));
@@ -99,14 +100,14 @@ fn swap(swaps: &mut Swaps, on_disk: u32, seen: u32) -> Result<()> {
         return refuse(format!("{taken} has another place already"));
     }
     swaps.extend([(on_disk, seen), (seen, on_disk)]);
-    // Each number is a range, and so is what lies before it.
+    // Each id is a range, and so are the ids before it.
     if 2 * swaps.len() + 1 > MOST_RANGES {
         return refuse(format!("the kernel takes no more than {MOST_RANGES} ranges"));
     }
     Ok(())
 }
 
-/// As `uid_map` takes it, of `user_namespaces(7)`: first number on the disk, first number seen, how many.
+/// The format of `uid_map` in `user_namespaces(7)`: first id on the disk, first id shown, count.
 fn lines(swaps: &Swaps) -> String {
     let (mut text, mut next) = (String::new(), 0);
     let mut line = |from: u32, to: u32, count: u32| {

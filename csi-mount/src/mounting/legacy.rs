@@ -1,4 +1,4 @@
-//! Mounting on kernels before 5.2: one call of `mount(2)`, attributes included, and one string of options.
+//! Mounting before Linux 5.2: one `mount(2)` call with the attributes and one string of options.
 
 use std::ffi::CString;
 use std::path::Path;
@@ -16,7 +16,7 @@ use crate::sys::child::Question;
 use crate::sys::new_mount::{NewMount, Way};
 use crate::{Error, ErrorKind, FsOption, MountOptions, Result, Target};
 
-/// Options that are no text for the filesystem there, but flags of the call.
+/// Options that are flags of `mount(2)`, not text for the filesystem.
 const FLAGS: [(&str, MountFlags); 4] = [
     ("sync", MountFlags::SYNCHRONOUS),
     ("dirsync", MountFlags::DIRSYNC),
@@ -24,7 +24,7 @@ const FLAGS: [(&str, MountFlags); 4] = [
     ("mand", MountFlags::PERMIT_MANDATORY_FILE_LOCKING),
 ];
 
-/// Mounts it in a private place, to be moved onto the target.
+/// Mounts it in a private directory, from where it is moved onto the target.
 pub(crate) fn prepare(
     fs_type: &str,
     source: &Path,
@@ -75,7 +75,7 @@ fn flag_of(option: &FsOption) -> Option<MountFlags> {
     FLAGS.iter().find(|(word, _)| *word == option.key()).map(|(_, flag)| *flag)
 }
 
-/// The options as one string. A comma is part of a value only for SELinux, which takes quotes.
+/// Joins the options into one string. Only SELinux options can contain a comma in a value, in quotes.
 fn data(options: &[&FsOption]) -> std::result::Result<CString, String> {
     let words = options.iter().map(|option| match option.value() {
         None => Ok(option.key().to_owned()),

@@ -1,7 +1,7 @@
 //! Mounting and unmounting.
 //!
-//! [`Mount`](mount::Mount) and [`Bind`](bind::Bind) prepare a mount where nobody sees it; [`attach`] moves it to its target
-//! and verifies it there. [`Unmount`](unmount::Unmount) takes all layers off.
+//! [`Mount`](mount::Mount) and [`Bind`](bind::Bind) prepare a mount where it is not visible; [`attach`] moves
+//! it onto its target and verifies it there. [`Unmount`](unmount::Unmount) unmounts all layers.
 //!
 //! Imports from `mounted`, `place` and what is below them.
 

@@ -1,4 +1,4 @@
-//! Looking at a path without touching the filesystem behind it: what is there, and on which mount.
+//! Looks up a path without access to the filesystem behind it: what is there, and on which mount.
 
 use std::ffi::OsStr;
 use std::io;
@@ -20,16 +20,19 @@ use crate::table::facts;
 use crate::table::facts::Facts;
 use crate::{DeviceNumber, MountId, MountState};
 
-/// The file of that name in a directory, or what is mounted over it; a symbolic link is not followed.
+/// The facts of the file with that name in a directory, or of what is mounted over it. A symbolic link is not
+/// followed.
 pub(crate) fn facts_at(directory: impl AsFd, name: &OsStr) -> io::Result<Facts> {
     let mut found = facts::from_fd(open_at(&directory, name)?)?;
     found.is_mount_root |= found.mount != facts::from_fd(directory)?.mount;
     Ok(found)
 }
 
-/// What is mounted at an absolute path whose last component is not followed, where the kernel's memory has the answer:
-/// one look at the whole path instead of one at the directory and one at the name. None where more has to be asked, and
-/// for a path that is not as clean as it could be.
+/// What is mounted at an absolute path, if the kernel's cache has the answer. The last component is not
+/// followed.
+///
+/// This is one lookup of the whole path instead of one for the directory and one for the name. None if a
+/// filesystem must be asked, and for a path that is not clean.
 pub(crate) fn quick_state(path: &Path) -> Option<MountState> {
     if !features::has(Feature::StatxMount) || !paths::is_clean(path.as_os_str().as_bytes()) {
         return None;
@@ -48,7 +51,7 @@ pub(crate) fn quick_state(path: &Path) -> Option<MountState> {
     })
 }
 
-/// Opens a place, not its contents; the last component is not followed.
+/// Opens a place with `O_PATH`, not its content; the last component is not followed.
 pub(crate) fn open_at(directory: impl AsFd, name: &OsStr) -> io::Result<OwnedFd> {
     let directory = directory.as_fd();
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -60,11 +63,11 @@ pub(crate) fn open_at(directory: impl AsFd, name: &OsStr) -> io::Result<OwnedFd>
     }
 }
 
-/// Opens a place by an absolute path, following symbolic links. On the way a filesystem may have to be asked
-/// that does not answer, which then is the error (`TimedOut`).
+/// Opens a place by an absolute path, following symbolic links. If a filesystem along the path must be asked
+/// and does not answer, the error is `TimedOut`.
 pub(crate) fn open_path(path: &Path, extra: OFlags) -> io::Result<OwnedFd> {
     let flags = OFlags::PATH | OFlags::CLOEXEC | extra;
-    // What these show depends on who asks.
+    // The content of these directories depends on the calling process.
     let is_special =
         ["/proc", "/dev"].iter().any(|top| path.as_os_str().as_bytes().starts_with(top.as_bytes()));
     if is_special && ["/proc/self", "/proc/thread-self", "/dev/fd"].iter().any(|own| path.starts_with(own)) {
@@ -74,7 +77,7 @@ pub(crate) fn open_path(path: &Path, extra: OFlags) -> io::Result<OwnedFd> {
         .unwrap_or_else(|| open_in_child(None, path, flags, ResolveFlags::empty()))
 }
 
-/// Opens a place below a directory as `openat2(2)` does. Linux 5.6.
+/// Opens a place below a directory with `openat2(2)`. Linux 5.6.
 pub(crate) fn open_below(
     directory: BorrowedFd<'_>,
     path: &Path,
@@ -85,7 +88,7 @@ pub(crate) fn open_below(
         .unwrap_or_else(|| open_in_child(Some(directory), path, flags, resolve))
 }
 
-/// The answer of the kernel's memory, which asks no filesystem; none where that does not suffice.
+/// The answer from the kernel's cache, which asks no filesystem. None if the cache does not have it.
 fn open_cached(
     directory: BorrowedFd<'_>,
     path: &Path,
@@ -96,26 +99,27 @@ fn open_cached(
         return None;
     }
     match rustix::fs::openat2(directory, path, flags, Mode::empty(), resolve | ResolveFlags::CACHED) {
-        // EINVAL: the flag is of Linux 5.12.
+        // EINVAL: before Linux 5.12 the kernel does not know the flag.
         Err(Errno::AGAIN | Errno::INVAL) => None,
         opened => Some(opened.map_err(Into::into)),
     }
 }
 
-/// Whether a path leads into a filesystem with a server or daemon, as far as the kernel's memory shows. Asks nobody.
+/// Whether a path leads into a filesystem with a server or daemon, as far as the kernel's cache shows. Asks
+/// no filesystem.
 pub(crate) fn leads_into_remote(path: &Path) -> bool {
     known_end(path).is_some_and(|end| is_remote(end.as_fd()))
 }
 
-/// The device that the node at an absolute path stands for, where the kernel's memory shows one. Asks nobody.
+/// The device of the node at an absolute path, if the kernel's cache has it. Asks no filesystem.
 pub(crate) fn cached_node(path: &Path) -> Option<DeviceNumber> {
     let flags = OFlags::PATH | OFlags::CLOEXEC;
     let fd = open_cached(CWD, path, flags, ResolveFlags::empty())?.ok()?;
     facts::from_fd(fd).ok()?.block_device()
 }
 
-/// As [`cached_node`], of an absolute path or one below a directory. None where the kernel's memory does not suffice; none
-/// inside where it shows that no block device is there.
+/// As [`cached_node`], for an absolute path or one below a directory. None if the kernel's cache does not
+/// have the answer; `Some(None)` if it shows that no block device is there.
 pub(crate) fn cached_node_state(directory: BorrowedFd<'_>, path: &Path) -> Option<Option<DeviceNumber>> {
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     match open_cached(directory, path, flags, ResolveFlags::empty())? {
@@ -124,7 +128,7 @@ pub(crate) fn cached_node_state(directory: BorrowedFd<'_>, path: &Path) -> Optio
     }
 }
 
-/// The device that the node at an absolute path stands for. It waits so long for the filesystems on the way.
+/// The device of the node at an absolute path. Waits up to the limit for the filesystems along the path.
 pub(crate) fn node_within(path: &Path, limit: Duration) -> io::Result<Option<DeviceNumber>> {
     let text = in_flight::c_string(path)?;
     let flags = (OFlags::CLOEXEC | OFlags::NOFOLLOW).bits().cast_signed();
@@ -133,7 +137,7 @@ pub(crate) fn node_within(path: &Path, limit: Duration) -> io::Result<Option<Dev
     Ok(facts::from_fd(fd)?.block_device())
 }
 
-/// The longest part of an absolute path, itself included, that the kernel has in memory.
+/// The longest prefix of an absolute path, possibly all of it, that is in the kernel's cache.
 fn known_end(path: &Path) -> Option<OwnedFd> {
     let flags = OFlags::PATH | OFlags::CLOEXEC;
     path.ancestors().find_map(|above| open_cached(CWD, above, flags, ResolveFlags::empty())?.ok())
@@ -147,7 +151,7 @@ fn open_in_child(
 ) -> io::Result<OwnedFd> {
     if may_block() {
         let directory = directory.unwrap_or(CWD);
-        // Only who has the one call has something to resolve.
+        // Only a caller that has `openat2` passes resolve flags.
         return match resolve.is_empty() {
             true => Ok(rustix::fs::openat(directory, path, flags, Mode::empty())?),
             false => Ok(rustix::fs::openat2(directory, path, flags, Mode::empty(), resolve)?),
@@ -160,8 +164,9 @@ fn open_in_child(
     in_flight::open(subject, place, LOOKUP_LIMIT)
 }
 
-/// What a lookup waits for: the remote filesystem where what is known of the way ends, so that of all ways into it one is
-/// gone at a time. Where that end is local, or not known, each path is one of its own: it may lead anywhere.
+/// The subject of a lookup: the remote filesystem at the end of the cached part of the path, so that at most
+/// one lookup into it runs at a time. If that end is local or not known, each path is a subject of its own,
+/// because it can lead anywhere.
 fn subject(directory: Option<BorrowedFd<'_>>, path: &Path) -> io::Result<Subject> {
     if let Some(directory) = directory {
         let facts = facts::from_fd(directory)?;
@@ -180,10 +185,10 @@ fn subject(directory: Option<BorrowedFd<'_>>, path: &Path) -> io::Result<Subject
     })
 }
 
-/// Whether to ask the filesystem of this directory could hang.
+/// Whether asking the filesystem of this directory can hang.
 pub(crate) fn is_remote(directory: BorrowedFd<'_>) -> bool {
     let Ok(facts) = facts::from_fd(directory) else { return true };
-    // Without a quick way to know its type: a filesystem on a block device is no remote one.
+    // Without `statmount` the type is slow to read, but a filesystem on a block device is never remote.
     if !features::has(Feature::Statmount) && facts.device.major != 0 {
         return false;
     }
@@ -191,7 +196,7 @@ pub(crate) fn is_remote(directory: BorrowedFd<'_>) -> bool {
     details.ok().flatten().is_none_or(|details| details.is_remote())
 }
 
-/// Whether the error says that nothing is there.
+/// Whether the error says that the path does not exist.
 pub(crate) fn is_absent(error: &io::Error) -> bool {
     Errno::from_io_error(error) == Some(Errno::NOENT)
 }

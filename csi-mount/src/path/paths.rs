@@ -1,16 +1,16 @@
-//! Paths as texts: refused with a reason when they can never work.
+//! Checks the text of paths, and refuses those that can never work with a reason.
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 
 use crate::{Error, ErrorKind, Result};
 
-/// The longest path the kernel takes, without its final NUL (`PATH_MAX`).
+/// The longest path that the kernel takes, without the final NUL (`PATH_MAX`).
 const LONGEST_PATH: usize = 4095;
 /// The longest name of one component (`NAME_MAX`).
 const LONGEST_NAME: usize = 255;
 
-/// An absolute path without "." and trailing slashes; refused with a reason when it can never work.
+/// The absolute path without "." and trailing slashes. Refuses a path that can never work.
 pub(crate) fn absolute(operation: &'static str, path: &Path) -> Result<PathBuf> {
     let refuse = |why: &str| Err(Error::new(ErrorKind::InvalidInput, operation, why).at(path));
     if path.as_os_str().is_empty() {
@@ -27,13 +27,14 @@ pub(crate) fn absolute(operation: &'static str, path: &Path) -> Result<PathBuf> 
     Ok(clean)
 }
 
-/// Whether an absolute path is as it would be put together anew, and passes [`plain`]: nearly every one does.
+/// Whether an absolute path is already in its clean form and passes [`plain`]. Nearly every path is.
 pub(crate) fn is_clean(path: &[u8]) -> bool {
     is_plainly_clean(path) || is_clean_by_name(path)
 }
 
-/// Without a look at each name: no name of so short a path is too long, none begins with a dot, and what is ASCII is text.
-/// Without a way out of the loop either, so that it is done many bytes at a time.
+/// Checks without a look at each name. In a path this short no name is too long; names that begin with a dot
+/// are left to the slow check; ASCII is valid UTF-8. The loop has no early exit, so that the compiler can
+/// vectorize it.
 fn is_plainly_clean(path: &[u8]) -> bool {
     let [b'/', .., last] = path else { return false };
     let pairs = path.iter().zip(&path[1..]);
@@ -51,8 +52,8 @@ fn is_clean_by_name(path: &[u8]) -> bool {
         && path.strip_prefix(b"/").is_some_and(|rest| rest.split(|byte| *byte == b'/').all(is_name))
 }
 
-/// Refuses a path that is no UTF-8. An orchestrator has none (a protobuf string is UTF-8), and what is mounted at one
-/// would be in no log, table or message by its name.
+/// Refuses a path that is not UTF-8. Orchestrators send UTF-8 (a protobuf string), and no log, table or
+/// message could show such a mount by its name.
 pub(crate) fn text(operation: &'static str, path: &Path) -> Result<()> {
     match path.to_str() {
         Some(_) => Ok(()),
@@ -63,7 +64,7 @@ pub(crate) fn text(operation: &'static str, path: &Path) -> Result<()> {
     }
 }
 
-/// Refuses "..", NUL characters, what is no text and what is too long for the kernel.
+/// Refuses "..", NUL characters, text that is not UTF-8, and what is too long for the kernel.
 pub(crate) fn plain(operation: &'static str, path: &Path) -> Result<()> {
     let refuse = |why: &str| Err(Error::new(ErrorKind::InvalidInput, operation, why).at(path));
     text(operation, path)?;

@@ -1,7 +1,7 @@
-//! Places to mount on: where they are, whose they are, and what is on them.
+//! Places to mount on: where they are, who owns them, and what is mounted on them.
 //!
-//! [`Target`](target::Target) is a directory that is held open and a name in it; [`Root`](root::Root) makes targets of
-//! relative paths that can't leave it; [`Owner`](owner::Owner) says whose a target is.
+//! [`Target`](target::Target) is a directory that is held open and a name in it; [`Root`](root::Root) makes
+//! targets of relative paths that cannot leave it; [`Owner`](owner::Owner) names the owner of a target.
 //!
 //! Imports from `detached`, `path` and what is below them.
 

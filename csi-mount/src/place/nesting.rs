@@ -1,4 +1,4 @@
-//! Whether of two directories one is inside the other, by whatever names they are reached.
+//! Whether one of two directories is inside the other, whatever names lead to them.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -13,7 +13,7 @@ use crate::table::facts;
 use crate::table::facts::Facts;
 use crate::table::mountinfo;
 
-/// How the target of a bind lies to its source.
+/// The relation of the target of a bind to its source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Nesting {
     Apart,
@@ -23,7 +23,7 @@ pub(crate) enum Nesting {
     Holds,
 }
 
-/// A directory, and its mount.
+/// A directory and its mount.
 pub(crate) struct Place<'a> {
     on_mount: BorrowedFd<'a>,
     facts: &'a Facts,
@@ -31,26 +31,27 @@ pub(crate) struct Place<'a> {
 }
 
 impl<'a> Place<'a> {
-    /// A directory, a descriptor that is open on its mount, and what the kernel told of that.
+    /// Takes a directory, a descriptor that is open on its mount, and what the kernel reports about that
+    /// mount.
     pub(crate) fn new(on_mount: BorrowedFd<'a>, facts: &'a Facts, mount: Option<StatMountBasic>) -> Self {
         Self { on_mount, facts, mount }
     }
 
-    /// Whether the filesystem's device is the directory's own, which a btrfs has none of.
+    /// Whether the directory's device number is that of its filesystem. On btrfs it is not.
     fn is_of_its_device(&self) -> bool {
         let DeviceNumber { major, minor } = self.facts.device;
         self.mount.is_some_and(|mount| mount.device == (major, minor))
     }
 
-    /// Whether it is known to have no directory in it, and so nothing below it.
+    /// Whether it is known to contain no directory, so that nothing is below it.
     fn has_no_directories(&self) -> bool {
-        /// Those whose directories have two links, and one more for each directory in them: ext2, ext3 and ext4, XFS, tmpfs.
-        /// Others say 1, or what they like.
+        /// Filesystems whose directories have two links plus one for each subdirectory: ext2, ext3 and ext4,
+        /// XFS, tmpfs. Others report 1 or an arbitrary number.
         const COUNTING: [u64; 3] = [0xef53, 0x5846_5342, 0x0102_1994];
         self.mount.is_some_and(|mount| COUNTING.contains(&mount.magic)) && self.facts.links == 2
     }
 
-    /// Whether nothing of this filesystem is anywhere on the way up from here, as the mounts on the way tell.
+    /// Whether no mount between here and the root is of this filesystem.
     fn is_outside(&self, device: DeviceNumber) -> bool {
         let mut mount = self.mount;
         while let Some(here) = mount {
@@ -66,10 +67,10 @@ impl<'a> Place<'a> {
     }
 }
 
-/// How the target, in this directory, lies to the source.
+/// The relation of the target, in this directory, to the source.
 ///
-/// What the kernel knows of both mostly tells at once that they are apart. Else the way up from each is walked, the only one
-/// that has no aliases.
+/// What the kernel reports about both mostly proves at once that they are apart. Otherwise the ancestors of
+/// each are walked, because only the upward path has no aliases.
 pub(crate) fn nesting(source: &Place<'_>, target: &Place<'_>, parent: &Facts) -> io::Result<Nesting> {
     let cannot_hold = target.has_no_directories();
     let cannot_be_inside =
@@ -84,7 +85,7 @@ pub(crate) fn nesting(source: &Place<'_>, target: &Place<'_>, parent: &Facts) ->
     if cannot_hold {
         return Ok(Nesting::Apart);
     }
-    // From where the two ways up meet they are one, and that part is known.
+    // Above the point where the two upward paths meet they are the same, and that part is known.
     let is_known = |facts: &Facts| above_target.iter().any(|known| is_same_place(known, facts));
     let above_source = match directory_of_remote_mount(source)? {
         None => ancestry(source.on_mount, *source.facts, is_known)?,
@@ -97,8 +98,8 @@ pub(crate) fn nesting(source: &Place<'_>, target: &Place<'_>, parent: &Facts) ->
     Ok(if holds { Nesting::Holds } else { Nesting::Apart })
 }
 
-/// The directory that a mount is in, if the source is the root of one that has a server: even the way up out of it is for
-/// the server to allow (NFS of version 3).
+/// The directory that contains a mount, if the source is the root of a mount with a server. On NFS version 3
+/// the server must allow even the step up out of the mount.
 fn directory_of_remote_mount(source: &Place<'_>) -> io::Result<Option<OwnedFd>> {
     let facts = source.facts;
     if !facts.is_mount_root || facts.device.major != 0 || !lookup::is_remote(source.on_mount) {
@@ -110,7 +111,7 @@ fn directory_of_remote_mount(source: &Place<'_>) -> io::Result<Option<OwnedFd>> 
     lookup::open_path(directory, OFlags::DIRECTORY).map(Some)
 }
 
-/// The directory itself and all above it, up to the root or to the first that is known.
+/// The directory itself and all its ancestors, up to the root or to the first known one.
 pub(crate) fn ancestry(
     directory: BorrowedFd<'_>,
     facts: Facts,
@@ -132,7 +133,7 @@ pub(crate) fn ancestry(
     Ok(way)
 }
 
-/// Whether both are one directory of one mount, above which there can be no difference.
+/// Whether both are the same directory on the same mount, so that all their ancestors are the same.
 pub(crate) fn is_same_place(one: &Facts, other: &Facts) -> bool {
     (one.device, one.inode, one.mount) == (other.device, other.inode, other.mount)
 }

@@ -1,4 +1,4 @@
-//! Whether a mounted filesystem lives on a block device.
+//! Whether a mounted filesystem is on a block device.
 
 use std::ffi::OsStr;
 use std::path::Path;
@@ -10,18 +10,18 @@ use crate::{DeviceNumber, MountEntry};
 use crate::table::facts;
 
 impl MountEntry {
-    /// Whether its filesystem lives on this block device.
+    /// Whether its filesystem is on this block device.
     ///
-    /// The device of a btrfs is a number made up for it, so there the source has to be the path of the device.
+    /// The device number of a btrfs is virtual, so for btrfs the source must be the path of the device.
     pub fn is_on(&self, device: DeviceNumber) -> bool {
         is_on(self.device, &self.source, device)
     }
 }
 
 impl Details {
-    /// Whether the mounted filesystem lives on this block device.
+    /// Whether the mounted filesystem is on this block device.
     ///
-    /// The device of a btrfs is a made-up number, so there the source has to name the device.
+    /// The device number of a btrfs is virtual, so for btrfs the source must be the path of the device.
     pub(crate) fn is_on(&self, device: DeviceNumber) -> bool {
         is_on(self.device, &self.source, device)
     }
@@ -31,7 +31,7 @@ fn is_on(found: DeviceNumber, source: &OsStr, device: DeviceNumber) -> bool {
     found == device || found.major == 0 && block_device_at(source) == Some(device)
 }
 
-/// The number of the block device at a path; None when there is no such thing.
+/// The number of the block device at a path. None if the path is not a block device.
 pub(crate) fn block_device_at(path: &OsStr) -> Option<DeviceNumber> {
     let path = Path::new(path);
     if !path.is_absolute() {

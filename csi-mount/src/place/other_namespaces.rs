@@ -1,4 +1,4 @@
-//! Mounts of other mount namespaces on a place. The kernel's rmdir detaches them all without a word.
+//! Mounts on a place in other mount namespaces. The kernel's rmdir detaches them all silently.
 
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -10,13 +10,15 @@ use crate::sys::fd_path::path_of;
 use crate::table::mount_namespaces::{self, TableSeen};
 use crate::{DeviceNumber, Error, ErrorKind, MountEntry, MountId, Result, Target, mounts, parse_mountinfo};
 
-/// How long the processes are gone through.
+/// The time limit for the scan of all processes.
 const SCAN_LIMIT: Duration = Duration::from_secs(2);
 
-/// What is mounted on the target in a mount namespace other than this thread's, as far as it has a process that is seen.
+/// Returns what is mounted on the target in a mount namespace other than this thread's.
+///
+/// It finds only namespaces that have a visible process.
 ///
 /// # Errors
-/// [`ErrorKind::Unresponsive`] if there are more namespaces than are read in two seconds.
+/// [`ErrorKind::Unresponsive`] if there are more namespaces than it can read in two seconds.
 pub(crate) fn mounted_elsewhere(target: &Target, operation: &'static str) -> Result<Option<String>> {
     let Some(place) = place_of(target, operation)? else { return Ok(None) };
     let deadline = Instant::now() + SCAN_LIMIT;
@@ -35,7 +37,7 @@ pub(crate) fn mounted_elsewhere(target: &Target, operation: &'static str) -> Res
     Ok(None)
 }
 
-/// A name in a directory of a filesystem, whatever path leads there.
+/// A name in a directory of a filesystem, independent of the path that leads there.
 #[derive(Debug, PartialEq, Eq)]
 struct Place {
     device: DeviceNumber,
@@ -54,7 +56,7 @@ fn place_of(target: &Target, operation: &'static str) -> Result<Option<Place>> {
     Ok(Some(Place { device: entry.device, path: entry.root.join(below).join(target.name()) }))
 }
 
-/// The mount on that place. Its mount point has the name of the place, so most are passed over at once.
+/// The mount on that place. Its mount point has the place's name, so most mounts are skipped at once.
 fn on_place<'t>(table: &'t [MountEntry], place: &Place) -> Option<&'t MountEntry> {
     let name = place.path.file_name();
     let by_id: HashMap<MountId, &MountEntry> = table.iter().map(|entry| (entry.id, entry)).collect();

@@ -13,13 +13,14 @@ use crate::table::facts;
 use crate::table::facts::Facts;
 use crate::{Error, ErrorKind, Result, Target};
 
-/// Directories of the system in which no volume has a place at any depth.
+/// Directories of the system in which no volume can be placed at any depth.
 pub const SYSTEM_TREES: [&str; 12] = [
     "/bin", "/boot", "/dev", "/etc", "/lib", "/lib32", "/lib64", "/libx32", "/proc", "/sbin", "/sys", "/usr",
 ];
 
-/// Directories of the system in which a volume can have a place, but which are none themselves. Every directory above one
-/// of these is one of these.
+/// Directories of the system that are not a place for a volume themselves, but can contain one.
+///
+/// Every directory above one of these is in this list too.
 pub const SYSTEM_DIRECTORIES: [&str; 16] = [
     "/",
     "/home",
@@ -41,7 +42,7 @@ pub const SYSTEM_DIRECTORIES: [&str; 16] = [
 
 const OPERATION: &str = "use as a volume's place";
 
-/// Paths that are no place for a volume: directories of the system, and those that a driver adds.
+/// Paths that are not a place for a volume: directories of the system, and those that a driver adds.
 ///
 /// ```
 /// # fn main() -> csi_mount::Result<()> {
@@ -65,12 +66,12 @@ struct Entry {
     owner: Owner,
 }
 
-/// What of a directory is protected, besides all directories above it.
+/// How much of a directory is protected. All directories above it are protected too.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Reach {
     /// The directory itself.
     Directory,
-    /// The directory, and everything in it.
+    /// The directory and everything in it.
     Tree,
 }
 
@@ -82,7 +83,7 @@ enum Owner {
 }
 
 impl ProtectedPaths {
-    /// [`SYSTEM_TREES`] and [`SYSTEM_DIRECTORIES`].
+    /// Protects [`SYSTEM_TREES`] and [`SYSTEM_DIRECTORIES`].
     pub fn system() -> Self {
         let entry = |path: &str, reach| Entry { path: path.into(), reach, owner: Owner::System };
         let trees = SYSTEM_TREES.iter().map(|path| entry(path, Reach::Tree));
@@ -90,42 +91,42 @@ impl ProtectedPaths {
         Self(trees.chain(directories).collect())
     }
 
-    /// Adds a directory with everything in it, and all directories above it. For where a driver keeps its data.
+    /// Adds a directory with everything in it, and all directories above it. Use it for a driver's data.
     #[must_use]
     pub fn tree(self, path: impl Into<PathBuf>) -> Self {
         self.and(path.into(), Reach::Tree)
     }
 
-    /// Adds a directory and all directories above it, but not what is in it.
+    /// Adds a directory and all directories above it, but not its content.
     #[must_use]
     pub fn directory(self, path: impl Into<PathBuf>) -> Self {
         self.and(path.into(), Reach::Directory)
     }
 
     fn and(mut self, path: PathBuf, reach: Reach) -> Self {
-        // Without "." and double slashes, so that texts can be compared byte by byte.
+        // Without "." and double slashes, so that paths can be compared byte by byte.
         let path = path.components().collect();
         self.0.push(Entry { path, reach, owner: Owner::Driver });
         self
     }
 
-    /// Refuses an absolute path that is protected: by its text, and by which file it is, whatever symbolic link or bind
-    /// mount leads there.
+    /// Refuses a protected absolute path.
     ///
-    /// It asks no filesystem that can hang, for longer than five seconds. A protected directory that does not exist, or does
-    /// not answer, is compared by its text alone.
+    /// It compares the text, and also the file that the path leads to, through any symbolic link or bind
+    /// mount. It waits no longer than five seconds for a filesystem that can hang. A protected directory that
+    /// does not exist or does not answer is compared by its text only.
     ///
     /// # Errors
-    /// [`ErrorKind::Protected`], which names the protected directory; [`ErrorKind::InvalidInput`] for a path that can never
-    /// work;
-    /// [`ErrorKind::Unresponsive`] if a directory above the path does not answer.
+    /// - [`ErrorKind::Protected`]: the path is protected; the message names the protected directory.
+    /// - [`ErrorKind::InvalidInput`]: the path can never work.
+    /// - [`ErrorKind::Unresponsive`]: a directory above the path does not answer.
     pub fn check(&self, path: impl AsRef<Path>) -> Result<()> {
         let path = paths::absolute(OPERATION, path.as_ref())?;
         self.check_text(&path)?;
         self.check_identity(&path)
     }
 
-    /// The part of [`check`](Self::check) that asks nobody: by the text of a clean path.
+    /// The part of [`check`](Self::check) that compares the text of a clean path and accesses no file.
     pub(crate) fn check_text(&self, path: &Path) -> Result<()> {
         for Entry { path: protected, reach, .. } in &self.0 {
             let relation = match (is_at_or_below(protected, path), is_at_or_below(path, protected)) {
@@ -148,10 +149,11 @@ impl ProtectedPaths {
         let place = target.facts(OPERATION)?;
         let directory = target.directory().map_err(os)?;
         let above = ancestry(target.parent(OPERATION)?, directory, |_| false).map_err(os)?;
-        // Places on the way up from the driver's directories: none of them is the path's place.
+        // The ancestors of the driver's directories that are checked already: none of them is the path's
+        // place.
         let mut others: Vec<Facts> = Vec::new();
         let is_place = |other: &Facts| place.is_some_and(|place| place.is_same_file(other));
-        // Where nothing exists at the path, it can only be inside a tree.
+        // A path at which nothing exists can only be inside a tree.
         let can_match = |entry: &&Entry| place.is_some() || entry.reach == Reach::Tree;
         for Entry { path: protected, reach, owner } in self.0.iter().filter(can_match) {
             let Ok(fd) = lookup::open_path(protected, OFlags::DIRECTORY) else { continue };
@@ -177,7 +179,8 @@ impl ProtectedPaths {
     }
 }
 
-/// Whether a clean absolute path is the directory, or is in it. `Path::starts_with` takes both apart for that.
+/// Whether a clean absolute path is the directory or is in it. Faster than `Path::starts_with`, which splits
+/// both.
 fn is_at_or_below(path: &Path, directory: &Path) -> bool {
     let (path, directory) = (path.as_os_str().as_bytes(), directory.as_os_str().as_bytes());
     match path.strip_prefix(directory) {
@@ -186,7 +189,7 @@ fn is_at_or_below(path: &Path, directory: &Path) -> bool {
     }
 }
 
-/// How a path lies to a protected directory.
+/// The relation of a path to a protected directory.
 #[derive(Debug, Clone, Copy)]
 enum Relation {
     Is,

@@ -1,4 +1,4 @@
-//! A driver's own files and directories in a place that others can write to as well.
+//! A driver's own small files and directories, in places that others can write to.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -19,10 +19,12 @@ const RENAME: &str = "rename";
 const MODE: &str = "change the mode of";
 
 impl Target {
-    /// What is in the file, if it is there; a symbolic link is not followed, and no more than `most` bytes are read.
+    /// Reads the file, if it exists. A symbolic link is not followed, and a file of more than `most` bytes is
+    /// refused.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidInput`] when it is no regular file; [`ErrorKind::OutOfRange`] when it is larger.
+    /// - [`ErrorKind::InvalidInput`]: it is not a regular file.
+    /// - [`ErrorKind::OutOfRange`]: it is larger than `most`.
     pub fn read_file(&self, most: usize) -> Result<Option<Vec<u8>>> {
         let Some(facts) = self.facts(READ)? else { return Ok(None) };
         self.require_file(READ, facts.file_type)?;
@@ -41,12 +43,15 @@ impl Target {
         Ok(Some(content))
     }
 
-    /// Makes the file with this content, or replaces the one that is there, in one step and on stable storage: whoever
-    /// reads it finds the one or the other, also after a crash, and while others replace it too, on other nodes of a shared
-    /// filesystem say. Mode 0600. Who is killed meanwhile may leave a file `.new-…` beside it.
+    /// Creates the file with this content, or replaces the existing one, atomically and on stable storage.
+    ///
+    /// A reader finds the old or the new content, also after a crash and while others replace the file too,
+    /// for example on other nodes of a shared filesystem. The mode is 0600. A process that is killed
+    /// meanwhile can leave a file `.new-…` in the same directory.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidInput`] when something else than a regular file is there; [`ErrorKind::NoSpace`].
+    /// - [`ErrorKind::InvalidInput`]: something other than a regular file exists there.
+    /// - [`ErrorKind::NoSpace`]: the filesystem has no space left.
     pub fn replace_file(&self, content: &[u8]) -> Result<()> {
         if let Some(facts) = self.facts(WRITE)? {
             self.require_file(WRITE, facts.file_type)?;
@@ -62,10 +67,10 @@ impl Target {
         self.sync_parent(WRITE)
     }
 
-    /// Removes the file, whatever is in it.
+    /// Removes the file, whatever its content.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidInput`] when it is no regular file.
+    /// [`ErrorKind::InvalidInput`] if it is not a regular file.
     pub fn remove_file(&self) -> Result<Removed> {
         let operation = "remove";
         let Some(facts) = self.facts(operation)? else { return Ok(Removed::WasAbsent) };
@@ -77,10 +82,10 @@ impl Target {
         }
     }
 
-    /// The names of what is in the directory, in no order. None at all where it is not there.
+    /// Returns the names in the directory, unordered. The list is empty if the directory does not exist.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidInput`] when it is no directory.
+    /// [`ErrorKind::InvalidInput`] if it is not a directory.
     #[doc(alias = "readdir")]
     pub fn names(&self) -> Result<Vec<OsString>> {
         const LIST: &str = "list";
@@ -98,13 +103,14 @@ impl Target {
         Ok(names)
     }
 
-    /// Gives a directory or file another place on the same mount, where nothing is yet.
+    /// Renames a directory or file to a target on the same mount that does not exist yet.
     ///
-    /// Where the filesystem can't make sure of that by itself (NFS has no `RENAME_NOREPLACE`), it is looked at first; an
-    /// empty directory that comes in between is replaced, and nothing that holds data is.
+    /// If the filesystem cannot guarantee that (NFS has no `RENAME_NOREPLACE`), the call checks before it
+    /// renames. An empty directory that appears in between is replaced; nothing that holds data is.
     ///
     /// # Errors
-    /// [`ErrorKind::Busy`] when something is there; [`ErrorKind::NotFound`] when there is nothing to rename.
+    /// - [`ErrorKind::Busy`]: the new name exists.
+    /// - [`ErrorKind::NotFound`]: there is nothing to rename.
     #[doc(alias = "renameat2")]
     pub fn rename_to(&self, to: &Target) -> Result<()> {
         let (from, onto) = (self.parent(RENAME)?, to.parent(RENAME)?);
@@ -121,10 +127,11 @@ impl Target {
         }
     }
 
-    /// Gives a directory its permissions, whatever the umask is.
+    /// Sets the permissions of a directory, regardless of the umask.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidInput`] when it is no directory; [`ErrorKind::PermissionDenied`].
+    /// - [`ErrorKind::InvalidInput`]: it is not a directory.
+    /// - [`ErrorKind::PermissionDenied`]: the process is not allowed to change it.
     #[doc(alias = "fchmod")]
     pub fn set_directory_mode(&self, mode: u32) -> Result<()> {
         let directory = self.open_directory(MODE)?;
@@ -132,10 +139,10 @@ impl Target {
         changed.map_err(|error| self.error(MODE, error))
     }
 
-    /// Makes the directory with these permissions. One that is there is kept as it is.
+    /// Creates the directory with these permissions. An existing directory is left as it is.
     ///
     /// # Errors
-    /// As for [`create_dir`](Self::create_dir).
+    /// Those of [`create_dir`](Self::create_dir).
     pub fn create_dir_with_mode(&self, mode: u32) -> Result<Created> {
         let created = self.create_dir()?;
         if created == Created::Created {
@@ -144,7 +151,7 @@ impl Target {
         Ok(created)
     }
 
-    /// One that nobody else takes: another writer's new file would be put in place half-written.
+    /// A unique name: with a shared name, another writer's half-written file could be put in place.
     fn new_name(&self) -> Result<OsString> {
         let mut random = [0; 8];
         rustix::rand::getrandom(&mut random, GetRandomFlags::empty())
@@ -160,12 +167,12 @@ impl Target {
         Err(Error::new(ErrorKind::InvalidInput, operation, reason).at(self.path()))
     }
 
-    /// So that names outlive a loss of power.
+    /// Syncs the parent directory, so that names survive a loss of power.
     fn sync_parent(&self, operation: &'static str) -> Result<()> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let parent = rustix::fs::openat(self.parent(operation)?, ".", flags, Mode::empty());
         match parent.and_then(rustix::fs::fsync) {
-            // Filesystems that have nothing to do.
+            // Filesystems that have nothing to sync.
             Ok(()) | Err(Errno::INVAL) => Ok(()),
             Err(error) => Err(self.error(operation, error)),
         }
@@ -179,7 +186,8 @@ fn write_new(directory: BorrowedFd<'_>, name: &OsStr, content: &[u8]) -> std::io
     file.sync_all()
 }
 
-/// What has no other way to make sure that nothing is at the other place: a file is linked there first.
+/// The fallback without `RENAME_NOREPLACE`. A file is hard-linked to its new name, because a link replaces
+/// nothing.
 fn rename_looking(from: &Target, onto: &Target) -> Result<rustix::io::Result<()>> {
     let (directory, other) = (from.parent(RENAME)?, onto.parent(RENAME)?);
     let Some(facts) = from.facts(RENAME)? else { return Ok(Err(Errno::NOENT)) };

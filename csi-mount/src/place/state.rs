@@ -1,4 +1,5 @@
-//! Whether something is mounted at a path: one call, flat in the number of mounts, that never hangs.
+//! Whether something is mounted at a path: one call that never hangs and does not depend on the number of
+//! mounts.
 
 use std::path::Path;
 
@@ -11,10 +12,11 @@ use crate::table::facts;
 use crate::table::facts::Facts;
 use crate::{Error, Result, Target};
 
-/// What is mounted at an absolute path. The last component is not followed when it is a symbolic link.
+/// Returns what is mounted at an absolute path. A symbolic link as the last component is not followed.
 ///
-/// It never asks the filesystem there, so it returns on a mount whose daemon or server is dead. One
-/// `openat2(2)` with `RESOLVE_CACHED` and one `statx(2)` with `AT_STATX_DONT_SYNC`; before Linux 5.8 `/proc/self/fdinfo` serves instead.
+/// It never asks the filesystem there, so it returns on a mount whose daemon or server is dead. It uses one
+/// `openat2(2)` with `RESOLVE_CACHED` and one `statx(2)` with `AT_STATX_DONT_SYNC`; before Linux 5.8
+/// `/proc/self/fdinfo` instead of `statx`.
 ///
 /// ```
 /// # fn main() -> csi_mount::Result<()> {
@@ -27,9 +29,9 @@ use crate::{Error, Result, Target};
 /// ```
 ///
 /// # Errors
-/// [`InvalidInput`](crate::ErrorKind::InvalidInput) for a path that can never work;
-/// [`PermissionDenied`](crate::ErrorKind::PermissionDenied) when an ancestor can't be searched. Never takes an
-/// error for "not mounted".
+/// An error never counts as "not mounted".
+/// - [`InvalidInput`](crate::ErrorKind::InvalidInput): the path can never work.
+/// - [`PermissionDenied`](crate::ErrorKind::PermissionDenied): an ancestor cannot be searched.
 pub fn mount_state(path: impl AsRef<Path>) -> Result<MountState> {
     let operation = "look for a mount at";
     if let Some(state) = lookup::quick_state(path.as_ref()) {
@@ -41,6 +43,6 @@ pub fn mount_state(path: impl AsRef<Path>) -> Result<MountState> {
     }
     let root = lookup::open_path(&path, OFlags::DIRECTORY).and_then(facts::from_fd);
     let facts = root.map_err(|error| Error::os(operation, &path, error))?;
-    // Before Linux 5.8 nothing tells that "/" is a mount's root, and it always is but in a chroot.
+    // Before Linux 5.8 nothing reports whether "/" is the root of a mount. It always is, except in a chroot.
     Ok(MountState::of(&Facts { is_mount_root: true, ..facts }))
 }

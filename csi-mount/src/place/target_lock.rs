@@ -1,8 +1,8 @@
-//! One thread at a time at a target.
+//! A lock per target: one thread of this process at a time.
 //!
-//! An open descriptor of a mount's root makes the mount busy, and each look at a target opens one for a moment. With many
-//! threads at one target, some thread would always be looking, and none could unmount. No safety rests on this lock: other
-//! processes do not take it.
+//! An open descriptor of a mount's root makes the mount busy, and each look at a target opens one for a
+//! moment. With many threads at one target, some thread always has it open, and no unmount succeeds. Safety
+//! does not depend on this lock: other processes do not take it.
 
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher as _;
@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 
 use crate::Target;
 
-/// The keys that are held are spread over this many lists, so that threads at different targets seldom wait for a list,
-/// and then only while it is searched.
+/// The held keys are spread over this many lists. Threads at different targets rarely share a list, and they
+/// wait for one only while it is searched.
 const LISTS: usize = 64;
 
 struct List {
@@ -26,30 +26,31 @@ static LISTS_OF_KEYS: [List; LISTS] =
 /// What a thread does at the target. Locks for different purposes do not exclude each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Purpose {
-    /// Held for one look, mount or unmount: also while a local filesystem writes what it has not written yet, and while
-    /// another process at the same target is waited for.
+    /// Held for one look, mount or unmount. This includes the time in which a local filesystem writes back
+    /// its pending data, and the wait for another process at the same target.
     Mount,
-    /// Held until the daemon of a FUSE filesystem has mounted it; takes the lock for [`Mount`](Self::Mount) meanwhile.
+    /// Held until the daemon of a FUSE filesystem has mounted it. Its holder takes the lock for
+    /// [`Mount`](Self::Mount) meanwhile.
     StartDaemon,
 }
 
-/// The lock of a target, until it is dropped.
+/// The lock of a target, held until it is dropped.
 ///
-/// Invariant: a thread that holds one for a purpose takes no second one for that purpose.
+/// Invariant: a thread that holds a lock for a purpose takes no second lock for the same purpose.
 #[must_use]
 pub(crate) struct TargetLock {
-    /// Of the directory, the name and the purpose, since one target has many paths. Two targets that have the same number
-    /// by chance, once in many millions of years, wait for each other.
+    /// A hash of the directory, the name and the purpose, because one target has many paths. Two targets with
+    /// the same hash wait for each other; that happens by chance once in many millions of years.
     key: u64,
 }
 
 impl TargetLock {
-    /// Waits for it without limit.
+    /// Waits without a limit.
     pub(crate) fn take(target: &Target, purpose: Purpose) -> Self {
         Self::take_until(target, purpose, None).unwrap_or_else(|| unreachable!("it waits without limit"))
     }
 
-    /// None if another thread holds it for that long.
+    /// None if another thread holds the lock for the whole limit.
     pub(crate) fn take_within(target: &Target, purpose: Purpose, limit: Duration) -> Option<Self> {
         Self::take_until(target, purpose, Instant::now().checked_add(limit))
     }
@@ -117,7 +118,7 @@ mod tests {
                 (0..1000).for_each(|index| drop(lock(&format!("other{index}"))));
                 sender.send("the others").unwrap();
             });
-            // If nobody sends, the test ends all the same: the lock is released, and both threads go on.
+            // If nothing is sent, the test still ends: the lock is released, and both threads continue.
             let first = done.recv_timeout(Duration::from_secs(30));
             let second = done.recv_timeout(Duration::from_millis(50));
             drop(held);

@@ -1,4 +1,4 @@
-//! Copying a directory with all that is in it, by open directories, so that it can't lead elsewhere.
+//! Copies a directory with everything in it. It walks by open directories, so that it cannot be redirected.
 
 use std::collections::HashMap;
 use std::ffi::{CStr, OsStr, OsString};
@@ -19,26 +19,32 @@ use crate::{Copied, Error, ErrorKind, MountId, Result, Root, Target};
 
 const COPY: &str = "copy the tree";
 
-/// The extended attributes that are part of a file. The others, labels among them, are the node's or the server's.
+/// The extended attributes that are part of a file. All others, such as labels, belong to the node or the
+/// server.
 const KEPT_ATTRIBUTES: [&[u8]; 4] = [b"user.", b"trusted.", b"system.posix_acl_", b"security.capability"];
 
 impl Target {
-    /// Copies the directory and everything in it to a place where nothing is yet, on this mount or on another.
+    /// Copies the directory and everything in it to a target that does not exist yet, on this mount or
+    /// another.
     ///
-    /// Owners, modes, times, hard links, holes, special files, ACLs, capabilities, and the extended attributes `user.*`
-    /// and `trusted.*` stay as they are. Symbolic links are copied and not followed, also while others swap them in. Files
-    /// share their blocks where both places are on one filesystem that can (see [`copy_file`](crate::copy_file())), or
-    /// are copied by its server (`copy_file_range(2)`). Each file is on stable storage when it is done.
+    /// Owners, modes, times, hard links, holes, special files, ACLs, capabilities, and the extended
+    /// attributes `user.*` and `trusted.*` are kept. Symbolic links are copied and never followed, even if
+    /// another process swaps them in meanwhile. Files share their blocks if both places are on one filesystem
+    /// that supports it (see [`copy_file`](crate::copy_file())), or are copied by its server
+    /// (`copy_file_range(2)`). Each file is on stable storage when it is done.
     ///
-    /// It is no picture of one moment: who writes to it meanwhile finds parts of that in the copy. What is deleted
-    /// meanwhile is passed over; what is deleted of the copy is an error. A copy that fails stays as far as it came;
-    /// remove it.
+    /// The copy is not a snapshot: it contains parts of what others write meanwhile. A source file that is
+    /// deleted meanwhile is skipped; a deletion in the copy is an error. A failed copy stays as far as it
+    /// came; remove it.
     ///
     /// # Errors
-    /// [`ErrorKind::Busy`] when something is mounted in it; [`ErrorKind::NotFound`] when it is not there;
-    /// [`ErrorKind::InvalidInput`] when it is no directory; [`ErrorKind::PermissionDenied`] for who may not give files
-    /// to their owners, also on an NFS export with `root_squash`; [`ErrorKind::NoSpace`]; and `EEXIST` when something
-    /// is at the other place.
+    /// - [`ErrorKind::Busy`]: something is mounted in the directory.
+    /// - [`ErrorKind::NotFound`]: the directory does not exist.
+    /// - [`ErrorKind::InvalidInput`]: it is not a directory.
+    /// - [`ErrorKind::PermissionDenied`]: the process is not allowed to set the owners of files, for example
+    ///   on an NFS export with `root_squash`.
+    /// - [`ErrorKind::NoSpace`]: the filesystem has no space left.
+    /// - [`ErrorKind::Io`] with `EEXIST`: the new target exists.
     pub fn copy_tree(&self, to: &Target) -> Result<Copied> {
         let from = self.open_directory(COPY)?;
         let found = facts::from_fd(&from).map_err(|error| self.error(COPY, error))?;
@@ -65,7 +71,7 @@ impl Target {
 }
 
 fn open(directory: BorrowedFd<'_>, name: &OsStr, extra: OFlags) -> rustix::io::Result<OwnedFd> {
-    // Not blocking, so that a pipe that took a file's place does not hold us.
+    // Non-blocking, so that a pipe in place of the file does not block us.
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     rustix::fs::openat(directory, name, flags | extra, Mode::empty())
 }
@@ -75,15 +81,15 @@ fn make(parent: BorrowedFd<'_>, name: &OsStr, path: &Path) -> Result<()> {
 }
 
 struct Copier {
-    /// Nothing but what is on it is copied.
+    /// Only files on this mount are copied.
     mount: MountId,
-    /// The copy.
+    /// The top directory of the copy.
     root: Root,
-    /// Where in the tree it is.
+    /// The current directory, relative to the top of the tree.
     below: PathBuf,
-    /// The same, for messages.
+    /// The path of the current directory in the source, for messages.
     path: PathBuf,
-    /// Where in the copy a file is that has more than one name, by its device and inode.
+    /// For each file with more than one name: its path in the copy, by its device and inode.
     links: HashMap<(u64, u64), PathBuf>,
     copied: Copied,
 }
@@ -94,14 +100,14 @@ struct Pair {
     to: OwnedFd,
 }
 
-/// The copy of a directory that was left for one in it: open, or recognized when `..` leads back to it.
+/// The copy of a parent directory: open, or with the identity by which `..` is checked later.
 struct CopyAbove {
     open: Option<OwnedFd>,
     identity: Identity,
 }
 
 impl Copier {
-    /// A tree of any depth, without a stack that grows with it.
+    /// Copies a tree of any depth, without a stack that grows with it.
     fn copy(&mut self, from: OwnedFd, to: OwnedFd) -> Result<()> {
         let mut trail = Trail::new(COPY);
         let mut here = Pair { from: Dir::new(from).map_err(|error| self.failed(error))?, to };
@@ -133,7 +139,7 @@ impl Copier {
         }
     }
 
-    /// Copies what is in a directory up to the next directory in it, whose copy is made.
+    /// Copies the entries of a directory up to its next subdirectory, whose copy is created.
     fn next_directory(&mut self, here: &mut Pair) -> Result<Option<(OsString, Pair, i64)>> {
         while let Some(entry) = here.from.read() {
             let entry = entry.map_err(|error| self.failed(error))?;
@@ -155,7 +161,8 @@ impl Copier {
         Error::os(COPY, &self.path, error)
     }
 
-    /// Copies one. Of a directory only the directory itself, which is given back, open, with its copy.
+    /// Copies one entry. For a directory it creates only the directory itself, and returns it and its copy,
+    /// both open.
     fn entry(
         &mut self,
         from: BorrowedFd<'_>,
@@ -199,7 +206,7 @@ impl Copier {
                 let mode = Mode::from_raw_mode(stat.st_mode);
                 rustix::fs::mknodat(to, name, kind, mode, stat.st_rdev).map_err(failed)?;
                 dress_at(to, name, &stat).map_err(failed)?;
-                // A umask may have taken from it. There is nothing that it could be exchanged for by others.
+                // The umask can have removed bits. No other process can replace the entry here.
                 rustix::fs::chmodat(to, name, mode, AtFlags::empty()).map_err(failed)?;
             }
         }
@@ -223,7 +230,7 @@ impl Copier {
                 let linked =
                     rustix::fs::linkat(first.parent(COPY)?, first.name(), to, name, AtFlags::empty());
                 match linked {
-                    // Servers that have no hard links.
+                    // Servers without hard links.
                     Err(Errno::OPNOTSUPP | Errno::PERM | Errno::MLINK) => {}
                     linked => return linked.map_err(failed),
                 }
@@ -237,12 +244,12 @@ impl Copier {
         let copied = copy_contents(&from, &copy).map_err(|error| Error::os(COPY, path, error))?;
         self.copied.add(copied);
         dress(&from, &copy, stat).map_err(failed)?;
-        // Closing tells no errors of what was written late.
+        // Closing does not report errors of delayed writes.
         copy.sync_all().map_err(|error| Error::os(COPY, path, error))
     }
 }
 
-/// What was found of an entry of the tree; None where it has been deleted since it was listed.
+/// What was found of a tree entry. None if it was deleted since it was listed.
 fn still<T>(found: std::result::Result<T, impl Into<io::Error>>, path: &Path) -> Result<Option<T>> {
     match found.map_err(Into::into) {
         Ok(found) => Ok(Some(found)),
@@ -271,7 +278,8 @@ fn times(stat: &Stat) -> Timestamps {
     }
 }
 
-/// Gives a copy its owner, what a change of owner takes away (capabilities, bits of the mode), and at last its times.
+/// Sets the owner of a copy, then what a change of owner clears (capabilities, mode bits), and last the
+/// times.
 fn dress(from: impl AsFd, copy: impl AsFd, stat: &Stat) -> rustix::io::Result<()> {
     let (user, group) = owner(stat);
     rustix::fs::fchown(&copy, user, group)?;
@@ -280,7 +288,7 @@ fn dress(from: impl AsFd, copy: impl AsFd, stat: &Stat) -> rustix::io::Result<()
     rustix::fs::futimens(&copy, &times(stat))
 }
 
-/// The same for what is not opened.
+/// The same for an entry that is not opened.
 fn dress_at(directory: BorrowedFd<'_>, name: &OsStr, stat: &Stat) -> rustix::io::Result<()> {
     let (user, group) = owner(stat);
     rustix::fs::chownat(directory, name, user, group, AtFlags::SYMLINK_NOFOLLOW)?;
@@ -289,7 +297,7 @@ fn dress_at(directory: BorrowedFd<'_>, name: &OsStr, stat: &Stat) -> rustix::io:
 
 fn attributes(from: impl AsFd, to: impl AsFd) -> rustix::io::Result<()> {
     let names = match grown(|buffer| rustix::fs::flistxattr(&from, buffer)) {
-        // A filesystem without them.
+        // A filesystem without extended attributes.
         Err(Errno::OPNOTSUPP) => return Ok(()),
         names => names?,
     };
@@ -306,7 +314,7 @@ fn attributes(from: impl AsFd, to: impl AsFd) -> rustix::io::Result<()> {
     Ok(())
 }
 
-/// What a call answers that takes a buffer, however large it is.
+/// The result of a call that fills a buffer, with a buffer that grows as needed.
 fn grown(call: impl Fn(&mut [u8]) -> rustix::io::Result<usize>) -> rustix::io::Result<Vec<u8>> {
     let mut buffer = vec![0; 1024];
     loop {

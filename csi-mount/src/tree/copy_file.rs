@@ -1,4 +1,5 @@
-//! A copy of a file that shares its blocks, or else is as sparse: what a snapshot or a clone of an image is made by.
+//! Copies a file: with shared blocks if possible, otherwise as sparse as the original. Used for snapshots and
+//! clones of images.
 
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -17,12 +18,13 @@ const COPY: &str = "copy";
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct Copied {
-    /// Everything: files, directories, links.
+    /// The number of entries: files, directories, links.
     pub entries: u64,
-    /// Bytes of files that were copied, holes left out: whoever writes meanwhile is in them by halves.
+    /// Bytes of files that were copied, without holes. A write that happens meanwhile can be in the copy
+    /// partly.
     pub bytes: u64,
-    /// Bytes of files that share their blocks with the copy until one of the two is written (`FICLONE`): those of a file
-    /// are of one moment.
+    /// Bytes of files that share their blocks with the copy until one of the two is written (`FICLONE`). All
+    /// bytes of such a file are of the same moment.
     pub shared: u64,
 }
 
@@ -35,17 +37,19 @@ impl Copied {
     }
 }
 
-/// Copies a regular file to a new one, by a reflink where the filesystem has them (btrfs, XFS, bcachefs, NFS 4.2 and
-/// others), else its data without the holes.
+/// Copies a regular file to a new file.
 ///
-/// The new file belongs to the caller and has mode 0600. It is not synced. When it fails, what there is of the copy is
-/// left to the caller.
+/// It makes a reflink if the filesystem supports that (btrfs, XFS, bcachefs, NFS 4.2 and others); otherwise
+/// it copies the data without the holes. The new file belongs to the caller, has mode 0600 and is not synced.
+/// After a failure the caller has to remove the incomplete copy.
 ///
 /// Man pages: ioctl_ficlone(2) (Linux 4.5), copy_file_range(2), lseek(2).
 ///
 /// # Errors
-/// [`NotFound`](crate::ErrorKind::NotFound) without the file, [`InvalidInput`](crate::ErrorKind::InvalidInput) if it is a
-/// symbolic link, [`NoSpace`](crate::ErrorKind::NoSpace); [`Io`](crate::ErrorKind::Io) if the copy exists already.
+/// - [`NotFound`](crate::ErrorKind::NotFound): the file does not exist.
+/// - [`InvalidInput`](crate::ErrorKind::InvalidInput): it is a symbolic link.
+/// - [`NoSpace`](crate::ErrorKind::NoSpace): the filesystem has no space left.
+/// - [`Io`](crate::ErrorKind::Io): the copy exists already.
 pub fn copy_file(from: impl AsRef<Path>, to: impl AsRef<Path>) -> Result<Copied> {
     let (from, to) = (from.as_ref(), to.as_ref());
     let no_follow = OFlags::NOFOLLOW.bits().cast_signed();
@@ -64,16 +68,16 @@ pub fn copy_file(from: impl AsRef<Path>, to: impl AsRef<Path>) -> Result<Copied>
     Ok(Copied { entries: 1, ..copied })
 }
 
-/// The same between open files, of which the second is empty.
+/// The same between open files. `to` is empty.
 pub(crate) fn copy_contents(from: &File, to: &File) -> io::Result<Copied> {
     let size = from.metadata()?.len();
     match rustix::fs::ioctl_ficlone(to, from) {
         Ok(()) => return Ok(Copied { shared: size, ..Copied::default() }),
-        // Another filesystem, one that has no reflinks, or a kernel that knows no such request.
+        // Another filesystem, one without reflinks, or a kernel that does not know the request.
         Err(Errno::XDEV | Errno::OPNOTSUPP | Errno::INVAL | Errno::NOTTY | Errno::NOSYS) => {}
         Err(error) => return Err(error.into()),
     }
-    // As large as it was: a file that grows while it is copied would never end.
+    // Only up to the size at the start: a copy of a file that keeps growing would never end.
     to.set_len(size)?;
     let mut bytes = 0;
     for range in data_ranges(from, 0) {
@@ -84,19 +88,19 @@ pub(crate) fn copy_contents(from: &File, to: &File) -> io::Result<Copied> {
         }
         rustix::fs::seek(from, SeekFrom::Start(start))?;
         rustix::fs::seek(to, SeekFrom::Start(start))?;
-        // The kernel copies where it can, or the server (`copy_file_range`).
+        // The kernel or the server does the copy where it can (`copy_file_range`).
         bytes += io::copy(&mut from.take(end - start), &mut &*to)?;
     }
     Ok(Copied { bytes, ..Copied::default() })
 }
 
-/// The ranges of a file that hold data, in ascending order, from an offset on; between them are holes, which read as
-/// zeros (`SEEK_DATA`, `SEEK_HOLE`). What a filesystem does not tell from data is data.
+/// The ranges of a file that hold data, in ascending order, from an offset on.
 ///
-/// Moves the position of the file. Man page: lseek(2).
+/// Between them are holes, which read as zeros (`SEEK_DATA`, `SEEK_HOLE`). If the filesystem does not report
+/// holes, everything is data. It moves the position of the file. Man page: lseek(2).
 ///
 /// # Errors
-/// An item is the error of lseek(2); it is the last one.
+/// An item can be the error of lseek(2); it is then the last one.
 pub fn data_ranges(file: &File, from: u64) -> impl Iterator<Item = io::Result<Range<u64>>> + '_ {
     let mut at = Some(from);
     std::iter::from_fn(move || {
@@ -114,7 +118,7 @@ fn next_data(file: &File, from: u64) -> io::Result<Option<Range<u64>>> {
     };
     match rustix::fs::seek(file, SeekFrom::Hole(start)) {
         Ok(end) => Ok((end > start).then_some(start..end)),
-        // It was cut off meanwhile.
+        // The file was truncated meanwhile.
         Err(Errno::NXIO) => Ok(None),
         Err(error) => Err(error.into()),
     }

@@ -1,4 +1,4 @@
-//! A volume's files for a group: what the kubelet does for `fsGroup`, without leaving the volume.
+//! Gives a volume's files to a group, as the kubelet does for `fsGroup`, without leaving the volume.
 
 use std::ffi::OsStr;
 use std::io;
@@ -19,52 +19,59 @@ use crate::tree::trail::Trail;
 use crate::{Error, ErrorKind, MountId, Result};
 
 const GIVE: &str = "give to a group";
-/// How often it is told that it goes on.
+/// How often progress is logged.
 const TELL: Duration = Duration::from_secs(30);
 
-/// Read and write, for the group.
+/// Read and write for the group.
 const FILE: u32 = 0o660;
-/// The same, to enter, and that what is made in it belongs to the group too.
+/// Read, write and search for the group. The setgid bit gives new files in it to the group too.
 const DIRECTORY: u32 = 0o2770;
 
-/// When [`give_to_group`] walks through the files.
+/// When [`give_to_group`] changes the files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum GroupChange {
-    /// Unless the root has the group and its permissions already: it is changed last, so it says that all are.
+    /// Only if the root does not have the group and its permissions yet. The root is changed last, so it
+    /// shows that all files are done.
     #[default]
     OnRootMismatch,
-    /// Each time: for files that others may have added meanwhile.
+    /// Every time, for files that others can have added meanwhile.
     Always,
 }
 
-/// What [`give_to_group`] found and did.
+/// What [`give_to_group`] did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GroupOutcome {
-    /// The root said that it was done.
+    /// Nothing: the root showed that all was done already.
     WasDone,
-    /// All files were looked at.
+    /// All files were checked.
     Walked {
-        /// How many.
+        /// How many files.
         files: u64,
         /// How many of them had to be changed.
         changed: u64,
     },
 }
 
-/// Gives a directory and all that is in it to a group, with the permissions that the kubelet gives for `fsGroup`: the
-/// group may read and write, enter directories, and what is made in them is its own.
+/// Gives a directory and everything in it to a group, with the permissions that the kubelet sets for
+/// `fsGroup`.
 ///
-/// It goes by open directories from the root on and never leaves its mount: symbolic links get the group themselves and
-/// are not followed, and what is mounted below is left alone, also while others swap them in. The memory it takes grows
-/// with the depth of the tree alone, and few directories are open. Interrupted, it is resumed by the
-/// next call: the root is last, and what is right is not written again.
+/// The group can read and write files and enter directories, and new files in them belong to the group.
 ///
-/// The time it takes grows with the number of files; [`IdMap`](crate::IdMap) takes none. See `fchownat(2)`.
+/// The walk uses open directories from the root on and never leaves its mount. Symbolic links get the group
+/// themselves and are not followed, and mounts below are left alone, even if another process swaps them in
+/// meanwhile. The memory grows only with the depth of the tree, and few directories are open. After an
+/// interruption the next call continues: the root is changed last, and files that are right are not written
+/// again.
+///
+/// The time grows with the number of files; [`IdMap`](crate::IdMap) takes no time per file. See
+/// `fchownat(2)`.
 ///
 /// # Errors
-/// - [`ErrorKind::Unsupported`] for a filesystem with a server or daemon: that one says who owns what, and could hang us.
-/// - [`ErrorKind::ReadOnly`] for a read-only mount, [`ErrorKind::NotFound`] where no directory is.
-/// - [`ErrorKind::Busy`]: a directory was moved away while it was walked through; the next call goes on.
+/// - [`ErrorKind::Unsupported`]: the filesystem has a server or daemon, which decides about owners and can
+///   hang.
+/// - [`ErrorKind::ReadOnly`]: the mount is read-only.
+/// - [`ErrorKind::NotFound`]: the directory does not exist.
+/// - [`ErrorKind::Busy`]: a directory was moved away during the walk. The next call continues.
 pub fn give_to_group(root: impl AsRef<Path>, group: u32, change: GroupChange) -> Result<GroupOutcome> {
     let path = paths::absolute(GIVE, root.as_ref())?;
     let failed = |error: io::Error| Error::os(GIVE, &path, error);
@@ -103,13 +110,13 @@ impl Walk {
                 continue;
             }
             let Some((above, ())) = trail.up(&here, path)? else { return Ok(()) };
-            // A directory is given when all in it is, as the root.
+            // A directory is changed after everything in it, as the root is.
             self.give(here.fd().map_err(|error| failed(error.into()))?).map_err(failed)?;
             here = above;
         }
     }
 
-    /// Gives the files up to the next directory, which is opened.
+    /// Changes the files up to the next subdirectory, which it opens.
     fn next_directory(&mut self, entries: &mut Dir) -> io::Result<Option<(Dir, i64)>> {
         while let Some(entry) = entries.read().transpose()? {
             let name = OsStr::from_bytes(entry.file_name().to_bytes());
@@ -146,8 +153,8 @@ impl Walk {
         let found = fstat(file)?;
         chownat(file, c"", None, Some(Gid::from_raw(self.group)), AtFlags::EMPTY_PATH)?;
         if let Some(mode) = wanted(found.st_mode) {
-            // Through the descriptor's link, since one that is open for nothing takes no fchmod. With the bits that the
-            // change of the group has taken off.
+            // Through the descriptor's link, because `fchmod` refuses an `O_PATH` descriptor. Includes the
+            // bits that the change of the group cleared.
             let mode = (found.st_mode & 0o7777) | mode;
             std::fs::set_permissions(path_of(file), PermissionsExt::from_mode(mode))?;
         }
@@ -161,7 +168,7 @@ fn read(directory: impl AsFd) -> io::Result<Dir> {
     Ok(Dir::new(openat(directory, ".", flags, Mode::empty())?)?)
 }
 
-/// The permissions that a file is to have at least; a symbolic link has none.
+/// The permissions that a file needs at least. A symbolic link has none.
 fn wanted(mode: u32) -> Option<u32> {
     match FileType::from_raw_mode(mode) {
         FileType::Symlink => None,

@@ -1,4 +1,4 @@
-//! Whole trees of files: removed, copied, given to a group. All walk by open directories and stay on their mount.
+//! Trees of files: removed, copied, given to a group. All walks use open directories and stay on their mount.
 //!
 //! Imports from `place` and what is below it.
 

@@ -1,4 +1,4 @@
-//! Deleting a directory with all that is in it, and nothing that is not.
+//! Deletes a directory with everything in it, and nothing outside of it.
 
 use std::ffi::{OsStr, OsString};
 use std::os::fd::{AsFd, OwnedFd};
@@ -15,20 +15,22 @@ use crate::tree::trail::Trail;
 use crate::{Error, ErrorKind, MountId, Removed, Result, Target, mounts};
 
 const REMOVE: &str = "remove the tree";
-/// How often a directory is emptied again that others go on filling.
+/// How many times a directory is emptied again while other processes fill it.
 const ROUNDS: usize = 16;
 
 impl Target {
     /// Removes the directory and everything in it, on its own mount only.
     ///
-    /// What is mounted below it, a published volume or a bind of the host's own directories, is never entered:
-    /// while there is any, nothing is removed at all, and a mount that appears meanwhile stops the removal where
-    /// it is. Symbolic links are removed and not followed, also while others swap them in. A retry goes on where
-    /// an interrupted removal ended. However deep the tree is, no more than a few directories are open.
+    /// It never enters a mount below the directory, such as a published volume or a bind of a host directory.
+    /// If such a mount exists, nothing is removed; if one appears meanwhile, the removal stops there.
+    /// Symbolic links are removed and never followed, even if another process swaps them in meanwhile. A
+    /// retry continues after an interrupted removal. At any depth of the tree only a few directories are
+    /// open.
     ///
     /// # Errors
-    /// [`ErrorKind::Busy`] with the places where something is mounted; [`ErrorKind::InvalidInput`] when it is not
-    /// a directory; and those of `unlinkat(2)`.
+    /// - [`ErrorKind::Busy`]: something is mounted in it; the message names the mount points.
+    /// - [`ErrorKind::InvalidInput`]: it is not a directory.
+    /// - The errors of `unlinkat(2)`.
     pub fn remove_tree(&self) -> Result<Removed> {
         let Some(facts) = self.facts(REMOVE)? else { return Ok(Removed::WasAbsent) };
         if facts.is_mount_root {
@@ -46,7 +48,7 @@ impl Target {
     }
 }
 
-/// The path by which the mount table knows the directory, whatever links led to it.
+/// The directory's path as the mount table shows it, whatever links led to it.
 fn real_path(parent: impl AsFd, name: &OsStr, path: &Path) -> Result<PathBuf> {
     let fd = lookup::open_at(parent, name).map_err(|error| Error::os(REMOVE, path, error))?;
     path_of(&fd).read_link().map_err(|error| Error::os(REMOVE, path, error))
@@ -54,7 +56,7 @@ fn real_path(parent: impl AsFd, name: &OsStr, path: &Path) -> Result<PathBuf> {
 
 fn refuse_mounts_below(path: &Path, mount: MountId) -> Result<()> {
     let table = mounts()?;
-    // In a mount that nobody sees there is nobody's mount, and its paths are not those of the table.
+    // The root of a detached mount has no mounts below it, and its paths are not those of the table.
     if table.iter().all(|entry| entry.id != mount) {
         return Ok(());
     }
@@ -70,7 +72,7 @@ fn refuse_mounts_below(path: &Path, mount: MountId) -> Result<()> {
     Err(Error::new(ErrorKind::Busy, REMOVE, reason).at(path).mend("unmount them first; nothing was removed"))
 }
 
-/// Removes one directory of `parent`, which is to be on this mount, and what is in it.
+/// Removes one directory in `parent`, which must be on this mount, and everything in it.
 fn remove(parent: impl AsFd, name: &OsStr, mount: MountId, path: &Path) -> Result<()> {
     let parent = parent.as_fd();
     let failed = |error: Errno| Error::os(REMOVE, path, error);
@@ -89,7 +91,8 @@ fn filled_again(path: &Path) -> Error {
     Error::os(REMOVE, path, Errno::NOTEMPTY).because("it is filled again while it is emptied")
 }
 
-/// Opens a directory for reading, once it is known to be on this mount: reading another's could hang.
+/// Opens a directory for reading after checking that it is on this mount: reading one on another mount can
+/// hang.
 fn open_on(parent: impl AsFd, name: &OsStr, mount: MountId, path: &Path) -> Result<OwnedFd> {
     let elsewhere = || Err(Error::new(ErrorKind::Busy, REMOVE, "something is mounted on it").at(path));
     let on_mount = |facts: facts::Facts| !facts.is_mount_root && facts.mount == mount;
@@ -100,23 +103,23 @@ fn open_on(parent: impl AsFd, name: &OsStr, mount: MountId, path: &Path) -> Resu
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let fd = rustix::fs::openat(&parent, name, flags, Mode::empty())
         .map_err(|error| Error::os(REMOVE, path, error))?;
-    // What was opened may not be what was looked at.
+    // The directory can have changed between the check and the open.
     let opened = facts::from_fd(&fd).map_err(|error| Error::os(REMOVE, path, error))?;
     if on_mount(opened) { Ok(fd) } else { elsewhere() }
 }
 
-/// One removal of what is in a directory, down to any depth.
+/// One removal of a directory's content, down to any depth.
 struct Walk {
     mount: MountId,
-    /// Where it is, for messages.
+    /// The current path, for messages.
     path: PathBuf,
     trail: Trail<Below>,
 }
 
-/// The directory that a directory was left for.
+/// The subdirectory that the walk went into.
 struct Below {
     name: OsString,
-    /// How often it was emptied before, and was filled again.
+    /// How many times it was emptied before and filled again.
     rounds: usize,
 }
 
@@ -148,7 +151,7 @@ impl Walk {
         }
     }
 
-    /// Removes what is in the directory up to the next directory in it.
+    /// Removes the entries of the directory up to its next subdirectory.
     fn next_directory(&self, here: &mut Dir) -> Result<Option<OsString>> {
         while let Some(entry) = here.read() {
             let entry = entry.map_err(|error| self.failed(error))?;
@@ -166,7 +169,7 @@ impl Walk {
         Ok(None)
     }
 
-    /// Goes into a directory; stays where it is if that one is gone meanwhile.
+    /// Goes into a subdirectory, or stays in the current one if the subdirectory is gone.
     fn enter(&mut self, here: Dir, below: Below) -> Result<Dir> {
         let fd = here.fd().map_err(|error| self.failed(error))?;
         let path = self.path.join(&below.name);
@@ -174,7 +177,8 @@ impl Walk {
             Err(error) if error.raw_os_error() == Some(Errno::NOENT.raw_os_error()) => return Ok(here),
             inner => Dir::new(inner?).map_err(|error| self.failed(error))?,
         };
-        // Read again from its start: what others have in it is met once more after each directory in it.
+        // The directory is read again from its start, so entries that remain are read again after each
+        // subdirectory.
         self.trail.down(here, 0, below).map_err(|error| Error::os(REMOVE, &self.path, error))?;
         self.path = path;
         Ok(inner)

@@ -1,6 +1,6 @@
-//! The way back up from a directory in a tree: however deep the tree is, few directories are open.
+//! The path back up in a walk through a tree: at any depth, few directories are open.
 //!
-//! A walk goes by open directories, from its top on, so that nobody can lead it elsewhere.
+//! A walk uses open directories from its top on, so that other processes cannot redirect it.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -11,10 +11,10 @@ use rustix::fs::{Dir, Mode, OFlags};
 use crate::table::facts;
 use crate::{DeviceNumber, Error, ErrorKind, MountId, Result};
 
-/// How many directories are kept open, from the top. From below them the way back is `..`.
+/// How many directories from the top are kept open. Further down, `..` leads back.
 const KEPT_OPEN: usize = 16;
 
-/// Which directory it is, and on which mount.
+/// The identity of a directory: its device, its inode and its mount.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Identity(DeviceNumber, u64, MountId);
 
@@ -25,17 +25,17 @@ impl Identity {
     }
 }
 
-/// The directories between the top of a tree and the one that a walk is in, each with what the walk notes of it.
+/// The directories between the top of a tree and the current one, each with a note of the walk.
 pub(crate) struct Trail<T> {
     operation: &'static str,
     above: Vec<Level<T>>,
 }
 
 struct Level<T> {
-    /// None below the first few: it is opened again by `..`, and has to have this identity.
+    /// None below the first few levels: it is reopened by `..` and must have this identity.
     directory: Option<Dir>,
     identity: Identity,
-    /// Where reading continues in a directory that was opened again.
+    /// Where reading continues in a directory that was reopened.
     offset: i64,
     note: T,
 }
@@ -45,12 +45,13 @@ impl<T> Trail<T> {
         Self { operation, above: Vec::new() }
     }
 
-    /// Whether a directory that is left now stays open.
+    /// Whether a directory that the walk leaves now stays open.
     pub(crate) fn keeps_open(&self) -> bool {
         self.above.len() < KEPT_OPEN
     }
 
-    /// Leaves a directory for one in it. If it has to be opened again, reading continues at this offset.
+    /// Goes down from a directory into a subdirectory. If the directory must be reopened, reading continues
+    /// at this offset.
     pub(crate) fn down(&mut self, here: Dir, offset: i64, note: T) -> io::Result<()> {
         let identity = Identity::from_fd(here.fd()?)?;
         let directory = self.keeps_open().then_some(here);
@@ -58,11 +59,11 @@ impl<T> Trail<T> {
         Ok(())
     }
 
-    /// The directory from which `here` was entered, even if `here` was moved elsewhere; none at the top. The path is that of
-    /// `here`, for messages.
+    /// Returns to the directory from which `here` was entered, even if `here` was moved. None at the top.
+    /// `path` is the path of `here`, for messages.
     ///
     /// # Errors
-    /// [`ErrorKind::Busy`] if only `..` could lead back, and leads to another directory.
+    /// [`ErrorKind::Busy`] if `..` is the only path back and leads to another directory.
     pub(crate) fn up(&mut self, here: &Dir, path: &Path) -> Result<Option<(Dir, T)>> {
         let Some(level) = self.above.pop() else { return Ok(None) };
         let failed = |error: io::Error| Error::os(self.operation, path, error);
@@ -114,7 +115,7 @@ mod tests {
         Dir::new(fs::File::open(path).unwrap()).unwrap()
     }
 
-    /// A trail down to the bottom of a tree, whose directories have one more file each.
+    /// A trail down to the bottom of a tree in which each directory has one more file.
     fn at_the_bottom(top: &Path) -> (Trail<usize>, Dir, PathBuf) {
         let (mut trail, mut path) = (Trail::new("test"), top.to_owned());
         for depth in 0..DEPTH {
