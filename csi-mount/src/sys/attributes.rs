@@ -1,12 +1,12 @@
-//! What a mount forbids, apart from the filesystem below it.
+//! What a mount forbids, apart from the filesystem on it.
 
 use std::fmt;
 
 bitflags::bitflags! {
     /// Attributes of one mount, with the values of the kernel's `MOUNT_ATTR_*`.
     ///
-    /// They belong to the mount, not to the filesystem: two mounts of one filesystem may differ. An access time
-    /// mode is one of [`NOATIME`](Self::NOATIME), [`STRICTATIME`](Self::STRICTATIME) or neither, which is the
+    /// They belong to the mount, not to the filesystem: two mounts of one filesystem can differ. The access
+    /// time mode is [`NOATIME`](Self::NOATIME), [`STRICTATIME`](Self::STRICTATIME) or neither, which is the
     /// kernel's default, relatime. See `mount_setattr(2)`.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
     pub struct MountAttributes: u64 {
@@ -16,10 +16,10 @@ bitflags::bitflags! {
         /// Set-user-id, set-group-id and file capabilities are ignored.
         #[doc(alias = "MOUNT_ATTR_NOSUID")]
         const NOSUID = 0x2;
-        /// Device nodes can't be opened.
+        /// Device nodes cannot be opened.
         #[doc(alias = "MOUNT_ATTR_NODEV")]
         const NODEV = 0x4;
-        /// Programs can't be executed.
+        /// Programs cannot be executed.
         #[doc(alias = "MOUNT_ATTR_NOEXEC")]
         const NOEXEC = 0x8;
         /// Access times are never updated.
@@ -31,17 +31,19 @@ bitflags::bitflags! {
         /// Access times of directories are never updated.
         #[doc(alias = "MOUNT_ATTR_NODIRATIME")]
         const NODIRATIME = 0x80;
-        /// Symbolic links are not followed. Linux 5.14, by `mount(2)` 5.10; where neither knows it (before 5.10, and 5.12 to
-        /// 5.13, whose newer calls don't) it is refused, and never ignored.
+        /// Symbolic links are not followed.
+        ///
+        /// Needs Linux 5.14, or 5.10 with `mount(2)`. On kernels where the calls in use do not support it
+        /// (before 5.10, and 5.12 to 5.13) the mount is refused; the attribute is never ignored.
         #[doc(alias = "MOUNT_ATTR_NOSYMFOLLOW")]
         const NOSYMFOLLOW = 0x0020_0000;
     }
 }
 
-/// The kernel's field of the access time mode, of which relatime is the zero.
+/// The kernel's bit field for the access time mode; 0 is relatime.
 pub(crate) const ATIME_MODE: u64 = 0x70;
 
-/// Each attribute's word in `mount(8)` and mountinfo, and the word that takes it back.
+/// For each attribute its word in `mount(8)` and mountinfo, and the word that clears it.
 const WORDS: [(MountAttributes, &str, &str); 8] = [
     (MountAttributes::RDONLY, "ro", "rw"),
     (MountAttributes::NOSUID, "nosuid", "suid"),
@@ -54,7 +56,7 @@ const WORDS: [(MountAttributes, &str, &str); 8] = [
 ];
 
 impl MountAttributes {
-    /// What a word of `mount(8)` does to the attributes, or nothing when it is not about them.
+    /// Applies a word of `mount(8)` to the attributes. None if the word is not about them.
     pub(crate) fn apply_word(self, word: &str) -> Option<Self> {
         if word == "relatime" {
             return Some(self.difference(Self::NOATIME | Self::STRICTATIME));
@@ -70,7 +72,7 @@ impl MountAttributes {
         })
     }
 
-    /// Both together; of two access time modes the other's wins, as a mount has only one.
+    /// Both together. A mount has only one access time mode: if both set one, that of `other` wins.
     pub(crate) fn and(self, other: Self) -> Self {
         let atime = Self::NOATIME | Self::STRICTATIME;
         let kept = if other.intersects(atime) { self.difference(atime) } else { self };
@@ -78,7 +80,7 @@ impl MountAttributes {
     }
 }
 
-/// The words of `mount(8)`, "rw" first when nothing forbids writing: `rw,nosuid,nodev`.
+/// The words of `mount(8)`, starting with "ro" or "rw": `rw,nosuid,nodev`.
 impl fmt::Display for MountAttributes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(if self.contains(Self::RDONLY) { "ro" } else { "rw" })?;

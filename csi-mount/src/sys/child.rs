@@ -1,4 +1,4 @@
-//! One system call that may never return, made by a child process that can be given up.
+//! Runs one system call that might never return in a child process that can be abandoned.
 
 use std::ffi::{CStr, c_int};
 use std::io::{self, IoSliceMut};
@@ -23,27 +23,30 @@ use super::ioctl::{self, LoopStatus};
 use super::new_mount::{self, NewMount, Way};
 use super::pass_descriptor;
 
-/// How long a killed child may take to go. One whose request a dead daemon holds goes only with the daemon.
+/// How long to wait for a killed child to exit. If a dead daemon holds its request, it exits only together
+/// with the daemon.
 const REAPING: Duration = Duration::from_millis(100);
 
-/// What the child asks of the kernel, and so of a filesystem.
+/// The system call that the child makes.
 #[derive(Clone, Copy)]
 pub(crate) enum Question<'a> {
     /// `openat2(2)` with `O_PATH`; the reply has the descriptor.
     Open(Open<'a>),
     /// `fstatfs(2)`.
     Usage(BorrowedFd<'a>),
-    /// `fstatfs(2)`, and a `statx(2)` that has to ask the server.
+    /// `fstatfs(2)`, and a `statx(2)` that must ask the server.
     Health(BorrowedFd<'a>),
     /// `umount2(2)` of this name in the directory, with these flags.
     Unmount(BorrowedFd<'a>, &'a CStr, c_int),
     /// A new mount; the reply has its descriptor, unless it is made at a path.
     Mount(NewMount<'a>),
-    /// `LOOP_GET_STATUS64` of this node: the kernel stats the backing file, which asks the filesystem of that file.
+    /// `LOOP_GET_STATUS64` of this node: the kernel stats the backing file, which asks that file's
+    /// filesystem.
     LoopStatus(&'a CStr),
-    /// `rmdir(2)` of a name in the directory that nothing has: it fails, but waits first while the filesystem is frozen.
+    /// `rmdir(2)` of a name in the directory that does not exist. It fails, but first waits while the
+    /// filesystem is frozen.
     WaitForThaw(BorrowedFd<'a>),
-    /// `umount2(2)` in another mount namespace, of one mount and only if nobody uses it.
+    /// `umount2(2)` in another mount namespace, of one mount and only if it is not in use.
     UnmountElsewhere(Elsewhere<'a>),
 }
 
@@ -52,7 +55,7 @@ pub(crate) enum Question<'a> {
 pub(crate) struct Elsewhere<'a> {
     /// `/proc/PID/ns/mnt`
     pub(crate) namespace: BorrowedFd<'a>,
-    /// The directory that the mount point is in, as an absolute path of that namespace.
+    /// The directory that contains the mount point, as an absolute path in that namespace.
     pub(crate) directory: &'a CStr,
     pub(crate) name: &'a CStr,
     pub(crate) mount: u64,
@@ -61,12 +64,12 @@ pub(crate) struct Elsewhere<'a> {
 /// A place to open.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Open<'a> {
-    /// None where the path is absolute.
+    /// None if the path is absolute.
     pub(crate) directory: Option<BorrowedFd<'a>>,
     pub(crate) path: &'a CStr,
     /// `O_…`
     pub(crate) flags: c_int,
-    /// `RESOLVE_…`; with any, `openat2` is used.
+    /// `RESOLVE_…`. If it is not 0, `openat2` is used.
     pub(crate) resolve: u64,
 }
 
@@ -93,47 +96,48 @@ pub(crate) struct Answer {
 
 const ANSWER: usize = size_of::<Answer>();
 
-/// A child on its errand.
+/// A child that runs a query.
 #[derive(Debug)]
 pub(crate) struct Child {
     pid: Pid,
     socket: OwnedFd,
 }
 
-/// A child that nobody waits for any more, killed or not: the kernel waits for a filesystem in its name.
+/// A child that nothing waits for any more, killed or not: its call in the kernel waits for a filesystem.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Stuck(Pid);
 
 impl Stuck {
-    /// A program that was killed elsewhere and does not go either.
+    /// A program that was killed elsewhere and has not exited either.
     pub(crate) fn new(pid: Pid) -> Self {
         Self(pid)
     }
 
-    /// Whether it went after all. It is no zombie then, either.
+    /// Whether it has exited. If so, this also reaps it.
     pub(crate) fn is_gone(self) -> bool {
         // ECHILD: the program reaps all its children itself.
         !matches!(waitpid(self.0, Some(WaitPidFlag::WNOHANG)), Ok(WaitStatus::StillAlive) | Err(Errno::EINTR))
     }
 
-    /// Its number, which nobody else has before it is found gone.
+    /// Its pid, which no other process gets before `is_gone` has returned true.
     pub(crate) fn number(self) -> i32 {
         self.0.as_raw()
     }
 
-    /// Kills it, and waits a little for it to go.
+    /// Kills it, and waits briefly for it to exit.
     pub(crate) fn end(self) -> Result<(), Self> {
-        // Readable once it has ended, so that nobody sleeps too long. Before Linux 5.3 it is looked at again and again.
+        // A pidfd becomes readable when the child exits, so the wait ends at once. Before Linux 5.3 the child
+        // is polled.
         let number = rustix::process::Pid::from_raw(self.number());
         let descriptor = number
             .filter(|_| features::has(Feature::ProcessDescriptor))
             .and_then(|number| pidfd_open(number, PidfdFlags::empty()).ok());
-        // Gone already if it has answered.
+        // A child that has answered has possibly exited already.
         let _ = kill(self.0, Signal::SIGKILL);
         let deadline = Instant::now() + REAPING;
         if let Some(descriptor) = &descriptor {
             let timeout = PollTimeout::try_from(REAPING).unwrap_or(PollTimeout::MAX);
-            // An error: it is looked at.
+            // After an error the loop below polls the child.
             let _ = poll(&mut [PollFd::new(descriptor.as_fd(), PollFlags::POLLIN)], timeout);
         }
         let mut pause = Duration::from_micros(20);
@@ -149,7 +153,7 @@ impl Stuck {
     }
 }
 
-/// The answer of a filesystem that gives it from memory: asked here and now.
+/// The answer of a filesystem that answers from memory, without a child process.
 pub(crate) fn usage_at_once(fd: BorrowedFd<'_>) -> Answer {
     Answer { stat_error: stat(fd), ..usage(fd) }
 }
@@ -160,7 +164,8 @@ impl Child {
         let kind = SocketType::SEQPACKET;
         let (socket, theirs) = socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None)?;
         let parent = nix::unistd::getpid();
-        // A handler of the parent must not run in the child, where it would act on the parent's behalf.
+        // A signal handler of the parent must not run in the child, where it would act in the name of the
+        // parent.
         let mut before = SigSet::empty();
         pthread_sigmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::all()), Some(&mut before))?;
         // SAFETY: the child runs only `in_child`, which makes raw system calls on memory that existed before
@@ -173,11 +178,11 @@ impl Child {
         Ok(Self { pid: Pid::from_raw(forked?), socket })
     }
 
-    /// Waits for the answer; `TimedOut` when there is none in time.
+    /// Waits for the answer; `TimedOut` if there is none before the deadline.
     pub(crate) fn answer(&self, deadline: Instant) -> io::Result<(Answer, Option<OwnedFd>)> {
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
-            // Rounded up, so that the last round does not spin.
+            // Rounded up, so that the last iteration does not spin.
             let timeout = PollTimeout::try_from(left + Duration::from_millis(1)).unwrap_or(PollTimeout::MAX);
             let mut fds = [PollFd::new(self.socket.as_fd(), PollFlags::POLLIN)];
             match poll(&mut fds, timeout) {
@@ -223,18 +228,18 @@ impl Child {
         Ok((answer, fd))
     }
 
-    /// Lets the child go on, without anybody who waits for its answer.
+    /// Lets the child continue without a reader for its answer.
     pub(crate) fn leave(self) -> Stuck {
         Stuck(self.pid)
     }
 
-    /// Kills the child, and waits a little for it to go.
+    /// Kills the child, and waits briefly for it to exit.
     pub(crate) fn end(self) -> Result<(), Stuck> {
         Stuck(self.pid).end()
     }
 }
 
-/// Only raw system calls: another thread may have held any lock when the process was forked.
+/// Makes only raw system calls: another thread can have held any lock at the time of the fork.
 fn in_child(question: Question<'_>, socket: c_int, parent: libc::pid_t) -> ! {
     let (needed, named): (Option<c_int>, &[c_int]) = match question {
         Question::Open(Open { directory, .. }) => (directory.map(|fd| fd.as_raw_fd()), &[]),
@@ -249,14 +254,14 @@ fn in_child(question: Question<'_>, socket: c_int, parent: libc::pid_t) -> ! {
         Question::Mount(NewMount { way: Way::Path { .. }, named }) => (None, named),
         Question::LoopStatus(_) => (None, &[]),
     };
-    // What an unmount leaves to be written is not cut off when the thread that asked for it ends.
+    // An unmount must finish its writes even if the thread that asked for it ends.
     let is_bound = !matches!(question, Question::Unmount(..));
-    // SAFETY: plain integers. The parent's descriptors must not live on in a child that may be stuck.
+    // SAFETY: plain integers. The parent's descriptors must not stay open in a child that can get stuck.
     unsafe {
         if is_bound {
             libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
         }
-        // The parent may have died before the signal was asked for.
+        // The parent can have died before the signal was requested.
         if libc::getppid() != parent {
             libc::_exit(1);
         }
@@ -295,12 +300,14 @@ fn in_child(question: Question<'_>, socket: c_int, parent: libc::pid_t) -> ! {
     }
 }
 
+/// Closes all descriptors except these.
+///
 /// # Safety
-/// For a process that uses no descriptor but these afterwards.
+/// Only for a process that uses no other descriptor afterwards.
 unsafe fn close_all_but(one: c_int, other: c_int, named: &[c_int]) {
     const CLOSE_RANGE: libc::c_long = 436;
     let is_kept = |fd: c_int| fd == one || fd == other || named.contains(&fd);
-    // A look at this thread's own memory.
+    // It only reads this thread's own memory.
     let is_there = features::has(Feature::CloseRange);
     let mut from = 0;
     loop {
@@ -308,7 +315,7 @@ unsafe fn close_all_but(one: c_int, other: c_int, named: &[c_int]) {
         let to = kept.map_or(c_int::MAX, |kept| kept - 1);
         // SAFETY: as the caller promises; the arguments are integers.
         if from <= to && (!is_there || unsafe { libc::syscall(CLOSE_RANGE, from, to, 0) } != 0) {
-            // Before Linux 5.9: as many as a process usually has.
+            // Before Linux 5.9: closes as many as a process usually has.
             // SAFETY: as above.
             (0..1024).filter(|fd| !is_kept(*fd)).for_each(|fd| _ = unsafe { libc::close(fd) });
             return;
@@ -331,7 +338,8 @@ fn open(place: Open<'_>) -> Result<c_int, u64> {
     let flags = place.flags | libc::O_PATH | libc::O_CLOEXEC;
     loop {
         let how = OpenHow { flags: flags as u64, mode: 0, resolve: place.resolve };
-        // SAFETY: the path is a C string that the parent keeps, `how` a live struct of the size that is passed.
+        // SAFETY: the path is a C string that the parent keeps, `how` a live struct of the size that is
+        // passed.
         let fd = unsafe {
             if place.resolve == 0 {
                 libc::openat(directory, place.path.as_ptr(), flags)
@@ -342,7 +350,7 @@ fn open(place: Open<'_>) -> Result<c_int, u64> {
         };
         match Errno::last_raw() {
             _ if fd >= 0 => return Ok(fd),
-            // Something was renamed during the walk, and the kernel can't vouch for it.
+            // Something was renamed during the walk, so the kernel cannot guarantee the result.
             libc::EAGAIN => {}
             number => return Err(number as u64),
         }
@@ -353,9 +361,10 @@ fn usage(fd: BorrowedFd<'_>) -> Answer {
     let mut found = MaybeUninit::<libc::statfs64>::zeroed();
     // SAFETY: the buffer is live and of the call's type.
     let error = error_of(unsafe { libc::fstatfs64(fd.as_raw_fd(), found.as_mut_ptr()) });
-    // SAFETY: all zeros is a value of this struct of integers, and the kernel wrote another over it.
+    // SAFETY: all zeros is a valid value of this struct of integers, and the kernel overwrote it with
+    // another.
     let found = unsafe { found.assume_init() };
-    // The counts are in fragments where the filesystem has such.
+    // The counts are in fragments if the filesystem has them.
     let block_size = if found.f_frsize > 0 { found.f_frsize } else { found.f_bsize };
     Answer {
         error,
@@ -369,7 +378,7 @@ fn usage(fd: BorrowedFd<'_>) -> Answer {
     }
 }
 
-/// The kernel asks for the right to write before it looks for the name. It changes nothing: there is no such directory.
+/// The kernel asks for write access before it looks up the name. Nothing changes: no directory has this name.
 fn wait_for_thaw(directory: BorrowedFd<'_>) -> Answer {
     const NOBODYS: &CStr = c"csi-mount asks whether this filesystem is frozen; no directory has this name";
     // SAFETY: the name is a C string, the descriptor is open until the child exits.
@@ -396,13 +405,13 @@ fn loop_status(node: &CStr) -> Answer {
     }
 }
 
-/// The error number of a look at the file that its server has to answer.
+/// The error number of a `statx` that the file's server must answer.
 fn stat(fd: BorrowedFd<'_>) -> u64 {
     /// `STATX_BASIC_STATS`
     const BASIC_STATS: libc::c_uint = 0x7ff;
     let flags = libc::AT_EMPTY_PATH | libc::AT_STATX_FORCE_SYNC | libc::AT_NO_AUTOMOUNT;
     let (fd, path) = (fd.as_raw_fd(), c"".as_ptr());
-    // As large as `struct statx`; nobody reads it.
+    // As large as `struct statx`. The content is not used.
     let mut found = [0_u64; 32];
     // SAFETY: the path is a C string, the buffer live and as large as what the kernel writes.
     let result = unsafe { libc::syscall(libc::SYS_statx, fd, path, flags, BASIC_STATS, found.as_mut_ptr()) };
@@ -410,7 +419,7 @@ fn stat(fd: BorrowedFd<'_>) -> u64 {
 }
 
 fn unmount(directory: BorrowedFd<'_>, name: &CStr, flags: c_int) -> Answer {
-    // SAFETY: the name is a C string that the parent keeps. The child's own directory is its to change.
+    // SAFETY: the name is a C string that the parent keeps. The child's working directory is its own.
     let error = unsafe {
         match error_of(libc::fchdir(directory.as_raw_fd())) {
             0 => error_of(libc::umount2(name.as_ptr(), flags)),
@@ -420,15 +429,15 @@ fn unmount(directory: BorrowedFd<'_>, name: &CStr, flags: c_int) -> Answer {
     Answer { error, ..Answer::default() }
 }
 
-/// Nothing of it is done if another mount is there. `ESTALE` then.
+/// Does nothing and returns `ESTALE` if a different mount is there.
 fn unmount_elsewhere(place: Elsewhere<'_>) -> Result<(), u64> {
     let checked = |result: c_int| match error_of(result) {
         0 => Ok(()),
         error => Err(error),
     };
     let flags = libc::O_PATH | libc::O_DIRECTORY | libc::O_CLOEXEC;
-    // SAFETY: the child has one thread and shares nothing with its parent that setns or fchdir changes. The paths are C
-    // strings that the parent keeps.
+    // SAFETY: the child has one thread and shares nothing with its parent that setns or fchdir changes. The
+    // paths are C strings that the parent keeps.
     unsafe {
         checked(libc::setns(place.namespace.as_raw_fd(), libc::CLONE_NEWNS))?;
         let directory = libc::open(place.directory.as_ptr(), flags);
@@ -441,12 +450,12 @@ fn unmount_elsewhere(place: Elsewhere<'_>) -> Result<(), u64> {
     if mount_at(place.name)? != place.mount {
         return Err(libc::ESTALE as u64);
     }
-    // Without MNT_DETACH and MNT_FORCE: the kernel refuses it while anybody has it open, or is in it.
+    // Without MNT_DETACH and MNT_FORCE, so that the kernel refuses it while the mount is in use.
     // SAFETY: the name is a C string that the parent keeps.
     checked(unsafe { libc::umount2(place.name.as_ptr(), libc::UMOUNT_NOFOLLOW) })
 }
 
-/// The id of the mount whose root has this name in the child's directory.
+/// The id of the mount whose root has this name in the child's working directory.
 fn mount_at(name: &CStr) -> Result<u64, u64> {
     /// `STATX_MNT_ID` and `STATX_ATTR_MOUNT_ROOT`
     const MOUNT_ID: libc::c_uint = 0x1000;
@@ -461,7 +470,8 @@ fn mount_at(name: &CStr) -> Result<u64, u64> {
         0 => {}
         error => return Err(error),
     }
-    // SAFETY: all zeros is a value of this struct of integers, and the kernel wrote another over it.
+    // SAFETY: all zeros is a valid value of this struct of integers, and the kernel overwrote it with
+    // another.
     let found = unsafe { found.assume_init() };
     match found.stx_attributes & MOUNT_ROOT != 0 && found.stx_mask & MOUNT_ID != 0 {
         true => Ok(found.stx_mnt_id),

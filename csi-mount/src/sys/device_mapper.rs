@@ -1,5 +1,5 @@
-//! The device mapper's devices by name. One that a killed program left half made is not in sysfs, and `cryptsetup` finds
-//! none there to close.
+//! Devices of the device mapper, by name. A device that a killed program left half made is not in sysfs, so
+//! `cryptsetup` does not find and close it.
 #![allow(unsafe_code, reason = "ioctl(2) is a raw system call")]
 
 use std::os::fd::{AsRawFd as _, BorrowedFd};
@@ -27,7 +27,7 @@ struct Request {
 
 const SIZE: u32 = 312;
 
-// A structure of the wrong size would also make a wrong request number.
+// A structure of the wrong size also gives a wrong request number.
 const _: () = assert!(size_of::<Request>() == SIZE as usize);
 
 mod raw {
@@ -36,16 +36,16 @@ mod raw {
     nix::ioctl_readwrite!(status, 0xfd, 7, super::Request);
 }
 
-/// What the kernel has under a name.
+/// The device that the kernel has under a name.
 pub(crate) struct Status {
-    /// As text; not UTF-8, it is no name of ours either.
+    /// As text. A uuid that is not UTF-8 is not ours either.
     pub(crate) uuid: String,
     pub(crate) number: DeviceNumber,
     pub(crate) is_suspended: bool,
 }
 
 impl Request {
-    /// A name that is too long is cut short, and then nothing has it.
+    /// Cuts off a name that is too long; no device has the shortened name.
     fn about(name: &str) -> Self {
         let mut bytes = [0; 128];
         for (to, from) in bytes.iter_mut().zip(name.bytes().take(127)) {
@@ -68,11 +68,11 @@ impl Request {
     }
 }
 
-/// `DM_DEV_STATUS`: whose name it is; none if nobody's.
+/// `DM_DEV_STATUS`: the device with this name. None if no device has it.
 pub(crate) fn status(control: BorrowedFd<'_>, name: &str) -> Result<Option<Status>> {
     const SUSPENDED: u32 = 1 << 1;
     let mut request = Request::about(name);
-    // SAFETY: the kernel reads and writes one structure of the size that it names.
+    // SAFETY: the kernel reads and writes one structure of the size in its header.
     match unsafe { raw::status(control.as_raw_fd(), &raw mut request) } {
         Err(nix::Error::ENXIO) => return Ok(None),
         other => other?,
@@ -85,14 +85,14 @@ pub(crate) fn status(control: BorrowedFd<'_>, name: &str) -> Result<Option<Statu
     }))
 }
 
-/// `DM_DEV_REMOVE`: takes away a mapping that nobody has open.
+/// `DM_DEV_REMOVE`: removes a mapping that no process has open.
 pub(crate) fn remove(control: BorrowedFd<'_>, name: &str) -> Result<()> {
     let mut request = Request::about(name);
-    // SAFETY: the kernel reads and writes one structure of the size that it names.
+    // SAFETY: the kernel reads and writes one structure of the size in its header.
     unsafe { raw::remove(control.as_raw_fd(), &raw mut request) }.map(drop)
 }
 
-/// `DM_DEV_SUSPEND` without its flag: has a suspended mapping go on, with the table that was loaded last.
+/// `DM_DEV_SUSPEND` without its flag: resumes a suspended mapping, with the table that was loaded last.
 pub(crate) fn resume(control: BorrowedFd<'_>, name: &str) -> Result<()> {
     let mut request = Request::about(name);
     // SAFETY: as for `remove`.

@@ -2,30 +2,30 @@
 
 use std::fmt;
 
-/// A device's number, `major:minor` as in `/proc/self/mountinfo` and `/sys/dev/block`.
+/// A device number, `major:minor` as in `/proc/self/mountinfo` and `/sys/dev/block`.
 ///
-/// Equal numbers are the same device for as long as the device is held open; after that the kernel may
-/// give the number to another one.
+/// Equal numbers mean the same device while the device is held open. After that the kernel can give the
+/// number to another device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct DeviceNumber {
-    /// The driver's part: 7 is a loop device.
+    /// The number of the driver: 7 is a loop device.
     pub major: u32,
     /// The device within its driver.
     pub minor: u32,
 }
 
 impl DeviceNumber {
-    /// From a `dev_t`, as `st_dev` and `st_rdev` hold it; see `makedev(3)`.
+    /// Converts a `dev_t`, as in `st_dev` and `st_rdev`; see `makedev(3)`.
     pub fn from_dev_t(dev: u64) -> Self {
         Self { major: rustix::fs::major(dev), minor: rustix::fs::minor(dev) }
     }
 
-    /// As a `dev_t`, for comparison with `st_dev` and `st_rdev`.
+    /// The number as a `dev_t`, for comparison with `st_dev` and `st_rdev`.
     pub fn dev_t(self) -> u64 {
         rustix::fs::makedev(self.major, self.minor)
     }
 
-    /// From `major:minor`, as sysfs and mountinfo write it.
+    /// Parses `major:minor`, the form in sysfs and mountinfo.
     pub(crate) fn parse(text: &str) -> Option<Self> {
         let (major, minor) = text.split_once(':')?;
         Some(Self { major: major.parse().ok()?, minor: minor.parse().ok()? })

@@ -7,7 +7,7 @@ use std::process::Command;
 
 use nix::libc;
 
-/// Has the child killed when the thread that starts it ends, and so when our process dies.
+/// Has the kernel kill the child when the thread that starts it ends, and so when our process dies.
 ///
 /// The thread must therefore wait for the child. See `PR_SET_PDEATHSIG` in `prctl(2)`.
 pub(crate) fn die_with_parent(command: &mut Command) {
@@ -18,13 +18,13 @@ pub(crate) fn die_with_parent(command: &mut Command) {
             if libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) != 0 {
                 return Err(io::Error::last_os_error());
             }
-            // The parent may have died before the signal was asked for.
+            // The parent can have died before the signal was requested.
             if libc::getppid().cast_unsigned() != parent {
                 return Err(io::Error::from_raw_os_error(libc::ESRCH));
             }
         }
         Ok(())
     };
-    // SAFETY: `set` does two system calls and allocates nothing, as is right between fork and exec.
+    // SAFETY: `set` makes two system calls and allocates nothing, which is allowed between fork and exec.
     unsafe { command.pre_exec(set) };
 }

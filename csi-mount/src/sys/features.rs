@@ -1,4 +1,4 @@
-//! Which system calls this kernel has, asked once; a test can take one away from its own thread.
+//! Which system calls this kernel has, checked once. A test can hide one from its own thread.
 
 use std::cell::Cell;
 use std::ffi::c_long;
@@ -8,7 +8,7 @@ use nix::errno::Errno;
 use nix::libc;
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, ResolveFlags, StatxFlags};
 
-/// A part of the kernel with an older one to fall back on.
+/// A kernel feature that has a fallback.
 #[cfg_attr(
     not(any(test, feature = "testing")),
     expect(unreachable_pub, reason = "public in the testing module")
@@ -16,50 +16,50 @@ use rustix::fs::{AtFlags, CWD, Mode, OFlags, ResolveFlags, StatxFlags};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Feature {
-    /// `openat2(2)`, Linux 5.6. Instead: component by component.
+    /// `openat2(2)`, Linux 5.6. Fallback: one component at a time.
     Openat2,
-    /// `openat2(2)` that answers from memory alone (`RESOLVE_CACHED`), Linux 5.12. Instead: a child process
-    /// resolves whatever may lead into a filesystem that does not answer.
+    /// `openat2(2)` that answers only from the cache (`RESOLVE_CACHED`), Linux 5.12. Fallback: a child
+    /// process resolves every path that can lead into a filesystem that does not answer.
     CachedLookup,
-    /// `statx(2)` that tells mount roots and ids, Linux 5.8. Instead: fdinfo.
+    /// `statx(2)` that reports mount roots and ids, Linux 5.8. Fallback: fdinfo.
     StatxMount,
-    /// `fsopen(2)`, `fsmount(2)`, `move_mount(2)`, Linux 5.2. Instead: `mount(2)`, whose errors say less.
+    /// `fsopen(2)`, `fsmount(2)`, `move_mount(2)`, Linux 5.2. Fallback: `mount(2)`, whose errors say less.
     FsContext,
-    /// `mount_setattr(2)`, Linux 5.12. Instead: a bind that is remounted in a private place first.
+    /// `mount_setattr(2)`, Linux 5.12. Fallback: a bind that is remounted in a private place first.
     MountSetattr,
-    /// `statmount(2)`, Linux 6.8. Instead: mountinfo, which grows with the number of mounts.
+    /// `statmount(2)`, Linux 6.8. Fallback: mountinfo, which grows with the number of mounts.
     Statmount,
-    /// `LOOP_CONFIGURE`, Linux 5.8. Instead: `LOOP_SET_FD` and then the settings.
+    /// `LOOP_CONFIGURE`, Linux 5.8. Fallback: `LOOP_SET_FD` and then the settings.
     LoopConfigure,
-    /// Reads of a block device past the page cache (`O_DIRECT`), which few drivers lack. Instead: the cache is
-    /// emptied before reading.
+    /// Reads of a block device past the page cache (`O_DIRECT`), which few drivers lack. Fallback: the cache
+    /// is emptied before reading.
     DirectRead,
-    /// Many reads at once (`io_submit(2)`), which a kernel can be built without and a filter can refuse. Instead: one read
-    /// after the other.
+    /// Many reads at once (`io_submit(2)`). A kernel can be built without it, and a seccomp filter can refuse
+    /// it. Fallback: one read after the other.
     ManyReads,
-    /// A number that no other disk has had (`BLKGETDISKSEQ`), Linux 5.15. Instead: the device's number, which is given
-    /// anew.
+    /// A disk sequence number that is never reused (`BLKGETDISKSEQ`), Linux 5.15. Fallback: the device
+    /// number, which is reused.
     DiskSequence,
-    /// `pidfd_open(2)`, Linux 5.3. Instead: the process's number, which may be given anew in that moment.
+    /// `pidfd_open(2)`, Linux 5.3. Fallback: the pid, which can be reused in that moment.
     ProcessDescriptor,
-    /// `close_range(2)`, Linux 5.9. Instead: `close(2)` of the first 1024.
+    /// `close_range(2)`, Linux 5.9. Fallback: `close(2)` of the first 1024.
     CloseRange,
-    /// `noswap` of tmpfs, Linux 6.4. Instead: without it.
+    /// `noswap` of tmpfs, Linux 6.4. Fallback: mounts without it.
     NoSwap,
 }
 
-// Numbers of the generic table, which every architecture of Rust's but Alpha and x32 has.
+// Numbers of the generic table, which are the same on all of Rust's architectures except Alpha and x32.
 pub(super) const MOUNT_SETATTR: c_long = 442;
 pub(super) const STATMOUNT: c_long = 457;
 const MOVE_MOUNT: c_long = 429;
 pub(super) const OPENAT2: c_long = 437;
 
 thread_local! {
-    /// A bit for each feature that this thread does without.
+    /// A bit for each feature that is hidden from this thread.
     static HIDDEN: Cell<u32> = const { Cell::new(0) };
 }
 
-/// Whether the kernel has it.
+/// Whether the kernel has the feature.
 pub(crate) fn has(feature: Feature) -> bool {
     if HIDDEN.get() & bit(feature) != 0 {
         return false;
@@ -70,7 +70,7 @@ pub(crate) fn has(feature: Feature) -> bool {
         Feature::FsContext => (1, MOVE_MOUNT),
         Feature::MountSetattr => (2, MOUNT_SETATTR),
         Feature::Statmount => (3, STATMOUNT),
-        // The answer of each call says it.
+        // The answer of each call shows it.
         Feature::StatxMount
         | Feature::CachedLookup
         | Feature::LoopConfigure
@@ -84,7 +84,7 @@ pub(crate) fn has(feature: Feature) -> bool {
     *CALLS[slot].get_or_init(|| exists(number))
 }
 
-/// As [`has`], of a feature too that only the answer of its call tells: that call is made.
+/// As [`has`], but for features that only a call can prove it makes that call.
 pub(crate) fn has_by_asking(feature: Feature) -> bool {
     let root = c"/";
     match feature {
@@ -119,7 +119,7 @@ fn bit(feature: Feature) -> u32 {
     1 << feature as u32
 }
 
-/// A call with arguments that are never valid fails, and ENOSYS only where there is no such call.
+/// A call with invalid arguments fails; with ENOSYS only if the call does not exist.
 fn exists(number: c_long) -> bool {
     // SAFETY: every probed call takes integers and pointers to read from; the pointers here are null and the
     // descriptors -1, so each returns an error before it reads or changes anything.

@@ -1,4 +1,4 @@
-//! Locks of open files (`flock(2)`), waited for with a limit.
+//! Locks of open files (`flock(2)`), with a time limit.
 
 use std::os::fd::AsFd;
 use std::thread::sleep;
@@ -7,9 +7,10 @@ use std::time::{Duration, Instant};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 
-/// Takes the lock of an open file; `WOULDBLOCK` when somebody else has it all the time.
+/// Locks an open file; `WOULDBLOCK` if another process holds the lock for the whole limit.
 ///
-/// The kernel's own wait has no limit, and a signal to end it would be one to the whole program: so it is asked again.
+/// It polls, because the kernel's own wait has no limit, and a signal to end that wait would affect the whole
+/// program.
 pub(crate) fn take_within(file: impl AsFd, limit: Duration) -> rustix::io::Result<()> {
     let deadline = Instant::now() + limit;
     let mut pause = Duration::from_millis(1);

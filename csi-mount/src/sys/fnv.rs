@@ -1,12 +1,14 @@
-//! A short number for bytes: the same in every process and version, which the standard library's hashers don't promise.
+//! Short hashes of bytes that are the same in every process and version. The standard library's hashers do
+//! not promise that.
 
-/// FNV-1a: against chance and damage, not against malice.
+/// FNV-1a: detects accidental changes, not malicious ones.
 pub(crate) fn fnv1a(bytes: &[u8]) -> u64 {
     let start = 0xcbf2_9ce4_8422_2325u64;
     bytes.iter().fold(start, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
 }
 
-/// A number for bytes, by words of 8: each word changes it, and words spread over all of its bits. Against chance and damage.
+/// A hash of bytes in words of 8: each word changes the hash and affects all of its bits. Detects accidental
+/// changes only.
 pub(crate) fn hash_words(bytes: &[u8]) -> u64 {
     const START: u64 = 0xcbf2_9ce4_8422_2325;
     const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;

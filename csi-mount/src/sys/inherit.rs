@@ -1,4 +1,4 @@
-//! A descriptor that a program started by us has under the same number.
+//! Passes a descriptor to a program that we start, under the same number.
 #![allow(unsafe_code, reason = "pre_exec runs between fork and exec")]
 
 use std::io;
@@ -8,9 +8,9 @@ use std::process::Command;
 
 use nix::libc;
 
-/// Leaves this descriptor open in the program: `/proc/self/fd/N` is there what it is here.
+/// Leaves this descriptor open in the program, so that `/proc/self/fd/N` means the same there as here.
 ///
-/// The descriptor has to be open until the program has been started. No other thread's child gets it.
+/// The descriptor must stay open until the program has been started. No other thread's child gets it.
 pub(crate) fn inherit(command: &mut Command, fd: BorrowedFd<'_>) {
     let number = fd.as_raw_fd();
     let keep = move || {
@@ -20,6 +20,6 @@ pub(crate) fn inherit(command: &mut Command, fd: BorrowedFd<'_>) {
             _ => Ok(()),
         }
     };
-    // SAFETY: `keep` does one system call and allocates nothing, as is right between fork and exec.
+    // SAFETY: `keep` makes one system call and allocates nothing, which is allowed between fork and exec.
     unsafe { command.pre_exec(keep) };
 }

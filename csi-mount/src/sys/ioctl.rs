@@ -32,12 +32,12 @@ impl LoopInfo {
     pub(crate) const AUTOCLEAR: u32 = 4;
     pub(crate) const DIRECT_IO: u32 = 16;
 
-    /// The identity of the file beneath: its device and its inode.
+    /// The identity of the backing file: its device and its inode.
     pub(crate) fn backing(&self) -> (u64, u64) {
         (self.device, self.inode)
     }
 
-    /// Whether what is read is another content than the file's (`cryptoloop`, before Linux 5.16).
+    /// Whether reads return other content than that of the file (`cryptoloop`, before Linux 5.16).
     pub(crate) fn is_encrypted(&self) -> bool {
         self.encrypt_type != 0
     }
@@ -61,8 +61,8 @@ impl LoopInfo {
     }
 }
 
-/// What a loop device is attached to, and its number in the sequence of disks (0 where the kernel has none), in a form
-/// that passes between processes.
+/// What a loop device is attached to, and its disk sequence number (0 if the kernel has none), in a form that
+/// can be passed between processes.
 #[derive(Clone, Copy)]
 pub(crate) struct LoopStatus {
     pub(crate) info: LoopInfo,
@@ -112,7 +112,7 @@ struct LoopConfig {
     reserved: [u64; 8],
 }
 
-/// `struct xfs_fsop_geom_v1`: the form that every kernel knows.
+/// `struct xfs_fsop_geom_v1`: the version that every kernel knows.
 #[repr(C)]
 #[derive(Default)]
 pub(crate) struct XfsGeometry {
@@ -161,7 +161,7 @@ pub(crate) struct BtrfsDevice {
     pub(crate) bytes_used: u64,
     pub(crate) total_bytes: u64,
     unused: [u64; 379],
-    /// The device's node, ended by a NUL.
+    /// The path of the device node, ended by a NUL.
     pub(crate) path: [u8; 1024],
 }
 
@@ -172,7 +172,7 @@ struct BtrfsVolume {
     name: [u8; 4088],
 }
 
-// A structure of the wrong size would also make a wrong request number.
+// A structure of the wrong size also gives a wrong request number.
 const _: () = assert!(size_of::<LoopInfo>() == 232);
 const _: () = assert!(size_of::<LoopConfig>() == 304);
 const _: () = assert!(size_of::<XfsGeometry>() == 112);
@@ -217,12 +217,12 @@ mod raw {
 /// `BLKGETSIZE64`: the device's size in bytes.
 pub(crate) fn block_size_in_bytes(fd: BorrowedFd<'_>) -> Result<u64> {
     let mut size = 0u64;
-    // SAFETY: the kernel writes a u64 whatever the header's size_t says, and `size` is one.
+    // SAFETY: the kernel writes a u64, although the header says size_t, and `size` is a u64.
     unsafe { raw::block_size_in_bytes(fd.as_raw_fd(), (&raw mut size).cast()) }?;
     Ok(size)
 }
 
-/// `BLKGETDISKSEQ` (5.15): a number that no other disk has had or will have since boot.
+/// `BLKGETDISKSEQ` (5.15): a number that no other disk gets until the next boot.
 pub(crate) fn disk_sequence(fd: BorrowedFd<'_>) -> Result<u64> {
     if !features::has(Feature::DiskSequence) {
         return Err(Errno::ENOTTY);
@@ -241,22 +241,22 @@ pub(crate) fn is_read_only(fd: BorrowedFd<'_>) -> Result<bool> {
     Ok(flag != 0)
 }
 
-/// How a block device wants to be used, in bytes; 0 is "says nothing".
+/// The I/O sizes that a block device reports, in bytes; 0 means not reported.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Topology {
-    /// `BLKSSZGET`: the least that can be read or written.
+    /// `BLKSSZGET`: the smallest unit that can be read or written.
     pub(crate) logical_sector: u32,
-    /// `BLKPBSZGET`: what the disk writes at once; at least the logical sector.
+    /// `BLKPBSZGET`: the unit that the disk writes at once; at least the logical sector.
     pub(crate) physical_sector: u32,
     /// `BLKIOMIN`: for a RAID its chunk.
     pub(crate) minimum_io: u32,
     /// `BLKIOOPT`: for a RAID its stripe.
     pub(crate) optimal_io: u32,
-    /// `BLKALIGNOFF`: whether its start is between two physical sectors.
+    /// `BLKALIGNOFF`: whether the device starts between two physical sectors.
     pub(crate) is_misaligned: bool,
 }
 
-/// The device's sectors and RAID geometry, as `libblkid` asks for them.
+/// The device's sectors and RAID geometry, read as `libblkid` does.
 pub(crate) fn topology(fd: BorrowedFd<'_>) -> Result<Topology> {
     let fd = fd.as_raw_fd();
     let (mut logical, mut alignment) = (0, 0);
@@ -279,20 +279,21 @@ pub(crate) fn topology(fd: BorrowedFd<'_>) -> Result<Topology> {
     })
 }
 
-/// `BLKZEROOUT`: makes a range zero, by a command of the disk if it has one. Both numbers are multiples of the sector.
+/// `BLKZEROOUT`: zeroes a range, with a command of the disk if it has one. Both numbers are multiples of the
+/// sector.
 pub(crate) fn zero_out(fd: BorrowedFd<'_>, start: u64, length: u64) -> Result<()> {
     let range = [start, length];
     // SAFETY: the kernel reads two u64.
     unsafe { raw::zero_out(fd.as_raw_fd(), &raw const range) }.map(drop)
 }
 
-/// `BLKFLSBUF`: writes out and drops the device's page cache.
+/// `BLKFLSBUF`: writes back and drops the device's page cache.
 pub(crate) fn flush_buffers(fd: BorrowedFd<'_>) -> Result<()> {
     // SAFETY: takes no argument.
     unsafe { raw::flush_buffers(fd.as_raw_fd()) }.map(drop)
 }
 
-/// `LOOP_CTL_GET_FREE`: the number of a loop device that was free just now.
+/// `LOOP_CTL_GET_FREE`: the number of a loop device that was free at the time of the call.
 pub(crate) fn loop_free_number(control: BorrowedFd<'_>) -> Result<u32> {
     // SAFETY: takes no argument.
     let number = unsafe { raw::loop_get_free(control.as_raw_fd()) }?;
@@ -312,7 +313,7 @@ pub(crate) fn loop_configure(
     unsafe { raw::loop_configure(fd.as_raw_fd(), &raw const config) }.map(drop)
 }
 
-/// `LOOP_SET_FD`, then the settings, for kernels before 5.8; unbinds again if a needed setting is refused.
+/// `LOOP_SET_FD`, then the settings, for kernels before 5.8. Unbinds again if a needed setting is refused.
 pub(crate) fn loop_set_up_in_steps(
     fd: BorrowedFd<'_>,
     backing: BorrowedFd<'_>,
@@ -330,13 +331,13 @@ pub(crate) fn loop_set_up_in_steps(
             unsafe { raw::loop_set_block_size(fd.as_raw_fd(), size) }?;
         }
         if info.flags & LoopInfo::DIRECT_IO != 0 {
-            // SAFETY: takes a number by value. Direct I/O is best effort, so a refusal is fine.
+            // SAFETY: takes a number by value. Direct I/O is best effort, so a refusal is ignored.
             let _ = unsafe { raw::loop_set_direct_io(fd.as_raw_fd(), 1) };
         }
         Ok(())
     };
     settings().inspect_err(|_| {
-        // The settings' error is the one to tell.
+        // Report the error of the settings, not of the clear.
         let _ = loop_clear(fd);
     })
 }
@@ -347,7 +348,7 @@ pub(crate) fn loop_clear(fd: BorrowedFd<'_>) -> Result<()> {
     unsafe { raw::loop_clear_fd(fd.as_raw_fd()) }.map(drop)
 }
 
-/// `LOOP_GET_STATUS64`: what a loop device is bound to; `ENXIO` if to nothing.
+/// `LOOP_GET_STATUS64`: what a loop device is bound to; `ENXIO` if it is not bound.
 pub(crate) fn loop_status(fd: BorrowedFd<'_>) -> Result<LoopInfo> {
     let mut info = LoopInfo::zeroed();
     // SAFETY: the kernel writes one loop_info64.
@@ -355,20 +356,21 @@ pub(crate) fn loop_status(fd: BorrowedFd<'_>) -> Result<LoopInfo> {
     Ok(info)
 }
 
-/// `LOOP_SET_CAPACITY`: takes the backing file's size anew.
+/// `LOOP_SET_CAPACITY`: reads the size of the backing file again.
 pub(crate) fn loop_set_capacity(fd: BorrowedFd<'_>) -> Result<()> {
     // SAFETY: takes no argument.
     unsafe { raw::loop_set_capacity(fd.as_raw_fd()) }.map(drop)
 }
 
-/// `FIFREEZE`: writes out all that is dirty, and lets nobody write until it is thawed.
+/// `FIFREEZE`: writes back all dirty data, and blocks writers until the filesystem is thawed.
 pub(crate) fn freeze(fd: BorrowedFd<'_>) -> Result<()> {
     let mut unused = 0;
-    // SAFETY: the kernel neither reads nor writes what the argument points to, which is one int all the same.
+    // SAFETY: the kernel neither reads nor writes what the argument points to, and it points to a live int
+    // anyway.
     unsafe { raw::freeze(fd.as_raw_fd(), &raw mut unused) }.map(drop)
 }
 
-/// `FITHAW`: lets writes go on; `EINVAL` if it is not frozen.
+/// `FITHAW`: lets writes continue; `EINVAL` if the filesystem is not frozen.
 pub(crate) fn thaw(fd: BorrowedFd<'_>) -> Result<()> {
     let mut unused = 0;
     // SAFETY: as above.
@@ -381,7 +383,7 @@ pub(crate) fn ext4_resize(fd: BorrowedFd<'_>, blocks: u64) -> Result<()> {
     unsafe { raw::ext4_resize(fd.as_raw_fd(), &raw const blocks) }.map(drop)
 }
 
-/// `XFS_IOC_FSGEOMETRY_V1`: the shape of a mounted XFS.
+/// `XFS_IOC_FSGEOMETRY_V1`: the geometry of a mounted XFS.
 pub(crate) fn xfs_geometry(fd: BorrowedFd<'_>) -> Result<XfsGeometry> {
     let mut geometry = XfsGeometry::default();
     // SAFETY: the kernel writes one xfs_fsop_geom_v1.

@@ -13,23 +13,24 @@ use super::features::{self, Feature};
 
 /// How many reads one context takes at once.
 pub(crate) const AT_ONCE: usize = 256;
-/// How many idle contexts the process keeps. To destroy one waits for the whole machine (an RCU grace period, about 30 ms).
+/// How many idle contexts the process keeps. Destroying one takes an RCU grace period of the machine, about
+/// 30 ms.
 const KEPT: usize = 4;
 
 static IDLE: Mutex<Vec<ManyReads>> = Mutex::new(Vec::new());
 
-/// One read, and the memory for it.
+/// One read and its buffer.
 pub(crate) struct Read<'b> {
     pub(crate) offset: u64,
     pub(crate) buffer: &'b mut [u8],
-    /// Set when the whole buffer was filled.
+    /// Set if the whole buffer was filled.
     pub(crate) is_complete: bool,
 }
 
-/// A context of the kernel's asynchronous input and output. No read of it is in flight outside of [`read`](Self::read).
+/// A context for the kernel's asynchronous I/O. Outside of [`read`](Self::read) it has no read in flight.
 #[derive(Debug)]
 pub(crate) struct ManyReads {
-    /// `aio_context_t`; 0 when there is none any more.
+    /// `aio_context_t`; 0 after it was destroyed.
     context: c_ulong,
 }
 
@@ -64,7 +65,8 @@ const _: () = assert!(size_of::<Iocb>() == 64);
 const _: () = assert!(size_of::<Event>() == 32);
 
 impl ManyReads {
-    /// An idle context, or a new one; none where the kernel or a filter has no such calls, or no context is left.
+    /// An idle context, or a new one. None if the kernel does not have the calls, a filter refuses them, or
+    /// no context is left.
     pub(crate) fn new() -> Option<Self> {
         if !features::has(Feature::ManyReads) {
             return None;
@@ -72,17 +74,16 @@ impl ManyReads {
         let idle = IDLE.lock().unwrap_or_else(PoisonError::into_inner).pop();
         idle.or_else(|| {
             let mut context: c_ulong = 0;
-            // SAFETY: the kernel writes one aio_context_t, which has to be zero before.
+            // SAFETY: the kernel writes one aio_context_t, which must be zero before.
             let result = unsafe { libc::syscall(libc::SYS_io_setup, AT_ONCE as c_long, &raw mut context) };
             (result == 0).then_some(Self { context })
         })
     }
 
-    /// Makes these reads, at most [`AT_ONCE`], and returns when each has ended, however it did.
+    /// Makes these reads, at most [`AT_ONCE`], and returns when all have ended, successfully or not.
     ///
     /// # Errors
-    ///
-    /// The context is of no use any more. Reads that are not complete were not made.
+    /// The context cannot be used any more. Reads that are not complete were not made.
     pub(crate) fn read(&mut self, fd: BorrowedFd<'_>, reads: &mut [Read<'_>]) -> io::Result<()> {
         let controls: Vec<Iocb> =
             (0..).zip(&mut *reads).map(|(index, read)| Iocb::new(fd, index, read)).collect();
@@ -97,13 +98,13 @@ impl ManyReads {
         outcome.and(waited).inspect_err(|_| self.destroy()).map_err(Into::into)
     }
 
-    /// How many the kernel has taken, and why not all.
+    /// How many reads the kernel accepted, and the error if not all.
     fn submit(&mut self, pointers: &[*const Iocb]) -> (usize, nix::Result<()>) {
         let mut taken = 0;
         while taken < pointers.len() {
             let rest = &pointers[taken..];
-            // SAFETY: each pointer is to a live Iocb, which the kernel copies. The buffer of each belongs to the caller of
-            // `read`, which does not return before the kernel is done with all that were taken.
+            // SAFETY: each pointer is to a live Iocb, which the kernel copies. Each buffer belongs to the
+            // caller of `read`, which does not return before the kernel has finished all accepted reads.
             let result = unsafe {
                 libc::syscall(libc::SYS_io_submit, self.context, rest.len() as c_long, rest.as_ptr())
             };
@@ -117,13 +118,14 @@ impl ManyReads {
         (taken, Ok(()))
     }
 
-    /// Waits for so many events, without limit of time: the kernel writes to the buffers until then.
+    /// Waits for this many events without a time limit, because the kernel writes to the buffers until then.
     fn wait(&mut self, count: usize, mut each: impl FnMut(Event)) -> nix::Result<()> {
         let mut events = [Event::default(); 64];
         let mut ended = 0;
         while ended < count {
             let room = events.len().min(count - ended);
-            // SAFETY: the array is live, writable and has room for as many events as the kernel is told.
+            // SAFETY: the array is live, writable and has room for as many events as are passed as the
+            // maximum.
             let result = unsafe {
                 let none = ptr::null_mut::<libc::timespec>();
                 let (least, most) = (room as c_long, room as c_long);
@@ -137,7 +139,7 @@ impl ManyReads {
                 }
                 Err(Errno::EINTR) => {}
                 Err(error) => {
-                    // Waits for all that is in flight.
+                    // Waits for all reads in flight.
                     self.destroy();
                     return Err(error);
                 }

@@ -1,20 +1,20 @@
-//! How much memory there is for a program that we start, and how much it uses.
+//! How much memory a program that we start can use, and how much it uses.
 
 use std::fs;
 use std::path::Path;
 
-/// Half of what this process may have: the other half is for the driver, its other programs and the node.
+/// Half of what this process can use. The other half is for the driver, its other programs and the node.
 pub(crate) fn share_of_a_program() -> u64 {
     half(least(total(), limits_of_control_groups()))
 }
 
-/// What a program uses now, in bytes, swapped out or not. None when it has ended.
+/// What a program uses now, in bytes, swapped out or not. None if it has ended.
 pub(crate) fn used_by(process: u32) -> Option<u64> {
     let status = fs::read_to_string(format!("/proc/{process}/status")).ok()?;
     Some(kibibytes(&status, "VmRSS:")? + kibibytes(&status, "VmSwap:").unwrap_or(0))
 }
 
-/// Has the kernel end this program first when memory runs out, and not the driver that waits for it.
+/// Makes the kernel kill this program first when memory runs out, and not the driver that waits for it.
 pub(crate) fn offer_to_the_kernel(process: u32) {
     if let Err(error) = fs::write(format!("/proc/{process}/oom_score_adj"), "1000") {
         tracing::debug!(%error, "the order in which the kernel ends programs stays as it is");
@@ -25,7 +25,7 @@ fn total() -> Option<u64> {
     kibibytes(&fs::read_to_string("/proc/meminfo").ok()?, "MemTotal:")
 }
 
-/// The limits of the process's control group and of those that it is in, of version 2 or 1.
+/// The limits of the process's control group and its ancestors, in cgroup version 2 or 1.
 fn limits_of_control_groups() -> Vec<u64> {
     let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
     let of_line = |line: &str| {
@@ -38,7 +38,7 @@ fn limits_of_control_groups() -> Vec<u64> {
             }
             _ => return None,
         };
-        // In a container the path may be the host's; the container's own group is the root there.
+        // In a container the path can be the host's. The container's own group is the root there.
         let path = Path::new(root).join(path);
         let above: Vec<_> = path.ancestors().take_while(|above| above.starts_with(root)).collect();
         Some(above.into_iter().filter_map(|group| number_in(&group.join(file))).collect::<Vec<_>>())
@@ -54,7 +54,7 @@ fn least(total: Option<u64>, limits: Vec<u64>) -> Option<u64> {
     limits.into_iter().chain(total).min()
 }
 
-/// Where nothing is known, what any node has.
+/// 1 GiB if nothing is known, which every node has.
 fn half(memory: Option<u64>) -> u64 {
     memory.map_or(1 << 30, |memory| memory / 2)
 }

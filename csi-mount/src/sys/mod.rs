@@ -1,4 +1,4 @@
-//! The ground floor: raw system calls, the kernel's types, and small helpers that know nothing of mounts.
+//! The lowest layer: raw system calls, the kernel's types, and small helpers that do not depend on mounts.
 //!
 //! All `unsafe` of this crate is in here. Imports nothing of the crate.
 #![allow(unsafe_code, reason = "raw system calls; each block says why it is sound")]

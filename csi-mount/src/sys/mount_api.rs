@@ -12,7 +12,7 @@ use super::features::{MOUNT_SETATTR, STATMOUNT};
 use crate::sys::attributes::ATIME_MODE;
 use crate::{MountAttributes, SuperOptions};
 
-/// How far below a mount a change reaches.
+/// Whether a change applies to one mount or to its whole tree.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Depth {
     Single,
@@ -30,19 +30,19 @@ struct MountAttr {
 
 /// Adds attributes to a mount, or to a whole tree of mounts. Linux 5.12.
 pub(crate) fn mount_setattr(mount: impl AsFd, add: MountAttributes, depth: Depth) -> io::Result<()> {
-    // An access time mode is set only together with clearing the field.
+    // The kernel sets an access time mode only if the field is cleared in the same call.
     let clear = if add.bits() & ATIME_MODE == 0 { 0 } else { ATIME_MODE };
     change(mount, add.bits(), clear, depth)
 }
 
-/// Gives a mount that nobody has seen yet the owners of a user namespace. Linux 5.12.
+/// Sets the id map of a user namespace on a mount that was never attached. Linux 5.12.
 pub(crate) fn set_id_map(mount: impl AsFd, namespace: impl AsFd, depth: Depth) -> io::Result<()> {
     const IDMAP: u64 = 0x0010_0000;
     let namespace = u64::from(namespace.as_fd().as_raw_fd().cast_unsigned());
     call(mount, &MountAttr { set: IDMAP, clear: 0, propagation: 0, user_namespace: namespace }, depth)
 }
 
-/// Takes the read-only attribute off a mount. Linux 5.12.
+/// Removes the read-only attribute from a mount. Linux 5.12.
 pub(crate) fn make_writable(mount: impl AsFd) -> io::Result<()> {
     change(mount, 0, MountAttributes::RDONLY.bits(), Depth::Single)
 }
@@ -119,7 +119,7 @@ struct StatMountHead {
 const HEAD: usize = 512;
 const _: () = assert!(size_of::<StatMountHead>() == HEAD, "the strings start at byte 512");
 
-/// The strings asked for are at most a path each, a name, and a page of options or two.
+/// Room for the requested strings: a path each, a name, and one or two pages of options.
 const BUFFER: usize = HEAD + 5 * 4096;
 
 const SB_BASIC: u64 = 0x1;
@@ -129,15 +129,15 @@ const MNT_OPTS: u64 = 0x80;
 const FS_SUBTYPE: u64 = 0x100;
 const SB_SOURCE: u64 = 0x200;
 
-/// The superblock's flag for read-only, of the same value as `MS_RDONLY`.
+/// The superblock's read-only flag, with the same value as `MS_RDONLY`.
 const SUPER_READ_ONLY: u32 = 1;
 
-/// Which mount it is, where, and what it forbids: what `statmount(2)` tells without asking for anything else.
+/// Which mount it is, where, and its attributes: what `statmount(2)` reports at no extra cost.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct StatMountBasic {
     pub(crate) id: u64,
     pub(crate) parent: u64,
-    /// By its unique id.
+    /// The unique id of the parent mount.
     pub(crate) unique_parent: u64,
     pub(crate) attributes: u64,
     pub(crate) device: (u32, u32),
@@ -145,7 +145,7 @@ pub(crate) struct StatMountBasic {
     pub(crate) magic: u64,
 }
 
-/// Asks about the mount of that unique id. Linux 6.8.
+/// Reads the basics of the mount with this unique id. Linux 6.8.
 pub(crate) fn statmount_basic(unique_id: u64) -> io::Result<StatMountBasic> {
     let mut buffer = [0_u64; HEAD / size_of::<u64>()];
     let head = call_statmount(unique_id, SB_BASIC | MNT_BASIC, &mut buffer)?;
@@ -162,16 +162,18 @@ pub(crate) fn statmount_basic(unique_id: u64) -> io::Result<StatMountBasic> {
 fn call_statmount(unique_id: u64, wanted: u64, buffer: &mut [u64]) -> io::Result<StatMountHead> {
     assert!(size_of_val(buffer) >= HEAD, "room for the struct");
     let request = MountIdRequest::new(unique_id, wanted);
-    // SAFETY: the request is live and says its own size; the buffer is live, writable and as long as the kernel is told.
+    // SAFETY: the request is live and contains its own size; the buffer is live, writable and as long as the
+    // passed size.
     let result = unsafe {
         libc::syscall(STATMOUNT, &raw const request, buffer.as_mut_ptr(), size_of_val(buffer), 0_u32)
     };
     Errno::result(result)?;
-    // SAFETY: the buffer is as long as the struct or longer, and aligned as it; any bytes are a valid value of it.
+    // SAFETY: the buffer is at least as long as the struct, and aligned like it; any bytes are a valid value
+    // of it.
     Ok(unsafe { buffer.as_ptr().cast::<StatMountHead>().read() })
 }
 
-/// What `statmount(2)` tells of a mount.
+/// What `statmount(2)` reports about a mount.
 #[derive(Debug)]
 pub(crate) struct StatMount {
     pub(crate) id: u64,
@@ -182,21 +184,23 @@ pub(crate) struct StatMount {
     pub(crate) fs_type: Vec<u8>,
     pub(crate) fs_subtype: Option<Vec<u8>>,
     pub(crate) source: Vec<u8>,
-    /// The filesystem's options, which may hold secrets.
+    /// The filesystem's options, which can contain secrets.
     pub(crate) options: SuperOptions,
 }
 
-/// Asks about the mount of that unique id. None when the kernel can't tell all of it (before Linux 6.13).
+/// Reads all about the mount with this unique id. None if the kernel cannot report all of it (before Linux
+/// 6.13).
 pub(crate) fn statmount(unique_id: u64) -> io::Result<Option<StatMount>> {
-    // Of options it says nothing where there are none, as on a plain tmpfs. A kernel that tells the source tells them.
+    // The kernel reports no options if there are none, as on a plain tmpfs. A kernel that reports the source
+    // also reports options.
     let needed = SB_BASIC | MNT_BASIC | FS_TYPE | SB_SOURCE;
-    // Of u64, so that it is aligned for the struct at its start.
+    // A vector of u64, so that it is aligned for the struct at its start.
     let mut buffer = vec![0_u64; BUFFER / size_of::<u64>()];
     let head = call_statmount(unique_id, needed | FS_SUBTYPE | MNT_OPTS, &mut buffer)?;
     if head.mask & needed != needed {
         return Ok(None);
     }
-    // SAFETY: the same live allocation, seen as bytes, which have no alignment and no invalid values.
+    // SAFETY: the same live allocation, viewed as bytes, which have no alignment and no invalid values.
     let bytes = unsafe { std::slice::from_raw_parts(buffer.as_ptr().cast::<u8>(), BUFFER) };
     let string = |offset: u32| {
         let text = bytes.get(HEAD + offset as usize..).and_then(|text| CStr::from_bytes_until_nul(text).ok());

@@ -1,10 +1,10 @@
-//! The kernel's number of a mount.
+//! The kernel's id of a mount.
 
 use std::fmt;
 
-/// The kernel's number of a mount, as in the first field of mountinfo.
+/// The kernel's id of a mount, as in the first field of mountinfo.
 ///
-/// It is unique among the mounts that exist and may be given again after an unmount.
+/// It is unique among the existing mounts, and can be reused after an unmount.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct MountId(pub u64);
 

@@ -1,4 +1,5 @@
-//! A filesystem mounted by a child process: what waits for its server, from the first option to the finished mount.
+//! Mounts a filesystem in a child process: all steps that wait for its server, from the first option to the
+//! finished mount.
 
 use std::ffi::{CStr, CString, c_int, c_uint, c_ulong};
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -7,18 +8,19 @@ use std::ptr;
 use nix::errno::Errno;
 use nix::libc;
 
-/// What is to be mounted, every text of it made before the fork. It has no `Debug`: options may be secrets.
+/// What to mount. All texts are made before the fork. It has no `Debug`, because options can be secrets.
 #[derive(Clone, Copy)]
 pub(crate) struct NewMount<'a> {
     pub(crate) way: Way<'a>,
-    /// Descriptors that options name by their numbers, as FUSE's `fd` does.
+    /// Descriptors that options name by number, as FUSE's `fd` does.
     pub(crate) named: &'a [c_int],
 }
 
-/// By which calls.
+/// The system calls to use.
 #[derive(Clone, Copy)]
 pub(crate) enum Way<'a> {
-    /// `fsconfig(2)` for each setting, and then `fsmount(2)` with these attributes, whose descriptor is the reply's.
+    /// `fsconfig(2)` for each setting, and then `fsmount(2)` with these attributes. The reply has the
+    /// descriptor of the mount.
     Context { context: BorrowedFd<'a>, settings: &'a [Setting], attributes: c_uint },
     /// `mount(2)`: source, place, type, flags, options.
     Path { source: &'a CStr, place: &'a CStr, fs_type: &'a CStr, flags: c_ulong, options: &'a CStr },
@@ -38,7 +40,7 @@ pub(super) struct Refusal {
     pub(super) setting: u64,
 }
 
-/// Only raw system calls: it runs after a fork.
+/// Makes only raw system calls, because it runs after a fork.
 pub(super) fn make(way: Way<'_>) -> Result<Option<c_int>, Refusal> {
     match way {
         Way::Context { context, settings, attributes } => {
@@ -68,10 +70,10 @@ fn in_context(context: c_int, settings: &[Setting], attributes: c_uint) -> Resul
         checked(result, index as u64 + 1)?;
     }
     let nothing: *const libc::c_char = ptr::null();
-    // SAFETY: integers, and null where there is nothing to say.
+    // SAFETY: integers, and null for unused arguments.
     let result = unsafe { libc::syscall(libc::SYS_fsconfig, context, CREATE, nothing, nothing, 0) };
     checked(result, 0)?;
-    // SAFETY: integers; the descriptor that it makes is the child's.
+    // SAFETY: integers; the new descriptor belongs to the child.
     let mount = unsafe { libc::syscall(libc::SYS_fsmount, context, 1 as c_uint, attributes) };
     checked(mount, 0)
 }

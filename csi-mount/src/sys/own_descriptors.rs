@@ -2,16 +2,17 @@
 
 use nix::sched::{CloneFlags, unshare};
 
-/// Runs the closure on a thread with a table of descriptors of its own.
+/// Runs the closure on a thread with its own descriptor table.
 ///
-/// Between fork and exec a child process has every descriptor of its parent, close-on-exec or not. If one of them is a
-/// device that was opened exclusively, the device is busy until then, for `mount` and `mkfs` too, although it was
-/// closed here. What is opened in the closure is in nobody else's table. It must be closed there.
+/// Between fork and exec a child process has every descriptor of its parent, close-on-exec or not. If one of
+/// them is a device that was opened exclusively, the device stays busy until the exec, for `mount` and `mkfs`
+/// too, although this process has closed it. What the closure opens is in no other table. The closure must
+/// close it.
 pub(crate) fn with_own_descriptors<T: Send>(run: impl FnOnce() -> T + Send) -> T {
     std::thread::scope(|scope| {
         let thread = scope.spawn(|| {
             if let Err(error) = unshare(CloneFlags::CLONE_FILES) {
-                // Refused by a filter: rarely, something then finds the device busy for a moment.
+                // A filter refused it. In rare cases another caller then finds the device busy for a moment.
                 tracing::debug!(%error, "no table of descriptors of its own");
             }
             run()

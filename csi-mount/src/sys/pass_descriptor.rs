@@ -1,15 +1,15 @@
-//! Sending a descriptor to another process, with nothing but a system call on memory of the stack.
+//! Sends a descriptor to another process, with only a system call on stack memory.
 
 use std::ffi::{c_int, c_void};
 use std::mem::{size_of, zeroed};
 
 use nix::libc;
 
-/// Room for the header and one descriptor, aligned as the header.
+/// Room for the header and one descriptor, aligned like the header.
 #[repr(C, align(8))]
 struct Control([u8; 64]);
 
-/// Sends `length` bytes from `bytes`, and the descriptor, as one message. May be called after a fork.
+/// Sends `length` bytes from `bytes`, and the descriptor, as one message. Can be called after a fork.
 ///
 /// # Safety
 /// `bytes` points to that many live bytes.
@@ -17,7 +17,8 @@ pub(super) unsafe fn send(socket: c_int, bytes: *const c_void, length: usize, fd
     const FD: u32 = size_of::<c_int>() as u32;
     let mut control = Control([0; 64]);
     let mut part = libc::iovec { iov_base: bytes.cast_mut(), iov_len: length };
-    // SAFETY: all zeros is a value of this struct of integers and pointers (musl's has private padding).
+    // SAFETY: all zeros is a valid value of this struct of integers and pointers (musl's has private
+    // padding).
     let mut message: libc::msghdr = unsafe { zeroed() };
     message.msg_iov = &raw mut part;
     message.msg_iovlen = 1;

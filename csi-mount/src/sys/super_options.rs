@@ -1,10 +1,10 @@
-//! The options of a mounted filesystem as the kernel tells them.
+//! The options of a mounted filesystem, as the kernel reports them.
 
 use std::ffi::OsStr;
 use std::fmt;
 use std::os::unix::ffi::OsStrExt as _;
 
-/// The options of a mounted filesystem. They may hold secrets: `Debug` shows the keys alone.
+/// The options of a mounted filesystem. They can contain secrets, so `Debug` shows only the keys.
 #[derive(Clone, PartialEq, Eq)]
 pub struct SuperOptions(Vec<u8>);
 
@@ -13,7 +13,7 @@ impl SuperOptions {
         Self(bytes)
     }
 
-    /// Whether there is such a flag: `ro`, `nouuid`.
+    /// Whether the options contain this flag: `ro`, `nouuid`.
     pub fn has_flag(&self, flag: &str) -> bool {
         self.0.split(|byte| *byte == b',').any(|option| option == flag.as_bytes())
     }

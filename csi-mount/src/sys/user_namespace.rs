@@ -1,4 +1,4 @@
-//! A user namespace that nobody is in: for the owners that a mount shows.
+//! A user namespace without processes, for the owners that a mount shows.
 
 use std::fs::{self, File};
 use std::io::{self, Read as _};
@@ -10,15 +10,16 @@ use nix::sys::signal::{SigSet, SigmaskHow, Signal, kill, pthread_sigmask};
 use nix::sys::wait::waitpid;
 use nix::unistd::Pid;
 
-/// Makes one with these maps (`user_namespaces(7)`). It lives as long as its descriptor, or a mount that it is given to.
+/// Makes one with these maps (`user_namespaces(7)`). It lives as long as its descriptor or a mount that uses
+/// it.
 pub(crate) fn with_maps(users: &str, groups: &str) -> io::Result<OwnedFd> {
     let (mut reader, writer) = io::pipe()?;
     let parent = nix::unistd::getpid();
-    // A handler of the parent must not run in the child.
+    // A signal handler of the parent must not run in the child.
     let mut before = SigSet::empty();
     pthread_sigmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::all()), Some(&mut before))?;
-    // SAFETY: the child runs only `in_child`, which makes raw system calls on memory that existed before the fork,
-    // takes no lock, allocates nothing, and never returns.
+    // SAFETY: the child runs only `in_child`, which makes raw system calls on memory that existed before the
+    // fork, takes no lock, allocates nothing, and never returns.
     let forked = match unsafe { libc::fork() } {
         0 => in_child(writer.as_raw_fd(), parent.as_raw()),
         pid => Errno::result(pid),
@@ -27,7 +28,7 @@ pub(crate) fn with_maps(users: &str, groups: &str) -> io::Result<OwnedFd> {
     let child = Pid::from_raw(forked?);
     drop(writer);
     let made = take(child, &mut reader, users, groups);
-    // It waits for nothing but this.
+    // The child waits only for this signal.
     let _ = kill(child, Signal::SIGKILL);
     while waitpid(child, None) == Err(Errno::EINTR) {}
     made
@@ -45,17 +46,17 @@ fn take(child: Pid, reader: &mut io::PipeReader, users: &str, groups: &str) -> i
     Ok(File::open(format!("/proc/{child}/ns/user"))?.into())
 }
 
-/// Only raw system calls: another thread may have held any lock when the process was forked.
+/// Makes only raw system calls: another thread can have held any lock at the time of the fork.
 fn in_child(pipe: i32, parent: libc::pid_t) -> ! {
-    // SAFETY: plain system calls on integers; `number` is live and four bytes long. `_exit` runs nothing of the
-    // parent's.
+    // SAFETY: plain system calls on integers; `number` is live and four bytes long. `_exit` runs nothing of
+    // the parent's.
     unsafe {
         libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
         if libc::getppid() != parent {
             libc::_exit(1);
         }
         let number = if libc::unshare(libc::CLONE_NEWUSER) == 0 { 0 } else { Errno::last_raw() };
-        // The namespace's change took it back.
+        // The change of the namespace has cleared the signal.
         libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
         if libc::getppid() != parent {
             libc::_exit(1);

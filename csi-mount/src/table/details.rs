@@ -1,4 +1,4 @@
-//! What the kernel tells of one mount: from statmount where it can, from mountinfo where it can't.
+//! What the kernel reports about one mount: from statmount if possible, otherwise from mountinfo.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -22,17 +22,17 @@ pub(crate) struct Details {
     pub(crate) parent: MountId,
     pub(crate) device: DeviceNumber,
     pub(crate) attributes: MountAttributes,
-    /// The filesystem as a whole: because it was mounted so, or because of an error since.
+    /// Whether the whole filesystem is read-only: it was mounted so, or an error made it so.
     pub(crate) is_super_read_only: bool,
-    /// An error made it refuse everything.
+    /// Whether an error made it refuse all operations.
     pub(crate) is_shut_down: bool,
     pub(crate) fs_type: String,
     pub(crate) source: OsString,
-    /// Whether quotas of projects are enforced: the usage of a directory may then have to be read from the disk.
+    /// Whether project quotas are enforced: reading the usage of a directory can then need the disk.
     pub(crate) has_project_quota: bool,
 }
 
-/// Which mount it is, where, and what it forbids: of [`Details`] what is asked for most, and costs the least.
+/// Which mount it is, where, and its attributes: the part of [`Details`] that is needed most and costs least.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Basics {
     pub(crate) id: MountId,
@@ -46,7 +46,7 @@ impl Basics {
         match told_at_once(fd.as_fd()) {
             Ok(Some(found)) => return Ok(Some(found.into())),
             Err(error) if is_errno(&error, Errno::NOENT) => return Ok(None),
-            // As below; what is wrong otherwise is found there too.
+            // The code below also finds the cause of another error.
             Ok(None) | Err(_) => {}
         }
         let details = Details::of(fd, operation, path)?;
@@ -64,7 +64,7 @@ impl From<StatMountBasic> for Basics {
     }
 }
 
-/// What the kernel tells of the mount that a file is on for the asking. None where it has no call for that.
+/// What the kernel reports at no extra cost about the mount of a file. None if the kernel has no call for it.
 pub(crate) fn told_at_once(fd: impl AsFd) -> io::Result<Option<StatMountBasic>> {
     match features::has(Feature::Statmount).then(|| unique_id(fd)) {
         Some(Ok(Some(id))) => mount_api::statmount_basic(id).map(Some),
@@ -72,7 +72,7 @@ pub(crate) fn told_at_once(fd: impl AsFd) -> io::Result<Option<StatMountBasic>> 
     }
 }
 
-/// Filesystems that the kernel answers for by itself.
+/// Filesystems that the kernel serves without a server or daemon.
 const LOCAL: [&str; 33] = [
     "bcachefs",
     "binfmt_misc",
@@ -109,29 +109,30 @@ const LOCAL: [&str; 33] = [
     "zfs",
 ];
 
-/// Filesystems whose `statfs(2)` and `statx(2)` read nothing: the kernel has all of it in memory. So do the sources say of
-/// kernels with statmount (`fs/ext4/super.c`, `fs/xfs/xfs_super.c`, `mm/shmem.c`); XFS of Linux 5.14 to 5.18 waited for its
-/// disk.
+/// Filesystems whose `statfs(2)` and `statx(2)` read only memory, according to the sources of kernels with
+/// statmount (`fs/ext4/super.c`, `fs/xfs/xfs_super.c`, `mm/shmem.c`). XFS of Linux 5.14 to 5.18 waited for
+/// its disk.
 const IN_MEMORY: [&str; 6] = ["ext2", "ext3", "ext4", "ramfs", "tmpfs", "xfs"];
 
-/// ext4's words for what an error made of it: since Linux 6.15 it does not turn the superblock read-only.
+/// ext4's option after an error: since Linux 6.15 an error does not make the superblock read-only.
 const EMERGENCY_READ_ONLY: &str = "emergency_ro";
 const SHUT_DOWN: &str = "shutdown";
 const PROJECT_QUOTA: &str = "prjquota";
 
-/// `STATX_MNT_ID_UNIQUE`: the id that statmount takes, never given twice.
+/// `STATX_MNT_ID_UNIQUE`: the id that statmount takes. It is never reused.
 const MNT_ID_UNIQUE: u32 = 0x4000;
 
 impl Details {
-    /// The mount that a file is on. None when it is in no tree of this namespace (detached, or unmounted).
+    /// The mount that a file is on. None if the mount is in no tree of this namespace (detached or
+    /// unmounted).
     pub(crate) fn of(fd: impl AsFd, operation: &'static str, path: &Path) -> Result<Option<Self>> {
         let os = |error: io::Error| Error::os(operation, path, error);
         match Self::at_once(fd.as_fd()) {
             Ok(Some(found)) => return Ok(Some(found)),
             Ok(None) => {}
             Err(error) if is_errno(&error, Errno::NOENT) => return Ok(None),
-            // Not reachable from this process's root: mountinfo is asked, which leaves such mounts out. Or its options are
-            // longer than our buffer, as an overlay's of many layers.
+            // EPERM: the mount is not reachable from this process's root, and mountinfo does not list such
+            // mounts. EOVERFLOW: its options are longer than our buffer, as for an overlay of many layers.
             Err(error) if is_errno(&error, Errno::PERM) || is_errno(&error, Errno::OVERFLOW) => {}
             Err(error) => return Err(os(error)),
         }
@@ -139,11 +140,11 @@ impl Details {
         Ok(mountinfo::mount_by_id(id)?.map(Self::from))
     }
 
-    /// As [`of`](Self::of), by one call that costs the same however many mounts there are. None where the kernel is too old
-    /// for all of it.
+    /// As [`of`](Self::of), by one call whose cost does not depend on the number of mounts. None if the
+    /// kernel is too old.
     pub(crate) fn at_once(fd: impl AsFd) -> io::Result<Option<Self>> {
         if features::has(Feature::Statmount)
-            // A filesystem that shut down refuses even this (XFS); the table of mounts does not.
+            // An XFS that shut down refuses even this call; the mount table still has its row.
             && let Ok(Some(id)) = unique_id(fd)
         {
             return Ok(mount_api::statmount(id)?.map(Self::from));
@@ -151,20 +152,20 @@ impl Details {
         Ok(None)
     }
 
-    /// Whether a daemon or server that can be gone is behind the filesystem: whether asking it can hang.
+    /// Whether the filesystem has a daemon or server that can be gone, so that asking it can hang.
     ///
-    /// All that is not known to be local is taken for remote.
+    /// Every type that is not known to be local counts as remote.
     pub(crate) fn is_remote(&self) -> bool {
         is_remote(&self.fs_type)
     }
 
-    /// Whether the kernel answers for its usage without asking anybody, so that the question can't hang.
+    /// Whether the kernel reports its usage from memory, so that the query cannot hang.
     pub(crate) fn answers_from_memory(&self) -> bool {
         features::has(Feature::Statmount) && IN_MEMORY.contains(&&*self.fs_type) && !self.has_project_quota
     }
 }
 
-/// `ext4 from /dev/loop0 (7:0), ro,nosuid`
+/// For example `ext4 from /dev/loop0 (7:0), ro,nosuid`.
 impl fmt::Display for Details {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { fs_type, source, device, attributes, .. } = self;
@@ -172,7 +173,7 @@ impl fmt::Display for Details {
     }
 }
 
-/// As [`Details::is_remote`], of a type of filesystem.
+/// As [`Details::is_remote`], for a type of filesystem.
 pub(crate) fn is_remote(fs_type: &str) -> bool {
     !LOCAL.contains(&fs_type)
 }

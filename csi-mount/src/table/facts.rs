@@ -1,4 +1,4 @@
-//! What the kernel has in memory about a file: nothing here asks a filesystem, so nothing here can hang.
+//! What the kernel knows about a file without asking its filesystem, so nothing here can hang.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd};
@@ -9,17 +9,17 @@ use crate::sys::features::{self, Feature};
 use crate::table::mountinfo;
 use crate::{DeviceNumber, MountId};
 
-/// What the kernel has in memory about a file; nothing here asks a filesystem, so nothing here can hang.
+/// What the kernel has in memory about a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Facts {
     pub(crate) file_type: FileType,
-    /// The device of the filesystem, and the inode in it: the identity of a file.
+    /// The device of the filesystem and the inode number in it: together the identity of a file.
     pub(crate) device: DeviceNumber,
     pub(crate) inode: u64,
     /// The device that a device node stands for.
     pub(crate) node: DeviceNumber,
     pub(crate) size: u64,
-    /// How many names it has; of a directory most filesystems say two, and one more for each directory in it.
+    /// The number of links. For a directory most filesystems report two, plus one for each subdirectory.
     pub(crate) links: u32,
     /// The user and the group, as this mount shows them.
     pub(crate) owner: (u32, u32),
@@ -28,25 +28,25 @@ pub(crate) struct Facts {
 }
 
 impl Facts {
-    /// Whether both are one file, or two nodes of one device.
+    /// Whether both are the same file, or two nodes of the same device.
     pub(crate) fn is_same_file(&self, other: &Self) -> bool {
         let is_node = matches!(self.file_type, FileType::BlockDevice | FileType::CharacterDevice);
         !self.is_broken() && (self.device, self.inode) == (other.device, other.inode)
             || is_node && self.file_type == other.file_type && self.node == other.node
     }
 
-    /// The device that it stands for, if it is a block device's node.
+    /// The device that it stands for, if it is the node of a block device.
     pub(crate) fn block_device(&self) -> Option<DeviceNumber> {
         (self.file_type == FileType::BlockDevice).then_some(self.node)
     }
 
-    /// Whether its filesystem does not even tell what it is, as an XFS that shut down.
+    /// Whether its filesystem does not report even its type, as an XFS that shut down.
     pub(crate) fn is_broken(&self) -> bool {
         self.file_type == FileType::Unknown
     }
 }
 
-/// The file that a descriptor is open on.
+/// The facts of an open file.
 pub(crate) fn from_fd(fd: impl AsFd) -> io::Result<Facts> {
     let fd = fd.as_fd();
     let flags =
@@ -57,7 +57,7 @@ pub(crate) fn from_fd(fd: impl AsFd) -> io::Result<Facts> {
     let (mount, is_mount_root) = if knows_mounts(&statx) && features::has(Feature::StatxMount) {
         (MountId(statx.stx_mnt_id), statx.stx_attributes.contains(StatxAttributes::MOUNT_ROOT))
     } else {
-        // Of a descriptor alone it is not known whether it is a mount's root, and it counts as none.
+        // A descriptor alone does not show whether it is the root of a mount. It counts as not being one.
         (fdinfo_mount(fd)?, false)
     };
     Ok(from_statx(&statx, mount, is_mount_root))
@@ -82,7 +82,7 @@ pub(crate) fn from_statx(statx: &Statx, mount: MountId, is_mount_root: bool) -> 
     }
 }
 
-/// A filesystem that shut down may refuse to tell anything (XFS), and still has to be unmounted.
+/// A filesystem that shut down can refuse `statx` (XFS), but must still be unmounted.
 fn facts_of_broken(fd: BorrowedFd<'_>) -> io::Result<Facts> {
     let mount = fdinfo_mount(fd)?;
     let entry = mountinfo::mount_by_id(mount).map_err(io::Error::other)?;
@@ -101,10 +101,10 @@ fn facts_of_broken(fd: BorrowedFd<'_>) -> io::Result<Facts> {
     })
 }
 
-/// From /proc: for what statx does not tell, before Linux 5.8.
+/// Reads the mount id from /proc, for what statx does not report before Linux 5.8.
 fn fdinfo_mount(fd: BorrowedFd<'_>) -> io::Result<MountId> {
     let path = format!("/proc/thread-self/fdinfo/{}", fd.as_raw_fd());
-    // Without its number: that /proc is not there does not make the file one that is not there.
+    // Drops the error number: a missing /proc must not look like a missing file.
     let unknown = |error| {
         io::Error::other(format!("{path} is not to be read, mount /proc into the container: {error}"))
     };

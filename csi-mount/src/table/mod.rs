@@ -1,7 +1,7 @@
-//! What the kernel says of mounts and of the files on them, without asking a filesystem.
+//! What the kernel reports about mounts and the files on them, without asking a filesystem.
 //!
-//! [`mountinfo`] is the whole table of a namespace, [`details`] one mount's row, from `statmount(2)` where the kernel has it,
-//! and [`facts`] one open file.
+//! [`mountinfo`] is the whole table of a namespace. [`details`] is one mount's row, from `statmount(2)` if
+//! the kernel has it. [`facts`] is one open file.
 //!
 //! Imports from the folders below it: `sys`, `error`, `bounded`.
 

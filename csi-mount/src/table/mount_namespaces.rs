@@ -1,4 +1,4 @@
-//! The mount namespaces that can be seen: those of the processes in `/proc`.
+//! The visible mount namespaces: those of the processes in `/proc`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
@@ -8,7 +8,7 @@ use std::path::Path;
 use crate::{Error, Result};
 
 const PROC: &str = "/proc";
-/// How many processes of a namespace are kept: one may end before it is asked.
+/// How many processes of a namespace are remembered, because one can end before its table is read.
 const PROCESSES: usize = 8;
 
 /// Another mount namespace.
@@ -28,10 +28,10 @@ pub(crate) struct TableSeen {
 }
 
 impl OtherNamespace {
-    /// As the first of its processes that is still there sees it; none if all are gone.
+    /// The table as its first process that still exists sees it. None if all have ended.
     pub(crate) fn table(&self) -> Option<TableSeen> {
         let read = |process: &u32| {
-            // It has no length, and is written anew for each read.
+            // The file has no length; the kernel generates it for each read.
             let mut text = Vec::with_capacity(16 * 1024);
             File::open(format!("/proc/{process}/mountinfo")).ok()?.read_to_end(&mut text).ok()?;
             Some(TableSeen { process: *process, text })
@@ -40,14 +40,14 @@ impl OtherNamespace {
     }
 }
 
-/// The mount namespaces of all processes, without the calling thread's. Without a list of processes nothing is known, which
-/// is an error.
+/// The mount namespaces of all processes, except the calling thread's. It is an error if the processes cannot
+/// be listed, because then nothing is known.
 pub(crate) fn others() -> Result<Vec<OtherNamespace>> {
     let failed = |error| Error::os("list the processes in", PROC, error);
     let own = namespace_of("thread-self");
     let kernel_threads = kernel_threads();
     let mut namespaces = BTreeMap::<u64, Vec<u32>>::new();
-    // A process that went away meanwhile is left out.
+    // A process that has ended meanwhile is skipped.
     for entry in fs::read_dir(PROC).map_err(failed)?.flatten() {
         let name = entry.file_name();
         let Some((name, process)) = name.to_str().and_then(|name| Some((name, name.parse().ok()?))) else {
@@ -56,7 +56,7 @@ pub(crate) fn others() -> Result<Vec<OtherNamespace>> {
         if kernel_threads.contains(&process) {
             continue;
         }
-        // None: it is gone, or not ours to see.
+        // None: it has ended, or we are not allowed to see it.
         if let Some(namespace) = namespace_of(name).filter(|namespace| Some(*namespace) != own) {
             let processes = namespaces.entry(namespace).or_default();
             if processes.len() < PROCESSES {
@@ -67,12 +67,13 @@ pub(crate) fn others() -> Result<Vec<OtherNamespace>> {
     Ok(namespaces.into_iter().map(|(id, processes)| OtherNamespace { id, processes }).collect())
 }
 
-/// The threads of the kernel, which one file lists. There are many, and all are in the namespace of their parent, `kthreadd`,
-/// which is not in the list: so to pass over them loses no namespace but that of `devtmpfs`. Empty where the kernel has no such
-/// file (`CONFIG_PROC_CHILDREN`), or the pid namespace has no such threads.
+/// The threads of the kernel, which one file lists, so that the many of them can be skipped. They are in the
+/// namespace of their parent, `kthreadd`, which is not in the list, so no namespace is lost except that of
+/// `devtmpfs`. Empty if the kernel does not have the file (`CONFIG_PROC_CHILDREN`), or the pid namespace has
+/// no such threads.
 fn kernel_threads() -> BTreeSet<u32> {
     let is_kthreadd = || fs::read("/proc/2/comm").is_ok_and(|name| name == b"kthreadd\n");
-    // A process of somebody's has a program, whatever it calls itself.
+    // A user process has a program, whatever its name is.
     let has_program = || fs::read_link("/proc/2/exe").is_ok();
     if !is_kthreadd() || has_program() {
         return BTreeSet::new();
@@ -81,7 +82,7 @@ fn kernel_threads() -> BTreeSet<u32> {
     children.split_ascii_whitespace().filter_map(|process| process.parse().ok()).collect()
 }
 
-/// `mnt:[4026531841]`
+/// Parses `mnt:[4026531841]`.
 fn namespace_of(process: &str) -> Option<u64> {
     let link = fs::read_link(Path::new(PROC).join(process).join("ns/mnt")).ok()?;
     link.to_str()?.strip_prefix("mnt:[")?.strip_suffix(']')?.parse().ok()
@@ -91,7 +92,7 @@ fn namespace_of(process: &str) -> Option<u64> {
 mod tests {
     use super::*;
 
-    /// In a pid namespace without kernel threads there is nothing to compare.
+    /// A pid namespace without kernel threads has nothing to compare.
     #[test]
     fn what_is_passed_over_are_the_threads_of_the_kernel() {
         for process in kernel_threads() {

@@ -17,56 +17,56 @@ use crate::{DeviceNumber, Error, ErrorKind, MountAttributes, MountId, Result};
 
 const TABLE: &str = "/proc/thread-self/mountinfo";
 const OPERATION: &str = "read mount table";
-/// How often the table is read again because it changed meanwhile.
+/// How many times the table is read again because it changed meanwhile.
 const ATTEMPTS: u32 = 20;
-/// How often where what stays is listed in any case.
+/// The same on kernels where every read lists all mounts that stay.
 const ATTEMPTS_OF_WHOLE: u32 = 3;
 
 /// One mount; see `proc_pid_mountinfo(5)`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MountEntry {
-    /// Which mount it is.
+    /// The id of the mount.
     pub id: MountId,
     /// The mount that it is mounted on.
     pub parent: MountId,
-    /// The device of the filesystem; of one without a block device of its own a number with major 0.
+    /// The device of the filesystem. A filesystem without its own block device has a number with major 0.
     pub device: DeviceNumber,
-    /// The directory or file of the filesystem that is seen at the mount point.
+    /// The directory or file of the filesystem that is visible at the mount point.
     pub root: PathBuf,
-    /// Where it is mounted, relative to this process's root. Bytes that are no UTF-8 are kept.
+    /// Where it is mounted, relative to this process's root. Bytes that are not UTF-8 are kept.
     pub mount_point: PathBuf,
-    /// What the mount forbids.
+    /// The attributes of the mount.
     pub attributes: MountAttributes,
-    /// The group of mounts that it shares propagation with.
+    /// The peer group that it shares propagation with.
     pub peer_group: Option<u64>,
-    /// The group that it receives mounts from.
+    /// The peer group that it receives mounts from.
     pub master: Option<u64>,
     /// The type of the filesystem, with its subtype: `ext4`, `fuse.sshfs`.
     pub fs_type: String,
-    /// What was mounted: the path of a device, a server, or a word without meaning.
+    /// What was mounted: the path of a device, a server, or an arbitrary word.
     pub source: OsString,
     /// The options of the filesystem.
     pub super_options: SuperOptions,
 }
 
-/// Every mount of this thread's namespace that can be reached from its root, parents before children.
+/// Returns every mount of this thread's namespace that is reachable from its root, parents before children.
 ///
-/// The time grows with the number of mounts; to ask about one path use [`mount_state`](crate::mount_state).
+/// The time grows with the number of mounts; for one path use [`mount_state`](crate::mount_state).
 ///
-/// The table can change while it is read, which the kernel tells; it is then read again. Where it changes all the time, the
-/// mounts are listed that were there during the whole of one read, and those that came or went meanwhile may be or not
-/// (Linux 5.8; before that a mount could be missed because another one went).
+/// If the kernel reports that the table changed during the read, it is read again. If it keeps changing, the
+/// result contains every mount that existed during the whole of one read; mounts that came or went meanwhile
+/// can be in it or not. That needs Linux 5.8; before, a mount could be missed because another one went.
 ///
 /// # Errors
-/// [`ErrorKind::Busy`] before Linux 5.8, when it changed during each of many reads; [`ErrorKind::Io`] when /proc is not mounted
-/// or a line can't be understood.
+/// - [`ErrorKind::Busy`]: before Linux 5.8, the table changed during each of many reads.
+/// - [`ErrorKind::Io`]: /proc is not mounted, or a line cannot be parsed.
 pub fn mounts() -> Result<Vec<MountEntry>> {
     read_until(
         |bytes, is_whole| is_whole.then(|| parse_mountinfo(bytes)).transpose(),
         |bytes| {
             let mut entries = parse_mountinfo(bytes)?;
-            // One that was moved meanwhile may be listed twice.
+            // A mount that was moved meanwhile can be listed twice.
             let mut seen = BTreeSet::new();
             entries.reverse();
             entries.retain(|entry| seen.insert(entry.id));
@@ -76,7 +76,8 @@ pub fn mounts() -> Result<Vec<MountEntry>> {
     )
 }
 
-/// The mount of that id, if this namespace has it. The caller holds the mount open, so that the id stays its.
+/// The mount with this id, if this namespace has it. The caller holds the mount open, so that the id is not
+/// reused.
 pub(crate) fn mount_by_id(id: MountId) -> Result<Option<MountEntry>> {
     let entry = |bytes: &[u8]| -> Result<_> {
         Ok(line_of(bytes, id).map(parse_mountinfo).transpose()?.and_then(|mut found| found.pop()))
@@ -88,14 +89,15 @@ pub(crate) fn mount_by_id(id: MountId) -> Result<Option<MountEntry>> {
     read_until(take, entry)
 }
 
-/// Reads the table until `take` has what it wants of a read, which is whole or not. `last` takes the last of many reads that
-/// were not, where each lists all mounts that stayed.
+/// Reads the table until `take` accepts a read; it is told whether the read is whole. After several torn
+/// reads `last` gets the last one, if each read lists all mounts that stayed.
 fn read_until<T>(
     take: impl Fn(&[u8], bool) -> Result<Option<T>>,
     last: impl FnOnce(&[u8]) -> Result<T>,
 ) -> Result<T> {
     let mut table = open()?;
-    // The kernel goes on behind a mount, and not behind a number of mounts, since it has told the ids of mounts by statx.
+    // Since kernels report mount ids by statx, they continue a read after a mount, and not after a number of
+    // mounts.
     let lists_all_that_stay = features::has_by_asking(Feature::StatxMount);
     let mut pause = Duration::from_millis(1);
     for attempt in 1.. {
@@ -148,18 +150,18 @@ fn read(table: &mut File) -> Result<(Vec<u8>, Consistency)> {
     }
 }
 
-/// The line of that mount: the others are not understood for it.
+/// The line of that mount. The other lines are not parsed.
 fn line_of(text: &[u8], id: MountId) -> Option<&[u8]> {
     let start = format!("{} ", id.0);
     text.split(|byte| *byte == b'\n').find(|line| line.starts_with(start.as_bytes()))
 }
 
-/// Reads the text of a mountinfo file: of another process, say.
+/// Parses the text of a mountinfo file, for example that of another process.
 ///
-/// Escaped characters (`\040`) are put back, and optional fields that are not known are passed over.
+/// Escaped characters (`\040`) are decoded, and unknown optional fields are skipped.
 ///
 /// # Errors
-/// [`ErrorKind::Io`] with the number of the line that has another form.
+/// [`ErrorKind::Io`] with the number of the line that is not in this form.
 pub fn parse_mountinfo(text: &[u8]) -> Result<Vec<MountEntry>> {
     let lines = text.split(|byte| *byte == b'\n').enumerate().filter(|(_, line)| !line.is_empty());
     lines
@@ -172,7 +174,7 @@ pub fn parse_mountinfo(text: &[u8]) -> Result<Vec<MountEntry>> {
         .collect()
 }
 
-/// `36 35 98:0 /root /mount/point rw,noatime shared:1 master:2 - ext4 /dev/source rw,errors=continue`
+/// Parses `36 35 98:0 /root /mount/point rw,noatime shared:1 master:2 - ext4 /dev/source rw,errors=continue`.
 fn parse_line(line: &[u8]) -> Option<MountEntry> {
     let mut fields = line.split(|byte| *byte == b' ');
     let mut next = || fields.next();
@@ -221,9 +223,9 @@ fn device(field: &[u8]) -> Option<DeviceNumber> {
     Some(DeviceNumber { major: number(&field[..colon])?, minor: number(&field[colon + 1..])? })
 }
 
-/// Of access time modes mountinfo names all but strictatime.
+/// mountinfo names every access time mode except strictatime.
 fn attributes(field: &[u8]) -> MountAttributes {
-    // What nearly every mount has.
+    // The attributes of nearly every mount.
     if field == b"rw,relatime" {
         return MountAttributes::empty();
     }
@@ -232,7 +234,7 @@ fn attributes(field: &[u8]) -> MountAttributes {
     words.fold(start, |attributes, word| attributes.apply_word(word).unwrap_or(attributes))
 }
 
-/// Puts back what the kernel writes as a backslash and three octal digits.
+/// Decodes what the kernel escapes as a backslash and three octal digits.
 fn unescaped(field: &[u8]) -> OsString {
     if !field.contains(&b'\\') {
         return OsStr::from_bytes(field).to_owned();

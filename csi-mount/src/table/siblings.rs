@@ -1,11 +1,11 @@
-//! The other mounts of a filesystem: what is done to it by way of one is done to all of them.
+//! The other mounts of a filesystem. An operation on the filesystem through one mount affects all of them.
 
 use std::path::PathBuf;
 
 use crate::{DeviceNumber, MountEntry};
 
-/// The mounts of the same filesystem that are elsewhere. A copy of the mount by propagation covers the same directory by
-/// another path, and goes with the mount itself: it is none of them.
+/// The mounts of the same filesystem at other places. A copy of the mount by propagation covers the same
+/// directory by another path and disappears together with the mount, so it does not count.
 pub(crate) fn siblings<'t>(table: &'t [MountEntry], mount: &MountEntry) -> Vec<&'t MountEntry> {
     let own = place(table, mount);
     let is_sibling = |other: &&MountEntry| {
@@ -14,7 +14,7 @@ pub(crate) fn siblings<'t>(table: &'t [MountEntry], mount: &MountEntry) -> Vec<&
     table.iter().filter(is_sibling).collect()
 }
 
-/// The directory that a mount covers, of which filesystem.
+/// The directory that a mount covers, and its filesystem.
 fn place(table: &[MountEntry], entry: &MountEntry) -> Option<(DeviceNumber, PathBuf)> {
     let below = table.iter().find(|other| other.id == entry.parent)?;
     let path = entry.mount_point.strip_prefix(&below.mount_point).ok()?;

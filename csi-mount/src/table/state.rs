@@ -1,4 +1,4 @@
-//! Whether something is mounted at a place, as far as its facts tell.
+//! Whether something is mounted at a place, from the facts of the place.
 
 use crate::table::facts::Facts;
 use crate::{DeviceNumber, MountId};
@@ -6,11 +6,11 @@ use crate::{DeviceNumber, MountId};
 /// What is at a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MountState {
-    /// Nothing is there, no file either.
+    /// Nothing exists at the path.
     Absent,
-    /// A file or directory, and nothing mounted on it.
+    /// A file or directory, with nothing mounted on it.
     NotMounted,
-    /// The root of a mount; of several on top of each other, the topmost.
+    /// The root of a mount. If several are on top of each other, the topmost.
     Mounted(MountPoint),
 }
 
@@ -23,7 +23,7 @@ impl MountState {
         }
     }
 
-    /// The mount that is there, if one is.
+    /// The mount, if there is one.
     pub fn mount_point(self) -> Option<MountPoint> {
         match self {
             Self::Mounted(mount_point) => Some(mount_point),
@@ -36,9 +36,9 @@ impl MountState {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MountPoint {
-    /// Which mount it is.
+    /// The id of the mount.
     pub id: MountId,
-    /// `st_dev` of its root: the block device of an ext4 or xfs filesystem. Of a btrfs it is a number made up
-    /// for the subvolume, and the block device is in [`MountEntry::source`](crate::MountEntry::source).
+    /// The `st_dev` of its root: the block device of an ext4 or xfs filesystem. For btrfs it is a virtual
+    /// number of the subvolume, and the block device is in [`MountEntry::source`](crate::MountEntry::source).
     pub device: DeviceNumber,
 }
