@@ -44,7 +44,7 @@ pub enum ErrorKind {
     Damaged,
     /// This kernel, filesystem or build does not support the operation.
     Unsupported,
-    /// The key does not open the encrypted device, or the device is not encrypted.
+    /// The key does not open the encrypted device, or a required key was not given.
     WrongKey,
     /// A required program is not on `PATH`. The message names its Debian package.
     MissingTool,

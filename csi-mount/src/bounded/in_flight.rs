@@ -34,7 +34,7 @@ pub(crate) const FOREIGN_LIMIT: Duration = Duration::from_secs(2);
 /// How often a child that is about to exit is polled.
 const LEAVING: Duration = Duration::from_millis(5);
 
-/// The longest wait in line behind queries that are answered one by one.
+/// The longest wait in line behind queries that are answered one by one, in addition to the caller's limit.
 const LINE_LIMIT: Duration = Duration::from_secs(30);
 
 /// What a query is about.

@@ -62,7 +62,7 @@ pub struct Stats {
 /// # Errors
 /// - [`Unresponsive`](crate::ErrorKind::Unresponsive): no answer in time, or the filesystem's daemon is gone.
 /// - [`Busy`](crate::ErrorKind::Busy): so many callers ask a slow filesystem that the turn does not come
-///   within 30 seconds.
+///   within 30 seconds plus the limit.
 /// - [`NotFound`](crate::ErrorKind::NotFound): the path does not exist.
 /// - [`InvalidInput`](crate::ErrorKind::InvalidInput): the path can never work.
 #[doc(alias = "statfs")]

@@ -30,12 +30,12 @@ pub enum Outcome {
     AlreadyMounted,
 }
 
-/// A bind mount, not made yet: a file or directory shown at a second place, with attributes of its own there.
+/// Builder for a bind mount: a file or directory shown at a second place, with its own attributes there.
 ///
 /// The attributes hold in every mount namespace that receives the mount, and the mount is never visible
 /// without them: it is created detached, gets its attributes, and is then moved onto the target
 /// (`open_tree(2)`, `mount_setattr(2)`, `move_mount(2)`; Linux 5.12). On older kernels it is prepared in a
-/// private directory and bound from there. In contrast, a bind that is remounted read-only afterwards, as
+/// private directory and moved from there. In contrast, a bind that is remounted read-only afterwards, as
 /// `mount --bind -o ro` does, stays writable on the host if the target's mount is shared with the host.
 ///
 /// The bind has the attributes of the source's mount in addition to the requested ones, so it never allows

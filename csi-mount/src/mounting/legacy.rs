@@ -1,4 +1,5 @@
-//! Mounting before Linux 5.2: one `mount(2)` call with the attributes and one string of options.
+//! Mounting with one `mount(2)` call that takes the attributes and one string of options: before Linux 5.2,
+//! and for `nosymfollow` before 5.12.
 
 use std::ffi::CString;
 use std::path::Path;

@@ -27,7 +27,7 @@ use crate::{Error, ErrorKind, FsOption, MountAttributes, MountOptions, Outcome, 
 
 pub(crate) const MOUNT: &str = "mount at";
 
-/// A mount of a filesystem, not made yet.
+/// Builder for a mount of a filesystem; [`at`](Self::at) makes it.
 ///
 /// Each option goes to the kernel separately and never onto a command line. The error contains the kernel's
 /// own message about it (`fsopen(2)`, `fsconfig(2)`, `fsmount(2)`; Linux 5.2). Before Linux 5.2 it is
@@ -91,8 +91,9 @@ impl<'a> Mount<'a> {
     ///
     /// "The same" means: the type, the block device by its number (or the source by its name if there is no
     /// device), and the attributes. Options of the filesystem are not compared. An existing mount is refused
-    /// if it is dead, does not answer, or turned read-only after an error although it was mounted writable.
-    /// So after [`Outcome::AlreadyMounted`] the filesystem works. On failure nothing new is mounted.
+    /// if it is dead, does not answer, or turned read-only (as after an error) although a writable mount is
+    /// requested. So after [`Outcome::AlreadyMounted`] the filesystem works. On failure nothing new is
+    /// mounted.
     ///
     /// # Errors
     /// - [`ErrorKind::AlreadyMounted`]: something else is mounted at the target, or the same with other

@@ -61,7 +61,7 @@ pub enum Detach {
     IfBusy,
 }
 
-/// An unmount, not done yet.
+/// Builder for an unmount; [`at`](Self::at) does it.
 ///
 /// ```no_run
 /// # fn main() -> csi_mount::Result<()> {

@@ -66,7 +66,7 @@ impl Root {
         Ok(Self { directory, path, _mount: Some(DetachedMount::new(mount)) })
     }
 
-    /// The path that the root was opened by. For a detached mount, the path or name of what is mounted.
+    /// The path that the root was opened by. For a detached mount, its source.
     pub fn path(&self) -> &Path {
         &self.path
     }

@@ -127,7 +127,7 @@ impl Target {
         self.is_made_here.store(true, Ordering::Relaxed);
     }
 
-    /// The path, for messages. It can lead elsewhere since the target was opened.
+    /// The path, for messages only: since the target was opened, the path can lead to another file.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -208,12 +208,14 @@ impl Target {
     /// - the place is marked as the owner's;
     /// - the place has no mark and is in one of [`Owner::roots`].
     ///
-    /// In the last two cases nothing is allowed to be mounted on it in any mount namespace of a visible
-    /// process either, because the kernel detaches such a mount when the directory is removed. For a target
-    /// without an owner the caller has to check this.
+    /// In the last two cases the call also checks the mount namespaces of all visible processes for mounts on
+    /// the place, because the kernel detaches such mounts when the directory is removed. For a target without
+    /// an owner the caller has to check this.
     ///
     /// # Errors
-    /// - [`ErrorKind::Busy`]: something is mounted on it, or it is not empty.
+    /// - [`ErrorKind::Busy`]: something is mounted on it, here or in another mount namespace, or it is not
+    ///   empty.
+    /// - [`ErrorKind::Unresponsive`]: there are more mount namespaces than can be checked in two seconds.
     /// - [`ErrorKind::InvalidInput`]: it is neither a directory nor a regular file.
     /// - [`ErrorKind::Protected`]: it is a directory of the system.
     pub fn remove(&self) -> Result<Removed> {

@@ -83,7 +83,7 @@ impl ManyReads {
     /// Makes these reads, at most [`AT_ONCE`], and returns when all have ended, successfully or not.
     ///
     /// # Errors
-    /// The context cannot be used any more. Reads that are not complete were not made.
+    /// The context cannot be used any more. Reads with `is_complete` false count as not made.
     pub(crate) fn read(&mut self, fd: BorrowedFd<'_>, reads: &mut [Read<'_>]) -> io::Result<()> {
         let controls: Vec<Iocb> =
             (0..).zip(&mut *reads).map(|(index, read)| Iocb::new(fd, index, read)).collect();

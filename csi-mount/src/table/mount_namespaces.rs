@@ -67,7 +67,7 @@ pub(crate) fn others() -> Result<Vec<OtherNamespace>> {
     Ok(namespaces.into_iter().map(|(id, processes)| OtherNamespace { id, processes }).collect())
 }
 
-/// The threads of the kernel, which one file lists, so that the many of them can be skipped. They are in the
+/// The kernel threads, which are listed in one file and skipped, because there are many. They are in the
 /// namespace of their parent, `kthreadd`, which is not in the list, so no namespace is lost except that of
 /// `devtmpfs`. Empty if the kernel does not have the file (`CONFIG_PROC_CHILDREN`), or the pid namespace has
 /// no such threads.

@@ -89,8 +89,8 @@ pub(crate) fn mount_by_id(id: MountId) -> Result<Option<MountEntry>> {
     read_until(take, entry)
 }
 
-/// Reads the table until `take` accepts a read; it is told whether the read is whole. After several torn
-/// reads `last` gets the last one, if each read lists all mounts that stayed.
+/// Reads the table until `take` accepts a read. Its second argument says whether the read is whole. If every
+/// read lists all mounts that stayed, `last` gets the last of several torn reads.
 fn read_until<T>(
     take: impl Fn(&[u8], bool) -> Result<Option<T>>,
     last: impl FnOnce(&[u8]) -> Result<T>,

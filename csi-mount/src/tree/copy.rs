@@ -38,7 +38,8 @@ impl Target {
     /// came; remove it.
     ///
     /// # Errors
-    /// - [`ErrorKind::Busy`]: something is mounted in the directory.
+    /// - [`ErrorKind::Busy`]: something is mounted in the directory, or an entry was moved or replaced during
+    ///   the copy.
     /// - [`ErrorKind::NotFound`]: the directory does not exist.
     /// - [`ErrorKind::InvalidInput`]: it is not a directory.
     /// - [`ErrorKind::PermissionDenied`]: the process is not allowed to set the owners of files, for example
@@ -206,7 +207,8 @@ impl Copier {
                 let mode = Mode::from_raw_mode(stat.st_mode);
                 rustix::fs::mknodat(to, name, kind, mode, stat.st_rdev).map_err(failed)?;
                 dress_at(to, name, &stat).map_err(failed)?;
-                // The umask can have removed bits. No other process can replace the entry here.
+                // The umask can have removed bits. The new directory has mode 0700 until it is complete, so
+                // other users cannot replace the entry.
                 rustix::fs::chmodat(to, name, mode, AtFlags::empty()).map_err(failed)?;
             }
         }

@@ -96,8 +96,8 @@ pub(crate) fn copy_contents(from: &File, to: &File) -> io::Result<Copied> {
 
 /// The ranges of a file that hold data, in ascending order, from an offset on.
 ///
-/// Between them are holes, which read as zeros (`SEEK_DATA`, `SEEK_HOLE`). If the filesystem does not report
-/// holes, everything is data. It moves the position of the file. Man page: lseek(2).
+/// Between them are holes, which read as zeros (`SEEK_DATA`, `SEEK_HOLE`). A hole that the filesystem does
+/// not report counts as data. The call moves the position of the file. Man page: lseek(2).
 ///
 /// # Errors
 /// An item can be the error of lseek(2); it is then the last one.

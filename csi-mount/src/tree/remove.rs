@@ -28,7 +28,8 @@ impl Target {
     /// open.
     ///
     /// # Errors
-    /// - [`ErrorKind::Busy`]: something is mounted in it; the message names the mount points.
+    /// - [`ErrorKind::Busy`]: something is mounted in it (the message names the mount points), or a directory
+    ///   was moved away during the removal.
     /// - [`ErrorKind::InvalidInput`]: it is not a directory.
     /// - The errors of `unlinkat(2)`.
     pub fn remove_tree(&self) -> Result<Removed> {
