@@ -24,7 +24,8 @@ pub enum ErrorKind {
     NotFound,
     /// Something else is mounted at the target: another device or source, or the same with other attributes.
     AlreadyMounted,
-    /// The mount or device is in use (`EBUSY`), or cannot be opened exclusively.
+    /// The mount or device is in use (`EBUSY`), cannot be opened exclusively, or keeps changing during the
+    /// call.
     Busy,
     /// A filesystem, daemon, server or program did not answer within its time limit.
     Unresponsive,
@@ -36,7 +37,8 @@ pub enum ErrorKind {
     WrongDevice,
     /// The device or filesystem is read-only, and the operation writes.
     ReadOnly,
-    /// The device is too small, or the filesystem cannot have the requested size.
+    /// The device is too small, the filesystem cannot have the requested size, or a file is larger than the
+    /// limit.
     OutOfRange,
     /// The device or filesystem has no space left.
     NoSpace,

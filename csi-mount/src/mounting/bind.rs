@@ -114,6 +114,8 @@ impl<'a> Bind<'a> {
     /// - [`ErrorKind::InvalidInput`]: a path can never work, one path is inside the other, only one of them
     ///   is a directory, or the target is a symbolic link.
     /// - [`ErrorKind::PermissionDenied`]: CAP_SYS_ADMIN is missing.
+    /// - [`ErrorKind::Busy`]: the source was unmounted during the call, or other processes mount and unmount
+    ///   at the target at the same time.
     /// - [`ErrorKind::Unresponsive`]: a filesystem along the source's path does not answer, the source's own
     ///   filesystem shut down, or the existing mount is dead or does not answer.
     /// - [`ErrorKind::Unsupported`]: this kernel does not support an attribute.

@@ -103,7 +103,8 @@ impl<'a> Mount<'a> {
     ///   device or does not hold such a filesystem, or the target is a symbolic link.
     /// - [`ErrorKind::Unsupported`]: the kernel does not have this filesystem.
     /// - [`ErrorKind::ReadOnly`]: the device is read-only, or the filesystem mounted there turned read-only.
-    /// - [`ErrorKind::Busy`]: the device is in use in a way that conflicts with this mount.
+    /// - [`ErrorKind::Busy`]: the device is in use in a way that conflicts with this mount, or other
+    ///   processes mount and unmount at the target at the same time.
     /// - [`ErrorKind::Damaged`]: the filesystem needs a check.
     /// - [`ErrorKind::Unresponsive`]: the server or daemon of this mount, or of the existing one, is gone or
     ///   does not answer in time.

@@ -137,7 +137,8 @@ impl Unmount {
     ///   unmounted.
     /// - [`ErrorKind::Protected`]: the target is a directory of the system.
     /// - [`ErrorKind::Busy`]: the mount is in use; the message names the visible users (see
-    ///   [`mount_users`](crate::mount_users)).
+    ///   [`mount_users`](crate::mount_users)). Or, for a target with an owner, another mount appeared at the
+    ///   target during the call.
     /// - [`ErrorKind::Unresponsive`]: the filesystem delays the unmount, or has not finished, and is not to
     ///   be detached. Retry.
     /// - [`ErrorKind::PermissionDenied`]: CAP_SYS_ADMIN is missing.
