@@ -35,7 +35,7 @@ struct Reader {
 
 impl Reader {
     /// A path from the crate's root on; none if it leads elsewhere.
-    fn from_root(&self, path: &[String]) -> Option<Names> {
+    fn in_crate(&self, path: &[String]) -> Option<Names> {
         let ups = path.iter().take_while(|name| *name == "super").count();
         match path.first()?.as_str() {
             "crate" => Some(path[1..].to_vec()),
@@ -63,7 +63,7 @@ impl Reader {
         let mut path = before.clone();
         path.extend((leaf != "self" && leaf != "*").then_some(leaf));
         // A path without `crate` may begin with a module that is declared here.
-        let path = self.from_root(&path).or_else(|| is_public.then(|| [&self.at[..], &path].concat()));
+        let path = self.in_crate(&path).or_else(|| is_public.then(|| [&self.at[..], &path].concat()));
         let Some(path) = path else { return };
         if is_public && given == "*" {
             self.module.globs.push(path.clone());
@@ -119,7 +119,7 @@ impl<'ast> Visit<'ast> for Reader {
 
     fn visit_path(&mut self, path: &'ast syn::Path) {
         let names: Names = path.segments.iter().map(|segment| segment.ident.to_string()).collect();
-        self.module.named.extend(self.from_root(&names));
+        self.module.named.extend(self.in_crate(&names));
         visit::visit_path(self, path);
     }
 }
@@ -127,7 +127,7 @@ impl<'ast> Visit<'ast> for Reader {
 fn read(directory: &Path, at: &Names, modules: &mut BTreeMap<Names, Module>) {
     for entry in fs::read_dir(directory).expect("a directory").map(|entry| entry.expect("an entry").path()) {
         let stem = entry.file_stem().and_then(|stem| stem.to_str()).expect("a name").to_owned();
-        let below = || [&at[..], &[stem.clone()]].concat();
+        let below = || [&at[..], std::slice::from_ref(&stem)].concat();
         if entry.is_dir() {
             read(&entry, &below(), modules);
         } else if entry.extension().is_some_and(|is| is == "rs") {
