@@ -1,4 +1,4 @@
-//! Mounts whose server or daemon is gone for good, found where a step wants to put its own.
+//! Mounts whose server or daemon is gone for good, found where a step has to mount its own filesystem.
 
 use std::path::Path;
 
@@ -7,14 +7,14 @@ use nix::libc;
 use crate::mounted::health::{self, health};
 use crate::{Detach, Error, ErrorKind, MountAttributes, MountHealth, Result, STATS_TIMEOUT, Target, Unmount};
 
-/// Takes off what is mounted at the target if its filesystem will never work again: the daemon is gone, or the server
-/// says that it no longer has what was mounted. One that merely does not answer is left, for it may be back any moment,
-/// with what was written to it. Gives the health of what was found.
+/// Unmounts what is mounted at the target if that filesystem will never work again: its daemon is gone
+/// (`ENOTCONN`), or the server no longer has what was mounted (`ESTALE`). A mount that only does not answer
+/// stays: it can recover, with the data written to it. Returns the health that was found.
 pub(super) fn take_off_lost(target: &Target) -> Result<MountHealth> {
     take_off_if(target, |number| matches!(number, libc::ENOTCONN | libc::ESTALE))
 }
 
-/// As [`take_off_lost`], of the error numbers for which that is so.
+/// As [`take_off_lost`], with the caller's choice of error numbers that mean "lost".
 pub(super) fn take_off_if(target: &Target, is_lost: impl Fn(i32) -> bool) -> Result<MountHealth> {
     let found = health(target.path())?;
     if matches!(found, MountHealth::Dead(number) if is_lost(number)) {
@@ -24,13 +24,14 @@ pub(super) fn take_off_if(target: &Target, is_lost: impl Fn(i32) -> bool) -> Res
     Ok(found)
 }
 
-/// What is staged has to work before a workload gets it: read, and written to where these attributes allow that.
+/// Checks that the staged mount works before a workload gets it: readable, and writable if these attributes
+/// allow writes.
 pub(super) fn require_staged(
     operation: &'static str,
     staging: &Path,
     attributes: MountAttributes,
 ) -> Result<()> {
-    // A frozen one is published: it is so for a moment, as a rule.
+    // A frozen filesystem is published too: freezes are normally short.
     let found = health::look(&Target::new(staging)?, STATS_TIMEOUT)?;
     let health = found.map_or(MountHealth::NotMounted, |(health, _)| health);
     let refuse = |kind, mend| Err(Error::new(kind, operation, health.to_string()).at(staging).mend(mend));
@@ -40,7 +41,7 @@ pub(super) fn require_staged(
         MountHealth::ReadOnly => {
             refuse(ErrorKind::ReadOnly, "unstage it and stage it again: it is checked then")
         }
-        // Bound unmounted, the workload would write to the node's own disk.
+        // If the unmounted directory were bound, the workload would write to the node's own disk.
         MountHealth::NotMounted => {
             let reason = "no volume is staged there";
             Err(Error::new(ErrorKind::NotFound, operation, reason).at(staging).mend("stage it first"))

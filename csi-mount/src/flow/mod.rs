@@ -1,6 +1,6 @@
-//! Ready-made node flows: what a node does with a volume, but for what only its vendor knows.
+//! Ready-made node flows: the steps of a volume on a node, without the parts that only the vendor knows.
 //!
-//! They need paths and no orchestrator, and each step may be repeated after a crash at any point.
+//! The flows take paths and need no orchestrator. Each step can be repeated after a crash at any point.
 //!
 //! | volumes that are | |
 //! |---|---|

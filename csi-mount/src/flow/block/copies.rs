@@ -1,4 +1,4 @@
-//! Copies of a staged mount in other mount namespaces, which keep its device from being free.
+//! Copies of a staged mount in other mount namespaces, which keep its device in use.
 
 use std::fs::{self, File};
 use std::io;
@@ -10,11 +10,12 @@ use crate::device::users;
 use crate::sys::child::{Elsewhere, Question};
 use crate::{BlockDevice, DeviceUser, MountId, MountPlace, Result, parse_mountinfo};
 
-/// How many copies are tried: a service that is started anew all the time may have many.
+/// Limit of copies that are tried: a service that restarts all the time can have many.
 const MOST: usize = 64;
 
-/// Unmounts the mounts of this device in other mount namespaces that nobody there has open. What can't be unmounted stays, with a
-/// line in the log; who then has the device is found by the caller's next look.
+/// Unmounts the mounts of this device in other mount namespaces where no process has them open. A mount
+/// that can't be unmounted stays, with a line in the log. The caller's next check then finds who still uses
+/// the device.
 pub(super) fn unmount_unused(device: &BlockDevice) -> Result<()> {
     let users = users::lasting(&[device.number()])?.into_iter();
     let elsewhere = users.filter_map(|user| match user {
@@ -39,7 +40,7 @@ fn unmount(device: &BlockDevice, place: &MountPlace) -> io::Result<()> {
     let process = Path::new("/proc").join(place.process.as_ref().ok_or_else(gone)?.id.to_string());
     let namespace = File::open(process.join("ns/mnt"))?;
     let table = parse_mountinfo(&fs::read(process.join("mountinfo"))?).map_err(io::Error::other)?;
-    // Of several layers the last one is on top.
+    // The last of several layers is the top one.
     let is_copy =
         |entry: &&crate::MountEntry| entry.mount_point == place.path && entry.is_on(device.number());
     let MountId(mount) = table.iter().rev().find(is_copy).ok_or_else(gone)?.id;

@@ -1,14 +1,14 @@
-//! The encrypted device of a volume: opened before what is staged, closed after it.
+//! The encrypted device of a volume: opened before the volume is staged, closed after it is unstaged.
 
 use std::path::{Path, PathBuf};
 
 use crate::device::mapping::{self, Mapping};
 use crate::{BlockDevice, Result, Target};
 
-/// The device inside an encrypted device that [`stage`](super::stage) or `stage_device` opened: the one with the content of
-/// the volume. None if the device is not encrypted, or not open.
+/// Returns the device inside an encrypted device that [`stage`](super::stage) or `stage_device` opened: the
+/// one with the volume's content. None if the device is not encrypted, or not open.
 ///
-/// It asks the kernel, so it is right in any process.
+/// It asks the kernel, so the answer is right in any process.
 ///
 /// # Errors
 ///
@@ -19,7 +19,7 @@ pub fn inside(device: impl AsRef<Path>) -> Result<Option<PathBuf>> {
     mapping.map(|mapping| Ok(mapping.device()?.path().to_owned())).transpose()
 }
 
-/// The mapping of what is staged there, whole or half made.
+/// The mapping for this staging path, complete or half made.
 pub(super) fn mapping_of(staging: &Target) -> Result<Option<Mapping>> {
     Mapping::find(&mapping::name_for(staging.path()))
 }
@@ -61,7 +61,8 @@ mod with_key {
         }
     }
 
-    /// Stages what is inside the encrypted device. If that fails, a device that was opened for it is closed again.
+    /// Stages what is inside the encrypted device. If that fails, a device that this call opened is closed
+    /// again.
     pub(crate) fn stage_inside(
         encryption: &Encryption,
         device: &BlockDevice,
@@ -91,7 +92,8 @@ mod with_key {
         staged
     }
 
-    /// What is mounted has to be inside this device; the key was asked for when it was opened.
+    /// What is mounted must be inside this device. The key is not checked again: it was checked when the
+    /// device was opened.
     fn mounted(device: &BlockDevice, staging: &Target) -> Result<Mapping> {
         match mapping_of(staging)? {
             Some(mapping) if mapping.beneath() == Some(device.number()) => Ok(mapping),
@@ -102,18 +104,20 @@ mod with_key {
         }
     }
 
-    /// Opens an encrypted device that is published raw, encrypting it if it is blank, and says which device is inside:
-    /// the one to [`publish_device`](super::super::publish_device). [`unstage`](super::super::unstage) closes it.
+    /// Opens an encrypted device for raw use and returns the device inside, the one to give to
+    /// [`publish_device`](super::super::publish_device). A blank device is encrypted first.
+    /// [`unstage`](super::super::unstage) closes the device.
     ///
-    /// Nothing is mounted at the staging path: it only says whose the device is. What is inside of a device that was blank
-    /// reads as zeros where anybody looks for content, and as noise elsewhere. One that is published stays as it is, and
-    /// its key is not asked for; one that somebody has open stays as it is if this is its key.
+    /// Nothing is mounted at the staging path: the path only identifies the volume that the device belongs
+    /// to. The inside of a newly encrypted device reads as zeros at the places where programs look for
+    /// content, and as noise elsewhere. A device that is already published stays as it is, and its key is
+    /// not checked. A device that is already open stays as it is if this is its key.
     ///
     /// # Errors
     ///
-    /// As [`stage`](super::super::stage) of an encrypted device, without those of filesystems; and
-    /// [`Busy`](ErrorKind::Busy) if its new number is that of a device that is published: it was closed by somebody else, and
-    /// who has its node would have this one.
+    /// As for [`stage`](super::super::stage) of an encrypted device, without those of filesystems; and
+    /// [`Busy`](ErrorKind::Busy) if the opened device got the number of a device that is still published.
+    /// Somebody else has closed that device, and a workload that has its node would access this volume.
     pub fn stage_device(
         device: impl AsRef<Path>,
         staging: &Target,

@@ -1,4 +1,4 @@
-//! More room for a volume that is staged or published.
+//! Growing a volume that is staged or published.
 
 use std::path::Path;
 
@@ -7,17 +7,18 @@ use crate::{BlockDevice, DeviceNumber, Error, ErrorKind, Filesystem, Grown, Resu
 
 const EXPAND: &str = "expand";
 
-/// Lets the volume at a staging or target path use the whole of its device, which has grown.
+/// Grows the volume at a staging or target path to the whole size of its device, which has grown.
 ///
-/// A filesystem is grown while mounted; a published device has its new size by itself, but for the read-only one, whose
-/// loop device is told.
+/// A filesystem grows while it is mounted. A published raw device has its new size already, except one that
+/// is published read-only: its loop device is made to read the size again.
 ///
 /// # Errors
 ///
-/// [`NotFound`](ErrorKind::NotFound) if nothing is mounted there, [`Unsupported`](ErrorKind::Unsupported) if it is another
-/// filesystem than ext4, XFS and btrfs, and those of [`grow_mounted`]: for ext4 without `CAP_SYS_RESOURCE`
-/// [`PermissionDenied`](ErrorKind::PermissionDenied), and it grows when it is staged next. With the feature `luks`,
-/// [`WrongKey`](ErrorKind::WrongKey) if it is inside an encrypted device that has grown: see `expand_encrypted`.
+/// [`NotFound`](ErrorKind::NotFound) if nothing is mounted there. [`Unsupported`](ErrorKind::Unsupported)
+/// for a filesystem other than ext4, XFS and btrfs. Those of [`grow_mounted`]: for ext4 without
+/// `CAP_SYS_RESOURCE` it is [`PermissionDenied`](ErrorKind::PermissionDenied), and the filesystem grows the
+/// next time it is staged. With the feature `luks`, [`WrongKey`](ErrorKind::WrongKey) if the volume is
+/// inside an encrypted device that has grown: see `expand_encrypted`.
 pub fn expand(at: impl AsRef<Path>) -> Result<Grown> {
     #[cfg(feature = "luks")]
     let grow_inside = |number| grow_inside(number, None);
@@ -26,7 +27,7 @@ pub fn expand(at: impl AsRef<Path>) -> Result<Grown> {
     expand_after(at.as_ref(), grow_inside)
 }
 
-/// As [`expand`], for a volume that may be inside an encrypted device, which grows first.
+/// As [`expand`], for a volume that can be inside an encrypted device, which grows first.
 ///
 /// # Errors
 ///
@@ -36,7 +37,7 @@ pub fn expand_encrypted(at: impl AsRef<Path>, key: &crate::LuksKey) -> Result<Gr
     expand_after(at.as_ref(), |number| grow_inside(number, Some(key)))
 }
 
-/// Lets the device use the whole of the encrypted device that it is inside of, if it is.
+/// If the device is inside an encrypted device, grows it to the whole size of that device.
 #[cfg(feature = "luks")]
 fn grow_inside(number: DeviceNumber, key: Option<&crate::LuksKey>) -> Result<()> {
     match crate::device::mapping::Mapping::numbered(number)? {

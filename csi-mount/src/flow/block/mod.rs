@@ -1,4 +1,4 @@
-//! The node's part for volumes that are block devices.
+//! Node flow for volumes that are block devices.
 //!
 //! | step | filesystem volume | raw block volume |
 //! |---|---|---|
@@ -9,11 +9,12 @@
 //! | unpublish | [`unpublish`] | [`unpublish`] |
 //! | unstage | [`unstage`]: unmount, and the device is free | |
 //!
-//! An encrypted device (feature `luks`, `StagePlan::encrypted`) is opened by stage, encrypted first if it is blank, and closed
-//! by unstage; what is said here of the device then holds of the one inside, which [`inside`] finds. For raw use
-//! `stage_device` opens it; `expand_encrypted` takes the key that growing needs.
+//! With the feature `luks`, a device can be encrypted (`StagePlan::encrypted`). Stage opens it, after
+//! encrypting it if it is blank, and unstage closes it. What these pages say about the device then holds
+//! for the device inside, which [`inside`] finds. For raw use, `stage_device` opens the device.
+//! `expand_encrypted` takes the key, which growing needs.
 //!
-//! A step that is repeated finds its work done and says so; one that finds somebody else's work refuses.
+//! A repeated step finds its work done and succeeds. A step that finds the work of somebody else refuses.
 //!
 //! ```no_run
 //! use csi_mount::flow::block::{StagePlan, publish, stage, unpublish, unstage};
@@ -63,14 +64,15 @@ pub use stage::{Content, Staged, stage};
 pub use unstage::{MountCopies, unstage, unstage_with};
 pub use usage::{VolumeUsage, usage};
 
-/// The block device of a volume: the one under the filesystem mounted at this path, or whose node is bound there.
+/// Returns the block device of a volume: the one under the filesystem mounted at this path, or the one
+/// whose node is bound there.
 ///
-/// It does not ask the filesystem, so it returns also where that one hangs.
+/// It does not ask the filesystem, so it also returns if the filesystem hangs.
 ///
 /// # Errors
 ///
-/// [`NotFound`](ErrorKind::NotFound) if nothing is mounted there, [`Unsupported`](ErrorKind::Unsupported) if the
-/// filesystem there has no block device.
+/// [`NotFound`](ErrorKind::NotFound) if nothing is mounted there, [`Unsupported`](ErrorKind::Unsupported)
+/// if the filesystem there has no block device.
 pub fn device_of(path: impl AsRef<Path>) -> Result<DeviceNumber> {
     const ASK: &str = "find the device at";
     let place = Place::at(path.as_ref(), ASK)?;
@@ -80,7 +82,7 @@ pub fn device_of(path: impl AsRef<Path>) -> Result<DeviceNumber> {
     })
 }
 
-/// Where a volume is mounted, looked at without asking its filesystem.
+/// The mount of a volume, as seen without asking its filesystem.
 struct Place {
     path: PathBuf,
     facts: Facts,
@@ -92,7 +94,7 @@ impl Place {
         let target = Target::new(path)?;
         let nothing =
             || Error::new(ErrorKind::NotFound, operation, "nothing is mounted there").at(target.path());
-        // Of a directory that is no mount's root the device is that of the node's own disk.
+        // For a directory that is not the root of a mount, the device would be that of the node's own disk.
         if !matches!(target.state()?, MountState::Mounted(_)) {
             return Err(nothing());
         }
@@ -110,7 +112,7 @@ impl Place {
     }
 }
 
-/// The block device of a mounted filesystem. That of a btrfs is known by its source only.
+/// The block device of a mounted filesystem. For btrfs only the mount source identifies it.
 fn device_under(details: &Details) -> Option<DeviceNumber> {
     match details.device.major {
         0 => block_device_at(&details.source),
@@ -118,7 +120,7 @@ fn device_under(details: &Details) -> Option<DeviceNumber> {
     }
 }
 
-/// Waits a moment for a device to be free: an unmount elsewhere may be on its way.
+/// Waits up to one second for a device to be free: an unmount elsewhere can be in progress.
 fn is_free_soon(device: &BlockDevice) -> Result<bool> {
     use std::time::{Duration, Instant};
     let end = Instant::now() + Duration::from_secs(1);

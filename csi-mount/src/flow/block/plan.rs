@@ -1,4 +1,4 @@
-//! How a device is to be staged.
+//! The plan for staging a device.
 
 use std::time::Duration;
 
@@ -6,10 +6,11 @@ use crate::{
     CheckLimits, ExpectedDevice, Filesystem, Format, FormatLimit, FormatStep, MkfsProfile, MountOptions,
 };
 
-/// How long [`stage`](super::stage) waits for a device unless told otherwise: 10 seconds.
+/// How long [`stage`](super::stage) waits for a device by default: 10 seconds.
 const WAIT: Duration = Duration::from_secs(10);
 
-/// Whether an ext4 is checked and mended (`e2fsck -p`) before it is mounted; XFS and btrfs mend themselves.
+/// When an ext4 is checked and repaired (`e2fsck -p`) before it is mounted. XFS and btrfs repair
+/// themselves.
 ///
 /// A device that is mounted elsewhere is never checked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -20,7 +21,7 @@ pub enum StageCheck {
     WhenNeeded,
     /// Each time, which takes long on a large filesystem.
     Always,
-    /// Not at all, but for one that grows: `resize2fs` asks for it.
+    /// Never, except before an ext4 grows: `resize2fs` requires a check.
     Never,
 }
 
@@ -41,7 +42,7 @@ pub struct StagePlan {
 }
 
 impl StagePlan {
-    /// This filesystem, read-write with its default options.
+    /// Stages this filesystem read-write, with its default options.
     pub fn new(filesystem: Filesystem) -> Self {
         Self {
             filesystem,
@@ -57,18 +58,21 @@ impl StagePlan {
         }
     }
 
-    /// The options to mount with. [`read_only`](MountOptions::read_only) ones also let nothing be formatted or grown.
+    /// Sets the mount options. [`read_only`](MountOptions::read_only) options also forbid formatting and
+    /// growing.
     pub fn options(mut self, options: MountOptions) -> Self {
         self.options = options;
         self
     }
 
-    /// Never formats the device, whatever it reads as: for a volume that was staged before, or is a copy of one that was.
+    /// Never formats the device, whatever it reads as: for a volume that was staged before, or a copy of
+    /// one that was.
     ///
-    /// A device that reads as blank need not be the new one that it seems: it can be another volume's, its storage can have
-    /// lost what it had, and what is read of a large device is a sample ([`Blank`](crate::Probe::Blank)). Only the driver
-    /// knows that the volume is not new. Such a device is refused ([`Damaged`](crate::ErrorKind::Damaged)) and not written
-    /// to; nor is one that is to be encrypted.
+    /// A device that reads as blank is not always a new one: it can be the device of another volume, its
+    /// storage can have lost the content, and only a sample of a large device is read
+    /// ([`Blank`](crate::Probe::Blank)). Only the driver knows that the volume is not new. With this option
+    /// a blank device is refused ([`Damaged`](crate::ErrorKind::Damaged)) and not written to. The same
+    /// holds for a blank device that the plan would encrypt.
     ///
     /// ```
     /// use csi_mount::Filesystem;
@@ -83,13 +87,13 @@ impl StagePlan {
         self
     }
 
-    /// The label of a filesystem that is made; see [`Format::label`].
+    /// Sets the label of a filesystem that is made; see [`Format::label`].
     pub fn label(mut self, label: impl Into<String>) -> Self {
         self.format = self.format.label(label);
         self
     }
 
-    /// More arguments for `mkfs`; see [`Format::arguments`].
+    /// Adds arguments for `mkfs`; see [`Format::arguments`].
     pub fn mkfs_arguments<I>(mut self, arguments: I) -> Self
     where
         I: IntoIterator,
@@ -99,45 +103,46 @@ impl StagePlan {
         self
     }
 
-    /// For which kernel a filesystem is made; see [`Format::profile`].
+    /// Sets the oldest kernel that a filesystem is made for; see [`Format::profile`].
     pub fn mkfs_profile(mut self, profile: MkfsProfile) -> Self {
         self.format = self.format.profile(profile);
         self
     }
 
-    /// How many formats run at once; see [`Format::at_once`].
+    /// Limits how many formats run at the same time; see [`Format::at_once`].
     pub fn formats_at_once(mut self, limit: &FormatLimit) -> Self {
         self.format = self.format.at_once(limit);
         self
     }
 
-    /// Tells of each step of a format; see [`Format::on_step`].
+    /// Calls the watcher at each step of a format; see [`Format::on_step`].
     pub fn on_format_step(mut self, watcher: impl Fn(FormatStep) + Send + Sync + 'static) -> Self {
         self.format = self.format.on_step(watcher);
         self
     }
 
-    /// Which disk it has to be, by serial number or world-wide name; any at the path if not set.
+    /// Sets which disk it must be, by serial number or world-wide name. By default any device at the path
+    /// is accepted.
     pub fn expect(mut self, expected: ExpectedDevice) -> Self {
         self.expected = expected;
         self
     }
 
-    /// How long to wait for the device to appear; 10 seconds if not set.
+    /// Sets how long to wait for the device to appear. The default is 10 seconds.
     pub fn wait_for_device(mut self, limit: Duration) -> Self {
         self.wait = limit;
         self
     }
 
-    /// Whether an ext4 is checked before it is mounted, and how long that may take: a [`Duration`], or [`CheckLimits`]
-    /// with the memory too. The limits also hold for the check of one that grows.
+    /// Sets when an ext4 is checked before it is mounted, and the limits of a check: a [`Duration`], or
+    /// [`CheckLimits`] with a memory limit too. The limits also hold for the check before growing.
     pub fn check(mut self, check: StageCheck, limits: impl Into<CheckLimits>) -> Self {
         (self.check, self.check_limits) = (check, limits.into());
         self
     }
 
-    /// Inside an encrypted device, opened with this key; a blank device is encrypted with it first. The staged device is
-    /// then the one inside.
+    /// Stages the device inside an encrypted device, opened with this key. A blank device is encrypted with
+    /// the key first. The staged device is then the one inside.
     ///
     /// ```
     /// use csi_mount::flow::block::StagePlan;
@@ -152,7 +157,7 @@ impl StagePlan {
         self
     }
 
-    /// Whether the device may be written to.
+    /// Whether the plan allows writes to the device.
     pub(super) fn writes(&self) -> bool {
         !self.options.is_read_only()
     }

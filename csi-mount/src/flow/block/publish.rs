@@ -1,4 +1,4 @@
-//! A staged filesystem at the place where a workload sees it.
+//! Publishing a staged filesystem where a workload sees it.
 
 use std::path::Path;
 
@@ -13,20 +13,23 @@ use crate::{Bind, Created, IdMap, MountAttributes, Outcome, Removed, Result, Tar
 const PUBLISH: &str = "publish";
 const UNPUBLISH: &str = "unpublish";
 
-/// Binds the staged filesystem to the target directory, with these attributes added to those of the staged mount.
+/// Binds the staged filesystem to the target directory, with these attributes added to those of the staged
+/// mount.
 ///
-/// The directory is made if it is not there. If the bind fails, a directory that was made is removed again.
+/// The directory is made if it does not exist. If the bind fails, a directory that this call made is
+/// removed again.
 ///
 /// # Errors
 ///
-/// [`NotFound`](crate::ErrorKind::NotFound) if nothing is mounted at the staging directory;
-/// [`Unresponsive`](crate::ErrorKind::Unresponsive) if its filesystem shut down, [`ReadOnly`](crate::ErrorKind::ReadOnly) if
-/// an error made it read-only and these attributes allow writing; and those of [`Bind::at`] and [`Target::create_dir`].
+/// [`NotFound`](crate::ErrorKind::NotFound) if nothing is mounted at the staging directory.
+/// [`Unresponsive`](crate::ErrorKind::Unresponsive) if its filesystem has shut down.
+/// [`ReadOnly`](crate::ErrorKind::ReadOnly) if an error made it read-only and these attributes allow
+/// writing. Those of [`Bind::at`] and [`Target::create_dir`].
 pub fn publish(staging: impl AsRef<Path>, target: &Target, attributes: MountAttributes) -> Result<Outcome> {
     publish_shown(staging, target, attributes, IdMap::new())
 }
 
-/// As [`publish`], with owners as this map shows them; see [`Bind::id_map`].
+/// As [`publish`], with file owners as this id map shows them; see [`Bind::id_map`].
 ///
 /// # Errors
 ///
@@ -44,7 +47,7 @@ pub fn publish_shown(
     bind.at(target).inspect_err(|_| take_back(created, target))
 }
 
-/// Removes what a failed step has made.
+/// Removes the directory or file that a failed step has made.
 pub(super) fn take_back(created: Created, target: &Target) {
     if created == Created::Created
         && let Err(left) = target.remove()
@@ -53,8 +56,8 @@ pub(super) fn take_back(created: Created, target: &Target) {
     }
 }
 
-/// Undoes [`publish`] and [`publish_device`](super::publish_device): unmounts every layer and removes the directory or
-/// file, which must be empty.
+/// Undoes [`publish`] and [`publish_device`](super::publish_device): unmounts every layer and removes the
+/// directory or file, which must be empty.
 ///
 /// # Errors
 ///
@@ -64,7 +67,8 @@ pub fn unpublish(target: &Target) -> Result<Removed> {
         return Ok(Removed::Kept);
     }
     unmount(target)?;
-    // Only a directory never had a loop device. Where nothing is left, one can be left by a crash: it is known by its mark.
+    // A directory target never had a loop device. If the target does not exist, a crash can have left a
+    // loop device, which is found by its mark.
     if target.facts(UNPUBLISH)?.is_none_or(|facts| facts.file_type != FileType::Directory) {
         raw::detach_read_only(target)?;
     }

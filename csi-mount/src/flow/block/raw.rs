@@ -1,4 +1,4 @@
-//! A block device as such at the place where a workload sees it.
+//! Publishing a block device itself where a workload sees it.
 
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
@@ -18,20 +18,22 @@ const PUBLISH: &str = "publish device at";
 
 /// Binds a block device's node onto the target file.
 ///
-/// A read-only bind does not stop writes to a device, so for [`ReadOnly`](DeviceAccess::ReadOnly) the node is that of a
-/// read-only loop device over it, which refuses them whoever opens it; other targets of the device stay writable. A
-/// device that refuses writes itself is bound as it is. The loop device has a cache of its own: beside a writer, a
-/// reader sees again what it once read, unless it reads with `O_DIRECT`.
+/// A read-only bind does not stop writes to a device. So for [`ReadOnly`](DeviceAccess::ReadOnly) the node
+/// of a read-only loop device over the device is bound, which refuses writes from every opener. Other
+/// targets of the device stay writable. A device that refuses writes itself is bound directly. The loop
+/// device has its own cache: while the device is written to elsewhere, a reader gets the old content of
+/// places that it has read before, unless it reads with `O_DIRECT`.
 ///
-/// What an interrupted format left is taken off before a device is published for writing: the device is then blank, or, if
-/// anything else is on it, without the record that would let it be formatted.
+/// Before a device is published for writing, the record of an interrupted format is removed. The device is
+/// then blank, or, if it holds anything else, without the record that would allow formatting it.
 ///
 /// # Errors
 ///
-/// [`ReadOnly`](ErrorKind::ReadOnly) if the device refuses writes and they are asked for,
-/// [`Busy`](ErrorKind::Busy) if the record of an interrupted format can't be taken off, as somebody holds the device,
-/// [`AlreadyMounted`](ErrorKind::AlreadyMounted) if another device is there or the same with other access, and those
-/// of [`BlockDevice::open`], [`LoopDevice::attach`], [`Bind::at`] and [`Target::create_file`].
+/// [`ReadOnly`](ErrorKind::ReadOnly) if write access is requested and the device refuses writes.
+/// [`Busy`](ErrorKind::Busy) if the record of an interrupted format can't be removed because somebody holds
+/// the device. [`AlreadyMounted`](ErrorKind::AlreadyMounted) if another device is bound there, or the same
+/// one with other access. Those of [`BlockDevice::open`], [`LoopDevice::attach`], [`Bind::at`] and
+/// [`Target::create_file`].
 pub fn publish_device(device: impl AsRef<Path>, target: &Target, access: DeviceAccess) -> Result<Outcome> {
     let device = BlockDevice::open(device)?;
     let refuses_writes = device.is_read_only()?;
@@ -42,10 +44,10 @@ pub fn publish_device(device: impl AsRef<Path>, target: &Target, access: DeviceA
                 .at(target.path())
                 .mend("publish it read-only"));
         }
-        // From now on what is on it is its user's: no record of a format may excuse it.
+        // From here on the content belongs to the workload: no record of a format must allow formatting it.
         record::withdraw(&device)?;
     }
-    // The file comes first: whoever unpublishes after a crash finds it, and with it the loop device.
+    // The file is made first: an unpublish after a crash then finds it, and through it the loop device.
     let created = target.create_file()?;
     let published = match access {
         DeviceAccess::ReadOnly if !refuses_writes => bind_read_only(&device, target),
@@ -54,7 +56,7 @@ pub fn publish_device(device: impl AsRef<Path>, target: &Target, access: DeviceA
     published.inspect_err(|_| take_back(created, target))
 }
 
-/// Binds the node of the read-only loop device of this target over the device.
+/// Binds the node of this target's read-only loop device over the device.
 fn bind_read_only(device: &BlockDevice, target: &Target) -> Result<Outcome> {
     let (loop_device, is_new) = read_only_over(device, target)?;
     let bound = BlockDevice::open(loop_device.path()).and_then(|node| bind(&node, target));
@@ -82,7 +84,7 @@ fn bind(device: &BlockDevice, target: &Target) -> Result<Outcome> {
     Err(Error::new(ErrorKind::WrongDevice, PUBLISH, reason).at(target.path()))
 }
 
-/// The read-only loop device of this target over this device, and whether it is new.
+/// Returns the read-only loop device of this target over this device, and whether it is new.
 fn read_only_over(device: &BlockDevice, target: &Target) -> Result<(LoopDevice, bool)> {
     let mark = mark(target);
     for (found, beneath) in LoopDevice::find_marked(|found| found == mark.as_bytes())? {
@@ -90,7 +92,7 @@ fn read_only_over(device: &BlockDevice, target: &Target) -> Result<(LoopDevice, 
             && !found.goes_when_closed()
             && found.access()? == DeviceAccess::ReadOnly
         {
-            // Left by a process that was killed, it has the size that the device had then.
+            // A loop device left by a killed process still has the size that the device had then.
             found.refresh_size()?;
             return Ok((found, false));
         }
@@ -99,10 +101,11 @@ fn read_only_over(device: &BlockDevice, target: &Target) -> Result<(LoopDevice, 
     Ok((LoopDevice::attach(device.path(), &options)?, true))
 }
 
-/// Detaches the loop devices that were made for this target and its volume, also by a process that has since died.
+/// Detaches the loop devices that were made for this target and its volume, also those of a process that
+/// has since died.
 ///
-/// In another mount namespace the same path is another target. So a loop device whose node is still bound somewhere stays:
-/// here it is not any more.
+/// The same path in another mount namespace is another target. So a loop device whose node is still bound
+/// somewhere stays: at this target it is no longer bound.
 pub(super) fn detach_read_only(target: &Target) -> Result<()> {
     let (of_path, own) = (mark_of(target.path()), mark(target));
     let is_own = |found: &[u8]| match target.owner() {
@@ -119,20 +122,20 @@ pub(super) fn detach_read_only(target: &Target) -> Result<()> {
     Ok(())
 }
 
-/// Detaches the loop devices over a device that a killed publish had not given the mark of its target yet.
+/// Detaches the loop devices over a device that a killed publish left without the mark of its target.
 pub(super) fn detach_unfinished(device: &Path) -> Result<()> {
     LoopDevice::find_unfinished(device)?.into_iter().try_for_each(LoopDevice::detach)
 }
 
-/// The loop device of this number, if it was made for this target, and what is beneath it.
+/// The loop device with this number, if it was made for this target, and the device beneath it.
 pub(super) fn made_for(number: DeviceNumber, target: &Path) -> Result<Option<(LoopDevice, DeviceNumber)>> {
     let mark = mark_of(target);
     let marked = LoopDevice::find_marked(|found| found.starts_with(mark.as_bytes()))?;
     Ok(marked.into_iter().find(|(found, _)| found.number() == number))
 }
 
-/// The name that the kernel keeps with a target's loop device, by which it is found again: that of the path, and of the
-/// volume if the target has an owner.
+/// The mark of a target's loop device: a name that the kernel stores with it and by which it is found
+/// again. It contains the hash of the path and, if the target has an owner, of the volume.
 fn mark(target: &Target) -> String {
     let mark = mark_of(target.path());
     match target.owner() {
@@ -141,7 +144,8 @@ fn mark(target: &Target) -> String {
     }
 }
 
-/// The part of the path, which begins the mark: paths can be longer than fits.
+/// The first part of the mark, made from the path. The path is hashed because it can be longer than the
+/// kernel stores.
 fn mark_of(target: &Path) -> String {
     format!("csi-mount read-only {:016x}", fnv1a(target.as_os_str().as_bytes()))
 }

@@ -1,4 +1,4 @@
-//! From a device to a mounted filesystem.
+//! Staging: from a device to a mounted filesystem.
 
 use std::path::Path;
 
@@ -22,7 +22,7 @@ use crate::{
 };
 
 const STAGE: &str = "stage";
-/// By which XFS mounts a clone beside its origin.
+/// Mount option with which XFS mounts a clone while its origin is mounted.
 const NO_UUID: &str = "nouuid";
 
 /// What staging found and did.
@@ -31,11 +31,11 @@ const NO_UUID: &str = "nouuid";
 pub struct Staged {
     /// The device that is mounted.
     pub device: DeviceNumber,
-    /// Whether it was mounted, or was before.
+    /// Whether this call mounted it, or it was mounted before.
     pub outcome: Outcome,
     /// Whether the filesystem is new.
     pub content: Content,
-    /// What growing did, where the device was looked at for that.
+    /// The result of growing; none if this call did not try to grow the filesystem.
     pub grown: Option<Grown>,
 }
 
@@ -44,46 +44,53 @@ pub struct Staged {
 pub enum Content {
     /// The device was blank and has been formatted.
     Formatted,
-    /// The filesystem was there.
+    /// The device already held the filesystem.
     Kept,
 }
 
-/// Mounts the filesystem of a device at the staging directory, making the filesystem if the device is blank.
+/// Mounts the filesystem of a device at the staging directory, and makes the filesystem first if the device
+/// is blank.
 ///
-/// The device is waited for ([`StagePlan::wait_for_device`], [`StagePlan::expect`]). What is there is kept: it is formatted
-/// only if it is [`Blank`](Probe::Blank), or holds no more than an interrupted format of ours
-/// ([`Interrupted`](Probe::Interrupted)), and mounted only if it holds the filesystem of the plan. An ext4 with errors is
-/// checked before ([`StagePlan::check`]). A volume that is known to have content is never formatted
-/// ([`StagePlan::never_format`]). A filesystem smaller than its device grows: ext4 before it is mounted, XFS and
-/// btrfs after. The XFS clone of a mounted filesystem is mounted with `nouuid`, if its origin is seen to be mounted and is not on
-/// the same disk. When it fails, what it mounted is
-/// unmounted, and a directory that it made is removed.
+/// It waits for the device ([`StagePlan::wait_for_device`], [`StagePlan::expect`]). Existing content is
+/// kept. The device is formatted only if it is [`Blank`](Probe::Blank), or holds nothing but an interrupted
+/// format of this crate ([`Interrupted`](Probe::Interrupted)). It is mounted only if it holds the
+/// filesystem of the plan. An ext4 with errors is checked first ([`StagePlan::check`]). A volume that is
+/// known to have content is never formatted ([`StagePlan::never_format`]). A filesystem smaller than its
+/// device grows: ext4 before it is mounted, XFS and btrfs after. The XFS clone of a mounted filesystem is
+/// mounted with `nouuid` if its origin is visibly mounted and is not on the same disk. On failure, what
+/// this call mounted is unmounted, and a directory that it made is removed.
 ///
-/// Of a plan that is `encrypted` (feature `luks`) all this holds of the device inside. A blank device is encrypted first, and
-/// what is inside is formatted only if nothing was ever written there. The mapping is named after the staging directory; one
-/// that a call left behind that was killed is taken down and made anew. When it fails, what it opened is closed.
+/// For a plan that is `encrypted` (feature `luks`) all this holds for the device inside. A blank device is
+/// encrypted first, and the device inside is formatted only if nothing was ever written to it. The mapping
+/// is named after the staging directory. A mapping that a killed call left is removed and made again. On
+/// failure, a device that this call opened is closed.
 ///
 /// - spec: `node-stage-volume.repeated-is-ok`, `node-stage-volume.differs-is-already-exists`
 /// - spec: `node-stage-volume.usable-as-described`
 ///
 /// # Errors
 ///
-/// - [`NotBlank`](ErrorKind::NotBlank): the device holds something else, and the message says what and where.
-/// - [`Unreadable`](ErrorKind::Unreadable): it can't be read. In neither case was it written to.
-/// - [`AlreadyMounted`](ErrorKind::AlreadyMounted): another device is mounted there, or with other options.
-/// - [`Busy`](ErrorKind::Busy): the device is published raw for writing, or a loop device or another device is over it
-///   ([`BlockDevice::users`]); or the disk is mounted already, by another of its devices (XFS).
-/// - [`ReadOnly`](ErrorKind::ReadOnly): the device refuses writes and the plan wants them, or it is blank and the plan
-///   allows none; or it is mounted there, and the kernel stopped writing to it after an error.
-/// - [`Unresponsive`](ErrorKind::Unresponsive): it is mounted there, and shut down after an error.
-/// - [`WrongDevice`](ErrorKind::WrongDevice): another disk than the expected one is at the path.
-/// - [`Damaged`](ErrorKind::Damaged): the check found what it can't mend, or the device is blank and the plan
-///   [never formats](StagePlan::never_format) it.
+/// - [`NotBlank`](ErrorKind::NotBlank): the device holds something else, and the message says what and
+///   where. Nothing was written to it.
+/// - [`Unreadable`](ErrorKind::Unreadable): the device can't be read. Nothing was written to it.
+/// - [`AlreadyMounted`](ErrorKind::AlreadyMounted): another device is mounted there, or the same with other
+///   options.
+/// - [`Busy`](ErrorKind::Busy): the device is published raw for writing, or a loop device or another device
+///   is over it ([`BlockDevice::users`]); or the disk is already mounted through another of its devices
+///   (XFS).
+/// - [`ReadOnly`](ErrorKind::ReadOnly): the device refuses writes and the plan needs them; or the device is
+///   blank and the plan allows no writes; or it is mounted there, and the kernel made it read-only after an
+///   error.
+/// - [`Unresponsive`](ErrorKind::Unresponsive): it is mounted there, and has shut down after an error.
+/// - [`WrongDevice`](ErrorKind::WrongDevice): the disk at the path is not the expected one.
+/// - [`Damaged`](ErrorKind::Damaged): the check found errors that it can't repair; or the device is blank
+///   and the plan [never formats](StagePlan::never_format) it.
 /// - [`Unsupported`](ErrorKind::Unsupported): the filesystem has a feature that this kernel does not know.
-/// - Of a plan that is encrypted: `WrongKey` for another key; [`NotBlank`](ErrorKind::NotBlank) if the device holds what is not
-///   encrypted; [`WrongDevice`](ErrorKind::WrongDevice) if the mapping is over another device;
-///   [`Busy`](ErrorKind::Busy) if it, or what had its number before, is published raw;
-///   [`Unsupported`](ErrorKind::Unsupported) without a device mapper; and those of `Luks::format`.
+/// - For an encrypted plan: `WrongKey` if the key is not the device's; [`NotBlank`](ErrorKind::NotBlank) if
+///   the device holds content that is not encrypted; [`WrongDevice`](ErrorKind::WrongDevice) if the mapping
+///   is over another device; [`Busy`](ErrorKind::Busy) if the mapping, or a device that had its number
+///   before, is published raw; [`Unsupported`](ErrorKind::Unsupported) without a device mapper; and those
+///   of `Luks::format`.
 /// - Those of [`BlockDevice::open`], [`Format::run`](crate::Format::run), [`grow_unmounted_within`],
 ///   [`grow_mounted`] and [`Mount::at`].
 pub fn stage(device: impl AsRef<Path>, staging: &Target, plan: &StagePlan) -> Result<Staged> {
@@ -95,7 +102,7 @@ pub fn stage(device: impl AsRef<Path>, staging: &Target, plan: &StagePlan) -> Re
     stage_on(&device, staging, plan)
 }
 
-/// As [`stage`], on a device that is there.
+/// As [`stage`], on a device that is already present.
 pub(super) fn stage_on(device: &BlockDevice, staging: &Target, plan: &StagePlan) -> Result<Staged> {
     let mut content = Content::Kept;
     let mut grown = None;
@@ -125,16 +132,17 @@ pub(super) fn stage_on(device: &BlockDevice, staging: &Target, plan: &StagePlan)
     }
 }
 
-/// A filesystem that the kernel made read-only, or shut down, after an error is no longer what was asked for.
+/// Refuses a staged filesystem that the kernel made read-only or shut down after an error: it no longer
+/// matches the request.
 fn refuse_broken(staging: &Target, plan: &StagePlan) -> Result<()> {
     match require_staged(STAGE, staging.path(), plan.options.attributes()) {
-        // Unmounted since.
+        // It was unmounted in the meantime.
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
         other => other,
     }
 }
 
-/// Makes sure that the device holds the filesystem, as large as the device where that is done unmounted.
+/// Makes sure that the device holds the filesystem, and grows it if that filesystem grows while unmounted.
 fn prepare(device: &BlockDevice, plan: &StagePlan) -> Result<(Content, Option<Grown>)> {
     let refuses_writes = device.is_read_only()?;
     if plan.writes() && refuses_writes {
@@ -144,7 +152,7 @@ fn prepare(device: &BlockDevice, plan: &StagePlan) -> Result<(Content, Option<Gr
             .mend("stage it read-only"));
     }
     let found = device.probe();
-    // Making a filesystem asks for users itself, and for more of them.
+    // A format checks the users of the device itself, and tolerates fewer of them.
     let is_to_format =
         matches!(found, Probe::Blank(_) | Probe::Interrupted(_)) && plan.writes() && !plan.never_format;
     if !is_to_format {
@@ -189,7 +197,7 @@ fn prepare(device: &BlockDevice, plan: &StagePlan) -> Result<(Content, Option<Gr
     }
 }
 
-/// Mends an ext4 that says it has errors; mounted elsewhere, it is not touched.
+/// Checks and repairs an ext4 if the plan asks for it. If it is mounted elsewhere, it is not touched.
 fn check_before(device: &BlockDevice, plan: &StagePlan, found: &Signature) -> Result<()> {
     let wanted = match plan.check {
         StageCheck::Never => false,
@@ -218,7 +226,7 @@ fn grow_before(device: &BlockDevice, plan: &StagePlan, found: &Signature) -> Res
     }
     match grow_unmounted_within(device, plan.filesystem, plan.check_limits) {
         Ok(grown) => Ok(Some(grown)),
-        // Mounted elsewhere, it is not touched; it grows when that is over.
+        // It is mounted elsewhere and is not touched. It can grow after it is unmounted there.
         Err(error) if error.kind() == ErrorKind::Busy => {
             tracing::warn!(%error, "staged without growing");
             Ok(None)
@@ -236,8 +244,8 @@ fn mount(device: &BlockDevice, staging: &Target, plan: &StagePlan) -> Result<Out
         twin_of(device, staging)?;
     }
     let mounted = match mount(&plan.options) {
-        // `EINVAL` is all that XFS says of another mounted filesystem that has its UUID; a failed mount with `nouuid`
-        // then says more.
+        // XFS returns only `EINVAL` if another mounted filesystem has its UUID. If the mount with `nouuid`
+        // fails too, the first error says more.
         Err(error)
             if is_xfs
                 && error.raw_os_error() == Some(nix::libc::EINVAL)
@@ -250,8 +258,9 @@ fn mount(device: &BlockDevice, staging: &Target, plan: &StagePlan) -> Result<Out
     mounted.map_err(|error| explain_features(error, device, plan.filesystem))
 }
 
-/// The mounted XFS with the UUID of this one. XFS mounts no two that have one UUID, since they could be one filesystem, which
-/// would not survive it: only what is seen to be on another disk is a clone.
+/// Finds the mounted XFS with the UUID of this one. XFS refuses to mount two filesystems with one UUID:
+/// they could be the same filesystem, and mounting it twice would destroy it. Only a device that is known
+/// to be on another disk is a clone.
 fn twin_of(device: &BlockDevice, staging: &Target) -> Result<Option<MountEntry>> {
     let Some(twin) = diagnose::xfs_twin(device.path(), device.number()) else { return Ok(None) };
     if !is_same_disk(device.number(), twin.device)? {
@@ -265,7 +274,7 @@ fn twin_of(device: &BlockDevice, staging: &Target) -> Result<Option<MountEntry>>
         .mend("unmount it there, or have the paths of the disk made one device (multipathd)"))
 }
 
-/// `mkfs` may be newer than the kernel, which says no more of it than that it does not mount.
+/// `mkfs` can be newer than the kernel. The kernel then reports only that the filesystem does not mount.
 fn explain_features(error: Error, device: &BlockDevice, filesystem: Filesystem) -> Error {
     let unknown = KernelVersion::running().ok().and_then(|kernel| unknown_to(device, filesystem, kernel));
     match unknown {
@@ -277,7 +286,7 @@ fn explain_features(error: Error, device: &BlockDevice, filesystem: Filesystem) 
     }
 }
 
-/// The kernel has to say that it is this device, whatever the path led to.
+/// Checks with the kernel that this device is mounted, whatever the path led to.
 fn verify(device: &BlockDevice, staging: &Target) -> Result<()> {
     let seen = staging.look(STAGE)?;
     let details = Details::of(&seen.fd, STAGE, staging.path())?;
@@ -296,7 +305,8 @@ fn grow_after(device: &BlockDevice, staging: &Target, plan: &StagePlan) -> Resul
         return Ok(None);
     }
     match grow_mounted(device, plan.filesystem, staging.path()) {
-        // A small btrfs. It is as usable as before; an expansion says why it does not grow.
+        // The btrfs is too small to grow. It stays usable, and a later expansion reports why it does not
+        // grow.
         Err(error) if error.kind() == ErrorKind::OutOfRange => {
             tracing::warn!(%error, "staged without growing");
             Ok(None)

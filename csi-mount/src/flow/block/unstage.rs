@@ -1,4 +1,4 @@
-//! From a mounted filesystem to a device that nobody uses.
+//! Unstaging: from a mounted filesystem to a device that nobody uses.
 
 use std::path::Path;
 
@@ -15,59 +15,65 @@ use crate::{BlockDevice, DeviceUser, Error, ErrorKind, MountState, Result, Targe
 
 const UNSTAGE: &str = "unstage";
 
-/// Unmounts the staging directory, every layer, and makes sure that the device is free in every mount namespace. An encrypted
-/// device that was opened for it is closed, however far that had come, and though the device be gone.
+/// Unmounts every layer at the staging directory and makes sure that the device is free in every mount
+/// namespace. An encrypted device that was opened for the volume is closed, also if it was only half opened
+/// or the device is gone.
 ///
-/// The directory stays: it is the orchestrator's. Give the device where it is known: repeated after it failed with
-/// [`Busy`](ErrorKind::Busy), nothing is mounted any more that would tell which device was meant. A device that is
-/// gone is free.
+/// The directory stays: it belongs to the orchestrator. Pass the device if it is known: when the call is
+/// repeated after [`Busy`](ErrorKind::Busy), nothing is mounted any more that identifies the device. A
+/// device that is gone is free.
 ///
 /// - spec: `node-unstage-volume.undoes`, `node-unstage-volume.not-staged-is-ok`
 ///
 /// # Errors
 ///
-/// [`Busy`](ErrorKind::Busy) if the staged filesystem is in use, or if the device, or the one inside an encrypted one, has
-/// another user ([`BlockDevice::users`]): it is mounted elsewhere, still published raw, or something is built on it. The
-/// message names up to three of them. A frozen filesystem is Busy, too, and stays mounted.
-/// [`WrongDevice`](ErrorKind::WrongDevice) if another device than the
-/// given one is mounted there; it stays mounted.
+/// - [`Busy`](ErrorKind::Busy): the staged filesystem is in use, or the device, or the one inside an
+///   encrypted one, has another user ([`BlockDevice::users`]): it is mounted elsewhere, is still published
+///   raw, or another device is built on it. The message names up to three users. A frozen filesystem is
+///   Busy too, and stays mounted.
+/// - [`WrongDevice`](ErrorKind::WrongDevice): a device other than the given one is mounted there; it stays
+///   mounted.
 pub fn unstage(staging: &Target, device: Option<&Path>) -> Result<Unmounted> {
     unstage_with(staging, device, MountCopies::Kept)
 }
 
-/// What becomes of mounts of the volume's device in other mount namespaces, which keep the device from being free.
+/// What unstage does with mounts of the volume's device in other mount namespaces, which keep the device in
+/// use.
 ///
-/// A process that makes a mount namespace gets a copy of every mount. A copy that does not receive unmounts (a container whose
-/// volumes do not propagate, a service with a namespace of its own) stays when the volume is unstaged, and nobody there may
-/// know of it.
+/// A process that makes a mount namespace gets a copy of every mount. A copy that does not receive unmounts
+/// stays when the volume is unstaged, possibly unknown to the processes there. Examples are a container
+/// whose volumes do not propagate, and a service with its own namespace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum MountCopies {
-    /// They stay, and the volume is [`Busy`](ErrorKind::Busy) until they are gone.
+    /// The copies stay, and the volume is [`Busy`](ErrorKind::Busy) until they are gone.
     #[default]
     Kept,
-    /// Those that nobody has open are unmounted in their namespace, by a process that enters it for that (`setns(2)`; it needs
-    /// `CAP_SYS_ADMIN` and `CAP_SYS_CHROOT`, and `hostPID` to see the namespaces). Linux 5.8.
+    /// Copies that no process has open are unmounted, by a process that enters their namespace
+    /// (`setns(2)`). This needs `CAP_SYS_ADMIN` and `CAP_SYS_CHROOT`, `hostPID` to see the namespaces, and
+    /// Linux 5.8.
     ///
-    /// The kernel refuses it while a process has a file of the copy open or is in it, and then it stays. The danger: who relies
-    /// on the path without having it open, a backup that looks there every hour, finds an empty directory, and what it writes
-    /// there then goes to the filesystem beneath. Also a mount of this device that somebody made there on purpose is
-    /// unmounted. Choose it only where the driver alone decides who uses its devices.
+    /// The kernel refuses the unmount while a process has a file of the copy open or has its working
+    /// directory there; such a copy stays. The danger: a program that relies on the path without keeping it
+    /// open, such as an hourly backup, finds an empty directory, and what it writes there goes to the
+    /// filesystem beneath. A mount of this device that somebody made there on purpose is unmounted too.
+    /// Choose this only if the driver alone decides who uses its devices.
     UnmountUnused,
 }
 
-/// As [`unstage`], with another fate of [copies](MountCopies) of the mount in other mount namespaces.
+/// As [`unstage`], with a choice of what to do with [copies](MountCopies) of the mount in other mount
+/// namespaces.
 ///
 /// # Errors
 ///
-/// As [`unstage`].
+/// As for [`unstage`].
 pub fn unstage_with(staging: &Target, device: Option<&Path>, copies: MountCopies) -> Result<Unmounted> {
     staging.require_own(UNSTAGE)?;
     let known = device.map(open_if_there).transpose()?.flatten();
-    // Of a place that has become another volume's, the mapping is that volume's.
+    // If the staging path now belongs to another volume, the mapping belongs to that volume.
     let mapping = if staging.is_anothers(UNSTAGE)? { None } else { mapping_of(staging)? };
     let mounted = mounted_device(staging)?;
-    // Of an encrypted device the one inside is mounted, or nothing yet.
+    // With encryption, the mounted device is the one inside, or nothing is mounted yet.
     let beneath = match &mapping {
         Some(mapping) if mounted.as_ref().is_none_or(|mounted| mounted.number() == mapping.number()) => {
             mapping.beneath()
@@ -95,7 +101,7 @@ pub fn unstage_with(staging: &Target, device: Option<&Path>, copies: MountCopies
     }
     let unmounted = unmount(staging)?;
     staging.unmark(UNSTAGE)?;
-    // It is closed only once nobody has it open, this included.
+    // The mapping can be closed only after every descriptor of it is closed, including this one.
     let mounted = mounted.filter(|_| mapping.is_none());
     if let Some(mapping) = mapping {
         mapping.close().map_err(|error| match (error.kind(), mapping.device()) {
@@ -114,8 +120,9 @@ pub fn unstage_with(staging: &Target, device: Option<&Path>, copies: MountCopies
     }
 }
 
-/// A node of a device that is bound somewhere keeps nothing open, and a loop device over it does not keep others from opening
-/// it exclusively either. Left there, they would be those of whatever volume gets the number next.
+/// Refuses users that do not keep the device open: a bound node does not, and a loop device over the device
+/// does not stop others from opening it exclusively either. If they stayed, they would give access to the
+/// next volume that gets the device number.
 fn refuse_users_beside_mounts(
     devices: [Option<&BlockDevice>; 2],
     mapping: Option<&Mapping>,
@@ -131,7 +138,7 @@ fn refuse_users_beside_mounts(
 
 fn is_free(device: &BlockDevice) -> Result<bool> {
     match is_free_soon(device) {
-        // It went away, or its number is another disk's by now.
+        // The device is gone, or its number now belongs to another disk.
         Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::WrongDevice) => Ok(true),
         other => other,
     }
@@ -145,12 +152,12 @@ fn open_if_there(path: &Path) -> Result<Option<BlockDevice>> {
     }
 }
 
-/// The device mounted at staging; none if it has none, or is gone.
+/// The device mounted at the staging path; none if nothing is mounted, or the device is gone.
 fn mounted_device(staging: &Target) -> Result<Option<BlockDevice>> {
     if !matches!(staging.state()?, MountState::Mounted(_)) {
         return Ok(None);
     }
-    // The descriptor is closed before the unmount, which it would keep from succeeding.
+    // The descriptor is closed before the unmount, which it would otherwise prevent.
     let seen = staging.look(UNSTAGE)?;
     let Some(number) = Details::of(&seen.fd, UNSTAGE, staging.path())?.as_ref().and_then(device_under) else {
         return Ok(None);
@@ -162,7 +169,7 @@ fn mounted_device(staging: &Target) -> Result<Option<BlockDevice>> {
     }
 }
 
-/// Names who has the device, unless they let go of it meanwhile.
+/// Reports the users of the device as an error, unless they have released it in the meantime.
 fn still_in_use(device: &BlockDevice, staging: &Target) -> Result<()> {
     let users = users::all(device)?;
     if users.is_empty() {

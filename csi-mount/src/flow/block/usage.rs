@@ -1,4 +1,4 @@
-//! How full a volume is, whichever way it is published.
+//! How full a volume is, for filesystems and raw devices.
 
 use std::path::Path;
 
@@ -13,19 +13,20 @@ use crate::{BlockDevice, DeviceNumber, Result, Stats};
 pub enum VolumeUsage {
     /// A filesystem's bytes and inodes.
     Filesystem(Stats),
-    /// A raw device's size in bytes; how much of it is in use nobody knows.
+    /// A raw device's size in bytes. How much of it is in use is unknown.
     Device {
-        /// The size.
+        /// The size in bytes.
         size: u64,
     },
 }
 
-/// How full the volume at a staging or target path is, and the number of its device.
+/// Returns how full the volume at a staging or target path is, and the number of its device.
 ///
 /// # Errors
 ///
 /// [`NotFound`](crate::ErrorKind::NotFound) if nothing is mounted there,
-/// [`Unresponsive`](crate::ErrorKind::Unresponsive) if the filesystem does not answer, and those of [`stats()`].
+/// [`Unresponsive`](crate::ErrorKind::Unresponsive) if the filesystem does not answer, and those of
+/// [`stats()`].
 pub fn usage(at: impl AsRef<Path>) -> Result<(VolumeUsage, Option<DeviceNumber>)> {
     let place = Place::at(at.as_ref(), "read the usage of")?;
     let usage = if place.is_block_device() {

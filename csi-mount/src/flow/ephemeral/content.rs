@@ -1,4 +1,4 @@
-//! The files of a volume, as they are to be.
+//! The files of a volume, as requested.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -9,7 +9,7 @@ use crate::path::paths;
 use crate::{Error, ErrorKind, Result};
 
 const OPERATION: &str = "take as content";
-/// What a file may be read by, where nothing else is said.
+/// The default mode of a file.
 const MODE: u32 = 0o644;
 
 /// All files of a volume, by their paths in it. `Debug` shows paths and sizes, and no bytes.
@@ -33,25 +33,25 @@ pub(super) struct File {
 }
 
 impl Content {
-    /// No files.
+    /// Content without files.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// With this file, of mode 0644.
+    /// Adds a file of mode 0644.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidInput`] for a path that is empty, absolute, holds `.`, `..`, a NUL, or a doubled or trailing
-    /// slash, begins with two dots (which the layout keeps for itself), is too long, or is there already, as a file or
-    /// as the directory of one.
+    /// [`ErrorKind::InvalidInput`] for a path that is empty, absolute or too long; contains `.`, `..`, a
+    /// NUL, or a doubled or trailing slash; begins with two dots (reserved for the layout); or already
+    /// exists in the content, as a file or as the directory of one.
     pub fn file(self, path: impl AsRef<Path>, bytes: impl Into<Vec<u8>>) -> Result<Self> {
         self.file_with_mode(path, bytes, MODE)
     }
 
-    /// With this file, of this mode (`0o400`).
+    /// Adds a file of this mode (`0o400`).
     ///
     /// # Errors
-    /// As for [`file`](Self::file), and for a mode with more than permissions in it.
+    /// As for [`file`](Self::file), and for a mode with bits other than permissions.
     pub fn file_with_mode(
         mut self,
         path: impl AsRef<Path>,
@@ -62,7 +62,7 @@ impl Content {
         let refuse = |why: &str| Err(Error::new(ErrorKind::InvalidInput, OPERATION, why).at(path));
         paths::plain(OPERATION, path)?;
         let plain: PathBuf = path.components().filter(|part| matches!(part, Component::Normal(_))).collect();
-        // So it is neither absolute nor a second way to write another path.
+        // This refuses absolute paths, and a second spelling of another path.
         if path.as_os_str().is_empty() || plain.as_os_str() != path.as_os_str() {
             return refuse("it is no plain relative path");
         }
@@ -80,7 +80,7 @@ impl Content {
         Ok(self)
     }
 
-    /// The files' paths, in order.
+    /// The files' paths, sorted.
     pub fn paths(&self) -> impl Iterator<Item = &Path> {
         self.0.keys().map(PathBuf::as_path)
     }
@@ -97,7 +97,7 @@ impl Content {
         self.0.len()
     }
 
-    /// What it takes in memory, in bytes: each file whole pages.
+    /// Memory use in bytes: each file takes whole pages.
     pub(super) fn footprint(&self) -> u64 {
         const PAGE: u64 = 4096;
         self.0.values().map(|file| (file.bytes.len() as u64).div_ceil(PAGE) * PAGE).sum()

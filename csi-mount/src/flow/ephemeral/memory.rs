@@ -1,4 +1,4 @@
-//! A tmpfs that is filled before anyone sees it, and changed though its mount is read-only.
+//! A tmpfs that is filled before it is visible, and that can be changed although its mount is read-only.
 
 use std::os::fd::AsFd;
 
@@ -19,12 +19,12 @@ use crate::{Error, ErrorKind, Mount, MountAttributes, MountOptions, Result, Targ
 
 const REFRESH: &str = "refresh";
 
-/// A tmpfs with the content in it and the plan's attributes, to be put onto the target.
+/// Returns a tmpfs with the content and the plan's attributes, ready to be attached to the target.
 pub(super) fn filled(target: &Target, content: &Content, plan: &EphemeralPlan) -> Result<Prepared> {
     let mount = unswapped(target, plan)?;
     version::write(mount.fd(), target.path(), content, plan.group)?;
     if let Prepared::Detached(fd) = &mount {
-        // Nothing of it is open for writing any more, which would keep it from becoming read-only.
+        // No file on it is open for writing any more: such a file would prevent a read-only mount.
         mount_api::mount_setattr(fd, plan.attributes, Depth::Single)
             .map_err(|error| Error::os("set attributes of", target.path(), error))?;
         return Ok(mount);
@@ -32,14 +32,14 @@ pub(super) fn filled(target: &Target, content: &Content, plan: &EphemeralPlan) -
     scratch::bind(target.path(), mount.fd(), Depth::Single, plan.attributes, FileType::Directory)
 }
 
-/// An empty, writable tmpfs that nobody sees, out of swap where the kernel has that.
+/// An empty, writable, detached tmpfs that does not go to swap if the kernel supports that.
 fn unswapped(target: &Target, plan: &EphemeralPlan) -> Result<Prepared> {
     let options = plan.options()?;
     if !features::has(Feature::NoSwap) {
         return empty(target, plan, &options);
     }
     match empty(target, plan, &options.clone().with_flag_option("noswap")?) {
-        // Not known before Linux 6.4, and not allowed in a user namespace.
+        // `noswap` is unknown before Linux 6.4, and not permitted in a user namespace.
         Err(error) if is_refusal(&error) => empty(target, plan, &options),
         mounted => mounted,
     }
@@ -60,8 +60,8 @@ fn empty(target: &Target, plan: &EphemeralPlan, options: &MountOptions) -> Resul
     }
 }
 
-/// The volume that is mounted at the target, by a mount of our own that can be written to and that nobody sees. None
-/// when nothing is mounted there any more.
+/// Returns a writable, detached mount of the volume that is mounted at the target. None if nothing is
+/// mounted there any more.
 pub(super) fn writable_view(target: &Target, plan: &EphemeralPlan) -> Result<Option<Prepared>> {
     let seen = match target.look(REFRESH) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),

@@ -1,16 +1,17 @@
-//! Volumes whose whole content is known: certificates, tokens, configuration. They live in memory (tmpfs), come with a
-//! publish, change as one while they are published, and are gone with the unpublish.
+//! Volumes whose whole content is known: certificates, tokens, configuration. They live in memory (tmpfs).
+//! A publish makes them, a further publish changes all their files at once, and an unpublish removes them.
 //!
 //! | step | |
 //! |---|---|
-//! | publish | [`publish`]: a tmpfs that has its content before anyone sees it |
+//! | publish | [`publish`]: a tmpfs that has its content before it is visible |
 //! | publish again | [`publish`]: the content is changed in place, in one moment |
 //! | unpublish | [`unpublish`] |
 //!
-//! The files are laid out as the kubelet's own volumes are, so that programs that watch those watch these alike: each
-//! name is a symbolic link through `..data`, itself a link to the directory of one version. A new version is written
-//! beside the old one and `..data` is renamed over, so that a reader who goes through it sees one version or the other. The
-//! old version stays until the next publish, for readers who are on their way into it.
+//! The files have the layout of the kubelet's own volumes, so that programs that watch those can watch
+//! these too. Each name is a symbolic link through `..data`, which is a link to the directory of one
+//! version. A new version is written next to the old one, then `..data` is replaced by a rename. A reader
+//! that goes through `..data` sees one version or the other. The old version stays until the next publish,
+//! for readers that are on their way into it.
 //!
 //! ```no_run
 //! use csi_mount::flow::ephemeral::{Content, EphemeralPlan, publish, unpublish};
@@ -42,29 +43,32 @@ pub use content::Content;
 pub use plan::EphemeralPlan;
 pub use version::Change;
 
-/// How often a publish begins anew because the volume is unmounted under it.
+/// How often a publish starts again because the volume was unmounted during it.
 const ATTEMPTS: u32 = 3;
 
-/// Puts the content at the target directory, or changes what is there to it.
+/// Mounts the content at the target directory, or changes the content of a volume that is already published
+/// there.
 ///
-/// The directory is made if it is not there. The first publish mounts a tmpfs that already holds the content; a later one
-/// changes that tmpfs in place, whether or not it is mounted read-only, and never mounts a second. Content that is the
-/// same is left alone, so that nobody who watches it is woken. A version that can't be written whole leaves the one
-/// before in place.
+/// The directory is made if it does not exist. The first publish mounts a tmpfs that already holds the
+/// content. A later publish changes that tmpfs in place, also if it is mounted read-only, and never mounts
+/// a second one. Content that is the same is not touched, so that no watcher is woken. If a version can't
+/// be written completely, the previous one stays in place.
 ///
-/// The tmpfs does not go to swap, where the kernel can promise it (`noswap`, Linux 6.4); before, it may. A read-only
-/// mount is changed through a writable one that nobody sees (`open_tree(2)`, `mount_setattr(2)`; Linux 5.12), on older
-/// kernels one in a private place.
+/// The tmpfs does not go to swap if the kernel supports that (`noswap`, Linux 6.4); on older kernels it
+/// can. A read-only mount is changed through a writable detached one (`open_tree(2)`, `mount_setattr(2)`;
+/// Linux 5.12), on older kernels through one in a private directory.
 ///
 /// # Errors
 ///
-/// - [`AlreadyMounted`](ErrorKind::AlreadyMounted): something else is mounted there, another volume, or this one with
-///   other attributes.
-/// - [`OutOfRange`](ErrorKind::OutOfRange): the content has no room beside another of its size; see
-///   [`EphemeralPlan::size`].
-/// - [`NoSpace`](ErrorKind::NoSpace): the workload, where it may write, has filled the volume.
-/// - [`Busy`](ErrorKind::Busy): somebody keeps the lock of its directory.
-/// - [`InvalidInput`](ErrorKind::InvalidInput): the target is a symbolic link or no directory, or the plan's name is none.
+/// - [`AlreadyMounted`](ErrorKind::AlreadyMounted): something else is mounted there, or another volume, or
+///   this one with other attributes.
+/// - [`OutOfRange`](ErrorKind::OutOfRange): the content is larger than half the volume, so two versions
+///   don't fit; see [`EphemeralPlan::size`].
+/// - [`NoSpace`](ErrorKind::NoSpace): the workload can write and has filled the volume.
+/// - [`Busy`](ErrorKind::Busy): another process keeps the lock of the volume's directory, or mounts and
+///   unmounts there.
+/// - [`InvalidInput`](ErrorKind::InvalidInput): the target is a symbolic link or not a directory, or the
+///   plan's name is invalid.
 pub fn publish(target: &Target, content: &Content, plan: &EphemeralPlan) -> Result<Change> {
     plan.check(content).map_err(|error| error.at(target.path()))?;
     let created = target.create_dir()?;
@@ -91,7 +95,7 @@ fn put(target: &Target, content: &Content, plan: &EphemeralPlan) -> Result<Chang
         if outcome == Outcome::Mounted {
             return Ok(Change::Written);
         }
-        // None: it was unmounted meanwhile.
+        // None: it was unmounted in the meantime.
         if let Some(view) = memory::writable_view(target, plan)? {
             return version::write(view.fd(), target.path(), content, plan.group);
         }
@@ -100,7 +104,7 @@ fn put(target: &Target, content: &Content, plan: &EphemeralPlan) -> Result<Chang
     Err(Error::new(ErrorKind::Busy, MOUNT, reason).at(target.path()))
 }
 
-/// Undoes [`publish`]: unmounts every layer, with which the content is gone, and removes the directory.
+/// Undoes [`publish`]: unmounts every layer, which deletes the content, and removes the directory.
 ///
 /// # Errors
 ///

@@ -1,4 +1,4 @@
-//! How an ephemeral volume is mounted, and whether what is mounted is it.
+//! How an ephemeral volume is mounted, and whether an existing mount is that volume.
 
 use super::Content;
 use crate::mounting::attach;
@@ -6,7 +6,7 @@ use crate::mounting::mount::MOUNT;
 use crate::table::details::Details;
 use crate::{Error, ErrorKind, MountAttributes, MountOptions, Result, Target};
 
-/// Where nothing else is said; certificates and the like are a thousandth of it.
+/// The default size. Certificates and similar content are about a thousandth of it.
 const SIZE: u64 = 16 << 20;
 /// The kernel takes 255 bytes for a source.
 const LONGEST_NAME: usize = 200;
@@ -22,8 +22,10 @@ pub struct EphemeralPlan {
 }
 
 impl EphemeralPlan {
-    /// A plan for the volume of this name, which the mount table shows: by it a later publish, also one of a process
-    /// that was started since, knows the volume for its own. Nosuid and nodev, and otherwise writable.
+    /// A plan for the volume of this name. The mount is nosuid, nodev and writable.
+    ///
+    /// The mount table shows the name. A later publish, also from a later process, recognizes the volume by
+    /// it.
     pub fn new(name: impl AsRef<str>) -> Self {
         Self {
             source: format!("content:{}", name.as_ref()),
@@ -33,27 +35,27 @@ impl EphemeralPlan {
         }
     }
 
-    /// With these attributes added: [`RDONLY`](MountAttributes::RDONLY) keeps the workload from writing, and not
+    /// Adds these attributes: [`RDONLY`](MountAttributes::RDONLY) stops writes of the workload, but not of
     /// [`publish`](super::publish).
     pub fn attributes(mut self, attributes: MountAttributes) -> Self {
         self.attributes = self.attributes.and(attributes);
         self
     }
 
-    /// With this size in bytes instead of 16 MiB. Content may be half of it, so that a version and the next have room
-    /// beside each other. It counts when the volume is first published and stays.
+    /// Sets the size in bytes; the default is 16 MiB. Content can take half of it, so that one version and
+    /// the next fit at the same time. The size is set by the first publish and does not change later.
     pub fn size(mut self, size: u64) -> Self {
         self.size = size;
         self
     }
 
-    /// With files and directories of this group. Their modes stay as the content has them.
+    /// Sets the group of files and directories. Their modes stay as in the content.
     pub fn group(mut self, group: u32) -> Self {
         self.group = Some(group);
         self
     }
 
-    /// What the mount table shows as the source.
+    /// The source that the mount table shows.
     pub fn source(&self) -> &str {
         &self.source
     }
@@ -85,7 +87,7 @@ impl EphemeralPlan {
         Ok(())
     }
 
-    /// Takes what is mounted for this volume only if it is.
+    /// Refuses an existing mount unless it is this volume with the same attributes.
     pub(super) fn accept(&self, target: &Target, found: &Details) -> Result<()> {
         if found.fs_type != "tmpfs" || found.source != *self.source {
             let difference = format!("{} is not mounted", self.source);

@@ -1,4 +1,5 @@
-//! One version of a volume's content beside the next, and the moment that exchanges them.
+//! Versions of a volume's content: writing the next one next to the current one, and exchanging them in one
+//! step.
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
@@ -21,25 +22,26 @@ use crate::sys::file_lock;
 use crate::{Error, ErrorKind, Result, Target};
 
 const WRITE: &str = "write the content of";
-/// The link to the version that counts, and the name of its successor.
+/// The link to the current version, and the temporary name of its successor.
 const DATA: &str = "..data";
 const DATA_NEXT: &str = "..data_tmp";
 const DIRECTORY_MODE: u32 = 0o755;
-/// How long another writer may take.
+/// How long another writer can take.
 const LOCKING: Duration = Duration::from_secs(5);
 
 /// What a publish did to the content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Change {
-    /// It is new.
+    /// The content was written.
     Written,
-    /// It was the same already, and nothing was touched.
+    /// The content was already the same, and nothing was touched.
     Unchanged,
 }
 
-/// Makes the content what the directory shows: the old one or the new one at every moment, never a mixture.
+/// Makes the directory show this content. At every moment it shows the old content or the new one, never a
+/// mixture.
 ///
-/// `root` is the volume's own directory, on a mount that can be written to.
+/// `root` is the volume's own directory, on a writable mount.
 pub(super) fn write(root: impl AsFd, path: &Path, content: &Content, group: Option<u32>) -> Result<Change> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let failed = |error: Errno| Error::os(WRITE, path, error);
@@ -47,14 +49,14 @@ pub(super) fn write(root: impl AsFd, path: &Path, content: &Content, group: Opti
     lock(&root, path)?;
     let volume = Volume { root, path, content, group: group.map(Gid::from_raw) };
     let current = volume.current();
-    // What is older than the current version, or was left by a writer that was killed.
+    // Removes versions older than the current one, and what a killed writer left.
     volume.sweep_versions(current.as_deref())?;
     let change = match current {
         Some(current) if volume.is_same(&current) => {
             volume.link_names().map_err(failed)?;
             Change::Unchanged
         }
-        // It stays until the next publish, for those who are on their way into it.
+        // The current version stays until the next publish, for readers that are on their way into it.
         _ => {
             let next = volume.write_version().map_err(|failure| failure.in_volume(path))?;
             volume.link_names().map_err(failed)?;
@@ -66,7 +68,7 @@ pub(super) fn write(root: impl AsFd, path: &Path, content: &Content, group: Opti
     Ok(change)
 }
 
-/// One writer at a time. A workload can take this lock, too, so it is not waited for without end.
+/// Lets one writer run at a time. A workload can take this lock too, so the wait has a limit.
 fn lock(root: &OwnedFd, path: &Path) -> Result<()> {
     match file_lock::take_within(root, LOCKING) {
         Ok(()) => Ok(()),
@@ -85,7 +87,7 @@ struct Volume<'a> {
     group: Option<Gid>,
 }
 
-/// What could not be written, relative to the volume.
+/// The file that could not be written, relative to the volume.
 struct Failure {
     file: PathBuf,
     error: Errno,
@@ -98,7 +100,7 @@ impl Failure {
 }
 
 impl Volume<'_> {
-    /// The directory that `..data` leads to. Of a volume that the workload may write to it may be anything.
+    /// The directory that `..data` leads to. If the workload can write to the volume, it can be anything.
     fn current(&self) -> Option<OsString> {
         let name = OsString::from_vec(readlinkat(&self.root, DATA, Vec::new()).ok()?.into_bytes());
         is_version(&name).then_some(name)
@@ -143,12 +145,12 @@ impl Volume<'_> {
             && found.st_size as u64 == file.bytes.len() as u64
             && self.group.is_none_or(|group| found.st_gid == group.as_raw());
         let mut bytes = Vec::new();
-        // No more than was asked for, though it grows meanwhile.
+        // Limits the read, in case the file grows in the meantime.
         let limit = file.bytes.len() as u64 + 1;
         Ok(is_alike && File::from(fd).take(limit).read_to_end(&mut bytes).is_ok() && bytes == file.bytes)
     }
 
-    /// Writes all files into a new directory that nothing leads to yet. What could not be finished is swept away.
+    /// Writes all files into a new directory that no link leads to yet. An unfinished directory is removed.
     fn write_version(&self) -> Result<OsString, Failure> {
         let name = self.new_directory().map_err(|error| Failure { file: PathBuf::new(), error })?;
         let written = open_directory(&self.root, &name)
@@ -167,7 +169,7 @@ impl Volume<'_> {
         written.map(|()| name)
     }
 
-    /// Named by the time, as the kubelet does it.
+    /// Makes a directory that is named by the time, as the kubelet does.
     fn new_directory(&self) -> rustix::io::Result<OsString> {
         loop {
             let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -201,7 +203,7 @@ impl Volume<'_> {
         self.finish(&opened, file.mode)
     }
 
-    /// The mode whatever the umask is, and the group.
+    /// Sets the mode, independent of the umask, and the group.
     fn finish(&self, fd: impl AsFd, mode: u32) -> rustix::io::Result<()> {
         if self.group.is_some() {
             fchown(&fd, None, self.group)?;
@@ -209,8 +211,8 @@ impl Volume<'_> {
         fchmod(&fd, Mode::from_raw_mode(mode))
     }
 
-    /// Has each name lead through `..data`. Before the exchange, so that a new version is there whole from its first
-    /// moment; until then a new name leads nowhere.
+    /// Makes each name a link through `..data`. This is done before the exchange, so that a new version is
+    /// complete from its first moment. Until then a new name leads nowhere.
     fn link_names(&self) -> rustix::io::Result<()> {
         for name in self.top_names() {
             let to = Path::new(DATA).join(name);
@@ -225,7 +227,7 @@ impl Volume<'_> {
         self.put_link(Path::new(version), DATA.as_ref())
     }
 
-    /// A symbolic link that replaces what had its name in one step.
+    /// Makes a symbolic link that replaces what has its name, in one step.
     fn put_link(&self, to: &Path, name: &OsStr) -> rustix::io::Result<()> {
         match unlinkat(&self.root, DATA_NEXT, AtFlags::empty()) {
             Ok(()) | Err(Errno::NOENT) => {}
@@ -250,7 +252,7 @@ impl Volume<'_> {
         old.into_iter().try_for_each(|name| self.remove(name))
     }
 
-    /// Takes away our links that lead nowhere any more.
+    /// Removes our links that no longer lead anywhere.
     fn sweep_names(&self) -> rustix::io::Result<()> {
         let kept = self.top_names();
         for name in names(&self.root)? {
@@ -263,7 +265,7 @@ impl Volume<'_> {
     }
 
     fn remove(&self, version: &OsStr) -> Result<()> {
-        // A version is a directory; what a workload has named like one may be a link to anywhere.
+        // A version is a directory. A workload can make a link with such a name, which leads anywhere.
         if unlinkat(&self.root, version, AtFlags::empty()).is_ok() {
             return Ok(());
         }

@@ -1,4 +1,4 @@
-//! Which program serves a filesystem, and how it is started.
+//! The program that serves a filesystem, and how it is started.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -14,13 +14,15 @@ use super::processes::Start;
 use crate::{Error, ErrorKind, Result};
 
 const START: &str = "start the daemon";
-/// Half of what the kubelet waits for a stage.
+/// Half of the kubelet's time limit for a stage.
 const READY: Duration = Duration::from_secs(60);
 
-/// A program that mounts a FUSE filesystem and serves it. `Debug` shows no environment and no secret.
+/// A program that mounts a FUSE filesystem and serves it. `Debug` shows no environment values and no
+/// secret.
 ///
-/// It may stay in the foreground or put itself into the background. It has our `PATH` and what else is said here, and
-/// nothing more of our environment; it writes to our standard output and error.
+/// The program can stay in the foreground or put itself into the background. From the driver's environment
+/// it gets only `PATH`, in addition to what is set here. It writes to the driver's standard output and
+/// error.
 #[derive(Clone, PartialEq, Eq)]
 #[must_use]
 pub struct FuseDaemon {
@@ -34,7 +36,7 @@ pub struct FuseDaemon {
 }
 
 impl FuseDaemon {
-    /// This program, by its path or by its name on `PATH`.
+    /// The program, by its path or by its name on `PATH`.
     pub fn new(program: impl Into<OsString>) -> Self {
         Self {
             program: program.into(),
@@ -47,57 +49,65 @@ impl FuseDaemon {
         }
     }
 
-    /// With one more argument. Everybody on the node can read arguments.
+    /// Adds an argument. Every user on the node can read arguments.
     pub fn arg(mut self, argument: impl Into<OsString>) -> Self {
         self.arguments.push(argument.into());
         self
     }
 
-    /// With more arguments.
+    /// Adds arguments. Every user on the node can read arguments.
     pub fn args<I: IntoIterator<Item: Into<OsString>>>(mut self, arguments: I) -> Self {
         self.arguments.extend(arguments.into_iter().map(Into::into));
         self
     }
 
-    /// With a variable in its environment. Through a [launcher](Self::launcher) only if that passes it on.
+    /// Sets an environment variable. With a [launcher](Self::launcher), it reaches the program only if the
+    /// launcher passes it on.
     pub fn env(mut self, key: impl Into<OsString>, value: impl Into<OsString>) -> Self {
         self.environment.push((key.into(), value.into()));
         self
     }
 
-    /// With a secret that it reads from its standard input, to the end: 64 KiB at most. Without one that is empty.
+    /// Sets a secret that the program reads from its standard input to the end: 64 KiB at most. Without a
+    /// secret, standard input is empty.
     pub fn secret(mut self, secret: impl Into<Vec<u8>>) -> Self {
         self.secret = Some(secret.into());
         self
     }
 
-    /// Started by this command, to which the program and its arguments are appended: for
-    /// `["systemd-run", "--collect", "--pipe", "--unit=volume-1"]` and the like, by which the daemon is nobody's child
-    /// of ours and lives on when our container ends. It may end before the daemon or stay. One that has the daemon started
-    /// by another program should name it for the volume, as here the unit: until such a daemon runs, nobody sees it who
-    /// stages again after a crash.
+    /// Starts the program through this command, to which the program and its arguments are appended.
+    ///
+    /// With `["systemd-run", "--collect", "--pipe", "--unit=volume-1"]` or similar, the daemon is not a
+    /// child of the driver and lives on when the driver's container ends. The launcher can end before the
+    /// daemon, or stay. If the launcher has another program start the daemon, its command should contain a
+    /// name for the volume, as `--unit` above: until such a daemon runs, a stage that is repeated after a
+    /// crash can't see it.
     pub fn launcher<I: IntoIterator<Item: Into<OsString>>>(mut self, command: I) -> Self {
         self.launcher = command.into_iter().map(Into::into).collect();
         self
     }
 
-    /// Known by these words for what it serves, and how: a volume's id, say, and the options it has. A stage that finds
-    /// the place served for other words refuses it, also in a later process. They are in the daemon's environment, and with a
-    /// [launcher](Self::launcher) among its arguments, so they are no place for a secret.
+    /// Sets the words that identify what the daemon serves and how: for example a volume's id and its
+    /// options.
+    ///
+    /// A stage that finds the place served under other words refuses it, also in a later process. The words
+    /// are in the daemon's environment, and with a [launcher](Self::launcher) among its arguments, so don't
+    /// put a secret in them.
     pub fn serves(mut self, what: impl Into<OsString>) -> Self {
         self.serves = Some(what.into());
         self
     }
 
-    /// Waiting so long, instead of a minute, for the mount to be there and to answer.
+    /// Sets how long to wait for the mount to appear and to answer. The default is one minute.
     pub fn ready_within(mut self, limit: Duration) -> Self {
         self.ready_within = limit;
         self
     }
 
-    /// Starts it, to mount at the place of this start.
+    /// Starts the daemon, to mount at the place of this start.
     ///
-    /// Invariant: it returns when the child runs the program, with nothing left of what is closed then.
+    /// Invariant: when this returns, the child runs the program, and its close-on-exec descriptors are
+    /// closed.
     pub(super) fn start(&self, start: &Start) -> Result<Child> {
         let mut command = self.command(start);
         let failed = |error| Error::os(START, Path::new(&self.program), error);
@@ -117,7 +127,7 @@ impl FuseDaemon {
             Command::new(&self.program)
         } else {
             let mut command = Command::new(&self.launcher[0]);
-            // By `env`, because a launcher need not pass the environment on.
+            // The marks are set by `env`, because a launcher does not always pass the environment on.
             command
                 .args(&self.launcher[1..])
                 .arg("env")
@@ -134,7 +144,7 @@ impl FuseDaemon {
         command
     }
 
-    /// A pipe that holds the secret already, so that nobody has to stay to write it.
+    /// A pipe that already contains the secret, so that no thread has to stay to write it.
     fn input(&self) -> Result<Stdio> {
         let Some(secret) = &self.secret else { return Ok(Stdio::null()) };
         let failed = |error: io::Error| Error::os("hand a secret to", Path::new(&self.program), error);
@@ -151,7 +161,7 @@ impl FuseDaemon {
     }
 }
 
-/// As `env` and the shell take it.
+/// `KEY=value`, as `env` and the shell take it.
 fn assignment((key, value): &(&str, OsString)) -> OsString {
     let mut text = OsString::from(format!("{key}="));
     text.push(value);

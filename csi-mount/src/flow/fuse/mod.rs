@@ -1,4 +1,4 @@
-//! The node's part for filesystems that a program serves by FUSE.
+//! Node flow for filesystems that a program serves by FUSE.
 //!
 //! | step | |
 //! |---|---|
@@ -6,15 +6,15 @@
 //! | publish | [`publish`]: bind the staged filesystem |
 //! | stats | [`stats`](crate::stats()), [`health`](crate::health()) |
 //! | unpublish | [`unpublish`] |
-//! | unstage | [`unstage`]: unmount, and see the daemon end |
+//! | unstage | [`unstage`]: unmount, and wait for the daemon to end |
 //!
-//! The daemon does not end with the process that started it: it has a process group of its own, and a launcher of the
-//! driver's choice ([`FuseDaemon::launcher`]) can put it out of the service's control group or container. A later
-//! process knows it by a mark in its environment, `CSI_MOUNT_FUSE_AT`, and what it serves by another
-//! ([`FuseDaemon::serves`]), as long as it sees the process at all: a daemon in another process namespace is neither waited for
-//! nor killed.
+//! The daemon does not end with the process that started it: it has its own process group, and a launcher
+//! that the driver chooses ([`FuseDaemon::launcher`]) can move it out of the service's control group or
+//! container. A later process recognizes the daemon by a mark in its environment, `CSI_MOUNT_FUSE_AT`, and
+//! what it serves by a second mark ([`FuseDaemon::serves`]). Both need access to the daemon's process: a
+//! daemon in another process namespace is neither waited for nor killed.
 //!
-//! A mount whose daemon is gone (`ENOTCONN`) is found by [`stage`], taken off and mounted anew.
+//! If the daemon of a mount is gone (`ENOTCONN`), [`stage`] unmounts it and mounts again.
 //!
 //! ```no_run
 //! use csi_mount::flow::fuse::{FuseDaemon, publish, stage, unpublish, unstage};
@@ -58,10 +58,10 @@ pub use daemon::FuseDaemon;
 pub use start::stage;
 
 const UNSTAGE: &str = "unstage";
-/// How long the start of a daemon is waited for that is just begun.
+/// How long to wait for another start of a daemon that is in progress.
 const STARTING: Duration = Duration::from_secs(20);
 
-/// Whether the filesystem mounted at a path has lost its daemon.
+/// Returns whether the filesystem mounted at a path has lost its daemon.
 ///
 /// # Errors
 /// Those of [`health`](crate::health()).
@@ -70,8 +70,8 @@ pub fn is_lost(path: impl AsRef<Path>) -> Result<bool> {
     Ok(matches!(health(path)?, MountHealth::Dead(number) if is_lost_with(path, number)))
 }
 
-/// Of a daemon that ended before its first answer the newest kernels (7.2) say that it refused the connection. One that
-/// lives may say the same of what it serves from.
+/// The newest kernels (7.2) return `ECONNREFUSED` if the daemon ended before its first answer. A living
+/// daemon can return the same error number, for example from its backend.
 fn is_lost_with(path: &Path, number: i32) -> bool {
     match number {
         libc::ENOTCONN => true,
@@ -80,14 +80,14 @@ fn is_lost_with(path: &Path, number: i32) -> bool {
     }
 }
 
-/// What the daemon that serves the filesystem at a path was said to serve ([`FuseDaemon::serves`]), by whatever process. None
-/// if that was not said, or the daemon is not seen from here.
+/// Returns what the daemon at a path serves ([`FuseDaemon::serves`]), whichever process started it. None if
+/// that was not set, or the daemon is not visible from here.
 pub fn served_at(path: impl AsRef<Path>) -> Option<OsString> {
     Processes::of(path.as_ref()).serve()
 }
 
-/// Binds the staged filesystem to the target directory; see [`shared::publish`], of which it has
-/// the errors too. A target that was bound before the daemon was lost is bound anew.
+/// Binds the staged filesystem to the target directory; see [`shared::publish`], whose errors it has too. A
+/// target that was bound before the daemon was lost is bound again.
 ///
 /// # Errors
 /// [`Unresponsive`](ErrorKind::Unresponsive) if the daemon is gone or does not answer: stage it again.
@@ -103,24 +103,27 @@ pub fn unpublish(target: &Target) -> Result<Removed> {
     shared::unpublish(target)
 }
 
-/// Undoes [`stage`]: unmounts, by force where the daemon does not answer, and waits for the daemon to end, 20 seconds; then
-/// it is killed. The directory stays. A daemon that a killed stage has left, and that mounts only now, ends so, too.
+/// Undoes [`stage`]: unmounts, by force if the daemon does not answer, and waits up to 20 seconds for the
+/// daemon to end. Then the daemon is killed.
+///
+/// The directory stays. A daemon that a killed stage left, and that mounts only during this call, is ended
+/// too.
 ///
 /// # Errors
-/// [`Busy`](ErrorKind::Busy) while it is still published somewhere on this node, or in use, or its daemon is about to run
-/// and does not come to it; nothing was done then.
+/// [`Busy`](ErrorKind::Busy) while the volume is still published somewhere on this node, or is in use, or a
+/// start of its daemon is in progress and does not finish; nothing was changed then.
 /// [`Unresponsive`](ErrorKind::Unresponsive) if the daemon can't even be killed.
 pub fn unstage(staging: &Target) -> Result<Unmounted> {
     unstage_within(staging, UNMOUNT_TIME_LIMIT)
 }
 
-/// As [`unstage`], with another time for the daemon to end by itself: for one that has data to send then, as a cache has. What
-/// it has not sent in this time is lost.
+/// As [`unstage`], with another time limit for the daemon to end by itself. Use it for a daemon that sends
+/// data then, for example from a cache. Data that it has not sent within this time is lost.
 ///
 /// # Errors
-/// As [`unstage`].
+/// As for [`unstage`].
 pub fn unstage_within(staging: &Target, ending: Duration) -> Result<Unmounted> {
-    // Taken and given back: afterwards every daemon of a stage that was killed is seen.
+    // The lock is taken and released: after that, every daemon of a killed stage is visible by its mark.
     PlaceLock::take(UNSTAGE, staging, STARTING)?;
     staging.require_own(UNSTAGE)?;
     if staging.is_anothers(UNSTAGE)? {
@@ -134,14 +137,14 @@ pub fn unstage_within(staging: &Target, ending: Duration) -> Result<Unmounted> {
         tracing::warn!(at = %staging.path().display(), "a daemon that does not end is killed");
         processes.kill(staging.path())?;
     }
-    // It may have mounted only now.
+    // The daemon can have mounted during this call.
     match shared::unstage(staging)? {
         Unmounted::NotMounted => Ok(unmounted),
         late => Ok(late),
     }
 }
 
-/// A daemon serves all mounts of its filesystem, and is not to be ended while there is another.
+/// A daemon serves all mounts of its filesystem: it must not be ended while another mount exists.
 fn refuse_published(staging: &Target) -> Result<()> {
     let table = mounts()?;
     let Some(staged) = table.iter().rev().find(|entry| entry.mount_point == staging.path()) else {
@@ -156,7 +159,7 @@ fn refuse_published(staging: &Target) -> Result<()> {
     Err(Error::new(ErrorKind::Busy, UNSTAGE, reason).at(staging.path()).mend("unpublish it first"))
 }
 
-/// Takes off a mount that has lost its daemon, if that is what is there; gives the health of what was found.
+/// Unmounts a mount that has lost its daemon. Returns the health that was found.
 fn take_off_lost(staging: &Target) -> Result<MountHealth> {
     let is_lost = |number| number == libc::ESTALE || is_lost_with(staging.path(), number);
     lost::take_off_if(staging, is_lost)

@@ -1,4 +1,5 @@
-//! One process at a time starts a daemon for a place, and a killed one is waited for until its daemon can be known.
+//! Lock that lets one process at a time start a daemon for a place, and that a killed starter's child holds
+//! until its daemon can be recognized.
 
 use std::os::fd::OwnedFd;
 use std::time::Duration;
@@ -11,20 +12,21 @@ use crate::{Error, ErrorKind, Result, Target};
 
 /// The lock of a place, until it is dropped.
 ///
-/// It is the lock (`flock(2)`) of the directory that the place is in, by an open file of its own, and a child process has
-/// that, too, until its `exec` closes it. So while it is taken there may be a child of somebody who was killed, which is
-/// going to be a daemon and does not bear the mark yet; once it is free, every daemon bears it.
+/// It is a lock (`flock(2)`) on the parent directory, through an open file of its own. A child process
+/// shares that open file until its `exec` closes it. So while the lock is taken, a child of a killed
+/// process can exist that will become a daemon and does not have the mark yet. When the lock is free, every
+/// daemon has its mark.
 ///
-/// The place itself can't be locked: what is mounted there may not answer. The kubelet has a directory of its own for
-/// each staging directory, and locks none. Where volumes share one, they wait for each other while a daemon is started,
-/// not until it is ready.
+/// The place itself can't be locked: what is mounted there might not answer. The kubelet has a separate
+/// directory for each staging directory, and locks none. Volumes that share a parent directory wait for
+/// each other while a daemon is started, but not until it is ready.
 pub(super) struct PlaceLock {
-    /// None on a filesystem that locks no directories, as NFS.
+    /// None on a filesystem that does not lock directories, such as NFS.
     _directory: Option<OwnedFd>,
 }
 
 impl PlaceLock {
-    /// Waits for it so long.
+    /// Takes the lock, and waits for it up to this limit.
     pub(super) fn take(operation: &'static str, place: &Target, limit: Duration) -> Result<Self> {
         if !place.has_parent() {
             return Ok(Self { _directory: None });

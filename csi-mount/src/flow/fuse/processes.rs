@@ -1,4 +1,4 @@
-//! The processes of a daemon, known again by what their environment says, whoever started them and when.
+//! The processes of a daemon, recognized by their environment, whoever started them and when.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
@@ -17,18 +17,18 @@ use rustix::process::{PidfdFlags, pidfd_open, pidfd_send_signal};
 use crate::sys::features::{self, Feature};
 use crate::{Error, ErrorKind, Result};
 
-/// The variable that says where a daemon mounts.
+/// The variable that names the place where a daemon mounts.
 const PLACE: &str = "CSI_MOUNT_FUSE_AT";
-/// The variable that tells one start of it from others for the same place.
+/// The variable that distinguishes one start of a daemon from other starts for the same place.
 const START: &str = "CSI_MOUNT_FUSE_START";
-/// The variable that says what it serves, in the words of who had it started.
+/// The variable with what the daemon serves, in the caller's words.
 const SERVES: &str = "CSI_MOUNT_FUSE_SERVES";
-/// How long a killed process may take to go.
+/// How long a killed process can take to end.
 const KILLING: Duration = Duration::from_secs(5);
 
-/// How long a process may be in the middle of an `exec`.
+/// How long a process can be in the middle of an `exec`.
 const EXECUTING: Duration = Duration::from_secs(1);
-/// How often an environment that reads as empty, and is not, is read.
+/// How often an environment is read that reads as empty although it is not.
 const READS: u32 = 3;
 
 /// One start of a daemon for a place.
@@ -50,7 +50,7 @@ impl Start {
         &self.place
     }
 
-    /// Those of this start only.
+    /// The processes of this start only.
     pub(super) fn processes(&self) -> &Processes {
         &self.processes
     }
@@ -66,12 +66,12 @@ impl Processes {
         Self { marks: vec![(PLACE, place.into())] }
     }
 
-    /// What all of them have in their environment.
+    /// The variables that all of these processes have in their environment.
     pub(super) fn marks(&self) -> &[(&'static str, OsString)] {
         &self.marks
     }
 
-    /// Those that live now and are seen from here. One that has ended has no environment any more.
+    /// The processes that live now and are visible from here. A process that has ended has no environment.
     pub(super) fn living(&self) -> Vec<i32> {
         let Ok(all) = fs::read_dir("/proc") else { return Vec::new() };
         let numbers = all.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
@@ -85,7 +85,7 @@ impl Processes {
         self.marks.iter().all(|(key, wanted)| value(&environment, key) == Some(wanted.as_bytes()))
     }
 
-    /// What those that live were said to serve; none if that was not said, or none is seen.
+    /// What the living processes serve; none if that was not set, or no process is visible.
     pub(super) fn serve(&self) -> Option<OsString> {
         let deadline = Instant::now() + EXECUTING;
         let said = |pid: i32| {
@@ -95,7 +95,7 @@ impl Processes {
         self.living().into_iter().find_map(said)
     }
 
-    /// Waits for all to end.
+    /// Waits for all of them to end. Returns whether they did.
     pub(super) fn end_within(&self, limit: Duration) -> bool {
         let deadline = Instant::now() + limit;
         while !self.living().is_empty() {
@@ -107,7 +107,7 @@ impl Processes {
         true
     }
 
-    /// Kills all that live, also what they start meanwhile.
+    /// Kills all that live, and any process that they start in the meantime.
     pub(super) fn kill(&self, path: &Path) -> Result<()> {
         let deadline = Instant::now() + KILLING;
         loop {
@@ -124,7 +124,8 @@ impl Processes {
         }
     }
 
-    /// By a descriptor (Linux 5.3), that a number which was given anew meanwhile is nobody else's end.
+    /// Kills through a descriptor (Linux 5.3): if the number was reused in the meantime, no other process
+    /// is hit.
     fn kill_one(&self, pid: i32) {
         let number =
             rustix::process::Pid::from_raw(pid).filter(|_| features::has(Feature::ProcessDescriptor));
@@ -132,7 +133,7 @@ impl Processes {
         if !self.is_marked(pid, Instant::now()) {
             return;
         }
-        // An error: it is gone, which is looked at next.
+        // An error means that the process is gone. The next check shows that.
         match descriptor {
             Some(Ok(descriptor)) => drop(pidfd_send_signal(descriptor, rustix::process::Signal::KILL)),
             _ => drop(kill(Pid::from_raw(pid), Signal::SIGKILL)),
@@ -140,14 +141,15 @@ impl Processes {
     }
 }
 
-/// Whether a daemon could be there whose marks are not seen: of a process that has become another user's only the privileged
-/// see the environment. What is not seen of our own user's has more privileges than we have, and was not started by us.
+/// Whether a daemon could exist whose marks are not visible. Only a privileged process sees the environment
+/// of a process that has changed to another user. A process of our own user whose environment is hidden has
+/// more privileges than this process, so this process did not start it.
 pub(super) fn may_hide() -> bool {
     let Ok(all) = fs::read_dir("/proc") else { return true };
     let mut numbers = all.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<i32>().ok());
     let own = rustix::process::geteuid().as_raw().to_string();
     let is_anothers = |pid: i32| {
-        // The name in it can be anything.
+        // The process name in it can be any bytes.
         let status = fs::read(format!("/proc/{pid}/status")).unwrap_or_default();
         let status = String::from_utf8_lossy(&status);
         let users = status.lines().find_map(|line| line.strip_prefix("Uid:")).unwrap_or_default();
@@ -165,17 +167,17 @@ fn value<'e>(environment: &'e [u8], key: &str) -> Option<&'e [u8]> {
     variables.find_map(|variable| variable.strip_prefix(key.as_bytes())?.strip_prefix(b"="))
 }
 
-/// The environment of a process. A process in the middle of an `exec` has none yet, and is waited for until the
-/// deadline.
+/// The environment of a process. A process in the middle of an `exec` has none yet: this waits for it until
+/// the deadline.
 fn environment(pid: i32, deadline: Instant) -> Vec<u8> {
     let stat =
         || String::from_utf8_lossy(&fs::read(format!("/proc/{pid}/stat")).unwrap_or_default()).into_owned();
-    // A file that was opened before an exec reads as empty after it, and a process can execute one program after
-    // another.
+    // A file that was opened before an exec reads as empty after it, and a process can execute one program
+    // after another.
     for _ in 0..READS {
         match read_at_once(&format!("/proc/{pid}/environ")) {
             Ok(nothing) if nothing.is_empty() => {}
-            // Not ours to see, or gone.
+            // No permission, or the process is gone.
             known => return known.unwrap_or_default(),
         }
         let mut recorded = Recorded::in_stat(&stat());
@@ -190,8 +192,8 @@ fn environment(pid: i32, deadline: Instant) -> Vec<u8> {
     Vec::new()
 }
 
-/// Reads a whole file by one `read`. Between two of them a process can execute a program, and the rest would be
-/// missing.
+/// Reads a whole file with one `read`. Between two reads a process can execute a program, and the rest
+/// would be missing.
 fn read_at_once(path: &str) -> io::Result<Vec<u8>> {
     let file = File::open(path)?;
     let mut bytes = vec![0; 32 << 10];
@@ -205,12 +207,13 @@ fn read_at_once(path: &str) -> io::Result<Vec<u8>> {
     }
 }
 
-/// Whether the kernel has recorded where the environment of a process is, by its line in `/proc/PID/stat`
+/// Whether the kernel has recorded where the environment of a process is, from its line in `/proc/PID/stat`
 /// (proc(5)).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Recorded {
-    /// An `exec` has replaced the memory and closed what is closed then. The kernel sets the environment's start and
-    /// end to one address, then finds the end, and records the addresses of the code last.
+    /// An `exec` has replaced the memory and closed the close-on-exec descriptors. The kernel sets the
+    /// environment's start and end to one address, then finds the end, and records the addresses of the
+    /// code last.
     NotYet,
     /// The process has ended, is a kernel thread, or its environment is empty.
     None,
@@ -221,7 +224,7 @@ impl Recorded {
     fn in_stat(stat: &str) -> Self {
         const EXITING: u64 = 0x4;
         const KERNEL_THREAD: u64 = 0x0020_0000;
-        // After the name, which may hold anything, the fields are those from the third on.
+        // The fields after the process name, which can contain anything, start with the third.
         let fields: Vec<&str> =
             stat.rsplit(')').next().unwrap_or_default().split_ascii_whitespace().collect();
         let field = |number: usize| fields.get(number - 3).copied();
@@ -247,7 +250,8 @@ mod tests {
     use std::io::Read as _;
     use std::process::Command;
 
-    /// Who starts a daemon waits until it has closed its descriptors. It has not got its environment then.
+    /// The starter of a daemon waits only until the child has closed its descriptors. The child has no
+    /// environment yet at that moment.
     #[test]
     fn a_process_is_known_from_the_moment_in_which_it_was_started() {
         for round in 0..300 {
@@ -264,8 +268,8 @@ mod tests {
         }
     }
 
-    /// The kernel records the start of an environment before its end: in between it reads as empty. The more variables
-    /// it has, the longer that takes.
+    /// The kernel records the start of an environment before its end: in between, the environment reads as
+    /// empty. The more variables it has, the longer that takes.
     #[test]
     fn a_process_is_known_while_it_executes_one_program_after_another() {
         let start = Start::new(Path::new("/no/such/place/at/any/time"), None);

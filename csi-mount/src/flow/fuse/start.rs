@@ -1,4 +1,4 @@
-//! From a program to a mount that answers.
+//! Staging: from a program to a mount that answers.
 
 use std::process::{Child, ExitStatus};
 use std::sync::mpsc::{Receiver, channel};
@@ -18,27 +18,27 @@ use crate::{
 };
 
 const STAGE: &str = "stage";
-/// How long one look at a mount that is coming up may take.
+/// Time limit of one look at a mount that is starting.
 const LOOK: Duration = Duration::from_secs(5);
 
-/// Has the daemon mount at the staging directory, which is made if it is not there, and waits until the mount answers.
+/// Starts the daemon, which mounts at the staging directory, and waits until the mount answers.
 ///
-/// A FUSE filesystem that is there and answers counts as done, if a daemon serves it that was started for this place and, where
-/// both say so, for the same ([`FuseDaemon::serves`]). Of one that a launcher may have put where it is not seen that is not
-/// known. One that has lost its daemon is taken off first, and a
-/// daemon for this place that has no mount, left by a stage that was killed, is ended. When it fails, the daemon is killed
-/// and nothing stays mounted.
+/// The directory is made if it does not exist. An existing FUSE filesystem that answers counts as done if
+/// its daemon was started for this place and, if both name it, for the same content
+/// ([`FuseDaemon::serves`]). With a launcher, the daemon can be where its process is not visible; then this
+/// is not checked. A mount that has lost its daemon is unmounted first, and a daemon without a mount that a
+/// killed stage left for this place is ended. On failure, the daemon is killed and nothing stays mounted.
 ///
 /// # Errors
 ///
-/// - [`AlreadyMounted`](ErrorKind::AlreadyMounted): something else than a FUSE filesystem is mounted there, or one that serves
-///   something else.
-/// - [`Unresponsive`](ErrorKind::Unresponsive): the mount is not there in time or does not answer, or is there from before
-///   and does not.
-/// - [`ToolFailed`](ErrorKind::ToolFailed): the daemon ended; what it says is in our log.
-/// - [`MissingTool`](ErrorKind::MissingTool): there is no such program.
-/// - [`Busy`](ErrorKind::Busy): another thread or process starts it, and does not come to an end; or somebody else keeps
-///   the parent directory locked (`flock(2)`).
+/// - [`AlreadyMounted`](ErrorKind::AlreadyMounted): something other than a FUSE filesystem is mounted
+///   there, or a FUSE filesystem that serves something else.
+/// - [`Unresponsive`](ErrorKind::Unresponsive): the mount does not appear in time or does not answer, or an
+///   existing mount does not answer.
+/// - [`ToolFailed`](ErrorKind::ToolFailed): the daemon ended; its output is in the driver's log.
+/// - [`MissingTool`](ErrorKind::MissingTool): the program does not exist.
+/// - [`Busy`](ErrorKind::Busy): another thread or process is starting the daemon, and does not finish; or
+///   another process keeps the parent directory locked (`flock(2)`).
 pub fn stage(staging: &Target, daemon: &FuseDaemon) -> Result<Outcome> {
     let Some(_lock) = TargetLock::take_within(staging, Purpose::StartDaemon, daemon.ready_within) else {
         let reason = "another thread is starting its daemon";
@@ -57,7 +57,8 @@ pub fn stage(staging: &Target, daemon: &FuseDaemon) -> Result<Outcome> {
         .inspect_err(|_| take_back(staging, start.processes(), created))
 }
 
-/// Takes off what has lost its daemon. What else is there has to be a FUSE filesystem that answers.
+/// Unmounts a mount that has lost its daemon. Any other existing mount must be a FUSE filesystem that
+/// answers.
 fn is_staged(staging: &Target, daemon: &FuseDaemon) -> Result<bool> {
     let found = take_off_lost(staging)?;
     if !matches!(staging.state()?, MountState::Mounted(_)) {
@@ -66,7 +67,7 @@ fn is_staged(staging: &Target, daemon: &FuseDaemon) -> Result<bool> {
     accept(staging)?;
     adopt(staging)?;
     let health = match found {
-        // It was mounted, or came to light, since.
+        // It was mounted, or became visible, since then.
         MountHealth::NotMounted | MountHealth::Dead(_) => health_within(staging.path(), LOOK)?,
         known => known,
     };
@@ -78,7 +79,7 @@ fn is_staged(staging: &Target, daemon: &FuseDaemon) -> Result<bool> {
     }
 }
 
-/// That a FUSE filesystem is there and answers does not make it the one that is asked for.
+/// A FUSE filesystem that answers is not always the requested one.
 fn accept_daemon(staging: &Target, daemon: &FuseDaemon) -> Result<()> {
     let refuse = |reason: String| {
         let error = Error::new(ErrorKind::AlreadyMounted, STAGE, reason).at(staging.path());
@@ -101,7 +102,7 @@ fn accept_daemon(staging: &Target, daemon: &FuseDaemon) -> Result<()> {
 /// Ends what a killed stage has left, and starts the daemon.
 fn begin(staging: &Target, daemon: &FuseDaemon, start: &Start) -> Result<Child> {
     Processes::of(staging.path()).kill(staging.path())?;
-    // It may have mounted before it was ended.
+    // The old daemon can have mounted before it was ended.
     take_off_unserved(staging)?;
     if staging.owner().is_some() {
         staging.set_mark(STAGE, &staging.look(STAGE)?.fd, Mounted::Fuse)?;
@@ -109,7 +110,7 @@ fn begin(staging: &Target, daemon: &FuseDaemon, start: &Start) -> Result<Child> 
     daemon.start(start)
 }
 
-/// Marks what is mounted as its owner's, if the place is.
+/// Marks the mount as its owner's, if the place has an owner.
 fn adopt(staging: &Target) -> Result<()> {
     let seen = staging.look(STAGE)?;
     if seen.facts.is_mount_root { staging.adopt(STAGE, &seen.facts) } else { Ok(()) }
@@ -152,7 +153,8 @@ fn is_ready(staging: &Target, deadline: Instant) -> Result<bool> {
     Ok(matches!(health_within(staging.path(), left)?, MountHealth::Healthy | MountHealth::ReadOnly))
 }
 
-/// A program that puts itself into the background ends well, and what it started has the mark.
+/// A program that puts itself into the background ends with success, and the process that it started has
+/// the mark.
 fn ended_badly(status: ExitStatus, processes: &Processes, staging: &Target) -> Result<Option<String>> {
     if !status.success() {
         return Ok(Some(format!("its daemon ended with {status}")));
@@ -161,14 +163,14 @@ fn ended_badly(status: ExitStatus, processes: &Processes, staging: &Target) -> R
     Ok((!is_serving).then(|| "its daemon ended without a mount".to_owned()))
 }
 
-/// Waits for the program in a thread that ends with it: it is nobody's zombie, and its end is in the log.
+/// Waits for the program in a thread, so that it does not stay a zombie and its end is in the log.
 fn watch(mut child: Child, staging: &Target) -> Receiver<ExitStatus> {
     let (sender, receiver) = channel();
     let path = staging.path().to_owned();
     let watching = std::thread::Builder::new().name("fuse-daemon".to_owned()).spawn(move || {
         if let Ok(status) = child.wait() {
             tracing::info!(%status, at = %path.display(), "the program that served a FUSE filesystem has ended");
-            // Nobody asks once the mount was there.
+            // Once the mount is ready, nobody receives this.
             let _ = sender.send(status);
         }
     });
@@ -190,8 +192,9 @@ fn accept(staging: &Target) -> Result<()> {
     }
 }
 
-/// Takes off a FUSE mount whose daemon was killed. A killed process counts as ended a moment before the kernel closes its
-/// files; till then its mount does not answer, or says that the connection was aborted, and is not known as lost.
+/// Unmounts a FUSE mount whose daemon was killed. A killed process counts as ended shortly before the
+/// kernel closes its files. Until then its mount does not answer, or reports an aborted connection, and is
+/// not recognized as lost.
 fn take_off_unserved(staging: &Target) -> Result<()> {
     accept(staging)?;
     let is_unwell = matches!(health(staging.path())?, MountHealth::Dead(_) | MountHealth::Unresponsive);
@@ -201,7 +204,7 @@ fn take_off_unserved(staging: &Target) -> Result<()> {
     Ok(())
 }
 
-/// Leaves what another process has started meanwhile.
+/// Undoes this start, and leaves what another process has started in the meantime.
 fn take_back(staging: &Target, own: &Processes, created: Created) {
     let undo = || -> Result<()> {
         own.kill(staging.path())?;

@@ -1,4 +1,4 @@
-//! The node's part for filesystems that a server shares: NFS, CephFS, SMB and their kind.
+//! Node flow for filesystems that a server shares: NFS, CephFS, SMB and similar.
 //!
 //! | step | a driver that stages | a driver that does not |
 //! |---|---|---|
@@ -8,18 +8,19 @@
 //! | unpublish | [`unpublish`] | [`unpublish`] |
 //! | unstage | [`unstage`] | |
 //!
-//! No step waits for a server without end, and none leaves a mount that can't be taken away: what does not answer is
-//! unmounted by force if it is the last mount of its filesystem, and taken out of sight if that does not help. While others
-//! on the node have it mounted, one mount goes and theirs stay as they are.
+//! No step waits for a server without a limit, and no step leaves a mount that can't be removed. A
+//! filesystem that does not answer is unmounted by force if this is its last mount, and detached
+//! (`MNT_DETACH`) if force does not help. While the filesystem has other mounts on the node, only this
+//! mount is removed and the others stay as they are.
 //!
-//! The kernel mounts, and no helper program: a password is an option that goes to the kernel alone. What a helper would
-//! have found out is found out for NFS ([`SharedSource::nfs`]), and for the others it is for the driver to say: SMB needs
-//! `ip=` and a source `//server/share`, CephFS its monitors in the source or in `mon_addr=`. What can't be had so needs a
-//! driver's own way.
+//! The kernel mounts directly, without a helper program: a password is an option that only the kernel gets.
+//! For NFS the flow finds the values that a helper would find ([`SharedSource::nfs`]). For other
+//! filesystems the driver provides them: SMB needs `ip=` and a source `//server/share`, CephFS its monitors
+//! in the source or in `mon_addr=`. Anything else that a helper would do is up to the driver.
 //!
-//! The toolkit's tests run this against NFS servers, v3 and v4.2, on kernels that have a client; elsewhere with tmpfs,
-//! overlay and ext4 for the mounting, and FUSE filesystems whose daemon hangs or is gone for the server. They do not run
-//! it against servers of SMB or Ceph.
+//! The toolkit's tests run this flow against NFS servers, v3 and v4.2, on kernels that have a client.
+//! Elsewhere they use tmpfs, overlay and ext4 for the mounting, and, in place of a server, FUSE filesystems
+//! whose daemon hangs or is gone. They do not run it against SMB or Ceph servers.
 //!
 //! ```no_run
 //! use csi_mount::flow::shared::{SharedSource, publish, stage, unpublish, unstage};
@@ -57,26 +58,31 @@ pub use source::{SHARED_MOUNT_TIME_LIMIT, SharedSource};
 
 const PUBLISH: &str = "publish";
 
-/// Mounts the shared filesystem at the staging directory, which is made if it is not there.
+/// Mounts the shared filesystem at the staging directory, which is made if it does not exist.
 ///
-/// What is mounted there counts as done only if it is of this source, with the same attributes, and answers. A mount
-/// whose server is gone for good (`ENOTCONN`, `ESTALE`) is taken off and the filesystem is mounted anew.
+/// An existing mount counts as done only if it is of this source, has the same attributes, and answers. A
+/// mount whose server is gone for good (`ENOTCONN`, `ESTALE`) is unmounted, and the filesystem is mounted
+/// again.
 ///
-/// The server is waited for as long as [`SharedSource::time_limit`] says, by a process that is killed then. Others of the
-/// same source wait for their turn, and fail at once while one that could not be killed is still there.
+/// A child process mounts and waits for the server. It is killed after [`SharedSource::time_limit`]. Other
+/// mounts of the same source wait until it ends; while a child that could not be killed still exists, they
+/// fail at once.
 ///
 /// # Errors
 ///
-/// - [`AlreadyMounted`](crate::ErrorKind::AlreadyMounted): something else is mounted there, or with other attributes.
-/// - [`Unresponsive`](crate::ErrorKind::Unresponsive): the server does not answer, to this mount or to the one that is there.
+/// - [`AlreadyMounted`](crate::ErrorKind::AlreadyMounted): something else is mounted there, or with other
+///   attributes.
+/// - [`Unresponsive`](crate::ErrorKind::Unresponsive): the server does not answer, for the new or the
+///   existing mount.
 /// - Those of [`Mount::at`].
 pub fn stage(staging: &Target, source: &SharedSource) -> Result<Outcome> {
     let created = staging.create_dir()?;
     mount(staging, source).inspect_err(|_| take_back(created, staging))
 }
 
-/// Mounts the shared filesystem at the target directory, with these attributes besides those of its options, for a driver
-/// that does not stage. Otherwise as [`stage`].
+/// Mounts the shared filesystem at the target directory, for a driver that does not stage.
+///
+/// These attributes are added to those of the source's options. Otherwise it works as [`stage`].
 ///
 /// # Errors
 ///
@@ -97,7 +103,7 @@ fn mount(target: &Target, source: &SharedSource) -> Result<Outcome> {
         |_, found| {
             source.accept(target, found)?;
             match health {
-                // It is not waited for once more.
+                // The health check has already waited for it: don't wait again.
                 MountHealth::Unresponsive => health::refuse_unwell(MOUNT, target, health),
                 _ => Ok(()),
             }
@@ -114,33 +120,35 @@ fn prepared(source: &SharedSource, target: &Target) -> Result<Prepared> {
         .prepared(target)
 }
 
-/// Mounts the shared filesystem where nobody sees it, and gives its root directory: for work of a driver's own in it, as
-/// making and deleting the directories that are volumes.
+/// Mounts the shared filesystem detached and returns its root directory, for work of the driver itself.
 ///
-/// The mount is in no tree of mounts and goes with the last of the [`Root`] and the [`Target`]s from it, also when the
-/// process is killed. (Before Linux 5.2 it is in a private place of this process's mount namespace.) The server is
-/// waited for as in [`stage`]. What is done below the root afterwards waits for the server as the mount's options say:
-/// mount NFS `soft`.
+/// Use it, for example, to make and delete the directories that are volumes. The mount is in no mount tree.
+/// It ends when the [`Root`] and the last [`Target`] from it are dropped, also when the process is killed.
+/// (Before Linux 5.2 it is in a private directory of this process's mount namespace.) The wait for the
+/// server is limited as in [`stage`]. Later operations below the root wait for the server as the mount
+/// options say: mount NFS `soft`.
 ///
 /// # Errors
 ///
 /// Those of [`Mount::at`].
 pub fn open(source: &SharedSource) -> Result<Root> {
-    // For messages: the mount has no place.
+    // Only for error messages: the mount has no path.
     let nowhere = Target::new("/proc/unseen")?;
     let mount = prepared(source, &nowhere).map_err(|error| error.at(&source.source))?;
     Root::of_mount(mount, source.source.clone().into())
 }
 
-/// Binds the staged filesystem to the target directory, with these attributes added to those of the staged mount.
+/// Binds the staged filesystem to the target directory, with these attributes added to those of the staged
+/// mount.
 ///
-/// The directory is made if it is not there. A bind of a filesystem whose server is gone for good, from before it was
-/// staged anew, is taken off and replaced.
+/// The directory is made if it does not exist. An old bind of a filesystem whose server is gone for good,
+/// made before the filesystem was staged again, is replaced.
 ///
 /// # Errors
 ///
-/// [`NotFound`](crate::ErrorKind::NotFound) if nothing is staged, [`Unresponsive`](crate::ErrorKind::Unresponsive) if what is staged does
-/// not answer, and those of [`Bind::at`] and [`Target::create_dir`].
+/// [`NotFound`](crate::ErrorKind::NotFound) if nothing is staged,
+/// [`Unresponsive`](crate::ErrorKind::Unresponsive) if the staged filesystem does not answer, and those of
+/// [`Bind::at`] and [`Target::create_dir`].
 pub fn publish(staging: impl AsRef<Path>, target: &Target, attributes: MountAttributes) -> Result<Outcome> {
     let staging = staging.as_ref();
     require_staged(PUBLISH, staging, attributes)?;
@@ -150,7 +158,7 @@ pub fn publish(staging: impl AsRef<Path>, target: &Target, attributes: MountAttr
         .inspect_err(|_| take_back(created, target))
 }
 
-/// Removes what a failed step has made.
+/// Removes the directory that a failed step has made.
 fn take_back(created: Created, target: &Target) {
     if created == Created::Created
         && let Err(left) = target.remove()
@@ -159,17 +167,18 @@ fn take_back(created: Created, target: &Target) {
     }
 }
 
-/// Undoes [`publish`] and [`publish_directly`], also while the server does not answer, and removes the directory.
+/// Undoes [`publish`] and [`publish_directly`], also while the server does not answer, and removes the
+/// directory.
 ///
 /// # Errors
 ///
-/// [`Busy`](crate::ErrorKind::Busy) while something uses a filesystem that answers; those of [`Unmount::at`] and
-/// [`Target::remove`].
+/// [`Busy`](crate::ErrorKind::Busy) while something uses a filesystem that answers; those of
+/// [`Unmount::at`] and [`Target::remove`].
 pub fn unpublish(target: &Target) -> Result<Removed> {
     unpublish_within(target, UNMOUNT_TIME_LIMIT)
 }
 
-/// As [`unpublish`], with another time for what is to be written; see [`unstage_within`].
+/// As [`unpublish`], with another time limit for unwritten data; see [`unstage_within`].
 ///
 /// # Errors
 ///
@@ -179,20 +188,24 @@ pub fn unpublish_within(target: &Target, finishing: Duration) -> Result<Removed>
     target.remove()
 }
 
-/// Undoes [`stage`], also while the server does not answer. The directory stays: it is the orchestrator's.
+/// Undoes [`stage`], also while the server does not answer. The directory stays: it belongs to the
+/// orchestrator.
 ///
-/// What is not written yet is waited for as long as [`UNMOUNT_TIME_LIMIT`] says.
+/// Unwritten data is waited for as long as [`UNMOUNT_TIME_LIMIT`].
 ///
 /// # Errors
 ///
-/// [`Busy`](crate::ErrorKind::Busy) while something uses a filesystem that answers; those of [`Unmount::at`].
+/// [`Busy`](crate::ErrorKind::Busy) while something uses a filesystem that answers; those of
+/// [`Unmount::at`].
 pub fn unstage(staging: &Target) -> Result<Unmounted> {
     unstage_within(staging, UNMOUNT_TIME_LIMIT)
 }
 
-/// As [`unstage`], with another time for what is to be written: for servers to which much is written late. What a server does
-/// not take in this time is lost, and it is [`Detached`](Unmounted::Detached): nobody can tell one that is slow from one that
-/// is gone.
+/// As [`unstage`], with another time limit for unwritten data, for servers to which much data is written
+/// late.
+///
+/// Data that the server does not accept within this time is lost, and the filesystem is
+/// [`Detached`](Unmounted::Detached): a slow server can't be told apart from one that is gone.
 ///
 /// # Errors
 ///

@@ -1,4 +1,5 @@
-//! What `mount.nfs` would find out for the kernel: the server's address, and the version to speak.
+//! Mount options that `mount.nfs` would otherwise find out for the kernel: the server's address and the NFS
+//! version.
 
 use std::net::{IpAddr, ToSocketAddrs};
 
@@ -8,19 +9,20 @@ use crate::{Error, ErrorKind, MountOptions, Result};
 
 const OPERATION: &str = "mount NFS from";
 
-/// Spoken where the options name no other.
+/// The version if the options name none.
 const VERSION: &str = "4.2";
 
 impl SharedSource {
-    /// An export of an NFS server, or a directory below one: `nfs.example.org`, `192.0.2.7` or `2001:db8::7`, and
-    /// `/export/a`.
+    /// An export of an NFS server, or a directory below one. The server is a name or an address:
+    /// `nfs.example.org`, `192.0.2.7` or `2001:db8::7`. The export is a path: `/export/a`.
     ///
-    /// Version 4.2 is spoken unless an option says otherwise: `nfsvers=4.1`, `nfsvers=3`. What version 3 needs beside
-    /// it is for the options as well: `nolock`, which makes locks the node's own, where no `rpcbind` and `rpc.statd` run
-    /// on the node, and `port=` with `mountport=` for a server without a port mapper.
+    /// The version is 4.2 unless an option names another: `nfsvers=4.1`, `nfsvers=3`. Version 3 can need
+    /// more options: `nolock` where no `rpcbind` and `rpc.statd` run on the node, which makes locks local
+    /// to the node; and `port=` with `mountport=` for a server without a port mapper.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidInput`] for a server that can be none, and for a path that is relative or holds `..`.
+    /// [`ErrorKind::InvalidInput`] for an invalid server name, and for a path that is relative or contains
+    /// `..`.
     #[doc(alias = "mount.nfs")]
     pub fn nfs(server: &str, export: &str) -> Result<Self> {
         let refuse =
@@ -39,7 +41,8 @@ impl SharedSource {
     }
 }
 
-/// The options with which the kernel can mount it, with what NFS needs and nobody said.
+/// Returns the options for the kernel: the given ones, plus the NFS address and version if they are
+/// missing.
 pub(super) fn complete(source: &SharedSource) -> Result<MountOptions> {
     let options = source.options.clone();
     if !matches!(source.fs_type.as_str(), "nfs" | "nfs4") {
@@ -55,13 +58,13 @@ pub(super) fn complete(source: &SharedSource) -> Result<MountOptions> {
     if has_version { Ok(options) } else { options.with_option("vers", VERSION) }
 }
 
-/// `vers=3`, `nfsvers=4.1`, `v4.2`, and `minorversion=1`, which goes with the type nfs4.
+/// `vers=3`, `nfsvers=4.1`, `v4.2`, and `minorversion=1`, which is used with the type nfs4.
 fn is_version(key: &str) -> bool {
     matches!(key, "vers" | "nfsvers" | "minorversion")
         || key.strip_prefix('v').is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))
 }
 
-/// The server of `server:/export` and of `[2001:db8::7]:/export`.
+/// The server part of `server:/export` and of `[2001:db8::7]:/export`.
 fn server(source: &str) -> Result<&str> {
     let server = match source.strip_prefix('[') {
         Some(rest) => rest.split_once("]:").map(|(server, _)| server),
@@ -72,8 +75,8 @@ fn server(source: &str) -> Result<&str> {
     })
 }
 
-/// The first address that the system's resolver gives, which is the one that can best be reached. The resolver has its
-/// own limits of time (`resolv.conf(5)`).
+/// The first address that the system's resolver returns: the resolver sorts them by how well they can be
+/// reached. The resolver has its own time limits (`resolv.conf(5)`).
 fn address(server: &str) -> Result<IpAddr> {
     let unknown = |why: &str| {
         Error::new(ErrorKind::Unresponsive, OPERATION, format!("its name is not resolved: {why}"))

@@ -1,4 +1,4 @@
-//! What is mounted for a shared volume, and whether a mount that is found is it.
+//! What is mounted for a shared volume, and whether an existing mount is of that source.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -10,10 +10,11 @@ use crate::place::on_device::block_device_at;
 use crate::table::details::Details;
 use crate::{Error, ErrorKind, MountAttributes, MountEntry, MountOptions, Result, Target};
 
-/// How long a server is waited for where nothing else is said: half of what the kubelet waits for a stage.
+/// How long to wait for a server by default: half of the kubelet's time limit for a stage.
 pub const SHARED_MOUNT_TIME_LIMIT: Duration = crate::MOUNT_TIME_LIMIT;
 
-/// A filesystem of a server: its type, what the kernel is to call for it, and how. `Debug` shows no option's value.
+/// A filesystem of a server: its type, the source that the kernel mounts, and the options. `Debug` hides
+/// option values.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[must_use]
 pub struct SharedSource {
@@ -24,26 +25,27 @@ pub struct SharedSource {
 }
 
 impl SharedSource {
-    /// The filesystem of this type (`nfs`, `ceph`, `cifs`) from this source (`192.0.2.7:/export`), which the mount table
-    /// shows and by which a mount is known again. It is not the place for a password.
+    /// The filesystem of this type (`nfs`, `ceph`, `cifs`) from this source (`192.0.2.7:/export`).
+    ///
+    /// The mount table shows the source, and a mount is recognized by it. Do not put a password in it.
     pub fn new(fs_type: impl Into<String>, source: impl Into<String>) -> Self {
         let (fs_type, source) = (fs_type.into(), source.into());
         Self { fs_type, source, options: MountOptions::new(), time_limit: SHARED_MOUNT_TIME_LIMIT }
     }
 
-    /// With these options.
+    /// Sets the mount options.
     pub fn options(mut self, options: MountOptions) -> Self {
         self.options = options;
         self
     }
 
-    /// Waiting so long for the server.
+    /// Sets how long to wait for the server.
     pub fn time_limit(mut self, limit: Duration) -> Self {
         self.time_limit = limit;
         self
     }
 
-    /// With what a caller asks for besides; where both say something, this source's own options count.
+    /// Adds the options that a caller requests. If both name the same option, the source's own option wins.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidInput`] as for [`MountOptions::parse`].
@@ -58,7 +60,7 @@ impl SharedSource {
         Ok(self)
     }
 
-    /// With these attributes of the mount added.
+    /// Adds these mount attributes.
     pub fn with_attributes(mut self, attributes: MountAttributes) -> Self {
         self.options = self.options.with_attributes(attributes);
         self
@@ -69,7 +71,7 @@ impl SharedSource {
         self.is(&entry.fs_type, &entry.source, |device| entry.is_on(device))
     }
 
-    /// A block device is known by its number, anything else by its name.
+    /// A block device is compared by its number, any other source by its name.
     fn is(&self, fs_type: &str, source: &OsStr, is_on: impl Fn(crate::DeviceNumber) -> bool) -> bool {
         is_same_type(fs_type, &self.fs_type)
             && match block_device_at(self.source.as_ref()) {
@@ -78,7 +80,7 @@ impl SharedSource {
             }
     }
 
-    /// Takes what is mounted for this filesystem only if it is, with the same attributes.
+    /// Refuses an existing mount unless it is of this source and has the same attributes.
     pub(super) fn accept(&self, target: &Target, found: &Details) -> Result<()> {
         let asked = self.options.attributes();
         if !self.is(&found.fs_type, &found.source, |device| found.is_on(device)) {
@@ -99,13 +101,13 @@ impl SharedSource {
     }
 }
 
-/// NFS of version 4 is seen as `nfs4`, whichever word it was mounted by.
+/// The kernel shows NFS version 4 as `nfs4`, also if it was mounted as `nfs`.
 fn is_same_type(found: &str, asked: &str) -> bool {
     let plain = |fs_type| if fs_type == "nfs4" { "nfs" } else { fs_type };
     plain(found) == plain(asked)
 }
 
-/// `server:/export/` is seen as `server:/export`.
+/// The kernel shows `server:/export/` as `server:/export`.
 fn without_slashes(source: &[u8]) -> &[u8] {
     let end = source.iter().rposition(|byte| *byte != b'/').map_or(0, |last| last + 1);
     &source[..end]
