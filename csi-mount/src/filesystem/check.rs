@@ -8,12 +8,14 @@ use crate::filesystem::tool::{Bounds, Given, OpenFile, Output, Tool};
 use crate::sys::memory;
 use crate::{BlockDevice, Error, ErrorKind, Filesystem, Result};
 
-/// How long a check may take: 6 hours, as a large damaged filesystem needs time and half a repair helps nobody.
+/// How long a check can take by default: 6 hours. A large damaged filesystem needs time, and half a repair
+/// is useless.
 pub const CHECK_TIME_LIMIT: Duration = Duration::from_secs(6 * 3600);
 
 const CHECK: &str = "check the filesystem on";
 
-/// How much a [`check`] may take of the node: what it goes beyond ends it, and leaves the filesystem to be checked again.
+/// Limits on the time and memory of a [`check`]. A check that exceeds one is killed, and the filesystem has
+/// to be checked again.
 ///
 /// ```
 /// use csi_mount::CheckLimits;
@@ -30,8 +32,8 @@ pub struct CheckLimits {
 }
 
 impl Default for CheckLimits {
-    /// [`CHECK_TIME_LIMIT`], and half of the memory that this process may have: of the least of its control groups'
-    /// limits and the node's.
+    /// [`CHECK_TIME_LIMIT`], and half of the memory that this process can have: half of the smallest limit
+    /// among its control groups and the node.
     fn default() -> Self {
         Self { time: CHECK_TIME_LIMIT, memory: None }
     }
@@ -44,13 +46,14 @@ impl From<Duration> for CheckLimits {
 }
 
 impl CheckLimits {
-    /// So long.
+    /// Sets the time limit.
     pub fn time(mut self, limit: Duration) -> Self {
         self.time = limit;
         self
     }
 
-    /// So many bytes of memory. It is looked at some twenty times a second, so for a moment it may be more.
+    /// Sets the memory limit in bytes. It is checked about twenty times a second, so it can be exceeded for
+    /// a moment.
     pub fn memory(mut self, bytes: u64) -> Self {
         self.memory = Some(bytes);
         self
@@ -61,51 +64,52 @@ impl CheckLimits {
     }
 }
 
-/// What a [`check`] may change.
+/// What a [`check`] is allowed to change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum CheckPolicy {
-    /// Only look.
+    /// Nothing: only report.
     #[default]
     ReportOnly,
-    /// Mend what can be mended without loss, as at boot (`e2fsck -p`). ext4 only: XFS and btrfs do that when they
-    /// are mounted.
+    /// Repair what can be repaired without loss, as at boot (`e2fsck -p`). ext4 only: XFS and btrfs do that
+    /// when they are mounted.
     Preen,
 }
 
-/// The end of a [`check`] that left a sound filesystem.
+/// The result of a [`check`] that left a sound filesystem.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CheckReport {
-    /// Nothing was wrong.
+    /// There were no errors.
     Clean,
-    /// Something was, and was mended.
+    /// There were errors, and they were repaired.
     Repaired,
 }
 
-/// Checks the filesystem on a device that is mounted nowhere, within the limits of [`CheckLimits::default`].
+/// Checks the filesystem on a device that is mounted nowhere, within the limits of
+/// [`CheckLimits::default`].
 ///
-/// A check that was cut short, by a limit, by the kernel for want of memory, or by a crash, is never taken for a clean
-/// end, and is made again by the next call: what says that it is needed is cleared by `e2fsck` last.
+/// A check can be cut short by a limit, by the kernel when memory runs out, or by a crash. It never counts
+/// as clean then, and the next call repeats it: `e2fsck` clears the flag that requires a check last.
 ///
 /// # Errors
 ///
-/// - [`Damaged`](ErrorKind::Damaged): something is wrong that this policy does not mend.
-/// - [`Busy`](ErrorKind::Busy): the device is mounted in any namespace, published raw for writing, or otherwise used
-///   ([`BlockDevice::users`]). It was not looked at.
+/// - [`Damaged`](ErrorKind::Damaged): there are errors that this policy does not repair.
+/// - [`Busy`](ErrorKind::Busy): the device is mounted in any namespace, published raw for writing, or
+///   otherwise used ([`BlockDevice::users`]). It was not checked.
 /// - [`Unsupported`](ErrorKind::Unsupported): preen of XFS or btrfs.
 /// - [`MissingTool`](ErrorKind::MissingTool), [`ToolFailed`](ErrorKind::ToolFailed),
-///   [`Unresponsive`](ErrorKind::Unresponsive).
-/// - [`OutOfMemory`](ErrorKind::OutOfMemory): the program needs more than it was given.
+///   [`Unresponsive`](ErrorKind::Unresponsive): the program is missing, fails, or exceeds its time limit.
+/// - [`OutOfMemory`](ErrorKind::OutOfMemory): the program needs more memory than its limit.
 pub fn check(device: &BlockDevice, filesystem: Filesystem, policy: CheckPolicy) -> Result<CheckReport> {
     check_within(device, filesystem, policy, CheckLimits::default())
 }
 
-/// As [`check`], with other limits: a [`Duration`] is one of time alone.
+/// As [`check`], with other limits. A [`Duration`] sets only the time limit.
 ///
 /// # Errors
 ///
-/// As [`check`].
+/// As for [`check`].
 pub fn check_within(
     device: &BlockDevice,
     filesystem: Filesystem,
@@ -137,7 +141,8 @@ pub fn check_within(
     }
 }
 
-/// Runs a program that works on the filesystem of an open device, whatever its path leads to meanwhile, within these limits.
+/// Runs a program on the filesystem of an open device, within these limits. The program gets the
+/// descriptor, so it does not matter if the path changes in the meantime.
 pub(crate) fn run_within(
     tool: Tool,
     arguments: &[&str],
@@ -162,7 +167,7 @@ pub(crate) fn run_within(
     Ok(output)
 }
 
-/// Nobody else kills it, and it was offered to the kernel to be the first.
+/// No other process kills it, and it was offered to the kernel's OOM killer as the first candidate.
 fn was_ended_for_memory(output: &Output) -> bool {
     output.status.signal() == Some(nix::libc::SIGKILL)
 }
@@ -175,7 +180,7 @@ enum Verdict {
     Failed,
 }
 
-/// What an exit status means: `e2fsck`'s is a set of bits, the others' a number.
+/// Interprets an exit status: that of `e2fsck` is a set of bits, that of the others a number.
 fn verdict(filesystem: Filesystem, code: Option<i32>) -> Verdict {
     const CORRECTED: i32 = 1;
     const REBOOT: i32 = 2;
@@ -184,7 +189,7 @@ fn verdict(filesystem: Filesystem, code: Option<i32>) -> Verdict {
         (_, Some(0)) => Verdict::Clean,
         (Filesystem::Ext4, Some(bits)) if bits & !(CORRECTED | REBOOT | UNCORRECTED) != 0 => Verdict::Failed,
         (Filesystem::Ext4, Some(bits)) if bits & UNCORRECTED != 0 => Verdict::Damaged,
-        // The reboot is for a root filesystem that was mounted; an unmounted device needs none.
+        // The reboot bit is about a mounted root filesystem; an unmounted device needs no reboot.
         (Filesystem::Ext4, Some(_)) => Verdict::Repaired,
         (Filesystem::Xfs | Filesystem::Btrfs, Some(1)) => Verdict::Damaged,
         _ => Verdict::Failed,

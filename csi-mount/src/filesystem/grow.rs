@@ -18,31 +18,31 @@ use crate::{
 };
 
 const GROW: &str = "grow the filesystem on";
-/// `resize2fs` writes what a large filesystem's new part needs; killed, it would leave a filesystem to repair.
+/// `resize2fs` writes the metadata of the new part. If it is killed, the filesystem needs a repair.
 const RESIZE_TIME_LIMIT: Duration = Duration::from_secs(6 * 3600);
 
-/// The kernel resizes btrfs to no smaller size (btrfs_ioctl_resize), whatever size the filesystem has.
+/// The smallest size to which the kernel resizes a btrfs (btrfs_ioctl_resize), whatever size it has.
 const BTRFS_LEAST_RESIZE: u64 = 256 << 20;
 
-/// What growing did. Sizes are in bytes of the device that the filesystem covers.
+/// What growing did. Sizes are the bytes of the device that the filesystem covers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Grown {
-    /// It covers the device already.
+    /// The filesystem already covers the device.
     Unchanged {
-        /// Its size.
+        /// Its size in bytes.
         size: u64,
     },
-    /// It grew.
+    /// The filesystem grew.
     Grown {
-        /// Its size before.
+        /// Its size in bytes before.
         from: u64,
-        /// Its size now.
+        /// Its size in bytes now.
         to: u64,
     },
 }
 
 impl Grown {
-    /// The size now, in bytes.
+    /// The current size in bytes.
     pub fn size(self) -> u64 {
         match self {
             Self::Unchanged { size } | Self::Grown { to: size, .. } => size,
@@ -54,17 +54,20 @@ impl Grown {
     }
 }
 
-/// Grows a mounted filesystem to its device's size, by the filesystem's own ioctl.
+/// Grows a mounted filesystem to its device's size, through the filesystem's own ioctl.
 ///
-/// `mounted_at` is any directory of the mounted filesystem; the mount must be writable. The device's own size must
-/// have been refreshed ([`LoopDevice::refresh_size`](crate::LoopDevice::refresh_size), a SCSI rescan).
+/// `mounted_at` is any directory of the mounted filesystem; the mount must be writable. The kernel must
+/// already know the device's new size ([`LoopDevice::refresh_size`](crate::LoopDevice::refresh_size), a
+/// SCSI rescan).
 ///
 /// # Errors
 ///
-/// - [`PermissionDenied`](ErrorKind::PermissionDenied): ext4 and no `CAP_SYS_RESOURCE`; [`grow_unmounted`] needs none.
+/// - [`PermissionDenied`](ErrorKind::PermissionDenied): ext4 without `CAP_SYS_RESOURCE`; [`grow_unmounted`]
+///   does not need it.
 /// - [`WrongDevice`](ErrorKind::WrongDevice): another device is mounted there.
 /// - [`ReadOnly`](ErrorKind::ReadOnly): the mount is read-only.
-/// - [`OutOfRange`](ErrorKind::OutOfRange): btrfs on a device of less than 256 MiB; the kernel does not resize to that.
+/// - [`OutOfRange`](ErrorKind::OutOfRange): btrfs on a device of less than 256 MiB; the kernel does not
+///   resize to that.
 /// - [`Unsupported`](ErrorKind::Unsupported): btrfs on several devices.
 pub fn grow_mounted(
     device: &BlockDevice,
@@ -168,7 +171,7 @@ impl Mounted<'_> {
     }
 }
 
-/// The one device of a mounted btrfs.
+/// The only device of a mounted btrfs.
 fn btrfs_device(directory: &OwnedFd, at: &Path) -> Result<BtrfsDevice> {
     const ASK: &str = "ask for the device under";
     let info = ioctl::btrfs_info(directory.as_fd()).map_err(|error| match error {
@@ -182,7 +185,7 @@ fn btrfs_device(directory: &OwnedFd, at: &Path) -> Result<BtrfsDevice> {
         let reason = format!("it has {} devices, and only those on one are served", info.devices);
         return Err(Error::new(ErrorKind::Unsupported, ASK, reason).at(at));
     }
-    // Ids are not given again, so a device that replaced another has a higher one.
+    // Device ids are not reused, so a device that replaced another has a higher id.
     for id in 1..=info.max_id {
         match ioctl::btrfs_device(directory.as_fd(), id) {
             Ok(device) => return Ok(device),
@@ -193,7 +196,7 @@ fn btrfs_device(directory: &OwnedFd, at: &Path) -> Result<BtrfsDevice> {
     Err(Error::new(ErrorKind::NotFound, ASK, "it names no device").at(at))
 }
 
-/// The node of a btrfs's device, as the filesystem has it.
+/// The node of a btrfs's device, as the filesystem reports it.
 fn node(device: &BtrfsDevice) -> PathBuf {
     let length = device.path.iter().position(|byte| *byte == 0).unwrap_or(device.path.len());
     PathBuf::from(std::ffi::OsStr::from_bytes(&device.path[..length]))
@@ -204,24 +207,28 @@ fn node_number(path: &Path) -> Result<DeviceNumber> {
     Ok(DeviceNumber::from_dev_t(metadata.rdev()))
 }
 
-/// Grows a filesystem that is mounted nowhere to its device's size: `e2fsck -f -p`, without which `resize2fs` does nothing, and
-/// then that, within the limits of [`CheckLimits::default`].
+/// Grows a filesystem that is mounted nowhere to its device's size, within the limits of
+/// [`CheckLimits::default`].
+///
+/// It runs `e2fsck -f -p`, which `resize2fs` requires, and then `resize2fs`.
 ///
 /// # Errors
 ///
-/// - [`Unsupported`](ErrorKind::Unsupported): XFS and btrfs, which grow only mounted.
+/// - [`Unsupported`](ErrorKind::Unsupported): XFS and btrfs, which grow only while mounted.
 /// - [`Busy`](ErrorKind::Busy): the device is mounted, in any namespace.
-/// - [`Damaged`](ErrorKind::Damaged), and those of programs, as [`check()`](crate::check()).
+/// - [`Damaged`](ErrorKind::Damaged), and the errors of programs, as for [`check()`](crate::check()).
 pub fn grow_unmounted(device: &BlockDevice, filesystem: Filesystem) -> Result<Grown> {
     grow_unmounted_within(device, filesystem, CheckLimits::default())
 }
 
-/// As [`grow_unmounted`], with other limits: those of memory for both programs, those of time for the check. `resize2fs` has six
-/// hours: one that is ended before leaves a filesystem to mend.
+/// As [`grow_unmounted`], with other limits. The memory limit holds for both programs, the time limit for
+/// the check.
+///
+/// `resize2fs` always has six hours: if it is killed earlier, the filesystem needs a repair.
 ///
 /// # Errors
 ///
-/// As [`grow_unmounted`].
+/// As for [`grow_unmounted`].
 pub fn grow_unmounted_within(
     device: &BlockDevice,
     filesystem: Filesystem,
@@ -250,7 +257,7 @@ pub fn grow_unmounted_within(
     Ok(Grown::between(from, on_disk(device, filesystem)?.size.unwrap_or(from)))
 }
 
-/// What the superblock says, past the page cache.
+/// Reads the superblock past the page cache.
 fn on_disk(device: &BlockDevice, filesystem: Filesystem) -> Result<Signature> {
     match device.probe() {
         Probe::Filesystem(found) if found.filesystem() == Some(filesystem) => Ok(found),

@@ -1,4 +1,5 @@
-//! Which features of filesystems came with which kernel: what `mkfs` leaves off, and why a mount was refused.
+//! The kernel version that introduced each filesystem feature: for what `mkfs` leaves out, and for why a
+//! mount fails.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,7 +7,7 @@ use std::str::FromStr;
 use crate::filesystem::probe::blocks;
 use crate::{BlockDevice, Error, ErrorKind, Filesystem, Result};
 
-/// A kernel's version, as far as features depend on it: 6.18.
+/// A kernel version, to the precision that features depend on: 6.18.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct KernelVersion {
     /// The first number.
@@ -16,11 +17,11 @@ pub struct KernelVersion {
 }
 
 impl KernelVersion {
-    /// The kernel that runs.
+    /// Returns the version of the running kernel.
     ///
     /// # Errors
     ///
-    /// [`Io`](ErrorKind::Io) or [`Unsupported`](ErrorKind::Unsupported) if `/proc` does not tell.
+    /// [`Io`](ErrorKind::Io) or [`Unsupported`](ErrorKind::Unsupported) if `/proc` does not show it.
     pub fn running() -> Result<Self> {
         const RELEASE: &str = "/proc/sys/kernel/osrelease";
         const ASK: &str = "read the kernel's version from";
@@ -37,9 +38,9 @@ impl fmt::Display for KernelVersion {
     }
 }
 
-/// For which kernel a filesystem is made: newer programs switch on what older kernels do not know.
+/// The kernel that a filesystem is made for: newer programs enable features that older kernels do not know.
 ///
-/// By name, as in a storage class's parameter: `running`, `mkfs`, `linux-4.18`.
+/// It can be parsed from a name, as in a storage class's parameter: `running`, `mkfs`, `linux-4.18`.
 ///
 /// ```
 /// use csi_mount::{KernelVersion, MkfsProfile};
@@ -52,10 +53,10 @@ impl fmt::Display for KernelVersion {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[non_exhaustive]
 pub enum MkfsProfile {
-    /// What the kernel that runs can mount.
+    /// Only features that the running kernel can mount.
     #[default]
     Running,
-    /// What a kernel of this version can mount too, for a volume that moves between nodes.
+    /// Only features that a kernel of this version can mount too, for a volume that moves between nodes.
     Kernel(KernelVersion),
     /// Whatever `mkfs` chooses.
     Mkfs,
@@ -96,14 +97,14 @@ impl FromStr for MkfsProfile {
     }
 }
 
-/// Which of the superblock's words has the feature's bit.
+/// The word of the superblock that has the feature's bit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Word {
-    /// A kernel that does not know it mounts all the same.
+    /// A kernel that does not know the feature still mounts the filesystem.
     Compatible,
-    /// It mounts read-only.
+    /// Such a kernel mounts it read-only.
     ReadOnly,
-    /// It does not mount.
+    /// Such a kernel does not mount it.
     Incompatible,
 }
 
@@ -112,10 +113,10 @@ struct Feature {
     name: &'static str,
     word: Word,
     bit: u32,
-    /// The first kernel that knows it.
+    /// The first kernel that knows the feature.
     kernel: KernelVersion,
-    /// The argument that leaves it off where `mkfs` may switch it on by itself, and the first version of it that knows
-    /// the argument.
+    /// For a feature that `mkfs` can enable by itself: the argument that disables it, and the first version
+    /// of `mkfs` that knows the argument.
     off: Option<(&'static str, KernelVersion)>,
 }
 
@@ -137,7 +138,8 @@ const fn feature(
 use Filesystem::{Btrfs, Ext4, Xfs};
 use Word::{Compatible, Incompatible, ReadOnly};
 
-/// What came after Linux 4.18. Sources: ext4(5), mkfs.xfs(8), btrfs(5), and the headers of each filesystem.
+/// Features that came after Linux 4.18. Sources: ext4(5), mkfs.xfs(8), btrfs(5), and the headers of each
+/// filesystem.
 const FEATURES: &[Feature] = &[
     feature(Ext4, "orphan_file", Compatible, 0x1000, v(5, 15), Some(("^orphan_file", v(1, 47)))),
     feature(Ext4, "orphan_present", ReadOnly, 0x1_0000, v(5, 15), None),
@@ -159,7 +161,8 @@ const FEATURES: &[Feature] = &[
     feature(Btrfs, "squota", Incompatible, 0x1_0000, v(6, 7), None),
 ];
 
-/// The arguments that leave off what `target` does not know; `mkfs` is asked for its version only where there are any.
+/// The arguments that disable what `target` does not know. `mkfs` is asked for its version only if there
+/// are any.
 pub(crate) fn left_off(
     filesystem: Filesystem,
     target: KernelVersion,
@@ -174,8 +177,8 @@ pub(crate) fn left_off(
     Ok(off.into_iter().filter(|(_, since)| version >= *since).map(|(argument, _)| argument).collect())
 }
 
-/// What the filesystem on a device has that this kernel does not know, as words for an operator; none if nothing is
-/// known to be.
+/// The features of the filesystem on a device that this kernel does not know, as text for an operator; none
+/// if no such feature is found.
 pub(crate) fn unknown_to(
     device: &BlockDevice,
     filesystem: Filesystem,
@@ -190,7 +193,7 @@ pub(crate) fn unknown_to(
 
 /// The features in a superblock's block that keep this kernel from mounting it.
 fn too_new(block: &[u8], filesystem: Filesystem, kernel: KernelVersion) -> Vec<String> {
-    // Where the read-only compatible and the incompatible features are; big-endian in XFS only.
+    // The places of the read-only compatible and the incompatible features. Only XFS is big-endian.
     let (read_only, incompatible) = match filesystem {
         Ext4 => (1024 + 0x64, 1024 + 0x60),
         Xfs => (212, 216),

@@ -9,9 +9,9 @@ use crate::{Error, ErrorKind};
 
 /// A filesystem that [`Format`](crate::Format) makes and the flows mount.
 ///
-/// There is no default: a caller that gets an empty name from its orchestrator chooses one itself. What else there may be
-/// on a device is known to the prober and kept. ext3 is not made: ext4 does all that it does. Nor is vfat: it has no
-/// owners and no journal, and nothing grows it.
+/// There is no default: a caller that gets an empty name from its orchestrator chooses one itself. Any
+/// other content on a device is recognized by the prober and kept. ext3 is not made: ext4 does all that it
+/// does. vfat is not made either: it has no file owners and no journal, and can't grow.
 ///
 /// ```
 /// use csi_mount::Filesystem;
@@ -44,19 +44,21 @@ impl Filesystem {
         }
     }
 
-    /// The smallest device in bytes that it can be made on with its defaults, for a driver that rounds sizes up.
+    /// The size in bytes of the smallest device that it can be made on with its defaults, for a driver that
+    /// rounds sizes up.
     pub const fn minimum_size(self) -> u64 {
         match self {
-            // mkfs.ext4 leaves the journal off below 2 MiB. A smaller least size refuses fewer claims, and a driver that
-            // rounded 1 MiB up would have to refuse the restore of such a volume into one of the size asked for.
+            // Below 2 MiB mkfs.ext4 makes no journal. A smaller minimum refuses fewer claims. A driver that
+            // rounded 1 MiB up would also have to refuse to restore such a volume into one of the requested
+            // size.
             Self::Ext4 => 1 << 20,
             Self::Xfs => 300 << 20,
-            // Metadata twice, and each chunk has its least size.
+            // Metadata is stored twice, and each chunk has a minimum size.
             Self::Btrfs => 114_294_784,
         }
     }
 
-    /// The programs that its volumes need: to make it, check it, and grow it where the kernel does not.
+    /// The programs that its volumes need: to make and check it, and to grow it where the kernel does not.
     pub const fn tools(self) -> &'static [&'static str] {
         match self {
             Self::Ext4 => &["mkfs.ext4", "e2fsck", "resize2fs"],
@@ -65,12 +67,15 @@ impl Filesystem {
         }
     }
 
-    /// Looks for its [`tools`](Self::tools), on `PATH` and in the system's directories, and gives their paths. For a driver
-    /// or program that wants to know before it starts; [`self_check`](crate::self_check()) looks for them too.
+    /// Finds its [`tools`](Self::tools) on `PATH` and in the system's directories, and returns their paths.
+    ///
+    /// Use it to check for them before a driver or program starts. [`self_check`](crate::self_check())
+    /// looks for them too.
     ///
     /// # Errors
     ///
-    /// [`MissingTool`](ErrorKind::MissingTool) for the first that is not there, with its Debian package.
+    /// [`MissingTool`](ErrorKind::MissingTool) for the first one that is not found, with its Debian
+    /// package.
     pub fn find_tools(self) -> Result<Vec<PathBuf>, Error> {
         self.tools().iter().map(|program| self.tool(program).find()).collect()
     }

@@ -1,9 +1,9 @@
-//! Filesystems on devices: what is there, and the programs that make, check and grow them.
+//! Filesystems on devices: what a device holds, and the programs that make, check and grow filesystems.
 //!
-//! [`Probe`](probe::Probe) says what a device holds and gives the proof that it is blank, without which
-//! [`Format`](format::Format) makes nothing. [`tool`] runs programs so that they can be stopped.
+//! [`Probe`](probe::Probe) says what a device holds and gives the proof that it is blank, which
+//! [`Format`](format::Format) requires. [`tool`] runs programs so that they can be stopped.
 //!
-//! Imports from `device` and what is below it.
+//! Imports from `device` and the layers below it.
 
 pub(crate) mod check;
 pub(crate) mod format;

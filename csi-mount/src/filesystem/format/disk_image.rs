@@ -1,23 +1,26 @@
-//! What a program writes to a disk, made in memory first and then copied.
+//! A disk image that a program writes in memory, and that is then copied to the device.
 //!
-//! `mkfs` and `cryptsetup luksFormat` never get the device. They get a file in memory (`memfd_create(2)`) of the device's size,
-//! as an open descriptor. When they fail, or die, the device is as it was. What they wrote is then known block by block:
+//! `mkfs` and `cryptsetup luksFormat` never get the device. They get a file in memory (`memfd_create(2)`)
+//! of the device's size, as an open descriptor. If they fail or die, the device is unchanged. Afterwards
+//! their output is known block by block:
 //!
-//! - blocks that are not zero are the image, and
-//! - ranges that were made zero have to be zero on the device: an XFS's log, an ext4's journal.
+//! - blocks that are not zero are the image;
+//! - ranges that the program made zero must be zero on the device: an XFS's log, an ext4's journal.
 //!
 //! # Writing over zeros only
 //!
-//! [`DiskImage::write_to`] holds the device exclusively. It reads every block that it is going to write, past the page cache, and
-//! refuses if one is not zero. The ranges that have to be zero are read as well, and so need not be written, up to 128 MiB in
-//! all. Of more than that nothing is read beyond what the prober reads; they are made zero, which a disk may do without
-//! writing (`BLKZEROOUT`). [`record`](crate::record) says how the copy can be killed at any moment.
+//! [`DiskImage::write_to_device`] holds the device exclusively. It reads every block that it is going to write,
+//! past the page cache, and refuses if one is not zero. The ranges that must be zero are read too, up to
+//! 128 MiB in all, and then need not be written. If there are more of them, only what the prober reads of
+//! them is read, and they are made zero, which a disk can do without writing (`BLKZEROOUT`).
+//! [`record`](super::record) says how the copy can be killed at any moment.
 //!
 //! # Memory
 //!
-//! The blocks of the image stay in memory: 4 MiB for an ext4 of 10 GiB, 16 MiB for 1 TiB, 232 MiB for 16 TiB; 1 MiB for XFS and
-//! btrfs of any size, 16 MiB for LUKS. Zeros that a program writes take memory too, so whenever the file has grown by
-//! 32 MiB the program is stopped for a moment, and zeros are taken out of the file again and remembered.
+//! The blocks of the image stay in memory: 4 MiB for an ext4 of 10 GiB, 16 MiB for 1 TiB, 232 MiB for 16
+//! TiB; 1 MiB for XFS and btrfs of any size, 16 MiB for LUKS. Zeros that a program writes take memory too.
+//! So whenever the file has grown by 32 MiB, the program is stopped for a moment, and the zeros are punched
+//! out of the file and recorded.
 
 use std::fs::File;
 use std::io;
@@ -38,30 +41,30 @@ use crate::filesystem::probe::{Reader, Unread, first_nonzero};
 use crate::filesystem::tool::{OpenFile, RunningTool};
 use crate::{BlockDevice, Error, ErrorKind, Probe, Result};
 
-/// By how much the file may grow before zeros are taken out of it.
+/// By how much the file can grow before zeros are removed from it.
 const GROWTH: u64 = 32 << 20;
-/// How much of a device is read to see that it is zero where the image is zero.
+/// How much of a device is read to check that it is zero where the image is zero.
 const READ_OF_ZEROS: u64 = 128 << 20;
 
-/// A file in memory that a program takes for its disk.
+/// A file in memory that a program uses as its disk.
 pub(crate) struct DiskImage<'d> {
     device: &'d BlockDevice,
     file: File,
     size: u64,
     /// Ranges that the program made zero and that are no longer in the file.
     zeros: Vec<Range<u64>>,
-    /// How large the file was when zeros were last taken out of it.
+    /// The size of the file when zeros were last removed from it.
     kept: u64,
     operation: &'static str,
 }
 
-/// What the device may hold where it is not zero, and still be nobody's.
+/// Decides whether bytes of the device that are not zero belong to nobody.
 pub(crate) trait Blankness: Sync {
     /// Whether these bytes of the device, which are not zero, were never written by anybody.
     fn is_untouched(&self, range: &Range<u64>, bytes: &[u8]) -> Result<bool>;
 }
 
-/// What an image is made of, in the order of the device.
+/// The parts of an image, in device order.
 struct Content {
     blocks: Vec<Entry>,
     commit: Option<Vec<u8>>,
@@ -81,13 +84,13 @@ impl<'d> DiskImage<'d> {
         Ok(Self { device, file, size, zeros: Vec::new(), kept: 0, operation })
     }
 
-    /// For the program's command line.
+    /// The open file, for the program's command line.
     #[cfg(feature = "luks")]
     pub(crate) fn open_file(&self) -> OpenFile<'_> {
         OpenFile { fd: self.file.as_fd(), name: self.device.path() }
     }
 
-    /// The file alone, and what is remembered of it: for a program that runs while it is watched.
+    /// Splits the file from the record of its zeros, for a program that is watched while it runs.
     pub(crate) fn split(&mut self) -> (OpenFile<'_>, ZeroKeeper<'_>) {
         let Self { device, file, zeros, kept, operation, .. } = self;
         let (name, file): (&Path, &File) = (device.path(), file);
@@ -101,7 +104,7 @@ impl<'d> DiskImage<'d> {
         Ok(bytes)
     }
 
-    /// A range that has to be zero on the device, as the file does not tell.
+    /// Adds a range that must be zero on the device, which the file itself does not show.
     pub(crate) fn has_zeros(&mut self, range: Range<u64>) {
         self.zeros.push(range);
     }
@@ -131,15 +134,15 @@ impl<'d> DiskImage<'d> {
         Ok(content)
     }
 
-    /// Copies the image to its device, on which every byte of it is zero.
+    /// Copies the image to its device, where every byte of it must be zero.
     ///
-    /// The device is locked by the caller, and held exclusively here from the last look until the end. What an interrupted
-    /// format left is made zero first.
+    /// The caller has locked the device. This holds it exclusively from the last check until the end. What
+    /// an interrupted format left is made zero first.
     ///
     /// # Errors
     ///
     /// [`NotBlank`](ErrorKind::NotBlank), [`Unreadable`](ErrorKind::Unreadable), [`Busy`](ErrorKind::Busy),
-    /// [`WrongDevice`](ErrorKind::WrongDevice); nothing was written then. [`Io`](ErrorKind::Io).
+    /// [`WrongDevice`](ErrorKind::WrongDevice): nothing was written. [`Io`](ErrorKind::Io).
     pub(crate) fn write_to_device(&self, made: Made, blankness: Option<&dyn Blankness>) -> Result<()> {
         let content = self.content(made)?;
         let Some(commit) = content.commit.as_deref().filter(|block| made.is_committed_by(block)) else {
@@ -156,10 +159,11 @@ impl<'d> DiskImage<'d> {
         })
     }
 
-    /// The record of this image, its manifest at the end of the last hole that is long enough.
+    /// The record of this image, with its manifest at the end of the last hole that is long enough.
     fn record(&self, made: Made, content: &Content) -> Result<Record> {
         let length = Record::manifest_length(content.blocks.len());
-        // LUKS leaves zeros that nothing reads before its content, which begins here; all that is after it is its user's.
+        // LUKS leaves zeros that nothing reads before its content, which begins here. Everything after it
+        // belongs to the user.
         let (end, zeros) = match made {
             Made::Luks => (LUKS_HEADER, &[][..]),
             Made::Filesystem(_) => (self.size, &content.zeros[..]),
@@ -181,7 +185,7 @@ impl<'d> DiskImage<'d> {
     }
 }
 
-/// One copy under way.
+/// One copy in progress.
 struct Copy<'c, 'd> {
     image: &'c DiskImage<'d>,
     disk: &'c ClaimedDevice<'d>,
@@ -190,7 +194,7 @@ struct Copy<'c, 'd> {
 }
 
 impl Copy<'_, '_> {
-    /// The last look at the whole device.
+    /// The last check of the whole device.
     fn make_blank(&self) -> Result<()> {
         let (device, operation) = (self.image.device, self.image.operation);
         match device.probe() {
@@ -207,7 +211,7 @@ impl Copy<'_, '_> {
         }
     }
 
-    /// Reads all that will be written, and all that has to be zero.
+    /// Reads everything that will be written, and everything that must be zero.
     fn check(&self, record: &Record) -> Result<()> {
         let (device, operation) = (self.image.device, self.image.operation);
         let commit = record.made.commit_place();
@@ -255,7 +259,7 @@ impl Copy<'_, '_> {
             || self.content.zeros.iter().map(length_of).sum::<usize>() as u64 <= READ_OF_ZEROS
     }
 
-    /// The header, the manifest, the image, and the commit block over the header.
+    /// Writes the header, the manifest, the image, and the commit block over the header.
     fn write(&self, record: &Record, commit: &[u8]) -> Result<()> {
         let (disk, buffer) = (self.disk, &mut AlignedBuffer::new());
         let mut put = |place: u64, block: &[u8]| {
@@ -271,7 +275,8 @@ impl Copy<'_, '_> {
         disk.flush()?;
 
         let buffer = &mut AlignedBuffer::new();
-        // Before the blocks: some of them may be where zeros were before.
+        // The ranges are made zero before the blocks are written: some blocks can lie in a range that was
+        // zero earlier.
         if !self.reads_zeros() {
             for range in &self.content.zeros {
                 disk.zero_out(range, buffer)?;
@@ -295,7 +300,7 @@ impl Copy<'_, '_> {
     }
 }
 
-/// Takes zeros that a program wrote out of its file, so that they take no memory.
+/// Removes zeros that a program wrote from its file, so that they take no memory.
 pub(crate) struct ZeroKeeper<'i> {
     file: &'i File,
     zeros: &'i mut Vec<Range<u64>>,
@@ -305,7 +310,7 @@ pub(crate) struct ZeroKeeper<'i> {
 }
 
 impl ZeroKeeper<'_> {
-    /// Called while the program runs.
+    /// Called repeatedly while the program runs.
     pub(crate) fn tend(&mut self, running: &RunningTool) -> Result<()> {
         let name = self.name;
         let failed = |error: io::Error| Error::os(self.operation, name, error);
@@ -338,7 +343,7 @@ impl ZeroKeeper<'_> {
     }
 }
 
-/// What of a sparse file is no hole, in pieces of at most [`PIECE`] bytes, aligned to blocks.
+/// The parts of a sparse file that are not holes, in pieces of at most [`PIECE`] bytes, aligned to blocks.
 fn data_ranges(file: &File, size: u64) -> io::Result<Vec<Range<u64>>> {
     let mut ranges = Vec::new();
     let mut end = 0;
@@ -354,7 +359,7 @@ fn data_ranges(file: &File, size: u64) -> io::Result<Vec<Range<u64>>> {
     Ok(ranges)
 }
 
-/// Ranges in their order, joined where they touch.
+/// Sorts ranges, and joins those that touch.
 fn joined(mut ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
     ranges.sort_unstable_by_key(|range| range.start);
     let mut joined: Vec<Range<u64>> = Vec::new();

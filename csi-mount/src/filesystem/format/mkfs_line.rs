@@ -1,4 +1,5 @@
-//! The command line of `mkfs`: this crate's choices first, then the caller's, and nothing that names another device.
+//! The command line of `mkfs`: this crate's choices first, then the caller's, and nothing that names
+//! another device.
 
 use std::time::Duration;
 
@@ -7,7 +8,7 @@ use crate::filesystem::tool::Tool;
 use crate::{Error, ErrorKind, Filesystem, KernelVersion, MkfsProfile, Result};
 
 const FORMAT: &str = "format";
-/// How long a program may take to print its version.
+/// How long a program can take to print its version.
 const VERSION_LIMIT: Duration = Duration::from_secs(30);
 
 /// What the caller chose.
@@ -29,10 +30,11 @@ impl MkfsLine {
         Tool { program, package: self.filesystem.package() }
     }
 
-    /// The arguments but for the device, `more` among them, which the caller's win over.
+    /// The arguments without the device, including `more`. The caller's arguments take precedence over
+    /// `more`.
     pub(crate) fn options(&self, more: &[String]) -> Result<Vec<String>> {
         let defaults: &[&str] = match self.filesystem {
-            // -F: a file needs no question, and there is nobody to answer one.
+            // -F: a file needs no confirmation, and nobody could answer a question.
             Filesystem::Ext4 => &["-q", "-F", "-m0"],
             Filesystem::Xfs => &["-q", "-K"],
             Filesystem::Btrfs => &["-q", "-K"],
@@ -45,15 +47,16 @@ impl MkfsLine {
         let mut arguments = joined(&self.arguments)?;
         let left_off = self.left_off()?;
         if self.filesystem == Filesystem::Ext4 {
-            // mke2fs heeds only the last -E and the last -O, so all go into one; the caller's come last and win.
-            // The kernel makes the inode tables zero when it is mounted, and as a rule that is mke2fs's choice too.
+            // mke2fs uses only the last -E and the last -O, so all go into one; the caller's come last and
+            // take precedence. The kernel makes the inode tables zero after the mount, which is normally
+            // mke2fs's choice too.
             let ours = ["nodiscard", "lazy_itable_init=1"].into_iter();
             let ours = ours.chain(more.iter().map(String::as_str)).collect();
             let extended = merged("-E", ours, &mut arguments);
             let features = merged("-O", left_off, &mut arguments);
             line.extend([extended, features].into_iter().flatten());
         } else {
-            // Said twice, an option of mkfs.xfs is an error.
+            // mkfs.xfs fails if an option is given twice.
             let name =
                 |argument: &str| argument[2..].trim_start_matches('^').split('=').next().map(str::to_owned);
             let said = |off: &str| {
@@ -98,22 +101,22 @@ impl MkfsLine {
     }
 }
 
-/// All arguments with this letter as one, ours first; none if there are none.
+/// Joins all arguments with this letter into one, this crate's first; none if there are none.
 fn merged(letter: &str, ours: Vec<&str>, arguments: &mut Vec<String>) -> Option<String> {
     let theirs: Vec<String> = arguments.extract_if(.., |argument| argument.starts_with(letter)).collect();
     let values: Vec<&str> = ours.into_iter().chain(theirs.iter().map(|argument| &argument[2..])).collect();
     (!values.is_empty()).then(|| letter.to_owned() + &values.join(","))
 }
 
-/// Joins each option with its value (`-b 4096` to `-b4096`), so that no argument can stand alone and be taken for
-/// a device to format.
+/// Joins each option with its value (`-b 4096` to `-b4096`), so that no argument stands alone and is used
+/// as a device to format.
 fn joined(arguments: &[String]) -> Result<Vec<String>> {
     let refuse = |argument: &String, reason: &str| {
         let reason = format!("the mkfs argument {argument:?} {reason}");
         Err(Error::new(ErrorKind::InvalidInput, FORMAT, reason))
     };
     let mut line: Vec<String> = Vec::new();
-    // Whether the last argument is one letter that may still get a value.
+    // Whether the last argument is one letter that can still get a value.
     let mut open = false;
     for argument in arguments {
         if argument.contains(['/', '\0']) || argument.contains("device=") || argument.contains("logdev=") {

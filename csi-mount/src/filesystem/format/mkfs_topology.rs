@@ -1,19 +1,19 @@
-//! What `mkfs` would ask a block device, and has to be told of a file: sectors and RAID geometry.
+//! What `mkfs` would ask a block device, and must be given for a file: sector sizes and RAID geometry.
 //!
-//! The rules are those of `mke2fs(8)` and `mkfs.xfs(8)`; `mkfs.btrfs` asks for neither. What the caller's arguments choose is left
-//! to them.
+//! The rules are those of `mke2fs(8)` and `mkfs.xfs(8)`; `mkfs.btrfs` uses neither. What the caller's
+//! arguments choose is left to them.
 
 use crate::Filesystem;
 use crate::filesystem::format::disk_image::DiskImage;
 use crate::filesystem::format::mkfs_line::MkfsLine;
 use crate::sys::ioctl::Topology;
 
-/// What XFS wants of a stripe unit, and a volume that is large enough for one.
+/// XFS needs a stripe unit that is a multiple of this, and a volume that is large enough for stripes.
 const XFS_BLOCK: u32 = 4096;
 const XFS_STRIPES_FROM: u64 = 1 << 30;
 
 impl Topology {
-    /// The environment that tells `mke2fs` the sectors' sizes.
+    /// The environment that gives `mke2fs` the sector sizes.
     pub(crate) fn environment(self) -> [(&'static str, String); 2] {
         [
             ("MKE2FS_DEVICE_SECTSIZE", self.logical_sector.to_string()),
@@ -21,7 +21,7 @@ impl Topology {
         ]
     }
 
-    /// The arguments that tell `mkfs` of the sectors, and an XFS of its stripes.
+    /// The arguments that give `mkfs.xfs` the sector size and the stripes.
     pub(crate) fn arguments(self, line: &MkfsLine, size: u64) -> Vec<String> {
         if line.filesystem != Filesystem::Xfs {
             return Vec::new();
@@ -32,7 +32,7 @@ impl Topology {
             let sector = if self.is_misaligned { self.logical_sector } else { self.physical_sector };
             more.push(format!("-ssize={sector}"));
         }
-        // `su`, `sw`, `sunit` and `swidth` are what a caller may say of stripes.
+        // A caller can set stripes with `su`, `sw`, `sunit` and `swidth`.
         if !has("su") && !has("sw") && !has("noalign") && size >= XFS_STRIPES_FROM {
             more.extend(self.xfs_stripes());
         }
@@ -46,7 +46,8 @@ impl Topology {
         (is_said && is_valid).then(|| format!("-dsunit={},swidth={}", unit / 512, width / 512))
     }
 
-    /// The extended options that tell `mke2fs` of the stripes of a RAID, in blocks of the filesystem; empty without one.
+    /// The extended options that give `mke2fs` the stripes of a RAID, in blocks of the filesystem; empty
+    /// without stripes.
     pub(crate) fn ext4_stripes(self, block_size: u32) -> Vec<String> {
         let or = |one: u32, other: u32| if one == 0 { other } else { one };
         let physical = if self.physical_sector > block_size { self.physical_sector } else { 0 };
@@ -58,22 +59,22 @@ impl Topology {
     }
 }
 
-/// What of an ext4 in memory its superblock says.
+/// The layout of an ext4 in memory, from its superblock.
 pub(crate) struct Ext4Layout {
     pub(crate) block_size: u32,
-    /// Where the journal is, in bytes; none if it is mapped in a way that is not known here.
+    /// Where the journal is, in bytes; none if it is mapped in a form that this code does not know.
     pub(crate) journal: Option<Vec<std::ops::Range<u64>>>,
 }
 
 impl Ext4Layout {
-    /// Reads it; none if there is no superblock.
+    /// Reads the layout; none if there is no superblock.
     pub(crate) fn of(image: &DiskImage<'_>) -> Option<Self> {
         let superblock = image.read(1024, 1024).ok()?;
         if superblock.get(56..58)? != [0x53, 0xef] {
             return None;
         }
         let block_size = 1024u32.checked_shl(le32(&superblock, 24)?)?;
-        // `s_journal_inum`, and in `s_jnl_blocks` a copy of what its inode says.
+        // `s_journal_inum`, and `s_jnl_blocks` with a copy of the journal inode's block map.
         let (inode, copy_kind) = (le32(&superblock, 224)?, *superblock.get(253)?);
         let journal = match (inode, copy_kind) {
             (0, _) => Some(Vec::new()),
@@ -105,7 +106,7 @@ fn extents(
         } else {
             let start = u64::from(le16(entry, 6)?) << 32 | u64::from(le32(entry, 8)?);
             let length = u64::from(le16(entry, 4)?);
-            // More is an extent that was not written.
+            // A greater length marks an extent that was not written.
             if length > 32_768 {
                 return None;
             }

@@ -1,4 +1,4 @@
-//! Makes a filesystem, on a device that is proven blank.
+//! Makes a filesystem on a device that is proven blank.
 
 pub(crate) mod disk_image;
 pub(crate) mod mkfs_line;
@@ -21,13 +21,14 @@ use crate::{
     BlankProof, BlockDevice, Error, ErrorKind, Filesystem, FormatLimit, FormatStep, MkfsProfile, Result,
 };
 
-/// How long `mkfs` may take unless told otherwise: 1 hour.
+/// How long `mkfs` can take by default: 1 hour.
 pub const FORMAT_TIME_LIMIT: Duration = Duration::from_secs(3600);
 
 const FORMAT: &str = "format";
-/// How often it is looked at how much memory a file that `mkfs` writes to takes.
+/// How often the memory use of the file that `mkfs` writes is checked.
 const LOOK: Duration = Duration::from_millis(2);
-/// Has `mke2fs` write its zeros, which it would otherwise ask of the file, so that they are seen.
+/// Makes `mke2fs` write its zeros itself, so that they are seen. Without it, `mke2fs` asks the file to zero
+/// the range.
 const WRITE_ZEROS: (&str, &str) = ("UNIX_IO_NOZEROOUT", "1");
 
 /// Makes a filesystem on a blank device.
@@ -51,7 +52,7 @@ pub struct Format {
     blankness: Option<Untouched>,
 }
 
-/// What tells bytes that nobody wrote from data, inside an encrypted device.
+/// Distinguishes bytes that nobody wrote from data, inside an encrypted device.
 #[derive(Clone)]
 struct Untouched(Arc<dyn Blankness + Send>);
 
@@ -62,24 +63,24 @@ impl std::fmt::Debug for Untouched {
 }
 
 impl Format {
-    /// A filesystem with this crate's defaults: no space reserved for root on ext4, and no discard first, as a blank
-    /// device has nothing to discard.
+    /// A filesystem with this crate's defaults: no space reserved for root on ext4, and no discard first,
+    /// as a blank device has nothing to discard.
     pub fn new(filesystem: Filesystem) -> Self {
         let profile = MkfsProfile::default();
         let line = MkfsLine { filesystem, label: None, arguments: Vec::new(), profile };
         Self { line, limit: FORMAT_TIME_LIMIT, at_once: None, watcher: None, blankness: None }
     }
 
-    /// The filesystem's label: at most 16 bytes for ext4, 12 for XFS, 255 for btrfs.
+    /// Sets the filesystem's label: at most 16 bytes for ext4, 12 for XFS, 255 for btrfs.
     #[must_use]
     pub fn label(mut self, label: impl Into<String>) -> Self {
         self.line.label = Some(label.into());
         self
     }
 
-    /// More arguments for `mkfs`, as they would be on its command line: `["-b", "4096"]`, `["-m", "reflink=0"]`.
+    /// Adds arguments for `mkfs`, as on its command line: `["-b", "4096"]`, `["-m", "reflink=0"]`.
     ///
-    /// They may name no file or other device; see [`run`](Self::run).
+    /// They must not name a file or another device; see [`run`](Self::run).
     #[must_use]
     pub fn arguments<I>(mut self, arguments: I) -> Self
     where
@@ -90,35 +91,35 @@ impl Format {
         self
     }
 
-    /// How long `mkfs` may take before it is killed; [`FORMAT_TIME_LIMIT`] if not set.
+    /// Sets how long `mkfs` can take before it is killed. The default is [`FORMAT_TIME_LIMIT`].
     #[must_use]
     pub fn time_limit(mut self, limit: Duration) -> Self {
         self.limit = limit;
         self
     }
 
-    /// For which kernel it is made; [`Running`](MkfsProfile::Running) if not set.
+    /// Sets the kernel that the filesystem is made for. The default is [`Running`](MkfsProfile::Running).
     #[must_use]
     pub fn profile(mut self, profile: MkfsProfile) -> Self {
         self.line.profile = profile;
         self
     }
 
-    /// Waits, within the time limit, while as many formats run as `limit` lets.
+    /// Waits, within the time limit, while as many formats run as `limit` allows.
     #[must_use]
     pub fn at_once(mut self, limit: &FormatLimit) -> Self {
         self.at_once = Some(limit.clone());
         self
     }
 
-    /// Tells of each step, and of `mkfs` once a second while it runs.
+    /// Calls the watcher at each step, and once a second while `mkfs` runs.
     #[must_use]
     pub fn on_step(mut self, watcher: impl Fn(FormatStep) + Send + Sync + 'static) -> Self {
         self.watcher = Some(Watcher(Arc::new(watcher)));
         self
     }
 
-    /// Lets it write over bytes that are not zero, where this says that nobody wrote them.
+    /// Allows it to write over bytes that are not zero if this says that nobody wrote them.
     #[cfg(feature = "luks")]
     pub(crate) fn over(mut self, blankness: Arc<dyn Blankness + Send>) -> Self {
         self.blankness = Some(Untouched(blankness));
@@ -127,32 +128,36 @@ impl Format {
 
     /// Formats the device that the proof is for, with `mkfs.ext4`, `mkfs.xfs` or `mkfs.btrfs`.
     ///
-    /// `mkfs` never gets the device: it makes the filesystem in memory, as for a disk of this size, with these sectors and
-    /// stripes, and only if it succeeds is what it wrote copied. The copy is made under the device's lock (`flock`, as
-    /// udev's), with the device held exclusively, after a second look at all of it, and over zeros only: each block that is
-    /// written is read first. A copy that is killed can be begun again ([`Probe::Interrupted`](crate::Probe::Interrupted)),
-    /// on any node. `mkfs` dies with the calling process.
+    /// `mkfs` never gets the device. It makes the filesystem in memory, as for a disk of this size, with
+    /// these sectors and stripes. Only if it succeeds is its output copied to the device. The copy is made
+    /// under the device's lock (`flock`, the same as udev's), with the device held exclusively, after a
+    /// second check of all of it, and over zeros only: each block is read before it is written. A copy that
+    /// is killed can be started again ([`Probe::Interrupted`](crate::Probe::Interrupted)), on any node.
+    /// `mkfs` dies with the calling process.
     ///
-    /// While it runs, a format takes memory: 32 MiB, and the blocks that are not zero (ext4: 4 MiB for a volume of 10 GiB,
-    /// 16 MiB for 1 TiB; XFS and btrfs: less than 1 MiB), and what `mkfs` takes for itself.
+    /// While it runs, a format takes memory: 32 MiB, plus the blocks that are not zero (ext4: 4 MiB for a
+    /// volume of 10 GiB, 16 MiB for 1 TiB; XFS and btrfs: less than 1 MiB), plus what `mkfs` takes for
+    /// itself.
     ///
     /// # Errors
     ///
-    /// - [`InvalidInput`](ErrorKind::InvalidInput): a label too long, an argument that names a path.
+    /// - [`InvalidInput`](ErrorKind::InvalidInput): the label is too long, or an argument names a path.
     /// - [`NotBlank`](ErrorKind::NotBlank), [`Unreadable`](ErrorKind::Unreadable),
-    ///   [`WrongDevice`](ErrorKind::WrongDevice): the device changed since the proof, or holds data where the filesystem
-    ///   would be written. It was not written to.
-    /// - [`Busy`](ErrorKind::Busy): used by anybody ([`BlockDevice::users`]): mounted, published raw, with a loop device or
-    ///   another device over it; locked by another program; or too many formats run for too long.
+    ///   [`WrongDevice`](ErrorKind::WrongDevice): the device changed since the proof, or holds data where
+    ///   the filesystem would be written. It was not written to.
+    /// - [`Busy`](ErrorKind::Busy): the device has a user ([`BlockDevice::users`]): it is mounted,
+    ///   published raw, or has a loop device or another device over it. Or another program has locked it,
+    ///   or too many formats run for too long.
     /// - [`ReadOnly`](ErrorKind::ReadOnly): the device refuses writes.
     /// - [`OutOfRange`](ErrorKind::OutOfRange): the device is smaller than [`Filesystem::minimum_size`].
     /// - [`MissingTool`](ErrorKind::MissingTool), [`ToolFailed`](ErrorKind::ToolFailed),
-    ///   [`Unresponsive`](ErrorKind::Unresponsive): of `mkfs`. The device was not written to.
+    ///   [`Unresponsive`](ErrorKind::Unresponsive): `mkfs` is missing, fails, or exceeds its time limit.
+    ///   The device was not written to.
     pub fn run(&self, proof: BlankProof<'_>) -> Result<()> {
         let device = proof.device();
         let end = Instant::now() + self.limit;
         self.line.tool().find()?;
-        // A wrong argument is told before anything is waited for.
+        // A wrong argument is reported before anything is waited for.
         self.line.options(&[]).map_err(|error| error.at(device.path()))?;
 
         let _place = self.wait_for_place(device, end)?;
@@ -175,7 +180,7 @@ impl Format {
         Err(Error::new(ErrorKind::Io, FORMAT, reason).at(device.path()))
     }
 
-    /// What `mkfs` makes of a disk like this one.
+    /// Runs `mkfs` on a disk in memory like this one.
     fn make_in_memory<'d>(&self, device: &'d BlockDevice, end: Instant) -> Result<DiskImage<'d>> {
         let failed = |error| Error::os("ask for the sectors of", device.path(), error);
         let topology = ioctl::topology(device.as_fd()).map_err(failed)?;
@@ -183,14 +188,15 @@ impl Format {
         if self.line.filesystem != Filesystem::Ext4 {
             return self.mkfs(device, topology, &arguments, false, end);
         }
-        // Inode tables that are made zero at once, and whatever else is zero, only its writes tell.
+        // Inode tables that mke2fs makes zero at once, and other zeros, are visible only if mke2fs writes
+        // them.
         let mut writes_zeros =
             self.line.arguments.iter().any(|argument| argument.contains("lazy_itable_init"));
         let mut image = self.mkfs(device, topology, &arguments, writes_zeros, end)?;
         let mut layout = Ext4Layout::of(&image);
         let stripes = layout.as_ref().map_or(Vec::new(), |layout| topology.ext4_stripes(layout.block_size));
         let is_unknown = layout.as_ref().is_some_and(|layout| layout.journal.is_none());
-        // Stripes are told in blocks, whose size mke2fs chooses: known once it has run.
+        // Stripes are given in blocks, whose size mke2fs chooses: it is known only after a first run.
         if !stripes.is_empty() || (is_unknown && !writes_zeros) {
             writes_zeros |= is_unknown;
             image = self.mkfs(device, topology, &stripes, writes_zeros, end)?;
@@ -254,7 +260,7 @@ impl Format {
     fn check_size(&self, device: &BlockDevice) -> Result<()> {
         let filesystem = self.line.filesystem;
         let (size, least) = (device.size()?, filesystem.minimum_size());
-        // Other arguments than the defaults may need less, and mkfs then decides.
+        // Arguments other than the defaults can allow smaller devices; then mkfs decides.
         if size >= least || !self.line.arguments.is_empty() {
             return Ok(());
         }
@@ -263,7 +269,7 @@ impl Format {
     }
 }
 
-/// Checks before anything is done that the device can be written to.
+/// Checks before the format that the device can be written to.
 pub(crate) fn refuse_unwritable(device: &BlockDevice) -> Result<()> {
     device.verify()?;
     if device.is_read_only()? {

@@ -1,8 +1,9 @@
-//! The record of a format that was begun: where it is, what it excuses, and when it goes.
+//! The record of a format in progress: where it is, what content it explains, and when it is removed.
 //!
-//! A format ([`disk_image`](crate::disk_image)) copies the blocks that `mkfs` made in memory to a device on which all of them
-//! are zero. A copy that is cut short leaves a device that is neither blank nor a filesystem. So that it can be begun again, on
-//! any node, a record is on the device itself meanwhile.
+//! A format ([`disk_image`](super::disk_image)) copies the blocks that `mkfs` made in memory to a device on
+//! which all of them are zero. A copy that is interrupted leaves a device that is neither blank nor a
+//! filesystem. So that it can be started again, on any node, a record is on the device itself during the
+//! copy.
 //!
 //! # Where
 //!
@@ -11,23 +12,26 @@
 //! | header | the commit block: the one without which nobody sees a filesystem, 64 KiB from the start for btrfs and the first block for all others | what is made, and where the manifest is |
 //! | manifest | a hole of the image, 252 entries a block | the place and a hash of each block of the image but the commit block |
 //!
-//! The header is written first and then the manifest, both on zeros; after them the image, and last of all the commit block,
-//! which replaces the header. So the filesystem exists exactly when the header is gone. The manifest is made zero after
-//! that. A process that is killed just before leaves it in a free part of the filesystem, where nothing reads it: without its
-//! header it excuses nothing.
+//! The header is written first and then the manifest, both over zeros. After them the image is written, and
+//! last of all the commit block, which replaces the header. So the filesystem exists exactly when the
+//! header is gone. After that, the manifest is made zero. A process that is killed just before leaves the
+//! manifest in a free part of the filesystem, where nothing reads it: without its header it explains
+//! nothing.
 //!
-//! # What it excuses
+//! # What it explains
 //!
-//! A device may be formatted again if *everything* that the prober reads, and every block that the manifest names, is zero, or
-//! the record's own, or has the very content that the manifest has for this place. One other block and the device holds
-//! somebody's data. A header elsewhere than at its own place, as in an image of a disk inside a disk, is none.
+//! A device can be formatted again if *everything* that the prober reads, and every block that the manifest
+//! names, is zero, or belongs to the record, or has exactly the content that the manifest lists for this
+//! place. With one other block, the device holds somebody's data. A header that is not at its own place, as
+//! in an image of a disk inside a disk, does not count.
 //!
-//! Formatting again first makes all that is excused zero, the header last.
+//! Formatting again first makes all explained blocks zero, the header last.
 //!
 //! # Loss of power
 //!
-//! The disk's cache is flushed after the record, before the commit block, and after it. So what a loss of power leaves is what a
-//! kill leaves, except where a disk tears one block of 4 KiB: a torn block is in nobody's manifest, and the device is refused.
+//! The disk's cache is flushed after the record, before the commit block, and after it. So a loss of power
+//! leaves what a kill leaves, except where a disk tears one block of 4 KiB: a torn block is in no manifest,
+//! and the device is refused.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -42,7 +46,7 @@ use crate::{BlockDevice, Error, ErrorKind, Filesystem, Result};
 const HEADER_MAGIC: &[u8; 16] = b"\x89csi-mount begun";
 const LIST_MAGIC: &[u8; 16] = b"\x89csi-mount list\n";
 const VERSION: u32 = 1;
-/// How many bytes of a manifest's block are not entries.
+/// How many bytes of a manifest block are not entries.
 const LIST_HEAD: usize = 48;
 const ENTRY: usize = 16;
 const ENTRIES: usize = (BLOCK - LIST_HEAD) / ENTRY;
@@ -52,15 +56,15 @@ const WITHDRAW: &str = "take the record of a begun format off";
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Made {
     Filesystem(Filesystem),
-    /// LUKS's headers, under a filesystem to come.
+    /// LUKS headers, below a filesystem that is made later.
     Luks,
 }
 
 impl Made {
-    /// Where headers can be.
+    /// The places where a header can be.
     pub(crate) const COMMIT_PLACES: [u64; 2] = [0, 64 << 10];
 
-    /// The place of the block that makes the filesystem one.
+    /// The place of the commit block.
     pub(crate) const fn commit_place(self) -> u64 {
         match self {
             Self::Filesystem(Filesystem::Btrfs) => 64 << 10,
@@ -68,7 +72,7 @@ impl Made {
         }
     }
 
-    /// Whether this commit block is one.
+    /// Whether this block is a valid commit block.
     pub(crate) fn is_committed_by(self, block: &[u8]) -> bool {
         let (place, magic): (usize, &[u8]) = match self {
             Self::Filesystem(Filesystem::Ext4) => (1024 + 56, &[0x53, 0xef]),
@@ -118,11 +122,11 @@ impl Entry {
     }
 }
 
-/// What a header says.
+/// The content of a header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Record {
     pub(crate) made: Made,
-    /// Of this very image, by its content.
+    /// Identifies this image by its content.
     id: u64,
     /// Where the manifest begins, and how many entries it has.
     manifest: u64,
@@ -137,7 +141,7 @@ impl Record {
         Self { made, id: hash_words(&words), manifest, entries: entries.len() as u64 }
     }
 
-    /// How many bytes the manifest of so many blocks takes.
+    /// The size in bytes of a manifest with this many entries.
     pub(crate) fn manifest_length(entries: usize) -> u64 {
         (entries.div_ceil(ENTRIES) * BLOCK) as u64
     }
@@ -147,7 +151,7 @@ impl Record {
         Some(self.manifest..self.manifest.checked_add(length)?)
     }
 
-    /// The header, for the commit place of what is made.
+    /// The header, to be written at the commit place.
     pub(crate) fn header(&self) -> [u8; BLOCK] {
         let mut block = [0; BLOCK];
         block[..16].copy_from_slice(HEADER_MAGIC);
@@ -169,11 +173,12 @@ impl Record {
         let made = Made::ALL.into_iter().find(|made| made.code() == code && made.commit_place() == place)?;
         let found =
             Self { made, id: number(block, 32)?, manifest: number(block, 40)?, entries: number(block, 48)? };
-        // Encoding again compares everything, the zeros after the record too.
+        // Encoding it again compares everything, including the zeros after the record.
         (found.header()[..] == *block).then_some(found)
     }
 
-    /// A block of the manifest: its own place and this image's id, so that it is known without the others.
+    /// A block of the manifest. It holds its own place and this image's id, so that it is recognized
+    /// without the others.
     pub(crate) fn list(&self, place: u64, entries: &[Entry]) -> [u8; BLOCK] {
         let mut block = [0; BLOCK];
         block[..16].copy_from_slice(LIST_MAGIC);
@@ -195,7 +200,7 @@ impl Record {
         places.zip(entries.chunks(ENTRIES)).map(|(place, entries)| (place, self.list(place, entries)))
     }
 
-    /// The entries of this block, if it is one of this image's manifest and belongs to this place.
+    /// The entries in this block, if it is part of this image's manifest and belongs to this place.
     fn entries_in(&self, block: &[u8], place: u64) -> Option<Vec<Entry>> {
         let count = usize::try_from(number(block, 32)?).ok().filter(|count| *count <= ENTRIES)?;
         let entries: Vec<Entry> = block[LIST_HEAD..]
@@ -211,7 +216,7 @@ fn number(block: &[u8], at: usize) -> Option<u64> {
     Some(u64::from_le_bytes(block.get(at..at + 8)?.try_into().ok()?))
 }
 
-/// What a format that was begun can have left on a device.
+/// What a format in progress can have left on a device.
 #[derive(Debug)]
 pub(crate) struct Remains {
     pub(crate) record: Record,
@@ -223,7 +228,7 @@ pub(crate) struct Remains {
 }
 
 impl Remains {
-    /// What the record excuses that is on the device; none if there is no header.
+    /// The remains on the device that its record explains; none if there is no header.
     pub(crate) fn find(device: &BlockDevice) -> Result<Option<Self>, Unread> {
         let mut reader = Reader::new(device)?;
         let size = reader.size()?;
@@ -236,7 +241,7 @@ impl Remains {
         found.map(|record| Self::of(device, record)).transpose()
     }
 
-    /// What this record excuses, by its manifest.
+    /// The remains that this record explains, from its manifest.
     pub(crate) fn of(device: &BlockDevice, record: Record) -> Result<Self, Unread> {
         let mut reader = Reader::new(device)?;
         let size = reader.size()?;
@@ -253,8 +258,8 @@ impl Remains {
         Ok(remains)
     }
 
-    /// The place of the first byte that this format did not write, of all that the prober reads and all that the format
-    /// writes.
+    /// The place of the first byte that this format did not write, in everything that the prober reads and
+    /// the format writes.
     pub(crate) fn first_foreign(&self, device: &BlockDevice) -> Result<Option<u64>, Unread> {
         let explain = |place: u64, block: &[u8]| match first_nonzero(block) {
             Some(byte) if !self.explains(place, block) => ControlFlow::Break(place + byte as u64),
@@ -268,7 +273,7 @@ impl Remains {
         })
     }
 
-    /// Whether this block is the record's own or of the image.
+    /// Whether this block belongs to the record or to the image.
     fn explains(&self, place: u64, block: &[u8]) -> bool {
         let is_own = place == self.record.made.commit_place() || self.lists.binary_search(&place).is_ok();
         (is_own && self.is_record(place, block))
@@ -279,14 +284,14 @@ impl Remains {
         Record::decode(block, place) == Some(self.record) || self.record.entries_in(block, place).is_some()
     }
 
-    /// The blocks of the image, joined where they follow each other.
+    /// The blocks of the image; adjacent ones are joined.
     fn runs(&self) -> impl Iterator<Item = Range<u64>> {
         let mut places: Vec<u64> = self.hashes.keys().copied().filter(|place| *place < self.size).collect();
         places.sort_unstable();
         runs(places, self.size).into_iter()
     }
 
-    /// Makes all zero that is explained, the header last.
+    /// Makes everything zero that is explained, the header last.
     pub(crate) fn clear(&self, disk: &ClaimedDevice<'_>) -> Result<()> {
         let buffer = &mut AlignedBuffer::new();
         for run in self.runs() {
@@ -296,7 +301,7 @@ impl Remains {
         self.clear_record(disk)
     }
 
-    /// Makes the record alone zero.
+    /// Makes only the record zero.
     pub(crate) fn clear_record(&self, disk: &ClaimedDevice<'_>) -> Result<()> {
         let buffer = &mut AlignedBuffer::new();
         for run in runs(self.lists.clone(), self.size) {
@@ -309,12 +314,12 @@ impl Remains {
     }
 }
 
-/// The blocks of what is at this place, each with its own place.
+/// Splits bytes at this place into blocks, each with its own place.
 pub(crate) fn blocks(start: u64, bytes: &[u8]) -> impl Iterator<Item = (u64, &[u8])> {
     (start..).step_by(BLOCK).zip(bytes.chunks(BLOCK))
 }
 
-/// Blocks at sorted places, joined where they follow each other.
+/// Turns blocks at sorted places into ranges; adjacent blocks are joined.
 pub(crate) fn runs(places: impl IntoIterator<Item = u64>, size: u64) -> Vec<Range<u64>> {
     let mut runs: Vec<Range<u64>> = Vec::new();
     for place in places {
@@ -327,9 +332,10 @@ pub(crate) fn runs(places: impl IntoIterator<Item = u64>, size: u64) -> Vec<Rang
     runs
 }
 
-/// Takes the record of a begun format off, for a device that becomes its user's.
+/// Removes the record of a format in progress, for a device that is given to a user.
 ///
-/// With all that the format wrote, if nothing else is there: the device is blank then. Otherwise the record alone.
+/// If nothing else is on the device, everything that the format wrote is removed too, and the device is
+/// blank. Otherwise only the record is removed.
 ///
 /// # Errors
 ///
@@ -343,7 +349,7 @@ pub(crate) fn withdraw(device: &BlockDevice) -> Result<()> {
         return Ok(());
     }
     with_claim(device, WITHDRAW, |disk| {
-        // Looked at again, now that nobody else writes.
+        // Read again, now that nobody else can write.
         let Some(remains) = Remains::find(device).map_err(unread)? else { return Ok(()) };
         tracing::info!(device = %device.path().display(), made = %remains.record.made, "a format was begun");
         match remains.first_foreign(device).map_err(unread)? {

@@ -1,29 +1,29 @@
-//! Long formats watched, and not too many at once.
+//! Progress of long formats, and a limit on how many run at the same time.
 
 use std::fmt;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// A step of a format that is under way, for a progress display or a log.
+/// A step of a format in progress, for a progress display or a log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum FormatStep {
-    /// As many formats run as the [`FormatLimit`] lets.
+    /// The format waits because as many formats run as the [`FormatLimit`] allows.
     Waiting,
-    /// It is looked whether the device takes writes.
+    /// The device is checked for write access.
     Preparing,
-    /// `mkfs` runs, in memory, for this long by now; told about once a second.
+    /// `mkfs` runs, in memory. Reported about once a second.
     Making {
-        /// Since its start.
+        /// Time since its start.
         elapsed: Duration,
     },
-    /// The device is looked at a second time, and what `mkfs` made is copied to it.
+    /// The device is checked a second time, and the output of `mkfs` is copied to it.
     Writing,
-    /// All is written, and the device is looked at.
+    /// Everything is written, and the device is probed.
     Verifying,
 }
 
-/// Who is told of each step; it runs on the formatting thread and should return soon.
+/// The function that is called at each step. It runs on the formatting thread and should return soon.
 #[derive(Clone)]
 pub(crate) struct Watcher(pub(crate) Arc<dyn Fn(FormatStep) + Send + Sync>);
 
@@ -33,9 +33,10 @@ impl fmt::Debug for Watcher {
     }
 }
 
-/// How many formats may run at once, shared by all that are given a clone of it.
+/// Limits how many formats run at the same time, shared by all that have a clone of it.
 ///
-/// `mkfs` of a large volume writes gigabytes; twenty pods that start together would each slow down the others.
+/// `mkfs` of a large volume writes gigabytes; the formats of twenty pods that start together would slow
+/// each other down.
 #[derive(Debug, Clone)]
 pub struct FormatLimit(Arc<Shared>);
 
@@ -46,12 +47,12 @@ struct Shared {
 }
 
 impl FormatLimit {
-    /// So many at once; none is taken for one.
+    /// Allows this many at the same time; 0 counts as 1.
     pub fn new(at_once: usize) -> Self {
         Self(Arc::new(Shared { free: Mutex::new(at_once.max(1)), freed: Condvar::new() }))
     }
 
-    /// Waits for a place until `end`; none if there was no place in time.
+    /// Waits for a place until `end`; none if no place was free in time.
     pub(crate) fn enter(&self, end: Instant, mut waiting: impl FnMut()) -> Option<FormatPlace> {
         let mut free = self.0.free.lock().unwrap_or_else(PoisonError::into_inner);
         if *free == 0 {

@@ -1,11 +1,13 @@
-//! Where a device has data, if the kernel knows: of a loop device, where its file does.
+//! Where a device has data, if the kernel knows it: for a loop device, where its file has data.
 //!
-//! A hole of a file reads as zeros, by definition of `SEEK_HOLE`; what is not known to be a hole is data (lseek(2)). So a loop
-//! device is known exactly if it is known which file is beneath, what of it, and that nothing is on its way there.
+//! A hole of a file reads as zeros, by the definition of `SEEK_HOLE`; anything not known to be a hole is
+//! data (lseek(2)). So the data of a loop device is known exactly if it is known which file is beneath,
+//! which part of it, and that no writes are still on their way there.
 //!
-//! No other device says so much. `SEEK_DATA` of a block device is what is not beyond its end. A zone that is empty has
-//! no defined content. Whether unmapped blocks of a SCSI or NVMe disk read as zeros is the disk's word, as is what is
-//! unmapped. How much of a thin volume is mapped is exact, and only the device mapper's own ioctls tell it: not asked.
+//! No other device gives this certainty. `SEEK_DATA` on a block device reports everything up to its end. An
+//! empty zone has no defined content. That unmapped blocks of a SCSI or NVMe disk read as zeros, and which
+//! blocks are unmapped, is only the disk's claim. How much of a thin volume is mapped is exact, but only
+//! the device mapper's own ioctls report it, and this crate does not use them.
 
 use std::fs::File;
 use std::ops::Range;
@@ -23,21 +25,22 @@ use crate::sys::ioctl;
 use crate::table::details::Details;
 use crate::table::facts;
 
-/// More parts than that, or more bytes than those of a small device, are not read one by one.
+/// With more parts than this, or more bytes than a small device has, the parts are not read one by one.
 const MOST_PARTS: usize = 4096;
 
-/// Filesystems that answer from what they have in memory and on their disk, and whose answer is exact: what is dirty in the
-/// page cache, and what is allocated and was written to since, counts as data.
+/// Filesystems that answer from their memory and their disk, and whose answer is exact: dirty pages in the
+/// page cache, and blocks that were allocated and then written, count as data.
 const EXACT: [&str; 6] = ["btrfs", "ext2", "ext3", "ext4", "tmpfs", "xfs"];
 
-/// Every part of the device that may be anything but zeros, in whole blocks; none if that is not known, or too much.
+/// Every part of the device that can hold anything but zeros, in whole blocks; none if that is unknown, or
+/// too much.
 pub(super) fn data(device: &BlockDevice, size: u64) -> Option<Vec<Range<u64>>> {
     let attached = attached_as(device)?;
     let offset = attached.info.offset;
     let file = open(&attached)?;
-    // What was written to the device through its page cache is in no file before this.
+    // Writes to the device through its page cache reach the file only after this.
     ioctl::flush_buffers(device.as_fd()).ok()?;
-    // Beyond the file's end the device has no zeros, it can't be read.
+    // Beyond the file's end the device does not read as zeros: it can't be read there.
     if file.metadata().ok()?.len() < offset.checked_add(size)? {
         return None;
     }
@@ -46,7 +49,8 @@ pub(super) fn data(device: &BlockDevice, size: u64) -> Option<Vec<Range<u64>>> {
     (still.info.backing() == attached.info.backing() && still.info.offset == offset).then_some(parts)
 }
 
-/// The file beneath, if the path that the kernel names leads to it, and it is on a filesystem that can be asked.
+/// The file beneath, if the path that the kernel names leads to it, and it is on a filesystem with exact
+/// answers.
 fn open(attached: &Attached) -> Option<File> {
     let path = &attached.listed.backing;
     let place = lookup::open_path(path, OFlags::NOFOLLOW).ok()?;
@@ -81,7 +85,7 @@ fn parts(file: &File, offset: u64, size: u64) -> Option<Vec<Range<u64>>> {
         }
         let end = rustix::fs::seek(file, SeekFrom::Hole(offset + start)).ok()?;
         from = end.saturating_sub(offset).min(size);
-        // A file that changes meanwhile.
+        // The file changes at the same time.
         if from <= start {
             return None;
         }

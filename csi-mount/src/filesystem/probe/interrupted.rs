@@ -1,4 +1,4 @@
-//! What a format that was cut short left behind, told from somebody's data.
+//! Distinguishes what an interrupted format left from somebody's data.
 
 use super::windows::Windows;
 use super::{BlankProof, Probe, Unread};
@@ -6,11 +6,11 @@ use crate::device::claimed::BLOCK;
 use crate::filesystem::format::record::{Made, Record, Remains};
 use crate::{BlockDevice, Filesystem};
 
-/// A format that was begun by this crate on a blank device and did not come to its end; see [`BlockDevice::probe`].
+/// A format that this crate started on a blank device and that did not finish; see [`BlockDevice::probe`].
 ///
-/// A record on the device says so, and everything else that is read of it is zero, or what the record says that this format
-/// wrote. It was never a whole filesystem, so nothing of anybody's is on it. The same holds for an encrypted device whose
-/// headers were begun.
+/// A record on the device says so, and everything else that is read is zero, or is what the record says
+/// that this format wrote. The device never held a complete filesystem, so it holds nobody's data. The same
+/// applies to an encrypted device whose headers were not finished.
 #[derive(Debug)]
 #[must_use]
 pub struct InterruptedFormat<'d> {
@@ -27,15 +27,17 @@ impl<'d> InterruptedFormat<'d> {
         }
     }
 
-    /// The proof to format the device anew, as any filesystem.
+    /// Returns the proof to format the device again, with any filesystem.
     pub fn into_proof(self) -> BlankProof<'d> {
         BlankProof { device: self.device }
     }
 }
 
-/// Whether what was found is an interrupted format; otherwise it is what it was.
+/// Returns [`Probe::Interrupted`] if the content is an interrupted format, and otherwise the probe result
+/// unchanged.
 ///
-/// A header alone proves nothing: all that the prober reads, and all that the format was going to write, has to be explained by it.
+/// A header alone proves nothing: it must explain everything that the prober reads and every place that the
+/// format was going to write.
 pub(super) fn judge<'d>(
     device: &'d BlockDevice,
     ends: &Windows,

@@ -21,18 +21,19 @@ use self::table::{BootSector, Category};
 use self::windows::Windows;
 use crate::{BlockDevice, Error, ErrorKind, Filesystem};
 
-/// What was found on a device: see [`BlockDevice::probe`].
+/// What [`BlockDevice::probe`] found on a device.
 ///
 /// `Display` says what was found and where.
 #[derive(Debug)]
 #[non_exhaustive]
 #[must_use]
 pub enum Probe<'d> {
-    /// Nothing: every byte read is zero, and all of them were read. This lets the device be formatted.
+    /// Nothing: every byte was read without an error, and is zero. This lets the device be formatted.
     ///
-    /// All of a device of up to 128 MiB is read, and all that is no hole of the file beneath a loop device. Of any other
-    /// device it is a sample: [`probe`](BlockDevice::probe) says what is read. If everything else is zero, an extent of data is
-    /// not seen at this share of its possible positions:
+    /// A device of up to 128 MiB is read in full. So is, for a loop device, everything that is not a hole
+    /// of the file beneath. Any other device is read as a sample: [`probe`](BlockDevice::probe) says what
+    /// is read. If everything else is zero, an extent of data is missed at this share of its possible
+    /// positions:
     ///
     /// | extent | 1 GiB | 10 GiB | 100 GiB | 1 TiB |
     /// |---|---|---|---|---|
@@ -40,25 +41,26 @@ pub enum Probe<'d> {
     /// | 1 MiB | 0 | 60.7 % | 95.9 % | 99.6 % |
     /// | 64 MiB | 0 | 0 | 0 | 75.1 % |
     ///
-    /// A driver that knows that a volume has content
-    /// says so, and nothing is formatted: [`StagePlan::never_format`](crate::flow::block::StagePlan::never_format).
+    /// A driver that knows that a volume has content can forbid formatting:
+    /// [`StagePlan::never_format`](crate::flow::block::StagePlan::never_format).
     Blank(BlankProof<'d>),
     /// One filesystem.
     Filesystem(Signature),
-    /// A partition table, though it may have no partition.
+    /// A partition table, possibly without partitions.
     PartitionTable(Signature),
     /// Something that another layer uses: LUKS, LVM, RAID, bcache, swap.
     Container(Signature),
-    /// More than one of these, so that nobody can say which one counts.
+    /// More than one of these, so it is unknown which one is valid.
     Ambiguous(Vec<Signature>),
-    /// Data that nothing here knows.
+    /// Data that the prober does not recognize.
     UnknownData {
         /// The place of the first byte found that is not zero.
         offset: u64,
-        /// What it may be, if it has the form of a spare superblock.
+        /// What it can be, if it has the form of a spare superblock.
         looks_like: Option<&'static str>,
     },
-    /// What is left of a format that this crate began on the blank device, and nothing else; it can be begun again.
+    /// Only what an interrupted format of this crate left on the blank device. The format can be started
+    /// again.
     Interrupted(InterruptedFormat<'d>),
     /// A part could not be read, so nothing is known.
     Unreadable {
@@ -69,9 +71,10 @@ pub enum Probe<'d> {
     },
 }
 
-/// The proof that a device was blank, but for what an interrupted format left, which [`Format::run`](crate::Format::run) uses up.
+/// Proof that a device was blank, except for what an interrupted format left.
+/// [`Format::run`](crate::Format::run) consumes it.
 ///
-/// It is tied to the open device, can't be copied, and nothing but [`BlockDevice::probe`] makes one:
+/// It is tied to the open device, can't be copied, and only [`BlockDevice::probe`] makes one:
 ///
 /// ```compile_fail,E0382
 /// fn twice(proof: csi_mount::BlankProof<'_>) {
@@ -100,27 +103,29 @@ impl<'d> BlankProof<'d> {
 }
 
 impl BlockDevice {
-    /// Looks at what the device holds.
+    /// Reads what the device holds.
     ///
-    /// The places where something may have a magic number are read first: about 400 KiB at both ends. A signature found there
-    /// is enough to name the device's content. If none is there, more is read, and the device is
+    /// The places where a magic number can be are read first: about 400 KiB at both ends. A signature found
+    /// there is enough to name the device's content. If there is none, more is read, and the device is
     /// [`Blank`](Probe::Blank) only if all of it is zero:
     ///
-    /// - of a loop device over a file of up to 128 MiB of data, all that is no hole (`SEEK_DATA`). The file has to be on ext4,
-    ///   XFS, btrfs or tmpfs, reachable by the path that the kernel names, and the device a whole one, not a partition;
-    /// - of a device of up to 128 MiB, everything;
-    /// - of any other, the first and the last 4 MiB, windows where filesystems keep spare superblocks, and 4,096 blocks
-    ///   of 4 KiB spread over the rest, one in each 4,096th of it at a place that follows no rule. After 250 ms, which
-    ///   only a slow disk takes, it is fewer, and 512 at least. Data that lies between all these and nowhere
-    ///   else is not seen.
+    /// - A loop device over a file with up to 128 MiB of data: everything that is not a hole (`SEEK_DATA`).
+    ///   The file must be on ext4, XFS, btrfs or tmpfs and reachable by the path that the kernel names, and
+    ///   the device must be a whole device, not a partition.
+    /// - A device of up to 128 MiB: everything.
+    /// - Any other device: the first and the last 4 MiB, windows where filesystems keep spare superblocks,
+    ///   and 4,096 blocks of 4 KiB spread over the rest, one in each 4,096th of it at a pseudorandom place.
+    ///   Reading these blocks stops after 250 ms, which only a slow disk reaches, but not before 512 of
+    ///   them are read. Data that lies only between these places is missed.
     ///
-    /// Everything is read past the page cache, many reads at a time. The places are the same each time for a device
-    /// of the same size.
+    /// Everything is read past the page cache, many reads at a time. The places are the same each time for
+    /// a device of the same size.
     ///
-    /// Data is [`Interrupted`](Probe::Interrupted) if a record of [`Format::run`](crate::Format::run) is on the device, and
-    /// everything that is read, and everything that this format writes, is zero or what the record says that it wrote.
+    /// Data is [`Interrupted`](Probe::Interrupted) if a record of [`Format::run`](crate::Format::run) is on
+    /// the device, and everything that is read, and everything that this format writes, is zero or what the
+    /// record says that it wrote.
     ///
-    /// It doesn't use libblkid, whose "nothing found" also stands for a device that can't be read.
+    /// The probe does not use libblkid, whose "nothing found" also stands for a device that can't be read.
     pub fn probe(&self) -> Probe<'_> {
         match look(self) {
             Ok(probe) => probe,
@@ -133,7 +138,7 @@ fn look(device: &BlockDevice) -> Result<Probe<'_>, Unread> {
     let mut reader = Reader::new(device)?;
     let mut ends = Windows::named(&mut reader)?;
     let data = match recognise(&ends) {
-        // Nothing with a name may still be data, or nothing at all: the rest of the ends tells.
+        // Without a signature the device can hold unknown data or be blank: the rest of the ends decides.
         None | Some(Probe::UnknownData { .. }) => holes::data(device, ends.size),
         Some(found) => return interrupted::judge(device, &ends, found),
     };
@@ -154,7 +159,8 @@ fn look(device: &BlockDevice) -> Result<Probe<'_>, Unread> {
     Ok(Probe::Blank(BlankProof { device }))
 }
 
-/// The parts between the ends to read, group by group: where the data is if that is known, else places all over it.
+/// The parts between the ends to read, in groups: where the data is if that is known, else places all over
+/// the device.
 fn groups(size: u64, data: Option<Vec<Range<u64>>>) -> impl Iterator<Item = Vec<Range<u64>>> {
     let (known, places) = match data {
         Some(data) => (Some(data), None),
@@ -163,8 +169,8 @@ fn groups(size: u64, data: Option<Vec<Range<u64>>>) -> impl Iterator<Item = Vec<
     known.into_iter().chain(places.into_iter().flatten())
 }
 
-/// Shows every block of 4 KiB that a probe of the device reads and that is not zero, with its place, until `show` breaks.
-/// The last block of the device may be shorter.
+/// Passes every block of 4 KiB that a probe reads and that is not zero to `show`, with its place, until
+/// `show` breaks. The last block of the device can be shorter.
 pub(crate) fn nonzero_blocks<B>(
     device: &BlockDevice,
     mut show: impl FnMut(u64, &[u8]) -> ControlFlow<B>,
@@ -188,7 +194,8 @@ pub(crate) fn nonzero_blocks<B>(
     Ok(None)
 }
 
-/// The blocks at these places, read past the page cache; the first place that can't be read otherwise.
+/// Reads the blocks at these places past the page cache. The error names the first place that can't be
+/// read.
 pub(crate) fn blocks(
     device: &BlockDevice,
     places: impl Iterator<Item = u64>,
@@ -196,7 +203,7 @@ pub(crate) fn blocks(
     Reader::new(device)?.all(places.map(|place| place..place + places::ALIGN))
 }
 
-/// What a probe of the device reads.
+/// The ranges that a probe of the device reads.
 #[cfg(any(test, feature = "testing"))]
 pub(crate) fn reads(device: &BlockDevice) -> Vec<Range<u64>> {
     reader::recorded(|| drop(device.probe()))
@@ -206,7 +213,7 @@ pub(crate) fn reads(device: &BlockDevice) -> Vec<Range<u64>> {
 fn recognise<'d>(ends: &Windows) -> Option<Probe<'d>> {
     let offset = ends.first_nonzero()?;
     let mut found = signatures(ends);
-    // What is in a member of such a volume is the volume's, and may look like a filesystem of its own.
+    // The content of a member belongs to its volume, and can look like a filesystem of its own.
     if found.iter().any(|(_, signature)| IS_MEMBER.contains(&signature.name)) {
         found.retain(|(_, signature)| IS_MEMBER.contains(&signature.name));
     }
@@ -222,7 +229,7 @@ fn recognise<'d>(ends: &Windows) -> Option<Probe<'d>> {
     })
 }
 
-/// Members of volumes of several disks, that count before what they contain: as libblkid decides.
+/// Members of multi-disk volumes. They take precedence over what they contain, as in libblkid.
 const IS_MEMBER: [&str; 7] = [
     "linux_raid_member",
     "isw_raid_member",
@@ -246,7 +253,7 @@ fn signatures(ends: &Windows) -> Vec<(Category, Signature)> {
     let start = table::at_the_start(ends).map(|(magic, at)| (magic.category, magic.name, at));
     let end = table::at_the_end(ends).into_iter().map(|(name, at)| (Category::Container, name, at));
     for (category, name, offset) in start.chain(end) {
-        // One thing may have several magic numbers: copies, or one for each sector size.
+        // One format can have several magic numbers: copies, or one for each sector size.
         if found.iter().all(|(_, known)| known.name != name) {
             found.push((category, Signature::new(name, offset)));
         }
@@ -254,7 +261,7 @@ fn signatures(ends: &Windows) -> Vec<(Category, Signature)> {
     if let (true, Some((magic, offset))) = (found.is_empty(), table::short(ends)) {
         found.push((magic.category, Signature::new(magic.name, offset)));
     }
-    // A spare table at the end is only a remnant when there is something else, and GPT has a boot record of its own.
+    // Next to other content, a spare GPT at the end is only a remnant. GPT has a boot record of its own.
     if let (true, Some(offset)) = (found.is_empty(), table::gpt_backup(ends)) {
         found.push((Category::PartitionTable, Signature::new("gpt", offset)));
     }
@@ -272,7 +279,7 @@ fn signatures(ends: &Windows) -> Vec<(Category, Signature)> {
 }
 
 impl Probe<'_> {
-    /// The filesystem found, if it is one that this crate makes and mounts.
+    /// The filesystem found, if this crate makes and mounts it.
     pub fn filesystem(&self) -> Option<Filesystem> {
         match self {
             Self::Filesystem(signature) => signature.filesystem(),
@@ -280,7 +287,7 @@ impl Probe<'_> {
         }
     }
 
-    /// The error of refusing to `operation` the device because of what is on it.
+    /// The error that refuses `operation` on the device because of its content.
     pub(crate) fn refusal(self, operation: &'static str, device: &BlockDevice) -> Error {
         let text = self.to_string();
         match self {
@@ -295,7 +302,8 @@ impl Probe<'_> {
     }
 }
 
-/// The error of staging a device that has no content, for a volume that is never formatted; `found` says what it has.
+/// The error for a device without content whose volume must never be formatted. `found` describes the probe
+/// result.
 pub(crate) fn content_missing(
     operation: &'static str,
     device: &BlockDevice,

@@ -8,25 +8,26 @@ const KIB: u64 = 1024;
 const MIB: u64 = 1 << 20;
 /// How much of the end is read.
 const END: u64 = 4 * MIB;
-/// How much of the start: all that has a magic number has it there, at last the second header of a LUKS2 device whose first
-/// one is as large as can be.
+/// How much of the start is read. All magic numbers are within it; the last one is the second header of a
+/// LUKS2 device with the largest possible first header.
 const START: u64 = END + ALIGN;
-/// Reads past the page cache are aligned to this, which every block size up to it divides.
+/// Alignment of reads past the page cache. Every block size up to it divides it.
 pub(crate) const ALIGN: u64 = 4096;
 /// The size of a window around a well-known place.
 const FAR: u64 = 64 * KIB;
-/// How many blocks are spread over the rest of the device: one in each of so many slots.
+/// How many blocks are spread over the rest of the device: one in each of this many slots.
 pub(crate) const SPREAD: u64 = 4096;
-/// How many of them are read however long it takes.
+/// How many of them are always read, however long it takes.
 pub(crate) const LEAST_SPREAD: u64 = 512;
-/// How long reading the others may take, so that a disk with moving heads is not read for half a minute.
+/// Time limit for reading the others, so that a disk with moving heads is not read for half a minute.
 const SPREAD_TIME: Duration = Duration::from_millis(250);
-/// How many blocks are read before the time is looked at.
+/// How many blocks are read between two checks of the time.
 const GROUP: u64 = 256;
-/// A device of this size is read in full: one as small as this is as quickly read as formatted.
+/// A device of up to this size is read in full: that is as quick as formatting it.
 pub(super) const SMALL: u64 = 128 * MIB;
 
-/// Where the table of magic numbers looks, in parts that do not overlap. A test asks it about each of its places.
+/// The places that the table of magic numbers reads, as parts that do not overlap. A test checks each place
+/// of the table.
 pub(super) fn named(size: u64) -> Vec<Range<u64>> {
     // The ring of ZFS's last label begins 128 KiB before the end of the last whole 256 KiB.
     let tail = (size & !(256 * KIB - 1)).saturating_sub(128 * KIB);
@@ -41,7 +42,7 @@ pub(super) fn named(size: u64) -> Vec<Range<u64>> {
     apart.into_iter().filter(|range| !range.is_empty()).collect()
 }
 
-/// What is between the parts of [`named`] in the [`ends`].
+/// The parts of the [`ends`] that are not in [`named`].
 pub(super) fn rest_of_ends(size: u64) -> Vec<Range<u64>> {
     let named = named(size);
     let mut rest = Vec::new();
@@ -63,11 +64,11 @@ pub(crate) fn ends(size: u64) -> [Range<u64>; 2] {
     [0..START.min(size), aligned_down(tail)..size]
 }
 
-/// The parts between the [`ends`] that have to be zero for a device to be blank, group by group: all of a small device; of
-/// another the places where filesystems keep spare superblocks, and then [`SPREAD`] blocks.
+/// The parts between the [`ends`] that must be zero for a device to be blank, in groups: all of a small
+/// device; on another, the places where filesystems keep spare superblocks, and then [`SPREAD`] blocks.
 ///
-/// Each group of blocks is spread over the whole device. No more groups come when the time is over, as counted
-/// from the first, and [`LEAST_SPREAD`] blocks were in them.
+/// Each group of blocks is spread over the whole device. The groups end once the time is over, counted from
+/// the first group, and [`LEAST_SPREAD`] blocks were in them.
 pub(crate) fn between(size: u64) -> impl Iterator<Item = Vec<Range<u64>>> {
     let mut start = None;
     let (groups, first) = match size > SMALL {
@@ -81,7 +82,7 @@ pub(crate) fn between(size: u64) -> impl Iterator<Item = Vec<Range<u64>>> {
     first.into_iter().chain(spread)
 }
 
-/// All of it, in parts that need little memory.
+/// The whole range, in parts that need little memory.
 fn in_order(whole: Range<u64>) -> Vec<Vec<Range<u64>>> {
     let end = whole.end;
     whole.step_by(MIB as usize).map(|start| iter::once(start..(start + MIB).min(end)).collect()).collect()
@@ -93,7 +94,8 @@ fn middle(size: u64) -> Range<u64> {
 
 /// Where filesystems keep spare superblocks.
 fn windows(size: u64) -> Vec<Range<u64>> {
-    // Backup superblocks of ext2/3/4 are in groups 1 and the powers of 3, 5 and 7; a group has 8 blocks a byte.
+    // Backup superblocks of ext2/3/4 are in group 1 and the groups that are powers of 3, 5 and 7. A group
+    // has 8 blocks for each byte of a block.
     let ext = [1024u64, 2048, 4096].into_iter().flat_map(|block| {
         let first = u64::from(block == 1024) * block;
         [1, 3, 5, 7, 9, 25, 27, 49].into_iter().map(move |group| group * block * block * 8 + first)
@@ -112,15 +114,15 @@ fn windows(size: u64) -> Vec<Range<u64>> {
     ranges
 }
 
-/// One block in every sixteenth slot, in the order of the device. The groups take turns so that the first few of them are
-/// as evenly spread as all.
+/// One block in every sixteenth slot, in the order of the device. The groups are ordered so that the first
+/// few of them are as evenly spread as all.
 fn spread_group(size: u64, group: u64) -> Vec<Range<u64>> {
     const GROUPS: u64 = SPREAD / GROUP;
     let turn = group.reverse_bits() >> (u64::BITS - GROUPS.trailing_zeros());
     (0..GROUP).map(|index| spread_block(size, index * GROUPS + turn)).collect()
 }
 
-/// The block of a slot. It is at a place that follows no rule, for data does: it begins at round numbers.
+/// The block of a slot, at a pseudorandom place: data tends to begin at round numbers.
 fn spread_block(size: u64, slot: u64) -> Range<u64> {
     let Range { start, end } = middle(size);
     let blocks = u128::from((end - start) / ALIGN);
@@ -130,7 +132,7 @@ fn spread_block(size: u64, slot: u64) -> Range<u64> {
     place..place + ALIGN
 }
 
-/// A number without a rule for each number (SplitMix64).
+/// A pseudorandom number for each number (SplitMix64).
 fn scatter(number: u64) -> u64 {
     let mixed = (number + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -190,7 +192,8 @@ mod tests {
         }
     }
 
-    /// Any extent of two slots is seen, wherever it is, and with the least number of blocks any of two in eight.
+    /// Any extent of two slots is seen, wherever it is. With the least number of blocks, any extent of two
+    /// in eight is.
     #[test]
     fn each_slot_has_a_block_and_the_first_groups_are_spread_evenly() {
         for size in [SMALL + MIB, 1 << 30, (1 << 40) + 512, 1 << 60] {
@@ -209,13 +212,14 @@ mod tests {
         }
     }
 
-    /// Data begins at round numbers, as of a MiB: blocks of a grid would see all of it or none.
+    /// Data begins at round numbers, such as multiples of 1 MiB: blocks on a grid would see all of it or
+    /// none.
     #[test]
     fn blocks_are_on_no_grid() {
         let places: Vec<u64> = (0..SPREAD).map(|slot| spread_block(1 << 40, slot).start).collect();
         for grid in [64 * KIB, MIB, 4 * MIB, 256 * MIB] {
             let (mut low, mut most) = (0, 0);
-            // In each sixteenth of the grid there are about as many.
+            // Each sixteenth of the grid has about the same number of blocks.
             for part in 0..16 {
                 let within = |place: &&u64| *place % grid / (grid / 16) == part;
                 let count = places.iter().filter(within).count();
@@ -225,7 +229,7 @@ mod tests {
         }
     }
 
-    /// At how many of all positions of 4 KiB, of 100, no byte of an extent is read.
+    /// The percentage of 4 KiB positions at which no byte of an extent is read.
     fn unseen(size: u64, extent: u64, reads: &[Range<u64>]) -> f64 {
         let [blocks, length] = [size / ALIGN, extent / ALIGN];
         let positions = blocks - length + 1;

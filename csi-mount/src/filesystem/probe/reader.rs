@@ -1,4 +1,4 @@
-//! Reads parts of a device: never from the page cache, always in full, many at a time.
+//! Reads parts of a device: never from the page cache, always completely, many at a time.
 
 use std::io;
 use std::ops::{ControlFlow, Range};
@@ -14,7 +14,7 @@ use crate::sys::many_reads::{AT_ONCE, ManyReads, Read};
 
 /// The largest single read.
 const PIECE: u64 = 128 * 1024;
-/// How much memory the reads in flight have together.
+/// Total memory of the reads in flight.
 const MEMORY: usize = 1 << 20;
 
 /// A part that could not be read.
@@ -28,13 +28,14 @@ pub(crate) struct Unread {
 pub(crate) struct Reader<'d> {
     device: &'d BlockDevice,
     many: Option<ManyReads>,
-    /// As much as one batch has needed so far. Longer than that, so that an aligned part of it is long enough: a direct read
-    /// wants aligned memory.
+    /// As much as the largest batch has needed so far, plus room to align it: a direct read needs aligned
+    /// memory.
     memory: Vec<u8>,
 }
 
 impl<'d> Reader<'d> {
-    /// A reader of what is on the device now: the page cache of a device that can't be read past it is emptied.
+    /// Makes a reader of the device's current content. If the device can't be read past its page cache, the
+    /// cache is emptied.
     pub(crate) fn new(device: &'d BlockDevice) -> Result<Self, Unread> {
         let unread = |error| Unread { offset: 0, error };
         let is_direct = rustix::fs::fcntl_getfl(device).map_err(|error| unread(error.into()))?;
@@ -54,10 +55,11 @@ impl<'d> Reader<'d> {
         }
     }
 
-    /// Reads these parts and shows each piece of them with its place, in their order, until `show` breaks with a value.
+    /// Reads these parts in order and passes each piece to `show` with its place, until `show` breaks with
+    /// a value.
     ///
-    /// A part begins at a multiple of [`ALIGN`] and ends at another, or at the device's end; so does a piece, which has
-    /// at most 128 KiB.
+    /// A part begins at a multiple of [`ALIGN`] and ends at another, or at the device's end. So does a
+    /// piece, which has at most 128 KiB.
     pub(crate) fn each<B>(
         &mut self,
         parts: impl IntoIterator<Item = Range<u64>>,
@@ -83,7 +85,7 @@ impl<'d> Reader<'d> {
         }
     }
 
-    /// These parts, each with its place.
+    /// Reads these parts and returns each with its place.
     pub(crate) fn all(
         &mut self,
         parts: impl IntoIterator<Item = Range<u64>>,
@@ -115,7 +117,7 @@ impl<'d> Reader<'d> {
             });
             rest = others;
         }
-        // One read alone gains nothing.
+        // A batch of one read gains nothing.
         if let (Some(many), 2..) = (&mut self.many, reads.len())
             && let Err(error) = many.read(self.device.as_fd(), &mut reads)
         {
@@ -159,7 +161,7 @@ fn length(piece: &Range<u64>) -> usize {
     usize::try_from(piece.end - piece.start).unwrap_or(0)
 }
 
-/// One bad block fails the whole read; read block by block, it shows its place.
+/// One bad block fails the whole read. Reading block by block then finds its place.
 fn read_alone(device: &BlockDevice, buffer: &mut [u8], start: u64) -> Result<(), Unread> {
     if read_in_full(device, buffer, start).is_err() {
         for (index, block) in (0..).zip(buffer.chunks_mut(ALIGN as usize)) {
@@ -189,7 +191,7 @@ fn read_in_full(device: &BlockDevice, buffer: &mut [u8], start: u64) -> Result<(
 /// The place of the first byte that is not zero.
 pub(crate) fn first_nonzero(bytes: &[u8]) -> Option<usize> {
     const ZEROS: &[u8] = &[0; ALIGN as usize];
-    // Comparing blocks first is fast even where the compiler does not make it so.
+    // Comparing blocks first is fast even if the compiler does not vectorize the search.
     let block = bytes.chunks(ZEROS.len()).position(|block| *block != ZEROS[..block.len()])?;
     let from = block * ZEROS.len();
     Some(from + bytes[from..].iter().position(|byte| *byte != 0).unwrap_or(0))
@@ -197,11 +199,11 @@ pub(crate) fn first_nonzero(bytes: &[u8]) -> Option<usize> {
 
 #[cfg(any(test, feature = "testing"))]
 thread_local! {
-    /// What this thread read, while it is recorded.
+    /// The ranges that this thread reads, while recording is on.
     static READS: std::cell::RefCell<Option<Vec<Range<u64>>>> = const { std::cell::RefCell::new(None) };
 }
 
-/// What is read meanwhile.
+/// Records the ranges that are read while `run` runs.
 #[cfg(any(test, feature = "testing"))]
 pub(super) fn recorded(run: impl FnOnce()) -> Vec<Range<u64>> {
     READS.set(Some(Vec::new()));

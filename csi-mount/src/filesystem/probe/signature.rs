@@ -1,37 +1,37 @@
-//! What a signature tells of what it belongs to.
+//! A signature, and what it says about its filesystem.
 
 use std::fmt;
 
 use crate::Filesystem;
 
-/// Something recognised on a device.
+/// Something recognized on a device.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Signature {
-    /// Its name, as libblkid has it: `ext4`, `xfs`, `gpt`, `crypto_LUKS`.
+    /// Its name, as in libblkid: `ext4`, `xfs`, `gpt`, `crypto_LUKS`.
     pub name: &'static str,
     /// Where it is, in bytes from the start of the device.
     pub offset: u64,
     /// A filesystem's UUID, for ext2 to ext4, XFS and btrfs.
     pub uuid: Option<String>,
-    /// A filesystem's label, for the same.
+    /// A filesystem's label, for the same filesystems.
     pub label: Option<String>,
-    /// How many bytes of this device the filesystem covers, for the same.
+    /// How many bytes of this device the filesystem covers, for the same filesystems.
     pub size: Option<u64>,
-    /// Whether it was made to the end.
+    /// Whether `mkfs` finished.
     pub progress: Progress,
-    /// By how many bytes a device must be larger for the filesystem to use any of it.
+    /// By how many bytes the device must be larger before the filesystem can use any of them.
     pub(crate) least_growth: u64,
-    /// Whether the filesystem says that it found itself damaged.
+    /// Whether the filesystem has recorded errors in itself.
     pub(crate) has_errors: bool,
 }
 
-/// Whether a filesystem says that it was made to the end.
+/// Whether `mkfs` finished, according to the filesystem.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Progress {
     /// Nothing says otherwise.
     Finished,
-    /// `mkfs` was interrupted and it can't be mounted (XFS's `sb_inprogress`).
+    /// `mkfs` was interrupted and the filesystem can't be mounted (XFS's `sb_inprogress`).
     Unfinished,
 }
 
@@ -50,7 +50,7 @@ impl Signature {
         }
     }
 
-    /// The filesystem it is, if it is one that this crate makes and mounts, made to the end.
+    /// The filesystem, if this crate makes and mounts it and `mkfs` finished.
     pub fn filesystem(&self) -> Option<Filesystem> {
         let finished = self.progress == Progress::Finished;
         Filesystem::ALL.into_iter().find(|known| finished && known.name() == self.name)
@@ -62,7 +62,7 @@ impl Signature {
         self.name == "crypto_LUKS"
     }
 
-    /// Whether the filesystem would use more of a device of this many bytes than it does.
+    /// Whether the filesystem could use more of a device of this many bytes.
     pub(crate) fn can_grow_to(&self, device_size: u64) -> bool {
         self.size.is_some_and(|size| device_size.saturating_sub(size) >= self.least_growth)
     }

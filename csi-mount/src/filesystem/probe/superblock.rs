@@ -1,14 +1,14 @@
-//! The superblocks of the filesystems that this crate knows in full.
+//! The superblocks of the filesystems that this crate reads in detail.
 
 use super::windows::Windows;
 use super::{Progress, Signature};
 
-/// ext2, ext3, ext4 and their journal devices: told apart by their features, as libblkid does.
+/// ext2, ext3, ext4 and their journal devices: distinguished by their features, as in libblkid.
 pub(super) fn ext(windows: &Windows) -> Option<Signature> {
     const HAS_JOURNAL: u32 = 0x4;
     const JOURNAL_DEVICE: u32 = 0x8;
     const SIXTY_FOUR_BIT: u32 = 0x80;
-    // What ext3 knows; anything else makes it ext4.
+    // The features that ext3 knows; any other makes it ext4.
     const EXT3_INCOMPATIBLE: u32 = 0x2 | 0x4 | 0x10;
     const EXT3_READ_ONLY: u32 = 0x1 | 0x2 | 0x4;
 
@@ -39,8 +39,8 @@ pub(super) fn ext(windows: &Windows) -> Option<Signature> {
     Some(signature)
 }
 
-/// By how many blocks a device must be larger for ext4 to use any of them: one while the last group is not full, and
-/// then what a new group needs for itself.
+/// By how many blocks the device must be larger before ext4 can use any of them: one while the last group
+/// is not full; after that, what a new group needs for itself.
 fn ext_least_growth(block: &Block<'_>, blocks: u64) -> u64 {
     let per_group = u64::from(block.le32(32).max(1));
     let first = u64::from(block.le32(20));
@@ -51,11 +51,11 @@ fn ext_least_growth(block: &Block<'_>, blocks: u64) -> u64 {
     let inode_table = u64::from(block.le32(40)) * u64::from(block.le16(88).max(128)) / block_size;
     let descriptor = u64::from(block.le16(254).max(32));
     let descriptors = (blocks / per_group + 1) * descriptor / block_size + 1;
-    // Superblock, two bitmaps, and the 50 blocks that mke2fs and the kernel want beside them.
+    // Superblock, two bitmaps, and the 50 more blocks that mke2fs and the kernel require.
     inode_table + descriptors + u64::from(block.le16(206)) + 3 + 50
 }
 
-/// XFS. It says itself when mkfs has not come to its end.
+/// XFS. Its superblock says if mkfs did not finish.
 pub(super) fn xfs(windows: &Windows) -> Option<Signature> {
     let block = Block(windows.bytes(0, 512)?);
     if &block.0[..4] != b"XFSB" {
@@ -85,7 +85,7 @@ pub(super) fn btrfs(windows: &Windows) -> Option<Signature> {
     Some(signature)
 }
 
-/// A superblock's bytes; every offset used is a constant within them.
+/// A superblock's bytes. Every offset used is a constant within them.
 struct Block<'b>(&'b [u8]);
 
 impl Block<'_> {

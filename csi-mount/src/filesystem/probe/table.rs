@@ -1,4 +1,4 @@
-//! What is recognised by a magic number at a fixed place.
+//! Recognition by a magic number at a fixed place.
 
 use super::windows::Windows;
 
@@ -12,7 +12,7 @@ pub(super) enum Category {
 
 use Category::{Container, Filesystem, PartitionTable};
 
-/// A magic number, its place from the start of the device, and the name that libblkid uses too.
+/// A magic number, its place from the start of the device, and the name that libblkid uses.
 pub(super) struct Magic {
     pub(super) name: &'static str,
     pub(super) category: Category,
@@ -26,7 +26,7 @@ const fn magic(name: &'static str, category: Category, offset: u64, bytes: &'sta
 
 const KIB: u64 = 1024;
 
-/// ext, xfs and btrfs are not here: they are read in full.
+/// ext, xfs and btrfs are not here: their superblocks are parsed.
 const MAGICS: &[Magic] = &[
     magic("vfat", Filesystem, 54, b"FAT12   "),
     magic("vfat", Filesystem, 54, b"FAT16   "),
@@ -74,7 +74,7 @@ const MAGICS: &[Magic] = &[
     magic("bcachefs", Filesystem, 4 * KIB + 24, b"\xc6\x85\x73\xf6\x66\xce\x90\xa9"),
     magic("bcache", Container, 4 * KIB + 24, b"\xc6\x85\x73\xf6\x4e\x1a\x45\xca"),
     magic("crypto_LUKS", Container, 0, b"LUKS\xba\xbe"),
-    // The second header of LUKS2, by the size of the first.
+    // The second header of LUKS2, for each size of the first.
     magic("crypto_LUKS", Container, 16 * KIB, b"SKUL\xba\xbe"),
     magic("crypto_LUKS", Container, 32 * KIB, b"SKUL\xba\xbe"),
     magic("crypto_LUKS", Container, 64 * KIB, b"SKUL\xba\xbe"),
@@ -85,7 +85,7 @@ const MAGICS: &[Magic] = &[
     magic("crypto_LUKS", Container, 2048 * KIB, b"SKUL\xba\xbe"),
     magic("crypto_LUKS", Container, 4096 * KIB, b"SKUL\xba\xbe"),
     magic("BitLocker", Container, 3, b"-FVE-FS-"),
-    // Physical volume labels may be in any of the first four sectors.
+    // Physical volume labels can be in any of the first four sectors.
     magic("LVM2_member", Container, 24, b"LVM2 001"),
     magic("LVM2_member", Container, 512 + 24, b"LVM2 001"),
     magic("LVM2_member", Container, 1024 + 24, b"LVM2 001"),
@@ -126,8 +126,8 @@ const MAGICS: &[Magic] = &[
     magic("sgi", PartitionTable, 0, &[0x0b, 0xe5, 0xa9, 0x41]),
 ];
 
-/// Numbers so short that a superblock of something else can have them by chance: they count only if they are all there
-/// is, and nothing is formatted either way.
+/// Magic numbers so short that a superblock of something else can contain them by chance. They count only
+/// if nothing else is found; the device is not formatted in either case.
 const SHORT_MAGICS: &[Magic] = &[
     magic("nilfs2", Filesystem, KIB + 6, &[0x34, 0x34]),
     magic("minix", Filesystem, KIB + 16, &[0x7f, 0x13]),
@@ -142,7 +142,7 @@ const SHORT_MAGICS: &[Magic] = &[
     magic("mac", PartitionTable, 512, b"PM\0\0"),
 ];
 
-/// Every magic number that is there, with its place.
+/// Every magic number found, with its place.
 pub(super) fn at_the_start(windows: &Windows) -> impl Iterator<Item = (&'static Magic, u64)> {
     MAGICS
         .iter()
@@ -152,7 +152,7 @@ pub(super) fn at_the_start(windows: &Windows) -> impl Iterator<Item = (&'static 
         .chain(udf(windows))
 }
 
-/// What may be there if nothing else is.
+/// A short magic number, for a device on which nothing else is found.
 pub(super) fn short(windows: &Windows) -> Option<(&'static Magic, u64)> {
     // The second superblock of NILFS is in the last block.
     let last = (windows.size & !4095).saturating_sub(4096);
@@ -163,7 +163,7 @@ pub(super) fn short(windows: &Windows) -> Option<(&'static Magic, u64)> {
     )
 }
 
-/// UDF's descriptor is one of a sequence that ISO 9660 begins too, in blocks of 2 or 4 KiB.
+/// UDF's descriptor is part of a sequence that also begins ISO 9660, in blocks of 2 or 4 KiB.
 fn udf(windows: &Windows) -> Option<(&'static Magic, u64)> {
     static UDF: Magic = magic("udf", Filesystem, 0, &[]);
     [2 * KIB, 4 * KIB]
@@ -173,8 +173,9 @@ fn udf(windows: &Windows) -> Option<(&'static Magic, u64)> {
         .map(|place| (&UDF, place))
 }
 
-/// ZFS has a ring of uberblocks in each label; one is enough. The first and the last name it, the two between them tell only
-/// where both of those are lost, and all of the ends was read.
+/// ZFS has a ring of uberblocks in each label; one uberblock is enough. The first and the last label are
+/// always checked. The two between matter only if both of those are lost, and are checked once all of the
+/// ends is read.
 fn zfs(windows: &Windows) -> Option<(&'static Magic, u64)> {
     static ZFS: Magic = magic("zfs_member", Container, 0, &[]);
     // Two labels at the start and two at the end.
@@ -191,7 +192,7 @@ fn zfs(windows: &Windows) -> Option<(&'static Magic, u64)> {
         .map(|place| (&ZFS, place))
 }
 
-/// Containers that keep their superblock at the end, so that the start may look like what they contain.
+/// Containers with their superblock at the end: the start can look like what they contain.
 pub(super) fn at_the_end(windows: &Windows) -> Vec<(&'static str, u64)> {
     let size = windows.size;
     let version_1_0 = (size & !4095).saturating_sub(8 * KIB);
@@ -244,9 +245,10 @@ pub(super) fn boot_sector(windows: &Windows) -> BootSector {
     if valid && any { BootSector::Partitions } else { BootSector::Empty }
 }
 
-/// What data between the ends looks like, if it is a spare superblock.
+/// Says which spare superblock the data between the ends looks like.
 pub(super) fn spare_superblock(windows: &Windows, nonzero: u64) -> Option<&'static str> {
-    // Spare superblocks begin at a block of at least 1 KiB; the first bytes of ext's can be zero.
+    // Spare superblocks begin at a block of at least 1 KiB; the first bytes of an ext superblock can be
+    // zero.
     let block = nonzero & !(KIB - 1);
     if windows.has(block, b"XFSB") {
         return Some("a spare superblock of xfs");

@@ -1,17 +1,17 @@
-//! What was read of a device, by place.
+//! Parts of a device that were read, by place.
 
 use std::ops::{ControlFlow, Range};
 
 use super::places::{ALIGN, named, rest_of_ends};
 use super::reader::{Reader, Unread, first_nonzero};
 
-/// Parts of a device, read.
+/// Parts of a device that were read.
 #[derive(Debug)]
 pub(super) struct Windows {
     pub(super) size: u64,
-    /// What is not all zero, in its order on the device.
+    /// The parts that are not all zero, in device order.
     parts: Vec<Part>,
-    /// What is all zero.
+    /// The parts that are all zero.
     zeros: Vec<Range<u64>>,
 }
 
@@ -22,7 +22,8 @@ struct Part {
 }
 
 impl Windows {
-    /// The places where something may have a magic number: enough to name what is there, not to call it blank.
+    /// Reads the places where a magic number can be: enough to name the content, not enough to call the
+    /// device blank.
     pub(super) fn named(reader: &mut Reader<'_>) -> Result<Self, Unread> {
         let size = reader.size()?;
         let mut windows = Self { size, parts: Vec::new(), zeros: Vec::new() };
@@ -30,8 +31,8 @@ impl Windows {
         Ok(windows)
     }
 
-    /// What else the first and the last 4 MiB hold, besides [`named`](Self::named); of a device of which it is known where its
-    /// data is, as far as there is any.
+    /// Reads the rest of the first and the last 4 MiB, beyond [`named`](Self::named). If it is known where
+    /// the device has data, only that data is read.
     pub(super) fn complete_ends(
         &mut self,
         reader: &mut Reader<'_>,
@@ -65,14 +66,14 @@ impl Windows {
         Ok(())
     }
 
-    /// One part.
+    /// A single part.
     pub(super) fn one(size: u64, start: u64, bytes: &[u8]) -> Self {
         Self { size, parts: vec![Part { start, bytes: bytes.to_vec() }], zeros: Vec::new() }
     }
 
-    /// What was read at `offset`, if all of it was.
+    /// The bytes at `offset`, if all of them were read.
     pub(super) fn bytes(&self, offset: u64, length: usize) -> Option<&[u8]> {
-        /// As much as anybody asks for.
+        /// The longest length that any caller requests.
         static ZEROS: [u8; 64 * 1024] = [0; 64 * 1024];
         let found = self.parts.iter().find_map(|part| {
             let from = usize::try_from(offset.checked_sub(part.start)?).ok()?;
@@ -88,7 +89,7 @@ impl Windows {
         found
     }
 
-    /// Whether it was read what is at `offset`.
+    /// Whether the byte at `offset` was read.
     pub(super) fn reach(&self, offset: u64) -> bool {
         let of_part = |part: &Part| part.start..part.start + part.bytes.len() as u64;
         self.parts.iter().map(of_part).chain(self.zeros.iter().cloned()).any(|range| range.contains(&offset))
@@ -110,7 +111,7 @@ impl Windows {
     }
 }
 
-/// What is in both, in whole blocks.
+/// The intersection of both ranges, in whole blocks.
 pub(super) fn common(one: &Range<u64>, other: &Range<u64>) -> Range<u64> {
     let start = one.start.max(other.start);
     start - start % ALIGN..one.end.min(other.end)
@@ -121,11 +122,12 @@ pub(super) mod tests {
     use super::*;
 
     thread_local! {
-        /// Places on the device that were asked for and not read.
+        /// Places on the device that were requested and had not been read.
         pub(super) static MISSED: std::cell::RefCell<Vec<u64>> = const { std::cell::RefCell::new(Vec::new()) };
     }
 
-    /// Zeros at all places that have names, and the function's questions that these do not answer.
+    /// Runs a function on zeros at all named places, and returns the places it requests that are not among
+    /// them.
     pub(in crate::filesystem::probe) fn missed(size: u64, ask: impl FnOnce(&Windows)) -> Vec<u64> {
         MISSED.take();
         ask(&Windows { size, parts: Vec::new(), zeros: named(size) });

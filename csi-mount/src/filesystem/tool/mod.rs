@@ -1,4 +1,4 @@
-//! Programs of the filesystems' own packages: found, run without a shell, and never left behind.
+//! Programs of the filesystems' own packages: found, run without a shell, and never left running.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{self, PipeReader, Read as _, Write as _};
@@ -17,33 +17,33 @@ use crate::sys::memory;
 use crate::sys::{die_with_parent, inherit};
 use crate::{BlockDevice, Error, ErrorKind, Result};
 
-/// How much of a program's output is kept: its end.
+/// How many bytes at the end of a program's output are kept.
 const KEPT_OUTPUT: usize = 8 * 1024;
-/// How often a program that runs is looked at; most run for milliseconds, so the first looks come sooner.
+/// How often a running program is checked. Most run for milliseconds, so the first checks come sooner.
 const LOOK: Duration = Duration::from_millis(50);
 const FIRST_LOOK: Duration = Duration::from_millis(1);
-/// How long a killed program may take to go.
+/// How long a killed program can take to end.
 const REAP: Duration = Duration::from_secs(5);
 /// Where the tools are on a system whose service runs with a short `PATH`.
 const SYSTEM_DIRECTORIES: [&str; 4] = ["/usr/sbin", "/sbin", "/usr/local/sbin", "/usr/bin"];
 
-/// A program and where to get it.
+/// A program and the package that contains it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Tool {
     pub(crate) program: &'static str,
     pub(crate) package: &'static str,
 }
 
-/// What a program is given besides its arguments.
+/// What a program gets in addition to its arguments.
 #[derive(Default)]
 pub(crate) struct Given<'a> {
-    /// Its standard input, by a pipe and nothing else; at most `INPUT` bytes. It may be secret.
+    /// Its standard input, passed only through a pipe; at most `INPUT` bytes. It can be secret.
     pub(crate) input: Option<&'a [u8]>,
     /// Variables of its environment.
     pub(crate) environment: &'a [(&'a str, &'a str)],
-    /// An open file, which its arguments call by its [`path`](OpenFile::path).
+    /// An open file, which its arguments name by its [`path`](OpenFile::path).
     pub(crate) file: Option<OpenFile<'a>>,
-    /// How often it is looked at; if not set, as often as is enough for its time and memory.
+    /// How often it is checked. The default is enough for its time and memory limits.
     pub(crate) look: Option<Duration>,
 }
 
@@ -51,7 +51,7 @@ pub(crate) struct Given<'a> {
 #[derive(Clone, Copy)]
 pub(crate) struct OpenFile<'a> {
     pub(crate) fd: BorrowedFd<'a>,
-    /// What the program's messages call it.
+    /// The name for it in the program's messages.
     pub(crate) name: &'a Path,
 }
 
@@ -60,21 +60,21 @@ impl<'a> OpenFile<'a> {
         Self { fd: device.as_fd(), name: device.path() }
     }
 
-    /// The path by which the program that it is given to opens it.
+    /// The path by which the program that gets the descriptor opens it.
     pub(crate) fn path(self) -> String {
         format!("/proc/self/fd/{}", self.fd.as_raw_fd())
     }
 }
 
-/// What every pipe holds, so that it is written before the program starts.
+/// The capacity of every pipe, so that the input is written before the program starts.
 #[cfg(any(test, feature = "luks"))]
 pub(crate) const INPUT: usize = 4096;
 
-/// How long a program may run, and how much memory it may have.
+/// Time and memory limits of a program.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Bounds {
     pub(crate) time: Duration,
-    /// In bytes; none is as much as there is.
+    /// In bytes; none means no limit.
     pub(crate) memory: Option<u64>,
 }
 
@@ -84,11 +84,11 @@ impl From<Duration> for Bounds {
     }
 }
 
-/// What a program left when it ended.
+/// The exit status and output of a program.
 #[derive(Debug)]
 pub(crate) struct Output {
     pub(crate) status: ExitStatus,
-    /// The end of its standard output and standard error, as they came.
+    /// The end of its standard output and standard error, in the order in which they arrived.
     pub(crate) text: String,
 }
 
@@ -108,14 +108,16 @@ impl Tool {
             })
     }
 
-    /// Runs the program to its end, or until it is past its bounds and killed with all that it started.
+    /// Runs the program until it ends, or until it exceeds its bounds and is killed with all that it
+    /// started.
     ///
-    /// It has no input, the C locale, none of our environment, and dies with us.
+    /// It has no input, the C locale, none of this process's environment, and dies with this process.
     pub(crate) fn run<S: AsRef<OsStr>>(self, arguments: &[S], bounds: impl Into<Bounds>) -> Result<Output> {
         self.run_given(arguments, Given::default(), bounds, |_| Ok(()))
     }
 
-    /// As [`run`](Self::run), with this for the program to use. At each look `watcher` can see to it; its error ends it.
+    /// As [`run`](Self::run), with `given` for the program to use. `watcher` is called at each check; its
+    /// error ends the program.
     pub(crate) fn run_given<S: AsRef<OsStr>>(
         self,
         arguments: &[S],
@@ -143,7 +145,7 @@ impl Tool {
         }
         tracing::debug!(program = self.program, "run");
         let child = command.spawn().map_err(|error| self.failed_to_run(error))?;
-        // Ours are the only other writing ends; the pipe ends when the program does.
+        // This process had the only other write ends; now the pipe ends when the program does.
         drop(command);
         let bounds = bounds.into();
         if bounds.memory.is_some() {
@@ -164,7 +166,7 @@ impl Tool {
         filled.map(Stdio::from).map_err(|error| self.failed_to_run(error))
     }
 
-    /// The error of a program that ended badly: its exit and the last lines that it printed.
+    /// The error for a program that failed: its exit status and the last lines that it printed.
     pub(crate) fn failed(self, path: &Path, output: &Output) -> Error {
         let mut lines: Vec<&str> = output.text.lines().filter(|line| !line.trim().is_empty()).collect();
         let last = lines.split_off(lines.len().saturating_sub(4)).join(" | ");
@@ -172,7 +174,7 @@ impl Tool {
         Error::new(ErrorKind::ToolFailed, "run a program on", reason).at(path)
     }
 
-    /// The error of a program that was killed, or had to be, for the memory that it used.
+    /// The error for a program that was killed because of its memory use.
     pub(crate) fn out_of_memory(self, given: u64) -> Error {
         let reason = format!("{} ran out of the {} MiB that it was given", self.program, given >> 20);
         Error::new(ErrorKind::OutOfMemory, "run a program", reason)
@@ -183,7 +185,7 @@ impl Tool {
     }
 }
 
-/// A program that runs. It is killed with all that it started when this is dropped before its end.
+/// A running program. If this is dropped before the program ends, it is killed with all that it started.
 pub(crate) struct RunningTool {
     tool: Tool,
     child: Child,
@@ -192,18 +194,19 @@ pub(crate) struct RunningTool {
 }
 
 impl RunningTool {
-    /// Since its start.
+    /// Time since its start.
     pub(crate) fn elapsed(&self) -> Duration {
         self.start.elapsed()
     }
 
-    /// Does something while the program stands still. It goes on afterwards, unless it has ended.
+    /// Runs a function while the program is stopped. The program continues afterwards, unless it has ended.
     pub(crate) fn while_stopped<T>(&self, run: impl FnOnce() -> Result<T>) -> Result<T> {
         let group = Pid::from_child(&self.child);
         let signal =
             |signal| kill_process_group(group, signal).map_err(|error| self.tool.failed_to_run(error.into()));
         signal(Signal::STOP)?;
-        // A group has stopped when its last thread has; without that, it could still be in a system call.
+        // A process group has stopped when its last thread has. Without this wait, it could still be in a
+        // system call.
         let look = WaitIdOptions::STOPPED | WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
         loop {
             match waitid(WaitId::Pid(group), look) {
@@ -227,7 +230,8 @@ impl RunningTool {
         let end = self.start + bounds.time;
         let mut pause = FIRST_LOOK;
         let mut kept = Vec::new();
-        // Something that the program started may hold the pipe for longer, so its end is asked for too.
+        // A process that the program started can hold the pipe for longer, so the end of the program is
+        // checked too.
         loop {
             if let Some(given) = bounds.memory
                 && memory::used_by(self.child.id()).is_some_and(|used| used > given)
@@ -251,7 +255,7 @@ impl RunningTool {
                 return Err(Error::new(ErrorKind::Unresponsive, "run a program", reason));
             }
         }
-        // What the program left behind goes with it.
+        // Processes that the program left behind are killed too.
         let Some(status) = self.kill() else {
             return Err(self.tool.failed_to_run(Errno::CHILD.into()));
         };
@@ -260,7 +264,7 @@ impl RunningTool {
         Ok(Output { status, text: String::from_utf8_lossy(&kept).into_owned() })
     }
 
-    /// Reads what there is, waiting for a moment of less than a second; false at the end of the pipe.
+    /// Reads what is available, and waits less than a second for it; false at the end of the pipe.
     fn read_some(&self, pipe: &mut PipeReader, kept: &mut Vec<u8>, moment: Duration) -> Result<bool> {
         let moment = Timespec { tv_sec: 0, tv_nsec: moment.subsec_nanos().into() };
         let mut events = [PollFd::new(pipe, PollFlags::IN)];
@@ -279,7 +283,7 @@ impl RunningTool {
         Ok(count > 0)
     }
 
-    /// Whether the program has ended, within this time; it stays to be reaped.
+    /// Whether the program ends within this time. It is not reaped.
     fn has_ended(&self, patience: Duration) -> Result<bool> {
         let end = Instant::now() + patience;
         let look = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
@@ -293,9 +297,10 @@ impl RunningTool {
         }
     }
 
-    /// Kills what is left of the program and all that it started; none if it does not go in time.
+    /// Kills what is left of the program and all that it started; none if it does not end in time.
     fn kill(&mut self) -> Option<ExitStatus> {
-        // Not yet reaped, so that its group's number is still its own. The group may be empty by now.
+        // The program is not reaped yet, so the group's number is still its own. The group can already be
+        // empty.
         let _ = kill_process_group(Pid::from_child(&self.child), Signal::KILL);
         self.reaped = true;
         match self.has_ended(REAP) {

@@ -53,7 +53,7 @@ fn a_child_left_behind_does_not_hold_us_and_is_killed() {
     }
 }
 
-/// The test starts itself anew as a process that runs a tool, and kills that process.
+/// The test starts itself again as a process that runs a tool, and kills that process.
 #[test]
 fn a_tool_dies_with_its_caller() {
     const FILE: &str = "TOOL_WRITES_ITS_ID_TO";
@@ -131,7 +131,7 @@ fn an_open_file_is_given_and_called_by_its_name() {
     assert!(!other.text.contains("content"), "{}", other.text);
 }
 
-/// A counter that a program writes does not change while it is stopped, and does afterwards.
+/// A counter that a program writes does not change while the program is stopped, and changes afterwards.
 #[test]
 fn a_stopped_program_does_nothing_until_it_goes_on() {
     let directory = tempfile::tempdir().unwrap();
