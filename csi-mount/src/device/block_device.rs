@@ -1,4 +1,4 @@
-//! Block devices: opened once, and then known by the open file and not by the path.
+//! Block devices: opened once, and then identified by the open file and not by the path.
 
 use std::fs::{self, File};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -17,14 +17,14 @@ use crate::sys::ioctl;
 use crate::sys::own_descriptors::with_own_descriptors;
 use crate::{DeviceNumber, Error, ErrorKind, Result};
 
-/// How long another may have a device's lock: udev has a shared one for the moment in which it looks at a new device.
+/// How long another program can hold a device's lock: udev takes a shared one while it probes a new device.
 const LOCKING: Duration = Duration::from_secs(2);
 
 /// An open block device.
 ///
-/// The path is followed once, when it is opened; whatever the path names later, this stays the same device.
-/// What has to go by the path again (a program such as `mkfs`) goes by the node that the path led to, and
-/// only after [`verify`](Self::verify) found the same device there.
+/// The path is resolved once, when the device is opened. Whatever the path names later, this stays the same
+/// device. An operation that opens the device again (an exclusive open, the lock) opens the node that the
+/// path led to, and checks that it is still the same device, as [`verify`](Self::verify) does.
 ///
 /// ```no_run
 /// use csi_mount::{BlockDevice, DeviceUse};
@@ -42,33 +42,33 @@ pub struct BlockDevice {
     sequence: Option<u64>,
 }
 
-/// Whether somebody holds a device exclusively: see [`BlockDevice::in_use`].
+/// Whether a device is held exclusively: see [`BlockDevice::in_use`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DeviceUse {
-    /// Nobody: no mount of any namespace, no device mapper, no RAID.
+    /// Nobody holds it: no mount in any namespace, no device mapper, no RAID.
     Free,
-    /// A mount, device mapper, RAID, swap or another exclusive open has it.
+    /// A mount, device mapper, RAID, swap or another exclusive open holds it.
     InUse,
 }
 
-/// Whether a device takes writes.
+/// Whether a device accepts writes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum DeviceAccess {
-    /// It does.
+    /// It accepts writes.
     #[default]
     ReadWrite,
-    /// It refuses them, whoever opens it.
+    /// It refuses writes from every opener.
     ReadOnly,
 }
 
 impl BlockDevice {
-    /// Opens a block device for reading, following symbolic links, as those in `/dev/disk`.
+    /// Opens a block device for reading. Symbolic links are followed, such as those in `/dev/disk`.
     ///
     /// # Errors
     ///
-    /// [`InvalidInput`](ErrorKind::InvalidInput) if the path is not absolute, not UTF-8 or not a block device,
-    /// [`NotFound`](ErrorKind::NotFound) if nothing is there or the node has no device behind it,
-    /// [`PermissionDenied`](ErrorKind::PermissionDenied).
+    /// [`InvalidInput`](ErrorKind::InvalidInput) if the path is not absolute, not UTF-8 or not a block
+    /// device, [`NotFound`](ErrorKind::NotFound) if the path does not exist or the node has no device
+    /// behind it, [`PermissionDenied`](ErrorKind::PermissionDenied) without access to the node.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         let asked = path.as_ref();
         let failed = |error: std::io::Error| Error::os(OPEN, asked, error);
@@ -77,7 +77,8 @@ impl BlockDevice {
             return Err(not_a_device(asked, "the path is not absolute"));
         }
         let path = fs::canonicalize(asked).map_err(failed)?;
-        // Opening anything else could block (a pipe) or act (a tape), so the type is looked at first.
+        // Opening anything else could block (a pipe) or have an effect (a tape), so the type is checked
+        // first.
         if !fs::symlink_metadata(&path).map_err(failed)?.file_type().is_block_device() {
             return Err(not_a_device(asked, "not a block device"));
         }
@@ -98,11 +99,11 @@ impl BlockDevice {
         Ok(Self { file, path, number, sequence })
     }
 
-    /// Opens the device with this number, by the node that the kernel names for it.
+    /// Opens the device with this number, through the node that the kernel names for it.
     ///
     /// # Errors
     ///
-    /// As [`open`](Self::open), and [`WrongDevice`](ErrorKind::WrongDevice) if the node in `/dev` is of
+    /// As for [`open`](Self::open), and [`WrongDevice`](ErrorKind::WrongDevice) if the node in `/dev` is of
     /// another device.
     pub fn by_number(number: DeviceNumber) -> Result<Self> {
         let sys = PathBuf::from(format!("/sys/dev/block/{number}/uevent"));
@@ -124,7 +125,7 @@ impl BlockDevice {
         Ok(device)
     }
 
-    /// The device's node, symbolic links resolved.
+    /// The device's node, with symbolic links resolved.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -134,7 +135,7 @@ impl BlockDevice {
         self.number
     }
 
-    /// The device's size in bytes, as it is now.
+    /// Returns the device's current size in bytes.
     ///
     /// # Errors
     ///
@@ -144,24 +145,24 @@ impl BlockDevice {
             .map_err(|error| Error::os("read the size of", &self.path, error))
     }
 
-    /// Whether the device refuses writes (`BLKROGET`).
+    /// Returns whether the device refuses writes (`BLKROGET`).
     ///
     /// # Errors
     ///
-    /// As [`size`](Self::size).
+    /// As for [`size`](Self::size).
     pub fn is_read_only(&self) -> Result<bool> {
         ioctl::is_read_only(self.as_fd())
             .map_err(|error| Error::os("ask if writes are refused by", &self.path, error))
     }
 
-    /// Whether a mount in any namespace, or anything else of the kernel's, has the device.
+    /// Returns whether a mount in any namespace, or another user in the kernel, holds the device.
     ///
-    /// It asks by an exclusive open (`O_EXCL`), which one's own mount table cannot replace: a mount in
-    /// another mount namespace holds the device just as well. Plain opens don't count.
+    /// It tests this with an exclusive open (`O_EXCL`). The process's own mount table is not enough: a
+    /// mount in another mount namespace holds the device too. Opens without `O_EXCL` don't count.
     ///
     /// # Errors
     ///
-    /// As [`verify`](Self::verify).
+    /// As for [`verify`](Self::verify).
     pub fn in_use(&self) -> Result<DeviceUse> {
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::EXCL;
         with_own_descriptors(|| match rustix::fs::open(&self.path, flags, Mode::empty()) {
@@ -173,12 +174,13 @@ impl BlockDevice {
 
     /// Checks that the path still leads to this device.
     ///
-    /// Number and, from 5.15, the disk's sequence number are compared, so that another disk that was given the
-    /// number of one that left is told apart.
+    /// It compares the number and, from Linux 5.15, the disk's sequence number. This detects another disk
+    /// that got the number of one that was removed.
     ///
     /// # Errors
     ///
-    /// [`WrongDevice`](ErrorKind::WrongDevice) if not, [`NotFound`](ErrorKind::NotFound) if nothing is there.
+    /// [`WrongDevice`](ErrorKind::WrongDevice) if it leads to another device,
+    /// [`NotFound`](ErrorKind::NotFound) if it leads nowhere.
     pub fn verify(&self) -> Result<()> {
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
         let file = rustix::fs::open(&self.path, flags, Mode::empty())
@@ -190,7 +192,8 @@ impl BlockDevice {
         let metadata = other.metadata().map_err(|error| Error::os(OPEN, &self.path, error))?;
         let number = DeviceNumber::from_dev_t(metadata.rdev());
         let sequence = ioctl::disk_sequence(other.as_fd()).ok();
-        // The open file's own number is read anew: a loop device bound to another file keeps its number.
+        // The open file's own sequence number is read again: a loop device attached to another file keeps
+        // its number.
         let now = ioctl::disk_sequence(self.as_fd()).ok();
         if number == self.number && sequence == self.sequence && now == self.sequence {
             return Ok(());
@@ -199,11 +202,12 @@ impl BlockDevice {
         Err(Error::new(ErrorKind::WrongDevice, OPEN, reason).at(&self.path))
     }
 
-    /// Takes the device's lock, which `udev` and the util-linux programs heed, until the guard is dropped.
+    /// Takes the device's lock, which `udev` and the util-linux programs respect, until the guard is
+    /// dropped.
     ///
     /// # Errors
     ///
-    /// [`Busy`](ErrorKind::Busy) if another has it.
+    /// [`Busy`](ErrorKind::Busy) if another program holds it.
     pub(crate) fn lock(&self) -> Result<DeviceLock<'_>> {
         // A second open file, so that dropping the guard cannot release a lock that another guard holds.
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
@@ -229,7 +233,7 @@ impl AsFd for BlockDevice {
     }
 }
 
-/// The device's lock, given back when dropped.
+/// The device's lock, released when dropped.
 #[derive(Debug)]
 pub(crate) struct DeviceLock<'d> {
     _file: File,

@@ -18,15 +18,16 @@ use crate::{BlockDevice, DeviceUse, Error, Result};
 pub(crate) const BLOCK: usize = 4096;
 /// The largest piece that is written at once.
 pub(crate) const PIECE: usize = 1 << 20;
-/// How long another may still have the device: a tool that was killed may be on its way out.
+/// How long to wait for another process to release the device: a killed tool can still be ending.
 const PATIENCE: Duration = Duration::from_secs(2);
 const PAUSE: Duration = Duration::from_millis(1);
 
 /// A device that this call holds exclusively: nobody can mount it or claim it otherwise.
 ///
-/// Its descriptor is in the table of the whole process, as what is copied may take seconds: a thread with a table of its own
-/// would have a copy of every other descriptor for so long, and with it mounts and devices of other volumes. A child process of
-/// another thread may have this one until it runs its program, so it is waited for at the end: see [`with_claim`].
+/// Its descriptor is in the process's shared descriptor table, because the copy can take seconds. A thread
+/// with its own table would keep a copy of every other descriptor for that time, and with it mounts and
+/// devices of other volumes. A child process of another thread can have this descriptor until it runs its
+/// program, so [`with_claim`] waits for that at the end.
 pub(crate) struct ClaimedDevice<'d> {
     pub(crate) device: &'d BlockDevice,
     pub(crate) size: u64,
@@ -34,11 +35,13 @@ pub(crate) struct ClaimedDevice<'d> {
     operation: &'static str,
 }
 
-/// Does something with a device that is held exclusively. When this returns, nothing of this process holds it any more.
+/// Runs a function with the device held exclusively. When this returns, nothing of this process holds it
+/// any more.
 ///
 /// # Errors
 ///
-/// [`Busy`](crate::ErrorKind::Busy) if it is in use, [`WrongDevice`](crate::ErrorKind::WrongDevice) if its path leads elsewhere.
+/// [`Busy`](crate::ErrorKind::Busy) if it is in use, [`WrongDevice`](crate::ErrorKind::WrongDevice) if its
+/// path leads to another device.
 pub(crate) fn with_claim<T>(
     device: &BlockDevice,
     operation: &'static str,
@@ -90,7 +93,7 @@ impl<'d> ClaimedDevice<'d> {
         Ok(())
     }
 
-    /// Makes a long range zero, by a command of the disk where it has one.
+    /// Makes a long range zero, with a command of the disk if it has one.
     pub(crate) fn zero_out(&self, range: &Range<u64>, buffer: &mut AlignedBuffer) -> Result<()> {
         match ioctl::zero_out(self.file.as_fd(), range.start, range.end - range.start) {
             Ok(()) => Ok(()),
@@ -98,7 +101,7 @@ impl<'d> ClaimedDevice<'d> {
         }
     }
 
-    /// All that was written is on the disk when this returns.
+    /// Returns once everything that was written is on the disk.
     pub(crate) fn flush(&self) -> Result<()> {
         self.file.sync_data().map_err(|error| self.failed(error))
     }
@@ -111,7 +114,7 @@ impl<'d> ClaimedDevice<'d> {
 fn open(device: &BlockDevice) -> rustix::io::Result<OwnedFd> {
     let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::EXCL;
     match rustix::fs::open(device.path(), flags | OFlags::DIRECT, Mode::empty()) {
-        // Not every driver can write past the page cache; a flush then writes it out.
+        // Not every driver can write past the page cache; a flush then writes the cache out.
         Err(Errno::INVAL) => rustix::fs::open(device.path(), flags, Mode::empty()),
         other => other,
     }
@@ -130,19 +133,19 @@ impl AlignedBuffer {
         Self { memory, lead }
     }
 
-    /// Its first bytes.
+    /// The first bytes of the buffer.
     pub(crate) fn first(&mut self, length: usize) -> &mut [u8] {
         &mut self.memory[self.lead..self.lead + length]
     }
 }
 
-/// A range in pieces that fit the buffer.
+/// Splits a range into pieces that fit the buffer.
 pub(crate) fn pieces(range: Range<u64>) -> impl Iterator<Item = Range<u64>> {
     let end = range.end;
     range.step_by(PIECE).map(move |start| start..(start + PIECE as u64).min(end))
 }
 
-/// How long a range is, which is no longer than memory.
+/// The length of a range that fits in memory.
 pub(crate) fn length_of(range: &Range<u64>) -> usize {
     usize::try_from(range.end.saturating_sub(range.start)).unwrap_or(usize::MAX)
 }

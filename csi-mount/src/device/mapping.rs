@@ -1,5 +1,5 @@
-//! The device inside an encrypted device: a mapping of dm-crypt, known by what the kernel says of it and by no memory of
-//! ours. To find and close one, no key is needed and no program.
+//! The device inside an encrypted device: a dm-crypt mapping, identified by what the kernel reports and not
+//! by any state of this crate. Finding and closing a mapping needs no key and no program.
 
 use std::fs::File;
 use std::io;
@@ -17,25 +17,25 @@ use crate::{BlockDevice, DeviceNumber, Error, ErrorKind, Result};
 
 const CLOSE: &str = "close encrypted device";
 const FIND: &str = "find the mapping of an encrypted device";
-/// Where the content of a device that we encrypt begins: what is before it are the headers.
+/// Where the content of a device that this crate encrypts begins: the headers are before it.
 pub(crate) const LUKS_HEADER: u64 = 16 << 20;
-/// What all names of ours begin with.
+/// The prefix of all mapping names of this crate.
 const PREFIX: &str = "csi-";
-/// How long a program may look at a mapping before it counts as in use: udev does, when one is made.
+/// How long a program can have a mapping open before it counts as in use: udev opens each new one.
 const FREE_SOON: Duration = Duration::from_secs(2);
 
-/// A mapping that this crate made, whole or, if who made it was killed, half.
+/// A mapping that this crate made: complete, or half made if its maker was killed.
 #[derive(Debug)]
 pub(crate) struct Mapping {
     name: String,
     number: DeviceNumber,
     is_suspended: bool,
-    /// In bytes; 0 if it was not made to the end.
+    /// In bytes; 0 if it is half made.
     size: u64,
     beneath: Option<DeviceNumber>,
 }
 
-/// The name of the mapping of what is staged at a place: the same in every process and version.
+/// The mapping name for a staging path: the same in every process and version.
 pub(crate) fn name_for(staging: &Path) -> String {
     format!("{PREFIX}{:016x}", fnv1a(staging.as_os_str().as_bytes()))
 }
@@ -45,10 +45,10 @@ impl Mapping {
     ///
     /// # Errors
     ///
-    /// [`Busy`](ErrorKind::Busy) if the name is that of something else.
+    /// [`Busy`](ErrorKind::Busy) if the name belongs to something else.
     pub(crate) fn find(name: &str) -> Result<Option<Self>> {
         let sysfs = Sysfs::of_the_system();
-        // Asking it would load its module.
+        // A query would load the device mapper's module.
         if !sysfs.has_mapper() {
             return Ok(None);
         }
@@ -64,7 +64,7 @@ impl Mapping {
         Ok(Some(Self { name: name.to_owned(), number, is_suspended, size, beneath }))
     }
 
-    /// The mapping that is this device.
+    /// The mapping with this device number.
     #[cfg(feature = "luks")]
     pub(crate) fn numbered(number: DeviceNumber) -> Result<Option<Self>> {
         Self::that(|mapped| mapped.number == number)
@@ -104,10 +104,11 @@ impl Mapping {
     ///
     /// # Errors
     ///
-    /// [`WrongDevice`](ErrorKind::WrongDevice) if the mapping was closed meanwhile, or is another one by now.
+    /// [`WrongDevice`](ErrorKind::WrongDevice) if the mapping was closed in the meantime, or is another one
+    /// now.
     pub(crate) fn device(&self) -> Result<BlockDevice> {
         let device = BlockDevice::by_number(self.number)?;
-        // Now that it is open it keeps its number, which until then could become another volume's.
+        // While it is open it keeps its number; before, the number could become another volume's.
         match Self::find(&self.name)? {
             Some(now) if (now.number, now.beneath) == (self.number, self.beneath) => Ok(device),
             now => {
@@ -117,13 +118,13 @@ impl Mapping {
         }
     }
 
-    /// Where the device inside is published raw: such a mapping is in its user's hands.
+    /// Where the device inside is published raw: such a mapping belongs to its user.
     #[cfg(feature = "luks")]
     pub(crate) fn published_at(&self) -> Result<Option<PathBuf>> {
         crate::device::users::published_at(&[self.number])
     }
 
-    /// Lets it go on, if it was left in the middle of a change: until then every read and write waits.
+    /// Resumes the mapping if it was left in the middle of a change: until then every read and write waits.
     pub(crate) fn go_on(&self) -> Result<()> {
         if !self.is_suspended {
             return Ok(());
@@ -133,7 +134,7 @@ impl Mapping {
             .map_err(|error| Error::os(RESUME, node(&self.name), error))
     }
 
-    /// Closes it. One that is gone is closed.
+    /// Closes the mapping. It succeeds if the mapping is already gone.
     ///
     /// # Errors
     ///
@@ -150,7 +151,7 @@ impl Mapping {
                 Err(error) => return Err(Error::os(CLOSE, node(&self.name), error)),
             }
         }
-        // `cryptsetup` made it, where no udev did.
+        // `cryptsetup` made the node if no udev did.
         match std::fs::remove_file(node(&self.name)) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
                 tracing::debug!(%error, mapping = self.name, "the node of a closed mapping is left");
@@ -161,7 +162,7 @@ impl Mapping {
     }
 }
 
-/// `cryptsetup` says by the UUID that it made it, and for which name.
+/// The UUID shows that `cryptsetup` made the mapping, and for which name.
 fn is_ours(name: &str, uuid: &str) -> bool {
     let digits = name.strip_prefix(PREFIX).unwrap_or_default();
     digits.len() == 16
@@ -174,11 +175,11 @@ fn node(name: &str) -> PathBuf {
     Path::new("/dev/mapper").join(name)
 }
 
-/// The way to the device mapper.
+/// Opens the device mapper's control node.
 ///
 /// # Errors
 ///
-/// [`Unsupported`](ErrorKind::Unsupported) if the kernel has none.
+/// [`Unsupported`](ErrorKind::Unsupported) if the kernel has no device mapper.
 pub(crate) fn control() -> Result<File> {
     const CONTROL: &str = "/dev/mapper/control";
     const ASK: &str = "ask the device mapper by";

@@ -1,9 +1,9 @@
 //! Block devices: which one it is, who uses it, and loop devices.
 //!
-//! [`BlockDevice`](block_device::BlockDevice) is open and stays the same device; [`users`] is the one place that finds out who
-//! uses it; [`sysfs`] is the kernel's description of it.
+//! [`BlockDevice`](block_device::BlockDevice) is open and stays the same device. [`users`] is the only
+//! place that finds out who uses it. [`sysfs`] is the kernel's description of it.
 //!
-//! Imports from `mounted` and what is below it, and not from `mounting`.
+//! Imports from `mounted` and the layers below it, and not from `mounting`.
 
 pub(crate) mod block_device;
 pub(crate) mod claimed;

@@ -1,12 +1,13 @@
-//! Whether two block devices are one and the same place of one disk, reached by two ways: paths that nobody made one device of,
-//! a disk that came back under another number, a file that is attached twice.
+//! Whether two block devices are the same place of one disk, reached in two ways: paths that multipath did
+//! not combine, a disk that came back under another number, a file that is attached twice.
 
 use std::fs;
 
 use crate::device::sysfs::{DeviceIdentity, Sysfs};
 use crate::{DeviceNumber, LoopDevice, Result};
 
-/// Whether they are, as far as they say who they are. Disks without a name are taken for different ones.
+/// Whether both are the same, according to the identities that they report. Disks without a name count as
+/// different.
 pub(crate) fn is_same_disk(one: DeviceNumber, other: DeviceNumber) -> Result<bool> {
     let sysfs = Sysfs::of_the_system();
     let (one, other) = (beneath_encryption(&sysfs, one)?, beneath_encryption(&sysfs, other)?);
@@ -16,7 +17,8 @@ pub(crate) fn is_same_disk(one: DeviceNumber, other: DeviceNumber) -> Result<boo
     Ok(start(one) == start(other) && is_one(&sysfs.identity(one)?, &sysfs.identity(other)?))
 }
 
-/// Of the names the world-wide one counts: a serial number may be that of a controller, or of an array with many disks.
+/// If there is a world-wide name, it decides: a serial number can be that of a controller, or of an array
+/// with many disks.
 fn is_one(one: &DeviceIdentity, other: &DeviceIdentity) -> bool {
     match (&one.wwn, &other.wwn, &one.serial, &other.serial) {
         (Some(wwn), Some(_), ..) => other.has_wwn(wwn),
@@ -25,7 +27,7 @@ fn is_one(one: &DeviceIdentity, other: &DeviceIdentity) -> bool {
     }
 }
 
-/// An encrypted device is as long as what is inside of it, and there is nothing else on it.
+/// The device beneath an encrypted device, which holds nothing but the content of that encrypted device.
 fn beneath_encryption(sysfs: &Sysfs, number: DeviceNumber) -> Result<DeviceNumber> {
     if !sysfs.has_mapper() {
         return Ok(number);
@@ -35,7 +37,7 @@ fn beneath_encryption(sysfs: &Sysfs, number: DeviceNumber) -> Result<DeviceNumbe
     Ok(mapped.and_then(|mapped| mapped.beneath).unwrap_or(number))
 }
 
-/// Where on its disk a partition begins; a whole disk has no such line.
+/// Where on its disk a partition begins; a whole disk has no such file.
 fn start(number: DeviceNumber) -> Option<String> {
     fs::read_to_string(format!("/sys/dev/block/{number}/start")).ok()
 }

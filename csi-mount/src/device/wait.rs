@@ -1,4 +1,4 @@
-//! The right disk: waited for, and known by what the kernel says of it and not by a link's name.
+//! Waiting for the right disk, identified by what the kernel reports and not by the name of a link.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -8,13 +8,13 @@ use crate::{BlockDevice, DeviceNumber, Error, ErrorKind, Result};
 
 const WAIT: &str = "wait for block device";
 const ATTACH: &str = "see whether it is attached to this node";
-/// The first pause between two looks, doubled up to the last.
+/// The first pause between two checks, and the longest: the pause doubles each time.
 const PAUSES: [Duration; 2] = [Duration::from_millis(5), Duration::from_millis(500)];
 
-/// What is known of a disk that is to come, or to be told from others.
+/// What identifies a disk that is expected, or that must be told apart from others.
 ///
-/// Links in `/dev/disk/by-id` are made by a daemon and can be late, or stale after a number was given to another disk;
-/// sysfs is the kernel's own.
+/// Links in `/dev/disk/by-id` are made by a daemon. They can be late, or stale after their number was given
+/// to another disk. sysfs is the kernel's own description.
 ///
 /// ```no_run
 /// use csi_mount::ExpectedDevice;
@@ -39,52 +39,56 @@ impl ExpectedDevice {
         Self::default()
     }
 
-    /// With this serial number; of a virtio disk the first 20 bytes are compared, as it keeps no more: ids that differ only
-    /// after these can't be told from each other by it.
+    /// Requires this serial number.
+    ///
+    /// A virtio disk keeps only the first 20 bytes, so only these are compared: disks whose serial numbers
+    /// differ only after them can't be told apart.
     pub fn serial(mut self, serial: impl Into<String>) -> Self {
         self.serial = Some(serial.into());
         self
     }
 
-    /// With this world-wide name, however it is written: `wwn-0x5000…`, `naa.5000…`.
+    /// Requires this world-wide name, in any notation: `wwn-0x5000…`, `naa.5000…`.
     pub fn wwn(mut self, wwn: impl Into<String>) -> Self {
         self.wwn = Some(wwn.into());
         self
     }
 
-    /// With this number.
+    /// Requires this device number.
     pub fn number(mut self, number: DeviceNumber) -> Self {
         self.number = Some(number);
         self
     }
 
-    /// Of at least so many bytes.
+    /// Requires at least this size in bytes.
     pub fn least_size(mut self, bytes: u64) -> Self {
         self.least_size = bytes;
         self
     }
 
-    /// The disk at this path, waited for until it is there, has a size and is the expected one.
+    /// Waits until the disk at this path exists, has a size and is the expected one, and opens it.
     ///
-    /// If another disk is at the path, or none, the one with the serial number or name is looked for in sysfs, and that
-    /// counts: a stale link leads nobody astray. It looks again and again, each time a little later, half a second
-    /// apart at most; no udev is needed.
+    /// If the path leads to another disk or nowhere, the disk with the serial number or name is searched in
+    /// sysfs, and that one is used: a stale link does no harm. The checks repeat at growing intervals of up
+    /// to half a second. udev is not needed.
     ///
     /// # Errors
     ///
-    /// After `limit`, what was wrong last: [`NotFound`](ErrorKind::NotFound), [`WrongDevice`](ErrorKind::WrongDevice) if
-    /// another disk is there, [`OutOfRange`](ErrorKind::OutOfRange) if it is too small. At once, those of
-    /// [`BlockDevice::open`] that waiting does not mend.
+    /// After `limit`, the last problem: [`NotFound`](ErrorKind::NotFound);
+    /// [`WrongDevice`](ErrorKind::WrongDevice) if the path leads to another disk;
+    /// [`OutOfRange`](ErrorKind::OutOfRange) if the disk is too small. At once, the errors of
+    /// [`BlockDevice::open`] that waiting can't fix.
     pub fn wait_at(&self, path: impl AsRef<Path>, limit: Duration) -> Result<BlockDevice> {
         self.wait_for(Some(path.as_ref()), limit)
     }
 
-    /// The disk with this serial number, name or number, wherever its node is, waited for as by
-    /// [`wait_at`](Self::wait_at).
+    /// Waits for the disk with this serial number, name or number, wherever its node is. It waits as
+    /// [`wait_at`](Self::wait_at) does.
     ///
     /// # Errors
     ///
-    /// As [`wait_at`](Self::wait_at), and [`InvalidInput`](ErrorKind::InvalidInput) if nothing tells it from others.
+    /// As for [`wait_at`](Self::wait_at), and [`InvalidInput`](ErrorKind::InvalidInput) if nothing
+    /// identifies the disk.
     pub fn wait(&self, limit: Duration) -> Result<BlockDevice> {
         self.wait_for(None, limit)
     }
@@ -138,8 +142,10 @@ impl ExpectedDevice {
         }
     }
 
-    /// The disk as sysfs has it; none if there is none yet. Of one with several paths that is the multipath device; as
-    /// long as that is not there, several paths are an error and one is the disk.
+    /// Finds the disk in sysfs; none if it does not exist yet.
+    ///
+    /// For a disk with several paths this is the multipath device. While that does not exist, several paths
+    /// are an error, and a single path is the disk.
     ///
     /// # Errors
     ///
@@ -208,7 +214,7 @@ impl ExpectedDevice {
         error.at(PathBuf::from("/sys/block")).mend(ATTACH)
     }
 
-    /// What it is known by.
+    /// What identifies the disk, as text.
     fn in_words(&self) -> String {
         let number = self.number.map(|number| number.to_string());
         [("serial number", &self.serial), ("world-wide name", &self.wwn), ("number", &number)]
@@ -220,7 +226,7 @@ impl ExpectedDevice {
 }
 
 impl BlockDevice {
-    /// Who the disk says that it is, by sysfs; a partition's is its disk's.
+    /// Returns the identity that the disk reports, from sysfs; for a partition that of its disk.
     ///
     /// # Errors
     ///
@@ -229,7 +235,8 @@ impl BlockDevice {
         Sysfs::of_the_system().identity(self.number())
     }
 
-    /// The names of the devices that are built on this one (`dm-0`, `md0`), which is then in use.
+    /// Returns the names of the devices that are built on this one (`dm-0`, `md0`). If there are any, this
+    /// one is in use.
     ///
     /// # Errors
     ///
@@ -238,15 +245,17 @@ impl BlockDevice {
         Sysfs::of_the_system().holders(self.number())
     }
 
-    /// Asks a SCSI or NVMe disk, or every path of a multipath device, for its size anew, as after an expansion.
+    /// Makes a SCSI or NVMe disk, or every path of a multipath device, report its size again, for example
+    /// after an expansion.
     ///
-    /// The multipath daemon has to be told by itself (`multipathd resize map`). It may wait for a disk that does not
-    /// answer.
+    /// The multipath daemon must be informed separately (`multipathd resize map`). The call can wait for a
+    /// disk that does not answer.
     ///
     /// # Errors
     ///
-    /// [`NotFound`](ErrorKind::NotFound) if the device went away, [`PermissionDenied`](ErrorKind::PermissionDenied) or
-    /// [`ReadOnly`](ErrorKind::ReadOnly) if sysfs can't be written, as in a container that is not privileged.
+    /// [`NotFound`](ErrorKind::NotFound) if the device went away,
+    /// [`PermissionDenied`](ErrorKind::PermissionDenied) or [`ReadOnly`](ErrorKind::ReadOnly) if sysfs
+    /// can't be written, as in a container that is not privileged.
     pub fn rescan(&self) -> Result<Rescan> {
         Sysfs::of_the_system().rescan(self.number())
     }

@@ -1,4 +1,4 @@
-//! Attaching: the backing file, a free device, and both together.
+//! Attaching: opens the backing file, finds a free device, and connects them.
 
 use std::fs::{self, File};
 use std::os::fd::AsFd as _;
@@ -20,7 +20,7 @@ use crate::{DeviceAccess, Error, ErrorKind, Result};
 
 const CONTROL: &str = "/dev/loop-control";
 const ATTACH: &str = "attach a loop device to";
-/// How many times another process may take the free device first.
+/// How often another process can take the free device first.
 const RACES: usize = 64;
 
 pub(super) fn open_backing(backing: &Path, options: &LoopOptions) -> Result<File> {
@@ -65,7 +65,7 @@ pub(super) fn attach_to(file: &File, backing: &Path, options: &LoopOptions) -> R
         let node = wait_for_node(&path, options.access)?;
         match configure(&node, file, options.sector_size, options.info(backing)) {
             Ok(()) => {
-                // It has another number in the sequence of disks from now on.
+                // From now on it has a new disk sequence number.
                 let sequence = ioctl::disk_sequence(node.file.as_fd()).ok();
                 if let Ok(Some(info)) = node.info() {
                     table::remember(node.number, sequence, info);
@@ -77,7 +77,7 @@ pub(super) fn attach_to(file: &File, backing: &Path, options: &LoopOptions) -> R
                 let user = (options.lifetime == LoopLifetime::UntilClosed).then_some(file);
                 return Ok(LoopDevice { path, number, sequence, backing, access, _user: user });
             }
-            // Another process was faster with this one.
+            // Another process took this device first.
             Err(nix::Error::EBUSY) => {}
             Err(error) => return Err(failed(error)),
         }
@@ -90,7 +90,7 @@ fn configure(node: &Node, backing: &File, sector_size: u32, info: LoopInfo) -> n
     let (node, backing) = (node.file.as_fd(), backing.as_fd());
     if features::has(Feature::LoopConfigure) {
         match ioctl::loop_configure(node, backing, sector_size, info) {
-            // A kernel before 5.8 knows no such request, and says so in either way.
+            // A kernel before 5.8 does not know this request and returns one of these errors.
             Err(nix::Error::ENOTTY | nix::Error::EINVAL) => {}
             other => return other,
         }
@@ -98,9 +98,10 @@ fn configure(node: &Node, backing: &File, sector_size: u32, info: LoopInfo) -> n
     ioctl::loop_set_up_in_steps(node, backing, sector_size, info)
 }
 
-/// A new device's node appears a moment after its number is known.
+/// The node of a new device appears a moment after its number is known.
 ///
-/// What is attached through a node that was opened for reading is read-only, so it is opened as it is to be used.
+/// A device that is attached through a node opened for reading is read-only, so the node is opened with the
+/// requested access.
 fn wait_for_node(path: &Path, access: DeviceAccess) -> Result<Node> {
     let end = Instant::now() + PATIENCE;
     loop {
@@ -116,7 +117,7 @@ fn wait_for_node(path: &Path, access: DeviceAccess) -> Result<Node> {
     }
 }
 
-/// Holds the lock of a backing file until the file returned is closed.
+/// Holds the lock of a backing file until the returned file is closed.
 pub(super) fn lock(backing: &Path) -> Result<File> {
     let file = File::open(backing).map_err(|error| Error::os(ATTACH, backing, error))?;
     match file_lock::take_within(&file, PATIENCE) {

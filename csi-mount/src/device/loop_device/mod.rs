@@ -27,61 +27,66 @@ use crate::sys::own_descriptors::with_own_descriptors;
 use crate::{DeviceAccess, DeviceNumber, Error, ErrorKind, Result};
 
 const DETACH: &str = "detach loop device";
-/// How long a node may take to appear, a lock to be free, and a detached device to go.
+/// How long to wait for a node to appear, a lock to be released, and a detached device to go away.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How long an exclusive user may take to let go before a device counts as in use.
+/// How long to wait for an exclusive user to close a device before the device counts as in use.
 const FREE_SOON: Duration = Duration::from_millis(500);
 const TICK: Duration = Duration::from_millis(5);
 
 /// An attached loop device.
 ///
-/// It stays attached when this is dropped, unless it was attached [`UntilClosed`](LoopLifetime::UntilClosed). Several
-/// values of one device may exist; none keeps another from detaching it.
+/// It stays attached when this value is dropped, unless it was attached
+/// [`UntilClosed`](LoopLifetime::UntilClosed). Several values of one device can exist; a value does not
+/// stop another from detaching the device.
 ///
-/// A value whose device was detached elsewhere does nothing to what its number is attached to next. Before Linux 5.15 that is
-/// told by the backing file alone: do not keep a value where the file may be deleted, and a new one get its inode number.
+/// If the device is detached elsewhere and its number is attached to something else, this value does not
+/// touch that. Before Linux 5.15 only the backing file shows this: do not keep a value while the file can
+/// be deleted and a new file can get its inode number.
 #[derive(Debug)]
 pub struct LoopDevice {
     path: PathBuf,
     number: DeviceNumber,
     sequence: Option<u64>,
-    /// The device and the inode of the file that it was attached to.
+    /// The device and inode of the file that it was attached to.
     backing: (u64, u64),
     access: DeviceAccess,
-    /// Keeps the device attached where it would go with its last user.
+    /// Keeps the device attached if it would otherwise go away with its last user.
     _user: Option<File>,
 }
 
 impl LoopDevice {
-    /// Attaches a new loop device to a file or block device, also when another is attached to it already.
+    /// Attaches a new loop device to a file or block device, also if another one is already attached to it.
     ///
-    /// `LOOP_CONFIGURE` does it in one step; before 5.8 the device is visible, for a moment, without its settings.
+    /// `LOOP_CONFIGURE` does it in one step. Before Linux 5.8 the device is visible without its settings
+    /// for a moment.
     ///
     /// # Errors
     ///
-    /// [`NotFound`](ErrorKind::NotFound) if there is no such file, [`InvalidInput`](ErrorKind::InvalidInput) if it is
-    /// neither a file nor a block device, is empty, or the sector size can't be,
-    /// [`ReadOnly`](ErrorKind::ReadOnly), [`PermissionDenied`](ErrorKind::PermissionDenied) without `CAP_SYS_ADMIN`,
-    /// [`Unsupported`](ErrorKind::Unsupported) without loop devices.
+    /// - [`NotFound`](ErrorKind::NotFound): the file does not exist.
+    /// - [`InvalidInput`](ErrorKind::InvalidInput): it is neither a file nor a block device, or is empty,
+    ///   or the sector size is invalid.
+    /// - [`ReadOnly`](ErrorKind::ReadOnly): it can't be opened for writing.
+    /// - [`PermissionDenied`](ErrorKind::PermissionDenied): no `CAP_SYS_ADMIN`.
+    /// - [`Unsupported`](ErrorKind::Unsupported): the kernel has no loop devices.
     pub fn attach(backing: impl AsRef<Path>, options: &LoopOptions) -> Result<Self> {
         let backing = backing.as_ref();
         attach::attach_to(&attach::open_backing(backing, options)?, backing, options)
     }
 
-    /// The loop device that is attached to this file with the same access, or a new one. One that was
-    /// detached while a program had it open is waited for until it is gone, for 10 seconds.
+    /// Returns the loop device that is attached to this file with the same access, or attaches a new one.
     ///
-    /// Several processes may ask at once and get the same device: the file's lock (`flock`) is held meanwhile.
-    /// Options other than access count only for a new device.
+    /// A device that was detached while a program had it open is waited for until it is gone, for up to 10
+    /// seconds. Several processes can call this at the same time and get the same device: the file's lock
+    /// (`flock`) is held during the call. Options other than access apply only to a new device.
     ///
     /// # Errors
     ///
-    /// As [`attach`](Self::attach), and [`Busy`](ErrorKind::Busy) if the file's lock is held by another program, or a program does not
-    /// close the device that was detached.
+    /// As for [`attach`](Self::attach), and [`Busy`](ErrorKind::Busy) if another program holds the file's
+    /// lock, or a program does not close the detached device.
     pub fn attach_or_find(backing: impl AsRef<Path>, options: &LoopOptions) -> Result<Self> {
         let backing = backing.as_ref();
         let file = attach::open_backing(backing, options)?;
-        // Not on `file`: a device keeps the open file that it is attached to, and would keep the lock with it.
+        // Not on `file`: a loop device keeps its backing file open, and would keep the lock with it.
         let _lock = attach::lock(backing)?;
         let wanted =
             |info: &LoopInfo| access_of(info) == options.access && info.offset == 0 && info.size_limit == 0;
@@ -92,7 +97,8 @@ impl LoopDevice {
                 return attach::attach_to(&file, backing, options);
             };
             let found = Self::of(attached);
-            // Mounted, it stays as long as the mount, and a second device beside it would be a second cache of the file.
+            // A mounted device stays as long as the mount. A second device for the file would be a second
+            // cache of it.
             if !found.goes_when_closed() || found.is_held()? {
                 return Ok(found);
             }
@@ -105,23 +111,26 @@ impl LoopDevice {
         }
     }
 
-    /// Every loop device that is attached to this file or block device, by the file itself and not by its name.
+    /// Returns every loop device that is attached to this file or block device, found by the file itself
+    /// and not by its name.
     ///
-    /// A file that was renamed is found under its new name. One that was deleted is found under its old name.
+    /// A file that was renamed is found under its new name. A file that was deleted is found under its old
+    /// name.
     ///
     /// # Errors
     ///
-    /// [`Io`](ErrorKind::Io) if the kernel's list can't be read. Devices that go away meanwhile are left out, and so is a loop
-    /// device over a file of a filesystem that does not answer, unless that file may be this one
-    /// ([`Unresponsive`](ErrorKind::Unresponsive)).
+    /// [`Io`](ErrorKind::Io) if the kernel's list can't be read. Devices that go away in the meantime are
+    /// left out. So is a loop device over a file on a filesystem that does not answer, unless that file
+    /// could be this one: then [`Unresponsive`](ErrorKind::Unresponsive).
     pub fn find(backing: impl AsRef<Path>) -> Result<Vec<Self>> {
         Ok(attached_to(backing.as_ref())?.iter().map(Self::of).collect())
     }
 
-    /// Every attached loop device with a mark like this, with the number of the block device beneath.
+    /// Returns every attached loop device whose mark is wanted, with the number of the block device
+    /// beneath.
     ///
-    /// The mark is not in sysfs, so each read-only loop device is asked, but for those over files of remote filesystems: a
-    /// marked one is over a node.
+    /// The mark is not in sysfs, so each read-only loop device is asked. Those over files of remote
+    /// filesystems are not asked: a marked one is over a device node.
     pub(crate) fn find_marked(is_wanted: impl Fn(&[u8]) -> bool) -> Result<Vec<(Self, DeviceNumber)>> {
         let hint = |listed: &Listed| listed.hint(lookup::cached_node(&listed.backing).is_some(), true);
         let marked = table::attached(hint, |_, info| is_wanted(text(&info.file_name)))?;
@@ -133,7 +142,8 @@ impl LoopDevice {
     ///
     /// # Errors
     ///
-    /// [`Unresponsive`](ErrorKind::Unresponsive) if one does not answer that may be attached to one of them.
+    /// [`Unresponsive`](ErrorKind::Unresponsive) if a loop device that could be attached to one of them
+    /// does not answer.
     pub(crate) fn over(devices: &[(DeviceNumber, OsString)]) -> Result<Vec<Attached>> {
         let hint = |listed: &Listed| listed.hint(listed.looks_like_node_of(devices), true);
         let is_over = |info: &LoopInfo| {
@@ -142,8 +152,8 @@ impl LoopDevice {
         table::attached(hint, |_, info| info.rdevice != 0 && is_over(info))
     }
 
-    /// The read-only loop devices over this block device that were never given a name: before Linux 5.8 a process that is
-    /// killed while it attaches one leaves it so. Later kernels attach it and name it in one call.
+    /// The read-only loop devices over this block device that never got a name. Before Linux 5.8, a process
+    /// that is killed while it attaches one leaves it so. Later kernels attach and name it in one call.
     pub(crate) fn find_unfinished(device: &Path) -> Result<Vec<Self>> {
         if features::has(Feature::LoopConfigure) {
             return Ok(Vec::new());
@@ -189,39 +199,41 @@ impl LoopDevice {
         self.number
     }
 
-    /// Whether it takes writes.
+    /// Returns whether the device accepts writes.
     ///
     /// # Errors
     ///
-    /// [`NotFound`](ErrorKind::NotFound) if it was detached meanwhile.
+    /// [`NotFound`](ErrorKind::NotFound) if it was detached in the meantime.
     pub fn access(&self) -> Result<DeviceAccess> {
-        // It stays as it was attached.
+        // The access does not change while it is attached.
         self.node()?.map(|_| self.access).ok_or_else(|| self.detached("ask what is attached to loop device"))
     }
 
-    /// Whether it goes when its last user closes it: it was detached while somebody had it open, or attached
-    /// [`UntilClosed`](LoopLifetime::UntilClosed).
+    /// Whether the device goes away when its last user closes it: it was detached while somebody had it
+    /// open, or attached [`UntilClosed`](LoopLifetime::UntilClosed).
     pub(crate) fn goes_when_closed(&self) -> bool {
         node::is_autoclear(&self.path)
     }
 
-    /// Takes the backing file's size anew, after it grew.
+    /// Reads the backing file's size again, after the file grew.
     ///
     /// # Errors
     ///
-    /// [`NotFound`](ErrorKind::NotFound) if the device was detached meanwhile.
+    /// [`NotFound`](ErrorKind::NotFound) if the device was detached in the meantime.
     pub fn refresh_size(&self) -> Result<()> {
         const REFRESH: &str = "refresh the size of loop device";
         let node = self.node()?.ok_or_else(|| self.detached(REFRESH))?;
         ioctl::loop_set_capacity(node.file.as_fd()).map_err(|error| Error::os(REFRESH, &self.path, error))
     }
 
-    /// Detaches the device and waits, for 10 seconds at most, until it is gone. One that is gone is detached.
+    /// Detaches the device and waits up to 10 seconds until it is gone. It succeeds if the device is
+    /// already gone.
     ///
     /// # Errors
     ///
-    /// [`Busy`](ErrorKind::Busy) if it is mounted, in any namespace, or otherwise held: then nothing was done; or if
-    /// another program keeps it open: then it goes when that program closes it.
+    /// [`Busy`](ErrorKind::Busy) if the device is mounted in any namespace, or otherwise held; nothing was
+    /// changed then. Also [`Busy`](ErrorKind::Busy) if another program keeps it open; the device goes away
+    /// when that program closes it.
     pub fn detach(self) -> Result<()> {
         let Some(node) = self.node()? else { return Ok(()) };
         self.refuse_in_use()?;
@@ -230,10 +242,10 @@ impl LoopDevice {
             Err(error) => return Err(Error::os(DETACH, &self.path, error)),
         }
         let Self { path, sequence, _user: user, .. } = self;
-        // It goes when the last user closes it, and these are two.
+        // It goes away when the last user closes it, and these are two users.
         drop((node, user));
         let end = Instant::now() + PATIENCE;
-        // It is gone within a fraction of a millisecond, as a rule.
+        // It is normally gone within a fraction of a millisecond.
         let mut pause = Duration::from_micros(50);
         while !node::is_gone(&path, sequence) {
             if Instant::now() >= end {
@@ -246,11 +258,13 @@ impl LoopDevice {
         Ok(())
     }
 
-    /// Detaches every loop device that is attached to this file or block device, and says how many there were.
+    /// Detaches every loop device that is attached to this file or block device, and returns how many there
+    /// were.
     ///
     /// # Errors
     ///
-    /// As [`find`](Self::find) and [`detach`](Self::detach); the devices after the one that failed stay.
+    /// As for [`find`](Self::find) and [`detach`](Self::detach); the devices after the one that failed stay
+    /// attached.
     pub fn detach_all_of(backing: impl AsRef<Path>) -> Result<usize> {
         let found = Self::find(backing)?;
         let count = found.len();
@@ -258,14 +272,14 @@ impl LoopDevice {
         Ok(count)
     }
 
-    /// The open node; none if the device has gone, or is by now another one's.
+    /// The open node; none if the device is gone, or is now attached to something else.
     fn node(&self) -> Result<Option<Node>> {
         let node = Node::open(&self.path, DeviceAccess::ReadOnly)?;
         let is_same =
             |node: &Node| node.sequence == self.sequence && !node::is_gone(&self.path, self.sequence);
         let Some(node) = node.filter(is_same) else { return Ok(None) };
-        // Before 5.15 nothing else tells that it was detached and attached to another file. Later it is not asked for: the
-        // kernel asks the file's server.
+        // Before Linux 5.15 only this shows that it was detached and attached to another file. Later
+        // kernels are not asked: the kernel would ask the file's server.
         if self.sequence.is_none()
             && table::status(&self.path, self.number)?.is_none_or(|info| info.backing() != self.backing)
         {
@@ -283,8 +297,8 @@ impl LoopDevice {
         Error::new(ErrorKind::NotFound, operation, "it was detached").at(&self.path)
     }
 
-    /// Waits a moment for the device to be free: a process that another thread has just forked holds what it inherited
-    /// until it executes its program.
+    /// Waits a moment for the device to be free: a process that another thread has just forked holds the
+    /// descriptors that it inherited until it executes its program.
     fn refuse_in_use(&self) -> Result<()> {
         let end = Instant::now() + FREE_SOON;
         while self.is_held()? {
@@ -297,7 +311,7 @@ impl LoopDevice {
         Ok(())
     }
 
-    /// Whether it is mounted, in any namespace, or opened exclusively.
+    /// Whether it is mounted in any namespace, or opened exclusively.
     fn is_held(&self) -> Result<bool> {
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::EXCL;
         match with_own_descriptors(|| rustix::fs::open(&self.path, flags, Mode::empty()).map(drop)) {
@@ -327,7 +341,7 @@ fn attached_to(backing: &Path) -> Result<Vec<Attached>> {
     table::attached(hint, |_, info| info.backing() == (file.dev(), file.ino()))
 }
 
-/// A file that is gone is known by the name that it had; the kernel shows it without symbolic links.
+/// A deleted file is identified by its old name, which the kernel shows without symbolic links.
 fn attached_to_deleted(backing: &Path) -> Result<Vec<Attached>> {
     let parent = backing.parent().and_then(|parent| fs::canonicalize(parent).ok());
     let mut name = match (parent, backing.file_name()) {

@@ -1,4 +1,4 @@
-//! The nodes of loop devices, each open only for as long as it is asked something.
+//! The nodes of loop devices. Each is open only for the length of one query.
 
 use std::fs::{self, File};
 use std::os::fd::AsFd as _;
@@ -12,7 +12,7 @@ use crate::{DeviceAccess, DeviceNumber, Error, Result};
 
 const OPEN: &str = "open loop device";
 
-/// An open node. As long as it is, the device does not go when it is detached.
+/// An open node. While it is open, a detached device does not go away.
 #[derive(Debug)]
 pub(super) struct Node {
     pub(super) file: File,
@@ -40,7 +40,8 @@ impl Node {
         Ok(Some(Self { file, path: path.to_owned(), number, sequence }))
     }
 
-    /// What is attached; none if nothing is. It asks the filesystem of the backing file: only where that is the caller's own.
+    /// What is attached; none if nothing is. The kernel asks the filesystem of the backing file, so use it
+    /// only if that file is the caller's own.
     pub(super) fn info(&self) -> Result<Option<LoopInfo>> {
         match ioctl::loop_status(self.file.as_fd()) {
             Ok(info) => Ok(Some(info)),
@@ -50,7 +51,7 @@ impl Node {
     }
 }
 
-/// Whether what was attached is no longer: nothing is, or already something else.
+/// Whether what was attached is gone: nothing is attached, or already something else.
 pub(super) fn is_gone(path: &Path, sequence: Option<u64>) -> bool {
     let Some(name) = path.file_name() else { return true };
     let sys = Path::new("/sys/block").join(name);
@@ -61,8 +62,8 @@ pub(super) fn is_gone(path: &Path, sequence: Option<u64>) -> bool {
     sequence.is_some() && now.is_some() && now != sequence
 }
 
-/// Whether the device goes with its last user: the kernel sets this when it is detached while somebody has it open. One that has
-/// gone already counts too.
+/// Whether the device goes away with its last user: the kernel sets this if it is detached while somebody
+/// has it open. A device that is already gone counts too.
 pub(super) fn is_autoclear(path: &Path) -> bool {
     let Some(name) = path.file_name() else { return true };
     let flag = fs::read_to_string(Path::new("/sys/block").join(name).join("loop/autoclear"));

@@ -29,21 +29,22 @@ pub struct LoopOptions {
 /// How long a loop device stays attached.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum LoopLifetime {
-    /// Until it is detached, whatever becomes of this process.
+    /// Until it is detached, even if this process ends.
     #[default]
     UntilDetached,
-    /// Until its last user closes it (`LO_FLAGS_AUTOCLEAR`): the [`LoopDevice`](crate::LoopDevice) value that attached
-    /// it is a user, and so is a mount.
+    /// Until its last user closes it (`LO_FLAGS_AUTOCLEAR`): the [`LoopDevice`](crate::LoopDevice) value
+    /// that attached it is a user, and so is a mount.
     UntilClosed,
 }
 
-/// Whether what a loop device reads and writes is also kept in the page cache of its backing file.
+/// Whether the data of a loop device is also kept in the page cache of its backing file.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum LoopCache {
-    /// It is: twice in memory, but any file will do.
+    /// The data is cached twice, and any backing file works.
     #[default]
     Buffered,
-    /// It isn't, where the backing file's filesystem can do that; else as [`Buffered`](Self::Buffered).
+    /// The data is cached once, if the backing file's filesystem supports it; otherwise as
+    /// [`Buffered`](Self::Buffered).
     Direct,
 }
 
@@ -53,35 +54,35 @@ impl LoopOptions {
         Self::default()
     }
 
-    /// Whether it takes writes.
+    /// Sets whether it accepts writes.
     #[must_use]
     pub fn access(mut self, access: DeviceAccess) -> Self {
         self.access = access;
         self
     }
 
-    /// How long it stays attached.
+    /// Sets how long it stays attached.
     #[must_use]
     pub fn lifetime(mut self, lifetime: LoopLifetime) -> Self {
         self.lifetime = lifetime;
         self
     }
 
-    /// Whether its data is cached a second time.
+    /// Sets whether its data is cached a second time.
     #[must_use]
     pub fn cache(mut self, cache: LoopCache) -> Self {
         self.cache = cache;
         self
     }
 
-    /// The logical block size in bytes: 512 (the default) to 4096, a power of two.
+    /// Sets the logical block size in bytes: a power of two from 512 (the default) to 4096.
     #[must_use]
     pub fn sector_size(mut self, bytes: u32) -> Self {
         self.sector_size = bytes;
         self
     }
 
-    /// A name of at most 63 bytes that the kernel keeps with the device, in place of the file's.
+    /// A name of at most 63 bytes that the kernel stores with the device, instead of the file's name.
     pub(crate) fn mark(mut self, mark: impl Into<String>) -> Self {
         self.mark = Some(mark.into());
         self

@@ -1,9 +1,10 @@
-//! The attached loop devices: listed by `/proc/partitions` and sysfs, which ask nobody, and asked one by one in a way that
-//! can't hang the caller.
+//! The attached loop devices: listed from `/proc/partitions` and sysfs, which ask no filesystem, and
+//! queried one by one in a child process, so that the caller can't hang.
 //!
-//! What a loop device is attached to, only it can say, and the kernel then stats the backing file. A backing file on a
-//! filesystem whose server is gone therefore holds up who asks about *any* loop device, unless the question is asked by a
-//! child process and given up in time. An answer is kept: it stays true as long as the device keeps its sequence number.
+//! Only the loop device itself can say what it is attached to, and the kernel then stats the backing file.
+//! If the server of that file's filesystem is gone, a query about *any* such loop device hangs, unless a
+//! child process makes it and is given up in time. An answer is kept: it stays true while the device keeps
+//! its sequence number.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -33,28 +34,29 @@ pub(crate) struct Listed {
     /// The kernel's name: `loop3`.
     name: OsString,
     pub(crate) number: DeviceNumber,
-    /// Linux 5.15.
+    /// The disk sequence number, from Linux 5.15.
     pub(crate) sequence: Option<u64>,
-    /// The path of the backing file as the kernel writes it: relative to the caller's root where it can be reached from
-    /// there, and otherwise to that of some other mount namespace. A hint, and no proof.
+    /// The path of the backing file as the kernel writes it: relative to the caller's root if it is
+    /// reachable from there, otherwise relative to that of some other mount namespace. This is a hint, not
+    /// a proof.
     pub(crate) backing: PathBuf,
 }
 
-/// A loop device and what it says that it is attached to.
+/// A loop device and what it reports that it is attached to.
 #[derive(Debug)]
 pub(crate) struct Attached {
     pub(crate) listed: Listed,
     pub(crate) info: LoopInfo,
 }
 
-/// What is known of a loop device before it is asked.
+/// What is known of a loop device before it is queried.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Hint {
-    /// It can't be one of those that are looked for.
+    /// It can't be a wanted one.
     Unwanted,
-    /// It can be. Without its answer it is taken for a stranger's, and left out.
+    /// It can be a wanted one. If it does not answer, it counts as unrelated and is left out.
     Unlikely,
-    /// It looks like one. Without its answer nothing is known, which is an error.
+    /// It looks like a wanted one. If it does not answer, the result is unknown, which is an error.
     Likely,
 }
 
@@ -63,8 +65,9 @@ impl Listed {
         Path::new("/dev").join(&self.name)
     }
 
-    /// The hint for one that looks like what is wanted or not. `is_local` says that what is wanted has no server behind it:
-    /// then it is nothing whose path leads into a filesystem with one, as far as this mount namespace shows.
+    /// The hint for a device that looks wanted or not. `is_local` says that the wanted backing has no
+    /// server behind it: then a device whose path leads into a filesystem with a server, as far as this
+    /// mount namespace shows, is not wanted.
     pub(crate) fn hint(&self, looks_wanted: bool, is_local: bool) -> Hint {
         if looks_wanted {
             Hint::Likely
@@ -75,7 +78,8 @@ impl Listed {
         }
     }
 
-    /// Whether the backing file looks like the node of one of these devices: by its name, or by what is found at its path.
+    /// Whether the backing file looks like the node of one of these devices: by its name, or by what is at
+    /// its path.
     pub(crate) fn looks_like_node_of(&self, devices: &[(DeviceNumber, OsString)]) -> bool {
         let name = self.backing.file_name();
         devices.iter().any(|(_, device)| Some(device.as_os_str()) == name)
@@ -89,7 +93,7 @@ impl Listed {
     }
 }
 
-/// The attached loop devices of which `hint` says that they may be wanted and `wanted` that they are, by their answer.
+/// The attached loop devices that `hint` allows, and whose own answer `wanted` accepts.
 ///
 /// # Errors
 ///
@@ -116,7 +120,7 @@ pub(crate) fn attached(
     for (listed, answer) in unknown.into_iter().zip(answers) {
         match answer? {
             Answer::Status(status) => {
-                // It may be attached to something else since it was listed.
+                // It can be attached to something else since it was listed.
                 let sequence = listed.sequence.map(|_| status.sequence);
                 known.push((Listed { sequence, ..listed }, status.info));
             }
@@ -149,7 +153,7 @@ pub(crate) fn status(node: &Path, number: DeviceNumber) -> Result<Option<LoopInf
     }
 }
 
-/// What an open device is attached to, if it is a loop device, and answers in time.
+/// What an open device is attached to, if it is a loop device and answers in time.
 pub(crate) fn attached_as(device: &BlockDevice) -> Option<Attached> {
     let link = fs::read_link(format!("/sys/dev/block/{}", device.number())).ok()?;
     let listed = listed(link.file_name()?, device.number()).ok()??;
@@ -178,7 +182,7 @@ pub(crate) fn remember(number: DeviceNumber, sequence: Option<u64>, info: LoopIn
     }
 }
 
-/// The part that a device is attached to can be changed while it is attached.
+/// Reads offset and size limit again: they can be changed while the device is attached.
 fn up_to_date(listed: Listed, mut info: LoopInfo) -> Attached {
     let number = |name| listed.attribute(name).and_then(|text| text.parse().ok());
     info.offset = number("loop/offset").unwrap_or(info.offset);
@@ -212,7 +216,7 @@ fn ask(listed: &Listed) -> Result<Answer> {
     match answer.error as i32 {
         0 => {}
         libc::ENXIO => return Ok(Answer::Gone),
-        // Without a node nobody here can ask it.
+        // Without a node, this process can't query it.
         number => return Ok(Answer::Silent(io::Error::from_raw_os_error(number))),
     }
     let status = LoopStatus::from_words(answer.loop_status);
@@ -220,11 +224,12 @@ fn ask(listed: &Listed) -> Result<Answer> {
     Ok(Answer::Status(Box::new(status)))
 }
 
-/// Those that have any bytes: of many nodes few are attached, and `/proc/partitions` names just these.
+/// The loop devices that have a size: few of the nodes are attached, and `/proc/partitions` names just
+/// these.
 fn list() -> Result<Vec<Listed>> {
     let failed = |error| Error::os("list the loop devices in", PARTITIONS, error);
     let table = fs::read_to_string(PARTITIONS).map_err(failed)?;
-    // One that went away meanwhile is left out.
+    // A device that went away in the meantime is left out.
     numbered(&table).filter_map(|(number, name)| listed(name, number).map_err(failed).transpose()).collect()
 }
 
@@ -257,7 +262,7 @@ fn listed(name: &OsStr, number: DeviceNumber) -> io::Result<Option<Listed>> {
     Ok(Some(Listed { name: name.to_owned(), number, sequence, backing: OsString::from_vec(backing).into() }))
 }
 
-/// A file of sysfs, which has at most a page and is read in one go.
+/// A file of sysfs, which has at most one page and is read in one call.
 fn attribute(path: &Path) -> io::Result<Vec<u8>> {
     let mut content = vec![0; 4096];
     let length = fs::File::open(path)?.read(&mut content)?;
@@ -265,7 +270,7 @@ fn attribute(path: &Path) -> io::Result<Vec<u8>> {
     Ok(content)
 }
 
-/// A file of sysfs that may be gone: with nothing attached there is no `loop` directory, or its files fail.
+/// A file of sysfs that can be gone: with nothing attached there is no `loop` directory, or its files fail.
 fn optional<T>(read: io::Result<T>) -> io::Result<Option<T>> {
     match read {
         Ok(content) => Ok(Some(content)),

@@ -1,43 +1,43 @@
-//! What the kernel says of the device mapper's devices.
+//! What the kernel reports about the device mapper's devices.
 
 use std::path::Path;
 
 use super::{Sysfs, names, text};
 use crate::{DeviceNumber, Result};
 
-/// A device of the device mapper, ready for use: one that is not has no place in sysfs on newer kernels.
+/// A device mapper device that is ready for use. On newer kernels, one that is not ready is not in sysfs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Mapped {
     pub(crate) number: DeviceNumber,
     pub(crate) name: String,
-    /// Who made it, by the maker's own scheme: `CRYPT-LUKS2-…`.
+    /// Identifies the maker, in the maker's own scheme: `CRYPT-LUKS2-…`.
     pub(crate) uuid: String,
-    /// In bytes; 0 if who made it was killed before it mapped anything.
+    /// In bytes; 0 if its maker was killed before it mapped anything.
     pub(crate) size: u64,
-    /// The one device that it is over; none if that is gone, or there are several.
+    /// The device beneath; none if it is gone, or there are several.
     pub(crate) beneath: Option<DeviceNumber>,
 }
 
 impl Sysfs {
-    /// All of them, whatever they map.
+    /// All device mapper devices, whatever they map.
     pub(crate) fn all_mapped(&self) -> Result<Vec<Mapped>> {
         let block = self.root.join("block");
         let devices = names(&block)?.into_iter().filter(|device| device.starts_with("dm-"));
         Ok(devices.filter_map(|device| mapped_at(&block.join(device))).collect())
     }
 
-    /// Whether the device mapper is at work on this node. It also would be, if it were asked.
+    /// Whether the device mapper is loaded on this node. This check does not load it; a query to it would.
     pub(crate) fn has_mapper(&self) -> bool {
         self.root.join("class/misc/device-mapper").exists()
     }
 }
 
-/// None if it goes away meanwhile.
+/// None if it goes away in the meantime.
 fn mapped_at(directory: &Path) -> Option<Mapped> {
     let of = |file: &str| text(&directory.join(file));
     let slaves = names(&directory.join("slaves")).unwrap_or_default();
     let beneath = match slaves.as_slice() {
-        // Through the link, which leads nowhere when the device is gone.
+        // Through the link, which leads nowhere if the device is gone.
         [one] => of(&format!("slaves/{one}/dev")).and_then(|text| DeviceNumber::parse(&text)),
         _ => None,
     };

@@ -1,4 +1,4 @@
-//! What the kernel itself says of a disk, below `/sys`: links in `/dev` may be stale, this is not.
+//! What the kernel itself reports about a disk, below `/sys`: links in `/dev` can be stale, this can't.
 
 mod mapper;
 mod overlap;
@@ -13,21 +13,23 @@ use crate::{DeviceNumber, Error, Result};
 
 const ASK: &str = "read what the kernel says of a disk in";
 
-/// Who a disk says that it is: see [`BlockDevice::identity`](crate::BlockDevice::identity).
+/// The identity that a disk reports: see [`BlockDevice::identity`](crate::BlockDevice::identity).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DeviceIdentity {
-    /// The serial number: of virtio (its first 20 bytes), NVMe and SCSI (VPD page 80); of a multipath device its paths'.
+    /// The serial number: of virtio (its first 20 bytes), NVMe and SCSI (VPD page 80); for a multipath
+    /// device that of its paths.
     pub serial: Option<String>,
-    /// The world-wide name, as the kernel writes it: `naa.…`, `eui.…`, `uuid.…`, or a device mapper's UUID, which of a
-    /// multipath device is `mpath-` with the name of its paths.
+    /// The world-wide name, as the kernel writes it: `naa.…`, `eui.…`, `uuid.…`, or a device mapper UUID.
+    /// The UUID of a multipath device is `mpath-` followed by the name of its paths.
     pub wwn: Option<String>,
     /// Whether its driver keeps only the start of a serial number.
     pub(crate) may_be_cut: bool,
 }
 
 impl DeviceIdentity {
-    /// Whether the serial number is this one, or of a virtio disk its first 20 bytes, as it keeps no more.
+    /// Whether the serial number is this one. A virtio disk keeps only 20 bytes, so only these are
+    /// compared.
     pub(crate) fn has_serial(&self, wanted: &str) -> bool {
         const VIRTIO_KEEPS: usize = 20;
         self.serial.as_deref().is_some_and(|found| {
@@ -36,7 +38,7 @@ impl DeviceIdentity {
         })
     }
 
-    /// Whether the world-wide name is this one, whatever it is written with: `wwn-0x5000…`, `naa.5000…`, `35000…`.
+    /// Whether the world-wide name is this one, in any notation: `wwn-0x5000…`, `naa.5000…`, `35000…`.
     pub(crate) fn has_wwn(&self, wanted: &str) -> bool {
         self.wwn.as_deref().is_some_and(|found| bare_wwn(found) == bare_wwn(wanted))
     }
@@ -49,21 +51,21 @@ fn bare_wwn(name: &str) -> String {
             name = rest.to_owned();
         }
     }
-    // As multipath and by-id links write it: 8 or 16 bytes, after a digit for their kind.
+    // The notation of multipath and by-id links: 8 or 16 bytes, after a digit for their kind.
     let is_of_kind = [17, 33].contains(&name.len()) && name.starts_with(['2', '3']);
     if is_of_kind && name.bytes().all(|digit| digit.is_ascii_hexdigit()) { name.split_off(1) } else { name }
 }
 
-/// Whether a disk was asked to look at its size anew: see [`BlockDevice::rescan`](crate::BlockDevice::rescan).
+/// Whether a disk was asked for its size again: see [`BlockDevice::rescan`](crate::BlockDevice::rescan).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rescan {
-    /// It was.
+    /// The disk was asked.
     Asked,
-    /// Its driver tells the kernel of a new size by itself, as virtio does.
+    /// Its driver reports a new size to the kernel by itself, as virtio does.
     NotNeeded,
 }
 
-/// The tree of the kernel's objects; tests have one of their own.
+/// The sysfs tree; tests have their own.
 #[derive(Debug)]
 pub(crate) struct Sysfs {
     root: PathBuf,
@@ -83,7 +85,7 @@ impl Sysfs {
         self.root.join(format!("dev/block/{number}"))
     }
 
-    /// The directory of the whole disk that a partition is on; a disk's own.
+    /// The directory of a disk; for a partition that of the whole disk.
     fn disk(&self, number: DeviceNumber) -> Result<PathBuf> {
         let device = self.device(number);
         let directory = fs::canonicalize(&device).map_err(|error| Error::os(ASK, &device, error))?;
@@ -97,8 +99,8 @@ impl Sysfs {
         Ok(identity_in(&self.disk(number)?))
     }
 
-    /// Every whole disk with what it says that it is. Of one with several paths that is the multipath device, once it
-    /// is there, and not the paths that it holds.
+    /// Every whole disk with the identity that it reports. A disk with several paths is listed as the
+    /// multipath device, once that exists, and not as its paths.
     pub(crate) fn disks(&self) -> Result<Vec<(DeviceNumber, DeviceIdentity)>> {
         let block = self.root.join("block");
         let failed = |error: io::Error| Error::os("list the disks in", &block, error);
@@ -107,7 +109,7 @@ impl Sysfs {
             let directory = entry.map_err(failed)?.path();
             let holders = names(&directory.join("holders")).unwrap_or_default();
             let is_path = holders.iter().any(|holder| multipath(&block.join(holder)).is_some());
-            // One that goes away meanwhile is left out.
+            // A disk that goes away in the meantime is left out.
             let number = text(&directory.join("dev")).and_then(|text| DeviceNumber::parse(&text));
             if let Some(number) = number.filter(|_| !is_path) {
                 disks.push((number, identity_in(&directory)));
@@ -126,7 +128,7 @@ impl Sysfs {
     }
 
     fn rescan_in(&self, disk: &Path) -> Result<Rescan> {
-        // Multipath: each path on its own.
+        // Multipath: each path separately.
         let paths = names(&disk.join("slaves")).unwrap_or_default();
         let mut all = Rescan::NotNeeded;
         for path in paths {
@@ -150,7 +152,7 @@ impl Sysfs {
 
 fn identity_in(disk: &Path) -> DeviceIdentity {
     let first = |places: &[&str]| places.iter().find_map(|place| text(&disk.join(place)));
-    // virtio's is the disk's own attribute, the others' are their device's.
+    // virtio's is an attribute of the disk itself, the others are attributes of its device.
     let virtio = first(&["serial"]);
     let may_be_cut = virtio.is_some();
     let serial =
@@ -203,7 +205,7 @@ mod tests {
     use super::*;
     use std::os::unix::fs::symlink;
 
-    /// A tree as of a machine with disks that a test machine does not have: SCSI, NVMe, multipath.
+    /// A sysfs tree with disks that a test machine does not have: SCSI, NVMe, multipath.
     struct Fake {
         directory: tempfile::TempDir,
     }

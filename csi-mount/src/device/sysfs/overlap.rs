@@ -1,4 +1,4 @@
-//! Which other devices are made of the same bytes of a disk: its partitions, and the disk that a partition is on.
+//! Devices that share bytes of a disk: its partitions, and the disk that a partition is on.
 
 use std::ffi::OsString;
 use std::fs;
@@ -21,7 +21,7 @@ pub(crate) struct Overlap {
 impl Sysfs {
     /// The device itself first, then the partitions of a disk, or the disk of a partition.
     ///
-    /// Without `/sys` it is the device alone, without a name.
+    /// Without `/sys` it is only the device, without a name.
     pub(crate) fn overlaps(&self, number: DeviceNumber) -> Vec<Overlap> {
         let alone = |name| Overlap { number, name, range: 0..u64::MAX };
         let Ok(directory) = fs::canonicalize(self.device(number)) else {
@@ -43,12 +43,12 @@ impl Sysfs {
         all
     }
 
-    /// The names of what is built on a device: none if it is gone.
+    /// The names of the devices that are built on a device: none if it is gone.
     pub(crate) fn holders_at(&self, number: DeviceNumber) -> Vec<String> {
         self.holders(number).unwrap_or_default()
     }
 
-    /// Whether the kernel lets nobody write to the device.
+    /// Whether the kernel refuses all writes to the device.
     pub(crate) fn is_read_only(&self, number: DeviceNumber) -> bool {
         text(&self.device(number).join("ro")).is_some_and(|text| text == "1")
     }
@@ -59,7 +59,7 @@ fn overlap_at(directory: &Path, range: Range<u64>) -> Option<Overlap> {
     Some(Overlap { number, name: directory.file_name()?.to_owned(), range })
 }
 
-/// Where on its disk a partition is.
+/// The bytes of the disk that a partition covers.
 fn bytes_of(partition: &Path) -> Range<u64> {
     let sectors = |file: &str| text(&partition.join(file)).and_then(|text| text.parse::<u64>().ok());
     match (sectors("start"), sectors("size")) {

@@ -1,4 +1,4 @@
-//! Who uses a block device: one answer for all that need the device for themselves.
+//! The users of a block device: one answer for every operation that needs the device exclusively.
 
 mod mount_scan;
 mod openers;
@@ -26,28 +26,29 @@ pub enum DeviceUser {
     Published {
         /// Where.
         place: MountPlace,
-        /// Whether the device takes writes there.
+        /// Whether the device accepts writes there.
         access: DeviceAccess,
     },
     /// A loop device is attached to it, or to a part of it.
     LoopDevice {
         /// The loop device's node.
         path: PathBuf,
-        /// Whether the loop device takes writes.
+        /// Whether the loop device accepts writes.
         access: DeviceAccess,
     },
-    /// A device of the kernel is built on it: of the device mapper, a RAID, bcache.
+    /// A kernel device is built on it: a device mapper device, a RAID, bcache.
     Holder(String),
     /// It is swap space.
     Swap(PathBuf),
-    /// A process has it open. Listed only where nothing else explains that the device is held exclusively.
+    /// A process has it open. Listed only if nothing else explains that the device is held exclusively.
     Process {
         /// The process's number in this process's pid namespace.
         id: u32,
         /// The name of its program, at most 15 bytes.
         name: String,
     },
-    /// The kernel says that the device is held exclusively, and nothing that can be seen from here explains it.
+    /// The kernel reports that the device is held exclusively, and nothing that is visible from here
+    /// explains it.
     Unseen,
 }
 
@@ -85,7 +86,7 @@ impl fmt::Display for MountPlace {
     }
 }
 
-/// In words, for a message: `it is mounted at /mnt`.
+/// Text for a message: `it is mounted at /mnt`.
 impl fmt::Display for DeviceUser {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let for_reading = |access: &DeviceAccess| match access {
@@ -130,7 +131,7 @@ impl DeviceUser {
         }
     }
 
-    /// Whether it only reads the device, and does not keep others from opening it exclusively.
+    /// Whether this user only reads the device, and does not stop others from opening it exclusively.
     fn is_reader(&self) -> bool {
         match self {
             Self::Published { access, .. } | Self::LoopDevice { access, .. } => {
@@ -141,15 +142,15 @@ impl DeviceUser {
     }
 }
 
-/// Which users an operation goes together with.
+/// The users that an operation tolerates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Tolerated {
-    /// None: what is made on the device would be made beneath them.
+    /// None: the operation would write beneath them.
     Nobody,
-    /// Who has the device read-only and not exclusively.
+    /// Users that have the device read-only and not exclusively.
     Readers,
-    /// These, and mounts of the device, with which the kernel shares one filesystem. What the kernel refuses to mount it
-    /// refuses by itself, so that the device is not opened exclusively.
+    /// Readers, and mounts of the device: the kernel shares one filesystem among its mounts. The kernel
+    /// itself refuses a conflicting mount, so the device is not opened exclusively for this check.
     Mounts,
 }
 
@@ -165,7 +166,7 @@ impl Tolerated {
     }
 }
 
-/// Refuses a device that has other users than these.
+/// Refuses a device that has users other than the tolerated ones.
 pub(crate) fn refuse(device: &BlockDevice, operation: &'static str, tolerated: Tolerated) -> Result<()> {
     let mut users = match tolerated {
         Tolerated::Mounts => lasting(&[device.number()])?,
@@ -178,9 +179,9 @@ pub(crate) fn refuse(device: &BlockDevice, operation: &'static str, tolerated: T
     Err(busy(operation, &format!("the device ({})", device.number()), &users).at(device.path()))
 }
 
-/// Everybody who uses the device.
+/// All users of the device.
 pub(crate) fn all(device: &BlockDevice) -> Result<Vec<DeviceUser>> {
-    // First, so that who comes after this look is not taken for one who was named.
+    // This is checked first: a user that comes after it is then not mistaken for one that was found.
     let held = device.in_use()?;
     let mut users = lasting(&[device.number()])?;
     let explains = |user: &DeviceUser| {
@@ -196,7 +197,7 @@ pub(crate) fn all(device: &BlockDevice) -> Result<Vec<DeviceUser>> {
     Ok(users)
 }
 
-/// As [`all`], of several devices, without who only holds one exclusively.
+/// As [`all`], for several devices, without users that are visible only as an exclusive holder.
 pub(crate) fn lasting(devices: &[DeviceNumber]) -> Result<Vec<DeviceUser>> {
     lasting_in(&Sysfs::of_the_system(), devices)
 }
@@ -221,7 +222,7 @@ fn lasting_in(sysfs: &Sysfs, devices: &[DeviceNumber]) -> Result<Vec<DeviceUser>
             users.push(DeviceUser::LoopDevice { path, access: loop_device::access_of(&over.info) });
         }
     }
-    // Where somebody meets the device by a path is named first.
+    // Users at a path are named first.
     let mut at_places = mount_scan::users(&nodes, sysfs)?;
     at_places.append(&mut users);
     Ok(at_places)
@@ -253,7 +254,7 @@ fn swaps(devices: &[Overlap]) -> impl Iterator<Item = PathBuf> {
     paths.into_iter()
 }
 
-/// The refusal of a device because of these users, of which a few are named.
+/// The error that refuses a device because of these users, some of which it names.
 pub(crate) fn busy(operation: &'static str, device: &str, users: &[DeviceUser]) -> Error {
     let error = Error::new(ErrorKind::Busy, operation, format!("{device} is in use: {}", named(users)));
     match users.first() {
@@ -262,7 +263,7 @@ pub(crate) fn busy(operation: &'static str, device: &str, users: &[DeviceUser]) 
     }
 }
 
-/// A few of them, and how many more there are.
+/// The first few users, and how many more there are.
 pub(crate) fn named(users: &[impl fmt::Display]) -> String {
     let mut text = users.iter().take(NAMED).map(ToString::to_string).collect::<Vec<_>>().join("; ");
     if users.len() > NAMED {
@@ -272,16 +273,17 @@ pub(crate) fn named(users: &[impl fmt::Display]) -> String {
 }
 
 impl BlockDevice {
-    /// Who uses the device, as far as it can be seen from here.
+    /// Returns the users of the device that are visible from here.
     ///
-    /// The device's partitions count as the device, and for a partition the part of its disk. Asked are: an exclusive open
-    /// (`O_EXCL`), `holders` in sysfs, `/proc/swaps`, all attached loop devices, and the mount tables of the caller's mount
-    /// namespace and of each other one that a process in `/proc` has: for filesystems of the device, and for bound nodes of
-    /// it. Plain opens do not count.
+    /// The device's partitions count as the device; for a partition, so does its part of the disk. The
+    /// sources are: an exclusive open (`O_EXCL`), `holders` in sysfs, `/proc/swaps`, all attached loop
+    /// devices, and mount tables: that of the caller's mount namespace and those of all namespaces of
+    /// processes in `/proc`. The mount tables show filesystems on the device and bound nodes of it. Opens
+    /// without `O_EXCL` do not count.
     ///
-    /// A raw publication in a mount namespace that `/proc` does not show (a driver without `hostPID` sees its own one alone)
-    /// is not found: a bound node does not hold the device. What is mounted there does hold it, and is
-    /// [`Unseen`](DeviceUser::Unseen).
+    /// A raw publication in a mount namespace that `/proc` does not show is not found, because a bound node
+    /// does not hold the device. (A driver without `hostPID` sees only its own namespace.) A filesystem
+    /// mounted there does hold the device, and is [`Unseen`](DeviceUser::Unseen).
     ///
     /// ```no_run
     /// let device = csi_mount::BlockDevice::open("/dev/vdb")?;
@@ -293,8 +295,8 @@ impl BlockDevice {
     ///
     /// # Errors
     ///
-    /// As [`in_use`](Self::in_use), and [`Unresponsive`](ErrorKind::Unresponsive) if a loop device that may be over this one
-    /// does not answer.
+    /// As for [`in_use`](Self::in_use), and [`Unresponsive`](ErrorKind::Unresponsive) if a loop device that
+    /// could be over this device does not answer.
     pub fn users(&self) -> Result<Vec<DeviceUser>> {
         all(self)
     }

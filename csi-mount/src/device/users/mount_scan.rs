@@ -1,4 +1,5 @@
-//! Block devices in the mount tables of all mount namespaces that can be seen: filesystems on them, and bound nodes.
+//! Finds block devices in the mount tables of all visible mount namespaces: filesystems on them, and bound
+//! nodes.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -17,7 +18,7 @@ use crate::table::details;
 use crate::table::mount_namespaces;
 use crate::{DeviceAccess, DeviceNumber, MountEntry, Result, mounts, parse_mountinfo};
 
-/// Filesystems on a block device whose mounts have a number that was made up.
+/// Filesystems on a block device whose mounts show an anonymous device number.
 const WITHOUT_NUMBER: [&str; 2] = ["btrfs", "bcachefs"];
 
 /// Where these devices, given with their kernel names, are mounted, and where nodes of them are bound.
@@ -49,13 +50,14 @@ pub(super) fn users(devices: &[(DeviceNumber, OsString)], sysfs: &Sysfs) -> Resu
             found.extend(there.into_iter().map(|(what, path)| user(what, path, Some(&member))));
         }
     }
-    // Writers first: of many users a few are named.
+    // Writers first: if there are many users, only some are named.
     found.sort_by_key(DeviceUser::is_reader);
     Ok(found)
 }
 
-/// A place where the node of one of these devices is bound. Such a device is in its user's hands, though nobody may have it
-/// open: the node keeps nothing open, and would be that of whatever volume gets the number next.
+/// A place where the node of one of these devices is bound. Such a device belongs to its user, even if
+/// nobody has it open: a bound node keeps nothing open, and would give access to the next volume that gets
+/// the number.
 pub(crate) fn published_at(devices: &[DeviceNumber]) -> Result<Option<PathBuf>> {
     let sysfs = Sysfs::of_the_system();
     let named: Vec<_> =
@@ -76,7 +78,8 @@ enum Found {
 
 struct Scan<'d> {
     devices: &'d [(DeviceNumber, OsString)],
-    /// What was found out of a file, by its filesystem and its path there: many namespaces have binds of the same ones.
+    /// The device number of each file, by its filesystem and its path there: many namespaces have binds of
+    /// the same files.
     files: BTreeMap<(DeviceNumber, PathBuf), Option<DeviceNumber>>,
 }
 
@@ -91,8 +94,9 @@ impl Scan<'_> {
                 Judged::Unknown => unknown.push(entry.mount_point),
             }
         }
-        // The way there leads through filesystems that have to be asked. All together, so that those that do not answer
-        // cost one limit. What can't be looked at is no place where this crate has published a device.
+        // The paths lead through filesystems that must be asked. All are asked together, so that those that
+        // do not answer cost one time limit in total. A place that can't be looked at is not one where this
+        // crate has published a device.
         let ask = |path: &PathBuf| lookup::node_within(path, FOREIGN_LIMIT).unwrap_or_default();
         let nodes = in_flight::together(&unknown, ask);
         for (path, node) in unknown.into_iter().zip(nodes) {
@@ -103,7 +107,8 @@ impl Scan<'_> {
         Ok(found)
     }
 
-    /// In another namespace, by what the kernel has in memory: the mount points of local filesystems always are.
+    /// Finds users in another namespace from what the kernel has in memory. It always has the mount points
+    /// of local filesystems in memory.
     fn of(&mut self, process: u32, table: &[u8]) -> Vec<(Found, PathBuf)> {
         let mut root = None;
         let mut found = Vec::new();
@@ -124,7 +129,7 @@ impl Scan<'_> {
         found
     }
 
-    /// Whether a line of a mount table is worth being understood: `id parent major:minor root …`.
+    /// Whether a line of a mount table (`id parent major:minor root …`) must be parsed.
     fn may_matter(&self, line: &[u8]) -> bool {
         let mut fields = line.split(|byte| *byte == b' ').skip(2);
         let (Some(device), Some(root)) = (fields.next(), fields.next()) else { return false };

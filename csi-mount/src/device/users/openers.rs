@@ -9,10 +9,10 @@ use rustix::fs::{AtFlags, CWD, StatxFlags};
 use super::DeviceUser;
 use crate::DeviceNumber;
 
-/// How long the processes are gone through: some of many are better than a late answer.
+/// Time limit for the scan of all processes: some of many are better than a late answer.
 const SCAN_LIMIT: Duration = Duration::from_secs(1);
 
-/// So many of them, as far as `/proc` shows within a second.
+/// Up to `most` of them, as far as `/proc` shows them within a second.
 pub(super) fn of(device: DeviceNumber, most: usize) -> Vec<DeviceUser> {
     let deadline = Instant::now() + SCAN_LIMIT;
     let mut found = Vec::new();
@@ -30,14 +30,14 @@ pub(super) fn of(device: DeviceNumber, most: usize) -> Vec<DeviceUser> {
 
 /// The name of a process's program.
 pub(super) fn name_of(id: u32) -> String {
-    // The command line is not read: it waits for the process's memory, which may wait for a filesystem.
+    // The command line is not read: that waits for the process's memory, which can wait for a filesystem.
     fs::read_to_string(format!("/proc/{id}/comm")).unwrap_or_default().trim_end().to_owned()
 }
 
 fn has_open(process: &Path, device: DeviceNumber) -> bool {
     let files = fs::read_dir(process.join("fd")).into_iter().flatten().flatten();
     files.map(|file| file.path()).any(|link| {
-        // The link says what is open, and is asked first: it is nothing that a filesystem has to answer.
+        // The link is read first: it names what is open, and no filesystem has to answer for that.
         let is_node = fs::read_link(&link).is_ok_and(|path| path.starts_with("/dev"));
         is_node && node_at(&link) == Some(device)
     })

@@ -8,7 +8,7 @@ fn of_many_users_a_few_are_named() {
     assert_eq!(named(&users[..1]), "the device dm-0 is built on it");
 }
 
-/// As LVM, a RAID and bcache do it, on a disk and on its partition; an empty `holders` is nobody.
+/// As LVM, a RAID and bcache do it, on a disk and on its partition; an empty `holders` means no user.
 #[test]
 fn what_is_built_on_a_device_or_a_part_of_it_is_a_user() {
     let directory = tempfile::tempdir().unwrap();

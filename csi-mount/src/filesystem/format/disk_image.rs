@@ -9,10 +9,10 @@
 //!
 //! # Writing over zeros only
 //!
-//! [`DiskImage::write_to_device`] holds the device exclusively. It reads every block that it is going to write,
-//! past the page cache, and refuses if one is not zero. The ranges that must be zero are read too, up to
-//! 128 MiB in all, and then need not be written. If there are more of them, only what the prober reads of
-//! them is read, and they are made zero, which a disk can do without writing (`BLKZEROOUT`).
+//! [`DiskImage::write_to_device`] holds the device exclusively. It reads every block that it is going to
+//! write, past the page cache, and refuses if one is not zero. The ranges that must be zero are read too,
+//! up to 128 MiB in all, and then need not be written. If there are more of them, only what the prober
+//! reads of them is read, and they are made zero, which a disk can do without writing (`BLKZEROOUT`).
 //! [`record`](super::record) says how the copy can be killed at any moment.
 //!
 //! # Memory
