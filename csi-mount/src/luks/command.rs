@@ -8,10 +8,11 @@ use crate::{Error, ErrorKind, LuksKey, Result};
 
 pub(super) const CRYPTSETUP: Tool = Tool { program: "cryptsetup", package: "cryptsetup-bin" };
 
-/// Without it `cryptsetup` waits for a udev that, seen from a container, never answers.
+/// Without it `cryptsetup` waits for udev, which never answers from inside a container.
 const NO_UDEV: (&str, &str) = ("DM_DISABLE_UDEV", "1");
 
-/// Runs it with these arguments and this key, on this device, which the arguments call by the open file's path.
+/// Runs `cryptsetup` with these arguments and this key on this device, which the arguments name by the open
+/// file's path.
 pub(super) fn run(
     operation: &'static str,
     on: OpenFile<'_>,
@@ -21,7 +22,8 @@ pub(super) fn run(
 ) -> Result<Output> {
     let mut line = vec!["--batch-mode".to_owned()];
     if let Some(key) = key {
-        // With its length it does not wait for the end of the pipe, which another thread's child may hold open.
+        // With the key's length, it does not wait for the end of the pipe, which another thread's child can
+        // hold open.
         line.extend(["--key-file=-".to_owned(), format!("--keyfile-size={}", key.bytes().len())]);
     }
     line.extend_from_slice(arguments);
@@ -35,7 +37,7 @@ pub(super) fn run(
     Err(failure(operation, on.name, &output, bounds))
 }
 
-/// What its exit status says (`cryptsetup(8)`, "RETURN CODES").
+/// Turns the exit status into an error (`cryptsetup(8)`, "RETURN CODES").
 fn failure(operation: &'static str, device: &Path, output: &Output, bounds: Bounds) -> Error {
     let failed = CRYPTSETUP.failed(device, output);
     match output.status.code() {

@@ -1,4 +1,4 @@
-//! Headers on a device that is proven blank.
+//! Writes LUKS headers to a device that is proven blank.
 
 use std::os::fd::AsFd as _;
 
@@ -11,28 +11,32 @@ use crate::sys::ioctl::{self, Topology};
 use crate::{BlankProof, BlockDevice, Error, ErrorKind, Probe, Result};
 
 const FORMAT: &str = "encrypt";
-/// Headers, and room for something.
+/// The headers, and 1 MiB of content.
 const LEAST: u64 = HEADER + (1 << 20);
-/// Room for key slots in KiB: all before the content but 512 KiB, a hole in which the record of a format has its place.
+/// Room for key slots in KiB: everything before the content except 512 KiB, a hole for the record of a
+/// format.
 const KEY_SLOTS: u64 = (HEADER >> 10) - 512;
 
 impl Luks {
-    /// Makes the device that the proof is for an encrypted one: `cryptsetup luksFormat`.
+    /// Encrypts the device that the proof is for: `cryptsetup luksFormat`.
     ///
-    /// It keeps the rules of [`Format::run`](crate::Format::run): `cryptsetup` makes the headers in memory, they are copied
-    /// under the device's lock over zeros only, the first header last, and a run that is killed can be begun again
-    /// ([`Probe::Interrupted`]). What is inside is not written: it reads as noise.
+    /// It follows the rules of [`Format::run`](crate::Format::run): `cryptsetup` makes the headers in
+    /// memory. They are copied under the device's lock, over zeros only, the first header last. A run that
+    /// is killed can be started again ([`Probe::Interrupted`]). The content is not written: it reads as
+    /// noise.
     ///
     /// # Errors
     ///
-    /// - [`InvalidInput`](ErrorKind::InvalidInput): a sector size or cost that can't be.
+    /// - [`InvalidInput`](ErrorKind::InvalidInput): the sector size or the cost is invalid.
     /// - [`NotBlank`](ErrorKind::NotBlank), [`Unreadable`](ErrorKind::Unreadable),
-    ///   [`WrongDevice`](ErrorKind::WrongDevice): the device changed since the proof. It was not written to.
-    /// - [`Busy`](ErrorKind::Busy): in use, or locked by another program.
+    ///   [`WrongDevice`](ErrorKind::WrongDevice): the device changed since the proof. It was not written
+    ///   to.
+    /// - [`Busy`](ErrorKind::Busy): the device is in use, or locked by another program.
     /// - [`ReadOnly`](ErrorKind::ReadOnly): the device refuses writes.
     /// - [`OutOfRange`](ErrorKind::OutOfRange): the device has less than 17 MiB.
     /// - [`OutOfMemory`](ErrorKind::OutOfMemory), [`MissingTool`](ErrorKind::MissingTool),
-    ///   [`ToolFailed`](ErrorKind::ToolFailed), [`Unresponsive`](ErrorKind::Unresponsive): of `cryptsetup`.
+    ///   [`ToolFailed`](ErrorKind::ToolFailed), [`Unresponsive`](ErrorKind::Unresponsive): `cryptsetup`
+    ///   exceeds its memory limit, is missing, fails, or exceeds its time limit.
     pub fn format(&self, proof: BlankProof<'_>, key: &LuksKey) -> Result<()> {
         let device = proof.device();
         let mut arguments = self.format_line(device)?;
@@ -56,7 +60,7 @@ impl Luks {
         }
     }
 
-    /// All but the device.
+    /// The command line without the device.
     fn format_line(&self, device: &BlockDevice) -> Result<Vec<String>> {
         let wrong = |reason: &str| Error::new(ErrorKind::InvalidInput, FORMAT, reason).at(device.path());
         let mut line = vec!["luksFormat".to_owned(), "--type=luks2".to_owned()];
@@ -97,7 +101,8 @@ impl Luks {
     }
 }
 
-/// The unit of encryption that `cryptsetup` chooses by itself for a disk, which it can't ask a file for.
+/// The unit of encryption that `cryptsetup` chooses by itself for a disk. For a file it can't find out the
+/// sector sizes.
 fn sector_for(topology: Topology, size: u64) -> u32 {
     let (logical, physical) = (topology.logical_sector, topology.physical_sector);
     let sector = if (1024..=4096).contains(&physical) && physical.is_multiple_of(logical) {
@@ -108,7 +113,7 @@ fn sector_for(topology: Topology, size: u64) -> u32 {
     if sector <= 4096 && size.is_multiple_of(sector.into()) { sector } else { 512 }
 }
 
-/// A device has to have room for what is to be inside.
+/// Refuses a device that has no room for the content.
 pub(super) fn refuse_small(device: &BlockDevice, least: u64) -> Result<()> {
     let size = device.size()?;
     if size >= least {

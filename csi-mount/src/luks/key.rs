@@ -1,4 +1,4 @@
-//! The key of an encrypted device, which nothing prints and which does not stay in memory.
+//! The key of an encrypted device, which is never printed and does not stay in memory.
 
 use std::fmt;
 use std::sync::Arc;
@@ -8,10 +8,11 @@ use zeroize::Zeroizing;
 use crate::filesystem::tool::INPUT;
 use crate::{Error, ErrorKind, Result};
 
-/// What opens an encrypted device: a passphrase or random bytes, taken as they are, a newline at the end included.
+/// The key of an encrypted device: a passphrase or random bytes, used exactly as given, including a newline
+/// at the end.
 ///
-/// It reaches `cryptsetup` through a pipe and is in no command line, file, log line or error. Its memory is wiped when the
-/// last clone of it goes.
+/// It reaches `cryptsetup` through a pipe and is in no command line, file, log line or error. Its memory is
+/// wiped when its last clone is dropped.
 ///
 /// ```
 /// let key = csi_mount::LuksKey::new("correct horse battery staple")?;
@@ -22,10 +23,10 @@ use crate::{Error, ErrorKind, Result};
 pub struct LuksKey(Arc<Zeroizing<Vec<u8>>>);
 
 impl LuksKey {
-    /// The most bytes that a key may have: 4096, as every pipe holds so many.
+    /// The maximum length of a key in bytes: 4096, which every pipe can hold.
     pub const MAX: usize = INPUT;
 
-    /// A key of these bytes, whose memory it takes over.
+    /// A key of these bytes. It takes over their memory.
     ///
     /// # Errors
     ///
@@ -69,13 +70,13 @@ mod tests {
         assert!(!format!("{key:?} {:?}", (key.clone(), crate::Luks::new())).contains("canary"));
     }
 
-    /// Looked for where it was, in this process's memory.
+    /// Searches for the key at its former place in this process's memory.
     #[test]
     fn a_key_is_wiped() {
         use std::os::unix::fs::FileExt as _;
         let bytes = ["canary", "of", "the", "key", "that", "goes"].join("-").into_bytes();
         let key = LuksKey::new(bytes).unwrap();
-        // Whoever frees memory may write to its start.
+        // The allocator can write to the start of freed memory.
         let end = &key.bytes()[16..];
         let (place, end) = (end.as_ptr().addr() as u64, end.to_vec());
         let memory = std::fs::File::open("/proc/self/mem").unwrap();

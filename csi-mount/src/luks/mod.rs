@@ -1,6 +1,6 @@
-//! Encrypted devices: LUKS by running `cryptsetup`, with the key through a pipe.
+//! Encrypted devices: LUKS through `cryptsetup`, with the key in a pipe.
 //!
-//! What is here needs the key; that a mapping is there, and to close it, is in [`mapping`](crate::mapping).
+//! Everything here needs the key. [`mapping`](crate::device::mapping) finds and closes mappings without it.
 
 mod command;
 mod format;
@@ -16,19 +16,20 @@ use crate::sys::memory;
 pub use self::key::LuksKey;
 pub(crate) use self::open::{Opened, Opening, device_for, grow};
 
-/// How long one run of `cryptsetup` may take unless told otherwise: 5 minutes.
+/// How long one run of `cryptsetup` can take by default: 5 minutes.
 pub const LUKS_TIME_LIMIT: Duration = Duration::from_secs(300);
 
 pub(crate) use crate::device::mapping::LUKS_HEADER as HEADER;
 
-/// How a device is encrypted, and opened.
+/// How a device is encrypted and opened.
 ///
-/// LUKS version 2 with `cryptsetup`'s cipher (AES-XTS, 512 bits); its headers take 16 MiB. A device that is encrypted
-/// already keeps what it has, version 1 included, and is only opened as is said here.
+/// A new device gets LUKS version 2 with `cryptsetup`'s default cipher (AES-XTS, 512 bits); its headers
+/// take 16 MiB. A device that is already encrypted keeps its format, also version 1, and is only opened
+/// with these settings.
 ///
-/// `cryptsetup` is needed on the node ([`MissingTool`](crate::ErrorKind::MissingTool) says so), 2.1 or later, with a
-/// `/run` that it may write its locks to; of the kernel the modules `dm_mod` and `dm_crypt`; of a container the host's
-/// `/dev`. udev is neither needed nor waited for.
+/// On the node this needs `cryptsetup` 2.1 or later ([`MissingTool`](crate::ErrorKind::MissingTool) without
+/// it), a writable `/run` for its locks, and the kernel modules `dm_mod` and `dm_crypt`. A container also
+/// needs the host's `/dev`. udev is neither needed nor waited for.
 ///
 /// ```no_run
 /// use csi_mount::{BlockDevice, Luks, LuksKey, LuksPbkdf, Probe};
@@ -54,21 +55,22 @@ pub struct Luks {
     never_format: bool,
 }
 
-/// How a key is made slow to guess, at the cost of each opening. Set when a device is formatted.
+/// The function that makes a key slow to guess, at the cost of each opening. It is set when a device is
+/// formatted.
 ///
-/// The cost is fixed, not measured on the node: a node that is busy, or throttled, would choose less, and one with much
-/// memory would choose what a container elsewhere can't open.
+/// The cost is fixed and not measured on the node. A busy or throttled node would choose a lower cost, and
+/// a node with much memory would choose one that a container elsewhere can't open.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LuksPbkdf {
     /// Argon2id, on one thread.
     Argon2id {
-        /// In bytes, which formatting and each opening need: at least 32 KiB, at most 4 GiB.
+        /// In bytes, needed by the format and each opening: at least 32 KiB, at most 4 GiB.
         memory: u64,
-        /// How often the memory is gone through: 4 or more.
+        /// Number of passes over the memory: 4 or more.
         iterations: u32,
     },
-    /// PBKDF2 with SHA-256, which needs no memory: for keys that are random bytes, which nobody guesses anyway.
+    /// PBKDF2 with SHA-256, which needs no memory: for keys of random bytes, which can't be guessed anyway.
     Pbkdf2 {
         /// 1000 or more.
         iterations: u32,
@@ -76,65 +78,68 @@ pub enum LuksPbkdf {
 }
 
 impl Default for LuksPbkdf {
-    /// Argon2id with 64 MiB and 4 iterations: some tenths of a second, and a container of 128 MiB opens it.
+    /// Argon2id with 64 MiB and 4 iterations: some tenths of a second, and a container of 128 MiB can open
+    /// it.
     fn default() -> Self {
         Self::Argon2id { memory: 64 << 20, iterations: 4 }
     }
 }
 
-/// What becomes of discards (`fstrim`, the mount option `discard`) of what is inside an encrypted device.
+/// What happens to discards (`fstrim`, the mount option `discard`) inside an encrypted device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum LuksDiscards {
-    /// They end at the encryption: who has the device does not learn which blocks are in use, and space that is freed
-    /// inside is not freed beneath.
+    /// They are dropped: someone with access to the device can't see which blocks are in use, and space
+    /// that is freed inside is not freed beneath.
     #[default]
     Dropped,
-    /// They reach the device, which reads as zeros there: thin storage gets its space back, and who has the device sees how
-    /// full it is and the pattern of it.
+    /// They are passed to the device, which then reads as zeros there: thin storage gets its space back,
+    /// and someone with access to the device sees which parts of it are in use.
     Passed,
 }
 
 impl Luks {
-    /// With this crate's defaults.
+    /// This crate's defaults.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// How the key of a device that is formatted is made slow to guess.
+    /// Sets the function that makes the key of a new device slow to guess.
     pub fn pbkdf(mut self, pbkdf: LuksPbkdf) -> Self {
         self.pbkdf = pbkdf;
         self
     }
 
-    /// The unit of encryption of a device that is formatted, in bytes: 512, 1024, 2048 or 4096. `cryptsetup` chooses what
-    /// suits the device if not set. The device's size has to be a multiple of it for good, also after it grew.
+    /// Sets the unit of encryption of a new device in bytes: 512, 1024, 2048 or 4096. By default
+    /// `cryptsetup` chooses one for the device. The device's size must always be a multiple of it, also
+    /// after it grows.
     pub fn sector_size(mut self, bytes: u32) -> Self {
         self.sector_size = Some(bytes);
         self
     }
 
-    /// What becomes of discards, from the next opening on.
+    /// Sets what happens to discards, from the next opening on.
     pub fn discards(mut self, discards: LuksDiscards) -> Self {
         self.discards = discards;
         self
     }
 
-    /// How long one run of `cryptsetup` may take before it is killed; [`LUKS_TIME_LIMIT`] if not set.
+    /// Sets how long one run of `cryptsetup` can take before it is killed. The default is
+    /// [`LUKS_TIME_LIMIT`].
     pub fn time_limit(mut self, limit: Duration) -> Self {
         self.time = Some(limit);
         self
     }
 
-    /// How many bytes of memory `cryptsetup` may take before it is killed; if not set, half of what this process may have.
-    /// A device that was formatted elsewhere may need 1 GiB to be opened.
+    /// Sets how many bytes of memory `cryptsetup` can use before it is killed. The default is half of what
+    /// this process can have. A device that was formatted elsewhere can need 1 GiB to be opened.
     pub fn memory(mut self, bytes: u64) -> Self {
         self.memory = Some(bytes);
         self
     }
 
-    /// Never encrypts a blank device when it is staged, and lets nothing be formatted inside: for a volume that was staged
-    /// before, or is a copy. See [`StagePlan::never_format`](crate::flow::block::StagePlan::never_format), which is
-    /// enough for a filesystem.
+    /// Never encrypts a blank device when it is staged, and never formats the device inside: for a volume
+    /// that was staged before, or a copy of one. For a filesystem,
+    /// [`StagePlan::never_format`](crate::flow::block::StagePlan::never_format) is enough.
     pub fn never_format(mut self) -> Self {
         self.never_format = true;
         self

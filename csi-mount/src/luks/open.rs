@@ -1,4 +1,4 @@
-//! From an encrypted device and its key to the device inside.
+//! Opens the device inside an encrypted device.
 
 use std::path::Path;
 
@@ -17,7 +17,7 @@ use crate::{BlockDevice, DeviceAccess, Error, ErrorKind, Filesystem, Probe, Resu
 const OPEN: &str = "open encrypted device";
 const GROW: &str = "grow what is inside encrypted device";
 
-/// What is opened, and for what.
+/// The device to open, and how.
 #[derive(Debug)]
 pub(crate) struct Opening<'a> {
     pub(crate) device: &'a BlockDevice,
@@ -26,7 +26,7 @@ pub(crate) struct Opening<'a> {
     /// The name of the mapping.
     pub(crate) name: String,
     pub(crate) access: DeviceAccess,
-    /// What is to be made inside if nothing is there; none for raw use.
+    /// The filesystem to make inside if the device inside is blank; none for raw use.
     pub(crate) filesystem: Option<Filesystem>,
 }
 
@@ -34,16 +34,17 @@ pub(crate) struct Opening<'a> {
 #[derive(Debug)]
 pub(crate) struct Opened {
     pub(crate) mapping: Mapping,
-    /// What tells noise from data inside, if this call opened it.
+    /// Distinguishes noise from data inside, if this call opened the device.
     pub(crate) beneath: Option<Beneath>,
 }
 
-/// Opens the device inside, unless it is open.
+/// Opens the device inside, unless it is already open.
 ///
-/// A blank device is encrypted first, and where nothing was ever written inside, what is looked at for content is made zero. Of
-/// a mapping that is in somebody's hands nothing is read or written: what is inside is theirs.
+/// A blank device is encrypted first. If nothing was ever written inside, the places that are probed for
+/// content are made zero. A mapping that is in use is neither read nor written: its content belongs to its
+/// user.
 pub(crate) fn device_for(opening: &Opening<'_>) -> Result<Opened> {
-    // Before anything is done to the device.
+    // These checks come before anything is done to the device.
     mapping::control()?;
     CRYPTSETUP.find()?;
     if let Some(mapping) = left_by_another_call(opening)? {
@@ -63,8 +64,8 @@ pub(crate) fn device_for(opening: &Opening<'_>) -> Result<Opened> {
     }
 }
 
-/// A mapping of the name that is in use, over this very device. One that nobody uses is closed, however far it came: it is
-/// opened again, with the key and as is asked for now.
+/// A mapping of this name that is in use, over this device. A mapping that nobody uses is closed, also if
+/// it is half made: it is opened again, with the key and settings of this call.
 fn left_by_another_call(opening: &Opening<'_>) -> Result<Option<Mapping>> {
     let Some(mapping) = Mapping::find(&opening.name)? else { return Ok(None) };
     let (number, beneath) = (opening.device.number(), mapping.beneath());
@@ -134,13 +135,13 @@ fn nothing_yet(device: &BlockDevice) -> Error {
 }
 
 impl Opening<'_> {
-    /// So that a mapping that is there is not closed for a key that does not open it again.
+    /// Checks the key, so that an existing mapping is not closed with a key that can't open it again.
     fn refuse_wrong_key(&self) -> Result<()> {
         let on = OpenFile::of_device(self.device);
         let line = ["open", "--test-passphrase", "--type=luks", &on.path()].map(str::to_owned);
         let tested = run(OPEN, on, &line, Some(self.key), self.how.bounds());
         match tested {
-            // What else is amiss with the device is found, and said, when it is opened.
+            // Other problems of the device are found and reported when it is opened.
             Err(error) if error.kind() != ErrorKind::ToolFailed => Err(error),
             _ => Ok(()),
         }
@@ -172,12 +173,14 @@ impl Opening<'_> {
 
 /// Makes noise that nobody wrote zero: all that the prober reads, or for raw use the ends of the device.
 ///
-/// Only of a mapping that this call has opened, looked at again when it is locked and held exclusively. A call that is killed
-/// in between leaves noise and zeros, which is noise of nobody again.
+/// This is done only on a mapping that this call has opened, after a second check under its lock while it
+/// is held exclusively. A call that is killed in between leaves noise and zeros, which again count as noise
+/// that nobody wrote.
 fn prepare_inside(opening: &Opening<'_>, mapping: &Mapping) -> Result<Beneath> {
     let inside = mapping.device()?;
     if let Some(place) = mapping.published_at()? {
-        // Of a mapping that somebody else closed: its user would have this volume now.
+        // Somebody else closed the mapping of a published device; that device's user would now have this
+        // volume.
         return Err(published(mapping, &place, opening.device));
     }
     let beneath = Beneath::new(opening.device.number(), offset_of(mapping, opening.how.bounds())?)?;
@@ -224,19 +227,19 @@ fn offset_of(mapping: &Mapping, bounds: Bounds) -> Result<u64> {
     })
 }
 
-/// Of `  offset:  32768 sectors`, or `[512-byte units]`.
+/// Parses `  offset:  32768 sectors`, or `[512-byte units]`.
 fn offset_in(status: &str) -> Option<u64> {
     let line = status.lines().find_map(|line| line.trim().strip_prefix("offset:"))?;
     let sectors: u64 = line.split_whitespace().next()?.parse().ok()?;
     sectors.checked_mul(512)
 }
 
-/// Lets the device inside use the whole of the encrypted device, which has grown.
+/// Grows the device inside to the whole size of the encrypted device, which has grown.
 ///
 /// # Errors
 ///
-/// [`WrongKey`](ErrorKind::WrongKey) if it has to grow and there is no key, or another: the kernel keeps the key where
-/// nobody can take it from, this included.
+/// [`WrongKey`](ErrorKind::WrongKey) if it must grow and there is no key, or the wrong one: the kernel
+/// keeps its copy of the key where no process can read it.
 pub(crate) fn grow(mapping: &Mapping, key: Option<&LuksKey>) -> Result<()> {
     mapping.go_on()?;
     let Some(beneath) = mapping.beneath() else {
@@ -246,7 +249,7 @@ pub(crate) fn grow(mapping: &Mapping, key: Option<&LuksKey>) -> Result<()> {
     let beneath = BlockDevice::by_number(beneath)?;
     let bounds = Bounds { time: LUKS_TIME_LIMIT, memory: Some(memory::share_of_a_program()) };
     let room = beneath.size()?.saturating_sub(offset_of(mapping, bounds)?);
-    // The largest sector: less than one more is no room.
+    // 4096 is the largest sector: less room than one more sector is no room.
     if mapping.size() >= room - room % 4096 {
         return Ok(());
     }

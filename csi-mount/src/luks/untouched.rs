@@ -11,8 +11,8 @@ const BLOCK: usize = 4096;
 
 /// The encrypted device beneath a mapping, and where in it the content begins.
 ///
-/// What is written inside is noise beneath, and what is zero beneath is noise inside, so neither of the two alone says
-/// whether a block was written: one that is zero on either side was not.
+/// Data written inside is noise beneath, and zeros beneath are noise inside. So neither side alone shows
+/// whether a block holds data: a block that is zero on either side holds none.
 #[derive(Debug)]
 pub(crate) struct Beneath {
     device: BlockDevice,
@@ -24,8 +24,8 @@ impl Beneath {
         Ok(Self { device: BlockDevice::by_number(number)?, offset })
     }
 
-    /// Whether what is inside is noise that nobody wrote: as blank as a device that [`BlockDevice::probe`] calls blank, and
-    /// not zeros.
+    /// Whether the inside is noise that nobody wrote: as blank as a device that [`BlockDevice::probe`]
+    /// calls blank, but not zeros.
     pub(super) fn is_noise_of_nobody(&self, inside: &BlockDevice) -> Result<bool> {
         let unreadable_inside = |unread| unreadable(inside, unread);
         let mut above = Reader::new(inside).map_err(unreadable_inside)?;
@@ -44,7 +44,7 @@ impl Beneath {
         Ok(is_noise)
     }
 
-    /// What is beneath each of these parts.
+    /// The bytes beneath each of these parts.
     fn below(&self, parts: &[(u64, Vec<u8>)]) -> Result<Vec<Vec<u8>>> {
         let unread = |unread| unreadable(&self.device, unread);
         let ranges =
@@ -65,9 +65,9 @@ impl Blankness for Beneath {
 #[derive(Debug, PartialEq, Eq)]
 enum Found {
     Zeros,
-    /// In some of it, which was never written.
+    /// Some of it is noise that was never written.
     Noise,
-    /// By somebody.
+    /// Somebody wrote to it.
     Written,
 }
 

@@ -1,6 +1,6 @@
-//! System calls that no other crate has, made at a mount point: for a table of what they do there.
+//! System calls that no other crate offers, made at a mount point: for a table of what they do there.
 //!
-//! Each opens the place with `O_PATH` and asks by the descriptor.
+//! Each opens the path with `O_PATH` and calls with the descriptor.
 
 use std::io;
 use std::path::Path;
@@ -13,7 +13,7 @@ use crate::sys::mount_api::{self, Depth};
 use crate::sys::other_calls;
 use crate::table::details::unique_id;
 
-/// `statmount(2)` of the mount there, all of it that this crate asks for.
+/// `statmount(2)` of the mount there, with every field that this crate uses.
 ///
 /// # Errors
 ///
@@ -31,7 +31,7 @@ pub fn listmount(at: impl AsRef<Path>) -> io::Result<()> {
     other_calls::listmount(id(at.as_ref())?)
 }
 
-/// `mount_setattr(2)` that makes a copy of the mount there read-only, which nobody sees (`open_tree(2)`).
+/// `mount_setattr(2)` that makes a detached copy (`open_tree(2)`) of the mount there read-only.
 ///
 /// # Errors
 ///
@@ -59,8 +59,8 @@ fn id(at: &Path) -> io::Result<u64> {
     unique_id(place(at)?)?.ok_or_else(|| rustix::io::Errno::NOSYS.into())
 }
 
-/// `PTRACE_LISTEN`, for a process that the calling thread has seized and a signal has stopped: it stays stopped, and its
-/// stop is seen by who started it.
+/// `PTRACE_LISTEN`, for a process that the calling thread has seized and a signal has stopped: the process
+/// stays stopped, and its parent sees the stop.
 ///
 /// # Errors
 /// As `ptrace(2)`.
@@ -82,7 +82,7 @@ mod needs_root {
                 Err(error) => panic!("{error}"),
             }
         }
-        // Of a descriptor's own file. Not every filesystem has handles.
+        // For the file of a descriptor. Not every filesystem has handles.
         match name_to_handle(std::env::temp_dir()) {
             Ok(()) => {}
             Err(error) => assert_eq!(error.raw_os_error(), Some(nix::libc::EOPNOTSUPP)),

@@ -1,8 +1,8 @@
-//! Mount namespaces for tests: whatever a test mounts is gone when its thread ends. And [`Model`], which needs
-//! no kernel at all.
+//! Mount namespaces for tests, and [`Model`], which needs no kernel. Whatever a test mounts is gone when
+//! its thread ends.
 //!
-//! Only with the `testing` feature. Mount namespaces belong to threads, so the tests of one process can each
-//! have their own. Inside, use `/proc/thread-self` where you would write `/proc/self`.
+//! Only with the `testing` feature. Mount namespaces belong to threads, so each test of one process can
+//! have its own. Inside, use `/proc/thread-self` instead of `/proc/self`.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -19,14 +19,14 @@ mod table;
 pub use crate::sys::features::Feature;
 pub use model::Model;
 
-/// Runs the closure on a thread of its own, in a mount namespace of its own, and gives back what it returns.
+/// Runs the closure on its own thread, in its own mount namespace, and returns its result.
 ///
-/// The namespace receives mounts from the one it was made in and sends none back. The closure's threads are in
-/// it too.
+/// The namespace receives mounts from the one it was made in and sends none back. Threads that the closure
+/// starts are in it too.
 ///
 /// # Panics
-/// When the process may not make a namespace (run the tests as root, or under `unshare --user --map-root-user`),
-/// and with the closure's own panic.
+/// When the process is not allowed to make a namespace (run the tests as root, or under `unshare --user
+/// --map-root-user`), and with the closure's own panic.
 pub fn private_mount_namespace<T: Send>(run: impl FnOnce() -> T + Send) -> T {
     thread::scope(|scope| {
         let thread = scope.spawn(|| {
@@ -37,7 +37,8 @@ pub fn private_mount_namespace<T: Send>(run: impl FnOnce() -> T + Send) -> T {
     })
 }
 
-/// Makes a mount of this namespace pass on to its peers what is mounted on it, as the kubelet's root does.
+/// Makes a mount of this namespace shared, so that mounts on it propagate to its peers, as the kubelet's
+/// root does.
 ///
 /// # Panics
 /// When nothing is mounted there.
@@ -45,12 +46,13 @@ pub fn share(mount: &std::path::Path) {
     mount_change(mount, MountPropagationFlags::SHARED).expect("make the mount shared");
 }
 
-/// Runs the closure as on a kernel that lacks these features. It counts for this thread only.
+/// Runs the closure as on a kernel that lacks these features. This affects only the current thread.
 pub fn without_features<T>(features: &[Feature], run: impl FnOnce() -> T) -> T {
     crate::sys::features::without(features, run)
 }
 
-/// The parts of a device that [`probe`](crate::BlockDevice::probe) reads, in its order: to read the same without it.
+/// Returns the parts of a device that [`probe`](crate::BlockDevice::probe) reads, in its order, so that a
+/// test can read the same parts without it.
 pub fn probe_reads(device: &crate::BlockDevice) -> Vec<std::ops::Range<u64>> {
     crate::filesystem::probe::reads(device)
 }
@@ -59,8 +61,8 @@ type Answer = Box<dyn Any + Send>;
 type Job = Box<dyn FnOnce() -> Answer + Send>;
 type Queued = (Job, mpsc::Sender<thread::Result<Answer>>);
 
-/// A second mount namespace, made from the current thread's, that receives what is mounted on shared mounts:
-/// what the host sees of a plugin, or a pod of the host.
+/// A second mount namespace, made from the current thread's, that receives what is mounted on shared
+/// mounts. It stands for the host as a plugin's peer, or for a pod as the host's.
 #[derive(Debug)]
 pub struct PeerNamespace {
     jobs: Option<mpsc::Sender<Queued>>,
@@ -79,7 +81,7 @@ impl PeerNamespace {
             enter_namespace();
             ready.send(()).expect("the maker waits");
             for (job, answer) in queue {
-                // The receiver is gone only when its thread panicked, which is reported there.
+                // The receiver is gone only if its thread panicked, which is reported there.
                 let _ = answer.send(catch_unwind(AssertUnwindSafe(job)));
             }
         });
@@ -90,7 +92,7 @@ impl PeerNamespace {
     /// Starts the closure in the namespace; the returned function waits for its result.
     ///
     /// # Panics
-    /// With the closure's panic, when waited for.
+    /// The returned function panics if the closure panicked.
     pub fn start<T: Send + 'static>(
         &self,
         run: impl FnOnce() -> T + Send + 'static,
@@ -105,7 +107,7 @@ impl PeerNamespace {
         })
     }
 
-    /// Runs the closure in the namespace.
+    /// Runs the closure in the namespace and returns its result.
     ///
     /// # Panics
     /// With the closure's panic.

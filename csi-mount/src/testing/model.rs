@@ -1,4 +1,4 @@
-//! A kernel in memory, that also does what a kernel does only on a bad day.
+//! A kernel in memory, which can also fail in the rare ways of a real kernel.
 
 use std::fmt;
 use std::io;
@@ -21,8 +21,8 @@ const FILESYSTEMS: [&str; 9] = ["ext4", "xfs", "btrfs", "ext3", "vfat", "tmpfs",
 
 /// A model of the kernel's mounts: directories, filesystems, mount tables with propagation and stacking.
 ///
-/// It behaves as [`Kernel`](crate::Kernel) does, and on top of it a test says what goes wrong. A clone is the same
-/// model. There are no files in it, only directories; block devices are any sources below `/dev`.
+/// It behaves as [`Kernel`](crate::Kernel) does, and a test can make it fail in addition. A clone is the
+/// same model. It has only directories and no files; block devices are any sources below `/dev`.
 ///
 /// ```
 /// use csi_mount::testing::Model;
@@ -50,7 +50,7 @@ pub struct Model {
 #[derive(Debug)]
 struct World {
     table: Table,
-    /// Steps that were taken, and after which of them the process stops.
+    /// The number of steps taken, and the one after which the process stops.
     steps: u64,
     crash_after: Option<u64>,
     is_crashed: bool,
@@ -70,7 +70,7 @@ impl Default for Model {
 }
 
 impl Model {
-    /// A machine with nothing but a root directory, which is a shared mount.
+    /// A machine with only a root directory, which is a shared mount.
     pub fn new() -> Self {
         let world =
             World { table: Table::new(), steps: 0, crash_after: None, is_crashed: false, next_failure: None };
@@ -88,7 +88,7 @@ impl Model {
         Self { world: self.world.clone(), namespace }
     }
 
-    /// Makes a directory with all that it is in.
+    /// Makes a directory and its parents.
     pub fn make_dirs(&self, path: impl AsRef<Path>) {
         let mut world = self.world();
         let ancestors: Vec<_> = path.as_ref().ancestors().map(Path::to_owned).collect();
@@ -98,7 +98,7 @@ impl Model {
         }
     }
 
-    /// Somebody who does not look mounts a tmpfs over whatever is there.
+    /// Mounts a tmpfs over whatever is there, as another program would that does not check.
     pub fn stack(&self, path: impl AsRef<Path>) {
         let mut world = self.world();
         let place = world.table.place(self.namespace, path.as_ref());
@@ -107,29 +107,30 @@ impl Model {
         world.table.attach(&place, path.as_ref(), filesystem, Path::new(""), attributes);
     }
 
-    /// Somebody opens a file there: the mount is busy until it is [released](Self::release).
+    /// Opens a file there, as another program would: the mount is busy until it is
+    /// [released](Self::release).
     pub fn hold(&self, path: impl AsRef<Path>) {
         let mut world = self.world();
         let id = world.table.place(self.namespace, path.as_ref()).mount.id;
         world.table.held.insert(id);
     }
 
-    /// Nobody has a file open on any mount any more.
+    /// Closes every open file on every mount.
     pub fn release(&self) {
         self.world().table.held.clear();
     }
 
-    /// The filesystem there stops answering.
+    /// Makes the filesystem there stop answering.
     pub fn silence(&self, path: impl AsRef<Path>) {
         self.set(path.as_ref(), Condition::Silent);
     }
 
-    /// The daemon of the filesystem there ends.
+    /// Ends the daemon of the filesystem there.
     pub fn kill_daemon(&self, path: impl AsRef<Path>) {
         self.set(path.as_ref(), Condition::Dead);
     }
 
-    /// The filesystem there meets an error of its device, and takes no more writes.
+    /// Makes the filesystem there read-only, as after an error of its device.
     pub fn turn_read_only(&self, path: impl AsRef<Path>) {
         self.set(path.as_ref(), Condition::TurnedReadOnly);
     }
@@ -140,29 +141,31 @@ impl Model {
         world.table.filesystems[filesystem].condition = condition;
     }
 
-    /// The next call that changes something fails with this kind of error, and changes nothing.
+    /// Makes the next call that changes something fail with this kind of error, without a change.
     pub fn fail_next(&self, kind: ErrorKind) {
         self.world().next_failure = Some(kind);
     }
 
-    /// How many steps were taken: each call that changes something has one before the change and one after it.
+    /// Returns how many steps were taken: each call that changes something has one before the change and
+    /// one after it.
     pub fn steps(&self) -> u64 {
         self.world().steps
     }
 
-    /// The process is killed after so many more steps: then every call fails until it is [restarted](Self::restart).
+    /// Kills the process after this many more steps: then every call fails until it is
+    /// [restarted](Self::restart).
     pub fn crash_after(&self, steps: u64) {
         let mut world = self.world();
         world.crash_after = Some(world.steps + steps);
     }
 
-    /// The process runs again. The machine is as it was.
+    /// Starts the process again. The machine stays as it was.
     pub fn restart(&self) {
         let mut world = self.world();
         (world.is_crashed, world.crash_after) = (false, None);
     }
 
-    /// The machine starts anew: directories are there, mounts are not.
+    /// Reboots the machine: directories stay, mounts are gone.
     pub fn reboot(&self) {
         self.restart();
         let mut world = self.world();
@@ -172,7 +175,7 @@ impl Model {
 }
 
 impl World {
-    /// A point at which the process may be killed.
+    /// A point at which the process can be killed.
     fn step(&mut self) -> Result<()> {
         self.is_crashed |= self.crash_after.is_some_and(|last| self.steps >= last);
         if self.is_crashed {
@@ -190,7 +193,7 @@ impl World {
         }
     }
 
-    /// The place of a path, with every filesystem on the way asked.
+    /// The place of a path. Fails if the filesystem on the path does not answer.
     fn walk(&self, namespace: usize, operation: &'static str, path: &Path) -> Result<(PathBuf, Place)> {
         let path = paths::absolute(operation, path)?;
         let place = self.table.place(namespace, &path);
@@ -206,7 +209,7 @@ impl World {
         self.table.filesystems[mount.filesystem].condition
     }
 
-    /// One layer less. `Ok(false)`: it was detached.
+    /// Removes one layer. `Ok(false)`: it was detached.
     fn take_off(&mut self, mount: &Mounted, path: &Path, detach: Detach) -> Result<bool> {
         let copies = self.table.copies(mount);
         let below = self.table.below(mount.id).map(|below| below.mount_point.clone());
@@ -230,7 +233,7 @@ impl World {
             self.table.filesystems[mount.filesystem].condition = Condition::Dead;
         }
         let mut gone = copies;
-        // With all that is mounted below.
+        // Together with everything that is mounted below.
         while let Some(id) = self
             .table
             .mounts
@@ -244,7 +247,7 @@ impl World {
         Ok(!is_busy)
     }
 
-    /// The end of mounting, the same for every kind: at most one mount, and that the one asked for.
+    /// The last step of every kind of mount: at most one mount, and only the requested one.
     fn mount_once(
         &mut self,
         operation: &'static str,

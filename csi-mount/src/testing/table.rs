@@ -1,11 +1,12 @@
-//! The model's filesystems and mount tables: trees of mounts, in namespaces that receive from each other.
+//! The model's filesystems and mount tables: trees of mounts, in namespaces that receive mounts from each
+//! other.
 
 use std::collections::{BTreeSet, HashSet};
 use std::path::{Path, PathBuf};
 
 use crate::{DeviceNumber, MountAttributes, MountEntry, MountId, SuperOptions};
 
-/// How a filesystem of the model is.
+/// The condition of a filesystem of the model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Condition {
     Well,
@@ -20,7 +21,7 @@ pub(super) struct Filesystem {
     pub(super) source: PathBuf,
     pub(super) is_read_only: bool,
     pub(super) condition: Condition,
-    /// Relative to its root, which is always there.
+    /// Relative to its root, which always exists.
     pub(super) directories: BTreeSet<PathBuf>,
 }
 
@@ -30,7 +31,7 @@ pub(super) struct Mounted {
     pub(super) parent: u64,
     pub(super) namespace: usize,
     pub(super) mount_point: PathBuf,
-    /// The filesystem, and the directory in it that is seen.
+    /// The filesystem, and the directory in it that is visible.
     pub(super) filesystem: usize,
     pub(super) root: PathBuf,
     pub(super) attributes: MountAttributes,
@@ -50,14 +51,14 @@ pub(super) struct Place {
 pub(super) struct Table {
     pub(super) filesystems: Vec<Filesystem>,
     pub(super) mounts: Vec<Mounted>,
-    /// Mounts that somebody has a file open on.
+    /// Mounts on which a file is open.
     pub(super) held: HashSet<u64>,
     pub(super) namespaces: usize,
     last_number: u64,
 }
 
 impl Table {
-    /// One namespace, with a root that passes on what is mounted on it.
+    /// One namespace, with a shared root mount.
     pub(super) fn new() -> Self {
         let mut table = Self { namespaces: 1, ..Self::default() };
         let filesystem = table.add_filesystem("rootfs", Path::new("none"), false);
@@ -108,11 +109,11 @@ impl Table {
         copy
     }
 
-    /// Where an absolute path leads, through all mounts on its way.
+    /// Where an absolute path leads, through all mounts on it.
     pub(super) fn place(&self, namespace: usize, path: &Path) -> Place {
         let in_namespace = || self.mounts.iter().filter(|mount| mount.namespace == namespace);
         let mut mount = in_namespace().next().expect("every namespace has a root");
-        // Of the mounts on this one the walk meets first the one that is higher up.
+        // Of the mounts on this one, the path crosses the one with the shortest mount point first.
         while let Some(next) = in_namespace()
             .filter(|next| next.parent == mount.id && path.starts_with(&next.mount_point))
             .min_by_key(|next| next.mount_point.components().count())
@@ -130,7 +131,7 @@ impl Table {
             || self.filesystems[place.mount.filesystem].directories.contains(&place.inner)
     }
 
-    /// Mounts it here, and wherever the mount below it passes it on to.
+    /// Mounts the filesystem here, and at every place to which the mount below propagates it.
     pub(super) fn attach(
         &mut self,
         place: &Place,
@@ -164,7 +165,7 @@ impl Table {
         }
     }
 
-    /// The other mounts that get what is mounted at the place, and their path of it.
+    /// The other mounts that receive what is mounted at the place, each with its path for it.
     fn receivers(&self, place: &Place) -> Vec<(Mounted, PathBuf)> {
         let Some(group) = place.mount.peer_group else { return Vec::new() };
         let receives = |mount: &&Mounted| {
@@ -176,7 +177,7 @@ impl Table {
         mounts.filter_map(|mount| Some((mount.clone(), path(mount)?))).collect()
     }
 
-    /// The mount that is at its place wherever this one was passed on to, this one included.
+    /// The propagated copies of this mount, this one included.
     pub(super) fn copies(&self, mount: &Mounted) -> Vec<u64> {
         let mut copies = vec![mount.id];
         if let Some(below) = self.mounts.iter().find(|below| below.id == mount.parent) {
