@@ -109,9 +109,10 @@ impl Luks {
         self
     }
 
-    /// Sets the unit of encryption of a new device in bytes: 512, 1024, 2048 or 4096. By default
-    /// `cryptsetup` chooses one for the device. The device's size must always be a multiple of it, also
-    /// after it grows.
+    /// Sets the unit of encryption of a new device in bytes: 512, 1024, 2048 or 4096.
+    ///
+    /// By default `cryptsetup` chooses one for the device. The device's size must always be a multiple of
+    /// it, also after it grows.
     pub fn sector_size(mut self, bytes: u32) -> Self {
         self.sector_size = Some(bytes);
         self
@@ -130,15 +131,18 @@ impl Luks {
         self
     }
 
-    /// Sets how many bytes of memory `cryptsetup` can use before it is killed. The default is half of what
-    /// this process can have. A device that was formatted elsewhere can need 1 GiB to be opened.
+    /// Sets how many bytes of memory `cryptsetup` can use before it is killed.
+    ///
+    /// The default is half of what this process can have. A device that was formatted elsewhere can need 1
+    /// GiB to be opened.
     pub fn memory(mut self, bytes: u64) -> Self {
         self.memory = Some(bytes);
         self
     }
 
-    /// Never encrypts a blank device when it is staged, and never formats the device inside: for a volume
-    /// that was staged before, or a copy of one. For a filesystem,
+    /// Never encrypts a blank device when it is staged, and never formats the device inside.
+    ///
+    /// Use it for a volume that was staged before, or a copy of one. For a filesystem,
     /// [`StagePlan::never_format`](crate::flow::block::StagePlan::never_format) is enough.
     pub fn never_format(mut self) -> Self {
         self.never_format = true;

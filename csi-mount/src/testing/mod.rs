@@ -25,8 +25,8 @@ pub use model::Model;
 /// starts are in it too.
 ///
 /// # Panics
-/// When the process is not allowed to make a namespace (run the tests as root, or under `unshare --user
-/// --map-root-user`), and with the closure's own panic.
+/// With the closure's own panic, and when the process is not allowed to make a namespace: run the tests as
+/// root, or with `unshare --user --map-root-user`.
 pub fn private_mount_namespace<T: Send>(run: impl FnOnce() -> T + Send) -> T {
     thread::scope(|scope| {
         let thread = scope.spawn(|| {
@@ -62,7 +62,9 @@ type Job = Box<dyn FnOnce() -> Answer + Send>;
 type Queued = (Job, mpsc::Sender<thread::Result<Answer>>);
 
 /// A second mount namespace, made from the current thread's, that receives what is mounted on shared
-/// mounts. It stands for the host as a plugin's peer, or for a pod as the host's.
+/// mounts.
+///
+/// Use it for what the host sees of a plugin's mounts, or a pod of the host's.
 #[derive(Debug)]
 pub struct PeerNamespace {
     jobs: Option<mpsc::Sender<Queued>>,

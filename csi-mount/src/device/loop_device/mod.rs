@@ -63,9 +63,9 @@ impl LoopDevice {
     /// # Errors
     ///
     /// - [`NotFound`](ErrorKind::NotFound): the file does not exist.
-    /// - [`InvalidInput`](ErrorKind::InvalidInput): it is neither a file nor a block device, or is empty,
-    ///   or the sector size is invalid.
-    /// - [`ReadOnly`](ErrorKind::ReadOnly): it can't be opened for writing.
+    /// - [`InvalidInput`](ErrorKind::InvalidInput): it is neither a file nor a block device, or is a file
+    ///   of less than 512 bytes, or the sector size is invalid.
+    /// - [`ReadOnly`](ErrorKind::ReadOnly): write access is requested, and it can't be written to.
     /// - [`PermissionDenied`](ErrorKind::PermissionDenied): no `CAP_SYS_ADMIN`.
     /// - [`Unsupported`](ErrorKind::Unsupported): the kernel has no loop devices.
     pub fn attach(backing: impl AsRef<Path>, options: &LoopOptions) -> Result<Self> {

@@ -28,7 +28,7 @@ use crate::{BlockDevice, Error, ErrorKind, Filesystem};
 #[non_exhaustive]
 #[must_use]
 pub enum Probe<'d> {
-    /// Nothing: every byte was read without an error, and is zero. This lets the device be formatted.
+    /// Nothing: every byte that was read is zero, and no read failed. This lets the device be formatted.
     ///
     /// A device of up to 128 MiB is read in full. So is, for a loop device, everything that is not a hole
     /// of the file beneath. Any other device is read as a sample: [`probe`](BlockDevice::probe) says what

@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 use crate::device::mapping::{self, Mapping};
 use crate::{BlockDevice, Result, Target};
 
-/// Returns the device inside an encrypted device that [`stage`](super::stage) or `stage_device` opened: the
-/// one with the volume's content. None if the device is not encrypted, or not open.
+/// Returns the device inside an encrypted device, the one with the volume's content.
 ///
-/// It asks the kernel, so the answer is right in any process.
+/// [`stage`](super::stage) or `stage_device` has opened it. None if the device is not encrypted, or not
+/// open. The kernel is asked, so the answer is right in any process.
 ///
 /// # Errors
 ///
@@ -104,12 +104,13 @@ mod with_key {
         }
     }
 
-    /// Opens an encrypted device for raw use and returns the device inside, the one to give to
-    /// [`publish_device`](super::super::publish_device). A blank device is encrypted first.
-    /// [`unstage`](super::super::unstage) closes the device.
+    /// Opens an encrypted device for raw use, and returns the device inside.
+    ///
+    /// Give that one to [`publish_device`](super::super::publish_device). A blank device is encrypted
+    /// first. [`unstage`](super::super::unstage) closes the device.
     ///
     /// Nothing is mounted at the staging path: the path only identifies the volume that the device belongs
-    /// to. The inside of a newly encrypted device reads as zeros at the places where programs look for
+    /// to. The inside of a newly encrypted device reads as zeros at both ends, where programs look for
     /// content, and as noise elsewhere. A device that is already published stays as it is, and its key is
     /// not checked. A device that is already open stays as it is if this is its key.
     ///

@@ -103,7 +103,7 @@ impl StagePlan {
         self
     }
 
-    /// Sets the oldest kernel that a filesystem is made for; see [`Format::profile`].
+    /// Sets the kernel that a filesystem is made for; see [`Format::profile`].
     pub fn mkfs_profile(mut self, profile: MkfsProfile) -> Self {
         self.format = self.format.profile(profile);
         self
@@ -134,15 +134,18 @@ impl StagePlan {
         self
     }
 
-    /// Sets when an ext4 is checked before it is mounted, and the limits of a check: a [`Duration`], or
-    /// [`CheckLimits`] with a memory limit too. The limits also hold for the check before growing.
+    /// Sets when an ext4 is checked before it is mounted, and the limits of a check.
+    ///
+    /// The limits are a [`Duration`], or [`CheckLimits`] with a memory limit too. They also hold for the
+    /// check before growing.
     pub fn check(mut self, check: StageCheck, limits: impl Into<CheckLimits>) -> Self {
         (self.check, self.check_limits) = (check, limits.into());
         self
     }
 
-    /// Stages the device inside an encrypted device, opened with this key. A blank device is encrypted with
-    /// the key first. The staged device is then the one inside.
+    /// Encrypts the volume: the staged device is the one inside an encrypted device, opened with this key.
+    ///
+    /// A blank device is encrypted with the key first.
     ///
     /// ```
     /// use csi_mount::flow::block::StagePlan;

@@ -15,13 +15,13 @@ use crate::{BlockDevice, DeviceUser, Error, ErrorKind, MountState, Result, Targe
 
 const UNSTAGE: &str = "unstage";
 
-/// Unmounts every layer at the staging directory and makes sure that the device is free in every mount
-/// namespace. An encrypted device that was opened for the volume is closed, also if it was only half opened
-/// or the device is gone.
+/// Unmounts every layer at the staging directory, and makes sure that the device is free in every mount
+/// namespace.
 ///
-/// The directory stays: it belongs to the orchestrator. Pass the device if it is known: when the call is
-/// repeated after [`Busy`](ErrorKind::Busy), nothing is mounted any more that identifies the device. A
-/// device that is gone is free.
+/// An encrypted device that was opened for the volume is closed, also if it was only half opened or the
+/// device is gone. The directory stays: it belongs to the orchestrator. Pass the device if it is known:
+/// when the call is repeated after [`Busy`](ErrorKind::Busy), nothing is mounted any more that identifies
+/// the device. A device that is gone is free.
 ///
 /// - spec: `node-unstage-volume.undoes`, `node-unstage-volume.not-staged-is-ok`
 ///

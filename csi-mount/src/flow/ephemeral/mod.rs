@@ -62,13 +62,13 @@ const ATTEMPTS: u32 = 3;
 ///
 /// - [`AlreadyMounted`](ErrorKind::AlreadyMounted): something else is mounted there, or another volume, or
 ///   this one with other attributes.
-/// - [`OutOfRange`](ErrorKind::OutOfRange): the content is larger than half the volume, so two versions
-///   don't fit; see [`EphemeralPlan::size`].
+/// - [`OutOfRange`](ErrorKind::OutOfRange): the content takes more than half of the volume's size (each
+///   file takes whole pages of 4 KiB), so that two versions would not fit; see [`EphemeralPlan::size`].
 /// - [`NoSpace`](ErrorKind::NoSpace): the workload can write and has filled the volume.
 /// - [`Busy`](ErrorKind::Busy): another process keeps the lock of the volume's directory, or mounts and
 ///   unmounts there.
 /// - [`InvalidInput`](ErrorKind::InvalidInput): the target is a symbolic link or not a directory, or the
-///   plan's name is invalid.
+///   plan's name is invalid: empty, with a NUL, or longer than 200 bytes.
 pub fn publish(target: &Target, content: &Content, plan: &EphemeralPlan) -> Result<Change> {
     plan.check(content).map_err(|error| error.at(target.path()))?;
     let created = target.create_dir()?;

@@ -42,8 +42,10 @@ impl EphemeralPlan {
         self
     }
 
-    /// Sets the size in bytes; the default is 16 MiB. Content can take half of it, so that one version and
-    /// the next fit at the same time. The size is set by the first publish and does not change later.
+    /// Sets the size in bytes; the default is 16 MiB.
+    ///
+    /// Content can take half of it, so that one version and the next fit at the same time. The size is set
+    /// by the first publish and does not change later.
     pub fn size(mut self, size: u64) -> Self {
         self.size = size;
         self

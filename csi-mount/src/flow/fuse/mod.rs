@@ -80,14 +80,16 @@ fn is_lost_with(path: &Path, number: i32) -> bool {
     }
 }
 
-/// Returns what the daemon at a path serves ([`FuseDaemon::serves`]), whichever process started it. None if
-/// that was not set, or the daemon is not visible from here.
+/// Returns what the daemon at a path serves ([`FuseDaemon::serves`]), whichever process started it.
+///
+/// None if that was not set, or the daemon is not visible from here.
 pub fn served_at(path: impl AsRef<Path>) -> Option<OsString> {
     Processes::of(path.as_ref()).serve()
 }
 
-/// Binds the staged filesystem to the target directory; see [`shared::publish`], whose errors it has too. A
-/// target that was bound before the daemon was lost is bound again.
+/// Binds the staged filesystem to the target directory; see [`shared::publish`], whose errors it has too.
+///
+/// A target that was bound before the daemon was lost is bound again.
 ///
 /// # Errors
 /// [`Unresponsive`](ErrorKind::Unresponsive) if the daemon is gone or does not answer: stage it again.
@@ -117,8 +119,10 @@ pub fn unstage(staging: &Target) -> Result<Unmounted> {
     unstage_within(staging, UNMOUNT_TIME_LIMIT)
 }
 
-/// As [`unstage`], with another time limit for the daemon to end by itself. Use it for a daemon that sends
-/// data then, for example from a cache. Data that it has not sent within this time is lost.
+/// As [`unstage`], with another time limit for the daemon to end by itself.
+///
+/// Use it for a daemon that sends data then, for example from a cache. Data that it has not sent within
+/// this time is lost.
 ///
 /// # Errors
 /// As for [`unstage`].

@@ -21,7 +21,7 @@ use crate::{Error, ErrorKind, Result, Target};
 /// directory for each staging directory, and locks none. Volumes that share a parent directory wait for
 /// each other while a daemon is started, but not until it is ready.
 pub(super) struct PlaceLock {
-    /// None on a filesystem that does not lock directories, such as NFS.
+    /// None if the directory can't be locked: a filesystem such as NFS might not lock directories.
     _directory: Option<OwnedFd>,
 }
 

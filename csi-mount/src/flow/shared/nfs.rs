@@ -13,8 +13,10 @@ const OPERATION: &str = "mount NFS from";
 const VERSION: &str = "4.2";
 
 impl SharedSource {
-    /// An export of an NFS server, or a directory below one. The server is a name or an address:
-    /// `nfs.example.org`, `192.0.2.7` or `2001:db8::7`. The export is a path: `/export/a`.
+    /// An export of an NFS server, or a directory below one.
+    ///
+    /// The server is a name or an address: `nfs.example.org`, `192.0.2.7` or `2001:db8::7`. The export is a
+    /// path: `/export/a`.
     ///
     /// The version is 4.2 unless an option names another: `nfsvers=4.1`, `nfsvers=3`. Version 3 can need
     /// more options: `nolock` where no `rpcbind` and `rpc.statd` run on the node, which makes locks local

@@ -10,7 +10,7 @@ use crate::place::on_device::block_device_at;
 use crate::table::details::Details;
 use crate::{Error, ErrorKind, MountAttributes, MountEntry, MountOptions, Result, Target};
 
-/// How long to wait for a server by default: half of the kubelet's time limit for a stage.
+/// How long to wait for a server by default: 60 seconds, half of the kubelet's time limit for a stage.
 pub const SHARED_MOUNT_TIME_LIMIT: Duration = crate::MOUNT_TIME_LIMIT;
 
 /// A filesystem of a server: its type, the source that the kernel mounts, and the options. `Debug` hides
