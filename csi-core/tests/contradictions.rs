@@ -1,4 +1,4 @@
-//! What a plugin can't offer is refused before it serves anything, and the message has the mend. Whatever its mode, a
+//! What a plugin can't offer is refused before it serves anything, and the message says how to fix it. Whatever its mode, a
 //! plugin says the same of itself.
 
 mod common;
@@ -41,7 +41,7 @@ async fn refusal(plugin: Plugin) -> Option<String> {
 // spec: volume-expansion.offline-is-served, list-volumes.published-nodes-needs-publish
 // spec: create-volume.from-snapshot, controller-list-volume-health.needs-get
 #[tokio::test]
-async fn each_contradiction_is_refused_with_its_mend() {
+async fn each_contradiction_is_refused_with_how_to_fix_it() {
     let cases: Vec<(Plugin, &str, &str)> = vec![
         (
             plugin().controller(controller().clone_volume()),
@@ -141,10 +141,10 @@ async fn each_contradiction_is_refused_with_its_mend() {
         ),
     ];
     let count = cases.len();
-    for (plugin, what, mend) in cases {
+    for (plugin, what, hint) in cases {
         let refusal = refusal(plugin).await.unwrap_or_else(|| panic!("it starts: {what}"));
         assert!(refusal.contains(what), "{what:?} is due, not {refusal}");
-        assert!(refusal.contains(mend), "{mend:?} is the mend of {refusal}");
+        assert!(refusal.contains(hint), "{hint:?} is in {refusal}");
     }
     println!("{count} contradictions are refused");
 }

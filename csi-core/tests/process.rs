@@ -51,8 +51,8 @@ async fn a_refusal_is_status_1_with_the_kubelets_words() {
 
 // spec: process.fails-fast
 #[tokio::test]
-async fn what_can_not_start_is_status_2_and_says_the_mend() {
-    for (flags, mend) in [
+async fn what_can_not_start_is_status_2_and_says_how_to_fix_it() {
+    for (flags, hint) in [
         (&["--mode=both"][..], "all, controller, node"),
         (&["--log-level=csi_core=loud"], "info,csi_core=debug"),
         (&["--mode=controller", "--registration-dir=/registration"], "leave out the registration"),
@@ -62,7 +62,7 @@ async fn what_can_not_start_is_status_2_and_says_the_mend() {
         let mut program = Program::start(flags);
         let status = program.ended().await;
         assert_eq!(status.code(), Some(2), "{flags:?}: {}", program.log());
-        assert!(program.log().contains(mend), "{flags:?}: {}", program.log());
+        assert!(program.log().contains(hint), "{flags:?}: {}", program.log());
         assert!(!program.socket().exists(), "{flags:?}");
     }
 }

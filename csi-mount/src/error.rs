@@ -71,14 +71,14 @@ struct Inner {
     operation: &'static str,
     path: Option<PathBuf>,
     reason: String,
-    mend: Option<String>,
+    hint: Option<String>,
     source: Option<io::Error>,
 }
 
 impl Error {
     /// An error of this kind; `operation` is a verb phrase ("mount ext4", "open device").
     pub fn new(kind: ErrorKind, operation: &'static str, reason: impl Into<String>) -> Self {
-        Self(Box::new(Inner { kind, operation, path: None, reason: reason.into(), mend: None, source: None }))
+        Self(Box::new(Inner { kind, operation, path: None, reason: reason.into(), hint: None, source: None }))
     }
 
     /// The error of a failed system call. The kind follows from the error number.
@@ -105,8 +105,8 @@ impl Error {
 
     /// Adds what the operator can do about the failure.
     #[must_use]
-    pub fn mend(mut self, mend: impl Into<String>) -> Self {
-        self.0.mend = Some(mend.into());
+    pub fn hint(mut self, hint: impl Into<String>) -> Self {
+        self.0.hint = Some(hint.into());
         self
     }
 
@@ -135,14 +135,14 @@ impl Error {
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Inner { operation, path, reason, mend, .. } = &*self.0;
+        let Inner { operation, path, reason, hint, .. } = &*self.0;
         f.write_str(operation)?;
         if let Some(path) = path {
             write!(f, " {}", path.display())?;
         }
         write!(f, ": {reason}")?;
-        if let Some(mend) = mend {
-            write!(f, "; {mend}")?;
+        if let Some(hint) = hint {
+            write!(f, "; {hint}")?;
         }
         Ok(())
     }
@@ -204,9 +204,9 @@ mod tests {
     use std::error::Error as _;
 
     #[test]
-    fn says_what_where_why_and_the_mend() {
+    fn says_what_where_why_and_how_to_fix_it() {
         let error = Error::os("mount ext4 at", "/target", io::Error::from_raw_os_error(nix::libc::EROFS))
-            .mend("ask for a read-only mount");
+            .hint("ask for a read-only mount");
         assert_eq!(
             error.to_string(),
             "mount ext4 at /target: Read-only file system; ask for a read-only mount"

@@ -60,8 +60,8 @@ async fn play_openly(
         Some(volume) => (volume.id.clone(), volume.context.clone()),
         None if offers.creates => create(caller, offers, wanted, begun).await?,
         None => {
-            let mend = "this driver makes no volumes: name one that is there (Wanted::premade, --volume-id)";
-            return Err(Failure::new("CreateVolume", mend));
+            let hint = "this driver makes no volumes: name one that is there (Wanted::premade, --volume-id)";
+            return Err(Failure::new("CreateVolume", hint));
         }
     };
     let places = places.filter(|_| offers.node);

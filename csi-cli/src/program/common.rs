@@ -94,9 +94,9 @@ impl Common {
     /// When the endpoint is missing or wrong, and when nothing listens there.
     pub(crate) async fn client(&self) -> Result<Client, Stop> {
         let Some(endpoint) = &self.endpoint else {
-            let mend = "no endpoint: set CSI_ENDPOINT to the driver's socket, unix:///run/csi/csi.sock say, or give it \
+            let hint = "no endpoint: set CSI_ENDPOINT to the driver's socket, unix:///run/csi/csi.sock say, or give it \
                         with --endpoint";
-            return Err(Stop::Usage(mend.to_owned()));
+            return Err(Stop::Usage(hint.to_owned()));
         };
         self.connect(endpoint).await
     }
@@ -140,7 +140,7 @@ impl Common {
             ))
         })?;
         if let Err(error) = UnixStream::connect(read.path()).await {
-            let mend = match error.kind() {
+            let hint = match error.kind() {
                 std::io::ErrorKind::NotFound => "is the driver running, and is this its socket?",
                 std::io::ErrorKind::ConnectionRefused => "its driver has ended; start it again",
                 std::io::ErrorKind::PermissionDenied => {
@@ -148,7 +148,7 @@ impl Common {
                 }
                 _ => "is this the driver's socket?",
             };
-            complain(&format!("{read}: {error}: {mend}"));
+            complain(&format!("{read}: {error}: {hint}"));
             return Err(Stop::Ended(exit::UNREACHABLE));
         }
         Ok(Client::new(&read).deadline(self.timeout))

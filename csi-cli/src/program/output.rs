@@ -106,7 +106,7 @@ pub(crate) fn code_name(code: Code) -> String {
 }
 
 /// What to do about a refusal, where its code alone says it.
-fn mend(status: &Status) -> Option<&'static str> {
+fn hint(status: &Status) -> Option<&'static str> {
     Some(match status.code() {
         Code::Unimplemented => "the driver does not offer this here; `csi capabilities` shows what it does",
         Code::Aborted => "another operation on it is running; try again in a moment",
@@ -125,8 +125,8 @@ fn mend(status: &Status) -> Option<&'static str> {
 pub(crate) fn refused(rpc: Rpc, status: &Status, hidden: &Hidden) -> Stop {
     let message = hidden.scrub(status.message());
     complain(&format!("{rpc}: {}: {message}", code_name(status.code())));
-    if let Some(mend) = mend(status) {
-        complain(mend);
+    if let Some(hint) = hint(status) {
+        complain(hint);
     }
     Stop::Ended(exit::refused(status.code()))
 }

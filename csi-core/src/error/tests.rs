@@ -167,9 +167,9 @@ fn mount_errors_keep_their_meaning_and_their_text() {
         let row = rows.iter().find(|[name, ..]| *name == format!("{kind:?}"));
         let [_, due, _] = row.unwrap_or_else(|| panic!("{kind:?} is not in the table"));
         let error =
-            Error::from(csi_mount::Error::new(kind, "stage", "as it is").at("/dev/sdx").mend("mend it"));
+            Error::from(csi_mount::Error::new(kind, "stage", "as it is").at("/dev/sdx").hint("fix it"));
         assert_eq!(name(&error), due, "{kind:?}");
-        assert_eq!(error.to_string(), "stage /dev/sdx: as it is; mend it", "{kind:?}");
+        assert_eq!(error.to_string(), "stage /dev/sdx: as it is; fix it", "{kind:?}");
     }
 }
 

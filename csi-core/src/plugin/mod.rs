@@ -257,7 +257,7 @@ mod tests {
 
     // spec: process.knows-its-mode
     #[test]
-    fn a_mode_without_its_service_is_refused_with_the_mend() {
+    fn a_mode_without_its_service_is_refused_with_how_to_fix_it() {
         let error = Plugin::new("a.b", "1").mode(Mode::Node).build(Path::new("/run/csi.sock")).err().unwrap();
         assert!(error.is_start_up());
         assert!(error.to_string().contains("choose another mode"), "{error}");

@@ -89,7 +89,7 @@ mod tests {
 
     // spec: endpoint.unix-socket
     #[test]
-    fn refuses_everything_else_by_name_and_with_the_mend() {
+    fn refuses_everything_else_by_name_and_with_how_to_fix_it() {
         for bad in
             ["tcp://127.0.0.1:1", "http:///x", "unix://relative.sock", "csi.sock", "unix:///", "unix:///a\0b"]
         {

@@ -220,7 +220,7 @@ impl BlockDevice {
             Err(Errno::WOULDBLOCK) => {
                 Err(Error::new(ErrorKind::Busy, "lock", "another program has locked the device")
                     .at(&self.path)
-                    .mend("wait until it is done and try again"))
+                    .hint("wait until it is done and try again"))
             }
             Err(error) => Err(Error::os("lock", &self.path, error)),
         }

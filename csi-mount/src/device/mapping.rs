@@ -189,7 +189,7 @@ pub(crate) fn control() -> Result<File> {
         Err(error) => {
             let failed = Error::os(ASK, CONTROL, error);
             Err(match failed.kind() {
-                ErrorKind::NotFound => failed.as_kind(ErrorKind::Unsupported).mend(
+                ErrorKind::NotFound => failed.as_kind(ErrorKind::Unsupported).hint(
                     "load the modules dm_mod and dm_crypt on the node; a container needs the host's /dev",
                 ),
                 _ => failed,

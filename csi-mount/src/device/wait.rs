@@ -121,7 +121,7 @@ impl ExpectedDevice {
     fn look(&self, path: Option<&Path>) -> Result<BlockDevice> {
         let open = |path: &Path| {
             BlockDevice::open(path).map_err(|error| match error.kind() {
-                ErrorKind::NotFound => error.mend(ATTACH),
+                ErrorKind::NotFound => error.hint(ATTACH),
                 _ => error,
             })
         };
@@ -165,18 +165,18 @@ impl ExpectedDevice {
                 let (count, numbers) = (several.len(), numbers.join(", "));
                 let reason = format!("{count} disks have {}: {numbers}", self.in_words());
                 Err(Error::new(ErrorKind::WrongDevice, WAIT, reason)
-                    .mend("give the path too; with several paths to one disk, use the multipath device"))
+                    .hint("give the path too; with several paths to one disk, use the multipath device"))
             }
         }
     }
 
     fn check(&self, device: BlockDevice) -> Result<BlockDevice> {
         let refuse = |kind, reason: String| {
-            let mend = match kind {
+            let hint = match kind {
                 ErrorKind::OutOfRange => "see whether its driver knows its new size, and rescan it",
                 _ => ATTACH,
             };
-            Err(Error::new(kind, WAIT, reason).at(device.path()).mend(mend))
+            Err(Error::new(kind, WAIT, reason).at(device.path()).hint(hint))
         };
         if let Some(wanted) = self.number.filter(|wanted| *wanted != device.number()) {
             return refuse(ErrorKind::WrongDevice, format!("it is {}, not {wanted}", device.number()));
@@ -211,7 +211,7 @@ impl ExpectedDevice {
 
     fn not_found(&self) -> Error {
         let error = Error::new(ErrorKind::NotFound, WAIT, format!("no disk has {}", self.in_words()));
-        error.at(PathBuf::from("/sys/block")).mend(ATTACH)
+        error.at(PathBuf::from("/sys/block")).hint(ATTACH)
     }
 
     /// What identifies the disk, as text.

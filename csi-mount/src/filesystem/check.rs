@@ -136,7 +136,7 @@ pub fn check_within(
         Verdict::Damaged => Err(tool
             .failed(device.path(), &output)
             .as_kind(ErrorKind::Damaged)
-            .mend(format!("unmount it everywhere and repair it with {program}"))),
+            .hint(format!("unmount it everywhere and repair it with {program}"))),
         Verdict::Failed => Err(tool.failed(device.path(), &output)),
     }
 }
@@ -153,7 +153,7 @@ pub(crate) fn run_within(
     let more = |error: Error| {
         let is_memory = error.kind() == ErrorKind::OutOfMemory;
         let error = error.at(device.path());
-        if is_memory { error.mend("give it more (CheckLimits::memory), or the container") } else { error }
+        if is_memory { error.hint("give it more (CheckLimits::memory), or the container") } else { error }
     };
     let file = OpenFile::of_device(device);
     let path = file.path();

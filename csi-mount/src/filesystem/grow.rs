@@ -109,7 +109,7 @@ impl Mounted<'_> {
             }
             failed
                 .because("ext4 lets itself be grown while mounted only with CAP_SYS_RESOURCE")
-                .mend("give the process CAP_SYS_RESOURCE, or leave it: it grows when it is staged next")
+                .hint("give the process CAP_SYS_RESOURCE, or leave it: it grows when it is staged next")
         })?;
         Ok(Grown::between(from, on_disk(self.device, Filesystem::Ext4)?.size.unwrap_or(from)))
     }
@@ -142,7 +142,7 @@ impl Mounted<'_> {
                     format!("btrfs grows to {BTRFS_LEAST_RESIZE} bytes or more, and the device has {size}");
                 return Err(Error::new(ErrorKind::OutOfRange, GROW, reason)
                     .at(self.at)
-                    .mend("expand the volume to 256 MiB or more"));
+                    .hint("expand the volume to 256 MiB or more"));
             }
             ioctl::btrfs_grow(self.directory.as_fd(), before.id).map_err(failed)?;
         }

@@ -92,7 +92,7 @@ impl FromStr for MkfsProfile {
                 "choose a mkfs profile",
                 format!("{name:?} is not one"),
             )
-            .mend("use running, mkfs or linux-<major>.<minor>")),
+            .hint("use running, mkfs or linux-<major>.<minor>")),
         }
     }
 }

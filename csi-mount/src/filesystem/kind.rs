@@ -113,7 +113,7 @@ impl FromStr for Filesystem {
         }
         let kind = if name.is_empty() { ErrorKind::InvalidInput } else { ErrorKind::Unsupported };
         Err(Error::new(kind, "choose a filesystem", format!("{name:?} is not one"))
-            .mend("use ext4, xfs or btrfs"))
+            .hint("use ext4, xfs or btrfs"))
     }
 }
 

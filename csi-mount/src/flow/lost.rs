@@ -34,7 +34,7 @@ pub(super) fn require_staged(
     // A frozen filesystem is published too: freezes are normally short.
     let found = health::look(&Target::new(staging)?, STATS_TIMEOUT)?;
     let health = found.map_or(MountHealth::NotMounted, |(health, _)| health);
-    let refuse = |kind, mend| Err(Error::new(kind, operation, health.to_string()).at(staging).mend(mend));
+    let refuse = |kind, hint| Err(Error::new(kind, operation, health.to_string()).at(staging).hint(hint));
     match health {
         MountHealth::Healthy | MountHealth::Frozen => Ok(()),
         MountHealth::ReadOnly if attributes.contains(MountAttributes::RDONLY) => Ok(()),
@@ -44,7 +44,7 @@ pub(super) fn require_staged(
         // If the unmounted directory were bound, the workload would write to the node's own disk.
         MountHealth::NotMounted => {
             let reason = "no volume is staged there";
-            Err(Error::new(ErrorKind::NotFound, operation, reason).at(staging).mend("stage it first"))
+            Err(Error::new(ErrorKind::NotFound, operation, reason).at(staging).hint("stage it first"))
         }
         MountHealth::Unresponsive | MountHealth::Dead(_) => refuse(
             ErrorKind::Unresponsive,

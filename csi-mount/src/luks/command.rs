@@ -43,7 +43,7 @@ fn failure(operation: &'static str, device: &Path, output: &Output, bounds: Boun
     match output.status.code() {
         Some(2) => Error::new(ErrorKind::WrongKey, operation, "the key opens none of its key slots")
             .at(device)
-            .mend("give the key that it was encrypted with; the device was not changed"),
+            .hint("give the key that it was encrypted with; the device was not changed"),
         Some(3) => more_memory(failed.as_kind(ErrorKind::OutOfMemory)),
         Some(5) => failed.as_kind(ErrorKind::Busy),
         None if output.status.signal() == Some(nix::libc::SIGKILL) => {
@@ -57,7 +57,7 @@ fn failure(operation: &'static str, device: &Path, output: &Output, bounds: Boun
 
 fn more_memory(error: Error) -> Error {
     match error.kind() {
-        ErrorKind::OutOfMemory => error.mend("give it more (Luks::memory), or the container"),
+        ErrorKind::OutOfMemory => error.hint("give it more (Luks::memory), or the container"),
         _ => error,
     }
 }

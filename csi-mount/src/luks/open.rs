@@ -73,7 +73,7 @@ fn left_by_another_call(opening: &Opening<'_>) -> Result<Option<Mapping>> {
         let reason = format!("its mapping {} is over {other}, not {number}", opening.name);
         return Err(Error::new(ErrorKind::WrongDevice, OPEN, reason)
             .at(opening.device.path())
-            .mend("unstage what is staged there"));
+            .hint("unstage what is staged there"));
     }
     mapping.go_on()?;
     let is_whole = beneath == Some(number);
@@ -96,7 +96,7 @@ fn left_by_another_call(opening: &Opening<'_>) -> Result<Option<Mapping>> {
 
 fn published(mapping: &Mapping, place: &Path, device: &BlockDevice) -> Error {
     let reason = format!("what has the number {} is published raw at {}", mapping.number(), place.display());
-    Error::new(ErrorKind::Busy, OPEN, reason).at(device.path()).mend("unpublish it first")
+    Error::new(ErrorKind::Busy, OPEN, reason).at(device.path()).hint("unpublish it first")
 }
 
 fn make_headers(opening: &Opening<'_>) -> Result<()> {
@@ -116,7 +116,7 @@ fn make_headers(opening: &Opening<'_>) -> Result<()> {
             let refusal = other.refusal(OPEN, device);
             return Err(match refusal.kind() {
                 ErrorKind::NotBlank => {
-                    refusal.mend("to use what is on it, ask for it without encryption; it was not changed")
+                    refusal.hint("to use what is on it, ask for it without encryption; it was not changed")
                 }
                 _ => refusal,
             });
@@ -131,7 +131,7 @@ fn make_headers(opening: &Opening<'_>) -> Result<()> {
 
 fn nothing_yet(device: &BlockDevice) -> Error {
     let reason = "the device holds nothing yet, and read-only it is not formatted";
-    Error::new(ErrorKind::ReadOnly, OPEN, reason).at(device.path()).mend("stage it read-write once")
+    Error::new(ErrorKind::ReadOnly, OPEN, reason).at(device.path()).hint("stage it read-write once")
 }
 
 impl Opening<'_> {
@@ -257,7 +257,7 @@ pub(crate) fn grow(mapping: &Mapping, key: Option<&LuksKey>) -> Result<()> {
         let reason = "the device has grown, and to grow what is inside its key is needed";
         return Err(Error::new(ErrorKind::WrongKey, GROW, reason)
             .at(beneath.path())
-            .mend("give it, or leave it: it grows when it is staged next"));
+            .hint("give it, or leave it: it grows when it is staged next"));
     };
     let line = ["resize".to_owned(), mapping.name().to_owned()];
     run(GROW, OpenFile::of_device(&beneath), &line, Some(key), bounds).map(drop)

@@ -172,7 +172,7 @@ pub(crate) fn refuse_unwell(operation: &'static str, target: &Target, health: Mo
     match health {
         unwell @ (MountHealth::Unresponsive | MountHealth::Dead(_)) => {
             let reason = format!("it is mounted there, but {unwell}");
-            Err(Error::new(ErrorKind::Unresponsive, operation, reason).at(target.path()).mend(
+            Err(Error::new(ErrorKind::Unresponsive, operation, reason).at(target.path()).hint(
                 "see to its device, server or daemon; where that is gone for good, unmount it and mount it anew",
             ))
         }

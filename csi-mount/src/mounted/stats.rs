@@ -107,7 +107,7 @@ pub(crate) fn ask<'a>(
     let mount = facts::from_fd(fd).map_err(|error| Error::os(operation, path, error))?.mount;
     let asked = in_flight::ask(Subject::Usage(mount), question(fd.as_fd()), limit);
     asked.map(|(answer, _)| answer).map_err(|unanswered| {
-        Error::os(operation, path, unanswered).mend("see whether its daemon or server is alive")
+        Error::os(operation, path, unanswered).hint("see whether its daemon or server is alive")
     })
 }
 

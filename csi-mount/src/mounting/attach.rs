@@ -84,7 +84,7 @@ pub(crate) fn mount_once(
 /// The error for a target where something else than the requested mount is mounted.
 pub(crate) fn refuse(operation: &'static str, target: &Target, found: &Details, difference: &str) -> Error {
     let reason = format!("{difference}: there is {found}");
-    Error::new(ErrorKind::AlreadyMounted, operation, reason).at(target.path()).mend("unmount it first")
+    Error::new(ErrorKind::AlreadyMounted, operation, reason).at(target.path()).hint("unmount it first")
 }
 
 /// Moves a prepared mount onto what was seen at the target, and verifies it.
@@ -183,7 +183,7 @@ fn verify(
         if Instant::now() > deadline {
             let reason = "somebody else mounted over it";
             let error = Error::new(ErrorKind::AlreadyMounted, operation, reason).at(target.path());
-            return Err(error.mend("unmount both"));
+            return Err(error.hint("unmount both"));
         }
         sleep(Duration::from_millis(2));
     }

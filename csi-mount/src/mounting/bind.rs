@@ -130,7 +130,7 @@ impl<'a> Bind<'a> {
         if facts.is_broken() {
             let reason = "its filesystem is dead, and does not even tell what is there";
             let error = Error::new(ErrorKind::Unresponsive, "bind", reason).at(&path);
-            return Err(error.mend("see to its device or server; then unmount it and mount it anew"));
+            return Err(error.hint("see to its device or server; then unmount it and mount it anew"));
         }
         let told = told_at_once(&fd).ok().flatten();
         let mount = match told {
@@ -169,7 +169,7 @@ impl Source<'_> {
             Prepared::Detached(self.detached(attributes)?)
         } else if !self.id_map.is_identity() {
             let error = Error::new(ErrorKind::Unsupported, "map owners of the bind of", "this kernel can't");
-            return Err(error.at(self.path).mend("it needs Linux 5.12"));
+            return Err(error.at(self.path).hint("it needs Linux 5.12"));
         } else {
             scratch::bind(self.path, &self.fd, self.depth, attributes, seen.facts.file_type)?
         };
@@ -198,7 +198,7 @@ impl Source<'_> {
                 let error = Error::os("map owners of the bind of", self.path, error);
                 match error.kind() {
                     // The kernel reports only EINVAL.
-                    ErrorKind::InvalidInput => error.as_kind(ErrorKind::Unsupported).mend(
+                    ErrorKind::InvalidInput => error.as_kind(ErrorKind::Unsupported).hint(
                         "its filesystem can't on this kernel: ext4, XFS and btrfs can since 5.12 to 5.15, tmpfs since 6.3",
                     ),
                     _ => error,
@@ -261,7 +261,7 @@ fn check_pair(source: &Source<'_>, target: &Target, seen: &Seen) -> Result<()> {
 /// Adds the fix if the error number has only one meaning for a bind.
 fn diagnosed(error: Error) -> Error {
     match error.kind() {
-        ErrorKind::PermissionDenied => error.mend("the process needs CAP_SYS_ADMIN"),
+        ErrorKind::PermissionDenied => error.hint("the process needs CAP_SYS_ADMIN"),
         _ => error,
     }
 }

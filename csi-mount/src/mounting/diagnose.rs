@@ -46,9 +46,9 @@ pub(crate) fn of_type(target: &Target, fs_type: &str, error: Errno) -> Error {
         Errno::NODEV => {
             Error::new(ErrorKind::Unsupported, MOUNT, format!("the kernel has no filesystem {fs_type:?}"))
                 .at(target.path())
-                .mend(format!("load its module (modprobe {fs_type}) on the node"))
+                .hint(format!("load its module (modprobe {fs_type}) on the node"))
         }
-        Errno::PERM => failed.mend("the process needs CAP_SYS_ADMIN"),
+        Errno::PERM => failed.hint("the process needs CAP_SYS_ADMIN"),
         _ => failed,
     }
 }
@@ -65,12 +65,12 @@ pub(crate) fn explained(error: Error, source: &Path, options: &MountOptions) -> 
         return error
             .as_kind(ErrorKind::ReadOnly)
             .because(format_args!("the device {} is read-only", source.display()))
-            .mend("ask for a read-only mount, or make the device writable");
+            .hint("ask for a read-only mount, or make the device writable");
     }
     match (number, device) {
         (Some(libc::EBUSY), Some(_)) => error
             .because(format_args!("the device {} is in use", source.display()))
-            .mend("it is mounted elsewhere with another choice of read-only, or opened exclusively"),
+            .hint("it is mounted elsewhere with another choice of read-only, or opened exclusively"),
         (Some(libc::EINVAL), Some(device)) => match xfs_twin(source, device) {
             Some(twin) => error
                 .as_kind(ErrorKind::Busy)
@@ -78,15 +78,15 @@ pub(crate) fn explained(error: Error, source: &Path, options: &MountOptions) -> 
                     "{} is mounted and has the same XFS UUID",
                     Path::new(&twin.source).display()
                 ))
-                .mend("mount a clone with the option nouuid"),
-            None => error.mend("see the kernel's log: another type of filesystem, a wrong option, or damage"),
+                .hint("mount a clone with the option nouuid"),
+            None => error.hint("see the kernel's log: another type of filesystem, a wrong option, or damage"),
         },
         (Some(libc::ENOTBLK), _) => error
             .as_kind(ErrorKind::InvalidInput)
             .because(format_args!("{} is no block device", source.display())),
-        (Some(libc::ENOENT), _) => error.mend("see whether the device is attached to the node"),
-        (Some(libc::EUCLEAN), _) => error.mend("check the filesystem"),
-        (Some(libc::EPERM), _) => error.mend("the process needs CAP_SYS_ADMIN"),
+        (Some(libc::ENOENT), _) => error.hint("see whether the device is attached to the node"),
+        (Some(libc::EUCLEAN), _) => error.hint("check the filesystem"),
+        (Some(libc::EPERM), _) => error.hint("the process needs CAP_SYS_ADMIN"),
         _ => error,
     }
 }

@@ -77,7 +77,7 @@ impl IdMap {
             let is_forbidden = matches!(error.raw_os_error(), Some(nix::libc::ENOSPC | nix::libc::EPERM));
             let error = Error::os(MAKE, path, error);
             if is_forbidden {
-                error.as_kind(ErrorKind::Unsupported).mend(
+                error.as_kind(ErrorKind::Unsupported).hint(
                     "the node has to allow user namespaces (user.max_user_namespaces), and the process needs \
                      CAP_SYS_ADMIN, CAP_SETUID and CAP_SETGID",
                 )

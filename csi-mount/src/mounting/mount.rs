@@ -141,7 +141,7 @@ impl<'a> Mount<'a> {
             let reason = format!("the filesystem turned read-only, as after an error of its device: {found}");
             return Err(Error::new(ErrorKind::ReadOnly, MOUNT, reason)
                 .at(target.path())
-                .mend("see the kernel's log, unmount and check it"));
+                .hint("see the kernel's log, unmount and check it"));
         }
         Ok(())
     }
@@ -202,7 +202,7 @@ impl<'a> Mount<'a> {
                 diagnose::context_log(&context, &self.options).into_iter().fold(error, Error::because);
             match option {
                 None => diagnose::explained(error, self.source, &self.options),
-                Some(key) => error.mend(format!("the filesystem does not take the option {key} so")),
+                Some(key) => error.hint(format!("the filesystem does not take the option {key} so")),
             }
         })
     }
@@ -298,7 +298,7 @@ fn silent(unanswered: Unanswered) -> Failed {
 /// The error for a mount that its child process did not make.
 pub(crate) fn no_answer(unanswered: Unanswered) -> Error {
     Error::os("wait for the server of", "", std::io::Error::from(unanswered))
-        .mend("see whether the server can be reached")
+        .hint("see whether the server can be reached")
 }
 
 /// The descriptors that options of FUSE and 9p name by number.

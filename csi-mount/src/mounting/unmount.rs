@@ -335,11 +335,11 @@ fn outcome(target: &Target, result: rustix::io::Result<()>) -> Result<Attempt> {
         Err(Errno::INVAL | Errno::NOENT) if is_locked(target)? => Err(target
             .error(UNMOUNT, Errno::INVAL)
             .as_kind(ErrorKind::PermissionDenied)
-            .mend("it was made in another user namespace; unmount it there")),
+            .hint("it was made in another user namespace; unmount it there")),
         // Another process unmounted it first, and possibly mounted again since.
         Err(Errno::INVAL | Errno::NOENT) => Ok(Attempt::Nothing),
         Err(Errno::BUSY) => Ok(Attempt::Busy),
-        Err(error @ Errno::PERM) => Err(target.error(UNMOUNT, error).mend("the process needs CAP_SYS_ADMIN")),
+        Err(error @ Errno::PERM) => Err(target.error(UNMOUNT, error).hint("the process needs CAP_SYS_ADMIN")),
         Err(error) => Err(target.error(UNMOUNT, error)),
     }
 }
@@ -385,7 +385,7 @@ fn unfinished(target: &Target) -> Error {
     let reason = "nothing is mounted there any more, and its filesystem has still something to write or does not answer";
     Error::new(ErrorKind::Unresponsive, UNMOUNT, reason)
         .at(target.path())
-        .mend("ask again: it is done once that is over")
+        .hint("ask again: it is done once that is over")
 }
 
 /// The error for a mount that stays: its filesystem does not answer, or it is in use.
@@ -397,14 +397,14 @@ fn stays(target: &Target, timeout: Duration) -> Error {
     let users: Vec<_> = users.iter().map(ToString::to_string).collect();
     let error = match (health, users.is_empty()) {
         (Some((health, _)), _) => {
-            return error.because(health).mend("have it detached when it does not answer");
+            return error.because(health).hint("have it detached when it does not answer");
         }
         (None, true) => {
-            return error.mend("look on the host for processes that use it, none is seen from here");
+            return error.hint("look on the host for processes that use it, none is seen from here");
         }
         (None, false) => error.because(format_args!("{}", users.join(", "))),
     };
-    error.mend("end what uses it")
+    error.hint("end what uses it")
 }
 
 #[cfg(test)]

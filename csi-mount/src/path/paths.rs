@@ -59,7 +59,7 @@ pub(crate) fn text(operation: &'static str, path: &Path) -> Result<()> {
         Some(_) => Ok(()),
         None => {
             Err(Error::new(ErrorKind::InvalidInput, operation, format!("the path {path:?} is not UTF-8"))
-                .mend("give it a name that is"))
+                .hint("give it a name that is"))
         }
     }
 }

@@ -428,7 +428,7 @@ impl Target {
         let reason = format!("{found} is not known to be {whose}: {why}");
         Error::new(ErrorKind::NotOwned, operation, reason)
             .at(self.path())
-            .mend("look at what it is; if it is to go, unmount it by hand")
+            .hint("look at what it is; if it is to go, unmount it by hand")
     }
 }
 

@@ -206,7 +206,7 @@ fn refuse(path: &Path, relation: Relation, protected: &Path) -> Error {
     let reason = format!("{lies} {}, which is of the system or the driver's own", protected.display());
     Error::new(ErrorKind::Protected, OPERATION, reason)
         .at(path)
-        .mend("give each volume a directory of its own")
+        .hint("give each volume a directory of its own")
 }
 
 #[cfg(test)]

@@ -261,7 +261,7 @@ impl Target {
                 let reason = format!("mounted on it is {found}");
                 Err(Error::new(ErrorKind::Busy, operation, reason)
                     .at(&self.path)
-                    .mend("unmount it there first"))
+                    .hint("unmount it there first"))
             }
         }
     }
@@ -343,7 +343,7 @@ impl Target {
         let seen = look().map_err(|error| {
             let absent = lookup::is_absent(&error);
             let error = self.error(operation, error);
-            if absent { error.mend("make the directory or file to mount on first") } else { error }
+            if absent { error.hint("make the directory or file to mount on first") } else { error }
         })?;
         if seen.facts.file_type == FileType::Symlink {
             let reason = "it is a symbolic link, and those are not followed";

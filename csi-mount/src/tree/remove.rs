@@ -70,7 +70,7 @@ fn refuse_mounts_below(path: &Path, mount: MountId) -> Result<()> {
         return Ok(());
     }
     let reason = format!("there are mounts in it, at {}", below.join(", "));
-    Err(Error::new(ErrorKind::Busy, REMOVE, reason).at(path).mend("unmount them first; nothing was removed"))
+    Err(Error::new(ErrorKind::Busy, REMOVE, reason).at(path).hint("unmount them first; nothing was removed"))
 }
 
 /// Removes one directory in `parent`, which must be on this mount, and everything in it.

@@ -99,7 +99,7 @@ pub(crate) fn require(
         return Ok(());
     }
     let reason = "the directory was moved elsewhere meanwhile";
-    Err(Error::new(ErrorKind::Busy, operation, reason).at(path).mend("try again"))
+    Err(Error::new(ErrorKind::Busy, operation, reason).at(path).hint("try again"))
 }
 
 #[cfg(test)]

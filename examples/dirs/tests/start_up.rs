@@ -42,7 +42,7 @@ fn signal(child: &Child, name: &str) {
 
 // spec: endpoint.from-environment
 #[test]
-fn a_missing_or_foreign_endpoint_is_named_with_the_mend() {
+fn a_missing_or_foreign_endpoint_is_named_with_how_to_fix_it() {
     for (endpoint, says) in [
         (None, "CSI_ENDPOINT is not set"),
         (Some(""), "CSI_ENDPOINT is not set"),

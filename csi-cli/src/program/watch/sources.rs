@@ -146,13 +146,13 @@ impl Offered {
     }
 
     fn why_no_volume(&self, has_path: bool) -> String {
-        let mend = match self.node_condition() && !has_path {
+        let hint = match self.node_condition() && !has_path {
             true => {
                 "this driver tells it with a volume's stats: give --volume-path, where it is published, too"
             }
             false => "this driver tells no volume's health; `csi capabilities` shows what it does",
         };
-        format!("--volume-id: {mend}")
+        format!("--volume-id: {hint}")
     }
 }
 

@@ -54,7 +54,7 @@ pub(super) fn attach_to(file: &File, backing: &Path, options: &LoopOptions) -> R
             match failed.kind() {
                 ErrorKind::NotFound => failed
                     .as_kind(ErrorKind::Unsupported)
-                    .mend("load the kernel module loop, and give a container the host's /dev"),
+                    .hint("load the kernel module loop, and give a container the host's /dev"),
                 _ => failed,
             }
         })?;
@@ -111,7 +111,7 @@ fn wait_for_node(path: &Path, access: DeviceAccess) -> Result<Node> {
         if Instant::now() >= end {
             return Err(Error::new(ErrorKind::NotFound, "open loop device", "its node did not appear")
                 .at(path)
-                .mend("give a container the host's /dev"));
+                .hint("give a container the host's /dev"));
         }
         std::thread::sleep(TICK);
     }

@@ -258,7 +258,7 @@ fn swaps(devices: &[Overlap]) -> impl Iterator<Item = PathBuf> {
 pub(crate) fn busy(operation: &'static str, device: &str, users: &[DeviceUser]) -> Error {
     let error = Error::new(ErrorKind::Busy, operation, format!("{device} is in use: {}", named(users)));
     match users.first() {
-        Some(user) => error.mend(user.hint()),
+        Some(user) => error.hint(user.hint()),
         None => error,
     }
 }

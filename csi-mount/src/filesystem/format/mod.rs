@@ -247,7 +247,7 @@ impl Format {
             Some(place) => Ok(Some(place)),
             None => Err(Error::new(ErrorKind::Busy, FORMAT, "other formats run, and none ended in time")
                 .at(device.path())
-                .mend("try again, or let more run at once")),
+                .hint("try again, or let more run at once")),
         }
     }
 

@@ -294,10 +294,10 @@ impl Probe<'_> {
             Self::Unreadable { offset, error } => Error::os(operation, device.path(), error)
                 .as_kind(ErrorKind::Unreadable)
                 .because(format!("the device can't be read at byte {offset}, so what it holds is not known"))
-                .mend("repair the device or its connection; it was not changed"),
+                .hint("repair the device or its connection; it was not changed"),
             _ => Error::new(ErrorKind::NotBlank, operation, format!("the device holds {text}"))
                 .at(device.path())
-                .mend("if nothing on it is needed, erase it (wipefs, blkdiscard, dd); it was not changed"),
+                .hint("if nothing on it is needed, erase it (wipefs, blkdiscard, dd); it was not changed"),
         }
     }
 }
@@ -311,7 +311,7 @@ pub(crate) fn content_missing(
 ) -> Error {
     let reason =
         format!("the device holds {found}, but its volume is said to have content, so it is not formatted");
-    Error::new(ErrorKind::Damaged, operation, reason).at(device.path()).mend(
+    Error::new(ErrorKind::Damaged, operation, reason).at(device.path()).hint(
         "see whether this is the volume's device and whether its storage is whole; if the content is lost, restore it, or \
          make a new volume; it was not changed",
     )

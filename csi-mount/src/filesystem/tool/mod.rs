@@ -104,7 +104,7 @@ impl Tool {
             .ok_or_else(|| {
                 let reason = format!("{} is not on PATH nor in {}", self.program, SYSTEM_DIRECTORIES[0]);
                 Error::new(ErrorKind::MissingTool, "find a program", reason)
-                    .mend(format!("install the package {}", self.package))
+                    .hint(format!("install the package {}", self.package))
             })
     }
 

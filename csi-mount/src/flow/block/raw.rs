@@ -42,7 +42,7 @@ pub fn publish_device(device: impl AsRef<Path>, target: &Target, access: DeviceA
             let reason = format!("{} refuses writes", device.path().display());
             return Err(Error::new(ErrorKind::ReadOnly, PUBLISH, reason)
                 .at(target.path())
-                .mend("publish it read-only"));
+                .hint("publish it read-only"));
         }
         // From here on the content belongs to the workload: no record of a format must allow formatting it.
         record::withdraw(&device)?;

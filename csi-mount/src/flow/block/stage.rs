@@ -149,7 +149,7 @@ fn prepare(device: &BlockDevice, plan: &StagePlan) -> Result<(Content, Option<Gr
         let reason = "the device refuses writes";
         return Err(Error::new(ErrorKind::ReadOnly, STAGE, reason)
             .at(device.path())
-            .mend("stage it read-only"));
+            .hint("stage it read-only"));
     }
     let found = device.probe();
     // A format checks the users of the device itself, and tolerates fewer of them.
@@ -175,7 +175,7 @@ fn prepare(device: &BlockDevice, plan: &StagePlan) -> Result<(Content, Option<Gr
             let reason = "the device has no filesystem yet, and staged read-only it is not formatted";
             Err(Error::new(ErrorKind::ReadOnly, STAGE, reason)
                 .at(device.path())
-                .mend("stage it read-write once"))
+                .hint("stage it read-write once"))
         }
         Probe::Filesystem(found) if found.filesystem() == Some(plan.filesystem) => {
             if plan.writes() {
@@ -187,7 +187,7 @@ fn prepare(device: &BlockDevice, plan: &StagePlan) -> Result<(Content, Option<Gr
             let usable = other.filesystem();
             let refusal = other.refusal(STAGE, device);
             Err(match usable {
-                Some(usable) => refusal.mend(format!(
+                Some(usable) => refusal.hint(format!(
                     "ask for {usable} instead of {} to use it; it was not changed",
                     plan.filesystem
                 )),
@@ -271,7 +271,7 @@ fn twin_of(device: &BlockDevice, staging: &Target) -> Result<Option<MountEntry>>
         format!("{} is the disk that is mounted at {place} already, as {source}", device.path().display());
     Err(Error::new(ErrorKind::Busy, STAGE, reason)
         .at(staging.path())
-        .mend("unmount it there, or have the paths of the disk made one device (multipathd)"))
+        .hint("unmount it there, or have the paths of the disk made one device (multipathd)"))
 }
 
 /// `mkfs` can be newer than the kernel. The kernel then reports only that the filesystem does not mount.
@@ -281,7 +281,7 @@ fn explain_features(error: Error, device: &BlockDevice, filesystem: Filesystem) 
         Some(reason) => error
             .as_kind(ErrorKind::Unsupported)
             .because(reason)
-            .mend("use it on a newer kernel; volumes to come: a mkfs profile of the oldest kernel"),
+            .hint("use it on a newer kernel; volumes to come: a mkfs profile of the oldest kernel"),
         None => error,
     }
 }

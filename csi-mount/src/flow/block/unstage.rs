@@ -97,7 +97,7 @@ pub fn unstage_with(staging: &Target, device: Option<&Path>, copies: MountCopies
         let reason = "its filesystem is frozen, and unmounted nobody could thaw it";
         return Err(Error::new(ErrorKind::Busy, UNSTAGE, reason)
             .at(staging.path())
-            .mend("thaw it (fsfreeze -u)"));
+            .hint("thaw it (fsfreeze -u)"));
     }
     let unmounted = unmount(staging)?;
     staging.unmark(UNSTAGE)?;

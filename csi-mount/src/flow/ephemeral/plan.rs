@@ -84,7 +84,7 @@ impl EphemeralPlan {
         if footprint > size / 2 {
             let reason =
                 format!("the content takes {footprint} bytes, and half of the volume's size is {}", size / 2);
-            return Err(Error::new(ErrorKind::OutOfRange, "publish", reason).mend("give it a greater size"));
+            return Err(Error::new(ErrorKind::OutOfRange, "publish", reason).hint("give it a greater size"));
         }
         Ok(())
     }

@@ -116,7 +116,7 @@ impl FuseDaemon {
         command.spawn().map_err(|error| match error.kind() {
             io::ErrorKind::NotFound => failed(error)
                 .as_kind(ErrorKind::MissingTool)
-                .mend("install the program, or name it by its whole path"),
+                .hint("install the program, or name it by its whole path"),
             _ => failed(error),
         })
     }

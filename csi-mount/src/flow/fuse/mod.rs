@@ -160,7 +160,7 @@ fn refuse_published(staging: &Target) -> Result<()> {
         return Ok(());
     }
     let reason = format!("its filesystem is still mounted at {}", elsewhere.join(", "));
-    Err(Error::new(ErrorKind::Busy, UNSTAGE, reason).at(staging.path()).mend("unpublish it first"))
+    Err(Error::new(ErrorKind::Busy, UNSTAGE, reason).at(staging.path()).hint("unpublish it first"))
 }
 
 /// Unmounts a mount that has lost its daemon. Returns the health that was found.

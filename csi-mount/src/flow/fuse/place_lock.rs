@@ -38,8 +38,8 @@ impl PlaceLock {
             Ok(()) => Ok(Self { _directory: Some(directory) }),
             Err(Errno::WOULDBLOCK) => {
                 let reason = format!("somebody has kept its parent directory locked for {limit:?}");
-                let mend = "a daemon is being started there and does not come to run: see why";
-                Err(Error::new(ErrorKind::Busy, operation, reason).at(place.path()).mend(mend))
+                let hint = "a daemon is being started there and does not come to run: see why";
+                Err(Error::new(ErrorKind::Busy, operation, reason).at(place.path()).hint(hint))
             }
             Err(error) => {
                 tracing::debug!(%error, at = %place.path().display(), "no lock of the parent directory");

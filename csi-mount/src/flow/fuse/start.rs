@@ -75,7 +75,7 @@ fn is_staged(staging: &Target, daemon: &FuseDaemon) -> Result<bool> {
         MountHealth::Healthy | MountHealth::ReadOnly => accept_daemon(staging, daemon).map(|()| true),
         unwell => Err(Error::new(ErrorKind::Unresponsive, STAGE, unwell.to_string())
             .at(staging.path())
-            .mend("unstage it")),
+            .hint("unstage it")),
     }
 }
 
@@ -83,7 +83,7 @@ fn is_staged(staging: &Target, daemon: &FuseDaemon) -> Result<bool> {
 fn accept_daemon(staging: &Target, daemon: &FuseDaemon) -> Result<()> {
     let refuse = |reason: String| {
         let error = Error::new(ErrorKind::AlreadyMounted, STAGE, reason).at(staging.path());
-        Err(error.mend("unstage it first"))
+        Err(error.hint("unstage it first"))
     };
     let processes = Processes::of(staging.path());
     match (processes.serve(), &daemon.serves) {
@@ -131,7 +131,7 @@ fn wait_until_ready(
         {
             return Err(Error::new(ErrorKind::ToolFailed, STAGE, reason)
                 .at(staging.path())
-                .mend("its own words are in the log of this process"));
+                .hint("its own words are in the log of this process"));
         }
         if Instant::now() > deadline {
             let reason = format!("its daemon did not mount and answer within {:?}", daemon.ready_within);
@@ -186,7 +186,7 @@ fn accept(staging: &Target) -> Result<()> {
             let reason = format!("there is {} and not a FUSE filesystem", entry.fs_type);
             Err(Error::new(ErrorKind::AlreadyMounted, STAGE, reason)
                 .at(staging.path())
-                .mend("unmount it first"))
+                .hint("unmount it first"))
         }
         _ => Ok(()),
     }

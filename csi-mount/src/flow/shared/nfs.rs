@@ -83,7 +83,7 @@ fn address(server: &str) -> Result<IpAddr> {
     let unknown = |why: &str| {
         Error::new(ErrorKind::Unresponsive, OPERATION, format!("its name is not resolved: {why}"))
             .at(server)
-            .mend("see to the name service of this host, or give an address")
+            .hint("see to the name service of this host, or give an address")
     };
     let found = (server, 0).to_socket_addrs().map_err(|error| unknown(&error.to_string()))?;
     found.map(|address| address.ip()).next().ok_or_else(|| unknown("no address"))

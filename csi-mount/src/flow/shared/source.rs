@@ -95,7 +95,7 @@ impl SharedSource {
             let reason = format!("the filesystem turned read-only: {found}");
             return Err(Error::new(ErrorKind::ReadOnly, MOUNT, reason)
                 .at(target.path())
-                .mend("see the kernel's log, and unmount it"));
+                .hint("see the kernel's log, and unmount it"));
         }
         Ok(())
     }
