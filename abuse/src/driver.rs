@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use csi_core::*;
+use csi_core::{Result, prelude::*};
 
 struct Nothing;
 

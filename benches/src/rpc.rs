@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use csi_core::*;
+use csi_core::{Endpoint, Result, prelude::*};
 use csi_proto::v1;
 use tokio::runtime::Runtime;
 use tokio_stream::wrappers::UnixListenerStream;

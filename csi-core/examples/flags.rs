@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use std::sync::{Arc, Mutex};
 
 use clap::Parser;
-use csi_core::*;
+use csi_core::{Result, prelude::*};
 
 #[derive(Parser)]
 pub(crate) struct Args {

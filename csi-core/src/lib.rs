@@ -117,6 +117,8 @@ mod log;
 #[cfg(feature = "clap")]
 mod flags;
 
+pub mod prelude;
+
 mod needs_trait;
 
 pub use async_trait::async_trait;

@@ -4,7 +4,7 @@ use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::{fs, path::Path, path::PathBuf, sync::Arc};
 
 use csi_core::mount::{Filesystem, LoopDevice, LoopOptions, flow::block::StagePlan};
-use csi_core::*;
+use csi_core::{Result, prelude::*};
 
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;

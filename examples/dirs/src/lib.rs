@@ -1,5 +1,5 @@
 //! A complete CSI driver: a volume is a directory of this machine, below a root.
-use {csi_core::*, std::path::PathBuf, std::sync::Arc};
+use {csi_core::Result, csi_core::prelude::*, std::path::PathBuf, std::sync::Arc};
 
 struct Dirs(PathBuf);
 

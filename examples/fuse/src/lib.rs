@@ -1,7 +1,7 @@
 //! A complete CSI driver whose volumes a FUSE program serves: one process of `flatfs` for each volume that is staged on
 //! the node, which outlives the driver and is replaced when it is lost.
 use csi_core::mount::flow::fuse::FuseDaemon;
-use csi_core::*;
+use csi_core::{Result, prelude::*};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 

@@ -3,7 +3,7 @@
 //!
 //! The CSIDriver object for it: `volumeLifecycleModes: [Ephemeral]`, `podInfoOnMount: true`, `requiresRepublish: true`.
 use csi_core::mount::flow::ephemeral::Content;
-use csi_core::*;
+use csi_core::{Result, prelude::*};
 use std::{fmt::Write, sync::Arc};
 use tokio::{fs::File, io::AsyncReadExt};
 

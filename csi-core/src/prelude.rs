@@ -1,0 +1,53 @@
+//! The names that nearly every driver uses, for `use csi_core::prelude::*`: the traits that a driver implements, their
+//! requests and answers, and the types that put a plugin together.
+//!
+//! Names that are usual in other crates too are not among them: import [`Result`](crate::Result),
+//! [`Access`](crate::Access), [`Mode`](crate::Mode), [`Page`](crate::Page), [`Place`](crate::Place),
+//! [`Token`](crate::Token) and [`Usage`](crate::Usage) by name.
+//!
+//! ```
+//! use csi_core::Result;
+//! use csi_core::prelude::*;
+//!
+//! struct Pool;
+//!
+//! #[async_trait]
+//! impl Identity for Pool {
+//!     async fn probe(&self) -> Result<Readiness> {
+//!         Ok(Readiness::Ready)
+//!     }
+//! }
+//! ```
+
+#[cfg(feature = "clap")]
+pub use crate::DriverArgs;
+#[cfg(all(feature = "mount", target_os = "linux"))]
+pub use crate::node_plugins::{
+    Attachment, BlockDevices, BlockNode, Directories, DirectoryNode, EphemeralContent, EphemeralNode,
+    FuseFilesystems, FuseNode, MountGroup, SharedFilesystems, SharedNode, mounted_from, remove_tree,
+    stage_plan,
+};
+pub use crate::{
+    AbsolutePath, AccessMode, AttachLimit, BlockMetadata, BlockMetadataType, BlockRange, Capacity,
+    CapacityRange, ClaimNames, ContentSource, Controller, ControllerCapability,
+    ControllerExpandVolumeRequest, ControllerGetVolumeHealthRequest, ControllerGetVolumeRequest,
+    ControllerListVolumeHealthRequest, ControllerModifyVolumeRequest, ControllerPublishVolumeRequest,
+    ControllerService, ControllerUnpublishVolumeRequest, CreateDeleteSnapshot, CreateDeleteVolume,
+    CreateRecord, CreateSnapshotRequest, CreateVolumeGroupSnapshotRequest, CreateVolumeRequest,
+    DeleteSnapshotRequest, DeleteVolumeGroupSnapshotRequest, DeleteVolumeRequest, Error, ExpandVolume,
+    Expanded, Expansion, GetCapacity, GetCapacityRequest, GetMetadataAllocatedRequest,
+    GetMetadataDeltaRequest, GetSnapshot, GetSnapshotRequest, GetStorageHealth, GetVolume,
+    GetVolumeGroupSnapshotRequest, GetVolumeHealth, GetVolumeStats, GroupController, GroupSnapshotId,
+    GroupSnapshotName, IdCodec, IdFields, Identity, IoContext, ListSnapshots, ListSnapshotsRequest,
+    ListVolumeHealth, ListVolumes, ListVolumesRequest, ModifyVolume, MountFlags, MutableParameters, Node,
+    NodeCapability, NodeExpandVolume, NodeExpandVolumeRequest, NodeGetStorageHealthRequest,
+    NodeGetVolumeHealth, NodeGetVolumeHealthRequest, NodeGetVolumeStatsRequest, NodeId, NodeInfo,
+    NodePublishVolumeRequest, NodeService, NodeStageVolumeRequest, NodeUnpublishVolumeRequest,
+    NodeUnstageVolumeRequest, Pager, Parameters, Plugin, PodInfo, PublishContext, PublishUnpublishVolume,
+    Published, PublishedTargets, Quantity, Readiness, RequiredCapacity, Reservation, Secrets,
+    ServiceAccountToken, ServiceAccountTokens, SingleNodeWriter, Snapshot, SnapshotId, SnapshotMetadata,
+    SnapshotName, StageUnstageVolume, StorageHealthEntry, StorageHealthStatus, Topology, TopologyRequirement,
+    ValidateVolumeCapabilitiesRequest, Volume, VolumeCapabilities, VolumeCapability, VolumeContext,
+    VolumeGroupSnapshot, VolumeHealth, VolumeHealthEntry, VolumeHealthStatus, VolumeId, VolumeListing,
+    VolumeName, VolumePath, VolumeStats, async_trait, blocking,
+};
