@@ -17,8 +17,8 @@ use crate::{
 /// CREATE_DELETE_GET_VOLUME_GROUP_SNAPSHOT, the service's one capability. Spec: "GroupController Service RPC".
 #[async_trait]
 pub trait GroupController: Send + Sync + 'static {
-    /// Cuts a snapshot of each of the volumes at one moment in the order of writes to all of them, or finds the group
-    /// that was cut for this name. Where the storage cannot promise that, it is an error.
+    /// Takes a snapshot of each volume at one moment in the order of writes to all of them, or finds the
+    /// group that was created for this name. If the storage cannot guarantee that, it is an error.
     ///
     /// - spec: `create-volume-group-snapshot.one-moment`, `create-volume-group-snapshot.same-name-same-group`
     /// - spec: `create-volume-group-snapshot.differs-is-already-exists`
@@ -27,16 +27,16 @@ pub trait GroupController: Send + Sync + 'static {
     ///
     /// # Errors
     /// [`Error::VolumeNotFound`](crate::Error::VolumeNotFound) (NOT_FOUND);
-    /// [`Error::Incompatible`](crate::Error::Incompatible) (ALREADY_EXISTS) when the name has other sources;
-    /// [`Error::NotPossible`](crate::Error::NotPossible) (FAILED_PRECONDITION) when these volumes cannot be cut together;
-    /// [`Error::LimitReached`](crate::Error::LimitReached) (RESOURCE_EXHAUSTED). After an error no snapshot of the
-    /// group may be left.
+    /// [`Error::Incompatible`](crate::Error::Incompatible) (ALREADY_EXISTS) when the group of this name has
+    /// other sources; [`Error::NotPossible`](crate::Error::NotPossible) (FAILED_PRECONDITION) when these
+    /// volumes cannot be snapshotted together; [`Error::LimitReached`](crate::Error::LimitReached)
+    /// (RESOURCE_EXHAUSTED). After an error no snapshot of the group may remain.
     async fn create_volume_group_snapshot(
         &self,
         request: CreateVolumeGroupSnapshotRequest,
     ) -> Result<VolumeGroupSnapshot>;
 
-    /// Deletes the group and its snapshots. A group that is not there is deleted already.
+    /// Deletes the group and its snapshots. A group that does not exist counts as deleted.
     ///
     /// - spec: `delete-volume-group-snapshot.members-too`, `delete-volume-group-snapshot.mismatch`
     /// - spec: `delete-volume-group-snapshot.in-use`
@@ -46,7 +46,7 @@ pub trait GroupController: Send + Sync + 'static {
     /// [`Error::InUse`](crate::Error::InUse) (FAILED_PRECONDITION).
     async fn delete_volume_group_snapshot(&self, request: DeleteVolumeGroupSnapshotRequest) -> Result<()>;
 
-    /// The group.
+    /// Returns the group.
     ///
     /// - spec: `get-volume-group-snapshot.current`, `get-volume-group-snapshot.missing`
     /// - spec: `get-volume-group-snapshot.mismatch`
@@ -61,9 +61,9 @@ pub trait GroupController: Send + Sync + 'static {
 }
 
 request! {
-    /// What group to cut.
+    /// Which group snapshot to create.
     CreateVolumeGroupSnapshotRequest {
-        /// The idempotency key, and a hint for a name.
+        /// The idempotency key, and a suggestion for a name.
         name: GroupSnapshotName,
         /// The volumes; at least one.
         source_volume_ids: Vec<VolumeId>,
@@ -75,11 +75,11 @@ request! {
 }
 
 request! {
-    /// What group to delete.
+    /// Which group snapshot to delete.
     DeleteVolumeGroupSnapshotRequest {
         /// The group.
         group_snapshot_id: GroupSnapshotId,
-        /// Its members, all of them.
+        /// All members of the group.
         snapshot_ids: Vec<SnapshotId>,
         /// Credentials.
         secrets: Secrets,
@@ -87,18 +87,18 @@ request! {
 }
 
 request! {
-    /// What group to look up.
+    /// Which group snapshot to look up.
     GetVolumeGroupSnapshotRequest {
         /// The group.
         group_snapshot_id: GroupSnapshotId,
-        /// Its members, all of them.
+        /// All members of the group.
         snapshot_ids: Vec<SnapshotId>,
         /// Credentials.
         secrets: Secrets,
     }
 }
 
-/// A snapshot of each volume that was asked for, and of no other.
+/// Checks that the group has a snapshot of each requested volume, and of no other.
 // spec: create-volume-group-snapshot.differs-is-already-exists
 fn check_sources(group: &VolumeGroupSnapshot, asked: &[String]) -> Result<()> {
     let have: BTreeSet<&str> = group.snapshots.iter().map(|one| one.source_volume_id.as_str()).collect();

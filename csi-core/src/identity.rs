@@ -1,4 +1,4 @@
-//! Identity: who the plugin is and how it is.
+//! The Identity service: the plugin's name, its capabilities and its health.
 
 use std::collections::BTreeMap;
 
@@ -12,40 +12,40 @@ use crate::types::id::{STRING_MAX, check_size};
 use crate::types::wire::check_map;
 use crate::{Error, Result, Rpc};
 
-/// How the plugin is, as Probe tells it.
+/// The state of the plugin, as Probe reports it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Readiness {
     /// Ready to serve.
     Ready,
-    /// Healthy, but still starting: callers wait and ask again.
+    /// Healthy, but still starting: callers wait and probe again.
     Starting,
 }
 
-/// What a driver may add to the Identity service. Without one, the plugin is always ready.
+/// What a driver can add to the Identity service. Without an implementation the plugin is always ready.
 ///
 /// Spec: "Identity Service RPC".
 #[async_trait]
 pub trait Identity: Send + Sync + 'static {
-    /// How the plugin is. Sidecars call it until it is [`Readiness::Ready`], and liveness probes for ever after,
-    /// so it should be cheap.
+    /// Returns the state of the plugin. Sidecars call it until it returns [`Readiness::Ready`], and
+    /// liveness probes call it for as long as the plugin runs, so it should be cheap.
     ///
     /// - spec: `probe.starting`, `probe.ready`, `probe.unhealthy`, `probe.documented`
     ///
     /// # Errors
-    /// [`Error::Unhealthy`](crate::Error::Unhealthy) (FAILED_PRECONDITION) when the plugin does not work or a
-    /// dependency of its is missing: its container is restarted.
+    /// [`Error::Unhealthy`](crate::Error::Unhealthy) (FAILED_PRECONDITION) when the plugin does not work or
+    /// a dependency is missing: its container is restarted.
     async fn probe(&self) -> Result<Readiness> {
         Ok(Readiness::Ready)
     }
 
-    /// Facts about the plugin for people, in GetPluginInfo's manifest.
+    /// Information about the plugin for people, in GetPluginInfo's manifest.
     fn manifest(&self) -> BTreeMap<String, String> {
         BTreeMap::new()
     }
 }
 
-/// The Identity of a driver that has nothing to add.
+/// The Identity of a driver that adds nothing.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct AlwaysReady;
 

@@ -1,8 +1,9 @@
-//! Write a CSI driver: one trait a capability, and the server around them.
+//! A framework for CSI drivers: one trait per capability, and the gRPC server around them.
 //!
-//! A driver says what is particular to its storage. Everything else is here: the services, capabilities that are
-//! advertised because they are registered, requests that are checked before the driver sees them, one operation on a
-//! volume at a time, status codes, the socket, and a clean end.
+//! A driver implements only what is particular to its storage. The crate provides the rest: the services,
+//! the capabilities (a capability is advertised when its trait is registered), checks of each request
+//! before the driver sees it, at most one operation on a volume at a time, status codes, the socket, and a
+//! clean shutdown.
 //!
 //! ```no_run
 //! use csi_core::*;
@@ -25,57 +26,59 @@
 //! }
 //! ```
 //!
-//! | to | there is |
+//! | to | use |
 //! |---|---|
-//! | make volumes | [`Controller`], [`CreateDeleteVolume`], and a trait for each other capability of the controller |
-//! | bring them to workloads | [`Node`], [`StageUnstageVolume`], and a trait for each other capability of the node |
-//! | have all of the node's part for block devices | [`BlockNode`], for a driver's [`BlockDevices`] |
-//! | have all of it for directories | [`DirectoryNode`], for a driver's [`Directories`] |
-//! | have all of it for filesystems of a server | [`SharedNode`], for a driver's [`SharedFilesystems`] |
-//! | have all of it for filesystems that a program serves by FUSE | [`FuseNode`], for a driver's [`FuseFilesystems`] |
-//! | have all of it for files that the driver makes up: secrets, certificates | [`EphemeralNode`], for a driver's [`EphemeralContent`] |
-//! | cut snapshots of many volumes at one moment | [`GroupController`] |
-//! | tell which blocks of a snapshot hold data, or changed | [`SnapshotMetadata`] |
-//! | tell how the plugin is | [`Identity`] |
-//! | register what there is | [`ControllerService`], [`NodeService`] |
+//! | create volumes | [`Controller`], [`CreateDeleteVolume`], and one trait for each other controller capability |
+//! | make volumes available to workloads | [`Node`], [`StageUnstageVolume`], and one trait for each other node capability |
+//! | serve block devices with a ready-made Node service | [`BlockNode`], for a driver's [`BlockDevices`] |
+//! | serve directories with a ready-made Node service | [`DirectoryNode`], for a driver's [`Directories`] |
+//! | serve network filesystems with a ready-made Node service | [`SharedNode`], for a driver's [`SharedFilesystems`] |
+//! | serve FUSE filesystems with a ready-made Node service | [`FuseNode`], for a driver's [`FuseFilesystems`] |
+//! | serve files that the driver generates (secrets, certificates) with a ready-made Node service | [`EphemeralNode`], for a driver's [`EphemeralContent`] |
+//! | take snapshots of several volumes at one moment | [`GroupController`] |
+//! | report which blocks of a snapshot hold data, or changed | [`SnapshotMetadata`] |
+//! | report the plugin's health | [`Identity`] |
+//! | register what the driver implements | [`ControllerService`], [`NodeService`] |
 //! | serve it | [`Plugin`], on an [`Endpoint`], in a [`Mode`], with a [`Registration`] at the kubelet |
-//! | fail | [`Error`]: conditions in, status codes out |
-//! | not write again what every driver needs | [`Pager`], [`IdCodec`], [`CreateRecord`], [`Quantity`], [`Place`], [`AttachLimit`], [`ClaimNames`], [`PodInfo`], [`ServiceAccountTokens`] |
-//! | do what blocks | [`blocking()`], and [`mount`] for mounts, devices and filesystems |
+//! | return an error | [`Error`]: the driver names a condition, the crate chooses the status code |
+//! | reuse what every driver needs | [`Pager`], [`IdCodec`], [`CreateRecord`], [`Quantity`], [`Place`], [`AttachLimit`], [`ClaimNames`], [`PodInfo`], [`ServiceAccountTokens`] |
+//! | run blocking work | [`blocking()`], and [`mount`] for mounts, devices and filesystems |
 //!
-//! Requests and answers have the spec's names and fields ([`CreateVolumeRequest`], [`Volume`]). A field's type says
-//! what the spec asks of it, and [`raw()`](CreateVolumeRequest::raw) gives the wire's form back; a driver's own tests
-//! make one with `CreateVolumeRequest::try_from(proto::v1::CreateVolumeRequest { .. })`.
+//! Requests and answers have the spec's names and fields ([`CreateVolumeRequest`], [`Volume`]). The type of
+//! a field carries what the spec requires of it. [`raw()`](CreateVolumeRequest::raw) returns the message as
+//! it came over the wire. A driver's own tests make a request with
+//! `CreateVolumeRequest::try_from(proto::v1::CreateVolumeRequest { .. })`.
 //!
 //! # What holds for every call
 //!
-//! - A request that breaks the spec never reaches the driver: its caller gets INVALID_ARGUMENT and the field's name.
-//! - An operation runs to its end once it has begun, whether its caller waits or not. The same request again joins
-//!   it; another one that touches the same thing gets ABORTED.
-//! - A panic is INTERNAL for its caller and harmless for everybody else.
-//! - No log line, error or `Debug` shows a secret.
-//! - An answer that breaks the spec is INTERNAL, and says which rule it breaks.
+//! - A request that breaks the spec never reaches the driver: its caller gets INVALID_ARGUMENT with the
+//!   field's name.
+//! - An operation that has started runs to its end, even if its caller gives up. A repeat of the same
+//!   request joins the running operation. A different request for the same object gets ABORTED.
+//! - A panic in the driver is INTERNAL for the caller and affects no other call.
+//! - No log line, error or `Debug` output shows a secret.
+//! - An answer that breaks the spec becomes INTERNAL, with a message that names the broken rule.
 //!
 //! # Features
 //!
 //! | feature | default | gives |
 //! |---|---|---|
-//! | `mount` | yes | on Linux: [`mount`], the ready-made node plugins, and the requests' own ways to the kernel |
+//! | `mount` | yes | on Linux: [`mount`], the ready-made node plugins, and the requests' shortcuts into the mount layer |
 //! | `luks` | | encrypted block volumes: `BlockDevices::encryption` |
-//! | `clap` | | `DriverArgs`: flags and environment for all that follows, for `Plugin::run_with` |
+//! | `clap` | | `DriverArgs`: command-line flags and environment variables for the features below, for `Plugin::run_with` |
 //! | `http` | | `Plugin::http`: `/healthz`, `/readyz` and `/metrics` |
 //! | `log` | | `init_log`: the log on standard error, as text or JSON |
 //! | `grpc-health` | | gRPC's health service on the same socket, answered by the plugin's probe |
-//! | `grpc-reflection` | | gRPC's reflection there, for tools such as grpcurl |
+//! | `grpc-reflection` | | gRPC's reflection service on the same socket, for tools such as grpcurl |
 //! | `client` | | `client::Client`, which waits for a plugin and calls it with deadlines |
 //!
 //! Registration with the kubelet needs no feature: [`Plugin::register`].
 //!
-//! Log lines and spans are [`tracing`](https://docs.rs/tracing)'s: a driver chooses its subscriber.
+//! Log lines and spans go through [`tracing`](https://docs.rs/tracing); the driver chooses the subscriber.
 #![forbid(unsafe_code)]
 #![cfg(unix)]
 
-// The layers, from the ground up: a module imports from groups above it in this list, and from no other.
+// The layers, lowest first: a module imports only from groups above it in this list.
 mod rpc;
 
 mod ids;
@@ -171,7 +174,7 @@ pub use snapshot_metadata::{
 };
 pub use types::*;
 
-/// The README's driver, compiled.
+/// Compiles the driver in the README.
 #[cfg(all(doctest, feature = "mount", target_os = "linux"))]
 #[doc = include_str!("../../README.md")]
 struct Readme;

@@ -1,14 +1,14 @@
-//! How many volumes a node takes, counted.
+//! Counts how many volumes each node has, against a limit.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::{Error, NodeId, Result, VolumeId};
 
-/// Counts the volumes attached to each node, and those that are being attached, against the nodes' limits.
+/// Counts the volumes that are attached or being attached to each node, against the nodes' limits.
 ///
-/// The count is in memory: [`rebuild`](Self::rebuild) it from the storage system at start-up and whenever the two
-/// may have parted. Clones count together.
+/// The count is in memory: [`rebuild`](Self::rebuild) it from the storage system at start-up and whenever
+/// the two might differ. Clones share one count.
 ///
 /// ```
 /// use csi_core::{AttachLimit, Error, NodeId, VolumeId};
@@ -38,7 +38,7 @@ struct Nodes {
     attached: HashMap<NodeId, HashMap<VolumeId, Place>>,
 }
 
-/// What is known of a volume on a node. One that is neither attached nor reserved is not in the table.
+/// The state of a volume on a node. A volume that is neither attached nor reserved is not in the table.
 #[derive(Debug, Default)]
 struct Place {
     attached: bool,
@@ -46,18 +46,18 @@ struct Place {
 }
 
 impl AttachLimit {
-    /// Counts up to `most` volumes a node.
+    /// Creates a count with a limit of `most` volumes per node.
     pub fn new(most: usize) -> Self {
         let nodes = Nodes { default_limit: most, limits: HashMap::new(), attached: HashMap::new() };
         Self { nodes: Arc::new(Mutex::new(nodes)) }
     }
 
-    /// Sets another limit for one node. What is attached beyond it stays.
+    /// Sets another limit for one node. Volumes that are already attached beyond it stay attached.
     pub fn set_node_limit(&self, node_id: NodeId, most: usize) {
         self.nodes().limits.insert(node_id, most);
     }
 
-    /// Forgets what is attached, and knows this instead. Reservations stay.
+    /// Replaces the set of attached volumes. Reservations stay.
     pub fn rebuild(&self, attached: impl IntoIterator<Item = (NodeId, VolumeId)>) {
         let mut nodes = self.nodes();
         nodes.attached.values_mut().flat_map(HashMap::values_mut).for_each(|place| place.attached = false);
@@ -70,8 +70,9 @@ impl AttachLimit {
         });
     }
 
-    /// Takes a place on the node for this volume, until the reservation is dropped or [kept](Reservation::keep). A
-    /// volume that is there already, or is being attached, takes no second place.
+    /// Reserves a slot on the node for this volume, until the reservation is dropped or
+    /// [kept](Reservation::keep). A volume that is already attached there, or being attached, takes no
+    /// second slot.
     ///
     /// - spec: `controller-publish-volume.limit`
     ///
@@ -91,24 +92,26 @@ impl AttachLimit {
         Ok(Reservation { limit: self.clone(), node_id, volume_id })
     }
 
-    /// The volume is detached: its place is free. One that is not known to be there is none's.
+    /// Frees the slot of a volume that is detached. A volume that is not known to be attached counts for no
+    /// node.
     pub fn release(&self, node_id: &NodeId, volume_id: &VolumeId) {
         self.nodes().change(node_id, volume_id, |place| place.attached = false);
     }
 
-    /// How many places of the node are taken, those reserved among them.
+    /// The number of taken slots on the node, including reservations.
     pub fn taken(&self, node_id: &NodeId) -> usize {
         self.nodes().attached.get(node_id).map_or(0, HashMap::len)
     }
 
-    /// The table is right after every statement that changes it, so a panic elsewhere does not spoil it.
+    /// Each statement leaves the table consistent, so a panic elsewhere does not damage it and the poison
+    /// is ignored.
     fn nodes(&self) -> MutexGuard<'_, Nodes> {
         self.nodes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Nodes {
-    /// Changes a place, and takes out what is empty then.
+    /// Changes an entry, and removes it if it is empty afterwards.
     fn change(&mut self, node_id: &NodeId, volume_id: &VolumeId, change: impl FnOnce(&mut Place)) {
         let Some(volumes) = self.attached.get_mut(node_id) else { return };
         let Some(place) = volumes.get_mut(volume_id) else { return };
@@ -122,8 +125,8 @@ impl Nodes {
     }
 }
 
-/// A place on a node, held while a volume is attached to it. Dropping it gives the place back, unless the volume is
-/// there for another reason.
+/// A slot on a node, held while a volume is being attached. Dropping it frees the slot, unless the volume
+/// is attached there or has another reservation.
 #[derive(Debug)]
 #[must_use = "dropping it gives the place back"]
 pub struct Reservation {
@@ -133,7 +136,7 @@ pub struct Reservation {
 }
 
 impl Reservation {
-    /// The volume is attached: it keeps its place until it is [released](AttachLimit::release).
+    /// Marks the volume as attached: it keeps its slot until it is [released](AttachLimit::release).
     pub fn keep(self) {
         self.limit.nodes().change(&self.node_id, &self.volume_id, |place| place.attached = true);
     }

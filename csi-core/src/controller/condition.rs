@@ -1,5 +1,5 @@
 //! Volumes' health as callers of spec v1.12.0 read it: VOLUME_CONDITION, a field of ListVolumes and
-//! ControllerGetVolume. The driver tells health in the form of v1.13.0 alone.
+//! ControllerGetVolume. The driver reports health in the form of v1.13.0 only.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,14 +13,14 @@ use super::{
 use crate::types::health::condition;
 use crate::{Error, Result, VolumeId};
 
-/// A volume in a listing, and its condition where older callers are served.
+/// A volume in a listing, with its condition if older callers are served.
 #[allow(deprecated, reason = "the form of v1.12.0 is what this is for")]
 pub(crate) struct Listed {
     pub(crate) volume: VolumeListing,
     pub(crate) condition: Option<v1::VolumeCondition>,
 }
 
-/// Where volumes' conditions come from. The default tells none: no older caller is served.
+/// The sources of volumes' conditions. The default has none: no older caller is served.
 #[derive(Clone, Default)]
 pub(crate) struct Conditions {
     pub(crate) get: Option<Arc<dyn GetVolumeHealth>>,
@@ -28,7 +28,7 @@ pub(crate) struct Conditions {
 }
 
 impl Conditions {
-    /// The volume with its condition.
+    /// Adds the volume's condition.
     // spec: controller-get-volume.condition
     pub(crate) async fn of_volume(&self, volume: VolumeListing) -> Result<Listed> {
         let Some(driver) = &self.get else { return Ok(Listed { volume, condition: None }) };
@@ -40,8 +40,8 @@ impl Conditions {
         Ok(Listed { condition: condition(health), volume })
     }
 
-    /// The page with its volumes' conditions. Where the driver lists the volumes that are not well, that list is
-    /// read instead of asking for each volume.
+    /// Adds the conditions of the page's volumes. If the driver lists unhealthy volumes, that list is read
+    /// instead of querying each volume.
     // spec: list-volumes.condition
     pub(crate) async fn of_page(&self, page: Page<VolumeListing>) -> Result<Page<Listed>> {
         let mut entries = Vec::with_capacity(page.entries.len());
@@ -66,7 +66,7 @@ impl Conditions {
 #[allow(deprecated, reason = "the form of v1.12.0 is what this is for")]
 type Unwell = BTreeMap<VolumeId, v1::VolumeCondition>;
 
-/// The conditions of all volumes that something is wrong with.
+/// The conditions of all unhealthy volumes.
 async fn unwell(driver: &dyn ListVolumeHealth) -> Result<Unwell> {
     let mut found = Unwell::new();
     let mut starting_token = String::new();

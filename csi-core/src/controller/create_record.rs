@@ -1,4 +1,4 @@
-//! Whether a CreateVolume that comes again asks for the volume that is there.
+//! Checks whether a repeated CreateVolume asks for the volume that exists.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,10 +10,10 @@ use crate::{
     VolumeId,
 };
 
-/// What a volume was created as, for a driver to keep beside the volume (it serialises with serde) and to compare a
-/// repeated CreateVolume with.
+/// What a volume was created with. A driver stores it next to the volume (it serialises with serde) and
+/// compares it with a repeated CreateVolume.
 ///
-/// It holds no secrets and no mount flags, which may be such.
+/// It contains no secrets, and no mount flags, because these can contain secrets.
 ///
 /// ```
 /// # use csi_core::*;
@@ -32,9 +32,9 @@ use crate::{
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CreateRecord {
     capacity_bytes: u64,
-    /// Access and mode, `mount (xfs), SINGLE_NODE_WRITER` say.
+    /// Access type and mode, for example `mount (xfs), SINGLE_NODE_WRITER`.
     capabilities: BTreeSet<String>,
-    /// Those that can be changed later have won over the others.
+    /// Mutable parameters have replaced the others with the same key.
     parameters: BTreeMap<String, String>,
     source: Option<Source>,
     accessible_topology: Vec<BTreeMap<String, String>>,
@@ -65,7 +65,7 @@ impl Source {
 }
 
 impl CreateRecord {
-    /// The record of this volume, which was made for this request.
+    /// Creates the record of this volume, which was created for this request.
     pub fn new(request: &CreateVolumeRequest, volume: &Volume) -> Self {
         let segments = |topology: &Topology| owned(topology.iter());
         Self {
@@ -77,11 +77,11 @@ impl CreateRecord {
         }
     }
 
-    /// The volume as it is by this record, for the answers to later calls: its size, its source, its places. Its
-    /// context is the driver's to add.
+    /// Rebuilds the volume from this record, for the answers to later calls: its size, its source, its
+    /// topology. The driver adds the context.
     ///
     /// # Errors
-    /// [`Error::Internal`] for a record that names a source which can't be one: it was not written by this type.
+    /// [`Error::Internal`] for a record with an invalid source: it was not written by this type.
     pub fn volume(&self, volume_id: VolumeId) -> Result<Volume> {
         let mut volume = Volume::new(volume_id, self.capacity_bytes);
         volume.content_source = self.source.as_ref().map(Source::read).transpose()?;
@@ -89,23 +89,24 @@ impl CreateRecord {
         Ok(volume)
     }
 
-    /// The size of the volume in bytes, as it was made or has grown since.
+    /// The size of the volume in bytes, as created or last expanded.
     pub fn capacity_bytes(&self) -> u64 {
         self.capacity_bytes
     }
 
-    /// The volume has grown to this size.
+    /// Records that the volume has grown to this size.
     pub fn expanded(&mut self, capacity_bytes: u64) {
         self.capacity_bytes = capacity_bytes;
     }
 
-    /// Parameters of the volume were changed.
+    /// Records changed parameters of the volume.
     pub fn modified(&mut self, mutable_parameters: &MutableParameters) {
         self.parameters.extend(owned(mutable_parameters.iter()));
     }
 
-    /// Whether the request asks for what is there: a size that fits, the same ways of use, the same parameters once
-    /// the mutable ones have won over the others, the same source, and a place from which the volume is usable.
+    /// Checks that the request asks for the existing volume: a size in range, the same capabilities, the
+    /// same parameters after the mutable ones take precedence, the same source, and a topology from which
+    /// the volume is usable.
     ///
     /// # Errors
     /// [`Error::Incompatible`] (ALREADY_EXISTS) naming the field that differs.

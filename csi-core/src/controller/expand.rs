@@ -1,4 +1,4 @@
-//! EXPAND_VOLUME, on the controller's side.
+//! EXPAND_VOLUME on the controller.
 
 use async_trait::async_trait;
 use csi_proto::v1;
@@ -11,11 +11,12 @@ use crate::offer::Offer;
 use crate::types::volume::signed;
 use crate::{Error, RequiredCapacity, Result, Rpc, Secrets, VolumeCapability, VolumeId};
 
-/// Making volumes larger. Spec: "ControllerExpandVolume".
+/// Expands volumes. Spec: "ControllerExpandVolume".
 #[async_trait]
 pub trait ExpandVolume: Controller {
-    /// Makes the volume at least as large as required. One that is large enough is `Ok` again; a volume never
-    /// shrinks. With [`Expansion::Online`](crate::Expansion::Online), one that is published grows too.
+    /// Makes the volume at least as large as required. A volume that is already large enough is `Ok`; a
+    /// volume never shrinks. With [`Expansion::Online`](crate::Expansion::Online), a published volume grows
+    /// too.
     ///
     /// - spec: `volume-expansion.online-grows-published`, `controller-expand-volume.grows`
     /// - spec: `controller-expand-volume.large-enough-is-ok`, `controller-expand-volume.missing`
@@ -23,30 +24,30 @@ pub trait ExpandVolume: Controller {
     ///
     /// # Errors
     /// [`Error::VolumeNotFound`] (NOT_FOUND); [`Error::OutOfRange`] (OUT_OF_RANGE); [`Error::InUse`]
-    /// (FAILED_PRECONDITION) when it is published and the driver expands offline only;
-    /// [`Error::Unsupported`] (INVALID_ARGUMENT) for a use that the volume is not for.
+    /// (FAILED_PRECONDITION) when the volume is published and the driver expands offline only;
+    /// [`Error::Unsupported`] (INVALID_ARGUMENT) for a capability that the volume does not support.
     async fn expand_volume(&self, request: ControllerExpandVolumeRequest) -> Result<Expanded>;
 }
 
-/// How large a volume is now.
+/// The size of a volume after expansion.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Expanded {
     /// In bytes.
     pub capacity_bytes: u64,
-    /// Whether the node has something left to do, growing a filesystem say.
+    /// Whether the node still has work to do, for example to grow a filesystem.
     pub node_expansion_required: bool,
 }
 
 request! {
-    /// How large a volume is to be.
+    /// The size that a volume is to have.
     ControllerExpandVolumeRequest {
         /// The volume.
         volume_id: VolumeId,
-        /// The sizes that are accepted; `required_bytes` may be less than it has.
+        /// The accepted sizes; `required_bytes` can be less than the current size.
         capacity_range: RequiredCapacity,
         /// Credentials.
         secrets: Secrets,
-        /// How it is used, if the caller said so.
+        /// How the volume is used, if the caller said so.
         volume_capability: Option<VolumeCapability>,
     }
 }

@@ -1,4 +1,5 @@
-//! GET_VOLUME_HEALTH and LIST_VOLUME_HEALTH, as the controller sees volumes. Alpha, new in spec v1.13.0.
+//! GET_VOLUME_HEALTH and LIST_VOLUME_HEALTH: volumes' health as the controller sees it. Alpha, new in spec
+//! v1.13.0.
 
 use std::num::NonZeroU32;
 
@@ -12,11 +13,11 @@ use crate::call::request::request;
 use crate::offer::Offer;
 use crate::{Error, Result, Rpc, Secrets, Token, VolumeHealth, VolumeId};
 
-/// One volume's health. Spec: "ControllerGetVolumeHealth".
+/// Reports one volume's health. Spec: "ControllerGetVolumeHealth".
 #[async_trait]
 pub trait GetVolumeHealth: Controller {
-    /// What is wrong with the volume, as the storage system sees it; nothing, when it is well. An
-    /// entry stays until its condition is gone, also beside a newer one.
+    /// Returns the problems of the volume, as the storage system sees them; a healthy volume has no
+    /// entries. An entry stays until its condition is gone, even after a newer entry is added.
     ///
     /// - spec: `volume-health.entry-stays`
     /// - spec: `controller-get-volume-health.current`, `controller-get-volume-health.missing`
@@ -27,7 +28,7 @@ pub trait GetVolumeHealth: Controller {
 }
 
 request! {
-    /// Which volume.
+    /// Which volume to check.
     ControllerGetVolumeHealthRequest {
         /// The volume.
         volume_id: VolumeId,
@@ -36,10 +37,11 @@ request! {
     }
 }
 
-/// The volumes that are not well. Who lists them can tell of one, too. Spec: "ControllerListVolumeHealth".
+/// Lists the unhealthy volumes. A driver that lists them must also report the health of one. Spec:
+/// "ControllerListVolumeHealth".
 #[async_trait]
 pub trait ListVolumeHealth: GetVolumeHealth {
-    /// A page of the volumes that something is wrong with, and of no others.
+    /// Returns a page of the unhealthy volumes, and of no others.
     ///
     /// - spec: `controller-list-volume-health.only-unwell`, `controller-list-volume-health.pages`
     ///
@@ -52,11 +54,11 @@ pub trait ListVolumeHealth: GetVolumeHealth {
 }
 
 request! {
-    /// Which page.
+    /// Which page to return.
     ControllerListVolumeHealthRequest {
-        /// At most so many entries; `None` leaves it to the driver.
+        /// The maximum number of entries; `None` lets the driver choose.
         max_entries: Option<NonZeroU32>,
-        /// Where the page starts; `None` at the beginning.
+        /// Where the page starts; `None` means the beginning.
         starting_token: Option<Token>,
         /// Credentials.
         secrets: Secrets,

@@ -1,4 +1,4 @@
-//! LIST_VOLUMES, GET_VOLUME and GET_CAPACITY: what there is, and what room is left.
+//! LIST_VOLUMES, GET_VOLUME and GET_CAPACITY: existing volumes and free capacity.
 
 use std::num::NonZeroU32;
 
@@ -19,38 +19,41 @@ use crate::{Error, NodeId, Parameters, Result, Rpc, Token, Topology, Volume, Vol
 pub struct VolumeListing {
     /// The volume.
     pub volume: Volume,
-    /// The nodes that it is attached to, where the driver offers LIST_VOLUMES_PUBLISHED_NODES. The attacher
-    /// repairs what differs from its own view, so a wrong node here detaches volumes in use.
+    /// The nodes that the volume is attached to, if the driver offers LIST_VOLUMES_PUBLISHED_NODES. The
+    /// external-attacher corrects every difference from its own view, so a wrong node here detaches volumes
+    /// in use.
     pub published_node_ids: Vec<NodeId>,
 }
 
-/// Listing volumes. Spec: "ListVolumes".
+/// Lists volumes. Spec: "ListVolumes".
 #[async_trait]
 pub trait ListVolumes: Controller {
-    /// A page of all volumes, in an order that stays while volumes come and go.
+    /// Returns a page of all volumes, in an order that stays the same while volumes are created and
+    /// deleted.
     ///
     /// - spec: `list-volumes.all`, `list-volumes.max-entries`, `list-volumes.bad-token`
     /// - spec: `list-volumes.published-nodes`
     ///
     /// # Errors
-    /// [`Error::InvalidToken`](crate::Error::InvalidToken) (ABORTED): the caller starts again.
+    /// [`Error::InvalidToken`](crate::Error::InvalidToken) (ABORTED): the caller starts again from the
+    /// beginning.
     async fn list_volumes(&self, request: ListVolumesRequest) -> Result<Page<VolumeListing>>;
 }
 
 request! {
     /// Which page of the volumes.
     ListVolumesRequest {
-        /// At most so many entries; `None` leaves it to the driver.
+        /// The maximum number of entries; `None` lets the driver choose.
         max_entries: Option<NonZeroU32>,
-        /// Where the page starts; `None` at the beginning.
+        /// Where the page starts; `None` means the beginning.
         starting_token: Option<Token>,
     }
 }
 
-/// One volume's particulars. Alpha. Spec: "ControllerGetVolume".
+/// Returns one volume. Alpha. Spec: "ControllerGetVolume".
 #[async_trait]
 pub trait GetVolume: Controller {
-    /// The volume and the nodes that it is attached to.
+    /// Returns the volume and the nodes that it is attached to.
     ///
     /// - spec: `controller-get-volume.current`, `controller-get-volume.missing`
     /// - spec: `controller-get-volume.published-nodes`
@@ -61,46 +64,48 @@ pub trait GetVolume: Controller {
 }
 
 request! {
-    /// Which volume.
+    /// Which volume to return.
     ControllerGetVolumeRequest {
         /// The volume.
         volume_id: VolumeId,
     }
 }
 
-/// How much room there is. Spec: "GetCapacity".
+/// Reports the free capacity. Spec: "GetCapacity".
 #[async_trait]
 pub trait GetCapacity: Controller {
-    /// The room for volumes of this kind at this place: with these parameters, for all of these capabilities. Tell the
-    /// largest and smallest size of a volume where there are such. Asked often, with no secrets.
+    /// Returns the capacity for volumes of this kind at this place: with these parameters, for all of these
+    /// capabilities. Report the largest and smallest size of a volume if the storage has such limits.
+    /// Called often, without secrets.
     ///
     /// - spec: `get-capacity.for-what-is-asked`, `get-capacity.sizes`
     ///
     /// # Errors
-    /// Those of any RPC; a place or parameters that the driver does not know have no room, which is no error.
+    /// Those of any RPC. A place or parameters that the driver does not know have no capacity, which is not
+    /// an error.
     async fn capacity(&self, request: GetCapacityRequest) -> Result<Capacity>;
 }
 
-/// Room for volumes, in bytes.
+/// Capacity for volumes, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Capacity {
-    /// How much there is in all.
+    /// The total capacity available.
     pub available_capacity: u64,
-    /// The largest volume that can be made, where that is known.
+    /// The size of the largest volume that can be created, if known.
     pub maximum_volume_size: Option<u64>,
-    /// The smallest volume that can be made, where there is such a limit. Alpha.
+    /// The size of the smallest volume that can be created, if such a limit exists. Alpha.
     pub minimum_volume_size: Option<u64>,
 }
 
 request! {
-    /// Room for what, where. Callers send a StorageClass's parameters as they are, so unknown keys are no mistake
-    /// here: read what you know with [`Parameters::parse_known`].
+    /// Which capacity to report. Callers send a StorageClass's parameters unchanged, so unknown keys are no
+    /// error here: read the known ones with [`Parameters::parse_known`].
     GetCapacityRequest {
-        /// How the volumes will be used; empty is any way.
+        /// How the volumes will be used; empty means in any way.
         volume_capabilities: Vec<VolumeCapability>,
         /// The parameters that the volumes would have.
         parameters: Parameters,
-        /// The place; `None` is everywhere.
+        /// The place; `None` means everywhere.
         accessible_topology: Option<Topology>,
     }
 }

@@ -1,11 +1,11 @@
-//! The Controller service: volumes as the storage system has them.
+//! The Controller service: volumes as the storage system sees them.
 //!
-//! [`Controller`] is what every controller has; each optional capability is a trait of its own, named as the spec
-//! names it, and registered with [`ControllerService`]. What drivers write around them is here too: pages
-//! ([`Pager`]), the check of a repeated CreateVolume ([`CreateRecord`]), the count of a node's volumes
-//! ([`AttachLimit`]).
+//! Every controller implements [`Controller`]. Each optional capability is a trait of its own, with the
+//! spec's name, registered with [`ControllerService`]. The module also has helpers that every driver needs:
+//! pages ([`Pager`]), the check of a repeated CreateVolume ([`CreateRecord`]), the count of a node's
+//! volumes ([`AttachLimit`]).
 //!
-//! It imports the path of a call and what lies below that, and no other service.
+//! It imports the call path and what lies below it, and no other service.
 
 mod attach_limit;
 mod condition;
@@ -60,33 +60,33 @@ use crate::{
     VolumeId,
 };
 
-/// What every controller has. Spec: "Controller Service RPC".
+/// What every controller implements. Spec: "Controller Service RPC".
 #[async_trait]
 pub trait Controller: Send + Sync + 'static {
-    /// The volume that has this id, or `None` when there is none.
+    /// Returns the volume with this id, or `None` if it does not exist.
     ///
-    /// From it the framework answers ValidateVolumeCapabilities, and knows what needs no deleting. An id that this
-    /// driver can't have given is a volume that does not exist.
+    /// The framework uses it to answer ValidateVolumeCapabilities, and to find that a volume is already
+    /// deleted. An id that this driver cannot have issued is a volume that does not exist.
     ///
     /// # Errors
-    /// [`Error::VolumeNotFound`], which is as good as `None`; and whatever keeps the driver from knowing: "can't
-    /// tell" must never come out as "is not there".
+    /// [`Error::VolumeNotFound`], which means the same as `None`; and any failure that prevents an answer.
+    /// A failed query must never be reported as "does not exist".
     async fn lookup(&self, volume_id: &VolumeId) -> Result<Option<Volume>>;
 
-    /// Whether this driver's volumes can be used in this way: block or mounted, by whom at once, with which
+    /// Whether this driver's volumes support this capability: block or mount access, access mode,
     /// filesystem.
     ///
-    /// Asked for every capability in CreateVolume (what is not supported is INVALID_ARGUMENT, by index) and in
-    /// ValidateVolumeCapabilities (what is not supported is not confirmed).
+    /// The framework calls it for every capability in CreateVolume (an unsupported one is INVALID_ARGUMENT,
+    /// with its index) and in ValidateVolumeCapabilities (an unsupported one is not confirmed).
     ///
     /// - spec: `create-volume.all-capabilities`, `validate-volume-capabilities.all-or-none`
     fn supports(&self, capability: &VolumeCapability) -> bool;
 
-    /// Whether this volume can be used in this way, for drivers with several kinds of volumes, not all of which do all
-    /// that [`supports`](Self::supports) says.
+    /// Whether this volume supports this capability, for drivers with several kinds of volumes of which
+    /// some support less than [`supports`](Self::supports) says.
     ///
-    /// Asked in ValidateVolumeCapabilities, about the volume that [`lookup`](Self::lookup) found. What CreateVolume can't
-    /// make, it refuses itself.
+    /// The framework calls it in ValidateVolumeCapabilities, for the volume that [`lookup`](Self::lookup)
+    /// found. In CreateVolume the driver itself refuses what it cannot create.
     ///
     /// - spec: `validate-volume-capabilities.all-or-none`
     fn volume_supports(&self, _volume: &Volume, capability: &VolumeCapability) -> bool {
@@ -95,32 +95,32 @@ pub trait Controller: Send + Sync + 'static {
 }
 
 request! {
-    /// ValidateVolumeCapabilities, which the framework answers from [`Controller::lookup`] and
+    /// ValidateVolumeCapabilities; the framework answers it from [`Controller::lookup`] and
     /// [`Controller::supports`].
     ValidateVolumeCapabilitiesRequest {
         /// The volume.
         volume_id: VolumeId,
-        /// What CreateVolume said of it.
+        /// The context that CreateVolume returned.
         volume_context: VolumeContext,
-        /// The ways in which it is to be used; all of them have to be supported.
+        /// The requested capabilities; the volume must support all of them.
         volume_capabilities: VolumeCapabilities,
-        /// The parameters that it was created with.
+        /// The parameters that the volume was created with.
         parameters: Parameters,
         /// Credentials.
         secrets: Secrets,
-        /// The mutable parameters that it was created with.
+        /// The mutable parameters that the volume was created with.
         mutable_parameters: Parameters,
     }
 }
 
-/// Whether all that was asked about holds, and if not, why.
+/// Whether the volume supports everything in the request, and if not, why.
 pub(crate) enum Validated {
     Confirmed,
     Refused(String),
 }
 
 impl ValidateVolumeCapabilitiesRequest {
-    /// The framework's own method for this RPC.
+    /// Answers this RPC in place of a driver.
     ///
     /// `offered` are the controller's capabilities.
     // spec: validate-volume-capabilities.served, validate-volume-capabilities.all-or-none

@@ -11,29 +11,30 @@ use crate::call::request::request;
 use crate::offer::Offer;
 use crate::{MutableParameters, Result, Rpc, Secrets, VolumeId};
 
-/// Changing parameters of volumes that exist. Spec: "ControllerModifyVolume".
+/// Changes parameters of existing volumes. Spec: "ControllerModifyVolume".
 #[async_trait]
 pub trait ModifyVolume: Controller {
-    /// Gives the named parameters these values; parameters that are not named stay. Values that it has already
-    /// are `Ok`.
+    /// Sets the named parameters to these values; other parameters stay unchanged. Values that the volume
+    /// already has are `Ok`.
     ///
     /// - spec: `controller-modify-volume.repeated-is-ok`, `controller-modify-volume.absent-keys-stay`
     /// - spec: `controller-modify-volume.invalid-changes-nothing`, `controller-modify-volume.missing`
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) (INVALID_ARGUMENT) for a parameter that can't be
-    /// changed so, and then none may have been; [`Error::VolumeNotFound`](crate::Error::VolumeNotFound).
+    /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) (INVALID_ARGUMENT) for a parameter that
+    /// can't be changed to this value; then no parameter may have changed;
+    /// [`Error::VolumeNotFound`](crate::Error::VolumeNotFound).
     async fn modify_volume(&self, request: ControllerModifyVolumeRequest) -> Result<()>;
 }
 
 request! {
-    /// What to change of which volume.
+    /// Which volume to change, and how.
     ControllerModifyVolumeRequest {
         /// The volume.
         volume_id: VolumeId,
         /// Credentials.
         secrets: Secrets,
-        /// What to change; at least one.
+        /// The parameters to change; at least one.
         mutable_parameters: MutableParameters,
     }
 }

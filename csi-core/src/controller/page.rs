@@ -1,19 +1,19 @@
-//! Pages of a listing, and what the spec asks of each.
+//! Pages of a listing, and the spec's rules for each.
 
 use crate::{Error, Result, Token};
 
 /// A page of a listing, and where the next one starts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Page<T> {
-    /// At most as many as the caller asked for.
+    /// The entries, at most as many as the caller requested.
     pub entries: Vec<T>,
-    /// Where to go on; `None` after the last page.
+    /// Where the next page starts; `None` after the last page.
     pub next_token: Option<Token>,
 }
 
 impl<T> Page<T> {
-    /// The entries and the token on the wire, once the page keeps the rules: no more entries than were asked for,
-    /// where a number was; and a token that leads on.
+    /// The entries and the token on the wire, after a check of the rules: no more entries than requested,
+    /// and a token that differs from the one in the request.
     // spec: list-volumes.max-entries, controller-list-volume-health.pages, list-snapshots.max-entries
     pub(crate) fn answer<W>(
         self,

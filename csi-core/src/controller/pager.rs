@@ -1,18 +1,18 @@
-//! Pages of anything that is in an order.
+//! Pages of any ordered entries.
 
 use std::num::NonZeroU32;
 use std::ops::Bound;
 
 use crate::{Error, Page, Result, Token};
 
-/// Marks a token as one of these, and says how to read the rest.
+/// The prefix of the tokens that this module makes; it identifies their format.
 const VERSION: &str = "k1:";
 
-/// Cuts pages from entries in the order of their keys.
+/// Cuts pages from entries that are sorted by key.
 ///
-/// A token names a place between two keys, not a position, so entries that come and go between two pages make the
-/// next one neither repeat nor leave out any that stays. Tokens hold for as long as the driver's keys do, over
-/// restarts and on another instance too.
+/// A token names a point between two keys, not a position. When entries are added or removed between two
+/// pages, the next page neither repeats nor omits an entry that stayed. A token stays valid as long as the
+/// driver's keys do, across restarts and on other instances.
 ///
 /// ```
 /// use csi_core::Pager;
@@ -36,45 +36,46 @@ pub struct Pager {
 }
 
 impl Pager {
-    /// The page that a request asks for: its `max_entries` and its `starting_token`.
+    /// Creates the pager for a request, from its `max_entries` and its `starting_token`.
     ///
     /// - spec: `list-volumes.bad-token`, `list-snapshots.bad-token`
     ///
     /// # Errors
-    /// [`Error::InvalidToken`] (ABORTED) for a token that no pager gave, or one of another version: the caller
-    /// starts from the beginning.
+    /// [`Error::InvalidToken`] (ABORTED) for a token that no pager issued, or one of another version: the
+    /// caller starts from the beginning.
     pub fn new(max_entries: Option<NonZeroU32>, starting_token: Option<&Token>) -> Result<Self> {
         let from =
             starting_token.map(|token| token.as_str().strip_prefix(VERSION).ok_or(Error::InvalidToken));
         Ok(Self { most: max_entries.map_or(usize::MAX, size), from: from.transpose()?.map(str::to_owned) })
     }
 
-    /// The same page with at most so many entries, where the caller would take more: for drivers whose entries are
-    /// large or dear.
+    /// Limits the page to this many entries, even if the caller accepts more: for drivers whose entries are
+    /// large or expensive.
     #[must_use]
     pub fn at_most(mut self, entries: NonZeroU32) -> Self {
         self.most = self.most.min(size(entries));
         self
     }
 
-    /// The page begins at the first key that is not less than this; `None` at the beginning. For a source that is
-    /// asked by key.
+    /// The page starts at the first key that is not less than this one; `None` means the beginning. For a
+    /// source that is queried by key.
     pub fn from(&self) -> Option<&str> {
         self.from.as_deref()
     }
 
-    /// The same as a range of a `BTreeMap` that has text for keys.
+    /// The same limit as a range of a `BTreeMap` with text keys.
     pub fn range(&self) -> (Bound<&str>, Bound<&str>) {
         (self.from().map_or(Bound::Unbounded, Bound::Included), Bound::Unbounded)
     }
 
-    /// The page, cut from keys and entries. These come in the order of the keys, bytewise, each key once, and may
-    /// begin before the page does: what comes before it is passed over.
+    /// Cuts the page from keys and entries. They must be sorted by key, bytewise, each key once. They can
+    /// begin before the page: earlier entries are skipped.
     ///
-    /// One entry more than the page holds is taken from the source, to know whether there is another page.
+    /// It takes one entry more than the page holds from the source, to know whether another page follows.
     ///
     /// # Errors
-    /// [`Error::Internal`] for keys out of order, or keys that differ only after their first 124 bytes, which is
+    /// [`Error::Internal`] for unsorted keys, or for keys that differ only after their first 124 bytes,
+    /// which is too late for a token. Both are faults of the driver.
     /// too late for a token: a fault of the driver's.
     pub fn page<K: AsRef<str>, T>(&self, entries: impl IntoIterator<Item = (K, T)>) -> Result<Page<T>> {
         let mut page = Vec::new();
@@ -103,12 +104,12 @@ fn size(entries: NonZeroU32) -> usize {
     usize::try_from(entries.get()).unwrap_or(usize::MAX)
 }
 
-/// The token for a page that ends with `last` and is followed by `next`: as much of `next` as tells the two apart,
-/// so that long keys make short tokens.
+/// The token for a page that ends with `last` and is followed by `next`: the shortest start of `next` that
+/// differs from `last`, so that long keys make short tokens.
 fn token_between(last: &str, next: &str) -> Result<Token> {
     let alike = next.chars().zip(last.chars()).take_while(|(one, other)| one == other);
     let alike: usize = alike.map(|(character, _)| character.len_utf8()).sum();
-    // The next key is greater, so it goes on where the two part.
+    // `next` is greater, so it has a character after the common prefix.
     let end = alike + next[alike..].chars().next().map_or(0, char::len_utf8);
     Token::new(format!("{VERSION}{}", &next[..end])).map_err(|_| {
         Error::internal_message(format!(

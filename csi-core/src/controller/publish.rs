@@ -1,4 +1,4 @@
-//! PUBLISH_UNPUBLISH_VOLUME: attaching to nodes.
+//! PUBLISH_UNPUBLISH_VOLUME: attaching volumes to nodes.
 
 use std::collections::BTreeMap;
 
@@ -14,11 +14,13 @@ use crate::types::wire::check_map;
 use crate::{Error, NodeId, Result, Rpc, Secrets, VolumeCapability, VolumeContext, VolumeId};
 use v1::controller_service_capability::rpc::Type as Capability;
 
-/// Attaching volumes to nodes and detaching them. Spec: "ControllerPublishVolume", "ControllerUnpublishVolume".
+/// Attaches volumes to nodes and detaches them. Spec: "ControllerPublishVolume",
+/// "ControllerUnpublishVolume".
 #[async_trait]
 pub trait PublishUnpublishVolume: Controller {
-    /// Makes the volume available on the node, usable as its capability says, and read-only where that is asked. One
-    /// that is there already, and compatibly, is `Ok` again. This runs on any machine: the node is the request's.
+    /// Makes the volume available on the node, usable as its capability says, and read-only if requested. A
+    /// volume that is already attached there compatibly is `Ok`. The method can run on any machine; the
+    /// request names the node.
     ///
     /// - spec: `controller-publish-volume.repeated-is-ok`
     /// - spec: `controller-publish-volume.differs-is-already-exists`
@@ -28,63 +30,65 @@ pub trait PublishUnpublishVolume: Controller {
     /// - spec: `controller-publish-volume.runs-anywhere`
     ///
     /// # Errors
-    /// [`Error::VolumeNotFound`], [`Error::NodeNotFound`] (NOT_FOUND); [`Error::Incompatible`] (ALREADY_EXISTS)
-    /// when it is there in another way; [`Error::PublishedElsewhere`] (FAILED_PRECONDITION), which names the node;
-    /// [`Error::LimitReached`] (RESOURCE_EXHAUSTED) when the node can't take more.
+    /// [`Error::VolumeNotFound`], [`Error::NodeNotFound`] (NOT_FOUND); [`Error::Incompatible`]
+    /// (ALREADY_EXISTS) when the volume is attached to the node in another way;
+    /// [`Error::PublishedElsewhere`] (FAILED_PRECONDITION), which names the node; [`Error::LimitReached`]
+    /// (RESOURCE_EXHAUSTED) when the node can't take more volumes.
     async fn publish_volume(&self, request: ControllerPublishVolumeRequest) -> Result<Published>;
 
-    /// Takes the volume away from the node, or from all nodes where the request names none. One that is not
-    /// there is `Ok`.
+    /// Detaches the volume from the node, or from all nodes if the request names none. A volume that is not
+    /// attached is `Ok`.
     ///
     /// - spec: `controller-unpublish-volume.not-attached-is-ok`, `controller-unpublish-volume.all-nodes`
     /// - spec: `controller-unpublish-volume.missing`
     ///
     /// # Errors
-    /// [`Error::VolumeNotFound`], [`Error::NodeNotFound`] (NOT_FOUND), where the driver can't be sure that it is
-    /// detached.
+    /// [`Error::VolumeNotFound`], [`Error::NodeNotFound`] (NOT_FOUND), if the driver can't be sure that the
+    /// volume is detached.
     async fn unpublish_volume(&self, request: ControllerUnpublishVolumeRequest) -> Result<()>;
 }
 
-/// What the node needs to know to find the volume that was attached to it.
+/// What the node needs to find the volume that was attached to it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Published {
-    /// Handed to the node's stage and publish calls. No secrets: it is stored in the clear.
+    /// Passed to the node's stage and publish calls. It must contain no secrets: it is stored in clear
+    /// text.
     ///
     /// - spec: `controller-publish-volume.context-without-secrets`
     pub publish_context: BTreeMap<String, String>,
 }
 
 request! {
-    /// Which volume to attach where.
+    /// Which volume to attach, and where.
     ControllerPublishVolumeRequest {
         /// The volume.
         volume_id: VolumeId,
-        /// The node, as its NodeGetInfo named itself.
+        /// The node, by the id that its NodeGetInfo returned.
         node_id: NodeId,
-        /// How it will be used there.
+        /// How the volume will be used there.
         volume_capability: VolumeCapability,
-        /// Attach it read-only. Never set unless the driver offers PUBLISH_READONLY.
+        /// Attach the volume read-only. Never set unless the driver offers PUBLISH_READONLY.
         readonly: bool,
         /// Credentials.
         secrets: Secrets,
-        /// What CreateVolume said of it.
+        /// The context that CreateVolume returned.
         volume_context: VolumeContext,
     }
 }
 
 request! {
-    /// Which volume to detach from where.
+    /// Which volume to detach, and from where.
     ControllerUnpublishVolumeRequest {
         /// The volume.
         volume_id: VolumeId,
-        /// The node; `None` is all of them.
+        /// The node; `None` means all nodes.
         node_id: Option<NodeId>,
         /// Credentials.
         secrets: Secrets,
     }
 }
 
-/// One node's attachment runs beside another's; `None`, which is all of them, beside none.
+/// Attachments to different nodes run in parallel; `None` (all nodes) runs alone.
 // spec: controller-unpublish-volume.all-nodes
 fn attachment_claims(volume_id: &VolumeId, node_id: Option<&NodeId>) -> Vec<Claim> {
     let volume = volume_id.to_string();

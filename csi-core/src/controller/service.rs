@@ -1,4 +1,4 @@
-//! Registering a controller: what is registered is what is advertised.
+//! Registers a controller: what is registered is what is advertised.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -11,7 +11,7 @@ use super::{
 };
 use crate::offer::{ControllerCapability as Capability, Expansion};
 
-/// What serves each RPC of the Controller service, if anything does.
+/// The object that serves each RPC of the Controller service, if any.
 pub(crate) struct ControllerTable {
     pub(crate) controller: Arc<dyn Controller>,
     pub(crate) create_delete_volume: Option<Arc<dyn CreateDeleteVolume>>,
@@ -53,12 +53,12 @@ impl ControllerTable {
         }
     }
 
-    /// Whether volumes' health can be told where callers of spec v1.12.0 look for it.
+    /// Whether callers of spec v1.12.0 can read volumes' health where they expect it.
     pub(crate) fn tells_condition(&self) -> bool {
         self.volume_health.is_some() && (self.list_volumes.is_some() || self.volume.is_some())
     }
 
-    /// Answers callers of spec v1.12.0, if the driver tells health.
+    /// Serves callers of spec v1.12.0, if the driver reports health.
     #[allow(deprecated, reason = "the capability is that of v1.12.0")]
     pub(crate) fn serve_volume_condition(&mut self) {
         if self.tells_condition() {
@@ -68,7 +68,7 @@ impl ControllerTable {
         }
     }
 
-    /// No longer serves what this capability stands for.
+    /// Stops serving this capability.
     fn withdraw(&mut self, capability: Capability) {
         self.offered.remove(&capability);
         match capability {
@@ -89,9 +89,9 @@ impl ControllerTable {
     }
 }
 
-/// A driver as a Controller service, with the capabilities that are registered.
+/// A driver as a Controller service, with the registered capabilities.
 ///
-/// Each method takes a driver that has the trait of the same name; without it, it does not compile:
+/// Each method requires the driver to implement the trait of the same name, else the code does not compile:
 ///
 /// ```compile_fail,E0277
 /// # use csi_core::*;
@@ -104,7 +104,7 @@ impl ControllerTable {
 /// ControllerService::new(std::sync::Arc::new(Nothing)).create_delete_volume(); // `CreateDeleteVolume` is not implemented
 /// ```
 ///
-/// A capability that depends on the backend is registered when the backend has it:
+/// A capability that depends on the backend is registered only if the backend has it:
 /// `if pool.grows { service = service.expand_volume(Expansion::Online) }`.
 pub struct ControllerService<D> {
     driver: Arc<D>,
@@ -112,7 +112,7 @@ pub struct ControllerService<D> {
 }
 
 impl<D: Controller> ControllerService<D> {
-    /// The driver as a controller that offers nothing but ValidateVolumeCapabilities yet.
+    /// Creates a service that offers nothing but ValidateVolumeCapabilities yet.
     pub fn new(driver: Arc<D>) -> Self {
         let table = ControllerTable::new(Arc::clone(&driver) as _);
         Self { driver, table }
@@ -161,7 +161,7 @@ impl<D: Controller> ControllerService<D> {
         self.offer(Capability::PublishReadonly)
     }
 
-    /// Offers EXPAND_VOLUME, and the plugin's capability of online or offline expansion with it.
+    /// Offers EXPAND_VOLUME, and declares the plugin's capability of online or offline expansion.
     #[must_use]
     pub fn expand_volume(mut self, expansion: Expansion) -> Self
     where
@@ -182,8 +182,8 @@ impl<D: Controller> ControllerService<D> {
         self.offer(Capability::ListVolumes)
     }
 
-    /// Declares LIST_VOLUMES_PUBLISHED_NODES: listings say to which nodes a volume is attached. The attacher repairs
-    /// what differs from its own view, so what is listed has to be right.
+    /// Declares LIST_VOLUMES_PUBLISHED_NODES: listings say to which nodes a volume is attached. The
+    /// external-attacher corrects every difference from its own view, so the listing must be right.
     #[must_use]
     pub fn list_volumes_published_nodes(self) -> Self
     where
@@ -212,7 +212,7 @@ impl<D: Controller> ControllerService<D> {
         self.offer(Capability::CreateDeleteSnapshot)
     }
 
-    /// Offers LIST_SNAPSHOTS. Without it, the snapshotter takes every snapshot for ready.
+    /// Offers LIST_SNAPSHOTS. Without it, the external-snapshotter treats every snapshot as ready.
     #[must_use]
     pub fn list_snapshots(mut self) -> Self
     where
@@ -275,15 +275,16 @@ impl<D: Controller> ControllerService<D> {
         self.offer(Capability::ListVolumeHealth).get_volume_health()
     }
 
-    /// Declares SINGLE_NODE_MULTI_WRITER: the driver tells that access mode, and SINGLE_NODE_SINGLE_WRITER, from
-    /// SINGLE_NODE_WRITER. Declare it for the node too.
+    /// Declares SINGLE_NODE_MULTI_WRITER: the driver distinguishes this access mode and
+    /// SINGLE_NODE_SINGLE_WRITER from SINGLE_NODE_WRITER. Declare it for the node too.
     #[must_use]
     pub fn single_node_multi_writer(self) -> Self {
         self.offer(Capability::SingleNodeMultiWriter)
     }
 
-    /// Takes a capability back: its number is not advertised and its RPCs are not served. For callers and test suites
-    /// that reject a number they do not know, and for a backend that turns out not to have it.
+    /// Withdraws a capability: it is not advertised and its RPCs are not served. For callers and test
+    /// suites that reject capability numbers they do not know, and for a backend that turns out not to
+    /// support it.
     ///
     /// ```
     /// # use csi_core::*;

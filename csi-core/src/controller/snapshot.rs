@@ -16,14 +16,15 @@ use crate::{
     VolumeId,
 };
 
-/// Cutting snapshots and deleting them. A driver that does can also make a volume from one. Spec:
-/// "CreateSnapshot", "DeleteSnapshot".
+/// Creates and deletes snapshots. A driver with this trait must also be able to create a volume from a
+/// snapshot. Spec: "CreateSnapshot", "DeleteSnapshot".
 #[async_trait]
 pub trait CreateDeleteSnapshot: Controller {
-    /// Cuts the snapshot, or finds the one that was cut for this name before. Returns once the moment of the cut is
-    /// past; work that goes on after that is told by `ready_to_use`, and the caller asks again until it is set. A failure
-    /// of that work is an error of the next call. The id tells the snapshot from all others; one that cannot be deleted
-    /// without its group names the group.
+    /// Takes the snapshot, or finds the one that was taken for this name before. The method returns as soon
+    /// as the snapshot's point in time is fixed. If processing continues after that, `ready_to_use` is
+    /// false, and the caller repeats the call until it is true. If that processing fails, the next call
+    /// returns the error. The id identifies the snapshot among all others. A snapshot that cannot be
+    /// deleted without its group names the group.
     ///
     /// - spec: `create-snapshot.same-name-same-snapshot`, `create-snapshot.other-source`
     /// - spec: `create-snapshot.cut-before-answer`, `create-snapshot.not-ready-while-processed`
@@ -36,7 +37,7 @@ pub trait CreateDeleteSnapshot: Controller {
     /// [`Error::LimitReached`](crate::Error::LimitReached) (RESOURCE_EXHAUSTED).
     async fn create_snapshot(&self, request: CreateSnapshotRequest) -> Result<Snapshot>;
 
-    /// Deletes the snapshot. One that is not there is deleted already.
+    /// Deletes the snapshot. A snapshot that does not exist counts as deleted.
     ///
     /// - spec: `delete-snapshot.group-member`, `delete-snapshot.in-use`
     ///
@@ -47,23 +48,23 @@ pub trait CreateDeleteSnapshot: Controller {
 }
 
 request! {
-    /// What snapshot to cut.
+    /// Which snapshot to create.
     CreateSnapshotRequest {
-        /// The volume to cut it from.
+        /// The volume to snapshot.
         source_volume_id: VolumeId,
-        /// The idempotency key, and a hint for a name.
+        /// The idempotency key, and a suggestion for a name.
         name: SnapshotName,
         /// Credentials.
         secrets: Secrets,
         /// The driver's own parameters.
         parameters: Parameters,
-        /// From where it has to be restorable. Alpha.
+        /// From where the snapshot must be restorable. Alpha.
         accessibility_requirements: Option<TopologyRequirement>,
     }
 }
 
 request! {
-    /// What snapshot to delete.
+    /// Which snapshot to delete.
     DeleteSnapshotRequest {
         /// The snapshot.
         snapshot_id: SnapshotId,
@@ -72,12 +73,12 @@ request! {
     }
 }
 
-/// Listing snapshots. Spec: "ListSnapshots".
+/// Lists snapshots. Spec: "ListSnapshots".
 #[async_trait]
 pub trait ListSnapshots: Controller {
-    /// A page of the snapshots that pass the filters, however they were made, as they are now: those not ready are among
-    /// them, those not cut yet are not. A filter that nothing passes is
-    /// an empty page.
+    /// Returns a page of the snapshots that match the filters, however they were created, in their current
+    /// state. Snapshots that are not ready are listed; snapshots that are not taken yet are not. If nothing
+    /// matches a filter, the page is empty.
     ///
     /// - spec: `list-snapshots.all`, `list-snapshots.cut-only`, `list-snapshots.max-entries`
     /// - spec: `list-snapshots.bad-token`, `list-snapshots.current`
@@ -88,11 +89,11 @@ pub trait ListSnapshots: Controller {
 }
 
 request! {
-    /// Which page of which snapshots.
+    /// Which page of which snapshots to return.
     ListSnapshotsRequest {
-        /// At most so many entries; `None` leaves it to the driver.
+        /// The maximum number of entries; `None` lets the driver choose.
         max_entries: Option<NonZeroU32>,
-        /// Where the page starts; `None` at the beginning.
+        /// Where the page starts; `None` means the beginning.
         starting_token: Option<Token>,
         /// Only snapshots of this volume.
         source_volume_id: Option<VolumeId>,
@@ -103,12 +104,13 @@ request! {
     }
 }
 
-/// One snapshot's particulars. A driver that makes group snapshots should have it. Alpha. Spec: "GetSnapshot".
+/// Returns one snapshot. A driver that creates group snapshots should implement it. Alpha. Spec:
+/// "GetSnapshot".
 ///
 /// - spec: `get-snapshot.with-groups`
 #[async_trait]
 pub trait GetSnapshot: Controller {
-    /// The snapshot as it is now, also while it is not ready.
+    /// Returns the snapshot in its current state, also while it is not ready.
     ///
     /// - spec: `get-snapshot.current`, `get-snapshot.not-ready-too`, `get-snapshot.missing`
     ///
@@ -118,7 +120,7 @@ pub trait GetSnapshot: Controller {
 }
 
 request! {
-    /// Which snapshot.
+    /// Which snapshot to return.
     GetSnapshotRequest {
         /// The snapshot.
         snapshot_id: SnapshotId,
@@ -203,7 +205,7 @@ impl Call for ListSnapshotsRequest {
     type Answer = Page<Snapshot>;
     type Reply = v1::ListSnapshotsResponse;
 
-    /// A filter by something that does not exist is passed by nothing.
+    /// A filter that names an object that does not exist matches nothing.
     // spec: list-snapshots.unknown-filter
     fn settle(error: Error) -> Result<Page<Snapshot>> {
         match error {

@@ -14,21 +14,22 @@ use crate::{
 };
 use v1::controller_service_capability::rpc::Type as Capability;
 
-/// Making and deleting volumes. Spec: "CreateVolume", "DeleteVolume".
+/// Creates and deletes volumes. Spec: "CreateVolume", "DeleteVolume".
 #[async_trait]
 pub trait CreateDeleteVolume: Controller {
-    /// Makes the volume, or finds the one that was made for this name before, and answers with it.
+    /// Creates the volume, or finds and returns the volume that was created for this name before.
     ///
-    /// The name is the idempotency key: the call comes again, perhaps after a restart, until its answer arrives.
-    /// The framework lets one call for a name run at a time, has asked [`Controller::supports`] of each
-    /// capability, and compares the answer with what was asked for: a size out of range or another source is
-    /// answered as ALREADY_EXISTS.
+    /// The name is the idempotency key: callers repeat the call, even after a restart, until they receive
+    /// an answer. The framework runs one call for a name at a time, has checked each capability with
+    /// [`Controller::supports`], and compares the answer with the request: a size out of range or another
+    /// source becomes ALREADY_EXISTS.
     ///
-    /// What is left to the driver: a volume of this name with other parameters is [`Error::Incompatible`] (helper:
-    /// [`CreateRecord`](crate::CreateRecord)); mutable parameters win over parameters of the same key;
-    /// preferred places are tried in their order; a volume with a source has its content, and, where it is larger than
-    /// the source, its own size too by the time a workload sees it. The id tells it from all other volumes, without
-    /// the context; the context never changes, and holds nothing secret.
+    /// The driver does the rest. A volume of this name with other parameters is [`Error::Incompatible`]
+    /// (helper: [`CreateRecord`](crate::CreateRecord)). Mutable parameters take precedence over parameters
+    /// with the same key. Preferred places are tried in their order. A volume with a source has the
+    /// source's content. If it is larger than the source, it also has its own size by the time a workload
+    /// sees it. The id identifies the volume among all others, without the context. The context never
+    /// changes and contains no secrets.
     ///
     /// - spec: `create-volume.same-name-same-volume`, `create-volume.one-volume-a-name`
     /// - spec: `create-volume.differs-is-already-exists`, `create-volume.capacity-range`
@@ -39,49 +40,52 @@ pub trait CreateDeleteVolume: Controller {
     /// - spec: `create-volume.context-stays`, `create-volume.context-without-secrets`
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] or [`Error::Unsupported`] (INVALID_ARGUMENT) for parameters or a source that
-    /// can't be used; [`Error::SourceNotFound`] (NOT_FOUND); [`Error::Incompatible`] (ALREADY_EXISTS) for a volume
-    /// of this name that differs; [`Error::OutOfRange`] (OUT_OF_RANGE) for a size that can't be had;
-    /// [`Error::LimitReached`] or [`Error::TopologyUnsatisfied`] (RESOURCE_EXHAUSTED). Nothing may be left behind.
+    /// [`Error::InvalidArgument`] or [`Error::Unsupported`] (INVALID_ARGUMENT) for parameters or a source
+    /// that can't be used; [`Error::SourceNotFound`] (NOT_FOUND); [`Error::Incompatible`] (ALREADY_EXISTS)
+    /// for a volume of this name that differs; [`Error::OutOfRange`] (OUT_OF_RANGE) for a size that the
+    /// storage can't provide; [`Error::LimitReached`] or [`Error::TopologyUnsatisfied`]
+    /// (RESOURCE_EXHAUSTED). After an error nothing may be left behind.
     async fn create_volume(&self, request: CreateVolumeRequest) -> Result<Volume>;
 
-    /// Deletes the volume. The framework has found it with [`Controller::lookup`], and answers for one that is not
-    /// there, or that is gone meanwhile ([`Error::VolumeNotFound`]), that it is deleted.
-    /// Snapshots that do not need the volume stay as they are: listed, and good to make volumes from.
+    /// Deletes the volume. The framework has found it with [`Controller::lookup`]. For a volume that does
+    /// not exist, or that disappears meanwhile ([`Error::VolumeNotFound`]), the framework answers that it
+    /// is deleted. Snapshots that do not need the volume stay as they are: they are listed, and volumes can
+    /// be created from them.
     ///
     /// - spec: `delete-volume.missing-is-ok`, `delete-volume.in-use`, `delete-volume.snapshots-live-on`
     ///
     /// # Errors
-    /// [`Error::InUse`] (FAILED_PRECONDITION) when it is attached or has snapshots that need it; it is left as it
-    /// is, then.
+    /// [`Error::InUse`] (FAILED_PRECONDITION) when the volume is attached or has snapshots that need it; it
+    /// then stays unchanged.
     async fn delete_volume(&self, request: DeleteVolumeRequest) -> Result<()>;
 }
 
 request! {
-    /// What volume to make.
+    /// Which volume to create.
     CreateVolumeRequest {
-        /// The idempotency key, and a hint for a name.
+        /// The idempotency key, and a suggestion for a name.
         name: VolumeName,
-        /// The sizes that are accepted; any, when the caller said none.
+        /// The accepted sizes; any size if the caller gave none.
         capacity_range: CapacityRange,
-        /// How it will be used: it has to serve each of these.
+        /// How the volume will be used: it must support all of these.
         volume_capabilities: VolumeCapabilities,
         /// The driver's own parameters.
         parameters: Parameters,
         /// Credentials.
         secrets: Secrets,
-        /// What to copy its content from.
+        /// The source from which to copy the content.
         volume_content_source: Option<ContentSource>,
-        /// Where it has to be usable from. Never there unless the plugin offers VOLUME_ACCESSIBILITY_CONSTRAINTS.
+        /// From where the volume must be usable. Always `None` unless the plugin offers
+        /// VOLUME_ACCESSIBILITY_CONSTRAINTS.
         accessibility_requirements: Option<TopologyRequirement>,
-        /// Parameters that can be changed later; they win over `parameters`. Never there unless the driver offers
-        /// MODIFY_VOLUME.
+        /// Parameters that can be changed later; they take precedence over `parameters`. Always empty
+        /// unless the driver offers MODIFY_VOLUME.
         mutable_parameters: Parameters,
     }
 }
 
 request! {
-    /// What volume to delete.
+    /// Which volume to delete.
     DeleteVolumeRequest {
         /// The volume.
         volume_id: VolumeId,
@@ -90,7 +94,7 @@ request! {
     }
 }
 
-/// Refuses, by index, the first capability that the driver does not support.
+/// Refuses the first capability that the driver does not support, and names its index.
 pub(crate) fn check_supported(
     supports: impl Fn(&VolumeCapability) -> bool,
     capabilities: &[VolumeCapability],

@@ -1,7 +1,7 @@
 //! A whole plugin: its name, its services, and which of them this instance serves.
 //!
-//! [`Plugin`] is built up by a driver; it makes the offer and the adapter from its parts and hands them to the server. It
-//! imports everything below it, and is imported by the flags alone.
+//! A driver builds a [`Plugin`]. The plugin makes the offer and the adapter from its parts and hands them
+//! to the server. This module imports everything below it; only the flags import it.
 
 mod run;
 mod services;
@@ -28,9 +28,9 @@ use crate::node::{Node, NodeService, NodeTable};
 use crate::server::{Registration, ServeError, Settings, SocketRemoval};
 use crate::snapshot_metadata::SnapshotMetadata;
 
-/// A CSI plugin, built up and then served on a unix socket.
+/// A CSI plugin: built by the driver, then served on a unix socket.
 ///
-/// Build all of it whatever the instance is to serve, then choose with [`mode`](Self::mode).
+/// Build the whole plugin whatever the instance serves, then choose with [`mode`](Self::mode).
 ///
 /// ```no_run
 /// # use csi_core::*;
@@ -60,8 +60,8 @@ pub struct Plugin {
 }
 
 impl Plugin {
-    /// A plugin of this name, a domain name the vendor owns as the spec wants it (`driver.csi.example.org`), and
-    /// this version, which is for people only.
+    /// Creates a plugin with this name and version. The spec requires the name to be a domain name that the
+    /// vendor owns (`driver.csi.example.org`). The version is for people only.
     pub fn new(name: impl Into<String>, vendor_version: impl Into<String>) -> Self {
         Self {
             name: name.into(),
@@ -77,21 +77,21 @@ impl Plugin {
         }
     }
 
-    /// What the driver adds to the Identity service: its health, and facts for people.
+    /// Sets what the driver adds to the Identity service: its health, and information for people.
     #[must_use]
     pub fn identity(mut self, identity: impl Identity) -> Self {
         self.identity = Arc::new(identity);
         self
     }
 
-    /// The plugin's Controller service.
+    /// Adds the plugin's Controller service.
     #[must_use]
     pub fn controller<D: Controller>(mut self, service: ControllerService<D>) -> Self {
         self.controller = Some(service.into_table());
         self
     }
 
-    /// The plugin's Node service.
+    /// Adds the plugin's Node service.
     #[must_use]
     pub fn node<D: Node>(mut self, service: NodeService<D>) -> Self {
         self.node = Some(service.into_table());
@@ -105,70 +105,75 @@ impl Plugin {
         self
     }
 
-    /// Permissions of the socket, 0660 unless said otherwise. Whoever can write to it commands the driver.
+    /// Sets the permissions of the socket. The default is 0660. Any process that can write to the socket
+    /// controls the driver.
     #[must_use]
     pub fn socket_mode(mut self, mode: u32) -> Self {
         self.settings.socket_mode = mode & 0o777;
         self
     }
 
-    /// What to do when somebody removes the socket: [`SocketRemoval::MakeAgain`] unless said otherwise. When another
-    /// process puts its own in the place, the plugin stops in any case ([`ServeError::SocketTaken`]).
+    /// Sets what happens when the socket is removed. The default is [`SocketRemoval::MakeAgain`]. When
+    /// another process puts its own socket in that place, the plugin stops in any case
+    /// ([`ServeError::SocketTaken`]).
     #[must_use]
     pub fn socket_removal(mut self, removal: SocketRemoval) -> Self {
         self.settings.socket_removal = removal;
         self
     }
 
-    /// How many connections the socket takes at a time. Unless said otherwise, and at most, a quarter of the descriptors
-    /// that the process may have (RLIMIT_NOFILE); 1024 unless said otherwise, where these are many.
+    /// Sets how many connections the socket accepts at a time. The limit is at most a quarter of the file
+    /// descriptors that the process is allowed to open (RLIMIT_NOFILE). The default is that quarter or
+    /// 1024, whichever is less.
     ///
-    /// At the limit an idle connection is closed to make room for a new one: first those that never called, then the
-    /// youngest. While all have calls, new ones wait.
+    /// At the limit an idle connection is closed to make room for a new one: first connections that never
+    /// made a call, then the youngest. While all connections have running calls, new connections wait.
     #[must_use]
     pub fn max_connections(mut self, most: usize) -> Self {
         self.settings.max_connections = Some(most);
         self
     }
 
-    /// How long running operations may go on after a signal to stop: 30 seconds unless said otherwise. Connections
-    /// without a call are closed within a second, whatever this is.
+    /// Sets how long running operations are allowed to continue after a stop signal. The default is 30
+    /// seconds. Connections without a call are closed within a second in any case.
     #[must_use]
     pub fn grace(mut self, grace: Duration) -> Self {
         self.settings.grace = grace;
         self
     }
 
-    /// A directory of the driver's own: where it keeps its volumes, records or sockets. No Node RPC is given a path that is
-    /// this directory, is in it or holds it, by whatever name: INVALID_ARGUMENT. Without it a mount by a wrong path can
-    /// hide all volumes. The directory of the socket is protected anyway.
+    /// Adds a directory that belongs to the driver, where it keeps its volumes, records or sockets. A Node
+    /// RPC with a path that is this directory, lies inside it or contains it, under any name, is refused
+    /// (INVALID_ARGUMENT). Without this protection a mount on a wrong path can hide all volumes. The
+    /// directory of the socket is always protected.
     #[must_use]
     pub fn own_directory(mut self, path: impl Into<PathBuf>) -> Self {
         self.settings.own_directories.push(path.into());
         self
     }
 
-    /// Where the orchestrator keeps target paths and staging directories, `/var/lib/kubelet` unless said otherwise.
-    /// What is left on the node of a volume that the driver no longer knows is unmounted in these directories only, and an
-    /// empty target whose maker is not known is removed in these only. They are no volume's place themselves, and neither
-    /// are those in them that hold all volumes.
+    /// Sets the directories in which the orchestrator keeps target paths and staging directories. The
+    /// default is `/var/lib/kubelet`. Leftovers of a volume that the driver no longer knows are unmounted
+    /// in these directories only. An empty target of unknown origin is removed in these directories only.
+    /// Neither these directories nor the directories in them that contain all volumes can be a target or
+    /// staging path.
     #[must_use]
     pub fn volume_roots(mut self, roots: impl IntoIterator<Item = impl Into<PathBuf>>) -> Self {
         self.settings.volume_roots = roots.into_iter().map(Into::into).collect();
         self
     }
 
-    /// Registers the plugin with the kubelet of this node, without a node-driver-registrar beside it.
+    /// Registers the plugin with the kubelet of this node; no node-driver-registrar sidecar is needed.
     #[must_use]
     pub fn register(mut self, registration: Registration) -> Self {
         self.settings.registration = Some(registration);
         self
     }
 
-    /// Answers HTTP at this address, without a livenessprobe beside it: `/healthz` is 200 while the plugin's
-    /// [`probe`](crate::Identity::probe) does not fail, `/readyz` while it says
-    /// [`Readiness::Ready`](crate::Readiness::Ready) and the plugin is not stopping, and `/metrics` is for Prometheus,
-    /// with `csi_plugin_operations_seconds` by method and status code.
+    /// Serves HTTP at this address; no livenessprobe sidecar is needed. `/healthz` is 200 while the
+    /// plugin's [`probe`](crate::Identity::probe) does not fail. `/readyz` is 200 while the probe returns
+    /// [`Readiness::Ready`](crate::Readiness::Ready) and the plugin is not stopping. `/metrics` is for
+    /// Prometheus and has `csi_plugin_operations_seconds` by method and status code.
     #[cfg(feature = "http")]
     #[must_use]
     pub fn http(mut self, address: std::net::SocketAddr) -> Self {
@@ -183,7 +188,7 @@ impl Plugin {
         PathGate::new(own_directories.clone(), sockets.collect(), volume_roots)
     }
 
-    /// The plugin as it is served, once it makes sense.
+    /// Checks the plugin and builds the adapter that the server serves.
     fn build(mut self, socket: &Path) -> Result<Adapter, ServeError> {
         check_name(&self.name).map_err(ServeError::Plugin)?;
         if self.vendor_version.is_empty() {

@@ -1,4 +1,4 @@
-//! Serving the plugin, and a driver's `main`.
+//! Serves the plugin, and provides a driver's `main`.
 
 use std::process::ExitCode;
 
@@ -6,29 +6,29 @@ use super::Plugin;
 use crate::server::{self, Ended, Endpoint, ServeError, Stop};
 
 impl Plugin {
-    /// Serves on the socket that `CSI_ENDPOINT` names until SIGTERM or SIGINT, lets running operations finish, and
-    /// removes the socket.
+    /// Serves on the socket that `CSI_ENDPOINT` names, until SIGTERM or SIGINT. Then running operations
+    /// finish and the socket is removed.
     ///
     /// # Errors
-    /// [`ServeError`] when it can't start; it says what is wrong and the mend.
+    /// [`ServeError`] when the plugin can't start; the message says what is wrong and how to fix it.
     pub async fn serve_from_env(self) -> Result<(), ServeError> {
         let endpoint = Endpoint::from_env()?;
         self.serve(&endpoint).await
     }
 
-    /// As [`serve_from_env`](Self::serve_from_env), on this endpoint.
+    /// Like [`serve_from_env`](Self::serve_from_env), on this endpoint.
     ///
     /// # Errors
-    /// [`ServeError`] when it can't start.
+    /// [`ServeError`] when the plugin can't start.
     pub async fn serve(self, endpoint: &Endpoint) -> Result<(), ServeError> {
         self.serve_signals(endpoint).await.1
     }
 
-    /// As [`serve`](Self::serve), until `stop` is done and not until a signal: for tests, and for programs that
-    /// have signals of their own.
+    /// Like [`serve`](Self::serve), but stops when the future `stop` completes instead of on a signal: for
+    /// tests, and for programs that handle signals themselves.
     ///
     /// # Errors
-    /// [`ServeError`] when it can't start.
+    /// [`ServeError`] when the plugin can't start.
     pub async fn serve_until(
         self,
         endpoint: &Endpoint,
@@ -53,16 +53,17 @@ impl Plugin {
         }
     }
 
-    /// A driver's whole `main`: [`serve_from_env`](Self::serve_from_env), errors printed to standard error, and
-    /// the exit status: 0 after a signal, 2 when it could not start, 1 when serving failed.
+    /// Runs a driver's whole `main`: calls [`serve_from_env`](Self::serve_from_env) and prints errors to
+    /// standard error. The exit status is 0 after a signal, 2 when the plugin could not start, 1 when
+    /// serving failed.
     ///
-    /// When a driver's method still runs at the end of the time of grace, this ends the process itself: a runtime waits
-    /// for work that blocks, on a filesystem that hangs say, without limit. A program that uses
-    /// [`serve`](Self::serve) ends its runtime with
-    /// [`shutdown_background`](tokio::runtime::Runtime::shutdown_background) for that.
+    /// When a driver's method still runs at the end of the grace period, this function ends the process
+    /// itself. A runtime would wait without limit for blocking work, for example on a filesystem that
+    /// hangs. A program that uses [`serve`](Self::serve) ends its runtime with
+    /// [`shutdown_background`](tokio::runtime::Runtime::shutdown_background) instead.
     ///
-    /// What the plugin needs of its container is for its documents: capabilities, resources, directories of its own.
-    /// It asks for none of the orchestrator's own files.
+    /// The driver's documentation says what the plugin needs from its container: capabilities, resources,
+    /// its own directories. The plugin reads none of the orchestrator's own files.
     ///
     /// - spec: `process.long-running`, `process.fails-fast`
     /// - spec: `process.no-files-of-the-host`, `process.needs-documented`
@@ -75,8 +76,8 @@ impl Plugin {
         exit_code(&name, served)
     }
 
-    /// The look at the node, where this instance serves it and its driver wants that. It tells the log what it finds, and
-    /// keeps nobody waiting.
+    /// The check of the node, if this instance serves the Node service and its driver wants the check. The
+    /// check logs what it finds; no call waits for it.
     fn look_at_node(&mut self) -> Option<Box<dyn FnOnce() + Send>> {
         #[cfg(all(feature = "mount", target_os = "linux"))]
         if self.mode.serves(crate::Service::Node)
@@ -88,7 +89,7 @@ impl Plugin {
     }
 }
 
-/// Prints the error, if there is one, and returns the status for it.
+/// Prints the error, if any, and returns the matching exit status.
 pub(crate) fn exit_code(name: &str, (ended, served): (Ended, Result<(), ServeError>)) -> ExitCode {
     let code = match served {
         Ok(()) => 0,
@@ -99,7 +100,7 @@ pub(crate) fn exit_code(name: &str, (ended, served): (Ended, Result<(), ServeErr
     };
     match ended {
         Ended::Idle => ExitCode::from(code),
-        // The runtime would wait for work that may never end.
+        // The runtime would wait for work that might never end.
         Ended::Running => std::process::exit(code.into()),
     }
 }

@@ -1,4 +1,5 @@
-//! The plugin's services besides Controller and Node, and what is declared for the plugin as a whole.
+//! The plugin's services other than Controller and Node, and what the driver declares for the plugin as a
+//! whole.
 
 use std::sync::Arc;
 
@@ -9,32 +10,34 @@ use crate::offer::Offer;
 use crate::{Expansion, GroupController, SnapshotMetadata};
 
 impl Plugin {
-    /// The plugin's GroupController service: snapshots of several volumes at one moment. A volume is restored from one
-    /// of them as from any snapshot, so it needs a controller that offers CREATE_DELETE_VOLUME.
+    /// Adds the plugin's GroupController service: snapshots of several volumes at one moment. A volume is
+    /// restored from a member of a group as from any snapshot, so the plugin also needs a controller that
+    /// offers CREATE_DELETE_VOLUME.
     #[must_use]
     pub fn group_controller<D: GroupController>(mut self, driver: Arc<D>) -> Self {
         self.group_controller = Some(driver);
         self
     }
 
-    /// The plugin's SnapshotMetadata service: which blocks of a snapshot hold data, or changed. Alpha.
+    /// Adds the plugin's SnapshotMetadata service: which blocks of a snapshot hold data, or changed. Alpha.
     #[must_use]
     pub fn snapshot_metadata<D: SnapshotMetadata>(mut self, driver: Arc<D>) -> Self {
         self.snapshot_metadata = Some(driver);
         self
     }
 
-    /// Declares VOLUME_ACCESSIBILITY_CONSTRAINTS: not every volume can be used from every node. Then
-    /// [`NodeInfo`](crate::NodeInfo) says where a node is, and [`Volume`](crate::Volume) from where it is usable.
+    /// Declares VOLUME_ACCESSIBILITY_CONSTRAINTS: some volumes cannot be used from every node. Then
+    /// [`NodeInfo`](crate::NodeInfo) says where a node is, and [`Volume`](crate::Volume) from where it is
+    /// usable.
     ///
-    /// Where keys have a prefix, it is the same in all of them; other answers are refused as INTERNAL.
+    /// If topology keys have a prefix, all keys must have the same one; other answers become INTERNAL.
     #[must_use]
     pub fn volume_accessibility_constraints(mut self) -> Self {
         self.declared.volume_topology = true;
         self
     }
 
-    /// Declares SNAPSHOT_ACCESSIBILITY_CONSTRAINTS: not every snapshot can be restored from everywhere. Then
+    /// Declares SNAPSHOT_ACCESSIBILITY_CONSTRAINTS: some snapshots cannot be restored from everywhere. Then
     /// [`Snapshot`](crate::Snapshot) says from where. Alpha, new in spec v1.13.0.
     #[must_use]
     pub fn snapshot_accessibility_constraints(mut self) -> Self {
@@ -42,7 +45,8 @@ impl Plugin {
         self
     }
 
-    /// Declares when volumes can be made larger, for a plugin that does it on the node alone: a controller says so with
+    /// Declares when volumes can be expanded, for a plugin that expands on the node only. A plugin with a
+    /// controller declares it with
     /// [`ControllerService::expand_volume`](crate::ControllerService::expand_volume).
     #[must_use]
     pub fn volume_expansion(mut self, expansion: Expansion) -> Self {
@@ -50,22 +54,23 @@ impl Plugin {
         self
     }
 
-    /// Serves callers of spec v1.12.0 as well: what the driver tells by GET_VOLUME_HEALTH is also answered as
-    /// VOLUME_CONDITION, in ListVolumes, ControllerGetVolume and NodeGetVolumeStats. The kubelet up to now and the
-    /// health monitor read nothing else.
+    /// Also serves callers of spec v1.12.0: the health that the driver reports through GET_VOLUME_HEALTH is
+    /// also returned as VOLUME_CONDITION, in ListVolumes, ControllerGetVolume and NodeGetVolumeStats.
+    /// Current kubelets and the health monitor read nothing else.
     ///
-    /// ListVolumes then asks for the health of what it lists: in one listing where the driver has LIST_VOLUME_HEALTH,
-    /// volume by volume where not. A health that can't be told is answered as abnormal, with the reason.
+    /// ListVolumes then also queries the health of the listed volumes: with one listing if the driver has
+    /// LIST_VOLUME_HEALTH, else volume by volume. If the health cannot be determined, the condition is
+    /// abnormal, with the reason.
     #[must_use]
     pub fn serve_volume_condition(mut self) -> Self {
         self.declared.volume_condition = true;
         self
     }
 
-    /// What the whole plugin offers, once it makes sense.
+    /// Checks the parts for contradictions and returns what the whole plugin offers.
     ///
     /// # Errors
-    /// What contradicts what, and the mend.
+    /// What contradicts what, and how to fix it.
     pub(super) fn offer(&mut self) -> Result<Offer, String> {
         let controller =
             self.controller.is_some() || self.group_controller.is_some() || self.snapshot_metadata.is_some();
