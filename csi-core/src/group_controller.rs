@@ -14,7 +14,8 @@ use crate::{
     VolumeGroupSnapshot, VolumeId,
 };
 
-/// CREATE_DELETE_GET_VOLUME_GROUP_SNAPSHOT, the service's one capability. Spec: "GroupController Service RPC".
+/// CREATE_DELETE_GET_VOLUME_GROUP_SNAPSHOT, the service's only capability. Spec: "GroupController Service
+/// RPC".
 #[async_trait]
 pub trait GroupController: Send + Sync + 'static {
     /// Takes a snapshot of each volume at one moment in the order of writes to all of them, or finds the

@@ -34,10 +34,12 @@ pub trait CreateDeleteVolume: Controller {
     /// - spec: `create-volume.same-name-same-volume`, `create-volume.one-volume-a-name`
     /// - spec: `create-volume.differs-is-already-exists`, `create-volume.capacity-range`
     /// - spec: `create-volume.out-of-range`, `create-volume.mutable-parameters-win`
-    /// - spec: `create-volume.from-snapshot`, `create-volume.from-volume`, `create-volume.source-not-supported`
-    /// - spec: `create-volume.source-missing`, `create-volume.larger-than-source`, `create-volume.topology-met`
-    /// - spec: `create-volume.topology-preferred`, `create-volume.topology-unmet`, `create-volume.id-is-unique`
-    /// - spec: `create-volume.context-stays`, `create-volume.context-without-secrets`
+    /// - spec: `create-volume.from-snapshot`, `create-volume.from-volume`
+    /// - spec: `create-volume.source-not-supported`, `create-volume.source-missing`
+    /// - spec: `create-volume.larger-than-source`, `create-volume.topology-met`
+    /// - spec: `create-volume.topology-preferred`, `create-volume.topology-unmet`
+    /// - spec: `create-volume.id-is-unique`, `create-volume.context-stays`
+    /// - spec: `create-volume.context-without-secrets`
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] or [`Error::Unsupported`] (INVALID_ARGUMENT) for parameters or a source

@@ -1,4 +1,4 @@
-//! I/O errors, which the standard library leaves without the step and the path that failed.
+//! I/O errors. The standard library does not include the failed operation and path in them.
 
 use std::io;
 use std::panic::Location;
@@ -6,7 +6,8 @@ use std::path::Path;
 
 use super::{Error, Result};
 
-/// Adds the step and the path to an I/O error: of [`std::io`], of rustix, of whatever becomes one.
+/// Adds the operation and the path to an I/O error: from [`std::io`], from rustix, or any error that
+/// converts into one.
 ///
 /// ```
 /// use csi_core::{IoContext as _, Result};
@@ -20,11 +21,11 @@ use super::{Error, Result};
 /// # });
 /// ```
 pub trait IoContext<T> {
-    /// The result, with an error that names what was done (a verb: `create`, `read`, `sync`) to which path.
+    /// Adds to an error what was done (a verb: `create`, `read`, `sync`) and to which path.
     ///
     /// # Errors
-    /// As for a bare I/O error: [`Error::LimitReached`] for a full disk, a quota or memory that has run out, else
-    /// [`Error::Internal`].
+    /// The same as for a bare I/O error: [`Error::LimitReached`] for a full disk, an exceeded quota or
+    /// exhausted memory, else [`Error::Internal`].
     fn at(self, step: &str, path: impl AsRef<Path>) -> Result<T>;
 }
 
@@ -37,8 +38,9 @@ impl<T, E: Into<io::Error>> IoContext<T> for Result<T, E> {
     }
 }
 
-/// A full disk, a quota or memory that has run out is a limit that is reached; everything else is internal. An error that
-/// has no words but the system's gets the place in the source where `?` was: [`IoContext::at`] says more.
+/// A full disk, an exceeded quota and exhausted memory are [`Error::LimitReached`]; everything else is
+/// internal. An error that has only the system's own text also names the source location of the `?`;
+/// [`IoContext::at`] gives more context.
 impl From<io::Error> for Error {
     #[track_caller]
     fn from(error: io::Error) -> Self {

@@ -1,7 +1,7 @@
-//! What can go wrong, by the spec's names for it, and the code that each RPC gives it.
+//! Error conditions, with the spec's names, and the status code that each RPC gives them.
 //!
-//! [`Error`] names a condition; [`Error::code`] is the one place where status codes are chosen. `io.rs` and `mount.rs`
-//! turn errors of the system into conditions.
+//! [`Error`] names a condition; [`Error::code`] is the only place where status codes are chosen. `io.rs`
+//! and `mount.rs` turn errors of the system into conditions.
 //!
 //! It imports the RPCs and ids.
 
@@ -18,15 +18,16 @@ pub use io::IoContext;
 use crate::Rpc;
 use crate::ids::{GroupSnapshotId, NodeId, SnapshotId, VolumeId};
 
-/// The result of every method of a driver.
+/// The result of every driver method.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 type Source = Box<dyn std::error::Error + Send + Sync>;
 
-/// A condition that the spec names. The status code follows from it and from the RPC: see [`Error::code`].
+/// An error condition that the spec names. The condition and the RPC determine the status code: see
+/// [`Error::code`].
 ///
-/// A driver says what is the case; it never chooses a number. `?` on an [`std::io::Error`] or a mount error gives
-/// the condition that fits.
+/// A driver reports the condition; it never chooses a code. `?` on an [`std::io::Error`] or a mount error
+/// gives the matching condition.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Error {
@@ -37,60 +38,62 @@ pub enum Error {
         /// What is wrong with it.
         reason: String,
     },
-    /// The volume does not exist. Deleting it is done, then: the framework answers OK.
+    /// The volume does not exist. A delete then succeeds: the framework answers OK.
     VolumeNotFound(VolumeId),
-    /// The snapshot does not exist. Deleting it is done, then.
+    /// The snapshot does not exist. A delete then succeeds.
     SnapshotNotFound(SnapshotId),
-    /// The group snapshot does not exist. Deleting it is done, then.
+    /// The group snapshot does not exist. A delete then succeeds.
     GroupSnapshotNotFound(GroupSnapshotId),
     /// The node does not exist.
     NodeNotFound(NodeId),
-    /// What the volume is to be copied from does not exist; the text names it.
+    /// The source of the volume's content does not exist; the text names it.
     SourceNotFound(String),
-    /// It exists already, and differs from what is asked for; the text says in what.
+    /// The object already exists and differs from the request; the text names the difference.
     Incompatible(String),
-    /// A size can't be had.
+    /// The storage can't provide the requested size.
     OutOfRange(String),
-    /// The object is in use, or has dependants, and was left as it is.
+    /// The object is in use, or has dependants. It was not changed.
     InUse(String),
     /// The volume is attached to another node and can't be attached to two.
     PublishedElsewhere(NodeId),
-    /// The state of what is asked about does not allow it: a device that holds other data or takes no writes, volumes
-    /// that can't be cut together, changes that are not tracked. It was left as it is.
+    /// The object's state does not allow the operation: a device that holds other data or takes no writes,
+    /// volumes that can't be snapshotted together, changes that are not tracked. The object was not
+    /// changed.
     NotPossible(String),
-    /// The volume was not staged at the path that the call names.
+    /// The volume is not staged at the path that the call names.
     NotStaged(String),
     /// A limit is reached: volumes on a node, space in a pool, snapshots of a volume.
     LimitReached(String),
-    /// The volume can't be made where it is to be usable from.
+    /// The volume can't be created where it must be usable.
     TopologyUnsatisfied(String),
-    /// The driver does not do what is asked: a capability, parameter or combination; the text names it.
+    /// The driver does not support the request: a capability, parameter or combination; the text names it.
     Unsupported(String),
     /// Another operation on the same object is running.
     Pending(String),
-    /// The token is not one that this driver gave, or is too old; the caller starts from the beginning.
+    /// The token was not issued by this driver, or is too old; the caller starts from the beginning.
     InvalidToken,
-    /// Something that the volume needs does not answer at the moment. The operation has ended; asking again may help.
+    /// Something that the volume needs does not answer at the moment. The operation has ended; a retry can
+    /// help.
     Unavailable(String),
-    /// The operation failed here, and what it began may go on, or may be done, in the backend: a request to it timed
-    /// out, say. The caller asks again until another answer comes.
+    /// The operation failed here, but the backend might still run or complete what it started, for example
+    /// because a request to the backend timed out. The caller retries until it gets another answer.
     ///
-    /// Callers take UNAVAILABLE for that: external-provisioner calls CreateVolume again, even after the claim was
-    /// deleted, so that nothing is left behind, and external-attacher counts the volume as maybe attached. What has
-    /// failed and left nothing is any other condition.
+    /// Callers interpret UNAVAILABLE in this way: external-provisioner repeats CreateVolume, even after the
+    /// claim was deleted, so that nothing is left behind, and external-attacher treats the volume as
+    /// possibly attached. Use another condition for an operation that failed and left nothing behind.
     #[doc(alias = "UNAVAILABLE")]
     MayGoOn(String),
-    /// What the driver depends on is missing or not healthy: a restart is what Probe asks for by it.
+    /// A dependency of the driver is missing or unhealthy. From Probe this error requests a restart.
     Unhealthy(String),
     /// The credentials are not valid.
     Unauthenticated(String),
-    /// The credentials are valid, and do not allow it.
+    /// The credentials are valid, but do not allow the operation.
     PermissionDenied(String),
     /// The RPC is not offered.
     Unimplemented(String),
-    /// Anything else.
+    /// Any other error.
     Internal {
-        /// For the caller; no secrets.
+        /// For the caller; contains no secrets.
         message: String,
         /// For the log, with its own sources.
         source: Option<Source>,
@@ -98,18 +101,19 @@ pub enum Error {
 }
 
 impl Error {
-    /// A field is missing or malformed.
+    /// Creates an [`InvalidArgument`](Self::InvalidArgument): a field is missing or malformed.
     pub fn invalid(field: impl Into<String>, reason: impl Into<String>) -> Self {
         Self::InvalidArgument { field: field.into(), reason: reason.into() }
     }
 
-    /// An internal error with this cause. The caller is told the cause's own words; its sources go to the log.
+    /// Creates an internal error with this cause. The caller sees the cause's message; the cause's sources
+    /// go to the log.
     pub fn internal(source: impl Into<Source>) -> Self {
         let source = source.into();
         Self::Internal { message: source.to_string(), source: Some(source) }
     }
 
-    /// An internal error in these words for the caller; the source is for the log alone.
+    /// Creates an internal error with this message for the caller; the source goes only to the log.
     ///
     /// ```
     /// let error = csi_core::Error::internal_because("the pool does not answer", std::io::Error::other("10.0.0.7: no route"));
@@ -119,20 +123,20 @@ impl Error {
         Self::Internal { message: message.into(), source: Some(source.into()) }
     }
 
-    /// An internal error in these words.
+    /// Creates an internal error with this message.
     pub fn internal_message(message: impl Into<String>) -> Self {
         Self::Internal { message: message.into(), source: None }
     }
 
-    /// The driver's answer breaks a rule of the spec: the log says which, and so does the caller's message.
+    /// The driver's answer breaks a rule of the spec. The log and the caller's message name the rule.
     pub(crate) fn broken(rule: impl fmt::Display) -> Self {
         Self::internal_message(format!("the driver's answer breaks the spec: {rule}"))
     }
 
-    /// The status code that this condition has in the answer to this RPC.
+    /// Returns the status code of this condition in the answer to this RPC.
     ///
-    /// Callers act on codes, so it is the spec's table for the RPC that counts; where that has no row for a
-    /// condition, it is the nearest code which its callers treat as what it is.
+    /// Callers act on codes, so the spec's table for the RPC decides. If the table has no row for a
+    /// condition, the code is the nearest one to which the RPC's callers react correctly.
     ///
     /// - spec: `concurrency.pending-is-aborted`, `fields.invalid-is-invalid-argument`
     /// - spec: `errors.status-codes-only`, `errors.code-of-the-condition`, `errors.permission-denied`
@@ -170,21 +174,21 @@ impl Error {
                 | Rpc::NodePublishVolume => Code::AlreadyExists,
                 _ => Code::FailedPrecondition,
             },
-            // The resizer takes no other code for "this change can't be had, don't try again".
+            // external-resizer accepts no other code as "this change is impossible, don't retry".
             Self::OutOfRange(_) if rpc == Rpc::ControllerModifyVolume => Code::InvalidArgument,
             Self::OutOfRange(_) => Code::OutOfRange,
             Self::InUse(_) | Self::NotPossible(_) | Self::PublishedElsewhere(_) | Self::NotStaged(_) => {
                 Code::FailedPrecondition
             }
-            // Elsewhere that code is final; what is missing may come back.
+            // In other RPCs that code is final, but a missing dependency can come back.
             Self::Unhealthy(_) if rpc == Rpc::Probe => Code::FailedPrecondition,
-            // The operation has ended. UNAVAILABLE would have the caller ask for ever, also for what nobody wants
-            // any more.
+            // The operation has ended. With UNAVAILABLE the caller would retry forever, even for objects
+            // that nobody wants any more.
             Self::Unavailable(_) | Self::Unhealthy(_) if makes_something(rpc) => Code::Internal,
             Self::Unavailable(_) | Self::Unhealthy(_) | Self::MayGoOn(_) => Code::Unavailable,
             Self::LimitReached(_) | Self::TopologyUnsatisfied(_) => Code::ResourceExhausted,
-            // A stage or publish beyond the volume's capabilities is a matter of the volume's state; elsewhere
-            // the request itself asks for what there is not.
+            // A stage or publish beyond the volume's capabilities depends on the volume's state; in other
+            // RPCs the request itself asks for something unsupported.
             Self::Unsupported(_) => match rpc {
                 Rpc::NodeStageVolume | Rpc::NodePublishVolume => Code::FailedPrecondition,
                 _ => Code::InvalidArgument,
@@ -197,7 +201,7 @@ impl Error {
         }
     }
 
-    /// The status for the caller: the code of this RPC, a message that is never empty, and no details.
+    /// The status for the caller: the code for this RPC, a message that is never empty, and no details.
     // spec: errors.message, errors.no-details
     pub(crate) fn status(&self, rpc: Rpc) -> tonic::Status {
         let code = self.code(rpc);
@@ -206,13 +210,13 @@ impl Error {
         tonic::Status::new(code, message)
     }
 
-    /// What the log is told: the caller's message, and the causes below it.
+    /// The text for the log: the caller's message, and the causes below it.
     pub(crate) fn with_causes(&self) -> String {
         let mut text = self.to_string();
         let mut next = std::error::Error::source(self);
         while let Some(cause) = next {
             let words = cause.to_string();
-            // An error that is told in its source's own words has said them.
+            // Skip a cause whose words are already part of the text.
             if !text.contains(&words) {
                 text.push_str(": ");
                 text.push_str(&words);
@@ -223,7 +227,7 @@ impl Error {
     }
 }
 
-/// Whether the controller makes something by this RPC, which its caller undoes only if it may exist.
+/// Whether this RPC of the controller creates something that its caller deletes only if it might exist.
 const fn makes_something(rpc: Rpc) -> bool {
     matches!(
         rpc,
@@ -234,7 +238,7 @@ const fn makes_something(rpc: Rpc) -> bool {
     )
 }
 
-/// What the caller is told.
+/// The message for the caller.
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -1,10 +1,10 @@
-//! What goes wrong with mounts, as conditions of the spec.
+//! Mount errors as conditions of the spec.
 
 use csi_mount::ErrorKind;
 
 use super::Error;
 
-/// Each kind keeps its meaning; docs/error-mapping.md has the table.
+/// Maps each kind to the condition with the same meaning; docs/error-mapping.md has the table.
 impl From<csi_mount::Error> for Error {
     fn from(error: csi_mount::Error) -> Self {
         let text = error.to_string();
@@ -19,14 +19,14 @@ impl From<csi_mount::Error> for Error {
             }
             ErrorKind::OutOfRange => Self::OutOfRange(text),
             ErrorKind::NoSpace => Self::LimitReached(text),
-            // Devices come and go, and servers come back: asking again may help.
+            // Devices and servers can come back, so a retry can help.
             ErrorKind::NotFound
             | ErrorKind::Unresponsive
             | ErrorKind::WrongDevice
             | ErrorKind::OutOfMemory => Self::Unavailable(text),
             ErrorKind::WrongKey => Self::Unauthenticated(text),
             ErrorKind::MissingTool => Self::Unhealthy(text),
-            // Not PERMISSION_DENIED, which is about the caller's credentials.
+            // Not PERMISSION_DENIED, which concerns the caller's credentials.
             _ => Self::internal(error),
         }
     }

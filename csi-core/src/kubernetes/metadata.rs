@@ -1,4 +1,4 @@
-//! What Kubernetes says beside the spec's own fields: the claim, the pod, and its service account's tokens.
+//! What Kubernetes adds to the spec's fields: the claim, the pod, and its service account's tokens.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -8,20 +8,20 @@ use serde::Deserialize;
 
 use crate::{Error, Parameters, Result, Secrets, VolumeContext};
 
-/// The claim that a volume is made for, where the provisioner was told to say so (`--extra-create-metadata`).
+/// The claim that a volume is created for, if the provisioner runs with `--extra-create-metadata`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct ClaimNames<'a> {
     /// The PersistentVolumeClaim's name.
     pub claim: Option<&'a str>,
-    /// And its namespace.
+    /// The PersistentVolumeClaim's namespace.
     pub namespace: Option<&'a str>,
     /// The PersistentVolume's name.
     pub volume: Option<&'a str>,
 }
 
 impl<'a> ClaimNames<'a> {
-    /// The names in CreateVolume's parameters.
+    /// Reads the names from CreateVolume's parameters.
     pub fn of(parameters: &'a Parameters) -> Self {
         Self {
             claim: parameters.kubernetes("pvc/name"),
@@ -31,26 +31,26 @@ impl<'a> ClaimNames<'a> {
     }
 }
 
-/// The pod that a volume is published for, where the CSIDriver object asks for it (`podInfoOnMount`).
+/// The pod that a volume is published for, if the CSIDriver object sets `podInfoOnMount`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PodInfo<'a> {
     /// The pod's name.
     pub name: &'a str,
-    /// Its namespace.
+    /// The pod's namespace.
     pub namespace: &'a str,
-    /// Its unique id.
+    /// The pod's unique id.
     pub uid: &'a str,
-    /// The name of its service account.
+    /// The name of the pod's service account.
     pub service_account: &'a str,
 }
 
 impl<'a> PodInfo<'a> {
-    /// The pod in NodePublishVolume's volume context.
+    /// Reads the pod from NodePublishVolume's volume context.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] naming the key that is missing, with the mend: the CSIDriver object does not have
-    /// `podInfoOnMount: true`, say.
+    /// [`Error::InvalidArgument`] that names the missing key and how to fix it, for example that the
+    /// CSIDriver object lacks `podInfoOnMount: true`.
     pub fn of(context: &'a VolumeContext) -> Result<Self> {
         let part = |key: &str| {
             context.pod(key).ok_or_else(|| {
@@ -67,12 +67,12 @@ impl<'a> PodInfo<'a> {
     }
 }
 
-/// The key of the tokens, in both maps.
+/// The key of the tokens, in the secrets and in the volume context.
 const TOKENS: &str = "csi.storage.k8s.io/serviceAccount.tokens";
 
-/// The pod's service-account tokens by audience, where the CSIDriver object asks for them (`tokenRequests`).
+/// The pod's service account tokens by audience, if the CSIDriver object sets `tokenRequests`.
 ///
-/// Never printed: `Debug` shows audiences and expiries only.
+/// The tokens are never printed: `Debug` shows audiences and expiries only.
 ///
 /// ```
 /// # use csi_core::*;
@@ -88,11 +88,12 @@ const TOKENS: &str = "csi.storage.k8s.io/serviceAccount.tokens";
 pub struct ServiceAccountTokens(BTreeMap<String, ServiceAccountToken>);
 
 impl ServiceAccountTokens {
-    /// The tokens in NodePublishVolume's secrets, where newer kubelets put them when they are asked to, or else in
-    /// its volume context. None at all when there are none in either.
+    /// Reads the tokens from NodePublishVolume's secrets, where newer kubelets put them on request, else
+    /// from the volume context. Empty if neither has tokens.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] naming the key, and nothing of what is in it, when they can't be read.
+    /// [`Error::InvalidArgument`] when the tokens can't be parsed. It names the key, and nothing of the
+    /// value.
     pub fn of(secrets: &Secrets, context: &VolumeContext) -> Result<Self> {
         let places =
             [("secrets", secrets.get(TOKENS)), ("volume_context", context.pod("serviceAccount.tokens"))];
@@ -100,7 +101,7 @@ impl ServiceAccountTokens {
         else {
             return Ok(Self::default());
         };
-        // The parser's own words may quote what it read, so it is only said where it stopped.
+        // The parser's message can quote its input, so the error only gives the position.
         let tokens = serde_json::from_str::<BTreeMap<String, Wire>>(json).map_err(|error| {
             let place = format!("line {}, column {}", error.line(), error.column());
             Error::invalid(
@@ -119,12 +120,12 @@ impl ServiceAccountTokens {
         tokens.collect::<Result<_>>().map(Self)
     }
 
-    /// The token for this audience; the empty one is the API server's own.
+    /// Returns the token for this audience; the empty audience is the API server's.
     pub fn for_audience(&self, audience: &str) -> Option<&ServiceAccountToken> {
         self.0.get(audience)
     }
 
-    /// The audiences and their tokens, in the order of the audiences.
+    /// Returns the audiences and their tokens, sorted by audience.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &ServiceAccountToken)> {
         self.0.iter().map(|(audience, token)| (audience.as_str(), token))
     }
@@ -137,12 +138,12 @@ struct Wire {
     expires: String,
 }
 
-/// `2026-11-20T23:34:00Z` as a time.
+/// Parses a time such as `2026-11-20T23:34:00Z`.
 fn expiry(text: &str) -> Option<SystemTime> {
     SystemTime::try_from(text.parse::<prost_types::Timestamp>().ok()?).ok()
 }
 
-/// A service account's token for one audience. Never printed.
+/// A service account token for one audience. Never printed.
 #[derive(Clone)]
 pub struct ServiceAccountToken {
     token: String,
@@ -150,12 +151,13 @@ pub struct ServiceAccountToken {
 }
 
 impl ServiceAccountToken {
-    /// The token itself. Keep it out of logs, errors and arguments of programs.
+    /// Returns the token itself. Keep it out of logs, errors and program arguments.
     pub fn reveal(&self) -> &str {
         &self.token
     }
 
-    /// When it ends. The kubelet publishes again, with a new one, before that (`requiresRepublish`).
+    /// Returns when the token expires. Before that, the kubelet publishes the volume again with a new token
+    /// (`requiresRepublish`).
     pub fn expires(&self) -> SystemTime {
         self.expires
     }

@@ -1,5 +1,5 @@
-//! What Kubernetes adds to the spec: the claim and the pod behind a request ([`ClaimNames`], [`PodInfo`]), tokens of
-//! service accounts ([`ServiceAccountTokens`]), and sizes in its notation ([`Quantity`]).
+//! What Kubernetes adds to the spec: the claim and the pod of a request ([`ClaimNames`], [`PodInfo`]),
+//! service account tokens ([`ServiceAccountTokens`]), and sizes in its notation ([`Quantity`]).
 //!
 //! It imports the spec's values and errors. Nothing else in this crate imports it.
 

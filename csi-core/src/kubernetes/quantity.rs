@@ -7,7 +7,7 @@ use serde::{Deserialize, Deserializer, de};
 
 use crate::{Error, Result};
 
-/// The suffixes and what they multiply by, the larger first of each kind.
+/// The suffixes and their factors, the largest first.
 const BINARY: [(&str, u64); 6] =
     [("Ei", 1 << 60), ("Pi", 1 << 50), ("Ti", 1 << 40), ("Gi", 1 << 30), ("Mi", 1 << 20), ("Ki", 1 << 10)];
 const DECIMAL: [(&str, u64); 6] = [
@@ -19,10 +19,11 @@ const DECIMAL: [(&str, u64); 6] = [
     ("k", 1_000),
 ];
 
-/// A number of bytes, read and written as Kubernetes writes quantities: `1Gi`, `500M`, `1.5Ti`, `12e6`, `4096`.
+/// A number of bytes, parsed and printed like a Kubernetes quantity: `1Gi`, `500M`, `1.5Ti`, `12e6`,
+/// `4096`.
 ///
-/// What is not a whole number of bytes is rounded up, as Kubernetes does. Written, it is the shortest exact form
-/// with a binary suffix, or plain digits. As a field of a driver's parameters it is read from either:
+/// A fraction of a byte is rounded up, as in Kubernetes. The printed form is the shortest exact one with a
+/// binary suffix, or plain digits. A field of a driver's parameters can have this type:
 ///
 /// ```
 /// use csi_core::Quantity;
@@ -40,31 +41,32 @@ const DECIMAL: [(&str, u64); 6] = [
 pub struct Quantity(u64);
 
 impl Quantity {
-    /// So many bytes.
+    /// Creates a quantity of this many bytes.
     pub const fn new(bytes: u64) -> Self {
         Self(bytes)
     }
 
-    /// How many bytes.
+    /// Returns the number of bytes.
     pub const fn bytes(self) -> u64 {
         self.0
     }
 
-    /// The next multiple of `granularity` bytes; see [`round_up`].
+    /// Returns the next multiple of `granularity` bytes; see [`round_up`].
     ///
     /// # Errors
-    /// [`Error::OutOfRange`] when that is more than can be counted.
+    /// [`Error::OutOfRange`] when the result exceeds the wire's 63 bits.
     pub fn round_up(self, granularity: u64) -> Result<Self> {
         round_up(self.0, granularity).map(Self)
     }
 }
 
-/// The next multiple of `granularity` that is not less than `bytes`; a granularity of 0 is taken for 1.
+/// Returns the smallest multiple of `granularity` that is not less than `bytes`; a granularity of 0 counts
+/// as 1.
 ///
 /// [`CapacityRange::choose`](crate::CapacityRange::choose) does this within the caller's limits.
 ///
 /// # Errors
-/// [`Error::OutOfRange`] when that is more than the wire's 63 bits hold.
+/// [`Error::OutOfRange`] when the result exceeds the wire's 63 bits.
 ///
 /// ```
 /// assert_eq!(csi_core::round_up(5_000, 4096)?, 8192);
@@ -78,7 +80,7 @@ pub fn round_up(bytes: u64, granularity: u64) -> Result<u64> {
 }
 
 /// # Errors
-/// [`Error::InvalidArgument`] for text that is no quantity, is negative or is over 63 bits.
+/// [`Error::InvalidArgument`] for text that is not a quantity, is negative or exceeds 63 bits.
 impl FromStr for Quantity {
     type Err = Error;
 
@@ -87,7 +89,7 @@ impl FromStr for Quantity {
     }
 }
 
-/// Reads `[+]digits[.digits][suffix]`, where the suffix may be an exponent of ten.
+/// Parses `[+]digits[.digits][suffix]`; the suffix can be an exponent of ten.
 fn read(text: &str) -> Result<u64, &'static str> {
     const SHAPE: &str = "is not a size like 1Gi, 500M, 1.5Ti or 4096";
     const LARGE: &str = "is more than 63 bits of bytes";
@@ -104,7 +106,7 @@ fn read(text: &str) -> Result<u64, &'static str> {
     if digits.is_empty() {
         return multiplier(suffix).map(|_| 0).ok_or(SHAPE);
     }
-    // 38 digits fit 128 bits, and more than that is no size of anything.
+    // 38 digits fit into 128 bits; no real size has more.
     let digits: u128 = digits.parse().map_err(|_| LARGE)?;
     let (factor, exponent) = multiplier(suffix).ok_or(SHAPE)?;
     let scale = exponent - i32::try_from(fraction.len()).map_err(|_| LARGE)?;
@@ -112,13 +114,14 @@ fn read(text: &str) -> Result<u64, &'static str> {
     let power = |exponent: u32| 10_u128.checked_pow(exponent);
     let bytes = match u32::try_from(scale) {
         Ok(scale) => power(scale).and_then(|power| product.checked_mul(power)).ok_or(LARGE)?,
-        // A divisor that does not fit is larger than any product that does, so a byte is what is left.
+        // A divisor that does not fit is larger than any product that does, so the rounded-up result is 1
+        // byte.
         Err(_) => power(scale.unsigned_abs()).map_or(1, |power| product.div_ceil(power)),
     };
     i64::try_from(bytes).map(i64::unsigned_abs).map_err(|_| LARGE)
 }
 
-/// What a suffix multiplies by: a factor and a power of ten.
+/// The meaning of a suffix: a factor and a power of ten.
 fn multiplier(suffix: &str) -> Option<(u64, i32)> {
     match suffix {
         "" => Some((1, 0)),
@@ -153,7 +156,7 @@ impl<'de> Deserialize<'de> for Quantity {
     }
 }
 
-/// Reads a parameter's text. The text stays out of the message, as with every other parameter.
+/// Parses a parameter's text. The message does not contain the text, as with every other parameter.
 struct Text;
 
 impl de::Visitor<'_> for Text {

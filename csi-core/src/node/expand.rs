@@ -1,4 +1,4 @@
-//! EXPAND_VOLUME, on the node's side.
+//! EXPAND_VOLUME on the node.
 
 use std::path::PathBuf;
 
@@ -13,35 +13,36 @@ use crate::offer::Offer;
 use crate::types::volume::signed;
 use crate::{AbsolutePath, CapacityRange, Result, Rpc, Secrets, VolumeCapability, VolumeId, VolumePath};
 
-/// Making what is on a volume as large as the volume. Spec: "NodeExpandVolume".
+/// Grows the content of a volume to the size of the volume. Spec: "NodeExpandVolume".
 #[async_trait]
 pub trait NodeExpandVolume: Node {
-    /// Grows what is at the path to fill the volume, and answers with its size in bytes; 0 when that is unknown.
-    /// What is large enough is `Ok` again.
+    /// Grows the filesystem or device at the path to fill the volume, and returns the size in bytes; 0 if
+    /// the size is unknown. A volume that is already large enough is `Ok`.
     ///
     /// - spec: `node-expand-volume.grows`, `node-expand-volume.large-enough-is-ok`
     /// - spec: `node-expand-volume.missing`, `node-expand-volume.in-use`, `node-expand-volume.out-of-range`
     ///
     /// # Errors
-    /// [`Error::VolumeNotFound`](crate::Error::VolumeNotFound) (NOT_FOUND), also when it is not at that path;
-    /// [`Error::InUse`](crate::Error::InUse) (FAILED_PRECONDITION) when it can't grow while it is mounted;
-    /// [`Error::OutOfRange`](crate::Error::OutOfRange) (OUT_OF_RANGE);
-    /// [`Error::Unsupported`](crate::Error::Unsupported) (INVALID_ARGUMENT) for a use that the volume is not for.
+    /// [`Error::VolumeNotFound`](crate::Error::VolumeNotFound) (NOT_FOUND), also when the volume is not at
+    /// that path; [`Error::InUse`](crate::Error::InUse) (FAILED_PRECONDITION) when it can't grow while
+    /// mounted; [`Error::OutOfRange`](crate::Error::OutOfRange) (OUT_OF_RANGE);
+    /// [`Error::Unsupported`](crate::Error::Unsupported) (INVALID_ARGUMENT) for a capability that the
+    /// volume does not support.
     async fn expand_volume(&self, request: NodeExpandVolumeRequest) -> Result<u64>;
 }
 
 request! {
-    /// Which volume, where.
+    /// Which volume to grow, and where it is.
     NodeExpandVolumeRequest {
         /// The volume.
         volume_id: VolumeId,
-        /// Where it is, published or staged.
+        /// The path at which the volume is published or staged.
         volume_path: VolumePath,
-        /// The sizes that are accepted; any, when the caller said none.
+        /// The accepted sizes; any size if the caller gave none.
         capacity_range: CapacityRange,
-        /// Where it is staged, if the caller said so.
+        /// The path at which the volume is staged, if the caller said so.
         staging_target_path: Option<AbsolutePath>,
-        /// How it is used, if the caller said so.
+        /// How the volume is used, if the caller said so.
         volume_capability: Option<VolumeCapability>,
         /// Credentials. Alpha.
         secrets: Secrets,

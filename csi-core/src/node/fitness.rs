@@ -1,4 +1,4 @@
-//! What a ready-made node plugin looks at when it starts: whether the node is fit for it.
+//! The check that a ready-made node plugin makes when it starts: whether the node has what volumes need.
 
 use std::path::PathBuf;
 
@@ -6,10 +6,10 @@ use csi_mount::{Filesystem, Verdict, self_check};
 
 use super::{Node, NodeService};
 
-/// Where the kubelet keeps its volumes unless it is told otherwise.
+/// The kubelet's default directory.
 const KUBELET_ROOT: &str = "/var/lib/kubelet";
 
-/// The look at the node that is due.
+/// The check of the node that is still to run.
 #[derive(Debug)]
 pub(crate) struct Fitness {
     kubelet_root: PathBuf,
@@ -21,8 +21,8 @@ impl Fitness {
         Self { kubelet_root: KUBELET_ROOT.into(), filesystems }
     }
 
-    /// Looks, and says in the log what was found. Nothing of it keeps the plugin from starting: each may be mended
-    /// while it runs, and a call that needs it says so itself.
+    /// Checks the node and logs the result. No finding keeps the plugin from starting: each can be fixed
+    /// while it runs, and a call that needs what is missing reports it.
     pub(crate) fn look(&self) {
         let report = self_check(&self.kubelet_root, &self.filesystems);
         match report.verdict() {
@@ -41,16 +41,16 @@ impl Fitness {
 }
 
 impl<D: Node> NodeService<D> {
-    /// Has the node looked at when the plugin starts, as the ready-made node plugins do, and said in the log what is
-    /// missing for volumes with these filesystems: for a node plugin that is made of those.
+    /// Checks the node when the plugin starts, as the ready-made node plugins do, and logs what is missing
+    /// for volumes with these filesystems. For a driver's node plugin that is built on the ready-made ones.
     #[must_use]
     pub fn self_check(mut self, filesystems: &[Filesystem]) -> Self {
         self.table.fitness = Some(Fitness::of(filesystems.to_vec()));
         self
     }
 
-    /// Where the kubelet keeps its volumes, if it is not `/var/lib/kubelet`: the ready-made node plugins look at it when
-    /// they start, and say in the log what keeps pods of this node from seeing their volumes
+    /// Sets the kubelet's directory, if it is not `/var/lib/kubelet`. The ready-made node plugins check it
+    /// when they start, and log what prevents pods of this node from seeing their volumes
     /// ([`csi_mount::self_check`]).
     #[must_use]
     pub fn kubelet_root(mut self, path: impl Into<PathBuf>) -> Self {
@@ -60,7 +60,7 @@ impl<D: Node> NodeService<D> {
         self
     }
 
-    /// Starts without a look at the node.
+    /// Starts without checking the node.
     #[must_use]
     pub fn without_self_check(mut self) -> Self {
         self.table.fitness = None;

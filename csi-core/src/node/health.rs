@@ -13,10 +13,10 @@ use crate::offer::Offer;
 use crate::types::health::storage_health;
 use crate::{AbsolutePath, Result, Rpc, Secrets, StorageHealthEntry, VolumeHealth, VolumeId};
 
-/// One volume's health on this node. Spec: "NodeGetVolumeHealth".
+/// Reports one volume's health on this node. Spec: "NodeGetVolumeHealth".
 #[async_trait]
 pub trait NodeGetVolumeHealth: Node {
-    /// What is wrong with the volume as this node sees it, also when its stage or publish failed.
+    /// Returns the problems of the volume as this node sees them, also when its stage or publish failed.
     ///
     /// - spec: `node-get-volume-health.current`, `node-get-volume-health.missing`
     ///
@@ -26,21 +26,21 @@ pub trait NodeGetVolumeHealth: Node {
 }
 
 request! {
-    /// Which volume, where.
+    /// Which volume to check, and where it is.
     NodeGetVolumeHealthRequest {
         /// The volume.
         volume_id: VolumeId,
-        /// Where it is published, if it is.
+        /// The path at which the volume is published, if it is.
         volume_publish_path: Option<AbsolutePath>,
-        /// Where it is staged, if it is.
+        /// The path at which the volume is staged, if it is.
         staging_target_path: Option<AbsolutePath>,
     }
 }
 
-/// The backends' health as this node sees it. Spec: "NodeGetStorageHealth".
+/// Reports the backends' health as this node sees it. Spec: "NodeGetStorageHealth".
 #[async_trait]
 pub trait GetStorageHealth: Node {
-    /// What is wrong with the backends; nothing, when all are well.
+    /// Returns the problems of the backends; empty if all are healthy.
     ///
     /// # Errors
     /// Those of any RPC.
@@ -48,7 +48,7 @@ pub trait GetStorageHealth: Node {
 }
 
 request! {
-    /// Asks about all backends.
+    /// A query for the health of all backends.
     NodeGetStorageHealthRequest {
         /// Credentials.
         secrets: Secrets,

@@ -8,47 +8,47 @@ use crate::offer::{Offer, PluginService};
 use crate::types::volume::signed;
 use crate::{Error, NodeId, Result, Rpc, Topology};
 
-/// Which node this is, where it is, and how many volumes it takes.
+/// The node's id, its topology, and how many volumes it can have.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct NodeInfo {
-    /// The node's id, as the controller's publish is to name it.
+    /// The node's id, by which ControllerPublishVolume names the node.
     pub node_id: NodeId,
-    /// How many volumes can be on this node at once; `None` leaves it to the orchestrator.
+    /// How many volumes can be on this node at once; `None` lets the orchestrator decide.
     pub max_volumes_per_node: Option<u64>,
-    /// Where the node is. Only with VOLUME_ACCESSIBILITY_CONSTRAINTS.
+    /// The node's topology. Only with VOLUME_ACCESSIBILITY_CONSTRAINTS.
     pub accessible_topology: Option<Topology>,
 }
 
 impl NodeInfo {
-    /// The node with this id.
+    /// Creates the information for the node with this id.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for an id that is empty or over 256 bytes.
+    /// [`Error::InvalidArgument`] for an id that is empty or longer than 256 bytes.
     pub fn new(node_id: impl Into<String>) -> Result<Self> {
         Ok(Self { node_id: NodeId::new(node_id)?, max_volumes_per_node: None, accessible_topology: None })
     }
 
-    /// The node that has this machine's host name for an id: under Kubernetes the node's name, where the plugin's
-    /// pod has `hostNetwork`.
+    /// Creates the information with this machine's host name as the id. Under Kubernetes this is the node's
+    /// name, if the plugin's pod has `hostNetwork`.
     ///
     /// - spec: `node-get-info.id-is-unique`
     ///
     /// # Errors
-    /// [`Error::Internal`] when the machine does not tell its name.
+    /// [`Error::Internal`] when the host name can't be read.
     pub fn of_host() -> Result<Self> {
         let name = std::fs::read_to_string("/proc/sys/kernel/hostname")?;
         Self::new(name.trim()).map_err(Error::internal)
     }
 
-    /// The same node, that takes so many volumes at most.
+    /// Sets how many volumes the node can have at most.
     #[must_use]
     pub fn max_volumes(mut self, most: u64) -> Self {
         self.max_volumes_per_node = Some(most);
         self
     }
 
-    /// The same node, at this place.
+    /// Sets the node's topology.
     #[must_use]
     pub fn at(mut self, topology: Topology) -> Self {
         self.accessible_topology = Some(topology);

@@ -1,4 +1,6 @@
-//! A volume that is published already, and published again: what the spec answers, for every mode.
+//! The spec's answer when a published volume is published again, for every access mode.
+//! `SINGLE_NODE_WRITER` is like `MULTI_NODE_*` if the driver does not offer SINGLE_NODE_MULTI_WRITER: see
+//! [`SingleNodeWriter`].
 //!
 //! | mode | same target, same arguments | same target, other arguments | another target |
 //! |---|---|---|---|
@@ -12,44 +14,45 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use super::{Node, NodePublishVolumeRequest};
 use crate::{AccessMode, Error, Result, VolumeId};
 
-/// Where on this node a volume is published already, when it is to be published (again).
+/// Where on this node a volume that is to be published is already published.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct PublishedTargets {
-    /// What is at the target path that the request names.
+    /// What is at the request's target path.
     pub at_target: AtTarget,
-    /// The volume's other targets. They need not be looked for when it is at this one.
+    /// The volume's other targets. They can stay empty if the volume is at this target.
     pub elsewhere: Vec<PathBuf>,
 }
 
-/// What is at a target path, to a request that names it.
+/// What is at a request's target path.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum AtTarget {
     /// Nothing.
     #[default]
     Nothing,
-    /// The volume, and nothing is known in which it differs from what is asked for. It is published again, so that
-    /// what is in it can be brought up to date.
+    /// The volume, with no known difference from the request. It is published again, so that its content
+    /// can be updated.
     Same,
-    /// Something else, or the volume otherwise than asked for; the text names the difference.
+    /// Something else, or the volume with a difference from the request; the text names the difference.
     Other(String),
 }
 
-/// What SINGLE_NODE_WRITER means on one node.
+/// How many targets on one node SINGLE_NODE_WRITER allows.
 ///
-/// The spec allows the mode one target. Orchestrators know better only with SINGLE_NODE_MULTI_WRITER: then the
-/// kubelet sends that mode for ReadWriteOnce, and SINGLE_NODE_SINGLE_WRITER for ReadWriteOncePod. Without that
-/// capability it sends SINGLE_NODE_WRITER for ReadWriteOnce and publishes the volume to every pod of the node that uses
-/// it, so refusing the second target would break pods that run today.
+/// The spec allows one target. Orchestrators distinguish the modes only if the driver offers
+/// SINGLE_NODE_MULTI_WRITER: then the kubelet sends SINGLE_NODE_MULTI_WRITER for ReadWriteOnce, and
+/// SINGLE_NODE_SINGLE_WRITER for ReadWriteOncePod. Without that capability it sends SINGLE_NODE_WRITER for
+/// ReadWriteOnce and publishes the volume to every pod of the node that uses it. To refuse the second
+/// target would then break pods that work today.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SingleNodeWriter {
-    /// One target a node, as the spec has it: the driver offers SINGLE_NODE_MULTI_WRITER.
+    /// One target per node, as the spec says: the driver offers SINGLE_NODE_MULTI_WRITER.
     OneTarget,
-    /// As many as the orchestrator wants: the driver does not.
+    /// Any number of targets: the driver does not offer SINGLE_NODE_MULTI_WRITER.
     ManyTargets,
 }
 
 impl AccessMode {
-    /// Whether a node may have a volume of this mode at several targets at once.
+    /// Whether a node can have a volume of this mode at several targets at once.
     pub fn allows_many_targets(self, single_node_writer: SingleNodeWriter) -> bool {
         match self {
             Self::MultiNodeReaderOnly
@@ -63,9 +66,10 @@ impl AccessMode {
 }
 
 impl PublishedTargets {
-    /// What the spec answers to a publish of this mode.
+    /// Checks a publish in this mode against the targets, as the spec requires.
     ///
-    /// The framework asks this of what [`Node::published`] tells; a driver that judges by itself can too.
+    /// The framework applies it to the result of [`Node::published`]; a driver that decides itself can also
+    /// use it.
     ///
     /// ```
     /// use csi_core::{AccessMode, PublishedTargets, SingleNodeWriter};
@@ -98,10 +102,11 @@ impl PublishedTargets {
     }
 }
 
-/// The volumes that are being published in a mode which allows one target.
+/// The volumes that are being published in a mode that allows one target.
 ///
-/// Publishes of a volume to two targets run beside each other, and both could find that it is published nowhere. Where
-/// that decides, one of them has to come after the other.
+/// Publishes of a volume to two targets run in parallel, and both could find that the volume is published
+/// nowhere. If the mode allows one target, the second publish is therefore refused while the first runs
+/// (ABORTED).
 #[derive(Debug, Default)]
 pub(crate) struct OneAtATime(Mutex<BTreeSet<VolumeId>>);
 
@@ -115,13 +120,14 @@ impl OneAtATime {
         }
     }
 
-    /// The set is right after every statement that changes it, so a panic elsewhere does not spoil it.
+    /// Each statement leaves the set consistent, so a panic elsewhere does not damage it and the poison is
+    /// ignored.
     fn volumes(&self) -> MutexGuard<'_, BTreeSet<VolumeId>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// The right to publish. Dropping it, at the end or in a panic, lets the next one in.
+/// Permission to publish the volume. Dropping it, at the end or in a panic, lets the next publish start.
 struct Entered<'a> {
     volumes: &'a OneAtATime,
     volume_id: VolumeId,
@@ -134,7 +140,7 @@ impl Drop for Entered<'_> {
 }
 
 impl NodePublishVolumeRequest {
-    /// Publishes the volume, unless what is published already forbids it.
+    /// Publishes the volume, unless an existing publish forbids it.
     pub(crate) async fn answer(
         self,
         driver: &dyn Node,
@@ -157,7 +163,8 @@ mod tests {
     use crate::Rpc;
     use tonic::Code;
 
-    /// Every cell of the matrix, spelt out: mode, then the codes of its row with SINGLE_NODE_MULTI_WRITER and without.
+    /// Every cell of the matrix, written out: the mode, then the codes of its row with
+    /// SINGLE_NODE_MULTI_WRITER and without.
     // spec: node-publish-volume.repeated-is-ok, node-publish-volume.differs-is-already-exists
     // spec: node-publish-volume.second-target
     #[test]

@@ -1,9 +1,10 @@
-//! The Node service: volumes as one node has them.
+//! The Node service: volumes as one node sees them.
 //!
-//! [`Node`] is what every node plugin has; each optional capability is a trait of its own, named as the spec names
-//! it, and registered with [`NodeService`]. `node_plugins/` has whole node plugins for some kinds of volumes.
+//! Every node plugin implements [`Node`]. Each optional capability is a trait of its own, with the spec's
+//! name, registered with [`NodeService`]. `node_plugins/` has ready-made node plugins for some kinds of
+//! volumes.
 //!
-//! It imports the path of a call and what lies below that, and no other service.
+//! It imports the call path and what lies below it, and no other service.
 
 mod expand;
 #[cfg(all(feature = "mount", target_os = "linux"))]

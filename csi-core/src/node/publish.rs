@@ -1,4 +1,4 @@
-//! What every node plugin does: put a volume at a workload's path, and take it away.
+//! What every node plugin does: publish a volume at a workload's path, and unpublish it.
 
 use std::path::PathBuf;
 
@@ -14,10 +14,11 @@ use crate::{
     AbsolutePath, Error, PublishContext, Result, Rpc, Secrets, VolumeCapability, VolumeContext, VolumeId,
 };
 
-/// What every node plugin has. Spec: "Node Service RPC".
+/// What every node plugin implements. Spec: "Node Service RPC".
 #[async_trait]
 pub trait Node: Send + Sync + 'static {
-    /// Which node this is. The kubelet asks once it knows the plugin, and takes an error for a failed start.
+    /// Returns the node's id and topology. The kubelet asks when it registers the plugin, and treats an
+    /// error as a failed registration.
     ///
     /// - spec: `node-get-info.id-is-unique`, `node-get-info.served`
     ///
@@ -25,11 +26,11 @@ pub trait Node: Send + Sync + 'static {
     /// Those of any RPC.
     async fn info(&self) -> Result<NodeInfo>;
 
-    /// Puts the volume at the target path. The path's parent exists; the path itself is the driver's to make, a
-    /// directory or, for a raw block volume, a file.
+    /// Publishes the volume at the target path. The path's parent exists. The driver creates the path
+    /// itself: a directory or, for a raw block volume, a file.
     ///
-    /// Called again for a volume that is there: `Ok`, when it is there as asked. What is there is for the kernel
-    /// to tell, not for the driver's memory, for the driver may have been restarted since.
+    /// A repeated call for a volume that is already published as requested is `Ok`. The driver must read
+    /// the state from the kernel, not from its memory, because it can have been restarted since.
     ///
     /// - spec: `node-publish-volume.repeated-is-ok`, `node-publish-volume.differs-is-already-exists`
     /// - spec: `node-publish-volume.creates-target`, `node-publish-volume.directory-at-target`
@@ -38,25 +39,27 @@ pub trait Node: Send + Sync + 'static {
     /// - spec: `node-publish-volume.missing`
     ///
     /// # Errors
-    /// [`Error::VolumeNotFound`] (NOT_FOUND); [`Error::Incompatible`] (ALREADY_EXISTS) when it is there otherwise
-    /// than asked; [`Error::Unsupported`] (FAILED_PRECONDITION) beyond the volume's capabilities.
+    /// [`Error::VolumeNotFound`] (NOT_FOUND); [`Error::Incompatible`] (ALREADY_EXISTS) when the volume is
+    /// published there in another way than requested; [`Error::Unsupported`] (FAILED_PRECONDITION) when the
+    /// request exceeds the volume's capabilities.
     async fn publish_volume(&self, request: NodePublishVolumeRequest) -> Result<()>;
 
-    /// Where the volume of this request is published already, on this node. The framework asks before
-    /// [`publish_volume`](Self::publish_volume) and refuses what the spec does: a target where something else is, and a
-    /// second target of a volume whose mode allows one ([`PublishedTargets::check`]).
+    /// Returns where the request's volume is already published on this node. The framework asks before
+    /// [`publish_volume`](Self::publish_volume) and refuses what the spec refuses: a target that holds
+    /// something else, and a second target of a volume whose mode allows one ([`PublishedTargets::check`]).
     ///
-    /// A driver that does not say leaves the modes' difference to its `publish_volume`.
+    /// A driver that keeps the default implementation must enforce the modes in its `publish_volume`.
     ///
     /// - spec: `node-publish-volume.second-target`
     ///
     /// # Errors
-    /// Whatever keeps the driver from knowing.
+    /// Any failure that prevents an answer.
     async fn published(&self, _request: &NodePublishVolumeRequest) -> Result<PublishedTargets> {
         Ok(PublishedTargets::default())
     }
 
-    /// Takes the volume away from the target path and deletes the path. One that is not there is `Ok`.
+    /// Removes the volume from the target path and deletes the path. A volume that is not published there
+    /// is `Ok`.
     ///
     /// - spec: `node-unpublish-volume.undoes`, `node-unpublish-volume.deletes-target`
     /// - spec: `node-unpublish-volume.repeated-is-ok`, `node-unpublish-volume.missing`
@@ -67,33 +70,34 @@ pub trait Node: Send + Sync + 'static {
 }
 
 request! {
-    /// Which volume to put where, and how.
+    /// Which volume to publish, where and how.
     NodePublishVolumeRequest {
         /// The volume.
         volume_id: VolumeId,
-        /// What the controller's publish said of it.
+        /// The context that ControllerPublishVolume returned.
         publish_context: PublishContext,
-        /// Where it is staged. Always there when the driver offers STAGE_UNSTAGE_VOLUME, but for inline volumes.
+        /// The path at which the volume is staged. Always set when the driver offers STAGE_UNSTAGE_VOLUME,
+        /// except for inline volumes.
         staging_target_path: Option<AbsolutePath>,
-        /// Where to put it.
+        /// The path at which to publish the volume.
         target_path: AbsolutePath,
         /// How it will be used.
         volume_capability: VolumeCapability,
-        /// The workload may only read.
+        /// The workload is only allowed to read.
         readonly: bool,
         /// Credentials.
         secrets: Secrets,
-        /// What CreateVolume said of it, and what the orchestrator added.
+        /// The context that CreateVolume returned, with the orchestrator's additions.
         volume_context: VolumeContext,
     }
 }
 
 request! {
-    /// Which volume to take away from where.
+    /// Which volume to unpublish, and from where.
     NodeUnpublishVolumeRequest {
         /// The volume.
         volume_id: VolumeId,
-        /// Where it is.
+        /// The path at which the volume is published.
         target_path: AbsolutePath,
     }
 }

@@ -1,4 +1,4 @@
-//! Registering a node plugin: what is registered is what is advertised.
+//! Registers a node plugin: what is registered is what is advertised.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -10,7 +10,7 @@ use super::{
 };
 use crate::offer::NodeCapability as Capability;
 
-/// What serves each RPC of the Node service, if anything does.
+/// The object that serves each RPC of the Node service, if any.
 pub(crate) struct NodeTable {
     pub(crate) node: Arc<dyn Node>,
     pub(crate) stage_unstage_volume: Option<Arc<dyn StageUnstageVolume>>,
@@ -18,22 +18,22 @@ pub(crate) struct NodeTable {
     pub(crate) expand_volume: Option<Arc<dyn NodeExpandVolume>>,
     pub(crate) volume_health: Option<Arc<dyn NodeGetVolumeHealth>>,
     pub(crate) storage_health: Option<Arc<dyn GetStorageHealth>>,
-    /// What tells a volume's health to callers of spec v1.12.0, where they are served.
+    /// Reports a volume's health to callers of spec v1.12.0, if they are served.
     pub(crate) condition: Option<Arc<dyn NodeGetVolumeHealth>>,
     pub(crate) one_at_a_time: Arc<OneAtATime>,
     pub(crate) offered: BTreeSet<Capability>,
-    /// What is looked at before it is served.
+    /// The check of the node at start-up.
     #[cfg(all(feature = "mount", target_os = "linux"))]
     pub(crate) fitness: Option<super::fitness::Fitness>,
 }
 
 impl NodeTable {
-    /// Whether volumes' health can be told where callers of spec v1.12.0 look for it.
+    /// Whether callers of spec v1.12.0 can read volumes' health where they expect it.
     pub(crate) fn tells_condition(&self) -> bool {
         self.volume_health.is_some() && self.volume_stats.is_some()
     }
 
-    /// Answers callers of spec v1.12.0, if the driver tells health.
+    /// Serves callers of spec v1.12.0, if the driver reports health.
     #[allow(deprecated, reason = "the capability is that of v1.12.0")]
     pub(crate) fn serve_volume_condition(&mut self) {
         if self.tells_condition() {
@@ -42,7 +42,7 @@ impl NodeTable {
         }
     }
 
-    /// What SINGLE_NODE_WRITER means to the callers of this plugin.
+    /// How many targets SINGLE_NODE_WRITER allows in this plugin.
     pub(crate) fn rule(&self) -> SingleNodeWriter {
         match self.offered.contains(&Capability::SingleNodeMultiWriter) {
             true => SingleNodeWriter::OneTarget,
@@ -50,7 +50,7 @@ impl NodeTable {
         }
     }
 
-    /// No longer serves what this capability stands for.
+    /// Stops serving this capability.
     fn withdraw(&mut self, capability: Capability) {
         self.offered.remove(&capability);
         match capability {
@@ -64,18 +64,18 @@ impl NodeTable {
     }
 }
 
-/// A driver as a Node service, with the capabilities that are registered.
+/// A driver as a Node service, with the registered capabilities.
 ///
-/// Each method takes a driver that has the trait of the same name; without it, it does not compile.
+/// Each method requires the driver to implement the trait of the same name, else the code does not compile.
 ///
-/// A capability that depends on the backend is registered when the backend has it.
+/// A capability that depends on the backend is registered only if the backend has it.
 pub struct NodeService<D> {
     driver: Arc<D>,
     pub(super) table: NodeTable,
 }
 
 impl<D: Node> NodeService<D> {
-    /// The driver as a node plugin that publishes and unpublishes.
+    /// Creates a service that publishes and unpublishes volumes.
     pub fn new(driver: Arc<D>) -> Self {
         let table = NodeTable {
             node: Arc::clone(&driver) as _,
@@ -149,25 +149,26 @@ impl<D: Node> NodeService<D> {
         self.offer(Capability::GetStorageHealth)
     }
 
-    /// Declares SINGLE_NODE_MULTI_WRITER: the driver tells that access mode, and SINGLE_NODE_SINGLE_WRITER, from
-    /// SINGLE_NODE_WRITER. Declare it for the controller too.
+    /// Declares SINGLE_NODE_MULTI_WRITER: the driver distinguishes this access mode and
+    /// SINGLE_NODE_SINGLE_WRITER from SINGLE_NODE_WRITER. Declare it for the controller too.
     ///
-    /// With it, a volume of mode SINGLE_NODE_WRITER is published at one target of a node only, as the spec has it;
-    /// see [`Node::published`].
+    /// With it, a volume of mode SINGLE_NODE_WRITER is published at only one target per node, as the spec
+    /// says; see [`Node::published`].
     #[must_use]
     pub fn single_node_multi_writer(self) -> Self {
         self.offer(Capability::SingleNodeMultiWriter)
     }
 
-    /// Declares VOLUME_MOUNT_GROUP: the driver hands a volume's files to the group in
+    /// Declares VOLUME_MOUNT_GROUP: the driver gives a volume's files to the group in
     /// [`Access::Mount`](crate::Access::Mount).
     #[must_use]
     pub fn volume_mount_group(self) -> Self {
         self.offer(Capability::VolumeMountGroup)
     }
 
-    /// Takes a capability back: its number is not advertised and its RPCs are not served. For callers and test suites
-    /// that reject a number they do not know, and for a backend that turns out not to have it.
+    /// Withdraws a capability: it is not advertised and its RPCs are not served. For callers and test
+    /// suites that reject capability numbers they do not know, and for a backend that turns out not to
+    /// support it.
     #[must_use]
     pub fn without(mut self, capability: Capability) -> Self {
         self.table.withdraw(capability);

@@ -1,4 +1,4 @@
-//! STAGE_UNSTAGE_VOLUME: one place on the node from which a volume is published.
+//! STAGE_UNSTAGE_VOLUME: one path on the node from which a volume is published.
 
 use std::path::PathBuf;
 
@@ -12,11 +12,11 @@ use crate::call::request::request;
 use crate::offer::Offer;
 use crate::{AbsolutePath, PublishContext, Result, Rpc, Secrets, VolumeCapability, VolumeContext, VolumeId};
 
-/// Getting a volume ready on a node, once for all workloads. Spec: "NodeStageVolume", "NodeUnstageVolume".
+/// Prepares a volume on a node, once for all workloads. Spec: "NodeStageVolume", "NodeUnstageVolume".
 #[async_trait]
 pub trait StageUnstageVolume: Node {
-    /// Gets the volume ready at the staging path, a directory that exists. One that is ready there, in the way
-    /// that is asked for, is `Ok` again.
+    /// Prepares the volume at the staging path, which is an existing directory. A volume that is already
+    /// staged there as requested is `Ok`.
     ///
     /// - spec: `node.mount-group`, `node-stage-volume.repeated-is-ok`
     /// - spec: `node-stage-volume.differs-is-already-exists`, `node-stage-volume.usable-as-described`
@@ -24,45 +24,46 @@ pub trait StageUnstageVolume: Node {
     ///
     /// # Errors
     /// [`Error::VolumeNotFound`](crate::Error::VolumeNotFound) (NOT_FOUND);
-    /// [`Error::Incompatible`](crate::Error::Incompatible) (ALREADY_EXISTS) when it is staged otherwise;
-    /// [`Error::Unsupported`](crate::Error::Unsupported) (FAILED_PRECONDITION) beyond the volume's capabilities.
+    /// [`Error::Incompatible`](crate::Error::Incompatible) (ALREADY_EXISTS) when the volume is staged in
+    /// another way; [`Error::Unsupported`](crate::Error::Unsupported) (FAILED_PRECONDITION) when the
+    /// request exceeds the volume's capabilities.
     async fn stage_volume(&self, request: NodeStageVolumeRequest) -> Result<()>;
 
-    /// Takes back what stage did. A volume that is not staged is `Ok`. The path stays: the caller made it.
+    /// Undoes the stage. A volume that is not staged is `Ok`. The path stays: the caller created it.
     ///
     /// - spec: `node-unstage-volume.undoes`, `node-unstage-volume.not-staged-is-ok`
     /// - spec: `node-unstage-volume.missing`
     ///
     /// # Errors
-    /// [`Error::VolumeNotFound`](crate::Error::VolumeNotFound) (NOT_FOUND); while this node still uses the
-    /// volume anywhere, an error: what follows is the detaching of its device.
+    /// [`Error::VolumeNotFound`](crate::Error::VolumeNotFound) (NOT_FOUND); any error while this node still
+    /// uses the volume, because the orchestrator detaches the device next.
     async fn unstage_volume(&self, request: NodeUnstageVolumeRequest) -> Result<()>;
 }
 
 request! {
-    /// Which volume to get ready where.
+    /// Which volume to stage, and where.
     NodeStageVolumeRequest {
         /// The volume.
         volume_id: VolumeId,
-        /// What the controller's publish said of it.
+        /// The context that ControllerPublishVolume returned.
         publish_context: PublishContext,
-        /// Where: a directory that exists and is this volume's on this node.
+        /// The staging path: an existing directory for this volume on this node.
         staging_target_path: AbsolutePath,
         /// How it will be used.
         volume_capability: VolumeCapability,
         /// Credentials.
         secrets: Secrets,
-        /// What CreateVolume said of it.
+        /// The context that CreateVolume returned.
         volume_context: VolumeContext,
     }
 }
 
 request! {
-    /// Which volume to take down from where.
+    /// Which volume to unstage, and from where.
     NodeUnstageVolumeRequest {
         /// The volume.
         volume_id: VolumeId,
-        /// Where it is staged.
+        /// The path at which the volume is staged.
         staging_target_path: AbsolutePath,
     }
 }

@@ -14,32 +14,33 @@ use crate::offer::Offer;
 use crate::types::health::condition;
 use crate::{AbsolutePath, Error, Result, Rpc, VolumeId, VolumePath, VolumeStats};
 
-/// How full a volume is. Spec: "NodeGetVolumeStats".
+/// Reports a volume's usage. Spec: "NodeGetVolumeStats".
 #[async_trait]
 pub trait GetVolumeStats: Node {
-    /// How full the volume is that is published or staged at the path. The kubelet asks every minute for every
-    /// volume, so it must be cheap and must not hang.
+    /// Returns the usage of the volume that is published or staged at the path. The kubelet asks every
+    /// minute for every volume, so the method must be cheap and must not hang.
     ///
     /// - spec: `node-get-volume-stats.usage`, `node-get-volume-stats.missing`
     ///
     /// # Errors
-    /// [`Error::VolumeNotFound`] (NOT_FOUND) when there is no such volume, or it is not at that path.
+    /// [`Error::VolumeNotFound`] (NOT_FOUND) when the volume does not exist, or is not at that path.
     async fn volume_stats(&self, request: NodeGetVolumeStatsRequest) -> Result<VolumeStats>;
 }
 
 request! {
-    /// Which volume, where.
+    /// Which volume, and where it is.
     NodeGetVolumeStatsRequest {
         /// The volume.
         volume_id: VolumeId,
-        /// Where the caller believes it to be. A path where it is not is NOT_FOUND, a relative one too.
+        /// Where the caller believes the volume to be. A path without the volume is NOT_FOUND; so is a
+        /// relative path.
         volume_path: VolumePath,
-        /// Where it is staged. The kubelet does not say.
+        /// The path at which the volume is staged. The kubelet does not set it.
         staging_target_path: Option<AbsolutePath>,
     }
 }
 
-/// How full a volume is, and its condition where callers of spec v1.12.0 are served.
+/// A volume's usage, with its condition if callers of spec v1.12.0 are served.
 #[allow(deprecated, reason = "the condition is that of v1.12.0")]
 pub(crate) struct StatsAndCondition {
     stats: VolumeStats,
@@ -47,7 +48,7 @@ pub(crate) struct StatsAndCondition {
 }
 
 impl NodeGetVolumeStatsRequest {
-    /// Asks the driver how full the volume is, and `health` how it is.
+    /// Asks the driver for the volume's usage, and `health` for its health.
     // spec: node-get-volume-stats.condition
     pub(crate) async fn answer(
         self,

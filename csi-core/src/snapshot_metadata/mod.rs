@@ -1,8 +1,10 @@
-//! The SnapshotMetadata service: which blocks of a snapshot hold data, or changed since another. Alpha.
+//! The SnapshotMetadata service: which blocks of a snapshot hold data, or changed since another snapshot.
+//! Alpha.
 //!
-//! [`SnapshotMetadata`] is the driver's trait, [`BlockMetadata`] its answer; `ranges.rs` checks the ranges in it.
+//! [`SnapshotMetadata`] is the driver's trait, [`BlockMetadata`] its answer; `ranges.rs` checks the ranges
+//! in it.
 //!
-//! It imports the path of a call and what lies below that, and no other service.
+//! It imports the call path and what lies below it, and no other service.
 
 mod ranges;
 
@@ -24,54 +26,56 @@ use ranges::Ranges;
 /// - spec: `snapshot-metadata.both-served`
 #[async_trait]
 pub trait SnapshotMetadata: Send + Sync + 'static {
-    /// The ranges of the snapshot that hold data, all of them.
+    /// Returns all ranges of the snapshot that hold data.
     ///
     /// - spec: `get-metadata-allocated.all-data`, `get-metadata-allocated.missing`
     ///
     /// # Errors
     /// [`Error::SnapshotNotFound`](crate::Error::SnapshotNotFound) (NOT_FOUND);
-    /// [`Error::LimitReached`](crate::Error::LimitReached) (RESOURCE_EXHAUSTED) when too many streams are open. An
-    /// offset past the volume's end is refused by the framework (OUT_OF_RANGE).
+    /// [`Error::LimitReached`](crate::Error::LimitReached) (RESOURCE_EXHAUSTED) when too many streams are
+    /// open. The framework refuses an offset past the volume's end (OUT_OF_RANGE).
     async fn metadata_allocated(&self, request: GetMetadataAllocatedRequest) -> Result<BlockMetadata>;
 
-    /// The ranges of the target snapshot that differ from the base, all of them.
+    /// Returns all ranges of the target snapshot that differ from the base snapshot.
     ///
     /// - spec: `get-metadata-delta.all-changes`, `get-metadata-delta.missing`, `get-metadata-delta.not-tracked`
     ///
     /// # Errors
-    /// As [`metadata_allocated`](Self::metadata_allocated), and
-    /// [`Error::NotPossible`](crate::Error::NotPossible) (FAILED_PRECONDITION) when changes are not tracked;
-    /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) when the snapshots are not of one volume.
+    /// Those of [`metadata_allocated`](Self::metadata_allocated), and
+    /// [`Error::NotPossible`](crate::Error::NotPossible) (FAILED_PRECONDITION) when changes are not
+    /// tracked; [`Error::InvalidArgument`](crate::Error::InvalidArgument) when the snapshots belong to
+    /// different volumes.
     async fn metadata_delta(&self, request: GetMetadataDeltaRequest) -> Result<BlockMetadata>;
 }
 
-/// How the ranges of a stream are cut; one kind for the whole stream.
+/// The kind of ranges in a stream; one kind for the whole stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BlockMetadataType {
-    /// All of one length.
+    /// All ranges have the same length.
     FixedLength,
-    /// Of any length.
+    /// Ranges have any length.
     VariableLength,
 }
 
-/// A range of bytes of a snapshot.
+/// A range of a snapshot, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BlockRange {
-    /// Where it starts.
+    /// The start of the range.
     pub byte_offset: u64,
-    /// How long it is.
+    /// The length of the range.
     pub size_bytes: u64,
 }
 
-/// What a metadata call answers: facts about the volume, then ranges in ascending order, none overlapping.
+/// The answer to a metadata call: facts about the volume, then ranges in ascending order that do not
+/// overlap.
 pub struct BlockMetadata {
-    /// How the ranges are cut.
+    /// The kind of ranges.
     pub block_metadata_type: BlockMetadataType,
-    /// The size of the volume that the snapshot was cut from.
+    /// The size of the volume that the snapshot was taken of.
     pub volume_capacity_bytes: u64,
-    /// The ranges, from the first that ends after `starting_offset` on. Earlier ones are left out by the framework,
-    /// which also cuts the stream into messages; a range out of order, or of another length than a fixed one, ends it
-    /// as INTERNAL.
+    /// The ranges, starting with the first that ends after `starting_offset`. The framework skips earlier
+    /// ones and cuts the stream into messages. A range out of order, or whose length differs in a stream of
+    /// fixed length, ends the stream with INTERNAL.
     pub ranges: Pin<Box<dyn Stream<Item = Result<BlockRange>> + Send>>,
 }
 
@@ -85,13 +89,13 @@ impl fmt::Debug for BlockMetadata {
 }
 
 request! {
-    /// Which snapshot, from where on.
+    /// Which snapshot, and from which offset.
     GetMetadataAllocatedRequest {
         /// The snapshot.
         snapshot_id: SnapshotId,
-        /// Ranges that end before it are left out, in bytes.
+        /// An offset in bytes; ranges that end before it are skipped.
         starting_offset: u64,
-        /// At most so many ranges in one message; `None` leaves it to the driver.
+        /// The maximum number of ranges in one message; `None` lets the driver choose.
         max_results: Option<NonZeroU32>,
         /// Credentials.
         secrets: Secrets,
@@ -99,15 +103,15 @@ request! {
 }
 
 request! {
-    /// Which two snapshots of one volume, from where on.
+    /// Which two snapshots of one volume, and from which offset.
     GetMetadataDeltaRequest {
-        /// What to compare with.
+        /// The snapshot to compare with.
         base_snapshot_id: SnapshotId,
-        /// What to compare.
+        /// The snapshot to compare.
         target_snapshot_id: SnapshotId,
-        /// Ranges that end before it are left out, in bytes.
+        /// An offset in bytes; ranges that end before it are skipped.
         starting_offset: u64,
-        /// At most so many ranges in one message; `None` leaves it to the driver.
+        /// The maximum number of ranges in one message; `None` lets the driver choose.
         max_results: Option<NonZeroU32>,
         /// Credentials.
         secrets: Secrets,

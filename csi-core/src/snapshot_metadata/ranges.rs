@@ -1,5 +1,6 @@
-//! A driver's ranges as messages: in order, none overlapping, none that ends before the caller's offset, no more in a
-//! message than the caller takes.
+//! Turns a driver's ranges into messages. Checks that they are in order and do not overlap, skips those
+//! that end before the caller's offset, and puts at most as many ranges into a message as the caller
+//! accepts.
 
 use tokio_stream::StreamExt;
 
@@ -8,20 +9,20 @@ use crate::types::volume::signed;
 use crate::{Error, Result};
 use csi_proto::v1;
 
-/// How many ranges a message has where the caller leaves it to the driver.
+/// The number of ranges in a message if the caller sets no maximum.
 const AT_MOST: usize = 1024;
 
-/// The ranges of one stream, as far as they are read.
+/// The ranges of one stream, and how far it has been read.
 pub(crate) struct Ranges {
     answer: BlockMetadata,
     starting_offset: u64,
     at_most: usize,
     /// Where the last range ended.
     end: u64,
-    /// The length of all ranges, where it is fixed.
+    /// The length of all ranges, if it is fixed.
     length: Option<u64>,
     ended: bool,
-    /// What went wrong after the ranges that are sent first.
+    /// An error that is returned after the ranges that precede it are sent.
     failed: Option<Error>,
 }
 
@@ -43,7 +44,7 @@ impl Ranges {
         Ok(Self { answer, starting_offset, at_most, end: 0, length: None, ended: false, failed: None })
     }
 
-    /// What every message of the stream says: the kind of ranges, and the size of the volume.
+    /// What every message of the stream repeats: the kind of ranges, and the size of the volume.
     pub(super) fn facts(&self) -> (i32, i64) {
         let kind = match self.answer.block_metadata_type {
             BlockMetadataType::FixedLength => v1::BlockMetadataType::FixedLength,
@@ -52,7 +53,8 @@ impl Ranges {
         (kind as i32, i64::try_from(self.answer.volume_capacity_bytes).unwrap_or(i64::MAX))
     }
 
-    /// The ranges of the next message: all that are there at once, at least one; `None` after the last.
+    /// The ranges of the next message: all that are available at once, at least one; `None` after the last
+    /// range.
     pub(super) async fn next(&mut self) -> Result<Option<Vec<v1::BlockMetadata>>> {
         let mut batch = Vec::new();
         while batch.len() < self.at_most && !self.ended {
@@ -77,7 +79,7 @@ impl Ranges {
         }
     }
 
-    /// The range on the wire, unless it ends before what the caller asked for.
+    /// The range on the wire, unless it ends before the caller's offset.
     // spec: snapshot-metadata.ascending, snapshot-metadata.size-positive, snapshot-metadata.fixed-length
     // spec: snapshot-metadata.max-results, snapshot-metadata.starting-offset
     fn accept(&mut self, range: BlockRange) -> Result<Option<v1::BlockMetadata>> {
@@ -91,7 +93,8 @@ impl Ranges {
             return broken(format!("it starts before the end of the one before it, {}", self.end));
         }
         let is_fixed = self.answer.block_metadata_type == BlockMetadataType::FixedLength;
-        // The last block of fixed length may reach past the end of a volume that is no multiple of it.
+        // The last block of fixed length can reach past the end of a volume whose size is not a multiple of
+        // it.
         if byte_offset >= capacity || (!is_fixed && end > capacity) {
             return broken(format!("it reaches to {end}, past the volume's end at {capacity}"));
         }
@@ -113,10 +116,10 @@ impl Ranges {
 mod tests {
     use super::*;
 
-    /// A kind of ranges, ranges of it, and the rule that they break.
+    /// A kind of ranges, an example of ranges, and the rule that they break.
     type Broken = (BlockMetadataType, &'static [(u64, u64)], &'static str);
 
-    /// The messages that come of these ranges, or how the stream ends.
+    /// The messages that these ranges make, and the error that ends the stream, if any.
     async fn messages(
         kind: BlockMetadataType,
         ranges: &[(u64, u64)],
@@ -158,7 +161,7 @@ mod tests {
         assert_eq!(messages(VariableLength, &all, 0, 2).await, (due, None));
         let (sent, error) = messages(VariableLength, &all, 0, 0).await;
         assert_eq!((sent.len(), sent[0].len(), error), (1, 4, None));
-        // A range that the offset lies in is sent whole; one that ends at it is not.
+        // A range that contains the offset is sent whole; a range that ends at it is not sent.
         assert_eq!(messages(VariableLength, &all, 15, 9).await.0, [[(10, 10), (30, 5), (90, 10)]]);
         assert_eq!(messages(VariableLength, &all, 20, 9).await.0, [[(30, 5), (90, 10)]]);
         assert_eq!(messages(VariableLength, &all, 100, 9).await, (vec![], None));
