@@ -1,10 +1,10 @@
-//! Work that blocks, kept off the threads that serve calls.
+//! Blocking work, kept off the threads that serve calls.
 
 use crate::{Error, Result};
 
-/// Runs `work`, which may block, on a thread where blocking does no harm, and waits for it.
+/// Runs `work`, which is allowed to block, on a separate thread, and waits for it.
 ///
-/// System calls, programs and files belong in here; everything in `csi-mount` does.
+/// Use it for system calls, programs and files, and for everything in `csi-mount`.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]

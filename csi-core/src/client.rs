@@ -33,16 +33,16 @@ use v1::snapshot_metadata_client::SnapshotMetadataClient;
 
 use crate::Endpoint;
 
-/// How long to leave a plugin alone that is not ready.
+/// The pause between two probes of a plugin that is not ready.
 const PAUSE: Duration = Duration::from_millis(10);
 /// The header that carries a deadline.
 const TIMEOUT: &str = "grpc-timeout";
 
-/// What the clients of the services call through.
+/// The transport of the services' clients.
 pub type Transport = InterceptedService<Channel, Deadline>;
 
-/// A plugin, by its socket. It connects when it is first called, and again when the connection was lost; clones
-/// share it.
+/// A client of one plugin's socket. It connects at the first call, and again after the connection is lost;
+/// clones share the connection.
 #[derive(Debug, Clone)]
 pub struct Client {
     transport: Transport,
@@ -50,14 +50,14 @@ pub struct Client {
 }
 
 impl Client {
-    /// The plugin that serves here. Its calls have a deadline of two minutes, as the kubelet's have, unless
-    /// [`deadline`](Self::deadline) says otherwise.
+    /// Creates a client of the plugin at this endpoint. Its calls have a deadline of two minutes, like the
+    /// kubelet's, unless [`deadline`](Self::deadline) sets another.
     ///
     /// # Panics
     /// Outside of a tokio runtime.
     pub fn new(endpoint: &Endpoint) -> Self {
         let path = endpoint.path().to_owned();
-        // The name stands for a host's; a unix socket has none.
+        // The name is a placeholder for a host; a unix socket has none.
         let channel = tonic::transport::Endpoint::from_static("http://localhost")
             .connect_with_connector_lazy(tower::service_fn(move |_: Uri| {
                 let path = path.clone();
@@ -69,18 +69,18 @@ impl Client {
         }
     }
 
-    /// The same plugin, called with this deadline for each call. The plugin is told, and the wait ends then; what
-    /// the plugin began goes on. A request with a deadline of its own
-    /// ([`set_timeout`](tonic::Request::set_timeout)) keeps that.
+    /// Sets the deadline of each call. The plugin receives it, and the client stops waiting then; an
+    /// operation that the plugin has started continues. A request with its own deadline
+    /// ([`set_timeout`](tonic::Request::set_timeout)) keeps it.
     #[must_use]
     pub fn deadline(self, deadline: Duration) -> Self {
         Self { transport: InterceptedService::new(self.channel.clone(), Deadline(deadline)), ..self }
     }
 
-    /// Done when the plugin's Probe says that it is ready.
+    /// Waits until the plugin's Probe reports that it is ready.
     ///
     /// # Errors
-    /// [`NotReady`] after this time, or at once when the plugin says that it failed.
+    /// [`NotReady`] after this time, or at once if the plugin reports that it failed.
     pub async fn ready(&self, within: Duration) -> Result<(), NotReady> {
         let end = Instant::now() + within;
         let mut identity = self.identity();
@@ -103,32 +103,32 @@ impl Client {
         }
     }
 
-    /// The Identity service.
+    /// Returns a client of the Identity service.
     pub fn identity(&self) -> IdentityClient<Transport> {
         IdentityClient::new(self.transport.clone())
     }
 
-    /// The Controller service.
+    /// Returns a client of the Controller service.
     pub fn controller(&self) -> ControllerClient<Transport> {
         ControllerClient::new(self.transport.clone())
     }
 
-    /// The GroupController service.
+    /// Returns a client of the GroupController service.
     pub fn group_controller(&self) -> GroupControllerClient<Transport> {
         GroupControllerClient::new(self.transport.clone())
     }
 
-    /// The SnapshotMetadata service.
+    /// Returns a client of the SnapshotMetadata service.
     pub fn snapshot_metadata(&self) -> SnapshotMetadataClient<Transport> {
         SnapshotMetadataClient::new(self.transport.clone())
     }
 
-    /// The Node service.
+    /// Returns a client of the Node service.
     pub fn node(&self) -> NodeClient<Transport> {
         NodeClient::new(self.transport.clone())
     }
 
-    /// The connection itself, for other services on the same socket; its calls have no deadline.
+    /// Returns the connection, for other services on the same socket; its calls have no deadline.
     pub fn channel(&self) -> Channel {
         self.channel.clone()
     }
@@ -141,8 +141,8 @@ async fn connect(path: &Path) -> std::io::Result<TokioIo<UnixStream>> {
         .map_err(|error| std::io::Error::new(error.kind(), format!("{}: {error}", path.display())))
 }
 
-/// A status in words: its code, its message, and why the call did not even reach the plugin, where it did not. The
-/// message is the plugin's own: on a terminal it is shown by [`escape::terminal`].
+/// Formats a status as text: its code, its message, and, if the call did not reach the plugin, why. The
+/// message comes from the plugin: escape it with [`escape::terminal`] before printing it on a terminal.
 pub fn explain(status: &Status) -> String {
     let mut text = format!("{:?}: {}", status.code(), status.message());
     let mut next = std::error::Error::source(status);
@@ -154,7 +154,7 @@ pub fn explain(status: &Status) -> String {
     text
 }
 
-/// Gives each call the deadline, unless it has one.
+/// Sets the deadline of each call that has none.
 #[derive(Debug, Clone, Copy)]
 pub struct Deadline(Duration);
 

@@ -1,4 +1,4 @@
-//! The flags that every driver has, and the environment that stands in for them.
+//! The flags that every driver has, and their environment variables.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -94,10 +94,10 @@ pub struct DriverArgs {
 }
 
 impl DriverArgs {
-    /// This node: with the id that the flags give it, or else with the host's name.
+    /// Returns this node's information: with the id from the flags, else with the host name.
     ///
     /// # Errors
-    /// [`Error::Internal`](crate::Error::Internal) when neither is to be had.
+    /// [`Error::Internal`](crate::Error::Internal) when neither is available.
     pub fn node_info(&self) -> Result<NodeInfo> {
         match &self.node_id {
             Some(id) => NodeInfo::new(id.as_str()),
@@ -127,8 +127,8 @@ impl DriverArgs {
 }
 
 impl Plugin {
-    /// A driver's whole `main` by its flags: sets up the log, then does as [`run`](Self::run), on the endpoint and
-    /// with all else that `args` say.
+    /// Runs a driver's whole `main` by its flags: sets up the log, then does the same as
+    /// [`run`](Self::run), on the endpoint and with all other settings in `args`.
     pub async fn run_with(self, args: &DriverArgs) -> ExitCode {
         let name = self.name.clone();
         #[cfg(feature = "log")]
@@ -138,7 +138,7 @@ impl Plugin {
         exit_code(&name, self.with_args(args).serve_signals(&args.endpoint).await)
     }
 
-    /// The plugin as `args` want it. Their endpoint is for [`serve`](Self::serve).
+    /// Applies `args` to the plugin, except the endpoint, which is for [`serve`](Self::serve).
     #[must_use]
     pub fn with_args(self, args: &DriverArgs) -> Self {
         args.apply(self)

@@ -21,7 +21,8 @@ pub trait GroupController: Send + Sync + 'static {
     /// Takes a snapshot of each volume at one moment in the order of writes to all of them, or finds the
     /// group that was created for this name. If the storage cannot guarantee that, it is an error.
     ///
-    /// - spec: `create-volume-group-snapshot.one-moment`, `create-volume-group-snapshot.same-name-same-group`
+    /// - spec: `create-volume-group-snapshot.one-moment`
+    /// - spec: `create-volume-group-snapshot.same-name-same-group`
     /// - spec: `create-volume-group-snapshot.differs-is-already-exists`
     /// - spec: `create-volume-group-snapshot.not-together`, `create-volume-group-snapshot.no-room`
     /// - spec: `create-volume-group-snapshot.failure-leaves-nothing`

@@ -1,6 +1,6 @@
-//! Identifiers and names as types, for errors to name what they are about.
+//! Identifiers and names as types, so that errors can contain them.
 //!
-//! It imports nothing of this crate. `types/id.rs` makes the values, once they keep the spec's rules.
+//! It imports nothing of this crate. `types/id.rs` makes the values after a check of the spec's rules.
 
 use std::fmt;
 
@@ -11,12 +11,12 @@ macro_rules! text_types {
         pub struct $name(String);
 
         impl $name {
-            /// Takes a text that is known to keep the spec's rules.
+            /// Takes a text that is known to follow the spec's rules.
             pub(crate) fn of_checked(text: String) -> Self {
                 Self(text)
             }
 
-            /// The text itself.
+            /// Returns the text.
             pub fn as_str(&self) -> &str {
                 &self.0
             }
@@ -57,15 +57,15 @@ text_types! {
     SnapshotId;
     /// A group snapshot's id, chosen by the driver: 1 to 128 bytes.
     GroupSnapshotId;
-    /// The name that the orchestrator suggests for a volume, and the idempotency key of CreateVolume:
-    /// 1 to 128 bytes, any Unicode but control characters.
+    /// The name that the orchestrator suggests for a volume, and the idempotency key of CreateVolume: 1 to
+    /// 128 bytes, any Unicode except control characters.
     VolumeName;
-    /// The name that the orchestrator suggests for a snapshot, and the idempotency key of CreateSnapshot:
-    /// 1 to 128 bytes, any Unicode but control characters.
+    /// The name that the orchestrator suggests for a snapshot, and the idempotency key of CreateSnapshot: 1
+    /// to 128 bytes, any Unicode except control characters.
     SnapshotName;
-    /// The name that the orchestrator suggests for a group snapshot, and its idempotency key: 1 to 128 bytes,
-    /// any Unicode but control characters.
+    /// The name that the orchestrator suggests for a group snapshot, and its idempotency key: 1 to 128
+    /// bytes, any Unicode except control characters.
     GroupSnapshotName;
-    /// Where a listing goes on, as the driver's last page named it. Opaque to the caller.
+    /// Where a listing continues, as the driver's last page returned it. Opaque to the caller.
     Token;
 }

@@ -11,13 +11,13 @@ use tracing_subscriber::util::SubscriberInitExt;
 
 use crate::ServeError;
 
-/// How a line of the log looks.
+/// The format of the log's lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum LogFormat {
-    /// For people: coloured on a terminal.
+    /// For people; coloured on a terminal.
     #[default]
     Text,
-    /// For machines: an object a line, with the call's request id, RPC and subject in `span`.
+    /// For machines: one JSON object per line, with the call's request id, RPC and subject in `span`.
     Json,
 }
 
@@ -41,17 +41,18 @@ impl FromStr for LogFormat {
     }
 }
 
-/// Sends the log of the whole process to standard error.
+/// Writes the log of the whole process to standard error.
 ///
-/// `levels` is a level, `debug` say, or several with the modules that they are for, as `RUST_LOG` has them:
-/// `info,csi_core=debug`. From `debug` on, requests are in the log, with their secrets hidden.
+/// `levels` is a level, for example `debug`, or several levels with their modules, in the syntax of
+/// `RUST_LOG`: `info,csi_core=debug`. At `debug` and `trace` the log contains requests, with their secrets
+/// hidden.
 ///
-/// A driver with a subscriber of its own, OpenTelemetry's say, does without this.
+/// A driver with its own subscriber, for example for OpenTelemetry, does not need this function.
 ///
 /// - spec: `process.logs-to-standard-streams`
 ///
 /// # Errors
-/// [`ServeError::Log`] when `levels` can't be read, or the process has a log already.
+/// [`ServeError::Log`] when `levels` can't be parsed, or the process already has a log.
 pub fn init_log(format: LogFormat, levels: &str) -> Result<(), ServeError> {
     let targets = levels.parse::<Targets>().map_err(|error| {
         ServeError::Log(format!("levels {levels:?}: {error}; give info, or info,csi_core=debug"))

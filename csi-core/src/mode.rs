@@ -5,11 +5,11 @@ use std::str::FromStr;
 
 use crate::Service;
 
-/// Which services an instance serves. Its plugin capabilities are those of the whole plugin all the same, as the
-/// spec wants it.
+/// Which services an instance serves. The plugin capabilities are those of the whole plugin in every mode,
+/// as the spec requires.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Mode {
-    /// Everything that the plugin has.
+    /// All services of the plugin.
     #[default]
     All,
     /// Identity and the controller's services.

@@ -1,5 +1,6 @@
-//! A capability without its trait does not compile: each method of the services, on a driver that has none of the
-//! optional traits. The first of each table shows that the rest of the program is right.
+//! Tests that a capability without its trait does not compile: each method of the services, on a driver
+//! that has none of the optional traits. The first entry of each table shows that the rest of the program
+//! compiles.
 #![cfg(doctest)]
 
 macro_rules! bare_controller {

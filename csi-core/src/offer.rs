@@ -1,7 +1,7 @@
-//! What the plugin offers, as plain sets of the spec's capabilities: [`Offer`].
+//! What the plugin offers, as sets of the spec's capabilities: [`Offer`].
 //!
-//! It imports nothing of this crate, so values, calls and services can ask it. `types/offered.rs` checks values
-//! against it; `capabilities/` makes it from what is registered.
+//! It imports nothing of this crate, so values, calls and services can use it. `types/offered.rs` checks
+//! values against it; `capabilities/` builds it from what is registered.
 
 use std::collections::BTreeSet;
 use std::sync::OnceLock;
@@ -15,22 +15,23 @@ pub use v1::node_service_capability::rpc::Type as NodeCapability;
 pub(crate) use v1::plugin_capability::service::Type as PluginService;
 use v1::plugin_capability::volume_expansion::Type as PluginExpansion;
 
-/// When a volume can be made larger.
+/// When a volume can be expanded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Expansion {
-    /// While it is published to a node, too.
+    /// Also while it is published to a node.
     Online,
     /// Only while it is not published to any node.
     Offline,
 }
 
-/// The capabilities of the whole plugin: the same in every instance, whatever part of it that one serves.
+/// The capabilities of the whole plugin: the same in every instance, whichever services it serves.
 pub(crate) struct Offer {
     pub(crate) services: BTreeSet<PluginService>,
     pub(crate) expansion: Option<Expansion>,
     pub(crate) controller: BTreeSet<ControllerCapability>,
     pub(crate) node: BTreeSet<NodeCapability>,
-    /// The prefix of the first topology key that has one: all others of the plugin have the same.
+    /// The prefix of the first topology key that has one; all other keys of the plugin must have the same
+    /// prefix.
     pub(crate) topology_prefix: OnceLock<String>,
 }
 

@@ -18,12 +18,12 @@ macro_rules! rpcs {
             /// Every RPC, in the spec's order of services.
             pub const ALL: &'static [Rpc] = &[$($(Rpc::$rpc),+),+];
 
-            /// The spec's name, `CreateVolume` say.
+            /// Returns the spec's name, for example `CreateVolume`.
             pub const fn name(self) -> &'static str {
                 match self { $($(Rpc::$rpc => stringify!($rpc)),+),+ }
             }
 
-            /// The service that it belongs to.
+            /// Returns the service that the RPC belongs to.
             pub const fn service(self) -> Service {
                 match self { $($(Rpc::$rpc)|+ => Service::$service),+ }
             }
@@ -51,7 +51,7 @@ rpcs! {
 }
 
 impl Rpc {
-    /// The RPC of this path in a request of gRPC, `/csi.v1.Identity/Probe` say.
+    /// The RPC of a gRPC request's path, for example `/csi.v1.Identity/Probe`.
     pub(crate) fn of_path(path: &str) -> Option<Self> {
         let (service, name) = path.strip_prefix("/csi.v1.")?.split_once('/')?;
         let is_it = |rpc: &Self| rpc.name() == name && rpc.service().to_string() == service;

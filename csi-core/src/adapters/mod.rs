@@ -1,8 +1,8 @@
-//! The five services of the wire, as a table: each RPC with its request, the capability that it needs, and the
-//! method that serves it. [`CallPath`] does the rest, for all of them alike.
+//! The five services of the wire, as a table: each RPC with its request, the capability that it needs, and
+//! the method that serves it. [`CallPath`] does the rest for all RPCs.
 //!
-//! [`Core`] is a plugin as it is served, [`Adapter`] the five services on it. It imports the services and the path of a
-//! call.
+//! [`Core`] is a plugin as it is served, [`Adapter`] implements the five services on it. It imports the
+//! services and the call path.
 
 #[cfg(test)]
 mod tests;
@@ -34,7 +34,7 @@ pub(crate) struct Core {
 }
 
 impl Core {
-    /// The table of a service, or why it is not served here.
+    /// The table of a service, or the reason why it is not served here.
     fn table<'a, T>(&self, service: Service, table: &'a Option<T>) -> Result<&'a T> {
         if !self.mode.serves(service) {
             let mode = self.mode;
@@ -69,12 +69,12 @@ fn not_offered(rpc: Rpc) -> Error {
     Error::Unimplemented(format!("the driver does not offer {rpc}"))
 }
 
-/// All services of the wire, on one plugin.
+/// All services of the wire, for one plugin.
 // spec: services.identity-everywhere, endpoint.all-services
 #[derive(Clone)]
 pub(crate) struct Adapter(pub(crate) Arc<Core>);
 
-/// `method: Request -> Reply = its part of the service's table => what that does with the request`.
+/// `method: Request -> Reply = its part of the service's table => what that part does with the request`.
 macro_rules! serve {
     ($server:path, $table:ident: $table_type:ty;
         $($method:ident: $request:ident -> $reply:ident = $part:expr => |$driver:pat_param, $arg:pat_param| $body:expr;)*
@@ -120,7 +120,7 @@ serve!(v1::controller_server::Controller, controller: ControllerTable;
         };
     delete_volume: DeleteVolumeRequest -> DeleteVolumeResponse =
         |table| table.create_delete_volume.clone() => |driver, request| {
-            // Not there is deleted already; a driver need not say so again.
+            // A volume that does not exist counts as deleted, so that no driver has to check it.
             match driver.lookup(&request.volume_id).await? {
                 Some(_) => driver.delete_volume(request).await,
                 None => Ok(()),

@@ -1,5 +1,5 @@
-//! The tables of `docs/admission.md` against the code: what each RPC claims, and every pair of RPCs about the same
-//! thing and about different ones.
+//! Compares the tables of `docs/admission.md` with the code: what each RPC claims, and every pair of RPCs
+//! about the same thing and about different things.
 
 use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,7 +21,8 @@ use crate::{
 
 const DOCUMENT: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/admission.md"));
 
-/// What requests can be about. Two requests are made that share some of it, and nothing else.
+/// What requests can be about. The test makes two requests that have some of these in common, and nothing
+/// else.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum Thing {
     VolumeName,
@@ -35,7 +36,7 @@ enum Thing {
     Staging,
 }
 
-/// A cell's letter, and what two requests of that pair have in common for it.
+/// The letter of a cell, and what two requests of that pair have in common for it.
 const LETTERS: [(char, &[Thing]); 9] = [
     ('M', &[Thing::VolumeName]),
     ('v', &[Thing::Volume]),
@@ -69,7 +70,7 @@ impl Names<'_> {
     }
 }
 
-/// A claim of a request that is read from its wire form, as a call's is.
+/// The claims of a request that is read from its wire form, like a call's request.
 fn read<C>(wire: C::Wire) -> Vec<Claim>
 where
     C: Call + TryFrom<C::Wire, Error = Error>,
@@ -212,7 +213,7 @@ const ROWS: [Row; 18] = [
     }),
 ];
 
-/// Whether a request is refused while another, not the same, runs.
+/// Whether a request is refused while another, different one runs.
 fn excludes(running: Vec<Claim>, coming: Vec<Claim>) -> bool {
     let admission = Arc::new(Admission::default());
     let join = |_: &(dyn Any + Send + Sync)| None::<()>;
@@ -228,7 +229,7 @@ fn excludes(running: Vec<Claim>, coming: Vec<Claim>) -> bool {
     }
 }
 
-/// The rows of the first table below a heading: the cells of each, the header and its rule left out.
+/// The rows of the first table below a heading: the cells of each, without the header and its rule.
 fn table_below(heading: &str) -> Vec<Vec<String>> {
     DOCUMENT
         .lines()

@@ -1,10 +1,11 @@
-//! How many operations run, and word when none does.
+//! Counts running operations, and notifies when none is left.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use tokio::sync::Notify;
 
-/// Counts without a lock: whoever waits says so first, and only then does the last one out ring the bell.
+/// Counts without a lock: a waiter first announces itself, and the last operation notifies only if there is
+/// a waiter.
 #[derive(Default)]
 pub(crate) struct InFlight {
     running: AtomicUsize,
@@ -18,8 +19,8 @@ impl InFlight {
     }
 
     pub(crate) fn leave(&self) {
-        // Both sides write first and then read the other's word, in one order for all (SeqCst): either the waiter
-        // sees the count at zero, or this sees that there is a waiter.
+        // Each side writes first and then reads what the other wrote, in one total order (SeqCst): either
+        // the waiter sees a count of zero, or this code sees that there is a waiter.
         if self.running.fetch_sub(1, Ordering::SeqCst) == 1 && self.awaited.load(Ordering::SeqCst) {
             self.none_left.notify_waiters();
         }

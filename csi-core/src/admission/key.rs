@@ -1,4 +1,4 @@
-//! What an operation can touch, and how.
+//! What an operation can touch, and whether it needs it exclusively.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,8 @@ pub(crate) enum Key {
     VolumeName(String),
     /// A volume as the controller sees it.
     Volume(String),
-    /// Where a volume is attached: shared by who attaches or detaches it on one node, alone for who does on all.
+    /// The set of a volume's attachments: shared by operations on one node, exclusive for operations on all
+    /// nodes.
     Attachments(String),
     /// A volume and the node that it is attached to.
     Attachment(String, String),
@@ -24,12 +25,12 @@ pub(crate) enum Key {
     GroupSnapshot(String),
     /// A volume as this node sees it.
     NodeVolume(String),
-    /// A path on this node that a volume is staged or published at.
+    /// A path on this node at which a volume is staged or published.
     NodePath(PathBuf),
 }
 
 impl Key {
-    /// A path, however it is written: with doubled slashes, say.
+    /// A key for a path in any spelling, for example with doubled slashes.
     pub(crate) fn path(path: &Path) -> Self {
         Self::NodePath(path.components().collect())
     }
@@ -52,7 +53,7 @@ impl Key {
     }
 }
 
-/// For the caller who is told to wait.
+/// For the message to a refused caller.
 impl fmt::Display for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -69,7 +70,7 @@ impl fmt::Display for Key {
     }
 }
 
-/// One thing that an operation touches, and whether others may touch it meanwhile.
+/// One thing that an operation touches, and whether others can touch it at the same time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Claim {
     pub(crate) key: Key,
@@ -77,18 +78,18 @@ pub(crate) struct Claim {
 }
 
 impl Claim {
-    /// Nobody else may touch it.
+    /// Claims the key exclusively.
     pub(crate) fn alone(key: Key) -> Self {
         Self { key, exclusive: true }
     }
 
-    /// Others may touch it, as long as nobody wants it alone.
+    /// Claims the key together with others that share it.
     pub(crate) fn shared(key: Key) -> Self {
         Self { key, exclusive: false }
     }
 }
 
-/// One claim a key, the stronger where there were two: a group may name a volume twice.
+/// Merges claims so that each key occurs once, with the stronger claim: a group can name a volume twice.
 pub(super) fn distinct(mut claims: Vec<Claim>) -> Vec<Claim> {
     claims.sort_by(|one, other| one.key.cmp(&other.key));
     claims.dedup_by(|later, kept| {

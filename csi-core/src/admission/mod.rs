@@ -1,11 +1,13 @@
-//! Who may run beside whom: every operation claims what it touches, and owns the claim until it is done.
+//! Which operations can run at the same time: every operation claims what it touches, and holds the claims
+//! until it is done.
 //!
-//! An operation runs on a task of its own and that task holds the [`Permit`](table::Permit), so a caller that gives up ends its
-//! wait and not the work. A second request that is the same, secrets aside, joins the running operation and gets
-//! its answer; one that claims the same thing and is not the same is [`Error::Pending`](crate::Error::Pending).
-//! `docs/admission.md` has the table of who excludes whom.
+//! An operation runs on its own task, and that task holds the [`Permit`](table::Permit). A caller that
+//! gives up ends its wait, not the work. A second request that is equal apart from secrets joins the
+//! running operation and gets its answer. A different request that claims the same thing is
+//! [`Error::Pending`](crate::Error::Pending). `docs/admission.md` has the table of which operations exclude
+//! each other.
 //!
-//! The table holds running operations only, so its size is that of the work in hand.
+//! The table holds running operations only, so its size is proportional to their number.
 //!
 //! It imports the RPCs and errors. Its types are [`Admission`], [`Claim`] and [`InFlight`].
 

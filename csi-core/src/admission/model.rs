@@ -1,4 +1,4 @@
-//! The table against a model of it that is too simple to be wrong: a list of what runs.
+//! Compares the table with a simple model of it: a list of what runs.
 
 use std::any::Any;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use super::table::Permit;
 use super::{Admission, Admitted, Claim, Key};
 use crate::{Error, Rpc};
 
-/// What the callers do: begin a request, one of few so that they meet, or end an operation that runs.
+/// What the callers do: start one of a few requests, so that conflicts occur, or end a running operation.
 #[derive(Debug, Clone)]
 enum Step {
     Begin(Vec<(u8, bool)>),
@@ -26,7 +26,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..60)
 }
 
-/// The claims with each key once, in the order of the keys: what the request is, too.
+/// The claims with each key once, sorted by key. They also identify the request.
 fn strongest(claims: &[(u8, bool)]) -> Vec<(u8, bool)> {
     (0..5)
         .filter(|key| claims.iter().any(|(claimed, _)| claimed == key))

@@ -1,4 +1,4 @@
-//! The table of what running operations hold.
+//! The table of the running operations' claims.
 
 use std::any::Any;
 use std::collections::HashMap;
@@ -10,13 +10,13 @@ use super::in_flight::InFlight;
 use super::key::{Claim, Key, distinct};
 use crate::{Error, Result, Rpc};
 
-/// Parts of the table with a lock each. Calls about different things seldom meet at one.
+/// Parts of the table, each with its own lock. Calls about different things seldom use the same lock.
 const SHARDS: usize = 64;
-/// A shard with room for fewer than this is left as large as it is.
+/// A shard with a capacity below this is never shrunk.
 const SMALL: usize = 16;
 
-/// A running operation: its RPC for the message to those who are in its way, and what only its own RPC can read,
-/// for those who come to join it.
+/// A running operation: its RPC, for the message to refused callers, and data that only its own RPC can
+/// read, for callers that join it.
 pub(crate) struct Operation {
     rpc: Rpc,
     flight: Box<dyn Any + Send + Sync>,
@@ -28,7 +28,7 @@ enum Holder {
 }
 
 impl Holder {
-    /// Who is in the way of this claim, if anyone is.
+    /// The operation that blocks this claim, if any.
     fn blocks(&self, claim: &Claim) -> Option<&Operation> {
         match self {
             Self::Alone(operation) => Some(operation),
@@ -39,10 +39,10 @@ impl Holder {
 
 type Shard = HashMap<Key, Holder>;
 
-/// The operations that are running.
+/// The running operations.
 ///
-/// A call locks the shards of its few keys, in ascending order so that no two calls wait for each other, looks, and
-/// lets go: nothing is awaited under a lock, and no lock is one that every call takes.
+/// A call locks the shards of its few keys in ascending order, so that no two calls deadlock, checks them,
+/// and unlocks them. Nothing is awaited under a lock, and no lock is taken by every call.
 pub(crate) struct Admission {
     shards: [Mutex<Shard>; SHARDS],
     hasher: RandomState,
@@ -59,20 +59,20 @@ impl Default for Admission {
     }
 }
 
-/// What a request may do.
+/// The decision about a request.
 pub(crate) enum Admitted<J> {
-    /// Run: nobody is in the way.
+    /// Run: no operation blocks the request.
     Run(Permit),
-    /// Wait for the operation that runs: it is the same request.
+    /// Wait for the running operation: it is the same request.
     Join(J),
 }
 
 impl Admission {
-    /// Claims all of `claims`, or none. `flight` is kept while the operation runs, and handed to the `join` of
-    /// those who find it in their way: that answers with what they need to wait for it, if theirs is the same
-    /// request.
+    /// Claims all of `claims`, or none. `flight` is kept while the operation runs, and is passed to the
+    /// `join` of requests that the operation blocks. If such a request is the same, `join` returns what it
+    /// needs to wait for the operation.
     ///
-    /// At least one claim must be exclusive, for it is there that the same request is found.
+    /// At least one claim must be exclusive, because a repeated request is found only there.
     pub(crate) fn admit<J>(
         self: &Arc<Self>,
         rpc: Rpc,
@@ -106,7 +106,7 @@ impl Admission {
         Ok(Admitted::Run(Permit { admission: Arc::clone(self), claims }))
     }
 
-    /// Done when nothing is claimed.
+    /// Completes when nothing is claimed.
     pub(crate) async fn idle(&self) {
         self.in_flight.none().await;
     }
@@ -123,7 +123,8 @@ impl Admission {
         Locked(indices.into_iter().map(|index| (index, self.shard(index))).collect())
     }
 
-    /// The table is right after every statement that changes it, so a panic elsewhere does not spoil it.
+    /// Each statement leaves the table consistent, so a panic elsewhere does not damage it and the poison
+    /// is ignored.
     fn shard(&self, index: usize) -> MutexGuard<'_, Shard> {
         self.shards[index].lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -133,14 +134,14 @@ impl Admission {
         (0..SHARDS).map(|index| self.shard(index).len()).sum()
     }
 
-    /// What the empty or full table takes, in entries.
+    /// The capacity of the table, in entries.
     #[cfg(test)]
     fn room(&self) -> usize {
         (0..SHARDS).map(|index| self.shard(index).capacity()).sum()
     }
 }
 
-/// The shards that a request's claims are in, locked.
+/// The locked shards of a request's claims.
 struct Locked<'a>(Vec<(usize, MutexGuard<'a, Shard>)>);
 
 impl Locked<'_> {
@@ -167,7 +168,7 @@ fn release(shard: &mut Shard, claim: &Claim) {
         Some(Holder::Shared { count, .. }) if *count > 1 => *count -= 1,
         _ => drop(shard.remove(&claim.key)),
     }
-    // A burst of work must not keep its memory for good.
+    // Give memory back after a burst of work.
     if shard.capacity() > SMALL && shard.len() * 4 < shard.capacity() {
         shard.shrink_to(shard.len() * 2);
     }
@@ -178,7 +179,7 @@ struct Held {
     claim: Claim,
 }
 
-/// The right to run. Dropping it, at the end or in a panic, frees what was claimed.
+/// Permission to run. Dropping it, at the end or in a panic, releases the claims.
 pub(crate) struct Permit {
     admission: Arc<Admission>,
     claims: Vec<Held>,
@@ -197,7 +198,7 @@ impl Drop for Permit {
 mod tests {
     use super::*;
 
-    /// Admits an operation that is the same as another when the numbers are.
+    /// Admits an operation that counts as the same as another if the numbers are equal.
     fn admit(admission: &Arc<Admission>, rpc: Rpc, claims: Vec<Claim>, id: u32) -> Result<Admitted<()>> {
         let same =
             |running: &(dyn Any + Send + Sync)| (running.downcast_ref() == Some(&(rpc, id))).then_some(());
@@ -280,7 +281,7 @@ mod tests {
         assert!(bytes < 256 << 10, "the empty table keeps {bytes} bytes");
     }
 
-    /// A call that took a lock of all calls, or any shard's but its own, would not come back.
+    /// A call that took a global lock, or the lock of another shard, would deadlock here.
     #[test]
     fn a_call_takes_the_locks_of_its_own_keys_only() {
         let admission = Arc::new(Admission::default());

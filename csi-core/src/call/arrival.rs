@@ -1,27 +1,27 @@
-//! A request's arrival, as the server hands it to the path of the call: when the request is whole and readable, its
-//! connection has one more running call.
+//! A request's arrival, as the server hands it to the call path: once the request is complete and readable,
+//! its connection has one more running call.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use crate::admission::InFlight;
 
-/// The arrival of one request. It travels in the request's extensions.
+/// The arrival of one request. It is stored in the request's extensions.
 #[derive(Clone)]
 pub(crate) struct Arrival {
-    /// The running calls of the connection.
+    /// The counter of the connection's running calls.
     calls: Arc<InFlight>,
     is_whole: Arc<AtomicBool>,
 }
 
 impl Arrival {
-    /// A request that begins to arrive over the connection that has these calls.
+    /// Creates the arrival of a request on the connection with this counter.
     pub(crate) fn new(calls: Arc<InFlight>) -> Self {
         Self { calls, is_whole: Arc::default() }
     }
 
-    /// The request arrived whole and readable: its call runs until the returned value is dropped. `None` for a request
-    /// that came over no connection.
+    /// Records that the request arrived complete and readable: its call runs until the returned value is
+    /// dropped. `None` for a request that came over no connection.
     pub(super) fn of<T>(request: &tonic::Request<T>) -> Option<RunningCall> {
         let arrival = request.extensions().get::<Self>()?;
         arrival.is_whole.store(true, Relaxed);
@@ -29,13 +29,13 @@ impl Arrival {
         Some(RunningCall(Arc::clone(&arrival.calls)))
     }
 
-    /// Whether the request reached the path of its call.
+    /// Whether the request reached the call path.
     pub(crate) fn is_whole(&self) -> bool {
         self.is_whole.load(Relaxed)
     }
 }
 
-/// A call of a connection, while it runs.
+/// A running call of a connection.
 pub(super) struct RunningCall(Arc<InFlight>);
 
 impl Drop for RunningCall {

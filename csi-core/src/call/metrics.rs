@@ -1,6 +1,6 @@
-//! What calls leave behind to be counted: how many are under way, and how long those took that ended how.
+//! Counters of calls: how many are running, and how long completed calls took, by status code.
 //!
-//! A call touches atomics of its own RPC only, and takes no lock.
+//! A call touches only the atomics of its own RPC, and takes no lock.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
@@ -10,7 +10,7 @@ use tonic::{Code, Status};
 
 use crate::Rpc;
 
-/// The upper bounds of the buckets in seconds: those that dashboards of CSI sidecars and drivers expect.
+/// The upper bounds of the buckets in seconds, as dashboards for CSI sidecars and drivers expect them.
 pub(crate) const BOUNDS: [f64; 13] =
     [0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 15.0, 25.0, 50.0, 120.0, 300.0, 600.0];
 /// The status codes of gRPC, from 0 to 16.
@@ -19,7 +19,7 @@ const CODES: usize = 17;
 /// Durations of the calls of one RPC that ended with one code.
 #[derive(Default)]
 pub(crate) struct Histogram {
-    /// Calls per bucket, the last of them without a bound.
+    /// Calls per bucket; the last bucket has no upper bound.
     buckets: [AtomicU64; BOUNDS.len() + 1],
     nanoseconds: AtomicU64,
 }
@@ -32,8 +32,8 @@ impl Histogram {
         self.nanoseconds.fetch_add(u64::try_from(took.as_nanos()).unwrap_or(u64::MAX), Relaxed);
     }
 
-    /// How many calls took at most as long as each bound says, and in the end how many there were; and the sum of
-    /// their seconds.
+    /// The number of calls that took at most as long as each bound, then the number of all calls; and the
+    /// sum of their durations in seconds.
     #[cfg(any(feature = "http", test))]
     pub(crate) fn cumulative(&self) -> ([u64; BOUNDS.len() + 1], f64) {
         let mut sum = 0;
@@ -47,7 +47,7 @@ impl Histogram {
 
 struct Of {
     in_flight: AtomicU64,
-    /// Made when the first call ends with the code: most never do.
+    /// Each is created when the first call ends with its code, because most codes never occur.
     by_code: [OnceLock<Box<Histogram>>; CODES],
 }
 
@@ -69,24 +69,24 @@ impl Default for Metrics {
 }
 
 impl Metrics {
-    /// A call begins.
+    /// Counts a call that starts.
     pub(crate) fn begin(self: &Arc<Self>, rpc: Rpc) -> Measured {
         self.of[rpc as usize].in_flight.fetch_add(1, Relaxed);
         Measured { metrics: Arc::clone(self), rpc, since: Instant::now(), code: Code::Cancelled }
     }
 
-    /// A call was refused before it began.
+    /// Counts a call that was refused before it started.
     pub(crate) fn refused(&self, rpc: Rpc, code: Code, took: Duration) {
         self.of[rpc as usize].by_code[code as usize].get_or_init(Box::default).record(took);
     }
 
-    /// The calls of this RPC that wait for their answer.
+    /// The number of this RPC's calls that wait for their answer.
     #[cfg(any(feature = "http", test))]
     pub(crate) fn in_flight(&self, rpc: Rpc) -> u64 {
         self.of[rpc as usize].in_flight.load(Relaxed)
     }
 
-    /// What has been counted so far, by RPC and code.
+    /// The histograms so far, by RPC and code.
     #[cfg(any(feature = "http", test))]
     pub(crate) fn histograms(&self) -> impl Iterator<Item = (Rpc, Code, &Histogram)> {
         Rpc::ALL.iter().flat_map(|rpc| {
@@ -98,7 +98,7 @@ impl Metrics {
     }
 }
 
-/// A call under way. One that is dropped without an end was cancelled by its caller.
+/// A running call. If it is dropped without an end, its caller cancelled it.
 pub(crate) struct Measured {
     metrics: Arc<Metrics>,
     rpc: Rpc,
@@ -107,7 +107,7 @@ pub(crate) struct Measured {
 }
 
 impl Measured {
-    /// The call has its answer.
+    /// Records the call's outcome.
     pub(crate) fn end<T>(mut self, outcome: &Result<T, Status>) {
         self.code = outcome.as_ref().err().map_or(Code::Ok, Status::code);
     }

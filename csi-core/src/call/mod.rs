@@ -1,8 +1,9 @@
-//! The one path that every unary RPC takes: gate, parse, admission, the driver's method, the check of its answer.
+//! The path that every unary RPC takes: path gate, parsing, admission, the driver's method, the check of
+//! its answer.
 //!
-//! [`Call`] and [`StreamCall`] are an RPC's row, [`CallPath`] is what all calls share. What the path needs lies here too:
-//! typed requests, the gate of paths, and the counters. It imports admission, the offer, the spec's values and errors;
-//! the server hands it a request's [`Arrival`].
+//! [`Call`] and [`StreamCall`] describe one RPC, [`CallPath`] is what all calls share. Typed requests, the
+//! path gate and the counters are here too. The module imports admission, the offer, the spec's values and
+//! errors; the server hands it a request's [`Arrival`].
 
 mod arrival;
 pub(crate) mod metrics;
@@ -34,12 +35,12 @@ use request::{PluginContext, Received, Request};
 use running::Running;
 pub(crate) use stream::{Sent, StreamCall};
 
-/// An RPC's row: its types, what it claims, and what is particular to its answer.
+/// Describes an RPC: its types, its claims, and the rules for its answer.
 pub(crate) trait Call: Request<Wire: Wire> + Send + 'static {
     const RPC: Rpc;
-    /// What the driver answers.
+    /// What the driver returns.
     type Answer: Send + 'static;
-    /// The same on the wire.
+    /// The answer on the wire.
     type Reply: Clone + Send + Sync + 'static;
 
     /// The id, name or path that the call is about, for the log.
@@ -47,17 +48,17 @@ pub(crate) trait Call: Request<Wire: Wire> + Send + 'static {
         ""
     }
 
-    /// Refuses what needs a capability that the driver does not offer.
+    /// Refuses fields that need a capability which the driver does not offer.
     fn permitted(&self, _offer: &Offer) -> Result<()> {
         Ok(())
     }
 
-    /// The paths on this node that it names, by their fields.
+    /// The paths on this node that the request names, with their fields.
     fn paths(&self) -> Vec<(&'static str, PathBuf)> {
         Vec::new()
     }
 
-    /// What the operation touches. None at all: a mere question, which nothing excludes.
+    /// What the operation touches. Without claims the call is a query, which nothing excludes.
     fn claims(&self) -> Vec<Claim> {
         Vec::new()
     }
@@ -67,18 +68,19 @@ pub(crate) trait Call: Request<Wire: Wire> + Send + 'static {
         Err(error)
     }
 
-    /// The driver's answer on the wire, once it keeps the spec's rules for this request.
+    /// Checks the driver's answer against the spec's rules for this request and returns it in the wire's
+    /// form.
     fn reply(answer: Self::Answer, request: &Self::Wire, offer: &Offer) -> Result<Self::Reply>;
 }
 
-/// What every request's wire form can do.
+/// What every request's wire form implements.
 pub(crate) trait Wire:
     ClearSecrets + Clone + PartialEq + std::fmt::Debug + Send + Sync + 'static
 {
 }
 impl<T: ClearSecrets + Clone + PartialEq + std::fmt::Debug + Send + Sync + 'static> Wire for T {}
 
-/// Whether two requests ask for the same, their secrets aside.
+/// Whether two requests are equal apart from their secrets.
 fn same_request<W: Wire>(one: &W, other: &W) -> bool {
     let cleared = |request: &W| {
         let mut request = request.clone();
@@ -89,7 +91,7 @@ fn same_request<W: Wire>(one: &W, other: &W) -> bool {
 }
 
 type Outcome<R> = Option<Result<R, Status>>;
-/// Where an operation's outcome will be.
+/// Where an operation's outcome will arrive.
 type Awaited<R> = watch::Receiver<Outcome<R>>;
 
 /// What all calls share.
@@ -116,12 +118,13 @@ impl CallPath {
         }
     }
 
-    /// Done when no operation is running.
+    /// Completes when no operation is running.
     pub(crate) async fn idle(&self) {
         self.admission.idle().await;
     }
 
-    /// Takes one call through the path. `handler` runs the driver's method, or says that it is not offered.
+    /// Takes one call through the path. `handler` runs the driver's method, or is the error that it is not
+    /// offered.
     pub(crate) async fn call<C, F>(
         &self,
         request: tonic::Request<C::Wire>,
@@ -154,7 +157,7 @@ impl CallPath {
         outcome.map(tonic::Response::new)
     }
 
-    /// The steps that can refuse a request before anything is done for it.
+    /// The checks that can refuse a request before anything is done for it.
     fn prepare<C: Call, H, F>(&self, wire: &Arc<Received<C::Wire>>, handler: Result<H>) -> Result<(C, H)>
     where
         H: FnOnce(C) -> F,
@@ -166,7 +169,7 @@ impl CallPath {
         Ok((request, handler))
     }
 
-    /// Whether this request may run, or which outcome it is to wait for. `None` for a mere question.
+    /// Whether this request can run, or the outcome that it must wait for. `None` for a query.
     // spec: concurrency.simultaneous-calls, concurrency.pending-is-aborted, timeouts.retry-continues
     fn admit<C: Call>(
         &self,
@@ -179,7 +182,7 @@ impl CallPath {
             return Ok(None);
         }
         let flight = Flight { wire: Arc::clone(wire), outcome: outcome.clone() };
-        // A wire type belongs to one RPC, so only the same RPC's flights are of this type.
+        // A wire type belongs to one RPC, so only flights of the same RPC have this type.
         self.admission
             .admit(C::RPC, claims, Box::new(flight), |running| {
                 let running = running.downcast_ref::<Flight<C::Wire, C::Reply>>()?;
@@ -213,7 +216,8 @@ impl CallPath {
         let entered = self.running.enter(id, C::RPC, request.subject());
         let (offer, gate) = (Arc::clone(&self.offer), Arc::clone(&self.gate));
         let work = async move {
-            // Caught here and not by the task's handle: those who joined must hear of it too.
+            // The panic is caught here and not by the task's handle, because joined callers must get the
+            // error too.
             let answer = Caught(AssertUnwindSafe(Box::pin(async move {
                 gate.check_identity(request.paths()).await?;
                 handler(request).await
@@ -223,24 +227,27 @@ impl CallPath {
                 .or_else(C::settle)
                 .and_then(|answer| C::reply(answer, &wire, &offer))
                 .map_err(|error| refused(&error, C::RPC));
-            // The way is free before the answer is out: whoever has the answer may go on.
+            // The claims are released before the answer is sent: a caller with an answer can continue at
+            // once.
             drop((permit, entered));
             sender.send_replace(Some(reply));
         };
-        // One type for all RPCs: what tokio and tracing make of each future's type would be there 36 times.
+        // One boxed type for all RPCs: otherwise the code that tokio and tracing generate per future would
+        // exist 36 times.
         let work: Pin<Box<dyn Future<Output = ()> + Send>> = Box::pin(work);
         tokio::spawn(work.in_current_span());
         wait(receiver).await
     }
 }
 
-/// What a running operation leaves for those who come to join it.
+/// What a running operation keeps for callers that join it.
 struct Flight<W: Wire, R> {
     wire: Arc<Received<W>>,
     outcome: Awaited<R>,
 }
 
-/// Waits for an operation's outcome. Dropping this, as a deadline does, leaves the operation running.
+/// Waits for an operation's outcome. Dropping this future, as a deadline does, leaves the operation
+/// running.
 async fn wait<R: Clone>(mut outcome: Awaited<R>) -> Result<R, Status> {
     match outcome.wait_for(Option::is_some).await {
         Ok(outcome) => {
@@ -250,7 +257,7 @@ async fn wait<R: Clone>(mut outcome: Awaited<R>) -> Result<R, Status> {
     }
 }
 
-/// The status for the caller; the error with its causes goes to the log.
+/// Returns the status for the caller, and logs the error with its causes.
 fn refused(error: &Error, rpc: Rpc) -> Status {
     let status = error.status(rpc);
     let text = error.with_causes();
@@ -261,7 +268,7 @@ fn refused(error: &Error, rpc: Rpc) -> Status {
     status
 }
 
-/// A future whose panic is an error of the driver's.
+/// A future that turns a panic into an error of the driver.
 struct Caught<F>(AssertUnwindSafe<F>);
 
 impl<T, F: Future<Output = Result<T>> + Unpin> Future for Caught<F> {

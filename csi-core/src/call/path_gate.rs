@@ -1,4 +1,5 @@
-//! The gate that every path of a Node RPC passes: none is a directory of the system, the driver's own, or holds one.
+//! The check of every path in a Node RPC: it must not be, contain or lie inside a protected directory of
+//! the system, the orchestrator or the driver.
 
 use std::path::{Path, PathBuf};
 
@@ -7,12 +8,12 @@ use crate::{Error, Result};
 #[cfg(all(feature = "mount", target_os = "linux"))]
 use csi_mount::{SYSTEM_DIRECTORIES, SYSTEM_TREES};
 
-/// As csi-mount has them.
+/// The same list as in csi-mount.
 #[cfg(not(all(feature = "mount", target_os = "linux")))]
 const SYSTEM_TREES: [&str; 12] = [
     "/bin", "/boot", "/dev", "/etc", "/lib", "/lib32", "/lib64", "/libx32", "/proc", "/sbin", "/sys", "/usr",
 ];
-/// As csi-mount has them.
+/// The same list as in csi-mount.
 #[cfg(not(all(feature = "mount", target_os = "linux")))]
 const SYSTEM_DIRECTORIES: [&str; 16] = [
     "/",
@@ -33,7 +34,7 @@ const SYSTEM_DIRECTORIES: [&str; 16] = [
     "/var/tmp",
 ];
 
-/// What is in the kubelet's directory, and holds the targets and staging directories of all drivers.
+/// Directories in the kubelet's directory that contain the targets and staging directories of all drivers.
 const OF_KUBELET: [&str; 7] = [
     "",
     "device-plugins",
@@ -44,19 +45,20 @@ const OF_KUBELET: [&str; 7] = [
     "pods",
 ];
 
-/// The directories on which no volume has its place.
+/// The directories that can't be a volume's target or staging path.
 #[derive(Debug)]
 pub(crate) struct PathGate {
-    /// By their texts without "." and double slashes; whether all that is in them belongs to them.
+    /// The directories as text without "." and double slashes; `true` if everything inside is protected
+    /// too.
     protected: Vec<(PathBuf, bool)>,
-    /// The same, by which files they are.
+    /// The same directories, identified as files.
     #[cfg(all(feature = "mount", target_os = "linux"))]
     files: std::sync::Arc<csi_mount::ProtectedPaths>,
 }
 
 impl PathGate {
-    /// The gate of a driver that keeps its data in `trees`, has a socket in each of `directories`, and whose volumes are
-    /// in the `roots` of an orchestrator.
+    /// Creates the gate of a driver that keeps its data in `trees`, has a socket in each of `directories`,
+    /// and whose volumes are in the `roots` of an orchestrator.
     pub(crate) fn new(trees: Vec<PathBuf>, mut directories: Vec<PathBuf>, roots: &[PathBuf]) -> Self {
         directories.extend(roots.iter().flat_map(|root| OF_KUBELET.map(|name| root.join(name))));
         let system_trees = SYSTEM_TREES.iter().map(PathBuf::from);
@@ -74,7 +76,7 @@ impl PathGate {
         }
     }
 
-    /// Refuses what is protected by its text. A path that is not absolute is for the driver to look up.
+    /// Refuses a path that is protected by its text. A path that is not absolute is left to the driver.
     // spec: node.paths-absolute
     pub(crate) fn check_text(&self, paths: &[(&'static str, PathBuf)]) -> Result<()> {
         for (field, given) in paths.iter().filter(|(_, path)| path.is_absolute()) {
@@ -94,7 +96,7 @@ impl PathGate {
         Ok(())
     }
 
-    /// Refuses what leads to a protected directory by a symbolic link or a bind mount.
+    /// Refuses a path that leads to a protected directory through a symbolic link or a bind mount.
     #[cfg(all(feature = "mount", target_os = "linux"))]
     pub(crate) async fn check_identity(&self, mut paths: Vec<(&'static str, PathBuf)>) -> Result<()> {
         paths.retain(|(_, path)| path.is_absolute());
@@ -108,7 +110,8 @@ impl PathGate {
                     Err(error) if error.kind() == csi_mount::ErrorKind::Protected => {
                         return Err(refuse(field, &path, &error.to_string()));
                     }
-                    // What can't be looked at is for the step to report, which looks the same way.
+                    // A path that can't be examined is reported by the driver's step, which examines it in
+                    // the same way.
                     _ => {}
                 }
             }
@@ -123,12 +126,13 @@ impl PathGate {
     }
 }
 
-/// Without "." and double slashes.
+/// The path without "." and double slashes.
 fn clean(path: &Path) -> PathBuf {
     path.components().collect()
 }
 
-/// Whether a clean path is the directory, or is in it. `Path::starts_with` takes both apart each time.
+/// Whether a clean path is the directory, or lies inside it. `Path::starts_with` would parse both paths
+/// each time.
 fn is_at_or_below(path: &Path, directory: &Path) -> bool {
     let (path, directory) = (path.as_os_str().as_encoded_bytes(), directory.as_os_str().as_encoded_bytes());
     match path.strip_prefix(directory) {

@@ -15,10 +15,11 @@ pub(crate) trait Request: Sized {
     fn read(wire: &Arc<Received<Self::Wire>>) -> Result<Self>;
 }
 
-/// A request as it came over the wire, and which plugin it came to. Its secrets go from memory with it.
+/// A request as it came over the wire, and the plugin that received it. Its secrets are cleared from memory
+/// when it is dropped.
 pub(crate) struct Received<W: ClearSecrets> {
     wire: W,
-    /// None where a driver made the request itself.
+    /// `None` if a driver made the request itself.
     pub(crate) plugin: Option<Arc<PluginContext>>,
 }
 
@@ -28,13 +29,13 @@ impl<W: ClearSecrets> Received<W> {
     }
 }
 
-/// What a request's own methods know of the plugin that it came to.
+/// What a request's own methods know about the plugin that received it.
 #[derive(Debug)]
 #[cfg_attr(not(all(feature = "mount", target_os = "linux")), expect(dead_code, reason = "for who mounts"))]
 pub(crate) struct PluginContext {
     /// The plugin's name.
     pub(crate) driver: String,
-    /// Where the orchestrator keeps targets and staging directories.
+    /// The directories in which the orchestrator keeps targets and staging directories.
     pub(crate) volume_roots: Vec<PathBuf>,
 }
 
@@ -52,7 +53,7 @@ impl<W: ClearSecrets> Drop for Received<W> {
     }
 }
 
-/// Declares a typed request: each field's type says what the spec asks of it, and reads it.
+/// Declares a typed request. Each field's type states what the spec requires, and parses the field.
 macro_rules! request {
     ($(#[$doc:meta])* $name:ident { $($(#[$field_doc:meta])* $field:ident: $type:ty),* $(,)? }) => {
         $(#[$doc])*
@@ -64,12 +65,12 @@ macro_rules! request {
         }
 
         impl $name {
-            /// The request as it came over the wire.
+            /// Returns the request as it came over the wire.
             pub fn raw(&self) -> &csi_proto::v1::$name {
                 &self.raw
             }
 
-            /// The plugin that it came to.
+            /// The plugin that received the request.
             #[allow(dead_code, reason = "for the requests that name a place on the node")]
             pub(crate) fn plugin(&self) -> Option<&std::sync::Arc<$crate::call::request::PluginContext>> {
                 self.raw.plugin.as_ref()
@@ -87,7 +88,7 @@ macro_rules! request {
             }
         }
 
-        /// Checked as a request from a caller is; for a driver's own tests.
+        /// Applies the same checks as to a caller's request; for a driver's own tests.
         impl TryFrom<csi_proto::v1::$name> for $name {
             type Error = $crate::Error;
 
@@ -96,7 +97,7 @@ macro_rules! request {
             }
         }
 
-        /// As the wire's form: secrets are hidden.
+        /// Prints the wire's form, with secrets hidden.
         impl std::fmt::Debug for $name {
             fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
                 self.raw().fmt(f)
@@ -105,7 +106,7 @@ macro_rules! request {
     };
 }
 
-/// Declares a request that asks for nothing: a mere question.
+/// Declares a request without fields: a query.
 macro_rules! question {
     ($($name:ident),+ $(,)?) => { $(
         pub(crate) struct $name;
@@ -132,13 +133,13 @@ mod tests {
 
     const LENGTH: usize = 64;
 
-    /// The end of a secret, as whoever frees memory may write to its start; and where it is.
+    /// The address of the secret's second half, because freeing memory can overwrite its start.
     fn place(secret: &str) -> u64 {
         assert_eq!(secret.len(), LENGTH);
         secret.as_ptr().addr() as u64 + LENGTH as u64 / 2
     }
 
-    /// What this process has there, if it still is its memory.
+    /// The bytes at this address, if it still belongs to the process.
     fn at(place: u64) -> Option<[u8; LENGTH / 2]> {
         let mut bytes = [0; LENGTH / 2];
         File::open("/proc/self/mem").and_then(|memory| memory.read_exact_at(&mut bytes, place)).ok()?;

@@ -1,4 +1,4 @@
-//! What runs, by name, for the log of a plugin that is to stop.
+//! The running calls by name, for the log of a plugin that stops.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -9,9 +9,9 @@ use csi_proto::escape;
 
 use crate::Rpc;
 
-/// Parts of the table with a lock each: no lock is one that every call takes.
+/// Parts of the table, each with its own lock, so that no lock is taken by every call.
 const SHARDS: usize = 16;
-/// How many are named; the others are counted.
+/// How many calls are named; the others are counted.
 const NAMED: usize = 20;
 
 struct Entry {
@@ -20,8 +20,8 @@ struct Entry {
     since: Instant,
 }
 
-/// The calls whose driver's method runs, by the number of the request. Each stays until its method is done, also when
-/// its caller has left.
+/// The calls whose driver's method runs, by request number. An entry stays until the method returns, even
+/// if the caller has left.
 #[derive(Default)]
 pub(crate) struct Running {
     shards: [Mutex<BTreeMap<u64, Entry>>; SHARDS],
@@ -40,7 +40,7 @@ impl Running {
         shard.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What runs now, the oldest first. `None` when nothing does.
+    /// The calls that run now, the oldest first. `None` if there are none.
     pub(crate) fn list(&self) -> Option<List> {
         let mut list: Vec<(u64, String, Duration)> = Vec::new();
         for shard in &self.shards {
@@ -58,7 +58,7 @@ impl Running {
     }
 }
 
-/// `NodeStageVolume v1 (request 7) since 12.3s`, and so on.
+/// Prints as `NodeStageVolume v1 (request 7) since 12.3s`, and so on.
 pub(crate) struct List(Vec<(u64, String, Duration)>);
 
 impl fmt::Display for List {
@@ -74,7 +74,7 @@ impl fmt::Display for List {
     }
 }
 
-/// A call that runs, until this is dropped.
+/// A running call, registered until this value is dropped.
 pub(super) struct Entered {
     running: Arc<Running>,
     request: u64,

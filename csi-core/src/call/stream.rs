@@ -1,5 +1,5 @@
-//! The path of a call that is answered with a stream: the same gate, reading, log and errors; then message after
-//! message, until the driver's end, an error, or the caller's going away.
+//! The path of a call that is answered with a stream: the same gate, parsing, log and errors. Then messages
+//! follow until the driver's stream ends, an error occurs, or the caller leaves.
 
 use std::future::Future;
 use std::panic::AssertUnwindSafe;
@@ -15,12 +15,13 @@ use super::request::{Received, Request};
 use super::{Arrival, CallPath, Caught, Wire, refused};
 use crate::{Result, Rpc};
 
-/// A streaming RPC's row: its types, and the rules for its messages. It touches nothing, so nothing excludes it.
+/// Describes a streaming RPC: its types, and the rules for its messages. It claims nothing, so nothing
+/// excludes it.
 pub(crate) trait StreamCall: Request<Wire: Wire> + Send + 'static {
     const RPC: Rpc;
-    /// What the driver answers.
+    /// What the driver returns.
     type Answer: Send + 'static;
-    /// The driver's answer as it is read, message by message.
+    /// The driver's answer while it is read, message by message.
     type Messages: Send + 'static;
     /// A message on the wire.
     type Item: Send + 'static;
@@ -28,18 +29,19 @@ pub(crate) trait StreamCall: Request<Wire: Wire> + Send + 'static {
     /// The id that the call is about, for the log.
     fn subject(&self) -> &str;
 
-    /// Begins to read the driver's answer, once it keeps the spec's rules for this request.
+    /// Checks the driver's answer against the spec's rules for this request and starts to read it.
     fn open(answer: Self::Answer, request: &Self::Wire) -> Result<Self::Messages>;
 
-    /// The next message, `None` after the last one. An error is the last thing that is asked for.
+    /// The next message, `None` after the last. It is not called again after an error.
     fn next(messages: &mut Self::Messages) -> impl Future<Output = Result<Option<Self::Item>>> + Send;
 }
 
-/// The messages on their way to the caller.
+/// The messages that are being sent to the caller.
 pub(crate) type Sent<T> = ReceiverStream<Result<T, Status>>;
 
 impl CallPath {
-    /// Takes one call through the path. An error before the first message is the answer; a later one ends the stream.
+    /// Takes one call through the path. An error before the first message is the answer; a later error ends
+    /// the stream.
     pub(crate) async fn stream<C, F>(
         &self,
         request: tonic::Request<C::Wire>,
@@ -75,7 +77,7 @@ impl CallPath {
         };
         let (sender, receiver) = mpsc::channel(1);
         let sending = async move {
-            // A caller that leaves is measured as one that cancelled.
+            // A caller that leaves is counted as one that cancelled.
             if let Some(outcome) = send::<C>(messages, sender).await {
                 measured.end(&outcome);
             }
@@ -86,7 +88,8 @@ impl CallPath {
     }
 }
 
-/// Sends the messages as fast as the caller takes them. How it ended; `None` when the caller left before.
+/// Sends the messages as fast as the caller takes them. Returns how the stream ended; `None` if the caller
+/// left first.
 // spec: snapshot-metadata.ends-when-all-is-sent, snapshot-metadata.failure-ends-the-stream
 // spec: snapshot-metadata.interruption-ends-the-work
 async fn send<C: StreamCall>(
@@ -107,7 +110,7 @@ async fn send<C: StreamCall>(
             Ok(Some(item)) => sender.send(Ok(item)).await.ok()?,
             Err(error) => {
                 let status = refused(&error, C::RPC);
-                // Nobody is left to tell when this fails.
+                // Sending fails only if the caller has left.
                 let _ = sender.send(Err(status.clone())).await;
                 return Some(Err(status));
             }

@@ -1,4 +1,5 @@
-//! What a capability implies: contradictions are refused before anything is served, each with its mend.
+//! Dependencies between capabilities. Contradictions are refused before anything is served, each with its
+//! fix.
 
 use csi_proto::v1;
 use v1::volume_capability::{AccessMode, AccessType, BlockVolume, MountVolume, access_mode::Mode};
@@ -12,7 +13,7 @@ use crate::offer::{
 };
 
 /// # Errors
-/// The first contradiction, and its mend.
+/// The first contradiction, and how to fix it.
 pub(super) fn check(offer: &Offer, parts: &Parts<'_>) -> Result<(), String> {
     controller(offer)?;
     expansion(offer, parts)?;
@@ -21,7 +22,7 @@ pub(super) fn check(offer: &Offer, parts: &Parts<'_>) -> Result<(), String> {
     parts.controller.map_or(Ok(()), oldest_mode)
 }
 
-/// A capability of the controller that means nothing without another.
+/// Capabilities of the controller that require another.
 const CONTROLLER_NEEDS: [(Controller, Controller, &str); 6] = [
     (Controller::CloneVolume, Controller::CreateDeleteVolume, "create_delete_volume()"),
     (Controller::CreateDeleteSnapshot, Controller::CreateDeleteVolume, "create_delete_volume()"),
@@ -110,7 +111,8 @@ fn single_node_multi_writer(offer: &Offer, parts: &Parts<'_>) -> Result<(), Stri
     ))
 }
 
-/// Who takes one of the two newer modes takes SINGLE_NODE_WRITER, which older callers send in their stead.
+/// A driver that supports one of the two newer modes must support SINGLE_NODE_WRITER, which older callers
+/// send instead.
 // spec: access-modes.oldest-stays
 fn oldest_mode(table: &ControllerTable) -> Result<(), String> {
     if !table.offered.contains(&Controller::SingleNodeMultiWriter) {

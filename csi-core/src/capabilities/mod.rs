@@ -10,7 +10,7 @@ use crate::controller::ControllerTable;
 use crate::node::NodeTable;
 use crate::offer::{Expansion, Offer, PluginService};
 
-/// What is said of the plugin as a whole, besides its services.
+/// What the driver declares for the plugin as a whole.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Declared {
     pub(crate) volume_topology: bool,
@@ -29,10 +29,10 @@ pub(crate) struct Parts<'a> {
 }
 
 impl Parts<'_> {
-    /// The offer, once it makes sense.
+    /// Checks the parts for contradictions and returns the offer.
     ///
     /// # Errors
-    /// What contradicts what, and the mend.
+    /// What contradicts what, and how to fix it.
     pub(crate) fn offer(&self) -> Result<Offer, String> {
         let services = [
             (self.controller.is_some(), PluginService::ControllerService),

@@ -153,10 +153,12 @@ impl Error {
     /// - spec: `get-volume-group-snapshot.missing`, `get-volume-group-snapshot.mismatch`
     /// - spec: `node-stage-volume.missing`, `node-stage-volume.beyond-capabilities`
     /// - spec: `node-unstage-volume.missing`, `node-publish-volume.beyond-capabilities`
-    /// - spec: `node-publish-volume.missing`, `node-unpublish-volume.missing`, `node-get-volume-stats.missing`
+    /// - spec: `node-publish-volume.missing`, `node-unpublish-volume.missing`
+    /// - spec: `node-get-volume-stats.missing`
     /// - spec: `node-expand-volume.missing`, `node-expand-volume.in-use`, `node-expand-volume.out-of-range`
     /// - spec: `node-expand-volume.beyond-capabilities`, `node-get-volume-health.missing`
-    /// - spec: `get-metadata-allocated.missing`, `get-metadata-delta.missing`, `get-metadata-delta.not-tracked`
+    /// - spec: `get-metadata-allocated.missing`, `get-metadata-delta.missing`
+    /// - spec: `get-metadata-delta.not-tracked`
     pub fn code(&self, rpc: Rpc) -> Code {
         match self {
             Self::InvalidArgument { .. } => Code::InvalidArgument,

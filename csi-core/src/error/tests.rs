@@ -16,7 +16,8 @@ fn rows(heading: &str) -> Vec<[String; 3]> {
     rows.collect()
 }
 
-/// One of each condition. A new one does not compile until it is listed here, and then fails until it has a row.
+/// One error of each condition. A new condition does not compile until it is listed here, and then fails
+/// until it has a row.
 fn conditions() -> BTreeMap<&'static str, Error> {
     let text = String::new;
     let all = [
@@ -124,7 +125,7 @@ fn the_document_s_table_is_the_code_s_for_every_condition_and_rpc() {
         let rest = ["every RPC", "all others"].contains(&rpcs.as_str());
         assert!(rest || named.iter().all(|name| Rpc::ALL.iter().any(|rpc| rpc.name() == *name)), "{rpcs}");
         for rpc in Rpc::ALL.iter().filter(|rpc| rest || named.contains(&rpc.name())) {
-            // Rows stand from the particular to the general: an earlier one has taken what it names.
+            // Rows go from the particular to the general: an earlier row takes precedence.
             if left.remove(&(*condition, *rpc)) {
                 assert_eq!(error.code(*rpc), code(&due), "{condition} of {rpc}");
             }

@@ -1,5 +1,5 @@
-//! A whole node plugin for volumes that are block devices: the driver says which device a volume is, and the rest
-//! is done here.
+//! A whole node plugin for volumes that are block devices: the driver says which device a volume is, this
+//! module does the rest.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -25,7 +25,8 @@ use crate::node::{
 };
 use crate::{AbsolutePath, Error, Result, VolumeHealth, VolumeId, VolumeStats, blocking};
 
-/// A node plugin for block devices: stages, formats, mounts, grows, publishes, as a filesystem or raw.
+/// A node plugin for block devices: stages, formats, mounts, grows and publishes them, as filesystems or
+/// raw.
 ///
 /// ```
 /// # use std::{path::PathBuf, sync::Arc};
@@ -43,12 +44,12 @@ use crate::{AbsolutePath, Error, Result, VolumeHealth, VolumeId, VolumeStats, bl
 pub struct BlockNode<D>(Arc<D>);
 
 impl<D: BlockDevices> BlockNode<D> {
-    /// The node plugin of these devices.
+    /// Creates the node plugin for these devices.
     pub fn new(devices: Arc<D>) -> Self {
         Self(devices)
     }
 
-    /// The same as a service, with all that it can do registered.
+    /// Creates a Node service for these devices, with all supported capabilities registered.
     pub fn service(devices: Arc<D>) -> NodeService<Self> {
         let filesystems = devices.filesystems();
         NodeService::new(Arc::new(Self::new(devices)))
@@ -61,7 +62,7 @@ impl<D: BlockDevices> BlockNode<D> {
 }
 
 impl<D: BlockDevices> BlockNode<D> {
-    /// Whether the volume is staged there already. Where that is not known, it counts as staged.
+    /// Whether the volume is already staged there. If this can't be determined, it counts as staged.
     async fn is_staged(&self, volume_id: &VolumeId, staging: &AbsolutePath) -> Result<bool> {
         let Some(device) = content(&*self.0, volume_id).await? else { return Ok(false) };
         let staging = staging.clone();
@@ -72,11 +73,11 @@ impl<D: BlockDevices> BlockNode<D> {
         .await
     }
 
-    /// Detaches the device of a stage that failed, unless it left somebody who uses it: a mount that could not be undone, a
-    /// program that can't be killed.
+    /// Detaches the device of a failed stage, unless something still uses it: a mount that could not be
+    /// undone, or a process that can't be killed.
     async fn take_back(&self, volume_id: &VolumeId, (staging, device): (Target, PathBuf)) -> Result<()> {
         blocking(move || match block::unstage(&staging, Some(&device)) {
-            // What is staged there is another's, and stays.
+            // What is staged there belongs to another volume, and stays.
             Err(error) if matches!(error.kind(), ErrorKind::WrongDevice | ErrorKind::NotOwned) => {
                 match BlockDevice::open(&device)?.in_use()? {
                     DeviceUse::Free => Ok(()),
@@ -125,7 +126,8 @@ impl<D: BlockDevices> StageUnstageVolume for BlockNode<D> {
             Ok(()) if is_mount => self.0.staged(&volume).await,
             other => other,
         };
-        // After an error that is final the caller does not unstage: what this call attached, or one that was killed, goes.
+        // After a final error the caller does not unstage, so the device that this call attached, or an
+        // earlier call that was killed, is detached here.
         if staged.is_err()
             && !was_staged
             && let Err(left) = self.take_back(&volume_id, place).await
@@ -207,7 +209,8 @@ impl<D: BlockDevices> Node for BlockNode<D> {
     }
 
     async fn unpublish_volume(&self, request: NodeUnpublishVolumeRequest) -> Result<()> {
-        // Its device is one more thing to know it by; without an answer what is marked is enough.
+        // The device is additional evidence of ownership; if the driver can't return it, the mark is
+        // enough.
         let device = content(&*self.0, &request.volume_id).await.unwrap_or_else(|error| {
             tracing::info!("unpublished without its device, which the driver does not tell: {error}");
             None
@@ -221,7 +224,7 @@ impl<D: BlockDevices> Node for BlockNode<D> {
     }
 }
 
-/// By what a mount of this device is known; nothing, if it is gone.
+/// The evidence that identifies a mount of this device; `None` if the device does not exist.
 fn evidence(device: Option<&Path>) -> Result<Option<Evidence>> {
     let Some(device) = device else { return Ok(None) };
     match BlockDevice::open(device) {
@@ -231,7 +234,7 @@ fn evidence(device: Option<&Path>) -> Result<Option<Evidence>> {
     }
 }
 
-/// Whether what is mounted at `path` is this device.
+/// Whether the filesystem or device at `path` is this device.
 fn is_at(path: &Path, device: &Path) -> csi_mount::Result<bool> {
     Ok(block::device_of(path)? == BlockDevice::open(device)?.number())
 }
@@ -292,11 +295,12 @@ impl<D: BlockDevices> NodeExpandVolume for BlockNode<D> {
             }
             let grown = expand(&request.volume_path).map_err(|error| match error.kind() {
                 ErrorKind::NotFound => Error::VolumeNotFound(volume_id),
-                // Not now and not here; the next stage grows it. FAILED_PRECONDITION lets the kubelet go on.
+                // It can't grow now and here; the next stage grows it. FAILED_PRECONDITION lets the kubelet
+                // continue.
                 ErrorKind::PermissionDenied => Error::InUse(error.to_string()),
                 _ => error.into(),
             })?;
-            // Where it is published raw and read-only, a loop device over it is what the workload sees.
+            // For a raw read-only publish, the workload sees a loop device over the device.
             for over in LoopDevice::find(&device)? {
                 over.refresh_size()?;
             }

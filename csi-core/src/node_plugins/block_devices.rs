@@ -1,4 +1,4 @@
-//! What a driver says of volumes that are block devices.
+//! The trait by which a driver describes volumes that are block devices.
 
 use std::path::PathBuf;
 
@@ -11,10 +11,12 @@ use super::mount_group::MountGroup;
 use crate::node::NodeInfo;
 use crate::{Error, PublishContext, Result, Secrets, VolumeCapability, VolumeContext, VolumeId};
 
-/// What only the driver knows of its block devices. [`BlockNode`](super::BlockNode) makes a node plugin of it.
+/// What only the driver knows about its block devices. [`BlockNode`](super::BlockNode) makes a node plugin
+/// of it.
 #[async_trait]
 pub trait BlockDevices: Send + Sync + 'static {
-    /// Which node this is; the machine's host name, unless the driver knows better. See [`Node::info`](crate::Node::info).
+    /// Returns the node's id and topology; by default the id is the host name. See
+    /// [`Node::info`](crate::Node::info).
     ///
     /// # Errors
     /// Those of any RPC.
@@ -22,54 +24,60 @@ pub trait BlockDevices: Send + Sync + 'static {
         NodeInfo::of_host()
     }
 
-    /// Makes the volume's device appear on this node, and answers with its path. A device that is there already
-    /// is the answer as well.
+    /// Makes the volume's device appear on this node, and returns its path. If the device already exists,
+    /// returns its path.
     ///
     /// # Errors
-    /// [`Error::VolumeNotFound`] (NOT_FOUND); [`Error::Unavailable`] when it does not appear in time.
+    /// [`Error::VolumeNotFound`] (NOT_FOUND); [`Error::Unavailable`] when the device does not appear in
+    /// time.
     async fn attach(&self, volume: &Attachment) -> Result<PathBuf>;
 
-    /// The volume's device on this node, if it is there.
+    /// Returns the path of the volume's device on this node, if it exists.
     ///
     /// # Errors
-    /// Whatever keeps the driver from knowing.
+    /// Any failure that prevents an answer.
     async fn device(&self, volume_id: &VolumeId) -> Result<Option<PathBuf>>;
 
-    /// Takes the volume's device away. Nobody uses it any more. One that is not there is `Ok`.
+    /// Removes the volume's device from this node. Nothing uses it any more. A device that does not exist
+    /// is `Ok`.
     ///
     /// # Errors
-    /// Whatever keeps the device from going.
+    /// Any failure to remove the device.
     async fn detach(&self, volume_id: &VolumeId) -> Result<()>;
 
-    /// Lets the node see the size that the volume has by now, before a filesystem is grown. For devices that do
-    /// not tell by themselves.
+    /// Makes the volume's current size visible on the node, before a filesystem is grown. For devices that
+    /// do not report a new size by themselves.
     ///
     /// # Errors
-    /// Whatever keeps the node from seeing it.
+    /// Any failure to update the size.
     async fn refresh(&self, _volume_id: &VolumeId) -> Result<()> {
         Ok(())
     }
 
-    /// The filesystems whose programs are to be there when the plugin starts; it says in the log what is missing.
+    /// Returns the filesystems whose programs should be installed when the plugin starts; it logs missing
+    /// ones.
     fn filesystems(&self) -> Vec<Filesystem> {
         Filesystem::ALL.to_vec()
     }
 
-    /// What becomes of mounts of a volume's device in other mount namespaces when it is unstaged. They stay, and
-    /// NodeUnstageVolume fails and names them, unless the driver says that those are unmounted which nobody has open: see
-    /// [`MountCopies::UnmountUnused`] for the danger.
+    /// Returns what happens to mounts of a volume's device in other mount namespaces when it is unstaged.
+    /// By default they stay, and NodeUnstageVolume fails and names them. With
+    /// [`MountCopies::UnmountUnused`] those are unmounted that nothing has open; see its documentation for
+    /// the danger.
     fn mount_copies(&self) -> MountCopies {
         MountCopies::default()
     }
 
-    /// How the group of VOLUME_MOUNT_GROUP gets a volume's files, where that is declared.
+    /// Returns how the group of VOLUME_MOUNT_GROUP gets access to a volume's files, if that capability is
+    /// declared.
     fn mount_group(&self) -> MountGroup {
         MountGroup::default()
     }
 
-    /// How the volume's device is encrypted, if it is to be: a blank one is made so when it is staged, and what is formatted,
-    /// mounted or published is what is inside. Not called for its key: see [`encryption_key`](Self::encryption_key). A volume
-    /// has to be one or the other for good, so say it by its [`volume_context`](Attachment::volume_context):
+    /// Returns how the volume's device is encrypted, or `None` if it is not. A blank device is encrypted
+    /// when it is staged; the decrypted device is what is formatted, mounted or published. The key comes
+    /// from [`encryption_key`](Self::encryption_key), not from this method. A volume must be either always
+    /// encrypted or never, so decide by its [`volume_context`](Attachment::volume_context):
     ///
     /// ```
     /// # use csi_core::{Attachment, Result, mount::Luks};
@@ -79,22 +87,24 @@ pub trait BlockDevices: Send + Sync + 'static {
     /// ```
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for a way of encryption that can't be had.
+    /// [`Error::InvalidArgument`] for unsupported encryption settings.
     #[cfg(feature = "luks")]
     fn encryption(&self, _volume: &Attachment) -> Result<Option<csi_mount::Luks>> {
         Ok(None)
     }
 
-    /// The name of the key of encrypted devices among the secrets of NodeStageVolume, and of NodeExpandVolume, which needs it
-    /// to grow them at once; without it there they grow when they are staged next.
+    /// Returns the name of the encryption key among the secrets of NodeStageVolume and NodeExpandVolume.
+    /// With the key NodeExpandVolume grows an encrypted device at once; without it the device grows when it
+    /// is staged next.
     #[cfg(feature = "luks")]
     fn encryption_key(&self) -> &str {
         "luksKey"
     }
 
-    /// How a volume is formatted and mounted: the filesystem that the caller names, or ext4, with the caller's mount
-    /// options. A driver that says more starts from [`stage_plan`], with what it knows of the volume: which disk it has to be,
-    /// a label, arguments of `mkfs`, limits of checks, and whether it has content already: see [`staged`](Self::staged).
+    /// Returns how a volume is formatted and mounted. The default is [`stage_plan`]: the filesystem that
+    /// the caller names, or ext4, with the caller's mount options. A driver with more information starts
+    /// from [`stage_plan`] and adds to it: the expected disk, a label, arguments of `mkfs`, limits of
+    /// checks, and whether the volume already has content: see [`staged`](Self::staged).
     ///
     /// ```
     /// # use csi_core::{Attachment, Result, VolumeCapability, mount::ExpectedDevice, mount::flow::block::StagePlan};
@@ -106,30 +116,31 @@ pub trait BlockDevices: Send + Sync + 'static {
     /// ```
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for a filesystem or options that can't be had.
+    /// [`Error::InvalidArgument`] for an unsupported filesystem or mount option.
     async fn plan(&self, _volume: &Attachment, capability: &VolumeCapability) -> Result<StagePlan> {
         stage_plan(capability)
     }
 
-    /// The volume has a filesystem from now on, which was made or found there, and is about to be used.
+    /// Called when the volume has a filesystem, created or found, that is about to be used.
     ///
-    /// A driver that keeps this with the volume, and whose [`plan`](Self::plan) then says
-    /// [`never_format`](StagePlan::never_format), does not lose a volume to a device that reads as blank though it is not
-    /// new. It is to be kept for all nodes, and for copies of the volume too. Called each time before NodeStageVolume is
-    /// answered, so it may be said already; not for raw volumes. `examples/block` does so in ten lines.
+    /// A driver can store this fact with the volume; its [`plan`](Self::plan) then returns
+    /// [`never_format`](StagePlan::never_format) for the volume. This prevents data loss if the device of a
+    /// used volume reads as blank. The fact must be stored for all nodes, and for copies of the volume too.
+    /// The method is called before each answer to NodeStageVolume, so the fact can already be stored; it is
+    /// not called for raw volumes. `examples/block` does this in ten lines.
     ///
     /// # Errors
-    /// Whatever keeps the driver from noting it: the stage then fails, and is repeated.
+    /// Any failure to store it: the stage then fails, and is repeated.
     async fn staged(&self, _volume: &Attachment) -> Result<()> {
         Ok(())
     }
 }
 
-/// What the caller asks for, as a plan: the filesystem that it names, or ext4, with its mount options, read-only if the access
-/// mode is.
+/// The plan for what the caller requests: the filesystem that it names, or ext4, with its mount options,
+/// read-only if the access mode is.
 ///
 /// # Errors
-/// [`Error::InvalidArgument`] for a filesystem or options that can't be had.
+/// [`Error::InvalidArgument`] for an unsupported filesystem or mount option.
 pub fn stage_plan(capability: &VolumeCapability) -> Result<StagePlan> {
     let filesystem = filesystem(capability)?.unwrap_or(Filesystem::Ext4);
     let options = mount_options(capability)?;
@@ -147,15 +158,15 @@ fn filesystem(capability: &VolumeCapability) -> Result<Option<Filesystem>> {
     capability.fs_type().map(parse).transpose()
 }
 
-/// Which volume is to appear, and what was said of it.
+/// Which volume's device must appear, and what the calls say about the volume.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Attachment {
     /// The volume.
     pub volume_id: VolumeId,
-    /// What the controller's publish said of it.
+    /// The context that ControllerPublishVolume returned.
     pub publish_context: PublishContext,
-    /// What CreateVolume said of it.
+    /// The context that CreateVolume returned.
     pub volume_context: VolumeContext,
     /// Credentials.
     pub secrets: Secrets,

@@ -9,21 +9,22 @@ use super::places::refuse_to_tell;
 use crate::node::NodeGetVolumeHealthRequest;
 use crate::{Result, VolumeHealth, VolumeHealthEntry, VolumeHealthStatus, blocking};
 
-/// What is wrong with a volume whose device is not there any more.
+/// The health entry of a volume whose device no longer exists on this node.
 pub(super) fn device_gone() -> VolumeHealthEntry {
     entry(VolumeHealthStatus::Inaccessible, "DeviceGone", "its device is not on this node".to_owned())
 }
 
 impl NodeGetVolumeHealthRequest {
-    /// How the mounts of the volume are, where it is staged and where it is published: `FilesystemDead` and
-    /// `FilesystemUnresponsive` (inaccessible), `FilesystemReadOnly` after an error (degraded), `NotMounted`
-    /// (inaccessible) where it is said to be published. Of several places that are wrong in one way one is told.
+    /// Returns the health of the volume's mounts, where it is staged and where it is published:
+    /// `FilesystemDead` and `FilesystemUnresponsive` (inaccessible), `FilesystemReadOnly` after an error
+    /// (degraded), `FilesystemFrozen` (degraded), `NotMounted` (inaccessible) if it is supposed to be
+    /// published there. If several paths have the same problem, one of them is reported.
     ///
     /// Bounded in time: see [`csi_mount::health`].
     ///
     /// # Errors
-    /// [`Error::VolumeNotFound`](crate::Error::VolumeNotFound) (NOT_FOUND) where another volume has its place; whatever keeps
-    /// the mounts from being looked at.
+    /// [`Error::VolumeNotFound`](crate::Error::VolumeNotFound) (NOT_FOUND) if the path belongs to another
+    /// volume; any failure to examine the mounts.
     pub async fn mount_health(&self) -> Result<VolumeHealth> {
         let (volume_id, self_id) = (self.volume_id.clone(), self.volume_id.clone());
         let plugin = self.plugin().cloned();
@@ -42,7 +43,7 @@ impl NodeGetVolumeHealthRequest {
             if let Some(path) = published {
                 look(&path)?;
             }
-            // A raw block volume is staged nowhere.
+            // A raw block volume has no staging mount.
             if let Some(path) = staged
                 && csi_mount::mount_state(&path)?.mount_point().is_some()
             {
@@ -64,7 +65,7 @@ fn entry_of(health: MountHealth, path: &Path) -> Option<VolumeHealthEntry> {
         MountHealth::NotMounted => (VolumeHealthStatus::Inaccessible, "NotMounted"),
         _ => (VolumeHealthStatus::Inaccessible, "FilesystemDead"),
     };
-    // The end of the message is cut off where it is long, so the path comes last.
+    // A long message is cut off at its end, so the path comes last.
     Some(entry(status, reason, format!("{health}: {}", path.display())))
 }
 

@@ -1,5 +1,5 @@
-//! A whole node plugin for volumes that are directories: the driver says which one a volume is, and the rest is
-//! done here.
+//! A whole node plugin for volumes that are directories: the driver says which directory a volume is, this
+//! module does the rest.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -16,10 +16,10 @@ use crate::node::{
 };
 use crate::{Error, Result, VolumeHealth, VolumeId, VolumeStats, blocking};
 
-/// What only the driver knows of its directories. [`DirectoryNode`] makes a node plugin of it.
+/// What only the driver knows about its directories. [`DirectoryNode`] makes a node plugin of it.
 #[async_trait]
 pub trait Directories: Send + Sync + 'static {
-    /// Which node this is; the machine's host name, unless the driver knows better. See [`Node::info`].
+    /// Returns the node's id and topology; by default the id is the host name. See [`Node::info`].
     ///
     /// # Errors
     /// Those of any RPC.
@@ -27,30 +27,31 @@ pub trait Directories: Send + Sync + 'static {
         NodeInfo::of_host()
     }
 
-    /// The directory that the volume is, or would be: whether it is there is looked at by the caller.
+    /// Returns the directory that the volume is, or would be: the caller checks whether it exists.
     ///
     /// # Errors
-    /// [`Error::VolumeNotFound`] (NOT_FOUND) for an id that can't be one of this driver's.
+    /// [`Error::VolumeNotFound`] (NOT_FOUND) for an id that can't belong to this driver.
     async fn directory(&self, volume_id: &VolumeId) -> Result<PathBuf>;
 
-    /// How the group of VOLUME_MOUNT_GROUP gets a volume's files, where that is declared.
+    /// Returns how the group of VOLUME_MOUNT_GROUP gets access to a volume's files, if that capability is
+    /// declared.
     fn mount_group(&self) -> MountGroup {
         MountGroup::default()
     }
 }
 
-/// A node plugin for directories: publishes them by binding, read-only where that is asked for, and tells how full
-/// their filesystem is.
+/// A node plugin for directories: publishes them with bind mounts, read-only if requested, and reports the
+/// usage of their filesystem.
 #[derive(Debug, Clone)]
 pub struct DirectoryNode<D>(Arc<D>);
 
 impl<D: Directories> DirectoryNode<D> {
-    /// The node plugin of these directories.
+    /// Creates the node plugin for these directories.
     pub fn new(directories: Arc<D>) -> Self {
         Self(directories)
     }
 
-    /// The same as a service, with all that it can do registered.
+    /// Creates a Node service for these directories, with all supported capabilities registered.
     pub fn service(directories: Arc<D>) -> NodeService<Self> {
         NodeService::new(Arc::new(Self::new(directories)))
             .get_volume_stats()
@@ -116,7 +117,7 @@ impl<D: Directories> Node for DirectoryNode<D> {
 impl<D: Directories> GetVolumeStats for DirectoryNode<D> {
     async fn volume_stats(&self, request: NodeGetVolumeStatsRequest) -> Result<VolumeStats> {
         let source = self.existing(&request.volume_id).await?;
-        // The filesystem has just answered this, so looking at the path does not hang.
+        // The filesystem has just answered, so access to the path does not hang.
         let stats = request.statfs().await?;
         blocking(move || match is_same_file(&source, &request.volume_path)? {
             true => Ok(stats),
@@ -133,7 +134,7 @@ impl<D: Directories> NodeGetVolumeHealth for DirectoryNode<D> {
     }
 }
 
-/// What a volume's directory lies in has to answer before a workload gets it.
+/// Refuses a directory on a filesystem that does not answer, before a workload gets it.
 fn require_alive(directory: &Path) -> Result<()> {
     match health_of_filesystem(directory)? {
         unwell @ (MountHealth::Dead(_) | MountHealth::Unresponsive) => {

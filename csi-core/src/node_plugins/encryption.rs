@@ -1,5 +1,5 @@
-//! Block volumes inside encrypted devices: what [`BlockNode`](super::BlockNode) does about them, with the feature `luks` and
-//! without.
+//! Block volumes inside encrypted devices: the part of [`BlockNode`](super::BlockNode) that differs with
+//! and without the feature `luks`.
 
 use std::path::{Path, PathBuf};
 
@@ -12,7 +12,7 @@ use super::block_devices::{Attachment, BlockDevices};
 use crate::node::NodePublishVolumeRequest;
 use crate::{Error, Result, Secrets, VolumeId, blocking};
 
-/// How a volume's device is encrypted, and its key, if it is.
+/// How a volume's device is encrypted, and its key, if it is encrypted.
 pub(super) struct Encryption {
     #[cfg(feature = "luks")]
     luks: Option<(Luks, LuksKey)>,
@@ -20,7 +20,7 @@ pub(super) struct Encryption {
 
 #[cfg(feature = "luks")]
 impl Encryption {
-    /// As the driver says, with the key from the call's secrets.
+    /// Reads the driver's choice for the volume, with the key from the call's secrets.
     pub(super) fn of(devices: &impl BlockDevices, volume: &Attachment) -> Result<Self> {
         let Some(luks) = devices.encryption(volume)? else { return Ok(Self { luks: None }) };
         let name = devices.encryption_key();
@@ -39,7 +39,7 @@ impl Encryption {
         }
     }
 
-    /// Opens a device that is published raw; one that is not encrypted is ready once it is there.
+    /// Opens an encrypted device that is published raw; an unencrypted device needs nothing.
     pub(super) fn stage_device(&self, device: &Path, staging: &Target, access: DeviceAccess) -> Result<()> {
         if let Some((luks, key)) = &self.luks {
             block::stage_device(device, staging, luks, key, access)?;
@@ -65,13 +65,15 @@ impl Encryption {
     }
 }
 
-/// The device with the volume's content: inside an encrypted one that is open, else the volume's own.
+/// The device with the volume's content: the decrypted device if an encrypted one is open, else the
+/// volume's own device.
 pub(super) async fn content(devices: &impl BlockDevices, volume_id: &VolumeId) -> Result<Option<PathBuf>> {
     let Some(device) = devices.device(volume_id).await? else { return Ok(None) };
     blocking(move || Ok(Some(block::inside(&device)?.unwrap_or(device)))).await
 }
 
-/// What is beneath an encrypted device that is not open is nobody's to write to.
+/// Refuses to publish the volume if its encrypted device is not open: nothing is allowed to write to the
+/// raw device beneath.
 pub(super) async fn refuse_closed(
     devices: &impl BlockDevices,
     request: &NodePublishVolumeRequest,
@@ -94,7 +96,7 @@ pub(super) async fn refuse_closed(
     inside.map(drop).ok_or_else(closed)
 }
 
-/// Whether the driver says that it is encrypted.
+/// Whether the driver says that the volume is encrypted.
 fn is_encrypted(devices: &impl BlockDevices, volume: &Attachment) -> Result<bool> {
     #[cfg(feature = "luks")]
     return Ok(devices.encryption(volume)?.is_some());
@@ -102,7 +104,7 @@ fn is_encrypted(devices: &impl BlockDevices, volume: &Attachment) -> Result<bool
     return Ok((devices, volume, false).2);
 }
 
-/// The key in these secrets, under the driver's name for it.
+/// Reads the key from these secrets, under the driver's name for it.
 #[cfg(feature = "luks")]
 fn key(devices: &impl BlockDevices, secrets: &Secrets) -> Result<Option<LuksKey>> {
     let name = devices.encryption_key();
@@ -112,7 +114,8 @@ fn key(devices: &impl BlockDevices, secrets: &Secrets) -> Result<Option<LuksKey>
     secrets.get(name).map(read).transpose()
 }
 
-/// Grows what is at the path, with the key, if there is one, for the device around it.
+/// Returns a function that grows the filesystem or device at a path, with the key for an encrypted device,
+/// if there is one.
 pub(super) fn expander<D: BlockDevices>(
     devices: &D,
     secrets: &Secrets,

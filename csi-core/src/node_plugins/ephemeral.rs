@@ -1,5 +1,5 @@
-//! A whole node plugin for volumes whose content is known: the driver says which files a volume has, and the rest is
-//! done here.
+//! A whole node plugin for volumes whose content the driver generates: the driver says which files a volume
+//! has, this module does the rest.
 
 use std::sync::Arc;
 
@@ -15,11 +15,11 @@ use crate::node::{
 };
 use crate::{Error, Result, VolumeId, VolumeStats, blocking};
 
-/// What only the driver knows of its volumes' content: secrets of a vault, certificates of an authority, a token.
-/// [`EphemeralNode`] makes a node plugin of it.
+/// What only the driver knows about its volumes' content: secrets of a vault, certificates of an authority,
+/// a token. [`EphemeralNode`] makes a node plugin of it.
 #[async_trait]
 pub trait EphemeralContent: Send + Sync + 'static {
-    /// Which node this is; the machine's host name, unless the driver knows better. See [`Node::info`].
+    /// Returns the node's id and topology; by default the id is the host name. See [`Node::info`].
     ///
     /// # Errors
     /// Those of any RPC.
@@ -27,29 +27,30 @@ pub trait EphemeralContent: Send + Sync + 'static {
         NodeInfo::of_host()
     }
 
-    /// All files that the volume has now. The request says for whom: see
-    /// [`VolumeContext::pod`](crate::VolumeContext::pod) and [`ServiceAccountTokens`](crate::ServiceAccountTokens).
+    /// Returns all files that the volume currently has. The request says for which pod: see
+    /// [`VolumeContext::pod`](crate::VolumeContext::pod) and
+    /// [`ServiceAccountTokens`](crate::ServiceAccountTokens).
     ///
-    /// With `requiresRepublish` in its CSIDriver object it is asked again and again, about every minute and a half, and
-    /// what it answers then replaces the content in place. An error leaves the content as it is.
+    /// With `requiresRepublish` in its CSIDriver object the method is called repeatedly, about every 90
+    /// seconds, and its answer replaces the content in place. An error leaves the content unchanged.
     ///
     /// # Errors
-    /// Whatever keeps the driver from knowing: [`Error::Unavailable`], [`Error::PermissionDenied`].
+    /// Any failure that prevents an answer: [`Error::Unavailable`], [`Error::PermissionDenied`].
     async fn content(&self, request: &NodePublishVolumeRequest) -> Result<Content>;
 
-    /// How the volume is mounted: read-only where the request says so, nosuid and nodev, of the group that the files
-    /// are handed to, 16 MiB in size. For a size of the driver's own.
+    /// Returns how the volume is mounted. The default is read-only if the request says so, nosuid and
+    /// nodev, owned by the group that gets the files, 16 MiB in size. Override it for another size.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for mount flags that can't be had.
+    /// [`Error::InvalidArgument`] for unsupported mount flags.
     fn plan(&self, request: &NodePublishVolumeRequest) -> Result<EphemeralPlan> {
         plan(request)
     }
 
-    /// The volume is gone from the node: for leases that end with it.
+    /// Called when the volume is removed from the node: for leases that end with it.
     ///
     /// # Errors
-    /// Whatever the driver wants to be asked for once more: unpublish is tried again.
+    /// Any failure that should be retried: unpublish is repeated, and calls this method again.
     async fn removed(&self, _volume_id: &VolumeId) -> Result<()> {
         Ok(())
     }
@@ -70,10 +71,10 @@ fn plan(request: &NodePublishVolumeRequest) -> Result<EphemeralPlan> {
     })
 }
 
-/// A node plugin for volumes of known content: writes it to memory, exchanges it as one when it is published again, and
-/// has it gone with the unpublish. See [`csi_mount::flow::ephemeral`].
+/// A node plugin for generated content: writes the content to memory, replaces it atomically when the
+/// volume is published again, and removes it at unpublish. See [`csi_mount::flow::ephemeral`].
 ///
-/// For inline volumes: name the lifecycle mode `Ephemeral` in the CSIDriver object, `podInfoOnMount`, and
+/// For inline volumes: set the lifecycle mode `Ephemeral` in the CSIDriver object, `podInfoOnMount`, and
 /// `requiresRepublish` for content that changes.
 ///
 /// ```
@@ -98,12 +99,12 @@ fn plan(request: &NodePublishVolumeRequest) -> Result<EphemeralPlan> {
 pub struct EphemeralNode<C>(Arc<C>);
 
 impl<C: EphemeralContent> EphemeralNode<C> {
-    /// The node plugin of this content.
+    /// Creates the node plugin for this content.
     pub fn new(content: Arc<C>) -> Self {
         Self(content)
     }
 
-    /// The same as a service, with all that it can do registered.
+    /// Creates a Node service for this content, with all supported capabilities registered.
     pub fn service(content: Arc<C>) -> NodeService<Self> {
         NodeService::new(Arc::new(Self::new(content))).get_volume_stats().volume_mount_group().self_check(&[])
     }

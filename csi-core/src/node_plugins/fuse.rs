@@ -1,5 +1,5 @@
-//! A whole node plugin for filesystems that a program serves by FUSE: the driver says which program, and the rest is
-//! done here.
+//! A whole node plugin for filesystems that a FUSE program serves: the driver says which program, this
+//! module does the rest.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -21,10 +21,10 @@ use crate::node::{
 };
 use crate::{Error, MountFlags, Result, VolumeCapability, VolumeHealth, VolumeId, VolumeStats, blocking};
 
-/// What only the driver knows of its FUSE filesystems. [`FuseNode`] makes a node plugin of it.
+/// What only the driver knows about its FUSE filesystems. [`FuseNode`] makes a node plugin of it.
 #[async_trait]
 pub trait FuseFilesystems: Send + Sync + 'static {
-    /// Which node this is; the machine's host name, unless the driver knows better. See [`Node::info`].
+    /// Returns the node's id and topology; by default the id is the host name. See [`Node::info`].
     ///
     /// # Errors
     /// Those of any RPC.
@@ -32,39 +32,44 @@ pub trait FuseFilesystems: Send + Sync + 'static {
         NodeInfo::of_host()
     }
 
-    /// The program that mounts the volume at this directory, with the mount flags that the caller asks for, which only
-    /// the driver can put into its words. A password belongs into [`FuseDaemon::secret`].
+    /// Returns the program that mounts the volume at this directory. The driver translates the caller's
+    /// mount flags into the program's arguments, because only it knows their form. Pass a password with
+    /// [`FuseDaemon::secret`].
     ///
-    /// It is asked at each stage. It is asked at a publish, too, with the secrets of that call, when the daemon was lost
-    /// meanwhile: it is then started anew.
+    /// Called at each stage. Also called at a publish, with that call's secrets, if the daemon has died
+    /// meanwhile: it is then started again.
     ///
     /// # Errors
-    /// [`Error::VolumeNotFound`] (NOT_FOUND); [`Error::InvalidArgument`] for flags that can't be had.
+    /// [`Error::VolumeNotFound`] (NOT_FOUND); [`Error::InvalidArgument`] for unsupported flags.
     async fn daemon(&self, volume: &Attachment, flags: &MountFlags, mountpoint: &Path) -> Result<FuseDaemon>;
 
-    /// The mount is there and answers: whether the volume is ready besides, for a daemon that mounts before it knows.
-    /// An error fails the stage; the daemon stays for the next try.
+    /// Checks that the volume is ready, after the mount exists and answers: for a daemon that mounts before
+    /// it knows. An error fails the stage; the daemon keeps running for the next attempt.
     ///
     /// # Errors
-    /// Whatever keeps the volume from being used.
+    /// Any reason why the volume can't be used.
     async fn ready(&self, _volume: &Attachment, _mountpoint: &Path) -> Result<()> {
         Ok(())
     }
 
-    /// How long a daemon may take to end when its volume is unstaged: 20 seconds ([`UNMOUNT_TIME_LIMIT`]), unless the driver
-    /// knows better. One that does not end in this time is killed, and what it has not sent is lost, so give one that writes
-    /// late the time that its cache may need. A caller that loses patience and asks again joins the call that waits.
+    /// Returns how long a daemon can take to end when its volume is unstaged; by default 20 seconds
+    /// ([`UNMOUNT_TIME_LIMIT`]). A daemon that does not end in this time is killed, and data that it has
+    /// not sent is lost, so give a daemon that writes back late the time that its cache can need. A caller
+    /// that times out and retries joins the call that waits.
     fn ending(&self) -> Duration {
         UNMOUNT_TIME_LIMIT
     }
 }
 
-/// A node plugin for FUSE filesystems: starts a daemon for each volume, outside of this process's lifetime, binds its
-/// mount for each workload, replaces a daemon that is lost, and sees it end. See [`csi_mount::flow::fuse`].
+/// A node plugin for FUSE filesystems. It starts a daemon for each volume that outlives this process,
+/// bind-mounts its filesystem for each workload, restarts a daemon that has died, and ends it at unstage.
+/// See [`csi_mount::flow::fuse`].
 ///
-/// A path that is marked as one volume's ([`csi_mount::Owner`]) is refused to another: ALREADY_EXISTS to stage it there,
-/// FAILED_PRECONDITION to publish it from there, to unpublish or unstage it, NOT_FOUND to ask how it is. Its daemon says the
-/// same ([`FuseDaemon::serves`] is the volume's id, with a sum over the flags), so a volume is not staged with other flags.
+/// A path that is marked as one volume's ([`csi_mount::Owner`]) is refused for another volume:
+/// ALREADY_EXISTS to stage it there; FAILED_PRECONDITION to publish it from there, to unpublish or unstage
+/// it; NOT_FOUND for stats and health. The daemon also identifies its volume and flags
+/// ([`FuseDaemon::serves`] is the volume's id with a hash of the flags), so a volume is not staged with
+/// other flags.
 ///
 /// ```
 /// use csi_core::mount::flow::fuse::FuseDaemon;
@@ -89,7 +94,7 @@ pub struct FuseNode<F> {
     filesystems: Arc<F>,
 }
 
-// Not derived: the filesystems need not be copied.
+// Not derived, because the filesystems need not be `Clone`.
 impl<F> Clone for FuseNode<F> {
     fn clone(&self) -> Self {
         Self { filesystems: Arc::clone(&self.filesystems) }
@@ -97,12 +102,12 @@ impl<F> Clone for FuseNode<F> {
 }
 
 impl<F: FuseFilesystems> FuseNode<F> {
-    /// The node plugin of these filesystems.
+    /// Creates the node plugin for these filesystems.
     pub fn new(filesystems: Arc<F>) -> Self {
         Self { filesystems }
     }
 
-    /// The same as a service, with all that it can do registered.
+    /// Creates a Node service for these filesystems, with all supported capabilities registered.
     pub fn service(filesystems: Arc<F>) -> NodeService<Self> {
         NodeService::new(Arc::new(Self::new(filesystems)))
             .stage_unstage_volume()
@@ -131,8 +136,8 @@ impl<F: FuseFilesystems> FuseNode<F> {
     }
 }
 
-/// By what the daemon of a volume is known to a later process: its id, and a sum over the flags that tells other flags from
-/// these, and is too short to find a password by.
+/// The mark by which a later process recognises the volume's daemon: the id, and a hash of the flags. The
+/// hash detects other flags, and is too short to find a password with it.
 fn mark(id: &VolumeId, mut flags: Vec<&str>) -> String {
     flags.sort_unstable();
     let bytes = flags.iter().flat_map(|flag| flag.bytes().chain([0]));
@@ -140,7 +145,7 @@ fn mark(id: &VolumeId, mut flags: Vec<&str>) -> String {
     format!("{id} {:04x}", sum >> 16)
 }
 
-/// Whether a mark is one of this volume.
+/// Whether a mark belongs to this volume.
 fn is_of(mark: &str, id: &VolumeId) -> bool {
     mark.rsplit_once(' ').is_some_and(|(marked, _)| marked == id.as_str())
 }
@@ -191,7 +196,7 @@ impl<F: FuseFilesystems> Node for FuseNode<F> {
         if !request.volume_capability.is_mount() {
             return Err(no_device());
         }
-        // Of the flags the daemon has those that are a filesystem's; the bind has those of a mount.
+        // The daemon gets the filesystem's flags; the bind mount gets the mount attributes.
         let attributes = request.attributes()?;
         let Some(staging) = request.staging_target_path.clone() else {
             return Err(Error::invalid("staging_target_path", "is required: this driver stages its volumes"));
@@ -200,7 +205,7 @@ impl<F: FuseFilesystems> Node for FuseNode<F> {
         let (id, path, of_volume) = (request.volume_id.clone(), staging.clone(), owner.clone());
         let is_lost = blocking(move || {
             refuse_to_publish(&path, &id, &of_volume)?;
-            // Its daemon says it where the place has no mark.
+            // If the path has no mark, its daemon identifies the volume.
             let is_marked = Target::new(&path)?.marked_owner()?.is_some();
             let served = (!is_marked).then(|| fuse::served_at(&path)).flatten();
             if served.is_some_and(|mark| !is_of(&mark.to_string_lossy(), &id)) {

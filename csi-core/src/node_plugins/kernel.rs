@@ -1,4 +1,5 @@
-//! The requests' own ways to the kernel, so that a driver need not spell out what every driver does.
+//! Methods of requests that mount, unmount and examine mounts, so that a driver need not repeat what every
+//! driver does.
 //!
 //! The work runs on the blocking pool: no call here occupies an async worker.
 
@@ -10,22 +11,22 @@ use super::places::refuse_to_tell;
 use crate::node::{NodeGetVolumeStatsRequest, NodePublishVolumeRequest, NodeUnpublishVolumeRequest};
 use crate::{Error, Result, Usage, VolumeCapability, VolumeStats, blocking};
 
-/// The mount options that the caller asks for.
+/// The mount options that the caller requests.
 pub(crate) fn mount_options(capability: &VolumeCapability) -> Result<MountOptions> {
     MountOptions::parse(capability.mount_flags())
         .map_err(|error| Error::invalid("volume_capability.mount.mount_flags", error.to_string()))
 }
 
 impl NodePublishVolumeRequest {
-    /// Whether the workload may only read: because the call says so, or the access mode.
+    /// Whether the workload is only allowed to read, because the call or the access mode says so.
     pub fn is_read_only(&self) -> bool {
         self.readonly || self.volume_capability.access_mode.is_read_only()
     }
 
-    /// The attributes that the mount at the target is to have.
+    /// Returns the attributes of the mount at the target.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for mount flags that are none.
+    /// [`Error::InvalidArgument`] for invalid mount flags.
     pub fn attributes(&self) -> Result<MountAttributes> {
         let mut attributes = mount_options(&self.volume_capability)?.attributes();
         if self.is_read_only() {
@@ -34,17 +35,18 @@ impl NodePublishVolumeRequest {
         Ok(attributes)
     }
 
-    /// Publishes the directory `source`: makes the target path and binds the directory there, read-only where
-    /// that is asked for, in every mount namespace that sees it.
+    /// Publishes the directory `source`: creates the target path and bind-mounts the directory there,
+    /// read-only if requested, in every mount namespace that sees the target.
     ///
     /// # Errors
-    /// [`Error::Incompatible`] (ALREADY_EXISTS) when something else, or the same otherwise, is mounted there;
-    /// [`Error::InvalidArgument`] for mount flags that a bind can't have; see [`csi_mount::Bind`].
+    /// [`Error::Incompatible`] (ALREADY_EXISTS) when something else, or the same directory with other
+    /// attributes, is mounted there; [`Error::InvalidArgument`] for mount flags that a bind mount can't
+    /// have; see [`csi_mount::Bind`].
     pub async fn bind(&self, source: impl Into<PathBuf>) -> Result<()> {
         self.bind_shown(source, IdMap::new()).await
     }
 
-    /// The same, with owners as this map shows them.
+    /// Like [`bind`](Self::bind), with owners shown through this id map.
     pub(crate) async fn bind_shown(&self, source: impl Into<PathBuf>, id_map: IdMap) -> Result<()> {
         let options = mount_options(&self.volume_capability)?;
         if let Some(option) = options.filesystem().first() {
@@ -68,18 +70,20 @@ impl NodePublishVolumeRequest {
 }
 
 impl NodeUnpublishVolumeRequest {
-    /// Unmounts all layers of the volume at the target path, and deletes the path. Nothing there is `Ok`; a directory that
-    /// has files in it is never deleted. What [`bind`](NodePublishVolumeRequest::bind) mounted for the volume is known by
-    /// its mark; see [`csi_mount::Owner`].
+    /// Unmounts all layers of the volume at the target path, and deletes the path. If nothing is there,
+    /// returns `Ok`; a directory that contains files is never deleted. A mount that
+    /// [`bind`](NodePublishVolumeRequest::bind) made for the volume is recognised by its mark; see
+    /// [`csi_mount::Owner`].
     ///
     /// # Errors
-    /// [`Error::NotPossible`] (FAILED_PRECONDITION) naming a mount that is not known to be the volume's: nothing is unmounted
-    /// then; [`Error::InUse`] (FAILED_PRECONDITION) while something uses the mount; see [`csi_mount::unmount`].
+    /// [`Error::NotPossible`] (FAILED_PRECONDITION), naming a mount that is not known to be the volume's:
+    /// nothing is unmounted then; [`Error::InUse`] (FAILED_PRECONDITION) while something uses the mount;
+    /// see [`csi_mount::unmount`].
     pub async fn unmount(&self) -> Result<()> {
         self.unmount_owned(self.owner()).await
     }
 
-    /// The same with what is known of the volume.
+    /// Like [`unmount`](Self::unmount), with more evidence about the volume.
     pub(crate) async fn unmount_owned(&self, owner: Owner) -> Result<()> {
         let path = self.target_path.clone();
         blocking(move || unmount_and_remove(&Target::new(&path)?.owned_by(owner))).await
@@ -93,11 +97,11 @@ fn unmount_and_remove(target: &Target) -> Result<()> {
 }
 
 impl NodeGetVolumeStatsRequest {
-    /// How full the filesystem is that is mounted at the volume path.
+    /// Returns the usage of the filesystem that is mounted at the volume path.
     ///
     /// # Errors
-    /// [`Error::VolumeNotFound`] (NOT_FOUND) when nothing is mounted there, or another volume; [`Error::Unavailable`] when the
-    /// filesystem does not answer in time.
+    /// [`Error::VolumeNotFound`] (NOT_FOUND) when nothing is mounted there, or another volume;
+    /// [`Error::Unavailable`] when the filesystem does not answer in time.
     pub async fn statfs(&self) -> Result<VolumeStats> {
         let (volume_id, path) = (self.volume_id.clone(), self.volume_path.to_path_buf());
         let plugin = self.plugin().cloned();

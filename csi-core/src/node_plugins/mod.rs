@@ -1,8 +1,8 @@
-//! The ready-made node plugins: all of a node's part for volumes of one kind, on `csi-mount`.
+//! Ready-made node plugins on `csi-mount`: the whole Node service for volumes of one kind.
 //!
-//! [`BlockNode`], [`DirectoryNode`], [`SharedNode`], [`FuseNode`] and [`EphemeralNode`] each serve a driver's small trait
-//! as a whole Node service. The methods of the node's requests that mount, unmount and look at mounts are here too: a
-//! driver with a node plugin of its own uses them.
+//! [`BlockNode`], [`DirectoryNode`], [`SharedNode`], [`FuseNode`] and [`EphemeralNode`] each turn a
+//! driver's small trait into a whole Node service. The methods of the node's requests that mount, unmount
+//! and examine mounts are here too: a driver with its own node plugin uses them.
 //!
 //! It imports the Node service ([`crate::node`]) and what lies below it.
 

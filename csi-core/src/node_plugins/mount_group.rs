@@ -1,4 +1,4 @@
-//! VOLUME_MOUNT_GROUP: how the ready-made node plugins let a group have a volume's files.
+//! VOLUME_MOUNT_GROUP: how the ready-made node plugins give a group access to a volume's files.
 
 use std::path::Path;
 
@@ -6,35 +6,36 @@ use csi_mount::{GroupChange, IdMap, give_to_group};
 
 use crate::{Access, Error, Result, VolumeCapability};
 
-/// How a volume's files become those of the group that the caller names, where the plugin declares VOLUME_MOUNT_GROUP
-/// ([`NodeService::volume_mount_group`](crate::NodeService::volume_mount_group)).
+/// How the group that the caller names gets access to a volume's files, if the plugin declares
+/// VOLUME_MOUNT_GROUP ([`NodeService::volume_mount_group`](crate::NodeService::volume_mount_group)).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum MountGroup {
-    /// The files are given to the group on the disk, once, as the kubelet does it for `fsGroup` with `OnRootMismatch`:
-    /// see [`csi_mount::give_to_group`]. A publish to read only changes nothing.
+    /// The files' group is changed on disk, once, as the kubelet does for `fsGroup` with `OnRootMismatch`:
+    /// see [`csi_mount::give_to_group`]. A read-only publish changes nothing.
     #[default]
     ChangeFiles,
-    /// Nothing is changed: what belongs to the group `on_disk` is shown as the caller's, by the mount of each target
-    /// (Linux 5.12, a filesystem that can; see [`csi_mount::Bind::id_map`]). Permissions stay those of the disk, so the
-    /// driver gives its volumes' roots to `on_disk` with mode 2770 or the like.
+    /// Nothing is changed on disk: each target's mount shows files of the group `on_disk` as files of the
+    /// caller's group (Linux 5.12, a filesystem that supports id-mapped mounts; see
+    /// [`csi_mount::Bind::id_map`]). Permissions stay as on disk, so the driver gives its volumes' roots to
+    /// `on_disk`, for example with mode 2770.
     MapOwners {
-        /// Whose files are on the disk.
+        /// The group that owns the files on disk.
         on_disk: u32,
     },
 }
 
-/// What a publish has to do for the group.
+/// What a publish must do for the group.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Due(Option<(u32, MountGroup)>);
 
 impl Due {
-    /// For the group that the capability names, if it names one.
+    /// For the group that the capability names, if any.
     pub(super) fn new(capability: &VolumeCapability, way: MountGroup) -> Result<Self> {
         Ok(Self(group(capability)?.map(|group| (group, way))))
     }
 
-    /// Does it to the volume's files, and says how the mount is to show them.
+    /// Changes the volume's files if needed, and returns the id map for the mount.
     pub(super) fn apply(self, files: &Path, is_read_only: bool) -> csi_mount::Result<IdMap> {
         match self.0 {
             Some((group, MountGroup::MapOwners { on_disk })) => IdMap::new().group(on_disk, group),
@@ -56,7 +57,7 @@ pub(super) fn group(capability: &VolumeCapability) -> Result<Option<u32>> {
     number.map(Some).ok_or_else(wrong)
 }
 
-/// For filesystems whose server or daemon says who owns what.
+/// Refuses a group, for filesystems whose server or daemon decides about owners.
 pub(super) fn refuse(capability: &VolumeCapability) -> Result<()> {
     match group(capability)? {
         None => Ok(()),

@@ -1,4 +1,5 @@
-//! The places of volumes on this node, each with its owner: only what is known to be the volume's is unmounted and removed.
+//! The volumes' paths on this node and their owners: only what is known to be the volume's is unmounted and
+//! removed.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -13,14 +14,15 @@ use crate::{Error, Result, VolumeId};
 
 type Plugin<'a> = Option<&'a Arc<PluginContext>>;
 
-/// The volume of a request as the owner of its places.
+/// The request's volume as the owner of its paths.
 pub(super) fn owner(id: &VolumeId, plugin: Plugin<'_>) -> Owner {
     let driver = plugin.map_or("", |plugin| &plugin.driver);
     let roots = plugin.map_or(&[][..], |plugin| &plugin.volume_roots);
     Owner::new(driver, id.as_str()).roots(roots)
 }
 
-/// The same with what the driver knows of the volume: nothing, if it is gone.
+/// The owner, with the driver's evidence about the volume; no evidence means that the volume no longer
+/// exists.
 pub(super) fn owner_known_by(id: &VolumeId, plugin: Plugin<'_>, evidence: Option<Evidence>) -> Owner {
     match evidence {
         Some(evidence) => owner(id, plugin).known_by(evidence),
@@ -29,7 +31,7 @@ pub(super) fn owner_known_by(id: &VolumeId, plugin: Plugin<'_>, evidence: Option
 }
 
 impl NodeStageVolumeRequest {
-    /// The staging path as this volume's place: what is mounted there is marked as the volume's.
+    /// Returns the staging path as this volume's target: what is mounted there is marked as the volume's.
     ///
     /// # Errors
     /// Those of [`Target::new`].
@@ -39,7 +41,7 @@ impl NodeStageVolumeRequest {
 }
 
 impl NodePublishVolumeRequest {
-    /// The target path as this volume's place: what is mounted there is marked as the volume's.
+    /// Returns the target path as this volume's target: what is mounted there is marked as the volume's.
     ///
     /// # Errors
     /// Those of [`Target::new`].
@@ -49,8 +51,9 @@ impl NodePublishVolumeRequest {
 }
 
 impl NodeUnpublishVolumeRequest {
-    /// The target path as this volume's place: only what is marked as the volume's is unmounted and removed. What is not
-    /// marked needs more: [`Target::owned_by`] with an [`Owner`] that says by what the volume is known.
+    /// Returns the target path as this volume's target: only what is marked as the volume's is unmounted
+    /// and removed. Mounts without a mark need more evidence: [`Target::owned_by`] with an [`Owner`] that
+    /// says how to recognise the volume.
     ///
     /// # Errors
     /// Those of [`Target::new`].
@@ -58,14 +61,14 @@ impl NodeUnpublishVolumeRequest {
         Ok(Target::new(&self.target_path)?.owned_by(self.owner()))
     }
 
-    /// This volume of this plugin.
+    /// Returns the owner that stands for this volume of this plugin.
     pub fn owner(&self) -> Owner {
         owner(&self.volume_id, self.plugin())
     }
 }
 
 impl NodeUnstageVolumeRequest {
-    /// The staging path as this volume's place: only what is marked as the volume's is unmounted.
+    /// Returns the staging path as this volume's target: only what is marked as the volume's is unmounted.
     ///
     /// # Errors
     /// Those of [`Target::new`].
@@ -73,19 +76,19 @@ impl NodeUnstageVolumeRequest {
         Ok(Target::new(&self.staging_target_path)?.owned_by(self.owner()))
     }
 
-    /// This volume of this plugin.
+    /// Returns the owner that stands for this volume of this plugin.
     pub fn owner(&self) -> Owner {
         owner(&self.volume_id, self.plugin())
     }
 }
 
-/// Whether the place is marked as another volume's.
+/// Whether the path is marked as another volume's.
 fn is_anothers(path: &Path, owner: &Owner) -> Result<bool> {
     Ok(Target::new(path)?.marked_owner()?.is_some_and(|found| !owner.is(&found)))
 }
 
-/// For a publish: FAILED_PRECONDITION if another volume is staged at the staging path, or something is mounted there that
-/// is no volume of this driver.
+/// For a publish: FAILED_PRECONDITION if another volume is staged at the staging path, or a mount there
+/// belongs to no volume of this driver.
 pub(super) fn refuse_to_publish(staging: &Path, id: &VolumeId, owner: &Owner) -> Result<()> {
     if is_anothers(staging, owner)? {
         return Err(another_is_staged(staging, id));
@@ -96,7 +99,7 @@ pub(super) fn refuse_to_publish(staging: &Path, id: &VolumeId, owner: &Owner) ->
     }
 }
 
-/// For questions: NOT_FOUND if another volume has its place at this path.
+/// For stats and health: NOT_FOUND if the path belongs to another volume.
 pub(super) fn refuse_to_tell(path: &Path, id: &VolumeId, plugin: Plugin<'_>) -> Result<()> {
     match path.is_absolute() && is_anothers(path, &owner(id, plugin))? {
         true => Err(Error::VolumeNotFound(id.clone())),
@@ -104,7 +107,7 @@ pub(super) fn refuse_to_tell(path: &Path, id: &VolumeId, plugin: Plugin<'_>) -> 
     }
 }
 
-/// The refusal to publish one volume from where another is staged.
+/// The error when a volume is to be published from a path at which another volume is staged.
 pub(super) fn another_is_staged(staging: &Path, id: &VolumeId) -> Error {
     let place = staging.display();
     Error::NotStaged(format!("what is staged at {place} is another volume than {id}"))

@@ -7,16 +7,18 @@ use csi_mount::Target;
 use super::targets::MountTable;
 use crate::{Error, Result, blocking};
 
-/// Deletes a directory with everything in it; one that is not there is `Ok`.
+/// Deletes a directory with everything in it; a directory that does not exist is `Ok`.
 ///
-/// Unlike [`std::fs::remove_dir_all`] it never leaves the directory's own mount: while anything is mounted in it, a
-/// bind of the node's own files say, nothing is deleted. Nor is anything while the directory, or something in it, is
-/// mounted elsewhere on this node: then the volume is still published ([`mounted_from`]).
+/// Unlike [`std::fs::remove_dir_all`] it never leaves the directory's own mount: while anything is mounted
+/// inside it, for example a bind mount of the node's own files, nothing is deleted. Nothing is deleted
+/// either while the directory, or something inside it, is mounted elsewhere on this node, because the
+/// volume is then still published ([`mounted_from`]).
 ///
 /// - spec: `delete-volume.in-use`
 ///
 /// # Errors
-/// [`Error::InUse`](crate::Error::InUse) (FAILED_PRECONDITION) naming the mounts; see
+/// [`Error::InUse`](crate::Error::InUse) (FAILED_PRECONDITION), naming the mounts; see
+/// [`Target::remove_tree`](csi_mount::Target::remove_tree).
 /// [`Target::remove_tree`](csi_mount::Target::remove_tree).
 pub async fn remove_tree(directory: impl Into<PathBuf>) -> Result<()> {
     let directory = directory.into();
@@ -36,11 +38,12 @@ pub async fn remove_tree(directory: impl Into<PathBuf>) -> Result<()> {
     .await
 }
 
-/// Where a directory, or something in it, is mounted on this node: what a volume that is a directory is published at.
-/// The mount that the directory itself lies in is none of these. Blocks; see [`blocking`].
+/// Returns where a directory, or something inside it, is mounted on this node: the targets at which a
+/// volume that is a directory is published. The mount that contains the directory itself is not among them.
+/// Blocks; see [`blocking`].
 ///
 /// # Errors
-/// When the mount table can't be read.
+/// Any failure to read the mount table.
 pub fn mounted_from(directory: &Path) -> Result<Vec<PathBuf>> {
     Ok(MountTable::read()?.mounted_from(directory))
 }

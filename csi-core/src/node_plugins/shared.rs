@@ -1,4 +1,5 @@
-//! A whole node plugin for filesystems of a server: the driver says what to mount and how, and the rest is done here.
+//! A whole node plugin for network filesystems: the driver says what to mount and how, this module does the
+//! rest.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,11 +21,11 @@ use crate::node::{
 };
 use crate::{Error, Result, VolumeCapability, VolumeHealth, VolumeStats, blocking};
 
-/// What only the driver knows of its shared filesystems (NFS, CephFS, SMB and their kind). [`SharedNode`] makes a node
-/// plugin of it.
+/// What only the driver knows about its shared filesystems (NFS, CephFS, SMB and similar). [`SharedNode`]
+/// makes a node plugin of it.
 #[async_trait]
 pub trait SharedFilesystems: Send + Sync + 'static {
-    /// Which node this is; the machine's host name, unless the driver knows better. See [`Node::info`].
+    /// Returns the node's id and topology; by default the id is the host name. See [`Node::info`].
     ///
     /// # Errors
     /// Those of any RPC.
@@ -32,28 +33,32 @@ pub trait SharedFilesystems: Send + Sync + 'static {
         NodeInfo::of_host()
     }
 
-    /// The filesystem that the volume is: its type, its source, and the options that only the driver knows, passwords
-    /// among them. The caller's mount flags are added; where both say something, the driver's count.
+    /// Returns the volume's filesystem: its type, its source, and the options that only the driver knows,
+    /// including passwords. The caller's mount flags are added; if both set the same option, the driver's
+    /// value applies.
     ///
-    /// It is asked at each stage, and at each publish that mounts, more than once.
+    /// Called at each stage, and at each publish that mounts, there more than once.
     ///
     /// # Errors
     /// [`Error::VolumeNotFound`] (NOT_FOUND); [`Error::Unavailable`] while the server can't be found.
     async fn source(&self, volume: &Attachment) -> Result<SharedSource>;
 
-    /// How long a server may take, once a volume is unmounted, for what was written to it and not sent: 20 seconds
-    /// ([`UNMOUNT_TIME_LIMIT`]), unless the driver knows better. What it does not take in this time is lost; for nobody can
-    /// tell one that is slow from one that is gone. A caller that loses patience and asks again joins the call that waits.
+    /// Returns how long a server can take, after a volume is unmounted, to receive data that was written
+    /// but not yet sent; by default 20 seconds ([`UNMOUNT_TIME_LIMIT`]). Data that the server does not
+    /// accept in this time is lost, because a slow server can't be distinguished from a dead one. A caller
+    /// that times out and retries joins the call that waits.
     fn ending(&self) -> Duration {
         UNMOUNT_TIME_LIMIT
     }
 }
 
-/// A node plugin for shared filesystems: mounts them once for the node and binds them for each workload, or mounts them
-/// for each, and lets go of them whatever their server does. See [`csi_mount::flow::shared`].
+/// A node plugin for shared filesystems. It mounts them once per node and bind-mounts them for each
+/// workload, or mounts them for each workload, and unmounts them whatever state their server is in. See
+/// [`csi_mount::flow::shared`].
 ///
-/// A path that is marked as one volume's ([`csi_mount::Owner`]) is refused to another: ALREADY_EXISTS to stage it there,
-/// FAILED_PRECONDITION to publish it from there, to unpublish or unstage it, NOT_FOUND to ask how it is.
+/// A path that is marked as one volume's ([`csi_mount::Owner`]) is refused for another volume:
+/// ALREADY_EXISTS to stage it there; FAILED_PRECONDITION to publish it from there, to unpublish or unstage
+/// it; NOT_FOUND for stats and health.
 ///
 /// ```
 /// use csi_core::mount::{MountOptions, flow::shared::SharedSource};
@@ -80,7 +85,7 @@ pub struct SharedNode<S> {
     staging: Staging,
 }
 
-/// Where a volume is mounted.
+/// Whether a volume is mounted once per node or at each target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Staging {
     Staged,
@@ -88,7 +93,8 @@ enum Staging {
 }
 
 impl<S: SharedFilesystems> SharedNode<S> {
-    /// The node plugin of these filesystems, which are mounted once for the node, with all that it can do registered.
+    /// Creates a Node service that mounts each filesystem once per node, with all supported capabilities
+    /// registered.
     pub fn service(filesystems: Arc<S>) -> NodeService<Self> {
         let node = Self { filesystems, staging: Staging::Staged };
         NodeService::new(Arc::new(node))
@@ -98,8 +104,8 @@ impl<S: SharedFilesystems> SharedNode<S> {
             .self_check(&[])
     }
 
-    /// The same without staging: a volume is mounted at each of its targets. For filesystems where a mount is cheap, or
-    /// that are mounted as somebody else for each workload.
+    /// Creates a Node service without staging: a volume is mounted at each of its targets. For filesystems
+    /// that are cheap to mount, or that are mounted with different credentials for each workload.
     pub fn unstaged_service(filesystems: Arc<S>) -> NodeService<Self> {
         let node = Self { filesystems, staging: Staging::Unstaged };
         NodeService::new(Arc::new(node)).get_volume_stats().get_volume_health().self_check(&[])
@@ -125,7 +131,7 @@ impl<S: SharedFilesystems> SharedNode<S> {
         self.source(&volume, &request.volume_capability).await
     }
 
-    /// An inline volume has no staging path, whatever the driver offers.
+    /// Whether the volume is bind-mounted from a staging path; an inline volume never has one.
     fn is_bound(&self, request: &NodePublishVolumeRequest) -> bool {
         self.staging == Staging::Staged && request.staging_target_path.is_some()
     }

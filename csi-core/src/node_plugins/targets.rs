@@ -1,7 +1,9 @@
-//! Where on this node a volume is published, by the kernel's own table of mounts: no memory that a restart loses.
+//! Where on this node a volume is published, according to the kernel's mount table, so that a restart loses
+//! nothing.
 //!
-//! A mount can be seen at several paths, for what is mounted below a shared mount appears below its copies too. So two
-//! targets are the same when they are one place of one filesystem, whatever path leads there.
+//! A mount can be visible at several paths, because what is mounted below a shared mount also appears below
+//! its copies. So two targets are the same if they cover the same place of the same filesystem, whatever
+//! path leads there.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -18,7 +20,7 @@ struct Place {
     path: PathBuf,
 }
 
-/// The mounts of this namespace, at one moment.
+/// A snapshot of the mounts of this mount namespace.
 pub(super) struct MountTable(Vec<MountEntry>);
 
 impl MountTable {
@@ -26,7 +28,7 @@ impl MountTable {
         Ok(Self(csi_mount::mounts()?))
     }
 
-    /// What is mounted at a path, topmost.
+    /// The topmost mount at a path.
     pub(super) fn at(&self, path: &Path) -> Option<&MountEntry> {
         let path = resolved(path);
         self.0.iter().rev().find(|entry| entry.mount_point == path)
@@ -40,11 +42,11 @@ impl MountTable {
         self.targets(target, &[&source], is_volume)
     }
 
-    /// Where the directory `source`, or something in it, is mounted.
+    /// Where the directory `source`, or something inside it, is mounted.
     pub(super) fn mounted_from(&self, source: &Path) -> Vec<PathBuf> {
         let source = source.canonicalize().unwrap_or_else(|_| source.to_owned());
         let Some(volume) = self.place(&source) else { return Vec::new() };
-        // What it lies in is a mount of it too, where it is the root of that mount.
+        // The mount that contains the directory also matches if the directory is its root.
         let own = self.mount_place(&source);
         let is_from = |entry: &&MountEntry| {
             entry.device == volume.device
@@ -54,7 +56,8 @@ impl MountTable {
         self.0.iter().filter(is_from).map(|entry| entry.mount_point.clone()).collect()
     }
 
-    /// The targets of a filesystem that is mounted for the volume alone, and known by what the table says of it.
+    /// The targets of a filesystem that is mounted for this volume only, recognised by its mount table
+    /// entry.
     pub(super) fn of_mounts(
         &self,
         target: &Path,
@@ -63,7 +66,7 @@ impl MountTable {
         self.targets(target, &[], is_volume)
     }
 
-    /// The targets of what is mounted at the staging path.
+    /// The targets of the filesystem that is mounted at the staging path.
     pub(super) fn of_staged(&self, staging: &Path, target: &Path, fs_type: Option<&str>) -> PublishedTargets {
         if let Some(found) = self.at(target) {
             if is_node(found) {
@@ -78,7 +81,8 @@ impl MountTable {
         self.targets(target, &[staging], is_volume)
     }
 
-    /// The targets of a raw device: its node, or that of a read-only loop device over it, bound to a file.
+    /// The targets of a raw device: its device node, or that of a read-only loop device over it, bound to a
+    /// file.
     pub(super) fn of_device(&self, device: &Path, target: &Path) -> Result<PublishedTargets> {
         if self.at(target).is_some_and(|found| !is_node(found)) {
             return Ok(other("a filesystem is mounted there, and a raw device is asked for"));
@@ -91,7 +95,7 @@ impl MountTable {
         Ok(self.targets(target, &[], is_volume))
     }
 
-    /// All mounts of the volume, but for those at `target` and at these paths, which are its source.
+    /// All mounts of the volume, except those at `target` and at `sources`.
     fn targets(
         &self,
         target: &Path,
@@ -112,16 +116,16 @@ impl MountTable {
         PublishedTargets { at_target: AtTarget::Nothing, elsewhere }
     }
 
-    /// The place that a path leads to, through the mounts as they are.
+    /// The place that a path leads to through the current mounts.
     fn place(&self, path: &Path) -> Option<Place> {
         let on_the_way = self.0.iter().filter(|entry| path.starts_with(&entry.mount_point));
-        // Of several at one point the later one is on top.
+        // Of several mounts at one path, the later one is on top.
         let deepest = on_the_way.max_by_key(|entry| entry.mount_point.components().count())?;
         let below = path.strip_prefix(&deepest.mount_point).ok()?;
         Some(Place { device: deepest.device, path: joined(&deepest.root, below) })
     }
 
-    /// The place that something mounted at a path covers.
+    /// The place that a mount at this path covers.
     fn mount_place(&self, path: &Path) -> Option<Place> {
         let (parent, name) = (path.parent()?, path.file_name()?);
         let Place { device, path } = self.place(parent)?;
@@ -133,12 +137,13 @@ fn other(difference: &str) -> PublishedTargets {
     PublishedTargets { at_target: AtTarget::Other(difference.to_owned()), elsewhere: Vec::new() }
 }
 
-/// Whether a device's node is mounted, and not a filesystem: one file out of /dev.
+/// Whether the mount is a bind mount of a device node, one file out of /dev, and not a filesystem.
 fn is_node(entry: &MountEntry) -> bool {
     ["devtmpfs", "tmpfs"].contains(&entry.fs_type.as_str()) && entry.root != Path::new("/")
 }
 
-/// The path without symbolic links on the way; the last component is left as it is, for it may not answer.
+/// The path with symbolic links in its parent resolved; the last component is left alone, because it might
+/// hang.
 fn resolved(path: &Path) -> PathBuf {
     let parent = path.parent().and_then(|parent| parent.canonicalize().ok());
     let name = path.file_name().map(OsStr::to_owned);

@@ -38,7 +38,8 @@ pub trait SnapshotMetadata: Send + Sync + 'static {
 
     /// Returns all ranges of the target snapshot that differ from the base snapshot.
     ///
-    /// - spec: `get-metadata-delta.all-changes`, `get-metadata-delta.missing`, `get-metadata-delta.not-tracked`
+    /// - spec: `get-metadata-delta.all-changes`, `get-metadata-delta.missing`
+    /// - spec: `get-metadata-delta.not-tracked`
     ///
     /// # Errors
     /// Those of [`metadata_allocated`](Self::metadata_allocated), and

@@ -1,4 +1,4 @@
-//! How a volume is to be used: block or mounted, by one node or many.
+//! How a volume is used: as a block device or mounted, by one node or several.
 
 use std::fmt;
 
@@ -9,7 +9,7 @@ use super::id::{STRING_MAX, check_size};
 use super::wire::{FLAGS_MAX, check_total};
 use crate::{Error, Result};
 
-/// Who may use a volume at once, in the spec's words.
+/// Who can use a volume at the same time, in the spec's words.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum AccessMode {
@@ -41,17 +41,17 @@ impl AccessMode {
         Self::SingleNodeMultiWriter,
     ];
 
-    /// Whether more than one node may use the volume at once.
+    /// Whether several nodes can use the volume at the same time.
     pub fn is_multi_node(self) -> bool {
         matches!(self, Self::MultiNodeReaderOnly | Self::MultiNodeSingleWriter | Self::MultiNodeMultiWriter)
     }
 
-    /// Whether nobody writes.
+    /// Whether the mode allows reading only.
     pub fn is_read_only(self) -> bool {
         matches!(self, Self::SingleNodeReaderOnly | Self::MultiNodeReaderOnly)
     }
 
-    /// Whether it is one of the two modes that come with SINGLE_NODE_MULTI_WRITER.
+    /// Whether this is one of the two modes that need SINGLE_NODE_MULTI_WRITER.
     pub(crate) fn needs_single_node_multi_writer(self) -> bool {
         matches!(self, Self::SingleNodeSingleWriter | Self::SingleNodeMultiWriter)
     }
@@ -81,9 +81,10 @@ impl fmt::Display for AccessMode {
     }
 }
 
-/// Mount options as the caller gave them. They may hold secrets, so `Debug` hides what is not plainly harmless.
+/// Mount options as the caller gave them. They can contain secrets, so `Debug` hides all that are not known
+/// to be harmless.
 ///
-/// One element is one option, even with commas in it: an SELinux `context="…"` holds some.
+/// One element is one option, even if it contains commas: an SELinux `context="…"` does.
 #[derive(Clone, PartialEq, Eq, Default)]
 pub struct MountFlags(Vec<String>);
 
@@ -93,7 +94,7 @@ impl MountFlags {
         self.0.iter().map(String::as_str)
     }
 
-    /// Whether there is none.
+    /// Whether there are no flags.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -113,22 +114,22 @@ pub enum Access {
     Block,
     /// As a mounted filesystem.
     Mount {
-        /// The filesystem asked for; `None` leaves it to the driver.
+        /// The requested filesystem; `None` lets the driver choose.
         fs_type: Option<String>,
-        /// Options for the mount.
+        /// The mount options.
         mount_flags: MountFlags,
-        /// The group that is to own the volume's files, where the driver offers VOLUME_MOUNT_GROUP.
+        /// The group that is to own the volume's files, if the driver offers VOLUME_MOUNT_GROUP.
         volume_mount_group: Option<String>,
     },
 }
 
-/// One way in which a volume is used: the kind of access, and who may have it at once.
+/// A way to use a volume: the kind of access, and who can have it at the same time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct VolumeCapability {
-    /// Block or mounted.
+    /// Block or mount.
     pub access: Access,
-    /// Who may use it at once.
+    /// Who can use the volume at the same time.
     pub access_mode: AccessMode,
 }
 
@@ -143,7 +144,7 @@ impl VolumeCapability {
         !self.is_block()
     }
 
-    /// The filesystem asked for, if it is to be mounted and the caller named one.
+    /// The requested filesystem, if the volume is to be mounted and the caller named one.
     pub fn fs_type(&self) -> Option<&str> {
         match &self.access {
             Access::Mount { fs_type, .. } => fs_type.as_deref(),
@@ -159,7 +160,7 @@ impl VolumeCapability {
         }
     }
 
-    /// The options for the mount, none for a raw block volume.
+    /// The mount options; none for a raw block volume.
     pub fn mount_flags(&self) -> impl Iterator<Item = &str> {
         match &self.access {
             Access::Mount { mount_flags, .. } => mount_flags.0.as_slice(),
@@ -204,7 +205,7 @@ fn read_mount(field: &str, mount: &v1::volume_capability::MountVolume) -> Result
     })
 }
 
-/// Shows access and mode, `mount (xfs), SINGLE_NODE_WRITER` say; never the flags.
+/// Shows access and mode, for example `mount (xfs), SINGLE_NODE_WRITER`; never the flags.
 impl fmt::Display for VolumeCapability {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (&self.access, self.fs_type()) {
@@ -233,8 +234,8 @@ impl From<&VolumeCapability> for v1::VolumeCapability {
     }
 }
 
-/// At least one capability, as CreateVolume and ValidateVolumeCapabilities want them: the volume must serve
-/// every one of them.
+/// At least one capability, as CreateVolume and ValidateVolumeCapabilities require: the volume must support
+/// all of them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VolumeCapabilities(Vec<VolumeCapability>);
 

@@ -1,4 +1,4 @@
-//! Sizes: what the caller asks for, and how to choose one.
+//! Sizes: what the caller requests, and how to choose one.
 
 use csi_proto::v1;
 
@@ -7,21 +7,21 @@ use crate::{Error, Result};
 /// The sizes that the caller accepts, in bytes. Both ends are optional and inclusive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct CapacityRange {
-    /// At least so many bytes.
+    /// The minimum size in bytes.
     pub required_bytes: Option<u64>,
-    /// At most so many bytes.
+    /// The maximum size in bytes.
     pub limit_bytes: Option<u64>,
 }
 
 impl CapacityRange {
-    /// Whether a volume of this size is one that the caller accepts.
+    /// Whether the caller accepts a volume of this size.
     pub fn contains(&self, bytes: u64) -> bool {
         self.required_bytes.is_none_or(|least| bytes >= least)
             && self.limit_bytes.is_none_or(|most| bytes <= most)
     }
 
-    /// The same range, with no less than `bytes` required where anything is, and none left where the limit is lower:
-    /// for volumes that have a least size.
+    /// Raises the required size, if any, to at least `bytes`. If the limit is below `bytes`, the range
+    /// becomes empty. For volumes that have a minimum size.
     #[must_use]
     pub fn at_least(self, bytes: u64) -> Self {
         let is_below = self.limit_bytes.is_some_and(|limit| limit < bytes);
@@ -32,13 +32,13 @@ impl CapacityRange {
         Self { required_bytes, ..self }
     }
 
-    /// The size to make a volume: what is required, or `default` when nothing is, rounded up to a whole number
-    /// of `granularity` bytes, and kept below the limit.
+    /// Chooses the size of a volume: the required size, or `default` if none is required, rounded up to a
+    /// multiple of `granularity` bytes, within the limit.
     ///
     /// - spec: `create-volume.out-of-range`
     ///
     /// # Errors
-    /// [`Error::OutOfRange`] when no multiple of `granularity` lies in the range.
+    /// [`Error::OutOfRange`] when the range contains no multiple of `granularity`.
     ///
     /// ```
     /// use csi_core::CapacityRange;
@@ -62,7 +62,7 @@ impl CapacityRange {
         }
     }
 
-    /// The proto's form; the spec wants one of the two ends, neither negative.
+    /// Reads the proto's form; the spec requires at least one of the two ends, neither negative.
     // spec: fields.not-negative
     pub(crate) fn read(field: &str, wire: &v1::CapacityRange) -> Result<Self> {
         let end = |name: &str, bytes: i64| match u64::try_from(bytes) {
@@ -88,7 +88,7 @@ impl CapacityRange {
     }
 }
 
-/// A range that the caller has to give; otherwise as [`CapacityRange`].
+/// A range that the caller must give; otherwise the same as [`CapacityRange`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RequiredCapacity(pub(crate) CapacityRange);
 

@@ -8,58 +8,58 @@ use super::id::STRING_MAX;
 use super::{VolumeCapability, VolumeId};
 use crate::{Error, Result};
 
-/// How badly a volume is off.
+/// How severe a volume's problem is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum VolumeHealthStatus {
-    /// Usable, but not at its best.
+    /// Usable, but degraded.
     Degraded,
-    /// Not usable: from anywhere, when the controller says so; from this node, when the node does.
+    /// Not usable: from anywhere if the controller reports it; from this node if the node reports it.
     Inaccessible,
     /// Data is known or strongly suspected to be lost.
     DataLoss,
 }
 
-/// One thing that is wrong with a volume.
+/// One problem of a volume.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VolumeHealthEntry {
-    /// How bad it is.
+    /// How severe the problem is.
     pub status: VolumeHealthStatus,
-    /// One CamelCase word for programs, `PoolFull` say; unique together with the status.
+    /// One CamelCase word for programs, for example `PoolFull`; unique together with the status.
     pub reason: String,
-    /// For people; what is over 128 bytes is cut off.
+    /// Text for people; cut off after 128 bytes.
     pub message: String,
 }
 
-/// A volume and what is wrong with it; nothing, when the list is empty.
+/// A volume and its problems; a healthy volume has none.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VolumeHealth {
     /// The volume.
     pub volume_id: VolumeId,
-    /// What is wrong. An entry stays until its condition is gone.
+    /// The problems. An entry stays until its condition is gone.
     pub entries: Vec<VolumeHealthEntry>,
 }
 
-/// How badly a storage backend is off, as one node sees it.
+/// How severe a backend's problem is, as one node sees it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum StorageHealthStatus {
-    /// Usable, but not at its best.
+    /// Usable, but degraded.
     Degraded,
     /// Not reachable from this node.
     Unreachable,
 }
 
-/// One thing that is wrong with a backend.
+/// One problem of a backend.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StorageHealthEntry {
-    /// How bad it is.
+    /// How severe the problem is.
     pub status: StorageHealthStatus,
     /// One CamelCase word for programs, unique together with the status and the capability.
     pub reason: String,
-    /// For people; what is over 128 bytes is cut off.
+    /// Text for people; cut off after 128 bytes.
     pub message: String,
-    /// The kind of volumes that it concerns; `None` for all.
+    /// The kind of volumes that the problem affects; `None` means all.
     pub capability: Option<VolumeCapability>,
 }
 
@@ -83,7 +83,7 @@ impl StorageHealthStatus {
 }
 
 impl VolumeHealth {
-    /// The wire's form, once it keeps the spec's rules.
+    /// Checks the spec's rules and returns the wire's form.
     // spec: controller-get-volume-health.current, volume-health.unique, node-get-volume-health.current
     pub(crate) fn answer(self) -> Result<v1::VolumeHealth> {
         let mut seen = BTreeSet::new();
@@ -103,7 +103,7 @@ impl VolumeHealth {
         Ok(v1::VolumeHealth { volume_id: self.volume_id.into(), health_statuses })
     }
 
-    /// The same, for a question about this volume.
+    /// Like [`answer`](Self::answer), and checks that the answer is for this volume.
     pub(crate) fn answer_for(self, volume_id: &str) -> Result<v1::VolumeHealth> {
         if self.volume_id.as_str() != volume_id {
             let other = self.volume_id;
@@ -114,7 +114,7 @@ impl VolumeHealth {
         self.answer()
     }
 
-    /// The same in the form of spec v1.12.0: whether anything is wrong, and what.
+    /// The health in the form of spec v1.12.0: whether there is a problem, and which.
     #[allow(deprecated, reason = "this is the form of v1.12.0")]
     pub(crate) fn condition(&self) -> v1::VolumeCondition {
         let told: Vec<String> =
@@ -124,8 +124,8 @@ impl VolumeHealth {
     }
 }
 
-/// What a volume's health is in the form of spec v1.12.0. `None` for a volume that is gone meanwhile; a health that
-/// can't be told is nothing to call well.
+/// A volume's health in the form of spec v1.12.0. `None` for a volume that disappeared meanwhile. If the
+/// health cannot be determined, the condition is abnormal.
 #[allow(deprecated, reason = "this is the form of v1.12.0")]
 pub(crate) fn condition(health: Result<VolumeHealth>) -> Option<v1::VolumeCondition> {
     match health {
@@ -139,7 +139,7 @@ pub(crate) fn condition(health: Result<VolumeHealth>) -> Option<v1::VolumeCondit
     }
 }
 
-/// The wire's form of the backends' health, once it keeps the spec's rules.
+/// Checks the spec's rules and returns the wire's form of the backends' health.
 // spec: node-get-storage-health.unique
 pub(crate) fn storage_health(
     entries: Vec<StorageHealthEntry>,
@@ -165,7 +165,7 @@ pub(crate) fn storage_health(
     entries.into_iter().map(&mut entry).collect()
 }
 
-/// One CamelCase word.
+/// Checks that the reason is one CamelCase word.
 // spec: volume-health.reason
 fn check_reason(field: &str, reason: &str) -> Result<()> {
     let is_word = reason.starts_with(|c: char| c.is_ascii_uppercase())
@@ -179,7 +179,7 @@ fn check_reason(field: &str, reason: &str) -> Result<()> {
     }
 }
 
-/// Words for people, cut to what a field of the spec holds.
+/// Text for people, cut to the spec's size limit for a string field.
 pub(crate) fn shortened(mut text: String) -> String {
     if text.len() > STRING_MAX {
         const END: &str = "…";

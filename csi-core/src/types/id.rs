@@ -1,4 +1,4 @@
-//! Identifiers and names: made once at the edge, never a bare string after that.
+//! Identifiers and names: checked once when a request arrives, then never used as bare strings.
 
 use crate::{Error, Result};
 
@@ -9,7 +9,8 @@ pub use crate::ids::{
 /// The spec's limit for a string field, in bytes.
 pub(crate) const STRING_MAX: usize = 128;
 
-/// What the spec forbids in a name: control characters but for tab, line feed and carriage return.
+/// Characters that the spec forbids in a name: control characters except tab, line feed and carriage
+/// return.
 fn forbidden_in_name(character: char) -> bool {
     matches!(character, '\0'..='\u{8}' | '\u{b}' | '\u{c}' | '\u{e}'..='\u{1f}' | '\u{7f}'..='\u{9f}')
 }
@@ -40,7 +41,8 @@ fn check_name(field: &str, text: &str, max: usize) -> Result<()> {
     }
 }
 
-/// Whether `text` is one plain component of a path: not hidden, not `..`, with no separator.
+/// Whether `text` is one plain path component: not hidden, not `..`, without a separator, at most 255
+/// bytes.
 fn is_file_name(text: &str) -> bool {
     !text.is_empty() && !text.starts_with('.') && !text.contains(['/', '\0']) && text.len() <= 255
 }
@@ -52,7 +54,8 @@ macro_rules! checked {
             #[doc = concat!("Takes the text if the spec allows it in a `", $field, "`.")]
             ///
             /// # Errors
-            /// [`Error::InvalidArgument`] naming the field when it is empty or too long.
+            /// [`Error::InvalidArgument`] that names the field, when the text is empty, too long or not
+            /// allowed.
             pub fn new(text: impl Into<String>) -> Result<Self> {
                 Self::read($field, text.into())
             }
@@ -78,15 +81,15 @@ checked! {
 }
 
 impl VolumeId {
-    /// The id that stands for this name and is safe as a file name, for drivers whose volumes are files or
-    /// directories. Equal names give equal ids, different names different ones.
+    /// Makes an id from this name that is safe as a file name, for drivers whose volumes are files or
+    /// directories. Equal names give equal ids, different names give different ids.
     ///
     /// `/`, `%` and a leading dot are percent-encoded; everything else stays as it is.
     ///
     /// - spec: `create-volume.id-is-unique`
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] naming `name` when the encoded form is over 128 bytes.
+    /// [`Error::InvalidArgument`] that names `name`, when the encoded form exceeds 128 bytes.
     pub fn from_name(name: &VolumeName) -> Result<Self> {
         let mut id = String::with_capacity(name.as_str().len());
         for (at, character) in name.as_str().char_indices() {
@@ -100,11 +103,11 @@ impl VolumeId {
         Self::read("name", id)
     }
 
-    /// The id as one component of a path, for joining to a directory of the driver's.
+    /// Returns the id as one path component, to join to a directory of the driver.
     ///
     /// # Errors
-    /// [`Error::VolumeNotFound`] when it could name anything but a plain entry there: `..`, a hidden entry, a
-    /// path. No volume of such a driver has that id, and the code says so.
+    /// [`Error::VolumeNotFound`] when the id could name anything but a plain directory entry: `..`, a
+    /// hidden entry, a path. No volume of such a driver has that id, so NOT_FOUND is the right answer.
     ///
     /// ```
     /// use csi_core::VolumeId;
@@ -118,10 +121,10 @@ impl VolumeId {
 }
 
 impl SnapshotId {
-    /// The id as one component of a path; see [`VolumeId::as_file_name`].
+    /// Returns the id as one path component; see [`VolumeId::as_file_name`].
     ///
     /// # Errors
-    /// [`Error::SnapshotNotFound`] when it could name anything but a plain entry.
+    /// [`Error::SnapshotNotFound`] when the id could name anything but a plain directory entry.
     pub fn as_file_name(&self) -> Result<&str> {
         if is_file_name(self.as_str()) {
             Ok(self.as_str())

@@ -1,19 +1,19 @@
-//! Volume ids that say where the volume is.
+//! Volume ids that contain the location of the volume.
 
 use std::fmt::{self, Write as _};
 use std::marker::PhantomData;
 
 use crate::{Error, Result, VolumeId};
 
-/// What can be the fields of an id: tuples of up to five parts that are written with `Display` and read with
-/// `FromStr`, and whatever else a driver implements this for.
+/// Types that can be the fields of an id: tuples of up to five parts that implement `Display` and
+/// `FromStr`, and any type for which a driver implements this trait.
 ///
-/// The fields have to come back as they were: `from_fields(to_fields(x))` is `x`.
+/// The fields must survive the round trip: `from_fields(to_fields(x))` is `x`.
 pub trait IdFields: Sized {
-    /// The fields as text, always as many.
+    /// Returns the fields as text; their number never changes.
     fn to_fields(&self) -> Vec<String>;
 
-    /// The value that has these fields; `None` when there is no such value.
+    /// Returns the value with these fields; `None` if no such value exists.
     fn from_fields(fields: &[String]) -> Option<Self>;
 }
 
@@ -42,10 +42,11 @@ tuples! {
     5: A 0, B 1, C 2, D 3, E 4;
 }
 
-/// Writes typed fields as a readable volume id, `v1:fast:pvc-1` say, and reads them back.
+/// Writes typed fields as a readable volume id, for example `v1:fast:pvc-1`, and reads them back.
 ///
-/// `:`, `/`, `%` and control characters in a field are percent-encoded, so the id is also safe as a file name. An
-/// id has one form: what reads well but would be written otherwise (`v1:007`) is nobody's id.
+/// `:`, `/`, `%` and control characters in a field are percent-encoded, so the id is also safe as a file
+/// name. Each value has exactly one id: a text that could be parsed but would be written differently
+/// (`v1:007`) is not an id of this codec.
 ///
 /// When the fields change, change the version, and read old ids with the old codec.
 ///
@@ -70,10 +71,11 @@ pub struct IdCodec<F> {
 }
 
 impl<F: IdFields> IdCodec<F> {
-    /// A codec whose ids begin with `version` and a colon.
+    /// Creates a codec whose ids begin with `version` and a colon.
     ///
     /// # Panics
-    /// When `version` is empty or not of ASCII letters and digits: when the program is compiled, for a `const`.
+    /// When `version` is empty or contains anything but ASCII letters and digits. For a `const` this is a
+    /// compile error.
     pub const fn new(version: &'static str) -> Self {
         let bytes = version.as_bytes();
         assert!(!bytes.is_empty(), "an id codec needs a version");
@@ -85,11 +87,11 @@ impl<F: IdFields> IdCodec<F> {
         Self { version, fields: PhantomData }
     }
 
-    /// The id that stands for these fields.
+    /// Returns the id for these fields.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] naming `name` when it would be over the spec's 128 bytes: what makes it long is
-    /// what CreateVolume was asked for.
+    /// [`Error::InvalidArgument`] that names `name`, when the id would exceed the spec's 128 bytes:
+    /// CreateVolume's request makes it long.
     pub fn encode(&self, fields: &F) -> Result<VolumeId> {
         let id = self.text(fields);
         let size = id.len();
@@ -98,10 +100,10 @@ impl<F: IdFields> IdCodec<F> {
         })
     }
 
-    /// The fields that the id stands for.
+    /// Returns the fields of the id.
     ///
     /// # Errors
-    /// [`Error::VolumeNotFound`] (NOT_FOUND) when this codec can't have written it.
+    /// [`Error::VolumeNotFound`] (NOT_FOUND) when this codec can't have written the id.
     pub fn decode(&self, id: &VolumeId) -> Result<F> {
         self.read(id.as_str()).ok_or_else(|| Error::VolumeNotFound(id.clone()))
     }

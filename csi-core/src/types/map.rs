@@ -10,47 +10,48 @@ use super::values::{self, UnknownKeys};
 use super::wire::Map;
 use crate::{Error, Result};
 
-/// Keys with this prefix are the orchestrator's, not the driver's.
+/// Keys with this prefix belong to the orchestrator, not to the driver.
 const KUBERNETES: &str = "csi.storage.k8s.io/";
 
 macro_rules! lookups {
     ($type:ident) => {
         impl $type {
-            /// The value of a key, if it is there.
+            /// Returns the value of a key, if it exists.
             pub fn get(&self, key: &str) -> Option<&str> {
                 self.values.get(key).map(String::as_str)
             }
 
-            /// The keys and values, in the order of the keys.
+            /// Returns the keys and values, sorted by key.
             pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
                 self.values.iter().map(|(key, value)| (key.as_str(), value.as_str()))
             }
 
-            /// The value of a key that must be there.
+            /// Returns the value of a required key.
             ///
             /// # Errors
-            /// [`Error::InvalidArgument`] naming the map and the key.
+            /// [`Error::InvalidArgument`] that names the map and the key, when the key is missing.
             pub fn require(&self, key: &str) -> Result<&str> {
                 self.get(key).ok_or_else(|| {
                     Error::invalid(format!("{}[{key}]", self.field), "is required and missing")
                 })
             }
 
-            /// The map as the driver's own struct, values parsed to its fields' types.
+            /// Parses the map into the driver's own struct, each value into its field's type.
             ///
-            /// Numbers, booleans, strings, enums of unit variants and `Option`s of them are understood.
+            /// Supported are numbers, booleans, strings, enums of unit variants and `Option`s of them.
             ///
             /// # Errors
-            /// [`Error::InvalidArgument`] naming the key: missing, of the wrong kind, or, for a struct, unknown.
+            /// [`Error::InvalidArgument`] that names the key: missing, of the wrong type, or, for a struct,
+            /// unknown.
             pub fn parse<T: DeserializeOwned>(&self) -> Result<T> {
                 values::from_map(&self.field, &self.values, UnknownKeys::Refused)
             }
 
-            /// As [`parse`](Self::parse), with keys that the struct does not have passed over: for maps that are not
-            /// the driver's alone, such as those of GetCapacity.
+            /// Like [`parse`](Self::parse), but ignores keys that the struct does not have: for maps that
+            /// contain keys for others, such as those of GetCapacity.
             ///
             /// # Errors
-            /// [`Error::InvalidArgument`] naming the key: missing, or of the wrong kind.
+            /// [`Error::InvalidArgument`] that names the key: missing, or of the wrong type.
             pub fn parse_known<T: DeserializeOwned>(&self) -> Result<T> {
                 values::from_map(&self.field, &self.values, UnknownKeys::Ignored)
             }
@@ -58,7 +59,7 @@ macro_rules! lookups {
     };
 }
 
-/// A driver's parameters, from a StorageClass say, without the orchestrator's own keys.
+/// A driver's parameters, for example from a StorageClass, without the orchestrator's own keys.
 ///
 /// ```
 /// # fn create(request: &csi_core::CreateVolumeRequest) -> csi_core::Result<()> {
@@ -87,14 +88,14 @@ impl Parameters {
         Ok(Self { field: field.to_owned(), values, kubernetes })
     }
 
-    /// What the orchestrator says of the claim, by key without its prefix: `pvc/name`, `pvc/namespace`,
-    /// `pv/name`, where it was told to.
+    /// Returns what the orchestrator says about the claim, by key without its prefix: `pvc/name`,
+    /// `pvc/namespace`, `pv/name`, if the orchestrator is configured to send it.
     pub fn kubernetes(&self, key: &str) -> Option<&str> {
         self.kubernetes.get(&format!("{KUBERNETES}{key}")).map(String::as_str)
     }
 }
 
-/// Parameters to change on a volume that exists; at least one.
+/// Parameters to change on an existing volume; at least one.
 #[derive(Clone, PartialEq, Eq)]
 pub struct MutableParameters {
     field: String,
@@ -112,8 +113,8 @@ impl MutableParameters {
     }
 }
 
-/// What the driver's CreateVolume said of a volume, brought back with every call about it; and what the
-/// orchestrator added: see [`pod`](Self::pod) and [`is_ephemeral`](Self::is_ephemeral).
+/// The context that the driver's CreateVolume returned for a volume, sent with every call about it, and the
+/// orchestrator's additions: see [`pod`](Self::pod) and [`is_ephemeral`](Self::is_ephemeral).
 #[derive(Clone, PartialEq, Eq, Default)]
 pub struct VolumeContext {
     field: String,
@@ -130,25 +131,27 @@ impl VolumeContext {
         Ok(Self { field: field.to_owned(), values, kubernetes })
     }
 
-    /// Whether both are what CreateVolume said of one volume. What the orchestrator added does not count: the pod, its
-    /// tokens, and who provisioned the volume differ from publish to publish.
+    /// Whether both contexts contain the same entries from CreateVolume. The orchestrator's additions do
+    /// not count: the pod, its tokens, and the provisioner's identity differ from publish to publish.
     pub fn is_of_same_volume(&self, other: &Self) -> bool {
         self.values == other.values
     }
 
-    /// What the orchestrator says of the pod, by key without its prefix: `pod.name`, `pod.namespace`, `pod.uid`,
-    /// `serviceAccount.name`, `serviceAccount.tokens`. There when the CSIDriver object asks for it.
+    /// Returns what the orchestrator says about the pod, by key without its prefix: `pod.name`,
+    /// `pod.namespace`, `pod.uid`, `serviceAccount.name`, `serviceAccount.tokens`. Present if the CSIDriver
+    /// object requests it.
     pub fn pod(&self, key: &str) -> Option<&str> {
         self.kubernetes.get(&format!("{KUBERNETES}{key}")).map(String::as_str)
     }
 
-    /// Whether this is an inline volume, made by its publish and gone with its unpublish.
+    /// Whether this is an inline volume: its publish creates it and its unpublish deletes it.
     pub fn is_ephemeral(&self) -> bool {
         self.pod("ephemeral") == Some("true")
     }
 }
 
-/// What the driver's ControllerPublishVolume said of a volume on this node: where to find its device, say.
+/// The context that the driver's ControllerPublishVolume returned for a volume on this node, for example
+/// where to find its device.
 #[derive(Clone, PartialEq, Eq, Default)]
 pub struct PublishContext {
     field: String,
@@ -163,9 +166,10 @@ impl PublishContext {
     }
 }
 
-/// Credentials for one call. Never printed: `Debug` shows the keys only. The memory of the values is set to zero when this is
-/// dropped, and so is the one of [`raw`](crate::NodeStageVolumeRequest::raw) with the last clone of the request; not what the
-/// driver copies out of them, and not what the call came in.
+/// Credentials for one call. Never printed: `Debug` shows the keys only. When this value is dropped, the
+/// memory of its values is set to zero. The memory of [`raw`](crate::NodeStageVolumeRequest::raw) is set to
+/// zero with the last clone of the request. Copies that the driver makes are not cleared, and neither are
+/// the buffers in which the call arrived.
 ///
 /// - spec: `secrets.keys`, `secrets.documented`, `secrets.unique-keys`
 #[derive(Clone, PartialEq, Eq, Default)]
@@ -207,7 +211,7 @@ macro_rules! context_debug {
 
 context_debug!(Parameters, MutableParameters, VolumeContext, PublishContext);
 
-/// The orchestrator's keys and the driver's.
+/// Separates the orchestrator's keys from the driver's.
 fn split(wire: &Map) -> (Map, Map) {
     wire.iter()
         .map(|(key, value)| (key.clone(), value.clone()))

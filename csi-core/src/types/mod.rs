@@ -1,9 +1,10 @@
-//! The spec's values as types: made once at the edge, right from then on.
+//! The spec's values as types: checked once when they are made, valid from then on.
 //!
-//! [`VolumeCapability`], [`Volume`] and the ids are the central ones; `wire.rs` reads each kind of field by one trait.
-//! What drivers do with values lies next to them: [`IdCodec`] with ids, [`Place`] with topology.
+//! [`VolumeCapability`], [`Volume`] and the ids are the central ones; `wire.rs` reads each kind of field
+//! through one trait. Helpers for drivers lie next to the values: [`IdCodec`] for ids, [`Place`] for
+//! topology.
 //!
-//! It imports errors, ids, and the sets of offered capabilities, which answers are checked against.
+//! It imports errors, ids, and the sets of offered capabilities, against which answers are checked.
 
 mod capability;
 mod capacity;

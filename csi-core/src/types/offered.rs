@@ -5,12 +5,14 @@ use crate::offer::{ControllerCapability, NodeCapability, Offer, PluginService};
 use crate::{Error, Result};
 
 impl Offer {
-    /// Refuses a use of a volume that the controller has no capability for. `field` is the name to blame.
+    /// Refuses a use of a volume for which the controller lacks the capability. `field` is the name for the
+    /// error.
     pub(crate) fn check_controller_use(&self, field: &str, capability: &VolumeCapability) -> Result<()> {
         check_mode(field, capability, self.has_controller(ControllerCapability::SingleNodeMultiWriter))
     }
 
-    /// Refuses a use of a volume that the node has no capability for. `field` is the name to blame.
+    /// Refuses a use of a volume for which the node lacks the capability. `field` is the name for the
+    /// error.
     pub(crate) fn check_node_use(&self, field: &str, capability: &VolumeCapability) -> Result<()> {
         check_mode(field, capability, self.has_node(NodeCapability::SingleNodeMultiWriter))?;
         match capability.volume_mount_group() {
@@ -22,8 +24,8 @@ impl Offer {
         }
     }
 
-    /// Checks the places that the driver answers with: their keys and values, that all prefixes are one, and that
-    /// the plugin declares this service where there are any.
+    /// Checks the topologies in a driver's answer: their keys and values, that all keys have the same
+    /// prefix, and that the plugin declares this service if the answer has any topologies.
     // spec: topology.one-prefix
     pub(crate) fn check_places(&self, field: &str, places: &[Topology], needs: PluginService) -> Result<()> {
         if !places.is_empty() && !self.has_service(needs) {
@@ -45,7 +47,7 @@ impl Offer {
     }
 }
 
-/// SINGLE_NODE_MULTI_WRITER brings the two modes that tell one workload from many.
+/// The two modes that distinguish one workload from several need SINGLE_NODE_MULTI_WRITER.
 // spec: access-modes.newer-need-capability, node.mount-group
 fn check_mode(field: &str, capability: &VolumeCapability, tells_workloads: bool) -> Result<()> {
     let mode = capability.access_mode;

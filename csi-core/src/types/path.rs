@@ -1,4 +1,4 @@
-//! Paths that the orchestrator names.
+//! Paths in requests.
 
 use std::fmt;
 use std::ops::Deref;
@@ -35,12 +35,12 @@ macro_rules! path_type {
 }
 
 path_type!(
-    /// An absolute path with no `..` in it and no NUL. The spec's size limit for strings does not apply to paths.
+    /// An absolute path without `..` and NUL. The spec's size limit for strings does not apply to paths.
     AbsolutePath
 );
 path_type!(
-    /// A path at which the caller believes a volume to be. It need not be absolute, or exist: a path where the
-    /// volume is not is answered with NOT_FOUND, not refused as malformed.
+    /// A path at which the caller believes a volume to be. It can be relative, and need not exist: a path
+    /// without the volume is answered with NOT_FOUND, not refused as malformed.
     VolumePath
 );
 

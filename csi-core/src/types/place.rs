@@ -1,8 +1,8 @@
-//! Where to put a volume: the driver's places against what the caller requires.
+//! Where to create a volume: the driver's places compared with the caller's topology requirement.
 
 use crate::{Error, Result, Topology, TopologyRequirement};
 
-/// Somewhere a volume can be put: a pool, a zone, a node.
+/// A place for volumes: a pool, a zone, a node.
 ///
 /// ```
 /// use csi_core::{Place, Topology, TopologyRequirement};
@@ -25,38 +25,41 @@ use crate::{Error, Result, Topology, TopologyRequirement};
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Place<T> {
-    /// From where a volume that is put there can be used. Empty is from everywhere.
+    /// From where a volume at this place can be used. Empty means from everywhere.
     pub topology: Topology,
-    /// The room there, in bytes, where the driver knows it.
+    /// The free capacity in bytes, if the driver knows it.
     pub available_bytes: Option<u64>,
-    /// What the place is to the driver.
+    /// The driver's value for this place.
     pub value: T,
 }
 
 impl<T> Place<T> {
-    /// A place with room for any volume.
+    /// Creates a place with unlimited capacity.
     pub fn new(topology: Topology, value: T) -> Self {
         Self { topology, available_bytes: None, value }
     }
 
-    /// The same place, with so much room.
+    /// Sets the free capacity of the place.
     #[must_use]
     pub fn available_bytes(mut self, bytes: u64) -> Self {
         self.available_bytes = Some(bytes);
         self
     }
 
-    /// The places where a volume of `bytes` may be put, the best first: those that are preferred, in the caller's
-    /// order, then the others that are allowed, in its order too; among equals, in the driver's own order, so sort
-    /// `places` by what the driver likes best. Take the first, or try one after another.
+    /// Returns the places where a volume of `bytes` can be created, the best first: the preferred places in
+    /// the caller's order, then the other allowed places in the caller's order. Equal places stay in the
+    /// order of `places`, so sort `places` by the driver's own preference. Take the first, or try one after
+    /// another.
     ///
-    /// With no requirement, or with preferences only, every place is allowed. Spec: "TopologyRequirement".
+    /// Without a requirement, or with preferences only, every place is allowed. Spec:
+    /// "TopologyRequirement".
     ///
     /// - spec: `create-volume.topology-met`, `create-volume.topology-preferred`
     ///
     /// # Errors
-    /// [`Error::TopologyUnsatisfied`] when no place is where it is required, [`Error::LimitReached`] when those
-    /// that are have too little room: RESOURCE_EXHAUSTED both, upon which the caller may choose another node.
+    /// [`Error::TopologyUnsatisfied`] when no place satisfies the requirement; [`Error::LimitReached`] when
+    /// the places that do have too little capacity. Both are RESOURCE_EXHAUSTED, after which the caller can
+    /// choose another node.
     pub fn candidates<'a>(
         places: &'a [Self],
         requirement: Option<&TopologyRequirement>,
@@ -100,8 +103,8 @@ fn in_order<'a, T>(places: &'a [Place<T>], requirement: &TopologyRequirement) ->
     ordered
 }
 
-/// Whether a volume at `place` can be used from `wanted`, or from a part of it: no key says otherwise, and, unless
-/// one of them is everywhere, some key says so.
+/// Whether a volume at `place` can be used from `wanted`, or from a part of it: no common key has different
+/// values, and at least one key is common unless one of the two is empty (everywhere).
 pub(crate) fn usable_from(place: &Topology, wanted: &Topology) -> bool {
     let mut common =
         place.iter().filter_map(|(key, value)| wanted.get(key).map(|wanted| wanted == value)).peekable();

@@ -1,4 +1,4 @@
-//! Snapshots, and groups of them, as the driver answers with them.
+//! Snapshots, and groups of them, in a driver's answers.
 
 use std::time::SystemTime;
 
@@ -10,28 +10,28 @@ use super::{GroupSnapshotId, SnapshotId, Topology, VolumeId};
 use crate::offer::{Offer, PluginService};
 use crate::{Error, Result};
 
-/// A snapshot that exists.
+/// An existing snapshot.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Snapshot {
-    /// Its id.
+    /// The snapshot's id.
     pub snapshot_id: SnapshotId,
-    /// The volume that it was cut from.
+    /// The volume that the snapshot was taken of.
     pub source_volume_id: VolumeId,
-    /// How many bytes a volume needs at least to be restored from it; 0 when that is unknown.
+    /// The minimum size in bytes of a volume restored from it; 0 if unknown.
     pub size_bytes: u64,
-    /// When it was cut.
+    /// When the snapshot was taken.
     pub creation_time: SystemTime,
-    /// Whether a volume can be made from it now. While it is not, the caller asks again.
+    /// Whether a volume can be created from it now. While this is false, the caller asks again.
     pub ready_to_use: bool,
-    /// The group that it was cut with.
+    /// The group that the snapshot was taken with, if any.
     pub group_snapshot_id: Option<GroupSnapshotId>,
-    /// From where it can be restored; empty when there is no constraint. Alpha.
+    /// From where the snapshot can be restored; empty means no constraint. Alpha.
     pub accessible_topology: Vec<Topology>,
 }
 
 impl Snapshot {
-    /// A snapshot that is ready to use.
+    /// Creates a snapshot that is ready to use.
     pub fn new(snapshot_id: SnapshotId, source_volume_id: VolumeId, creation_time: SystemTime) -> Self {
         Self {
             snapshot_id,
@@ -45,22 +45,22 @@ impl Snapshot {
     }
 }
 
-/// Snapshots that were cut at one moment.
+/// Snapshots that were taken at one moment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct VolumeGroupSnapshot {
     /// The group's id.
     pub group_snapshot_id: GroupSnapshotId,
-    /// Its members, at least one.
+    /// The members, at least one.
     pub snapshots: Vec<Snapshot>,
-    /// When they were cut.
+    /// When the snapshots were taken.
     pub creation_time: SystemTime,
-    /// Whether volumes can be made from all of them now.
+    /// Whether volumes can be created from all members now.
     pub ready_to_use: bool,
 }
 
 impl VolumeGroupSnapshot {
-    /// A group that is ready to use.
+    /// Creates a group that is ready to use.
     pub fn new(
         group_snapshot_id: GroupSnapshotId,
         snapshots: Vec<Snapshot>,
@@ -71,7 +71,7 @@ impl VolumeGroupSnapshot {
 }
 
 impl Snapshot {
-    /// The wire's form, once it keeps the spec's rules.
+    /// Checks the spec's rules and returns the wire's form.
     // spec: create-snapshot.answer-complete, create-snapshot.topology-needs-capability
     pub(crate) fn answer(self, offer: &Offer) -> Result<v1::Snapshot> {
         offer.check_places(
@@ -92,7 +92,7 @@ impl Snapshot {
 }
 
 impl VolumeGroupSnapshot {
-    /// The wire's form, once it keeps the spec's rules. Members are marked with the group's id.
+    /// Checks the spec's rules and returns the wire's form. Sets the group's id on the members.
     // spec: create-volume-group-snapshot.answer-complete, create-volume-group-snapshot.members-name-it
     // spec: create-volume-group-snapshot.ready-when-all-are
     pub(crate) fn answer(mut self, offer: &Offer) -> Result<v1::VolumeGroupSnapshot> {
@@ -122,7 +122,7 @@ impl VolumeGroupSnapshot {
     }
 }
 
-/// A moment as the wire has it: from the year 1 to the year 9999.
+/// A time on the wire: from the year 1 to the year 9999.
 fn timestamp(field: &str, time: SystemTime) -> Result<Timestamp> {
     const FIRST: i64 = -62_135_596_800;
     const LAST: i64 = 253_402_300_799;

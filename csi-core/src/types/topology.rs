@@ -1,4 +1,4 @@
-//! Where volumes and nodes are.
+//! Topologies of volumes and nodes.
 
 use std::collections::BTreeMap;
 
@@ -7,29 +7,29 @@ use csi_proto::v1;
 use super::wire::check_map;
 use crate::{Error, Result};
 
-/// A place: topology keys and their values, all of which hold (`region=R1, zone=Z2`).
+/// A topology segment: keys and their values, all of which apply (`region=R1, zone=Z2`).
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct Topology(BTreeMap<String, String>);
 
 impl Topology {
-    /// The place where this key has this value. Keys are `[prefix/]name`.
+    /// Creates the topology where this key has this value. Keys have the form `[prefix/]name`.
     pub fn new(key: impl Into<String>, value: impl Into<String>) -> Self {
         Self(BTreeMap::from([(key.into(), value.into())]))
     }
 
-    /// The same place, narrowed by another key.
+    /// Adds another key.
     #[must_use]
     pub fn and(mut self, key: impl Into<String>, value: impl Into<String>) -> Self {
         self.0.insert(key.into(), value.into());
         self
     }
 
-    /// The value of a key.
+    /// Returns the value of a key.
     pub fn get(&self, key: &str) -> Option<&str> {
         self.0.get(key).map(String::as_str)
     }
 
-    /// The keys and values, in the order of the keys.
+    /// Returns the keys and values, sorted by key.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
         self.0.iter().map(|(key, value)| (key.as_str(), value.as_str()))
     }
@@ -42,8 +42,8 @@ impl Topology {
         Ok(topology)
     }
 
-    /// The spec's rules for keys and values: a prefix that is a domain name, a name and a value of at most 63, keys
-    /// unique without regard to case.
+    /// Checks the spec's rules for keys and values: a prefix that is a domain name, a name and a value of
+    /// at most 63 characters, keys that are unique without regard to case.
     // spec: topology.keys, topology.values, topology.keys-without-case
     pub(crate) fn check(&self) -> Result<(), String> {
         let mut seen = std::collections::BTreeSet::new();
@@ -67,12 +67,12 @@ impl Topology {
         Ok(())
     }
 
-    /// The prefixes of its keys.
+    /// The prefixes of the keys.
     pub(crate) fn prefixes(&self) -> impl Iterator<Item = &str> {
         self.0.keys().filter_map(|key| split(key).0)
     }
 
-    /// Whether some place can be in both: no key has one value here and another there.
+    /// Whether the two topologies overlap: no common key has different values.
     pub(crate) fn meets(&self, other: &Self) -> bool {
         self.0.iter().all(|(key, value)| other.0.get(key).is_none_or(|theirs| theirs == value))
     }
@@ -83,14 +83,15 @@ fn split(key: &str) -> (Option<&str>, &str) {
     key.split_once('/').map_or((None, key), |(prefix, name)| (Some(prefix), name))
 }
 
-/// A domain name of at most 63 lower-case characters, each of its labels alphanumeric at both ends.
+/// Whether this is a domain name of at most 63 lower-case characters, with each label alphanumeric at both
+/// ends.
 fn is_prefix(prefix: &str) -> bool {
     is_label(prefix, "-.")
         && !prefix.contains(|c: char| c.is_ascii_uppercase())
         && prefix.split('.').all(|label| is_label(label, "-"))
 }
 
-/// 1 to 63 letters, digits and `between`, alphanumeric at both ends.
+/// Whether this is 1 to 63 letters, digits and characters of `between`, alphanumeric at both ends.
 fn is_label(text: &str, between: &str) -> bool {
     let alphanumeric = |character: Option<char>| character.is_some_and(|c| c.is_ascii_alphanumeric());
     (1..=63).contains(&text.len())
@@ -105,14 +106,14 @@ impl From<Topology> for v1::Topology {
     }
 }
 
-/// Where a volume has to be usable from.
+/// From where a volume must be usable.
 ///
 /// - spec: `topology.documented`
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct TopologyRequirement {
     /// The volume must be usable from at least one of these; empty is no constraint.
     pub requisite: Vec<Topology>,
-    /// In this order of preference.
+    /// Preferred topologies, the most preferred first.
     pub preferred: Vec<Topology>,
 }
 
@@ -143,12 +144,12 @@ impl TopologyRequirement {
 }
 
 impl TopologyRequirement {
-    /// What a request asks for; nothing, where it does not say.
+    /// Reads the requirement of a request; empty if the request has none.
     pub(crate) fn asked(wire: Option<&v1::TopologyRequirement>) -> Result<Self> {
         wire.map_or_else(|| Ok(Self::default()), |wire| Self::read("accessibility_requirements", wire))
     }
 
-    /// Whether a volume that is usable from these places keeps the requirement. From nowhere in particular is from
+    /// Whether a volume that is usable from these places meets the requirement. No places means usable from
     /// everywhere.
     pub(crate) fn is_met_by(&self, places: &[Topology]) -> bool {
         let mut pairs =

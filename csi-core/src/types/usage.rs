@@ -1,4 +1,4 @@
-//! How full a volume is.
+//! A volume's usage.
 
 use csi_proto::v1;
 use v1::volume_usage::Unit;
@@ -6,34 +6,34 @@ use v1::volume_usage::Unit;
 use super::volume::signed;
 use crate::Result;
 
-/// How much of something there is, in bytes or in inodes.
+/// Usage in bytes or in inodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Usage {
-    /// All of it.
+    /// The total amount.
     pub total: u64,
-    /// What is taken.
+    /// The used amount.
     pub used: u64,
-    /// What an ordinary user can still take.
+    /// The amount still available to an ordinary user.
     pub available: u64,
 }
 
-/// What NodeGetVolumeStats answers. The kubelet takes an answer with neither for an error.
+/// The answer to NodeGetVolumeStats. The kubelet treats an answer with neither field as an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct VolumeStats {
-    /// Bytes; of a raw block volume, its size alone.
+    /// Usage in bytes; for a raw block volume only the total size.
     pub bytes: Option<Usage>,
-    /// Inodes, where the filesystem counts them.
+    /// Usage in inodes, if the filesystem counts them.
     pub inodes: Option<Usage>,
 }
 
 impl VolumeStats {
-    /// Of a filesystem.
+    /// Creates the usage of a filesystem.
     pub fn of_filesystem(bytes: Usage, inodes: Option<Usage>) -> Self {
         Self { bytes: Some(bytes), inodes }
     }
 
-    /// Of a raw block device of this many bytes: nobody knows how much of it is in use.
+    /// Creates the usage of a raw block device with this size in bytes; how much of it is used is unknown.
     pub fn of_device(size: u64) -> Self {
         Self { bytes: Some(Usage { total: size, used: 0, available: 0 }), inodes: None }
     }

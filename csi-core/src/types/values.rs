@@ -1,4 +1,4 @@
-//! Serde over a map of strings: each value parsed to what the field's type wants.
+//! Serde over a map of strings: each value is parsed into its field's type.
 
 use std::fmt;
 
@@ -7,14 +7,14 @@ use serde::de::{self, DeserializeOwned, Deserializer, IntoDeserializer, Visitor,
 use super::wire::Map;
 use crate::{Error, Result};
 
-/// What becomes of keys that a driver's struct does not have.
+/// What happens to keys that a driver's struct does not have.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum UnknownKeys {
     Refused,
     Ignored,
 }
 
-/// The map as a `T`; `field` is the map's name, for the error.
+/// Parses the map into a `T`; `field` is the map's name for the error.
 pub(crate) fn from_map<T: DeserializeOwned>(field: &str, map: &Map, unknown: UnknownKeys) -> Result<T> {
     T::deserialize(Values(map, unknown)).map_err(|Failure { key, reason }| {
         let field = key.map_or_else(|| field.to_owned(), |key| format!("{field}[{key}]"));
@@ -22,7 +22,7 @@ pub(crate) fn from_map<T: DeserializeOwned>(field: &str, map: &Map, unknown: Unk
     })
 }
 
-/// Why a map is not what the driver's struct wants, and which key is to blame where one is.
+/// Why a map does not fit the driver's struct, and the key at fault, if any.
 #[derive(Debug)]
 struct Failure {
     key: Option<String>,
@@ -62,7 +62,7 @@ impl<'de> Deserializer<'de> for Values<'de> {
         visitor.visit_map(self.entries())
     }
 
-    /// A struct names the keys that it knows: any other is a mistake of whoever wrote the parameters.
+    /// A struct names the keys that it knows: any other key is a mistake in the parameters.
     fn deserialize_struct<V: Visitor<'de>>(
         self,
         _: &'static str,
@@ -84,7 +84,7 @@ impl<'de> Deserializer<'de> for Values<'de> {
     }
 }
 
-/// One value, with its key to blame.
+/// One value, with its key for the error.
 #[derive(Clone, Copy)]
 struct Value<'a> {
     key: &'a str,
@@ -108,7 +108,7 @@ impl<'de> IntoDeserializer<'de, Failure> for Value<'de> {
 macro_rules! parse {
     ($($method:ident => $visit:ident: $type:ty, $what:literal;)+) => { $(
         fn $method<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Failure> {
-            // The value itself stays out of the message: a secret may be parsed this way too.
+            // The value stays out of the message: a secret can be parsed this way too.
             match self.text.trim().parse::<$type>() {
                 Ok(value) => visitor.$visit(value),
                 Err(_) => Err(self.blame(concat!("must be ", $what).to_owned())),

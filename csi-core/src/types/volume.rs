@@ -1,4 +1,4 @@
-//! A volume, as the driver answers with it.
+//! A volume in a driver's answers.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use super::{SnapshotId, Topology, VolumeId};
 use crate::offer::{Offer, PluginService};
 use crate::{Error, Result};
 
-/// What a new volume's content is copied from.
+/// The source of a new volume's content.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum ContentSource {
     /// A snapshot.
@@ -51,7 +51,7 @@ impl From<ContentSource> for v1::VolumeContentSource {
     }
 }
 
-/// A volume that exists.
+/// An existing volume.
 ///
 /// ```
 /// # use csi_core::{Volume, VolumeId};
@@ -61,20 +61,21 @@ impl From<ContentSource> for v1::VolumeContentSource {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Volume {
-    /// Its id.
+    /// The volume's id.
     pub volume_id: VolumeId,
-    /// Its size in bytes; 0 when it is unknown, which callers take for the size that they asked for.
+    /// The size in bytes; 0 if unknown, in which case callers assume the requested size.
     pub capacity_bytes: u64,
-    /// What every later call about the volume brings back. No secrets: it is stored in the clear.
+    /// The context that is sent with every later call about the volume. It must contain no secrets: it is
+    /// stored in clear text.
     pub volume_context: BTreeMap<String, String>,
-    /// What its content was copied from. Left `None`, CreateVolume answers with the source asked for.
+    /// The source of the content. If `None`, CreateVolume answers with the requested source.
     pub content_source: Option<ContentSource>,
-    /// The places from which it can be used; empty when there is no constraint.
+    /// From where the volume can be used; empty means no constraint.
     pub accessible_topology: Vec<Topology>,
 }
 
 impl Volume {
-    /// A volume with this id and size in bytes, and nothing else to say of it.
+    /// Creates a volume with this id and size in bytes.
     pub fn new(volume_id: VolumeId, capacity_bytes: u64) -> Self {
         Self {
             volume_id,
@@ -85,28 +86,28 @@ impl Volume {
         }
     }
 
-    /// The same volume, with one more entry in its context.
+    /// Adds an entry to the context.
     #[must_use]
     pub fn context(mut self, key: impl Into<String>, value: impl Into<String>) -> Self {
         self.volume_context.insert(key.into(), value.into());
         self
     }
 
-    /// The same volume, copied from this source.
+    /// Sets the source of the content.
     #[must_use]
     pub fn source(mut self, source: ContentSource) -> Self {
         self.content_source = Some(source);
         self
     }
 
-    /// The same volume, usable from one more place.
+    /// Adds a topology from which the volume is usable.
     #[must_use]
     pub fn accessible_from(mut self, topology: Topology) -> Self {
         self.accessible_topology.push(topology);
         self
     }
 
-    /// The wire's form, once it keeps the spec's rules.
+    /// Checks the spec's rules and returns the wire's form.
     // spec: create-volume.topology-needs-capability, create-volume.answers-an-id
     pub(crate) fn answer(self, offer: &Offer) -> Result<v1::Volume> {
         check_map("volume.volume_context", &self.volume_context).map_err(Error::broken)?;
@@ -125,7 +126,7 @@ impl Volume {
     }
 }
 
-/// A size of the driver's as the wire has it.
+/// A size from the driver in the wire's form.
 // spec: fields.not-negative
 pub(crate) fn signed(field: &str, bytes: u64) -> Result<i64> {
     i64::try_from(bytes).map_err(|_| Error::broken(format!("{field} {bytes} does not fit an int64")))

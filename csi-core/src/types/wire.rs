@@ -1,7 +1,8 @@
-//! From a field of the wire to a field of a typed request: one trait, one implementation a kind of field.
+//! Turns a field of the wire into a field of a typed request: one trait, one implementation per kind of
+//! field.
 //!
-//! The type of a request's field says what the spec asks of it: `VolumeId` is required, `Option<NodeId>` may be
-//! left out, `VolumeCapabilities` has at least one element.
+//! The type of a request's field states what the spec requires: `VolumeId` is required, `Option<NodeId>` is
+//! optional, `VolumeCapabilities` has at least one element.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
@@ -16,14 +17,14 @@ use super::{
 };
 use crate::{Error, Result};
 
-/// The spec's limit for a map, keys and values together, in bytes.
+/// The spec's limit for a map, the total of keys and values, in bytes.
 pub(crate) const MAP_MAX: usize = 4096;
-/// The spec's limit for mount_flags, all together, in bytes.
+/// The spec's limit for mount_flags, the total of all flags, in bytes.
 pub(crate) const FLAGS_MAX: usize = 4096;
 
 pub(crate) type Map = BTreeMap<String, String>;
 
-/// A field of a typed request, read from the wire's form `W`. `field` is the name to blame.
+/// A field of a typed request, read from the wire's form `W`. `field` is the name for the error.
 pub(crate) trait Field<W>: Sized {
     // spec: fields.required, fields.required-list
     fn read(field: &str, wire: &W) -> Result<Self>;
@@ -116,7 +117,7 @@ impl Field<Option<v1::VolumeContentSource>> for Option<ContentSource> {
     }
 }
 
-/// Left out, it is the range that every size fits.
+/// An absent range accepts every size.
 impl Field<Option<v1::CapacityRange>> for CapacityRange {
     fn read(field: &str, wire: &Option<v1::CapacityRange>) -> Result<Self> {
         wire.as_ref().map_or_else(|| Ok(Self::default()), |wire| Self::read(field, wire))
@@ -165,7 +166,7 @@ impl Field<bool> for bool {
     }
 }
 
-/// `max_entries` and `max_results`: zero is no limit of the caller's.
+/// `max_entries` and `max_results`: zero means that the caller sets no limit.
 impl Field<i32> for Option<NonZeroU32> {
     fn read(field: &str, wire: &i32) -> Result<Self> {
         u32::try_from(*wire)
