@@ -7,10 +7,10 @@ use std::time::Duration;
 use crate::plugin::exit_code;
 use crate::{Endpoint, Mode, NodeId, NodeInfo, Plugin, Registration, Result, SocketRemoval};
 
-/// Flags of a driver, to flatten into the vendor's own; [`Plugin::run_with`] does what they say.
+/// Flags of a driver, to flatten into the vendor's own flags; [`Plugin::run_with`] applies them.
 ///
-/// Each has a variable of the environment that stands in for it. Only the endpoint's begins with `CSI_`: the spec
-/// keeps that prefix for itself.
+/// Each flag can also be set by an environment variable. Only the endpoint's variable begins with `CSI_`,
+/// because the spec reserves that prefix.
 ///
 /// ```
 /// use clap::Parser;

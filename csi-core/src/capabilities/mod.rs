@@ -1,6 +1,8 @@
-//! Makes the [`Offer`] from the tables of registered traits, and refuses capabilities that contradict each other.
+//! Makes the [`Offer`] from the tables of registered traits, and refuses capabilities that contradict each
+//! other.
 //!
-//! It imports the services, for their tables ([`ControllerTable`], [`NodeTable`]). Only the plugin imports it.
+//! It imports the services, for their tables ([`ControllerTable`], [`NodeTable`]). Only the plugin imports
+//! it.
 
 mod implications;
 

@@ -1,8 +1,8 @@
-//! The connections of one unix socket: accepted, limited in number, and closed in good order.
+//! The connections of one unix socket: accepts them, limits their number, and closes them in order.
 //!
-//! There is no idle time-out and no HTTP/2 keepalive: a sidecar keeps its connection for its whole life, mostly idle,
-//! and many of them end when they lose it. The kernel reports a dead peer of a unix socket at once. So an idle
-//! connection is closed only to make room for a new one.
+//! There is no idle timeout and no HTTP/2 keepalive: a sidecar keeps its connection for its whole life,
+//! mostly idle, and many sidecars exit when they lose it. The kernel reports a dead peer of a unix socket
+//! at once. So an idle connection is closed only to make room for a new one.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::convert::Infallible;
@@ -24,21 +24,22 @@ use super::front::Front;
 use crate::admission::InFlight;
 use crate::call::{Arrival, metrics::Metrics};
 
-/// How long a connection may take to end once it has been told to and no call of it runs.
+/// How long a connection can take to end after it was told to end and has no running call.
 pub(super) const FAREWELL: Duration = Duration::from_secs(1);
-/// How long to leave a failed accept alone: the kernel would report it again at once.
+/// The pause after a failed accept; without it the kernel would report the same failure again at once.
 const PAUSE: Duration = Duration::from_millis(100);
-/// So long a connection has for its first call before it is closed to make room.
+/// The time that a connection has for its first call before it can be closed to make room.
 const NEW: Duration = Duration::from_millis(100);
-/// How often to look for room while there is none.
+/// How often to check for room while there is none.
 const LOOK: Duration = Duration::from_millis(5);
-/// How many calls one connection may have open. Sidecars have 100 workers, and gRPC clients queue what is above.
+/// How many calls one connection can have open. Sidecars have 100 workers, and gRPC clients queue calls
+/// above the limit.
 const STREAMS_MOST: u32 = 1024;
 
-/// A connection, as its own task, its calls and the accept loop see it.
+/// A connection, shared by its own task, its calls and the accept loop.
 pub(super) struct Connection {
     since: Instant,
-    /// Calls that arrived whole and have no answer yet.
+    /// Calls that arrived complete and have no answer yet.
     calls: Arc<InFlight>,
     called: AtomicBool,
     leaving: AtomicBool,
@@ -56,12 +57,12 @@ impl Connection {
         }
     }
 
-    /// A request begins to arrive.
+    /// Records that a request starts to arrive.
     pub(super) fn is_called(&self) {
         self.called.store(true, Relaxed);
     }
 
-    /// What a request over this connection brings along to the path of its call.
+    /// The arrival that a request over this connection carries into the call path.
     pub(super) fn arrival(&self) -> Arrival {
         Arrival::new(Arc::clone(&self.calls))
     }
@@ -85,18 +86,18 @@ pub(super) struct Connections {
     accepted: u64,
     tasks: JoinSet<()>,
     numbers: HashMap<Id, u64>,
-    /// By number: the oldest is the first.
+    /// The open connections by number, the oldest first.
     open: BTreeMap<u64, (Arc<Connection>, AbortHandle)>,
-    /// The numbers of those that have not called when they were last looked at.
+    /// The numbers of connections that had made no call when they were last checked.
     silent: BTreeSet<u64>,
-    /// How many of the open ones were told to leave.
+    /// How many of the open connections were told to end.
     leaving: usize,
-    /// Accepted, and served as soon as there is room.
+    /// An accepted connection that is served as soon as there is room.
     waiting: Option<UnixStream>,
 }
 
 impl Connections {
-    /// Serves `routes`, to at most so many connections at a time.
+    /// Serves `routes` to at most `most` connections at a time.
     pub(super) fn new(routes: Routes, metrics: Arc<Metrics>, most: usize, stop: Stop) -> Self {
         Self {
             routes: routes.prepare(),
@@ -114,19 +115,19 @@ impl Connections {
         }
     }
 
-    /// Accepts connections until this is dropped. Those that it has accepted go on.
+    /// Accepts connections until this future is dropped. Connections that are already accepted continue.
     pub(super) async fn accept(&mut self, listener: &UnixListener) -> Infallible {
         loop {
             if self.waiting.is_none() {
                 let accepted = tokio::select! {
                     accepted = listener.accept() => accepted,
-                    // A connection that ended keeps the memory of its task until this is taken.
+                    // A task that ended keeps its memory until it is joined.
                     Some(ended) = self.tasks.join_next_with_id() => {
                         self.forget(ended);
                         continue;
                     }
                 };
-                // A failure to accept, for want of file descriptors say, does not end the server.
+                // A failed accept, for example for lack of file descriptors, does not end the server.
                 match accepted {
                     Ok((stream, _)) => self.waiting = Some(stream),
                     Err(error) => {
@@ -144,7 +145,8 @@ impl Connections {
         }
     }
 
-    /// Done when every connection has ended: each does, once it is time to stop and its calls have their answers.
+    /// Completes when every connection has ended. Each ends after the stop request, when its calls have
+    /// their answers.
     pub(super) async fn closed(&mut self) {
         self.waiting = None;
         while let Some(ended) = self.tasks.join_next_with_id().await {
@@ -163,8 +165,8 @@ impl Connections {
         self.silent.insert(number);
     }
 
-    /// Done when there is room for one connection more. Those that were told to leave do not count, as far as they are
-    /// not too many themselves.
+    /// Completes when there is room for one more connection. Connections that were told to end do not
+    /// count, as long as there are not too many of them.
     async fn make_room(&mut self) {
         loop {
             while let Some(ended) = self.tasks.try_join_next_with_id() {
@@ -190,15 +192,16 @@ impl Connections {
         }
     }
 
-    /// Closes a connection without a running call, if there is one to close.
+    /// Closes a connection without a running call, if there is one.
     ///
-    /// Sidecars connect when they start, and call. So first come connections that never called, the oldest first, each
-    /// with its time to do so, and only then the youngest of those that did.
+    /// Sidecars connect when they start, and call at once. So connections that never made a call are closed
+    /// first, the oldest first, each after its time for a first call. After these, the youngest idle
+    /// connection is closed.
     fn close_one(&mut self) -> bool {
         while let Some(number) = self.silent.first().copied() {
             match self.open.get(&number) {
                 Some((oldest, _)) if !oldest.has_called() && oldest.since.elapsed() < NEW => return false,
-                // Nothing was begun here that a client would miss.
+                // The connection never made a call, so its client loses nothing.
                 Some((oldest, task)) if !oldest.has_called() => {
                     task.abort();
                     self.remove(number);
@@ -229,8 +232,8 @@ impl Connections {
     }
 }
 
-/// Serves a connection to its end. It is told to end (GOAWAY) when it is time to stop, or to make room; if it does not,
-/// it is cut off as soon as none of its calls runs.
+/// Serves a connection to its end. At a stop request, or to make room, it is told to end (GOAWAY). If it
+/// does not end, it is closed as soon as none of its calls runs.
 async fn serve(stream: UnixStream, front: Front, connection: Arc<Connection>, stop: Stop) {
     let served = http2::Builder::new(TokioExecutor::new())
         .timer(TokioTimer::new())
@@ -257,7 +260,7 @@ async fn serve(stream: UnixStream, front: Front, connection: Arc<Connection>, st
     }
 }
 
-/// Done when no call runs, and none did a moment ago: the last answer has had its time to leave.
+/// Completes when no call runs and none ran a moment ago, so that the last answer has had time to be sent.
 async fn unused(calls: &InFlight) {
     loop {
         calls.none().await;

@@ -1,13 +1,15 @@
-//! How many connections the process has descriptors for, so that enough are left for operations.
+//! How many connections the process has file descriptors for, so that enough are left for operations.
 
-/// More connections than these nobody has: each sidecar has one, and the kubelet one for each call that runs.
+/// No deployment needs more connections: each sidecar has one, and the kubelet has one per running call.
 const CONNECTIONS_MOST: usize = 1024;
-/// What a process has where it is not known: the soft limit that Linux and systemd begin with.
+/// The assumed limit if it can't be read: the default soft limit of Linux and systemd.
 const DESCRIPTORS: usize = 1024;
-/// One part of so many of the descriptors is for connections. Those on their way out may be as many again.
+/// One part in this many of the descriptors is for connections. Closing connections can use the same number
+/// again.
 const PART: usize = 4;
 
-/// The most connections to the CSI socket: what is asked for, as far as operations keep half of the descriptors.
+/// The maximum number of connections to the CSI socket: as requested, but operations keep half of the
+/// descriptors.
 pub(super) fn connections_most(asked: Option<usize>) -> usize {
     let share = (limit() / PART).max(1);
     match asked {
@@ -24,9 +26,10 @@ pub(super) fn connections_most(asked: Option<usize>) -> usize {
     }
 }
 
-/// How many descriptors this process may have (RLIMIT_NOFILE, the soft limit).
+/// How many descriptors this process is allowed to have (RLIMIT_NOFILE, the soft limit).
 ///
-/// It is not raised: child processes would inherit that, and some close every descriptor that they could have.
+/// The limit is not raised: child processes would inherit it, and some close every descriptor that they
+/// could have.
 pub(super) fn limit() -> usize {
     let Ok(limits) = std::fs::read_to_string("/proc/self/limits") else { return DESCRIPTORS };
     let line = limits.lines().find_map(|line| line.strip_prefix("Max open files"));

@@ -7,15 +7,15 @@ use std::str::FromStr;
 use super::ServeError;
 
 const VARIABLE: &str = "CSI_ENDPOINT";
-/// What fits a `sockaddr_un` with its closing NUL (unix(7)).
+/// The longest path in a `sockaddr_un`, without its closing NUL (unix(7)).
 const PATH_MAX: usize = 107;
 
-/// A unix socket's path, as `CSI_ENDPOINT` gives it: `unix:///run/csi/csi.sock`, or the bare path.
+/// A unix socket's path, in the form of `CSI_ENDPOINT`: `unix:///run/csi/csi.sock`, or the bare path.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Endpoint(PathBuf);
 
 impl Endpoint {
-    /// The endpoint that the environment names.
+    /// Reads the endpoint from the environment.
     ///
     /// - spec: `endpoint.from-environment`
     ///
@@ -29,7 +29,7 @@ impl Endpoint {
         }
     }
 
-    /// The path of the socket.
+    /// Returns the path of the socket.
     pub fn path(&self) -> &Path {
         &self.0
     }

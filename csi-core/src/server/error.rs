@@ -2,44 +2,44 @@
 
 use std::path::PathBuf;
 
-/// Why a plugin could not start, or stopped serving. The text says what is wrong and the mend.
+/// Why a plugin could not start, or stopped serving. The text says what is wrong and how to fix it.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ServeError {
     /// The endpoint is missing or not a unix socket.
     #[error("{0}")]
     Endpoint(String),
-    /// The plugin contradicts itself.
+    /// The plugin's parts contradict each other.
     #[error("{0}")]
     Plugin(String),
-    /// The socket can't be made.
+    /// The socket can't be created.
     #[error("socket {}: {reason}", path.display())]
     Socket {
-        /// Where it was to be.
+        /// The path of the socket.
         path: PathBuf,
-        /// Why not, and the mend.
+        /// Why, and how to fix it.
         reason: String,
     },
-    /// Signals can't be listened to.
+    /// The signal handlers can't be installed.
     #[error("can't listen for SIGTERM and SIGINT: {0}")]
     Signals(#[source] std::io::Error),
-    /// Nobody can listen on the address for health and metrics.
+    /// The server can't listen on the address for health and metrics.
     #[cfg(feature = "http")]
     #[error("health and metrics address {address}: {source}; give another one, or none")]
     Http {
-        /// Where it was to be.
+        /// The address.
         address: std::net::SocketAddr,
-        /// Why not.
+        /// The cause.
         source: std::io::Error,
     },
     /// The log can't be set up.
     #[error("log: {0}")]
     Log(String),
-    /// The kubelet does not take the plugin; the text is the kubelet's.
+    /// The kubelet refused the plugin; the text is the kubelet's.
     #[error("the kubelet refused the plugin: {0}")]
     Refused(String),
-    /// The socket was removed while the plugin served on it, and the plugin is to stop then
-    /// ([`SocketRemoval::Stop`](super::SocketRemoval::Stop)).
+    /// The socket was removed while the plugin served on it, and the plugin is configured to stop in this
+    /// case ([`SocketRemoval::Stop`](super::SocketRemoval::Stop)).
     #[error("socket {}: somebody removed it while the plugin served on it", .0.display())]
     SocketRemoved(PathBuf),
     /// Another process put something else at the socket's path while the plugin served there.
@@ -51,7 +51,7 @@ pub enum ServeError {
 }
 
 impl ServeError {
-    /// Whether it failed before it served anything: a fault of its configuration, which no restart mends.
+    /// Whether the plugin failed before it served anything: a configuration error, which no restart fixes.
     pub fn is_start_up(&self) -> bool {
         !matches!(self, Self::Refused(_) | Self::SocketRemoved(_) | Self::SocketTaken(_))
     }

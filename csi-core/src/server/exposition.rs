@@ -1,4 +1,4 @@
-//! The counters as Prometheus reads them: its text format, version 0.0.4.
+//! The counters in Prometheus's text format, version 0.0.4.
 
 use std::fmt::{self, Write};
 
@@ -9,10 +9,10 @@ use super::process;
 use crate::Rpc;
 use crate::call::metrics::{BOUNDS, Metrics};
 
-/// The type of the text, for the answer's head.
+/// The content type of the answer.
 pub(super) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// All that there is to tell.
+/// All metrics of the plugin and the process.
 pub(super) fn text(metrics: &Metrics, info: &v1::GetPluginInfoResponse) -> String {
     let mut out = String::with_capacity(4096);
     write(&mut out, metrics, info).expect("a string takes whatever is written to it");
@@ -50,7 +50,7 @@ fn write(out: &mut String, metrics: &Metrics, info: &v1::GetPluginInfoResponse) 
     Ok(())
 }
 
-/// What stands above the samples of one name.
+/// The header of a metric family.
 pub(super) fn family(out: &mut String, name: &str, kind: &str, help: &str) -> fmt::Result {
     writeln!(out, "# HELP {name} {help}\n# TYPE {name} {kind}")
 }
@@ -59,7 +59,7 @@ fn method(rpc: Rpc) -> String {
     format!("/csi.v1.{}/{rpc}", rpc.service())
 }
 
-/// The names that gRPC's Go library has for the codes, for it is those that dashboards look for.
+/// The names of the codes in gRPC's Go library, which dashboards look for.
 fn code_name(code: Code) -> &'static str {
     match code {
         Code::Ok => "OK",
@@ -82,7 +82,7 @@ fn code_name(code: Code) -> &'static str {
     }
 }
 
-/// A label's value, with what the format wants escaped.
+/// A label's value, escaped as the format requires.
 struct Label<'a>(&'a str);
 
 impl fmt::Display for Label<'_> {

@@ -1,5 +1,5 @@
-//! What stands between a connection and the services: the caller's deadline, and the codes of what is refused before it
-//! reaches the path of a call.
+//! The layer between a connection and the services: the caller's deadline, and the codes for requests that
+//! are refused before they reach the call path.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -60,10 +60,10 @@ impl hyper::service::Service<Request<Incoming>> for Front {
     }
 }
 
-/// The code of an answer that gRPC's own layer gave, once it is what callers make the right thing of.
+/// Replaces the code of an answer from gRPC's own layer with one that callers interpret correctly.
 ///
-/// That layer says OUT_OF_RANGE to a message that is too long, which provisioner and resizer take for a size of a volume,
-/// and INTERNAL to one that it can't read.
+/// That layer answers OUT_OF_RANGE to a message that is too long, which external-provisioner and
+/// external-resizer interpret as an impossible volume size, and INTERNAL to a message that it can't parse.
 fn recode(headers: &mut HeaderMap) -> Option<Code> {
     let code = Status::from_header_map(headers)?.code();
     let better = match code {
@@ -75,7 +75,8 @@ fn recode(headers: &mut HeaderMap) -> Option<Code> {
     Some(better)
 }
 
-/// The time that the caller gives a call, in the header `grpc-timeout`: up to eight digits and a unit (gRPC over HTTP2).
+/// The caller's time limit for a call, from the header `grpc-timeout`: up to eight digits and a unit (gRPC
+/// over HTTP2).
 fn deadline(headers: &HeaderMap) -> Option<Duration> {
     let text = headers.get("grpc-timeout")?.to_str().ok()?;
     let (digits, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;

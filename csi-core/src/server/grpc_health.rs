@@ -16,7 +16,7 @@ use super::health;
 use crate::adapters::Core;
 use crate::{Identity, Rpc};
 
-/// How often a watched plugin is asked.
+/// How often a watched plugin is probed.
 const PERIOD: Duration = Duration::from_secs(5);
 
 pub(super) fn service(core: &Core) -> HealthServer<impl Health> {
@@ -35,7 +35,7 @@ struct Probed {
 }
 
 impl Probed {
-    /// The empty name is the whole server's.
+    /// The empty name stands for the whole server.
     fn known(&self, name: &str) -> bool {
         name.is_empty() || self.services.iter().any(|service| service == name)
     }
@@ -67,7 +67,7 @@ impl Health for Probed {
 
     type WatchStream = Pin<Box<dyn Stream<Item = Result<HealthCheckResponse, Status>> + Send>>;
 
-    /// The status, and from then on each change of it.
+    /// Sends the status, and then each change of it.
     async fn watch(
         &self,
         request: Request<HealthCheckRequest>,

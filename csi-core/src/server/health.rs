@@ -1,25 +1,26 @@
-//! How the plugin is, asked outside of the CSI socket's own Probe.
+//! The plugin's health for queries other than the CSI socket's own Probe.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::{Identity, Readiness};
 
-/// A probe that takes longer has failed: who asks does not wait for ever.
+/// A probe that takes longer has failed, so that the query does not wait forever.
 const PATIENCE: Duration = Duration::from_secs(3);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Health {
     Serving,
-    /// Healthy, and not ready yet.
+    /// Healthy, but not ready yet.
     Starting,
-    /// Not healthy, and why.
+    /// Unhealthy, and why.
     Failed(String),
 }
 
 pub(super) async fn ask(identity: &Arc<dyn Identity>) -> Health {
     let identity = Arc::clone(identity);
-    // On a task of its own, so that a panic in it is one answer and not the end of who asks.
+    // The probe runs on a task of its own, so that a panic in it fails one query and not the task that
+    // asks.
     let mut probe = tokio::spawn(async move { identity.probe().await });
     match tokio::time::timeout(PATIENCE, &mut probe).await {
         Ok(Ok(Ok(Readiness::Ready))) => Health::Serving,

@@ -1,7 +1,8 @@
 //! Health and metrics over HTTP, for the kubelet's probes and for Prometheus.
 //!
-//! A connection is for one request and has its time. When there are too many, the oldest gives way to a new one: so who
-//! never asks, and who never reads the answer, keeps nobody out.
+//! A connection serves one request and has a time limit. When there are too many, an old connection of the
+//! busiest peer is closed for a new one, so a client that sends no request, or does not read the answer,
+//! can't block others.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -24,29 +25,29 @@ use super::health::{self, Health};
 use super::{ServeError, Stop, descriptors, exposition};
 use crate::adapters::Core;
 
-/// How many connections are served at a time, where there are descriptors enough.
+/// How many connections are served at a time, if there are enough descriptors.
 const CONNECTIONS_MOST: usize = 128;
-/// One part of so many of the descriptors is for these connections.
+/// One part in this many of the descriptors is for these connections.
 const PART: usize = 8;
-/// How long a client may take for the head of a request.
+/// How long a client can take to send the head of a request.
 const HEAD: Duration = Duration::from_secs(2);
-/// How long a connection lasts at most, the answer to a probe and its way to a slow reader included.
+/// The maximum lifetime of a connection, including the probe and sending the answer to a slow reader.
 const EXCHANGE: Duration = Duration::from_secs(5);
-/// How long a connection is left alone, so that its request arrives, before it can be closed to make room. It limits too
-/// how often a client that says nothing is closed, and comes back.
+/// How long a new connection can't be closed to make room, so that its request can arrive. It also limits
+/// how often a client that sends nothing is closed and reconnects.
 const NEW: Duration = Duration::from_millis(200);
-/// How often to look for room while no connection can be closed.
+/// How often to check for room while no connection can be closed.
 const LOOK: Duration = Duration::from_millis(5);
-/// How long to leave a failed accept alone.
+/// The pause after a failed accept.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// # Errors
-/// [`ServeError::Http`] when nobody can listen there.
+/// [`ServeError::Http`] when the server can't listen there.
 pub(super) async fn bind(address: SocketAddr) -> Result<TcpListener, ServeError> {
     TcpListener::bind(address).await.map_err(|source| ServeError::Http { address, source })
 }
 
-/// Serves until it is dropped.
+/// Serves until this future is dropped.
 pub(super) async fn serve(listener: TcpListener, core: Arc<Core>, stop: Stop) {
     let most = (descriptors::limit() / PART).clamp(1, CONNECTIONS_MOST);
     let mut exchanges = Exchanges::new(most);
@@ -73,17 +74,17 @@ pub(super) async fn serve(listener: TcpListener, core: Arc<Core>, stop: Stop) {
     }
 }
 
-/// A connection that is served.
+/// An open connection.
 struct Open {
     number: u64,
     since: Instant,
     peer: IpAddr,
-    /// Its request asks for health: it keeps its place until it has the answer.
+    /// Whether its request asks for health: such a connection is not closed to make room.
     about_health: Arc<AtomicBool>,
     task: AbortHandle,
 }
 
-/// The connections that are served.
+/// The open connections.
 struct Exchanges {
     most: usize,
     begun: u64,
@@ -108,7 +109,7 @@ impl Exchanges {
         self.begun += 1;
     }
 
-    /// Done when there is room for one connection more.
+    /// Completes when there is room for one more connection.
     async fn make_room(&mut self) {
         loop {
             while let Some(ended) = self.tasks.try_join_next_with_id() {
@@ -127,7 +128,8 @@ impl Exchanges {
         }
     }
 
-    /// Closes the oldest connection of the peer that has the most, of those that do not ask for health, if it is not new.
+    /// Closes the oldest connection of the peer with the most connections, unless it is new. Health
+    /// requests are exempt.
     fn close_one(&mut self) -> bool {
         let mut peers: HashMap<IpAddr, usize> = HashMap::new();
         self.open.values().for_each(|open| *peers.entry(open.peer).or_default() += 1);
@@ -175,7 +177,7 @@ async fn answer(request: &Request<Incoming>, core: &Core, stop: &Stop) -> Respon
             Health::Starting => text(StatusCode::OK, "starting\n"),
             Health::Failed(why) => text(StatusCode::INTERNAL_SERVER_ERROR, format!("{why}\n")),
         },
-        // New calls are not taken any more, while those that run finish.
+        // No new calls are accepted while the running ones finish.
         "/readyz" if stop.is_requested() => text(StatusCode::SERVICE_UNAVAILABLE, "stopping\n"),
         "/readyz" => match health::ask(&core.identity).await {
             Health::Serving => text(StatusCode::OK, "ok\n"),

@@ -1,7 +1,7 @@
-//! Serving a plugin on a unix socket, and what goes with it: registration, health, metrics, and the way to stop.
+//! Serves a plugin on a unix socket, with registration, health, metrics, and shutdown.
 //!
-//! It serves an [`Adapter`] by its [`Settings`] on an [`Endpoint`], and imports the adapters, what counts calls, and the
-//! Identity service for the plugin's health. It does not know how a plugin is put together.
+//! It serves an [`Adapter`] with its [`Settings`] on an [`Endpoint`], and imports the adapters, the call
+//! counters, and the Identity service for the plugin's health. It does not know how a plugin is built.
 
 mod authority;
 mod connections;
@@ -45,20 +45,20 @@ use connections::{Connections, FAREWELL};
 use registration::Registrar;
 use socket::{Lost, Socket};
 
-/// How often to look whether the plugin's socket is still there.
+/// How often to check whether the plugin's socket still exists.
 const WATCH: Duration = Duration::from_secs(1);
 
-/// How a plugin ended that was told to stop.
+/// The state of a plugin after it was stopped.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Ended {
-    /// Nothing of it runs any more.
+    /// None of its operations runs any more.
     Idle,
-    /// The time of grace was over, and drivers' methods still run.
+    /// The grace period is over, and driver methods still run.
     Running,
 }
 
-/// Serves until `stop`, then lets the operations that run finish within the time of grace. `at_start` runs once it
-/// serves.
+/// Serves until `stop`, then lets running operations finish within the grace period. `at_start` runs once
+/// the plugin serves.
 pub(crate) async fn serve(
     adapter: Adapter,
     settings: &Settings,
@@ -70,7 +70,7 @@ pub(crate) async fn serve(
         Ok(started) => started,
         Err(error) => return (Ended::Idle, Err(error)),
     };
-    // Beside the first calls, which need not wait for what it tells the log.
+    // Runs in parallel with the first calls, which need not wait for it.
     at_start.map(tokio::task::spawn_blocking);
     let result = served.until_stopped(&adapter, settings, &mut stop).await;
     tracing::info!("stopped");
@@ -78,7 +78,7 @@ pub(crate) async fn serve(
     (ended, result)
 }
 
-/// A plugin that has started. What is served besides the socket ends with this.
+/// A plugin that has started. Everything else that it serves ends when this is dropped.
 struct Served {
     path: PathBuf,
     socket: Socket,
@@ -98,13 +98,13 @@ impl Served {
     ) -> Result<Self, ServeError> {
         let metrics = &adapter.0.path.metrics;
         let routes = routes(adapter)?;
-        // A caller that finds the socket finds the port too.
+        // The port is opened before the socket exists: a caller that finds the socket finds the port too.
         #[cfg(feature = "http")]
         let health_and_metrics = serve_http(settings, adapter, stop).await?;
         let (socket, listener) = Socket::bind(endpoint.path(), settings.socket_mode)?;
         let mut registering = JoinSet::new();
         if let Some(registration) = settings.registration.clone() {
-            // The kubelet calls as soon as it knows of the plugin: its socket is there by now.
+            // The kubelet calls as soon as it finds the plugin, so the plugin's socket already exists here.
             let registrar = Registrar::bind(registration, &adapter.0.info.name, endpoint)?;
             registering.spawn(registrar.serve(Arc::clone(metrics), stop.clone()));
         }
@@ -129,13 +129,13 @@ impl Served {
         stop: &mut Stop,
     ) -> Result<(), ServeError> {
         let mut result = self.accept(settings, stop).await;
-        // Callers are refused from now on. A failure of the server's own is a reason to stop too.
+        // From here on, new callers are refused. A failure of the server itself is a reason to stop too.
         drop(self.listener);
         stop.request();
         let path = &adapter.0.path;
         let finished = async {
             self.connections.closed().await;
-            // Callers may have left; what they began goes on, for they will ask for it again.
+            // Callers can have left; their operations continue, because they will ask for them again.
             path.idle().await;
         };
         let told = async {
@@ -160,7 +160,7 @@ impl Served {
         result
     }
 
-    /// Serves until it is time to stop.
+    /// Serves until the stop request.
     async fn accept(&mut self, settings: &Settings, stop: &Stop) -> Result<(), ServeError> {
         loop {
             let lost = tokio::select! {
@@ -214,7 +214,7 @@ async fn serve_http(settings: &Settings, adapter: &Adapter, stop: &Stop) -> Resu
     let mut serving = JoinSet::new();
     if let Some(address) = settings.http_address {
         let listener = http::bind(address).await?;
-        // Port 0 asks for any: this tells which one it is.
+        // Port 0 means any port: this finds out which one it is.
         let address = listener.local_addr().unwrap_or(address);
         tracing::info!(%address, "serves health and metrics");
         serving.spawn(http::serve(listener, adapter.0.clone(), stop.clone()));

@@ -1,11 +1,11 @@
-//! The process itself, by the names that every Prometheus client has for it. Only where the system has `/proc`.
+//! Metrics of the process, with the names that every Prometheus client uses. Only on systems with `/proc`.
 
 use std::fmt::{self, Display, Write};
 use std::fs::{read_dir, read_to_string};
 
 use super::exposition::family;
 
-/// The unit of times in `/proc/self/stat`: a hundredth of a second on every system that we know of (proc(5)).
+/// The unit of times in `/proc/self/stat`: a hundredth of a second on every known system (proc(5)).
 const TICKS_PER_SECOND: f64 = 100.0;
 
 pub(super) fn write(out: &mut String) -> fmt::Result {
@@ -33,14 +33,15 @@ fn sample(out: &mut String, name: &str, kind: &str, help: &str, value: Option<im
 
 struct Times {
     cpu: f64,
-    /// Since the machine began.
+    /// Seconds since the system booted.
     start: f64,
 }
 
 impl Times {
     fn read() -> Option<Self> {
         let stat = read_to_string("/proc/self/stat").ok()?;
-        // The program's name may hold anything; what follows its last bracket is the third field and the rest.
+        // The program's name can contain anything; after its last bracket come the third field and the
+        // rest.
         let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
         let seconds = |number: usize| Some(fields.get(number - 3)?.parse::<f64>().ok()? / TICKS_PER_SECOND);
         Some(Self { cpu: seconds(14)? + seconds(15)?, start: seconds(22)? })
@@ -57,11 +58,11 @@ fn resident() -> Option<u64> {
 }
 
 fn open_files() -> Option<usize> {
-    // The one that lists them is not counted.
+    // The descriptor that lists the directory is not counted.
     Some(read_dir("/proc/self/fd").ok()?.count().saturating_sub(1))
 }
 
-/// The rest of the line that begins so.
+/// The rest of the line that begins with `start`.
 fn value_of(file: &str, start: &str) -> Option<String> {
     let text = read_to_string(file).ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix(start))?;

@@ -1,4 +1,4 @@
-//! Registration with the kubelet, from inside the plugin: no container beside it is needed for that.
+//! Registration with the kubelet from inside the plugin, without a sidecar container.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -18,26 +18,27 @@ use super::stop::Stop;
 use super::{Endpoint, ServeError};
 use crate::call::metrics::Metrics;
 
-/// Whoever can write to the socket could pretend to be the kubelet.
+/// A process that can write to the socket could pretend to be the kubelet.
 const MODE: u32 = 0o600;
-/// How often to look whether the socket is still there.
+/// How often to check whether the socket still exists.
 const WATCH: Duration = Duration::from_secs(5);
-/// How long the answer to a refusal may take on its way to the kubelet.
+/// How long the kubelet can take to receive the answer to its refusal.
 const FAREWELL: Duration = Duration::from_secs(2);
 /// Only the kubelet calls, over one connection.
 const CONNECTIONS_MOST: usize = 8;
-/// So much of a refusal is kept.
+/// How much of a refusal's text is kept, in characters.
 const REFUSAL_MOST: usize = 1024;
 
 /// How the kubelet finds the plugin.
 ///
-/// The plugin's own socket is served first, then `<directory>/<plugin's name>-reg.sock`, by which the kubelet's
-/// plugin watcher notices it. The kubelet asks there where the plugin's socket is, and tells whether it took it:
+/// The plugin first serves its own socket, then `<directory>/<plugin's name>-reg.sock`, which the kubelet's
+/// plugin watcher discovers. Over that socket the kubelet asks for the path of the plugin's socket, and
+/// reports whether it registered the plugin:
 ///
-/// - it did: that is all. A kubelet that is started anew finds the socket and asks again;
-/// - it refused: the plugin stops, with the kubelet's words ([`ServeError::Refused`]).
+/// - registered: nothing more to do. A restarted kubelet finds the socket and asks again;
+/// - refused: the plugin stops, with the kubelet's message ([`ServeError::Refused`]).
 ///
-/// When somebody removes the socket, it is made again within seconds. It is gone once the plugin stops.
+/// If the socket is removed, it is created again within seconds. It is removed when the plugin stops.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Registration {
     directory: PathBuf,
@@ -46,7 +47,7 @@ pub struct Registration {
 }
 
 impl Registration {
-    /// Registers by this directory: the kubelet's `plugins_registry`, as this process sees it.
+    /// Registers in this directory: the kubelet's `plugins_registry`, as this process sees it.
     pub fn new(directory: impl Into<PathBuf>) -> Self {
         Self { directory: directory.into(), kubelet_socket_path: None, watch: WATCH }
     }
@@ -55,15 +56,15 @@ impl Registration {
         &self.directory
     }
 
-    /// The path by which the kubelet reaches the plugin's socket, where it differs from the endpoint's: the path on
-    /// the host, for a plugin in a container.
+    /// Sets the path by which the kubelet reaches the plugin's socket, if it differs from the endpoint's:
+    /// the path on the host, for a plugin in a container.
     #[must_use]
     pub fn kubelet_socket_path(mut self, path: impl Into<PathBuf>) -> Self {
         self.kubelet_socket_path = Some(path.into());
         self
     }
 
-    /// How often to look whether the socket is still there: every 5 seconds unless said otherwise.
+    /// Sets how often to check whether the socket still exists. The default is every 5 seconds.
     #[must_use]
     pub fn watch_every(mut self, period: Duration) -> Self {
         self.watch = period;
@@ -71,7 +72,7 @@ impl Registration {
     }
 }
 
-/// A registration as it is served.
+/// A registration that is being served.
 pub(super) struct Registrar {
     path: PathBuf,
     socket: Socket,
@@ -81,7 +82,7 @@ pub(super) struct Registrar {
 }
 
 impl Registrar {
-    /// Listens for the kubelet, once `endpoint` is listened on.
+    /// Listens for the kubelet. The plugin must already listen on `endpoint`.
     pub(super) fn bind(
         registration: Registration,
         name: &str,
@@ -106,7 +107,7 @@ impl Registrar {
         Ok(Self { path, socket, listener, info, watch: registration.watch })
     }
 
-    /// Serves until it is time to stop. A refusal makes it so.
+    /// Serves until the stop request. A refusal requests a stop.
     pub(super) async fn serve(mut self, metrics: Arc<Metrics>, stop: Stop) -> Result<(), ServeError> {
         let (refused, mut refusals) = mpsc::channel(1);
         let service = RegistrationServer::new(Service { info: self.info.clone(), refused });
@@ -118,7 +119,7 @@ impl Registrar {
                 () = stop.requested() => return Ok(()),
                 Some(message) = refusals.recv() => {
                     stop.request();
-                    // The kubelet is to have its answer.
+                    // Give the kubelet time to receive its answer.
                     let _in_time_or_not = tokio::time::timeout(FAREWELL, connections.closed()).await;
                     return Err(ServeError::Refused(message));
                 }
@@ -136,7 +137,7 @@ impl Registrar {
     }
 }
 
-/// Done when nothing is at the socket's path any more.
+/// Completes when nothing exists at the socket's path any more.
 async fn until_removed(socket: &Socket, path: &Path, period: Duration) {
     let mut told = false;
     loop {
@@ -151,7 +152,7 @@ async fn until_removed(socket: &Socket, path: &Path, period: Duration) {
     }
 }
 
-/// The kubelet's words, fit for a terminal and of bounded length.
+/// The kubelet's message, escaped for a terminal and limited in length.
 fn shown(message: &str) -> String {
     let shown = escape::terminal(message.trim());
     match shown.char_indices().nth(REFUSAL_MOST) {
@@ -183,7 +184,7 @@ impl wire::registration_server::Registration for Service {
         } else {
             let message = shown(&status.error);
             tracing::error!("the kubelet refused the plugin: {message}");
-            // One refusal is enough; there is room for it.
+            // The channel has room for one refusal, which is enough.
             drop(self.refused.try_send(message));
         }
         Ok(Response::new(wire::RegistrationStatusResponse {}))

@@ -1,4 +1,4 @@
-//! How a plugin is served, beside its services.
+//! How a plugin is served, apart from its services.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -7,19 +7,19 @@ use std::time::Duration;
 
 use super::Registration;
 
-/// What is served, and how, beside the plugin's services.
+/// What is served apart from the plugin's services, and how.
 #[derive(Debug, Clone)]
 pub(crate) struct Settings {
     pub(crate) socket_mode: u32,
     pub(crate) socket_removal: SocketRemoval,
-    /// `None`: as many as the process has descriptors for, and no more than anybody needs.
+    /// `None` means as many as the descriptors of the process allow, but at most 1024.
     pub(crate) max_connections: Option<usize>,
-    /// How long running operations may go on once it is time to stop.
+    /// How long running operations can continue after the stop request.
     pub(crate) grace: Duration,
     pub(crate) registration: Option<Registration>,
-    /// Where the driver keeps what is its own.
+    /// The directories in which the driver keeps its own data.
     pub(crate) own_directories: Vec<PathBuf>,
-    /// Where the orchestrator keeps targets and staging directories.
+    /// The directories in which the orchestrator keeps targets and staging directories.
     pub(crate) volume_roots: Vec<PathBuf>,
     #[cfg(feature = "http")]
     pub(crate) http_address: Option<std::net::SocketAddr>,
@@ -41,14 +41,15 @@ impl Default for Settings {
     }
 }
 
-/// What a plugin does when somebody removes its socket while it serves: a cleanup of the kubelet's directory, or a
-/// script.
+/// What a plugin does when its socket is removed while it serves, for example by a cleanup of the kubelet's
+/// directory, or by a script.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum SocketRemoval {
-    /// It makes the socket again within a second, in place. Calls that run are not touched.
+    /// It creates the socket again within a second at the same path. Running calls are not affected.
     #[default]
     MakeAgain,
-    /// It stops with [`ServeError::SocketRemoved`](super::ServeError::SocketRemoved), so that its container is started again.
+    /// It stops with [`ServeError::SocketRemoved`](super::ServeError::SocketRemoved), so that its container
+    /// is restarted.
     Stop,
 }
 

@@ -1,4 +1,4 @@
-//! The socket's file: made with its mode, in place of a dead one only, and gone at the end.
+//! The socket's file: created with its mode, replaces only a dead socket, and is removed at the end.
 
 use std::fs::{File, Metadata, Permissions};
 use std::io::ErrorKind;
@@ -12,18 +12,19 @@ use tokio::net::{UnixListener, UnixSocket};
 
 use super::ServeError;
 
-/// How many connections can wait to be accepted: as many as the kernel allows, which takes `net.core.somaxconn` (4096) for
-/// whatever is above it. A client that finds the queue full is refused at once (EAGAIN).
+/// How many connections can wait to be accepted: as many as the kernel allows. The kernel caps the value at
+/// `net.core.somaxconn` (4096). A client that finds the queue full is refused at once (EAGAIN).
 const BACKLOG: u32 = i32::MAX as u32;
 
-/// A socket's file that is ours. Dropping it removes the file, unless another has taken its place.
+/// The file of this process's socket. Dropping it removes the file, unless another file has taken its
+/// place.
 pub(super) struct Socket {
     path: PathBuf,
     identity: (u64, u64),
 }
 
 impl Socket {
-    /// Listens at `path`, with these permissions from the first moment on.
+    /// Listens at `path`; the socket has these permissions from the start.
     // spec: endpoint.nothing-beside
     pub(super) fn bind(path: &Path, mode: u32) -> Result<(Self, UnixListener), ServeError> {
         let refuse = |reason: String| ServeError::Socket { path: path.to_owned(), reason };
@@ -42,12 +43,13 @@ impl Socket {
 pub(super) enum Lost {
     /// Nothing.
     Removed,
-    /// Something that another process made.
+    /// Something that another process created.
     Replaced,
 }
 
 impl Socket {
-    /// What is there instead, if the socket is not. A path that can't be looked at counts as unchanged.
+    /// What is at the path instead of the socket, if the socket is gone. A path that can't be examined
+    /// counts as unchanged.
     pub(super) fn lost(&self) -> Option<Lost> {
         match self.path.symlink_metadata() {
             Ok(found) if identity(&found) == self.identity => None,
@@ -59,7 +61,7 @@ impl Socket {
         }
     }
 
-    /// Done when the socket is not at its path any more, which is looked at once in a period.
+    /// Completes when the socket is no longer at its path, which is checked once per period.
     pub(super) async fn until_lost(&self, period: Duration) -> Lost {
         loop {
             tokio::time::sleep(period).await;
@@ -69,8 +71,8 @@ impl Socket {
         }
     }
 
-    /// Makes the socket again where it was removed. Where that fails, because its directory is gone too, it is tried
-    /// again after each period.
+    /// Creates the socket again after it was removed. If that fails, for example because its directory is
+    /// gone too, it is tried again after each period.
     ///
     /// # Errors
     /// [`ServeError::Socket`] when another process has put something there.
@@ -113,14 +115,15 @@ fn identity(metadata: &Metadata) -> (u64, u64) {
 
 fn listen(path: &Path, mode: u32) -> std::io::Result<UnixListener> {
     let socket = UnixSocket::new_stream()?;
-    // On Linux, bind gives the file the mode that the socket has, less the umask: nobody finds it wider open.
+    // On Linux, bind gives the file the socket's mode, less the umask: the file never has wider
+    // permissions.
     File::from(socket.as_fd().try_clone_to_owned()?).set_permissions(Permissions::from_mode(mode))?;
     socket.bind(path)?;
     std::fs::set_permissions(path, Permissions::from_mode(mode))?;
     socket.listen(BACKLOG)
 }
 
-/// Removes what a dead process left at `path`, and nothing else.
+/// Removes the socket that a dead process left at `path`, and nothing else.
 fn clear_the_way(path: &Path) -> Result<(), String> {
     match path.symlink_metadata() {
         Err(error) if error.kind() == ErrorKind::NotFound => {

@@ -1,4 +1,4 @@
-//! When to stop: first asked to, then for how long to be patient.
+//! When to stop: first a request, then a limit for waiting.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use tokio::sync::watch;
 
 use super::ServeError;
 
-/// Counts the requests to stop: one ends the accepting, a second one the patience.
+/// Counts the stop requests: the first ends accepting, the second ends the waiting for operations.
 #[derive(Clone)]
 pub(crate) struct Stop {
     ask: watch::Sender<u8>,
@@ -34,7 +34,7 @@ impl Stop {
         Ok(Self { ask, asked, deadline: None })
     }
 
-    /// Stops once `stop` is done.
+    /// Stops when the future `stop` completes.
     pub(crate) fn when(stop: impl Future<Output = ()> + Send + 'static) -> Self {
         let (ask, asked) = watch::channel(0_u8);
         let sender = ask.clone();
@@ -47,24 +47,24 @@ impl Stop {
         Self { ask, asked, deadline: None }
     }
 
-    /// The server itself has to stop.
+    /// Requests a stop by the server itself.
     pub(crate) fn request(&self) {
         self.ask.send_modify(|asked| *asked = (*asked).max(1));
     }
 
-    /// Whether it is time to stop.
+    /// Whether a stop was requested.
     #[cfg(feature = "http")]
     pub(crate) fn is_requested(&self) -> bool {
         *self.asked.borrow() > 0
     }
 
-    /// Done when it is time to stop.
+    /// Completes when a stop is requested.
     pub(crate) fn requested(&self) -> impl Future<Output = ()> + Send + 'static {
         let mut asked = self.asked.clone();
         async move { until(&mut asked, 1).await }
     }
 
-    /// Done `grace` after it was time to stop, or at the second request.
+    /// Completes `grace` after the first stop request, or at the second.
     pub(crate) async fn patience(&mut self, grace: Duration) {
         let mut asked = self.asked.clone();
         until(&mut asked, 1).await;
@@ -78,7 +78,7 @@ impl Stop {
 
 async fn until(asked: &mut watch::Receiver<u8>, times: u8) {
     if asked.wait_for(|asked| *asked >= times).await.is_err() {
-        // Nobody is left to ask: that is no request.
+        // All senders are gone, which is not a request.
         std::future::pending::<()>().await;
     }
 }

@@ -1,4 +1,4 @@
-//! Frames (RFC 9113, 4.1), and the header block that lies in a HEADERS frame and those that continue it.
+//! Frames (RFC 9113, 4.1), and the header block in a HEADERS frame and its CONTINUATION frames.
 
 use std::borrow::Cow;
 
@@ -6,7 +6,7 @@ use super::Malformed;
 
 /// The length of a frame's head.
 pub(super) const HEAD: usize = 9;
-/// The longest payload that the server allows: the protocol's default, which it does not change.
+/// The longest payload that the server allows: the protocol's default, which the server does not change.
 pub(super) const PAYLOAD_MOST: usize = 16_384;
 pub(super) const HEADERS: u8 = 1;
 pub(super) const PUSH_PROMISE: u8 = 5;
@@ -15,8 +15,8 @@ pub(super) const END_HEADERS: u8 = 0x4;
 pub(super) const PADDED: u8 = 0x8;
 pub(super) const PRIORITY: u8 = 0x20;
 const PRIORITY_LENGTH: usize = 5;
-/// How many frames may continue a header block. The server takes six, for a list of fields of 16 KiB, and gives up the
-/// connection at more.
+/// How many frames can continue a header block. The server accepts six, for a header list of 16 KiB, and
+/// closes the connection at more.
 const CONTINUATIONS_MOST: usize = 8;
 
 /// The head of a frame.
@@ -29,7 +29,7 @@ pub(super) struct Head {
 }
 
 impl Head {
-    /// The head at the start of `bytes`, if all of it is there.
+    /// Reads the head at the start of `bytes`, if it is complete.
     pub(super) fn read(bytes: &[u8]) -> Option<Self> {
         let [a, b, c, kind, flags, rest @ ..] = bytes.first_chunk::<HEAD>()?;
         let length = usize::from(*a) << 16 | usize::from(*b) << 8 | usize::from(*c);
@@ -47,26 +47,26 @@ impl Head {
     }
 }
 
-/// What there is of a header block.
+/// The result of reading a header block.
 pub(super) enum Read<'a> {
     Whole(Block<'a>),
-    /// So many bytes have to be there before another look is worth it.
+    /// The number of bytes that must be available before the next attempt.
     Needs(usize),
 }
 
-/// A whole header block.
+/// A complete header block.
 pub(super) struct Block<'a> {
     head: Head,
     priority: &'a [u8],
     pub(super) fragment: Cow<'a, [u8]>,
-    /// How many bytes its frames take.
+    /// The length of its frames in bytes.
     pub(super) length: usize,
 }
 
 impl<'a> Block<'a> {
-    /// The block whose HEADERS frame is at the start of `bytes`, if all of it is there.
+    /// Reads the block whose HEADERS frame is at the start of `bytes`, if it is complete.
     ///
-    /// Only the heads of its frames are looked at before that is so, and nothing is copied.
+    /// Until the block is complete, only the heads of its frames are examined, and nothing is copied.
     pub(super) fn read(bytes: &'a [u8]) -> Result<Read<'a>, Malformed> {
         let mut frames: [&[u8]; 1 + CONTINUATIONS_MOST] = [&[]; 1 + CONTINUATIONS_MOST];
         let (mut first, mut count, mut length): (Option<Head>, usize, usize) = (None, 0, 0);
@@ -74,7 +74,7 @@ impl<'a> Block<'a> {
             let Some(head) = bytes.get(length..).and_then(Head::read) else {
                 return Ok(Read::Needs(length + HEAD));
             };
-            // Told early, so that what does not belong here is not waited for.
+            // Checked early, so that the reader does not wait for a frame that does not belong here.
             let belongs = first.is_none_or(|first| head.kind == CONTINUATION && head.stream == first.stream);
             let end = length + HEAD + head.length;
             if !belongs || head.length > PAYLOAD_MOST || count == frames.len() {
@@ -98,7 +98,7 @@ impl<'a> Block<'a> {
         Ok(Read::Whole(Self { head, priority, fragment, length }))
     }
 
-    /// The frames of the same block with this fragment in place of its own, without padding.
+    /// Returns the frames of the same block with this fragment instead of its own, without padding.
     pub(super) fn with(&self, fragment: &[u8]) -> Vec<u8> {
         let mut frames = Vec::with_capacity(HEAD + self.priority.len() + fragment.len());
         let (first, mut rest) = fragment.split_at(fragment.len().min(PAYLOAD_MOST - self.priority.len()));

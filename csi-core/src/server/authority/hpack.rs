@@ -1,5 +1,5 @@
-//! The fields of a header block (RFC 7541), as far as finding a bad authority needs it: the dynamic table is kept
-//! as sizes and not as strings.
+//! The fields of a header block (RFC 7541), as far as necessary to find a bad authority: the dynamic table
+//! is kept as sizes, not as strings.
 
 use std::collections::VecDeque;
 
@@ -9,19 +9,20 @@ use super::Malformed;
 use super::reader::{Reader, mask, write_integer};
 
 const AUTHORITY: &[u8] = b":authority";
-/// Index of the authority in the static table, where its value is empty.
+/// The index of the authority in the static table, where its value is empty.
 const STATIC_AUTHORITY: usize = 1;
-/// How many entries the static table has; the dynamic one's begin behind them.
+/// The number of entries in the static table; the indices of the dynamic table follow.
 const STATIC_ENTRIES: usize = STATIC_NAME_LENGTHS.len();
-/// The names of the static table by their length.
+/// The lengths of the names in the static table.
 #[rustfmt::skip]
 const STATIC_NAME_LENGTHS: [u8; 61] = [
     10, 7, 7, 5, 5, 7, 7, 7, 7, 7, 7, 7, 7, 7, 14, 15, 15, 13, 6, 27, 3, 5, 13, 13, 19, 16, 16, 14, 16, 13, 12, 6, 4, 4,
     6, 7, 4, 4, 8, 17, 13, 8, 19, 13, 4, 8, 12, 18, 19, 5, 7, 7, 11, 6, 10, 25, 17, 10, 4, 3, 16,
 ];
-/// What an entry takes beside its name and value.
+/// The size of an entry in addition to its name and value.
 const OVERHEAD: usize = 32;
-/// The size of the dynamic table that the server allows: the protocol's default, which it does not change.
+/// The size of the dynamic table that the server allows: the protocol's default, which the server does not
+/// change.
 const TABLE_MOST: usize = 4096;
 const INDEXED: u8 = 0x80;
 const WITH_INDEXING: u8 = 0x40;
@@ -31,9 +32,9 @@ const SIZE_UPDATE: u8 = 0x20;
 struct Entry {
     name_length: usize,
     value_length: usize,
-    /// Its name is the authority's.
+    /// Whether its name is `:authority`.
     authority: bool,
-    /// The server was not given it.
+    /// Whether the server did not receive the entry.
     left_out: bool,
 }
 
@@ -43,7 +44,7 @@ impl Entry {
     }
 }
 
-/// The caller's dynamic table; the newest entry is in front.
+/// The caller's dynamic table, the newest entry first.
 #[derive(Debug)]
 pub(super) struct Table {
     entries: VecDeque<Entry>,
@@ -64,12 +65,12 @@ impl Table {
         Self { entries: VecDeque::new(), size: 0, most: TABLE_MOST, left_out: 0 }
     }
 
-    /// Whether the server's table numbers its entries as the caller's does.
+    /// Whether the server's table numbers its entries in the same way as the caller's.
     pub(super) fn in_step(&self) -> bool {
         self.left_out == 0
     }
 
-    /// Reads a whole header block; gives what is to stand in its place, if anything.
+    /// Reads a complete header block and returns its replacement, if it needs one.
     pub(super) fn repair(&mut self, block: &[u8]) -> Result<Option<Vec<u8>>, Malformed> {
         let mut repaired = Vec::new();
         let (mut copied, mut changed) = (0, false);
@@ -177,7 +178,7 @@ impl Table {
         self.entries.get(index - STATIC_ENTRIES - 1).ok_or(Malformed)
     }
 
-    /// The number that the server's table has for this entry of the dynamic table.
+    /// The index of this entry of the dynamic table in the server's table.
     fn renumbered(&self, index: usize) -> usize {
         if self.left_out == 0 {
             return index;
@@ -189,7 +190,7 @@ impl Table {
     fn insert(&mut self, entry: Entry) {
         let size = entry.size();
         self.evict_down_to(self.most.saturating_sub(size));
-        // An entry larger than the table empties it, and is not kept.
+        // An entry larger than the table empties the table, and is not kept.
         if size <= self.most {
             self.size += size;
             self.left_out += usize::from(entry.left_out);
@@ -207,7 +208,7 @@ impl Table {
     }
 }
 
-/// An authority, once the server has to live with it.
+/// What to do with an authority so that the server accepts it.
 enum Authorized {
     Fine,
     LeaveOut,
@@ -230,7 +231,7 @@ mod tests {
     use super::super::property::STATIC_NAMES;
     use super::*;
 
-    /// A block that puts a field of this name and size into the table.
+    /// A block that inserts a field of this name and size into the table.
     fn inserting(name: usize, size: usize) -> Vec<u8> {
         let mut block = Vec::new();
         write_integer(&mut block, WITH_INDEXING, 6, name);

@@ -1,11 +1,11 @@
 //! The Huffman code of header strings (RFC 7541, appendix B).
 //!
-//! It is canonical: codes of one length follow each other in the order of their symbols. So the lengths are all
-//! there is to know.
+//! The code is canonical: codes of the same length are consecutive, in the order of their symbols. So the
+//! lengths define the whole code.
 
 use super::Malformed;
 
-/// The length in bits of each byte's code, and at the end that of the mark that ends a string.
+/// The length in bits of each byte's code; the last one is that of the end-of-string symbol.
 #[rustfmt::skip]
 const LENGTHS: [u8; 257] = [
     13, 23, 28, 28, 28, 28, 28, 28, 28, 24, 30, 28, 28, 30, 28, 28, 28, 28, 28, 28, 28, 28, 30, 28, 28, 28, 28, 28, 28,
@@ -21,7 +21,8 @@ const LENGTHS: [u8; 257] = [
 const LONGEST: usize = 30;
 const END_OF_STRING: u16 = 256;
 
-/// Per length of a code: the first such code, how many there are, and where their symbols begin in `symbols`.
+/// Per code length: the first such code, the number of such codes, and where their symbols begin in
+/// `symbols`.
 struct Canonical {
     first: [u32; LONGEST + 1],
     count: [u32; LONGEST + 1],
@@ -58,7 +59,7 @@ const fn canonical() -> Canonical {
     code
 }
 
-/// Gives the decoded bytes to `each`.
+/// Passes each decoded byte to `each`.
 pub(super) fn decode(coded: &[u8], mut each: impl FnMut(u8)) -> Result<(), Malformed> {
     let (mut bits, mut length) = (0_u32, 0_usize);
     for byte in coded {
@@ -77,14 +78,14 @@ pub(super) fn decode(coded: &[u8], mut each: impl FnMut(u8)) -> Result<(), Malfo
             }
         }
     }
-    // What is left fills the last byte: less than eight ones.
+    // The remaining bits are the padding of the last byte: fewer than eight ones.
     if length < 8 && bits == (1 << length) - 1 { Ok(()) } else { Err(Malformed) }
 }
 
-/// The opposite, for tests.
+/// Encodes a string, for tests.
 #[cfg(test)]
 pub(super) fn encode(plain: &[u8]) -> Vec<u8> {
-    // The codes by their bytes.
+    // The codes, by byte.
     static CODES: std::sync::LazyLock<[u64; 256]> = std::sync::LazyLock::new(|| {
         let mut next = CODE.first;
         std::array::from_fn(|byte| {

@@ -1,25 +1,27 @@
-//! Repair of the `:authority` that callers send who dial a bare socket path.
+//! Repairs the `:authority` header of callers that dial a bare socket path.
 //!
-//! Clients in Go put the socket's path there, percent-encoded, or nothing at all; the kubelet's plugin watcher is
-//! one of them. The HTTP/2 server below tonic takes that for a malformed request and resets the stream. A unix
-//! socket has no authority worth the name, so what the server would refuse is replaced on its way in:
+//! Clients in Go set it to the socket's path, percent-encoded, or to nothing at all; the kubelet's plugin
+//! watcher is one of them. The HTTP/2 server below tonic treats that as a malformed request and resets the
+//! stream. The authority has no meaning for a unix socket, so a value that the server would refuse is
+//! replaced while it is read:
 //!
-//! - by a value of the same length whose odd characters are dashes, so that an entry of the dynamic table keeps its
-//!   size, and a later reference to it finds the repaired value;
-//! - an empty one is left out. Where the caller puts it into the dynamic table it is left out of the server's, and
-//!   from then on references to what stands behind it are renumbered. The server's table then holds all that the
-//!   caller's does, and maybe some that the caller's has evicted, which nobody refers to.
+//! - A non-empty value is replaced by one of the same length in which invalid characters are dashes. So an
+//!   entry of the dynamic table keeps its size, and a later reference to it finds the repaired value.
+//! - An empty value is left out. If the caller inserts it into the dynamic table, it is missing in the
+//!   server's table, and later references to older entries are renumbered. The server's table then contains
+//!   everything that the caller's does, and possibly entries that the caller's has evicted, to which
+//!   nothing refers.
 //!
-//! What can't be read is passed on as it is: to refuse it is the server's business.
+//! Bytes that can't be parsed are passed on unchanged: the server refuses them.
 //!
-//! | file | holds |
+//! | file | contains |
 //! |---|---|
-//! | `stream` | the connection's reader around it |
+//! | `stream` | the connection's reader, which applies the repair |
 //! | `repair` | which bytes pass and which are replaced |
-//! | `frames` | frames, and the header block that lies in one or more of them |
+//! | `frames` | frames, and the header block in one or more of them |
 //! | `hpack` | the fields of a header block, and the caller's dynamic table |
-//! | `reader` | the integers and strings that fields are made of |
-//! | `huffman` | the code of strings |
+//! | `reader` | the integers and strings of fields |
+//! | `huffman` | the Huffman code of strings |
 
 mod frames;
 mod hpack;
@@ -32,6 +34,6 @@ mod stream;
 
 pub(super) use stream::Repaired;
 
-/// Bytes that are not what the protocol allows, or not within the bounds that the server keeps.
+/// The bytes break the protocol, or exceed the server's limits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Malformed;

@@ -1,7 +1,7 @@
-//! Whole connections at random against a reference decoder: the same headers but for the authority, the same frames
-//! but for those of headers.
+//! Compares random connections with a reference decoder: the headers must be the same except for the
+//! authority, and the frames the same except for those with headers.
 //!
-//! `CSI_TEST_ROUNDS` is the number of connections, 400 unless set.
+//! `CSI_TEST_ROUNDS` is the number of connections; the default is 400.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -18,12 +18,12 @@ use super::{Repaired, huffman};
 
 type Header = (Vec<u8>, Vec<u8>);
 
-/// One instruction of a header block; numbers are taken modulo what there is.
+/// One instruction of a header block; indices are taken modulo the number of entries.
 #[derive(Debug, Clone)]
 enum Op {
     Static(usize),
     Dynamic(usize),
-    /// With which bits, a name by index or by itself, and a value.
+    /// The kind bits, a name (by index or literal), a value, and whether it is Huffman-coded.
     Literal(u8, Name, Vec<u8>, bool),
 }
 
@@ -42,7 +42,7 @@ struct Block {
     priority: bool,
     /// Where the fragment is cut into frames.
     cuts: Vec<usize>,
-    /// A frame of another kind behind it.
+    /// A frame of another kind that follows.
     between: Option<(u8, Vec<u8>)>,
 }
 
@@ -103,7 +103,7 @@ fn block() -> impl Strategy<Value = Block> {
     )
 }
 
-/// An encoder's dynamic table, to know what can be referred to.
+/// An encoder's dynamic table, to know which indices are valid.
 struct Encoder {
     entries: VecDeque<usize>,
     size: usize,
@@ -126,7 +126,7 @@ impl Encoder {
                 Op::Literal(kind, name, value, coded) => self.literal(&mut out, *kind, name, value, *coded),
             }
         }
-        // The reference wants a field behind a new size.
+        // The reference decoder requires a field after a table size update.
         write_integer(&mut out, 0x80, 7, 2);
         out
     }
@@ -187,7 +187,7 @@ fn connection(blocks: &[Block]) -> (Vec<u8>, Vec<Vec<Header>>) {
         let fragment = encoder.fragment(block);
         headers.push(decoded(&mut reference, &fragment));
         let mut cuts: Vec<usize> = block.cuts.iter().map(|cut| cut % (fragment.len() + 1)).collect();
-        // No part is larger than a frame may be, whatever the cuts.
+        // No part exceeds the size of a frame, whatever the cuts.
         cuts.extend((0..fragment.len()).step_by(PAYLOAD_MOST - 300));
         cuts.sort_unstable();
         cuts.dedup();
@@ -262,7 +262,7 @@ fn compare(before: &[Header], after: &[Header]) {
     assert_eq!(after.next(), None);
 }
 
-/// Gives its bytes in pieces of these sizes, round and round.
+/// Returns its bytes in pieces of these sizes, cyclically.
 struct Pieces<'a> {
     bytes: &'a [u8],
     sizes: std::iter::Cycle<std::slice::Iter<'a, usize>>,
@@ -341,7 +341,7 @@ fn whatever_comes_does_not_panic() {
             }
             let mut repaired = Repaired::new(Pieces { bytes: &sent, sizes: sizes.iter().cycle() });
             let mut out = Vec::new();
-            // It may refuse a connection whose tables are out of step, and nothing else.
+            // The reader may refuse a connection whose tables are out of step; no other error is allowed.
             if let Err(error) = runtime.block_on(repaired.read_to_end(&mut out)) {
                 assert_eq!(error.kind(), std::io::ErrorKind::InvalidData);
             }

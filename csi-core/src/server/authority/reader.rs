@@ -1,8 +1,8 @@
-//! What header blocks are made of: integers and strings (RFC 7541, 5).
+//! The parts of header blocks: integers and strings (RFC 7541, 5).
 
 use super::{Malformed, huffman};
 
-/// A header string as it stands in a block.
+/// A header string in its encoded form.
 pub(super) struct Text<'a> {
     coded: bool,
     bytes: &'a [u8],
@@ -28,7 +28,7 @@ impl Text<'_> {
     }
 
     pub(super) fn is(&self, name: &[u8]) -> Result<bool, Malformed> {
-        // No string is longer in its coded form than four times its length.
+        // The coded form of a string is never longer than four times its plain length.
         if self.bytes.len() > name.len() * 4 {
             return Ok(false);
         }
@@ -53,7 +53,7 @@ impl<'a> Reader<'a> {
         Ok(byte)
     }
 
-    /// An integer whose first byte has so many bits for it.
+    /// Reads an integer that has `prefix` bits in its first byte.
     pub(super) fn integer(&mut self, prefix: u8) -> Result<usize, Malformed> {
         let start = usize::from(self.byte()? & mask(prefix));
         if start < usize::from(mask(prefix)) {
@@ -79,12 +79,12 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// The bits that an integer has in its first byte.
+/// The mask of an integer's bits in its first byte.
 pub(super) fn mask(prefix: u8) -> u8 {
     ((1_u16 << prefix) - 1) as u8
 }
 
-/// Writes an integer behind `kind`'s bits, with so many bits for it in the first byte.
+/// Writes an integer after the bits of `kind`, with `prefix` bits in the first byte.
 pub(super) fn write_integer(out: &mut Vec<u8>, kind: u8, prefix: u8, value: usize) {
     let most = usize::from(mask(prefix));
     if value < most {

@@ -1,35 +1,35 @@
-//! Which of a connection's bytes pass, which are replaced, and which must be waited for.
+//! Decides which bytes of a connection pass, which are replaced, and for which more bytes are needed.
 
 use super::Malformed;
 use super::frames::{Block, CONTINUATION, HEAD, HEADERS, Head, PUSH_PROMISE, Read};
 use super::hpack::Table;
 
-/// What a client sends first: "PRI * HTTP/2.0" and so on.
+/// The length of a client's preface ("PRI * HTTP/2.0" and so on).
 const PREFACE: usize = 24;
 
-/// What to do with the bytes at hand.
+/// What to do with the available bytes.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Step {
-    /// So many of them go on as they are.
+    /// Pass this many bytes unchanged.
     Pass(usize),
-    /// So many of them are replaced.
+    /// Replace this many bytes.
     Replace(usize, Vec<u8>),
-    /// So many must be there before anything can be said.
+    /// Wait until this many bytes are available.
     Wait(usize),
 }
 
-/// The caller's tables got out of the server's step for good: to go on would give it wrong headers.
+/// The caller's table and the server's differ permanently: to continue would give the server wrong headers.
 #[derive(Debug)]
 pub(super) struct OutOfStep;
 
 #[derive(Debug)]
 pub(super) struct Repair {
     table: Table,
-    /// So many bytes belong to what was looked at already.
+    /// This many of the next bytes belong to something that is already examined.
     skip: usize,
-    /// Something could not be read. Nothing is looked at any more.
+    /// Something could not be parsed. Nothing is examined any more.
     blind: bool,
-    /// How often bytes were looked at.
+    /// How often bytes were examined.
     #[cfg(test)]
     pub(super) looks: usize,
 }
@@ -45,7 +45,7 @@ impl Repair {
         }
     }
 
-    /// What to do with `bytes`, of which there is at least one, and which follow those that the last step took.
+    /// Decides about `bytes`, which are not empty and follow the bytes that the last step consumed.
     pub(super) fn step(&mut self, bytes: &[u8]) -> Result<Step, OutOfStep> {
         #[cfg(test)]
         {
@@ -62,7 +62,7 @@ impl Repair {
         let Some(head) = Head::read(bytes) else { return Ok(Step::Wait(HEAD)) };
         let step = match head.kind {
             HEADERS => self.headers(bytes),
-            // Neither is a client's to send here; the server closes the connection.
+            // A client must not send either here; the server closes the connection.
             PUSH_PROMISE | CONTINUATION => Err(Malformed),
             _ => {
                 self.skip = head.length;

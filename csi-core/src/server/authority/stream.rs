@@ -1,4 +1,4 @@
-//! A connection whose reader gives repaired bytes.
+//! A connection whose reader returns repaired bytes.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -12,17 +12,17 @@ use super::repair::{OutOfStep, Repair, Step};
 /// How much is read at once while a header block is incomplete.
 const CHUNK: usize = 4096;
 
-/// A connection, read through the repair. What needs none is read straight into the reader's own buffer; an
-/// incomplete header block is held back, which is at most what the server takes of one.
+/// A connection that is read through the repair. Bytes that need no repair are read directly into the
+/// caller's buffer. An incomplete header block is held back, up to the server's limit for one block.
 #[derive(Debug)]
 pub(in crate::server) struct Repaired<S> {
     inner: S,
     repair: Repair,
-    /// The beginning of a header block or of a frame's head.
+    /// The start of a header block or of a frame's head.
     held: Vec<u8>,
-    /// With fewer bytes held than these, nothing can be said of them.
+    /// How many bytes must be held before the next step.
     needed: usize,
-    /// Ready to be read, from `read` on.
+    /// Bytes ready to be read, from `read` on.
     due: Vec<u8>,
     read: usize,
 }
@@ -32,7 +32,7 @@ impl<S> Repaired<S> {
         Self { inner, repair: Repair::new(), held: Vec::new(), needed: 0, due: Vec::new(), read: 0 }
     }
 
-    /// How many of the first bytes of `fresh` pass as they are. The others are taken over.
+    /// Returns how many of the first bytes of `fresh` pass unchanged. The others are held or replaced.
     fn sift(&mut self, fresh: &[u8]) -> io::Result<usize> {
         let mut passed = 0;
         while passed < fresh.len() {
@@ -54,7 +54,7 @@ impl<S> Repaired<S> {
         Ok(passed)
     }
 
-    /// Makes of what is held whatever can be made of it.
+    /// Processes as many of the held bytes as possible.
     fn release(&mut self) -> io::Result<()> {
         if self.held.len() < self.needed {
             return Ok(());
@@ -81,13 +81,13 @@ impl<S> Repaired<S> {
         Ok(())
     }
 
-    /// Hands out of what is due as much as fits.
+    /// Copies as many of the ready bytes as fit.
     fn hand_out(&mut self, buffer: &mut ReadBuf<'_>) {
         let count = buffer.remaining().min(self.due.len() - self.read);
         buffer.put_slice(&self.due[self.read..self.read + count]);
         self.read += count;
         if self.read == self.due.len() {
-            // A rare large block does not keep its memory.
+            // Give the memory of a rare large block back.
             (self.due, self.read) = (Vec::new(), 0);
         }
     }
@@ -112,7 +112,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Repaired<S> {
                     return Poll::Ready(Ok(()));
                 }
                 let passed = this.sift(&buffer.filled()[before..]);
-                // With an error goes an empty buffer.
+                // In case of an error the buffer must stay empty.
                 buffer.set_filled(before + passed.as_ref().unwrap_or(&0));
                 if passed? > 0 {
                     return Poll::Ready(Ok(()));
@@ -122,7 +122,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Repaired<S> {
                 let mut chunk = ReadBuf::uninit(&mut chunk);
                 ready!(Pin::new(&mut this.inner).poll_read(context, &mut chunk))?;
                 if chunk.filled().is_empty() {
-                    // The end came in the middle of a frame.
+                    // The connection ended inside a frame.
                     this.due = std::mem::take(&mut this.held);
                 } else {
                     this.held.extend_from_slice(chunk.filled());
@@ -172,7 +172,8 @@ mod tests {
     use super::super::frames::{CONTINUATION, HEADERS, Head, PAYLOAD_MOST};
     use super::*;
 
-    /// A block of eight frames that does not end, byte by byte: each frame is looked at a bounded number of times.
+    /// A block of eight frames that does not end, byte by byte: each frame is examined a bounded number of
+    /// times.
     #[test]
     fn an_unfinished_block_in_small_pieces_is_linear_work() {
         let mut bytes = vec![b'x'; 24];
