@@ -63,9 +63,9 @@
 //!
 //! | feature | default | gives |
 //! |---|---|---|
-//! | `mount` | yes | on Linux: [`mount`], the ready-made node plugins, and the requests' shortcuts into the mount layer |
+//! | `mount` | yes | on Linux: [`mount`], the ready-made node plugins, and the requests' methods that mount and unmount |
 //! | `luks` | | encrypted block volumes: `BlockDevices::encryption` |
-//! | `clap` | | `DriverArgs`: command-line flags and environment variables for the features below, for `Plugin::run_with` |
+//! | `clap` | | `DriverArgs`: command-line flags and environment variables for the plugin's settings, for `Plugin::run_with` |
 //! | `http` | | `Plugin::http`: `/healthz`, `/readyz` and `/metrics` |
 //! | `log` | | `init_log`: the log on standard error, as text or JSON |
 //! | `grpc-health` | | gRPC's health service on the same socket, answered by the plugin's probe |

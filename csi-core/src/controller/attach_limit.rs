@@ -92,8 +92,8 @@ impl AttachLimit {
         Ok(Reservation { limit: self.clone(), node_id, volume_id })
     }
 
-    /// Frees the slot of a volume that is detached. A volume that is not known to be attached counts for no
-    /// node.
+    /// Frees the slot of a volume that is detached. If the volume is not known to be attached there,
+    /// nothing changes.
     pub fn release(&self, node_id: &NodeId, volume_id: &VolumeId) {
         self.nodes().change(node_id, volume_id, |place| place.attached = false);
     }

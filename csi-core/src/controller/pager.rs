@@ -76,7 +76,6 @@ impl Pager {
     /// # Errors
     /// [`Error::Internal`] for unsorted keys, or for keys that differ only after their first 124 bytes,
     /// which is too late for a token. Both are faults of the driver.
-    /// too late for a token: a fault of the driver's.
     pub fn page<K: AsRef<str>, T>(&self, entries: impl IntoIterator<Item = (K, T)>) -> Result<Page<T>> {
         let mut page = Vec::new();
         let mut last: Option<K> = None;

@@ -62,7 +62,7 @@ pub trait BlockDevices: Send + Sync + 'static {
 
     /// Returns what happens to mounts of a volume's device in other mount namespaces when it is unstaged.
     /// By default they stay, and NodeUnstageVolume fails and names them. With
-    /// [`MountCopies::UnmountUnused`] those are unmounted that nothing has open; see its documentation for
+    /// [`MountCopies::UnmountUnused`] mounts that nothing has open are unmounted; see its documentation for
     /// the danger.
     fn mount_copies(&self) -> MountCopies {
         MountCopies::default()
@@ -75,9 +75,9 @@ pub trait BlockDevices: Send + Sync + 'static {
     }
 
     /// Returns how the volume's device is encrypted, or `None` if it is not. A blank device is encrypted
-    /// when it is staged; the decrypted device is what is formatted, mounted or published. The key comes
-    /// from [`encryption_key`](Self::encryption_key), not from this method. A volume must be either always
-    /// encrypted or never, so decide by its [`volume_context`](Attachment::volume_context):
+    /// when it is staged; the decrypted device is formatted, mounted or published. The key is in the call's
+    /// secrets, under the name that [`encryption_key`](Self::encryption_key) returns. A volume must be
+    /// either always encrypted or never, so decide by its [`volume_context`](Attachment::volume_context):
     ///
     /// ```
     /// # use csi_core::{Attachment, Result, mount::Luks};

@@ -61,9 +61,9 @@ pub trait FuseFilesystems: Send + Sync + 'static {
     }
 }
 
-/// A node plugin for FUSE filesystems. It starts a daemon for each volume that outlives this process,
-/// bind-mounts its filesystem for each workload, restarts a daemon that has died, and ends it at unstage.
-/// See [`csi_mount::flow::fuse`].
+/// A node plugin for FUSE filesystems. For each volume it starts a daemon, which outlives this process. It
+/// bind-mounts the daemon's filesystem for each workload, restarts a daemon that has died, and ends it at
+/// unstage. See [`csi_mount::flow::fuse`].
 ///
 /// A path that is marked as one volume's ([`csi_mount::Owner`]) is refused for another volume:
 /// ALREADY_EXISTS to stage it there; FAILED_PRECONDITION to publish it from there, to unpublish or unstage

@@ -19,7 +19,6 @@ use crate::{Error, Result, blocking};
 /// # Errors
 /// [`Error::InUse`](crate::Error::InUse) (FAILED_PRECONDITION), naming the mounts; see
 /// [`Target::remove_tree`](csi_mount::Target::remove_tree).
-/// [`Target::remove_tree`](csi_mount::Target::remove_tree).
 pub async fn remove_tree(directory: impl Into<PathBuf>) -> Result<()> {
     let directory = directory.into();
     blocking(move || {

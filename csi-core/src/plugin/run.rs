@@ -62,8 +62,8 @@ impl Plugin {
     /// hangs. A program that uses [`serve`](Self::serve) ends its runtime with
     /// [`shutdown_background`](tokio::runtime::Runtime::shutdown_background) instead.
     ///
-    /// The driver's documentation says what the plugin needs from its container: capabilities, resources,
-    /// its own directories. The plugin reads none of the orchestrator's own files.
+    /// The driver's documentation must say what the plugin needs from its container: capabilities,
+    /// resources, its own directories. The plugin needs none of the orchestrator's own files.
     ///
     /// - spec: `process.long-running`, `process.fails-fast`
     /// - spec: `process.no-files-of-the-host`, `process.needs-documented`

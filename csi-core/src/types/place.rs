@@ -47,9 +47,9 @@ impl<T> Place<T> {
     }
 
     /// Returns the places where a volume of `bytes` can be created, the best first: the preferred places in
-    /// the caller's order, then the other allowed places in the caller's order. Equal places stay in the
-    /// order of `places`, so sort `places` by the driver's own preference. Take the first, or try one after
-    /// another.
+    /// the caller's order, then the other allowed places in the caller's order. Places of equal rank keep
+    /// the order of `places`, so sort `places` by the driver's own preference. Take the first, or try one
+    /// after another.
     ///
     /// Without a requirement, or with preferences only, every place is allowed. Spec:
     /// "TopologyRequirement".
