@@ -229,7 +229,8 @@ impl Error {
     }
 }
 
-/// Whether this RPC of the controller creates something that its caller deletes only if it might exist.
+/// Whether this controller RPC creates something. After an error its caller deletes it only if the code
+/// says that it might exist.
 const fn makes_something(rpc: Rpc) -> bool {
     matches!(
         rpc,

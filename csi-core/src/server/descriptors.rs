@@ -4,8 +4,8 @@
 const CONNECTIONS_MOST: usize = 1024;
 /// The assumed limit if it can't be read: the default soft limit of Linux and systemd.
 const DESCRIPTORS: usize = 1024;
-/// One part in this many of the descriptors is for connections. Closing connections can use the same number
-/// again.
+/// The share of the descriptors for connections is one in `PART`. Closing connections can use the same
+/// number again.
 const PART: usize = 4;
 
 /// The maximum number of connections to the CSI socket: as requested, but operations keep half of the

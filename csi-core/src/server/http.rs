@@ -27,7 +27,7 @@ use crate::adapters::Core;
 
 /// How many connections are served at a time, if there are enough descriptors.
 const CONNECTIONS_MOST: usize = 128;
-/// One part in this many of the descriptors is for these connections.
+/// The share of the descriptors for these connections is one in `PART`.
 const PART: usize = 8;
 /// How long a client can take to send the head of a request.
 const HEAD: Duration = Duration::from_secs(2);

@@ -33,7 +33,7 @@ fn sample(out: &mut String, name: &str, kind: &str, help: &str, value: Option<im
 
 struct Times {
     cpu: f64,
-    /// Seconds since the system booted.
+    /// When the process started, in seconds since the system booted.
     start: f64,
 }
 

@@ -64,7 +64,7 @@ impl Stop {
         async move { until(&mut asked, 1).await }
     }
 
-    /// Completes `grace` after the first stop request, or at the second.
+    /// Completes when `grace` has passed since the first stop request, or at the second request.
     pub(crate) async fn patience(&mut self, grace: Duration) {
         let mut asked = self.asked.clone();
         until(&mut asked, 1).await;
