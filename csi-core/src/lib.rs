@@ -6,7 +6,7 @@
 //! clean shutdown.
 //!
 //! ```no_run
-//! use csi_core::*;
+//! use csi_core::{Result, prelude::*};
 //! use std::{path::PathBuf, sync::Arc};
 //!
 //! /// A volume is a directory below this one.

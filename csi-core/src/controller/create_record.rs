@@ -16,7 +16,7 @@ use crate::{
 /// It contains no secrets, and no mount flags, because these can contain secrets.
 ///
 /// ```
-/// # use csi_core::*;
+/// # use csi_core::{Result, prelude::*};
 /// # struct Stored { volume: Volume, record: CreateRecord }
 /// # fn create(request: &CreateVolumeRequest, found: Option<Stored>) -> Result<Volume> {
 /// if let Some(stored) = found {

@@ -94,7 +94,7 @@ impl ControllerTable {
 /// Each method requires the driver to implement the trait of the same name, else the code does not compile:
 ///
 /// ```compile_fail,E0277
-/// # use csi_core::*;
+/// # use csi_core::{Result, prelude::*};
 /// struct Nothing;
 /// #[async_trait]
 /// impl Controller for Nothing {
@@ -287,7 +287,7 @@ impl<D: Controller> ControllerService<D> {
     /// support it.
     ///
     /// ```
-    /// # use csi_core::*;
+    /// # use csi_core::{Result, prelude::*};
     /// # fn configured<D: GetVolumeHealth>(service: ControllerService<D>, callers_are_old: bool) -> ControllerService<D> {
     /// let service = service.get_volume_health();
     /// if callers_are_old { service.without(ControllerCapability::GetVolumeHealth) } else { service }

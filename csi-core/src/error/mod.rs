@@ -32,6 +32,7 @@ type Source = Box<dyn std::error::Error + Send + Sync>;
 #[non_exhaustive]
 pub enum Error {
     /// A field is missing or malformed.
+    #[doc(alias = "INVALID_ARGUMENT")]
     InvalidArgument {
         /// The field's name on the wire, with its path: `volume_capabilities[0].access_mode`.
         field: String,
@@ -39,41 +40,58 @@ pub enum Error {
         reason: String,
     },
     /// The volume does not exist. A delete then succeeds: the framework answers OK.
+    #[doc(alias = "NOT_FOUND")]
     VolumeNotFound(VolumeId),
     /// The snapshot does not exist. A delete then succeeds.
+    #[doc(alias = "NOT_FOUND")]
     SnapshotNotFound(SnapshotId),
     /// The group snapshot does not exist. A delete then succeeds.
+    #[doc(alias = "NOT_FOUND")]
     GroupSnapshotNotFound(GroupSnapshotId),
     /// The node does not exist.
+    #[doc(alias = "NOT_FOUND")]
     NodeNotFound(NodeId),
     /// The source of the volume's content does not exist; the text names it.
+    #[doc(alias = "NOT_FOUND")]
     SourceNotFound(String),
     /// The object already exists and differs from the request; the text names the difference.
+    #[doc(alias = "ALREADY_EXISTS")]
     Incompatible(String),
     /// The storage can't provide the requested size.
+    #[doc(alias = "OUT_OF_RANGE")]
     OutOfRange(String),
     /// The object is in use, or has dependants. It was not changed.
+    #[doc(alias = "FAILED_PRECONDITION")]
     InUse(String),
     /// The volume is attached to another node and can't be attached to two.
+    #[doc(alias = "FAILED_PRECONDITION")]
     PublishedElsewhere(NodeId),
     /// The object's state does not allow the operation: a device that holds other data or takes no writes,
     /// volumes that can't be snapshotted together, changes that are not tracked. The object was not
     /// changed.
+    #[doc(alias = "FAILED_PRECONDITION")]
     NotPossible(String),
     /// The volume is not staged at the path that the call names.
+    #[doc(alias = "FAILED_PRECONDITION")]
     NotStaged(String),
     /// A limit is reached: volumes on a node, space in a pool, snapshots of a volume.
+    #[doc(alias = "RESOURCE_EXHAUSTED")]
     LimitReached(String),
     /// The volume can't be created where it must be usable.
+    #[doc(alias = "RESOURCE_EXHAUSTED")]
     TopologyUnsatisfied(String),
     /// The driver does not support the request: a capability, parameter or combination; the text names it.
+    #[doc(alias = "INVALID_ARGUMENT", alias = "FAILED_PRECONDITION")]
     Unsupported(String),
     /// Another operation on the same object is running.
+    #[doc(alias = "ABORTED")]
     Pending(String),
     /// The token was not issued by this driver, or is too old; the caller starts from the beginning.
+    #[doc(alias = "ABORTED")]
     InvalidToken,
     /// Something that the volume needs does not answer at the moment. The operation has ended; a retry can
     /// help.
+    #[doc(alias = "UNAVAILABLE", alias = "INTERNAL")]
     Unavailable(String),
     /// The operation failed here, but the backend might still run or complete what it started, for example
     /// because a request to the backend timed out. The caller retries until it gets another answer.
@@ -84,14 +102,19 @@ pub enum Error {
     #[doc(alias = "UNAVAILABLE")]
     MayGoOn(String),
     /// A dependency of the driver is missing or unhealthy. From Probe this error requests a restart.
+    #[doc(alias = "UNAVAILABLE", alias = "FAILED_PRECONDITION")]
     Unhealthy(String),
     /// The credentials are not valid.
+    #[doc(alias = "UNAUTHENTICATED")]
     Unauthenticated(String),
     /// The credentials are valid, but do not allow the operation.
+    #[doc(alias = "PERMISSION_DENIED")]
     PermissionDenied(String),
     /// The RPC is not offered.
+    #[doc(alias = "UNIMPLEMENTED")]
     Unimplemented(String),
     /// Any other error.
+    #[doc(alias = "INTERNAL")]
     Internal {
         /// For the caller; contains no secrets.
         message: String,

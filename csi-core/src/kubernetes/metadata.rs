@@ -75,7 +75,7 @@ const TOKENS: &str = "csi.storage.k8s.io/serviceAccount.tokens";
 /// The tokens are never printed: `Debug` shows audiences and expiries only.
 ///
 /// ```
-/// # use csi_core::*;
+/// # use csi_core::{Result, prelude::*};
 /// # fn publish(request: &NodePublishVolumeRequest) -> Result<()> {
 /// let tokens = ServiceAccountTokens::of(&request.secrets, &request.volume_context)?;
 /// if let Some(token) = tokens.for_audience("vault") {

@@ -30,7 +30,7 @@ use crate::{AbsolutePath, Error, Result, VolumeHealth, VolumeId, VolumeStats, bl
 ///
 /// ```
 /// # use std::{path::PathBuf, sync::Arc};
-/// # use csi_core::*;
+/// # use csi_core::{Result, prelude::*};
 /// # struct Disks;
 /// # #[async_trait] impl BlockDevices for Disks {
 /// #     async fn attach(&self, _: &Attachment) -> Result<PathBuf> { Ok("/dev/sdx".into()) }

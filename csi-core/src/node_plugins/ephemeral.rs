@@ -79,7 +79,7 @@ fn plan(request: &NodePublishVolumeRequest) -> Result<EphemeralPlan> {
 ///
 /// ```
 /// use csi_core::mount::flow::ephemeral::Content;
-/// use csi_core::*;
+/// use csi_core::{Result, prelude::*};
 /// use std::sync::Arc;
 ///
 /// struct Greeting;

@@ -73,7 +73,7 @@ pub trait FuseFilesystems: Send + Sync + 'static {
 ///
 /// ```
 /// use csi_core::mount::flow::fuse::FuseDaemon;
-/// use csi_core::*;
+/// use csi_core::{Result, prelude::*};
 /// use std::{path::Path, sync::Arc};
 ///
 /// struct Buckets;

@@ -62,7 +62,7 @@ pub trait SharedFilesystems: Send + Sync + 'static {
 ///
 /// ```
 /// use csi_core::mount::{MountOptions, flow::shared::SharedSource};
-/// use csi_core::*;
+/// use csi_core::{Result, prelude::*};
 /// use std::sync::Arc;
 ///
 /// struct Nfs;

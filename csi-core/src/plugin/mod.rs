@@ -33,7 +33,7 @@ use crate::snapshot_metadata::SnapshotMetadata;
 /// Build the whole plugin whatever the instance serves, then choose with [`mode`](Self::mode).
 ///
 /// ```no_run
-/// # use csi_core::*;
+/// # use csi_core::{Result, prelude::*};
 /// # #[derive(Clone)] struct Driver;
 /// # #[async_trait] impl Node for Driver {
 /// #   async fn info(&self) -> Result<NodeInfo> { NodeInfo::new("node-1") }
