@@ -1,5 +1,5 @@
-//! A complete CSI driver for block volumes: a volume is an image file of a pool, attached as a loop device, formatted
-//! with the filesystem that the StorageClass names (ext4, xfs or btrfs), or handed out raw.
+//! A complete CSI driver for block volumes. A volume is an image file, attached as a loop device. It has a
+//! filesystem (ext4, xfs or btrfs, as the StorageClass names it) or is published raw.
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::{fs, path::Path, path::PathBuf, sync::Arc};
 
@@ -8,19 +8,19 @@ use csi_core::{Result, prelude::*};
 
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
-/// The mode of an image that had a filesystem: it is never formatted again, whatever it reads as. A driver that keeps records
-/// of its volumes keeps this in them.
+/// The mode of an image that has had a filesystem: it is never formatted again, even if it reads as blank. A
+/// driver that keeps records of its volumes stores this fact there.
 const STAGED: u32 = 0o1600;
 
-/// The pool of images.
+/// The pool: the directory of the image files.
 struct Images(PathBuf);
 
-/// The StorageClass may say `csi.storage.k8s.io/fstype`, which is not the driver's, and nothing else.
+/// The StorageClass accepts no parameters; `csi.storage.k8s.io/fstype` never reaches the driver.
 #[derive(serde::Deserialize)]
 struct Params {}
 
 impl Images {
-    /// Runs `work` on the image of a volume, where blocking does no harm.
+    /// Runs `work` on the image of a volume, on a thread that is allowed to block.
     async fn with<T: Send + 'static>(
         &self,
         id: &VolumeId,
@@ -31,14 +31,14 @@ impl Images {
     }
 }
 
-/// The size of an image, if it is there.
+/// The size of an image in bytes; `None` if the image does not exist.
 fn size(image: &Path) -> Result<Option<u64>> {
     let found = image.try_exists().and_then(|there| there.then(|| image.metadata()).transpose());
     Ok(found.at("look at", image)?.map(|found| found.len()))
 }
 
-/// Makes the image, unless it exists, and returns its size. An empty image is one whose creation was killed: a repeated
-/// creation finishes it, and a deletion removes it.
+/// Creates the image unless it exists, and returns its size. An empty image is left by a creation that was
+/// killed: the next creation completes it, and a deletion removes it.
 fn create(image: &Path, wanted: u64) -> Result<u64> {
     let file =
         fs::File::options().create(true).truncate(false).write(true).open(image).at("create", image)?;
@@ -48,7 +48,7 @@ fn create(image: &Path, wanted: u64) -> Result<u64> {
     }
 }
 
-/// The device that the image is attached as on this node, if it is; also of an image that was deleted by hand.
+/// The loop device of the image on this node, if it is attached; also of an image deleted by hand.
 fn device(image: &Path) -> Result<Option<LoopDevice>> {
     Ok(LoopDevice::find(image)?.into_iter().next())
 }
@@ -134,7 +134,7 @@ impl BlockDevices for Images {
     }
 }
 
-/// The driver, with its images in `pool`.
+/// Returns the driver, which keeps its images in `pool`.
 pub fn plugin(pool: PathBuf) -> Plugin {
     let images = Arc::new(Images(pool.clone()));
     let controller = ControllerService::new(images.clone())

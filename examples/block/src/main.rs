@@ -1,4 +1,4 @@
-//! The driver as a program: `CSI_ENDPOINT` is its socket, `BLOCK_POOL` the directory of its images.
+//! The driver as a program. `CSI_ENDPOINT` names its socket, `BLOCK_POOL` the directory of its images.
 
 #[tokio::main]
 async fn main() -> std::process::ExitCode {

@@ -33,7 +33,7 @@ impl CreateDeleteVolume for Dirs {
     }
 }
 
-/// The driver, with its volumes below `root`.
+/// Returns the driver, which keeps its volumes below `root`.
 pub fn plugin(root: PathBuf) -> Plugin {
     let dirs = Arc::new(Dirs(root.clone()));
     Plugin::new("dirs.csi.example.org", env!("CARGO_PKG_VERSION"))

@@ -1,4 +1,4 @@
-//! The driver as a program: `CSI_ENDPOINT` is its socket, `DIRS_ROOT` where its volumes are.
+//! The driver as a program. `CSI_ENDPOINT` names its socket, `DIRS_ROOT` the directory of its volumes.
 
 #[tokio::main]
 async fn main() -> std::process::ExitCode {

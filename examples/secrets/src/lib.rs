@@ -1,7 +1,8 @@
-//! A complete CSI driver for inline volumes whose files it makes up: a token, new with every publish, and the pod that it
-//! was given to. The files live in memory, and the kubelet's republish exchanges all of them in one moment.
+//! A complete CSI driver for inline volumes with generated files in memory: a token, new for each publish,
+//! and the pod's name. When the kubelet publishes again, all files are replaced in one atomic step.
 //!
-//! The CSIDriver object for it: `volumeLifecycleModes: [Ephemeral]`, `podInfoOnMount: true`, `requiresRepublish: true`.
+//! The CSIDriver object: `volumeLifecycleModes: [Ephemeral]`, `podInfoOnMount: true`, `requiresRepublish:
+//! true`.
 use csi_core::mount::flow::ephemeral::Content;
 use csi_core::{Result, prelude::*};
 use std::{fmt::Write, sync::Arc};
@@ -31,7 +32,7 @@ impl EphemeralContent for Tokens {
     }
 }
 
-/// The driver, as its flags want it.
+/// Returns the driver, configured by its flags.
 pub fn plugin(args: &DriverArgs) -> Plugin {
     Plugin::new("secrets.csi.example.org", env!("CARGO_PKG_VERSION"))
         .node(EphemeralNode::service(Arc::new(Tokens(args.clone()))))
