@@ -1,5 +1,5 @@
-//! A complete CSI driver whose volumes a FUSE program serves: one process of `flatfs` for each volume that is staged on
-//! the node, which outlives the driver and is replaced when it is lost.
+//! A complete CSI driver whose volumes are served by a FUSE program. Each volume staged on the node has its
+//! own `flatfs` process, which outlives the driver and is replaced when it is lost.
 use csi_core::mount::flow::fuse::FuseDaemon;
 use csi_core::{Result, prelude::*};
 use std::path::{Path, PathBuf};
@@ -51,7 +51,7 @@ impl FuseFilesystems for Flat {
     }
 }
 
-/// The driver, with its volumes below `root` and this program to serve them.
+/// Returns the driver, which keeps its volumes below `root` and serves them with `program`.
 pub fn plugin(root: PathBuf, program: PathBuf, args: &DriverArgs) -> Plugin {
     let flat = Arc::new(Flat { root: root.clone(), program, args: args.clone() });
     Plugin::new("flat.csi.example.org", env!("CARGO_PKG_VERSION"))

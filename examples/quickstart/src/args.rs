@@ -76,15 +76,15 @@ pub(crate) struct Run {
     pub(crate) keep: Keep,
 }
 
-/// What the driver's process is told by the one that starts it.
+/// What the quickstart passes to the driver's process.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Role {
     pub(crate) example: Example,
-    /// The process that starts it.
+    /// The process that starts the driver.
     pub(crate) parent: i32,
     /// The temporary directory of the whole run.
     pub(crate) place: PathBuf,
-    /// What becomes of the place when the parent is killed.
+    /// What happens to the temporary directory when the parent is killed.
     pub(crate) keep: Keep,
 }
 
@@ -92,7 +92,7 @@ pub(crate) struct Role {
 pub(crate) enum Command {
     Run(Run),
     Help,
-    /// Not for people: the driver's own process.
+    /// Internal: run as the driver's process.
     Driver(Role),
 }
 
@@ -100,7 +100,7 @@ pub(crate) enum Command {
 const DRIVER: &str = "driver";
 
 impl Role {
-    /// The arguments that [`parse`] makes this role of.
+    /// The arguments from which [`parse`] reads this role.
     pub(crate) fn arguments(&self) -> [OsString; 5] {
         let keep = if self.keep == Keep::Everything { "keep" } else { "sweep" };
         let place = self.place.clone().into();
@@ -118,10 +118,10 @@ impl Role {
     }
 }
 
-/// Reads the arguments after the program's name.
+/// Parses the arguments after the program's name.
 ///
 /// # Errors
-/// What is wrong with them.
+/// Says what is wrong with the arguments.
 pub(crate) fn parse(arguments: impl Iterator<Item = OsString>) -> Result<Command, String> {
     let mut arguments = arguments.peekable();
     if arguments.next_if(|first| first == DRIVER).is_some() {

@@ -1,4 +1,4 @@
-//! The temporary directory of a run, and taking away whatever a run made: mounts, loop devices, files.
+//! The temporary directory of a run, and the removal of all that a run made: mounts, loop devices, files.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,28 +7,28 @@ use std::time::{Duration, Instant};
 
 use csi_mount::{Detach, ErrorKind, LoopDevice, MountEntry, Target, Unmount, mounts};
 
-/// The folder of a driver's volumes, within the driver's own.
+/// The folder of a driver's volumes, inside the driver's own folder.
 pub(crate) const STORAGE: &str = "storage";
-/// What fits a socket's address (unix(7)), less what comes after the temporary directory.
+/// The longest socket path (unix(7)), minus the part after the temporary directory.
 const PLACE_MAX: usize = 107 - "/block/csi.sock".len();
-/// How long a loop device may be busy after its users are gone.
+/// How long a loop device may stay busy after its users are gone.
 const PATIENCE: Duration = Duration::from_secs(10);
 const TICK: Duration = Duration::from_millis(20);
 
-/// What a sweep found and took away.
+/// What a sweep found and removed.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Swept {
     pub(crate) mounts: usize,
     pub(crate) loop_devices: usize,
 }
 
-/// Makes the directory of a run.
+/// Creates the directory of a run.
 ///
 /// # Errors
-/// When there can't be one in the directory for temporary files.
+/// When the directory for temporary files can't hold it.
 pub(crate) fn make_place() -> Result<PathBuf, String> {
     let parent = std::env::temp_dir();
-    // The kernel's own name for it, as mounts are listed.
+    // The canonical path, as the mount table shows it.
     let parent = parent
         .canonicalize()
         .map_err(|error| format!("TMPDIR, {}: {error}; name a directory that exists", parent.display()))?;
@@ -43,12 +43,12 @@ pub(crate) fn make_place() -> Result<PathBuf, String> {
         .map_err(|error| format!("TMPDIR, {}: can't make a directory in it: {error}", parent.display()))
 }
 
-/// Takes away all that is mounted below the place, all loop devices over files in it, and the place itself.
+/// Removes all mounts below `place`, all loop devices over files in it, and `place` itself.
 ///
-/// Nobody works in it any more. Doing it again is harmless.
+/// No process works in `place` any more. A second call is harmless.
 ///
 /// # Errors
-/// What is left, and why. Files are not touched while anything is mounted.
+/// Says what is left, and why. Files are not touched while anything is mounted.
 pub(crate) fn sweep(place: &Path) -> Result<Swept, String> {
     let left = |error: &dyn std::fmt::Display| format!("{} is left: {error}", place.display());
     let mounts = unmount_all(place).map_err(|error| left(&error))?;
@@ -60,7 +60,7 @@ pub(crate) fn sweep(place: &Path) -> Result<Swept, String> {
     Ok(Swept { mounts, loop_devices })
 }
 
-/// What is mounted below the place, the newest last.
+/// The mounts below `place`, the newest last.
 pub(crate) fn mounts_below(place: &Path) -> csi_mount::Result<Vec<MountEntry>> {
     let mut found = mounts()?;
     found.retain(|entry| entry.mount_point.starts_with(place));
@@ -75,7 +75,7 @@ fn unmount_all(place: &Path) -> csi_mount::Result<usize> {
     Ok(found.len())
 }
 
-/// The loop devices over files of the place, and those over these.
+/// The loop devices over files in `place`, and the loop devices over those devices.
 pub(crate) fn loop_devices(place: &Path) -> Result<Vec<LoopDevice>, String> {
     let mut devices = Vec::new();
     for file in backing_files(place).map_err(|error| error.to_string())? {
@@ -100,7 +100,7 @@ fn backing_files(place: &Path) -> std::io::Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// What is in a directory; nothing if it is not one.
+/// The entries of a directory; none if the path does not exist or is not a directory.
 fn entries(directory: &Path) -> std::io::Result<Vec<PathBuf>> {
     use std::io::ErrorKind::{NotADirectory, NotFound};
     match fs::read_dir(directory) {
@@ -110,8 +110,8 @@ fn entries(directory: &Path) -> std::io::Result<Vec<PathBuf>> {
     }
 }
 
-/// Detaches every loop device of a file, those over them first. A filesystem that was just unmounted may hold one for a
-/// moment.
+/// Detaches all loop devices of a file, the devices over them first. A filesystem that was just unmounted may
+/// keep its device busy for a moment.
 fn detach_all(file: &Path) -> csi_mount::Result<usize> {
     let end = Instant::now() + PATIENCE;
     let mut count = 0;

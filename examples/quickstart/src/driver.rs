@@ -1,4 +1,4 @@
-//! The driver's process: what it does, and how it is started and stopped.
+//! The driver's process: what it runs, and how it is started and stopped.
 
 use std::fs::File;
 use std::os::unix::process::ExitStatusExt as _;
@@ -17,18 +17,19 @@ use tokio::time::timeout;
 use crate::args::{Example, Role};
 use crate::cleanup;
 
-/// How long an answer may take.
+/// The deadline of one call.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
-/// How long a driver may take to listen.
+/// How long a driver has to start listening.
 const START: Duration = Duration::from_secs(20);
-/// How long it may take to stop: longer than it gives its running operations.
+/// How long a driver has to stop: longer than the time it gives to its running operations.
 const STOP: Duration = Duration::from_secs(40);
 /// How many lines of a driver's log are shown when a step fails.
 const LOG_LINES: usize = 8;
 
-/// The driver's own process, from its start to its end.
+/// Runs the driver in its own process, from start to end.
 pub(crate) fn main(role: &Role) -> ExitCode {
-    // It ends when the quickstart does, killed or not. Who was killed before this line is found out by the next.
+    // The driver ends with the quickstart, even if that is killed. A kill before this line is detected by the
+    // next one.
     let bound = set_pdeathsig(Signal::SIGTERM);
     if bound.is_err() || is_orphan(role) {
         eprintln!("quickstart: the driver does not run without its quickstart");
@@ -61,21 +62,21 @@ fn is_orphan(role: &Role) -> bool {
     getppid().as_raw() != role.parent
 }
 
-/// The folder of everything of one driver.
+/// The folder with all files of one driver.
 pub(crate) fn folder(place: &Path, example: Example) -> PathBuf {
     place.join(example.name())
 }
 
-/// Where a driver keeps its volumes.
+/// The directory where a driver keeps its volumes.
 fn storage(place: &Path, example: Example) -> PathBuf {
     folder(place, example).join(cleanup::STORAGE)
 }
 
-/// A driver that was started.
+/// A started driver.
 pub(crate) struct Driver {
     child: Child,
     log: PathBuf,
-    /// The process id, also when it has ended.
+    /// The process id; valid as a label after the process has ended too.
     pub(crate) id: u32,
     /// The socket's URL.
     pub(crate) endpoint: String,
@@ -83,19 +84,19 @@ pub(crate) struct Driver {
     phase: Phase,
 }
 
-/// How far a driver has come.
+/// The state of a driver's process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
-    /// It may not listen to signals yet.
+    /// The driver may not handle signals yet.
     Starting,
     Serving,
 }
 
 impl Driver {
-    /// Starts the driver of this example in a process of its own. It does not listen yet.
+    /// Starts the driver of this example in a process of its own. The driver does not listen yet.
     ///
     /// # Errors
-    /// When its files can't be made or the process can't be started.
+    /// When its files can't be created or the process can't be started.
     pub(crate) fn start(example: Example, place: &Path, keep: Keep) -> std::io::Result<Self> {
         let folder = folder(place, example);
         std::fs::create_dir(&folder)?;
@@ -103,8 +104,9 @@ impl Driver {
         let (log, socket) = (folder.join("driver.log"), folder.join("csi.sock"));
         let endpoint = format!("unix://{}", socket.display());
         let role = Role { example, parent: getpid().as_raw(), place: place.to_owned(), keep };
-        // This very program, also when its file was replaced meanwhile. In a group of its own, Ctrl-C on the terminal
-        // is for the quickstart alone, which stops the driver when it is time to.
+        // /proc/self/exe is this program even if its file was replaced meanwhile. In a process group of its
+        // own the driver gets no SIGINT from Ctrl-C on the terminal: only the quickstart does, and it stops
+        // the driver in order.
         let child = Command::new("/proc/self/exe")
             .arg0("quickstart")
             .args(role.arguments())
@@ -121,7 +123,7 @@ impl Driver {
     /// Waits until the driver answers on its socket.
     ///
     /// # Errors
-    /// When it ends before, or takes too long.
+    /// When the driver ends before that, or takes too long.
     pub(crate) async fn connect(&mut self) -> Result<Client, String> {
         let endpoint = self.endpoint.parse().map_err(|error: csi_core::ServeError| error.to_string())?;
         let client = Client::new(&endpoint).deadline(PATIENCE);
@@ -136,17 +138,17 @@ impl Driver {
         Ok(client)
     }
 
-    /// How it ended, if it has.
+    /// The exit status of the driver, if it has ended.
     pub(crate) fn ended(&mut self) -> Option<ExitStatus> {
         self.child.try_wait().ok().flatten()
     }
 
-    /// Stops it: SIGTERM, and SIGKILL if that does not do. Its calls must have ended.
+    /// Stops the driver with SIGTERM, and with SIGKILL if it does not end in time. Its calls must have ended.
     ///
     /// # Errors
-    /// When it did not end as a driver should.
+    /// When the driver did not end as a driver should.
     pub(crate) async fn stop(&mut self) -> Result<(), String> {
-        // None if it was waited for: then the number may be another's.
+        // The id is `None` after the process was waited for: the number may then belong to another process.
         if let Some(id) = self.child.id().and_then(|id| i32::try_from(id).ok())
             && self.ended().is_none()
         {
@@ -160,7 +162,7 @@ impl Driver {
                 return Err(format!("it did not stop within {STOP:?} of SIGTERM {how}"));
             }
         };
-        // Before it listens to signals it dies of them, ours or that of the terminal.
+        // Before the driver handles signals, it dies of them, whether we or the terminal sent them.
         let killed_at_start = self.phase == Phase::Starting && status.signal().is_some();
         if !status.success() && !killed_at_start {
             return Err(format!("it ended with {status}"));
@@ -171,7 +173,7 @@ impl Driver {
         Ok(())
     }
 
-    /// The end of what it printed.
+    /// The last lines that the driver printed.
     pub(crate) fn log_tail(&self) -> Vec<String> {
         let text = std::fs::read(&self.log).unwrap_or_default();
         let text = String::from_utf8_lossy(&text);

@@ -1,6 +1,6 @@
-//! Starts a driver in a process of its own and plays the orchestrator against it, one line a step.
+//! Starts a driver in a process of its own and calls it as an orchestrator does. It prints one line a step.
 //!
-//! `cargo run -p quickstart`, as root or not; `--help` says the rest.
+//! Run `cargo run -p quickstart`, as root or as an ordinary user; `--help` lists the options.
 #![forbid(unsafe_code)]
 
 mod args;
@@ -22,7 +22,7 @@ fn main() -> ExitCode {
     let run = match args::parse(std::env::args_os().skip(1)) {
         Ok(Command::Driver(role)) => return driver::main(&role),
         Ok(Command::Help) => {
-            // Whoever asked may be gone: `quickstart --help | head -1`.
+            // The reader may be gone already, as in `quickstart --help | head -1`.
             let _ = std::io::stdout().write_all(args::HELP.as_bytes());
             return ExitCode::SUCCESS;
         }
@@ -32,13 +32,13 @@ fn main() -> ExitCode {
             return ExitCode::from(COULD_NOT_START);
         }
     };
-    // A namespace is entered by one thread: before the runtime starts others.
+    // unshare(CLONE_NEWUSER) needs a process with one thread, so this runs before the runtime starts others.
     let started = namespace::enter(run.keep).and_then(|footing| {
         let plan = run::Plan::new(&run, footing)?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|error| format!("the runtime does not start: {error}"))?;
         let done = runtime.block_on(run::run(&plan));
-        // A look at a dead volume may hang on a thread of its own: nobody waits for it.
+        // A query of a dead volume may hang on a thread of its own. The exit does not wait for it.
         runtime.shutdown_background();
         done
     });

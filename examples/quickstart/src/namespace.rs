@@ -1,4 +1,4 @@
-//! Where the quickstart mounts: in a namespace that goes with it.
+//! The mount namespace of the quickstart, which ends with its process.
 
 use csi_cli::lifecycle::Keep;
 use nix::errno::Errno;
@@ -6,24 +6,25 @@ use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
 use nix::unistd::{getegid, geteuid};
 
-/// What the quickstart may do here.
+/// What the quickstart is allowed to do here.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Footing {
     /// Everything: mounts and loop devices.
     Root,
-    /// Mounts in a user namespace of its own, and no loop devices.
+    /// Mounts in a user namespace of its own, but no loop devices.
     User {
-        /// Why there are no loop devices, and the mend.
+        /// Why there are no loop devices, and how to fix it.
         reason: &'static str,
     },
 }
 
-/// Enters a mount namespace of its own, and as an ordinary user a user namespace with it. The process has one thread.
+/// Enters a mount namespace of its own, and for an ordinary user also a user namespace. The process must have
+/// one thread.
 ///
-/// Root who keeps everything stays where it is: what is mounted in a namespace goes with it.
+/// Root with [`Keep::Everything`] stays in its namespace, because mounts in a new namespace vanish with it.
 ///
 /// # Errors
-/// When the system allows no namespaces, with the settings that do so.
+/// When the system allows no namespaces; the message names the settings that forbid them.
 pub(crate) fn enter(keep: Keep) -> Result<Footing, String> {
     if !geteuid().is_root() {
         enter_user_namespace()?;
@@ -47,14 +48,14 @@ pub(crate) fn enter(keep: Keep) -> Result<Footing, String> {
     }
 }
 
-/// Mounts made here are seen nowhere else.
+/// Keeps mounts made here out of all other namespaces.
 fn stop_propagation() -> Result<(), String> {
     let none: Option<&str> = None;
     mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_SLAVE, none)
         .map_err(|error| format!("can't keep mounts to this namespace: {error}"))
 }
 
-/// A user namespace in which this user is root; see user_namespaces(7).
+/// Enters a user namespace in which this user is root; see user_namespaces(7).
 fn enter_user_namespace() -> Result<(), String> {
     let (user, group) = (geteuid(), getegid());
     unshare(CloneFlags::CLONE_NEWUSER | CloneFlags::CLONE_NEWNS).map_err(|error| {
@@ -64,7 +65,7 @@ fn enter_user_namespace() -> Result<(), String> {
              kernel.unprivileged_userns_clone, kernel.apparmor_restrict_unprivileged_userns"
         )
     })?;
-    // Without this the kernel takes no map of groups from an ordinary user.
+    // Without this the kernel accepts no gid_map from an ordinary user.
     write("/proc/self/setgroups", "deny")?;
     write("/proc/self/uid_map", &format!("0 {user} 1"))?;
     write("/proc/self/gid_map", &format!("0 {group} 1"))?;

@@ -1,4 +1,4 @@
-//! A whole run: the drivers, one after the other, and what becomes of them however it ends.
+//! A whole run: the drivers, one after the other, and the clean-up, however the run ends.
 
 use std::path::Path;
 
@@ -19,22 +19,22 @@ const MIB: i64 = 1 << 20;
 const OK: u8 = 0;
 const FAILED: u8 = 1;
 
-/// What a run does.
+/// The plan of a run.
 #[derive(Debug)]
 pub(crate) struct Plan {
     examples: Vec<Example>,
     filesystem: Filesystem,
     keep: Keep,
     footing: Footing,
-    /// What is left out, and why.
+    /// Why the block driver is left out, if it is.
     left_out: Option<&'static str>,
 }
 
 impl Plan {
-    /// What can be done of what is asked for.
+    /// Chooses what can run here of what was asked for.
     ///
     /// # Errors
-    /// When a driver that is asked for can't run here, or a tool is missing.
+    /// When a driver that was asked for can't run here, or a program is missing.
     pub(crate) fn new(run: &Run, footing: Footing) -> Result<Self, String> {
         let filesystem = run.filesystem.unwrap_or(Filesystem::Ext4);
         let mut examples = run.only.map_or(vec![Example::Block, Example::Dirs], |only| vec![only]);
@@ -80,12 +80,12 @@ enum End {
     Caught(Caught),
 }
 
-/// Does all of it, cleans up, and answers with the exit status.
+/// Runs the plan, cleans up, and returns the exit status.
 ///
 /// # Errors
-/// When it could not start: nothing was done.
+/// When the run could not start. Nothing was done then.
 pub(crate) async fn run(plan: &Plan) -> Result<u8, String> {
-    // Before anything is made that a signal would leave behind.
+    // Signals are caught before anything exists that a signal would leave behind.
     let mut signals = Signals::take()?;
     let place = cleanup::make_place()?;
     let mut report = Report::new();
@@ -95,7 +95,8 @@ pub(crate) async fn run(plan: &Plan) -> Result<u8, String> {
         caught = signals.next() => End::Caught(caught),
         outcome = play_all(plan, &place, &mut driver, &mut report) => match outcome {
             Ok(()) => End::Well,
-            // The signal may be what it failed of: a process just made is still in our group when Ctrl-C comes.
+            // A signal may be the cause of the failure: a new process is still in our group when Ctrl-C
+            // comes.
             Err(failure) => signals.pending().await.map_or(End::Failed(failure), End::Caught),
         },
     };
@@ -104,7 +105,7 @@ pub(crate) async fn run(plan: &Plan) -> Result<u8, String> {
         End::Failed(failure) => tell_failure(&mut report, failure, driver.as_mut()),
         End::Caught(caught) => report.left_out(caught.name, "stops here"),
     }
-    // Steps that ended well have stopped their driver. One that died has been told of.
+    // Successful steps have stopped their driver. A driver that died was reported already.
     let stopped = match driver.as_mut() {
         None => Ok(()),
         Some(driver) => stop(driver).await,
@@ -123,7 +124,7 @@ async fn stop(driver: &mut Driver) -> Result<(), String> {
     driver.stop().await.map_err(|reason| format!("the driver, process {}: {reason}", driver.id))
 }
 
-/// Prints how it ended, and answers with the exit status.
+/// Prints how the run ended, and returns the exit status.
 fn conclude(report: &Report, end: &End, stopped: Result<(), String>, left: Result<String, String>) -> u8 {
     let is_clean = stopped.is_ok() && left.is_ok();
     let (Ok(left) | Err(left)) = left;
@@ -181,7 +182,7 @@ fn title(example: Example, plan: &Plan) -> String {
     }
 }
 
-/// One driver, from its start to its end.
+/// Runs the steps of one driver, from its start to its end.
 async fn play(
     plan: &Plan,
     example: Example,
@@ -202,11 +203,11 @@ async fn play(
     let offers = meet(&mut caller).await?;
     let places = Places { staging: folder.to_owned(), target: folder.to_owned() };
     for wanted in plan.volumes(example) {
-        // What is left of a life that ended early is swept from the kernel, whatever the driver knows of it.
+        // If the steps end early, the clean-up finds what is left by asking the kernel, not the driver.
         let mut begun = Begun::default();
         lifecycle::play(&mut caller, &offers, &wanted, Some(&places), &mut begun).await?;
     }
-    // A driver that is asked to stop waits for its callers to hang up.
+    // A stopping driver waits until its callers close their connections.
     drop(caller);
     let start = std::time::Instant::now();
     driver.stop().await.map_err(|reason| Failure::new("stop the driver", reason))?;
@@ -225,7 +226,7 @@ fn tell_failure(report: &mut Report, failure: &Failure, driver: Option<&mut Driv
     report.failed(&failure.step, &failure.reason, &log);
 }
 
-/// Takes everything away, and says what there was.
+/// Removes everything, and says what it removed.
 fn clean_up(place: &Path) -> Result<String, String> {
     let swept = cleanup::sweep(place)?;
     let mut what = Vec::new();
@@ -242,7 +243,7 @@ fn clean_up(place: &Path) -> Result<String, String> {
     Ok(format!("cleaned up {}, nothing is left", what.join(" and ")))
 }
 
-/// Leaves everything, and prints what takes it away.
+/// Keeps everything, and prints the commands that remove it.
 fn keep(plan: &Plan, place: &Path, report: &Report) -> Result<String, String> {
     report.heading("kept for a look; to take it away:");
     let quoted = |path: &Path| escape::shell_word(&path.display().to_string()).unwrap_or_default();

@@ -1,13 +1,13 @@
-//! What a run needs of the machine, looked up before it starts.
+//! The programs that a run needs, looked up before it starts.
 
 use std::path::Path;
 
 use csi_mount::Filesystem;
 
-/// Looks for what volumes with this filesystem on loop devices need.
+/// Looks for the programs that volumes with this filesystem on loop devices need.
 ///
 /// # Errors
-/// What is missing, and the Debian package that has it.
+/// Names the missing program, and the Debian package that has it.
 pub(crate) fn look_up(filesystem: Filesystem) -> Result<(), String> {
     if let Err(missing) = filesystem.find_tools() {
         let package = filesystem.package();

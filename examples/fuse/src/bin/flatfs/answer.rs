@@ -1,4 +1,4 @@
-//! The protocol's structs, in and out.
+//! The structs of the FUSE protocol, requests and replies.
 
 use std::ffi::OsStr;
 use std::io;
@@ -6,13 +6,13 @@ use std::os::unix::ffi::OsStrExt as _;
 
 use crate::store::{Attributes, ROOT, Usage};
 
-/// An error number for the kernel.
+/// An error number that the kernel receives.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Errno(i32);
 
 impl Errno {
     pub(crate) const NOT_FOUND: Self = Self(2);
-    /// `ENOSYS`: this filesystem has no such operation.
+    /// `ENOSYS`: this filesystem does not support the operation.
     pub(crate) const NOT_THERE: Self = Self(38);
     /// `EINTR`
     pub(crate) const INTERRUPTED: i32 = 4;
@@ -20,12 +20,12 @@ impl Errno {
 
 impl From<io::Error> for Errno {
     fn from(error: io::Error) -> Self {
-        // EIO, where it is none of the system's.
+        // EIO, if the error has no errno.
         Self(error.raw_os_error().unwrap_or(5))
     }
 }
 
-/// `struct fuse_in_header`, and what follows.
+/// `struct fuse_in_header`, and the bytes that follow it.
 pub(crate) struct Request<'a> {
     pub(crate) operation: u32,
     pub(crate) node: u64,
@@ -54,13 +54,13 @@ impl<'a> Request<'a> {
         self.body.get(offset..).unwrap_or_default()
     }
 
-    /// A name, which ends with a NUL. It holds no slash.
+    /// Returns a name, which ends with a NUL byte. The kernel sends no slash in it.
     pub(crate) fn name(&self, offset: usize) -> &'a OsStr {
         let bytes = self.rest(offset);
         OsStr::from_bytes(bytes.split(|byte| *byte == 0).next().unwrap_or_default())
     }
 
-    /// `struct fuse_out_header`, and the answer.
+    /// `struct fuse_out_header`, followed by the answer.
     pub(crate) fn reply(&self, answer: Result<Answer, Errno>) -> Vec<u8> {
         let (error, body) = match answer {
             Ok(Answer(body)) => (0, body),
@@ -73,10 +73,10 @@ impl<'a> Request<'a> {
     }
 }
 
-/// The bytes after the head of an answer.
+/// The bytes of a reply after its header.
 pub(crate) struct Answer(Vec<u8>);
 
-/// A second, for which the kernel need not ask again.
+/// How long the kernel caches an entry or attributes, in seconds.
 const VALID: u64 = 1;
 
 impl Answer {
@@ -105,7 +105,7 @@ impl Answer {
 
     /// `struct fuse_init_out`
     pub(crate) fn init(minor: u32, largest_write: usize) -> Self {
-        // BIG_WRITES and MAX_PAGES, without which a write is a page.
+        // BIG_WRITES and MAX_PAGES: without them the kernel writes at most one page per request.
         let flags = 1 << 5 | 1 << 22;
         let answer = Self::empty().word(7).word(minor.min(31)).word(0).word(flags).word(0);
         answer.word(largest_write as u32).word(1).word((largest_write / 4096) as u32).zeros(32)
@@ -148,7 +148,7 @@ impl Answer {
         answer.word(usage.block_size).word(255).word(usage.block_size).zeros(28)
     }
 
-    /// `struct fuse_dirent`, as many as fit, from this index on.
+    /// `struct fuse_dirent`: as many entries as fit, starting at index `from`.
     pub(crate) fn names(names: &[(u64, std::ffi::OsString)], from: u64, room: usize) -> Self {
         let mut answer = Self::empty();
         for (index, (node, name)) in names.iter().enumerate().skip(from as usize) {

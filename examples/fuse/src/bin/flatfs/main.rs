@@ -1,8 +1,10 @@
-//! `flatfs STORE MOUNTPOINT`: serves the files of one directory as a filesystem, with FUSE and without a library for it.
+//! `flatfs STORE MOUNTPOINT`: serves the files of one directory as a filesystem, with FUSE but without a FUSE
+//! library.
 //!
-//! A filesystem without subdirectories, small enough to read: it speaks the kernel's protocol (`fuse(4)`,
-//! `linux/fuse.h`, version 7.31) over `/dev/fuse`, one request after the other, and keeps nothing in memory but which
-//! number is which name. So it can be killed and started anew, and loses nothing that was written.
+//! The filesystem has no subdirectories and is small enough to read. It speaks the kernel's protocol
+//! (`fuse(4)`, `linux/fuse.h`, version 7.31) over `/dev/fuse`, one request at a time. The only state in
+//! memory is the table of node numbers and names, so it can be killed and started again without losing
+//! written data.
 
 mod answer;
 mod store;
@@ -27,7 +29,7 @@ struct Args {
     mountpoint: PathBuf,
 }
 
-/// What one request may carry, and a page for its head.
+/// The largest data of one request, and a page for its header.
 const LARGEST: usize = (128 << 10) + 4096;
 
 fn main() -> ExitCode {
@@ -49,47 +51,47 @@ fn mount(args: &Args) -> Result<File, Box<dyn std::error::Error>> {
         return Err(format!("{} is no directory: make it first", args.store.display()).into());
     }
     let device = File::options().read(true).write(true).open("/dev/fuse")?;
-    // Workloads are other users than this program, and the kernel compares them with the files' owners.
+    // Workloads run as other users than this program, and the kernel compares those with the files' owners.
     let options = ["rootmode=40000", "user_id=0", "group_id=0", "allow_other", "default_permissions"];
     let options = MountOptions::parse(options)?.with_option("fd", &device.as_raw_fd().to_string())?;
     Mount::new("fuse", "flatfs").options(&options).at(&Target::new(&args.mountpoint)?)?;
     Ok(device)
 }
 
-/// Until the device says that the filesystem is gone.
+/// Serves requests until the device reports that the filesystem is unmounted.
 fn serve(mut device: File, mut store: Store) {
     let mut buffer = vec![0; LARGEST];
     loop {
         let length = match device.read(&mut buffer) {
             Ok(length) => length,
-            // Somebody gave up before we came to read it.
+            // The caller gave up before its request was read.
             Err(error) if error.raw_os_error() == Some(Errno::INTERRUPTED) => continue,
             Err(_) => return,
         };
         let Some(request) = Request::new(&buffer[..length]) else { continue };
         if let Some(answer) = answer(&request, &mut store) {
-            // Who asked may be gone.
+            // The caller may be gone already.
             let _ = device.write_all(&request.reply(answer));
         }
     }
 }
 
-/// What there is to say, if the kernel waits for it.
+/// Returns the reply, or `None` if the kernel expects none.
 fn answer(request: &Request<'_>, store: &mut Store) -> Option<Result<Answer, Errno>> {
     let node = request.node;
     Some(match request.operation {
-        // FORGET, INTERRUPT, BATCH_FORGET: names keep their numbers.
+        // FORGET, INTERRUPT, BATCH_FORGET: names keep their node numbers.
         2 | 36 | 42 => return None,
         // LOOKUP
         1 => store.look_up(request.name(0)).map(Answer::entry),
         // GETATTR
         3 => store.attributes(node).map(Answer::attributes),
-        // SETATTR: the size, the rest stays.
+        // SETATTR: only the size is changed.
         4 => {
             let (what, size) = (request.word(0), request.long(16));
             store.resize(node, (what & 8 != 0).then_some(size)).map(Answer::attributes)
         }
-        // MKNOD, which stands in for CREATE
+        // MKNOD; the kernel uses it in place of CREATE
         8 => store.create(request.name(16)).map(Answer::entry),
         // UNLINK
         10 => store.remove(request.name(0)).map(|()| Answer::empty()),
@@ -110,7 +112,7 @@ fn answer(request: &Request<'_>, store: &mut Store) -> Option<Result<Answer, Err
         27 | 29 => Ok(Answer::opened()),
         // READDIR
         28 => store.list().map(|names| Answer::names(&names, request.long(8), request.word(16) as usize)),
-        // OPEN among them: the kernel then opens files without asking.
+        // This includes OPEN: after ENOSYS the kernel opens files without a request.
         _ => Err(Errno::NOT_THERE),
     })
 }

@@ -1,4 +1,4 @@
-//! The files, by number.
+//! The files, by node number.
 
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
@@ -9,12 +9,12 @@ use std::path::PathBuf;
 
 use crate::answer::Errno;
 
-/// The number of the directory itself, by the protocol.
+/// The node number of the directory itself, fixed by the protocol.
 pub(crate) const ROOT: u64 = 1;
 
 type Result<T> = std::result::Result<T, Errno>;
 
-/// The directory, and which number is which of its files: given once and never again.
+/// The directory, and the node number of each of its files. A number is never reused.
 pub(crate) struct Store {
     directory: PathBuf,
     names: HashMap<u64, OsString>,
@@ -22,7 +22,7 @@ pub(crate) struct Store {
     next: u64,
 }
 
-/// What is known of a file; times in seconds and nanoseconds.
+/// The attributes of a file; times are in seconds and nanoseconds.
 pub(crate) struct Attributes {
     pub(crate) node: u64,
     pub(crate) size: u64,
@@ -35,7 +35,7 @@ pub(crate) struct Attributes {
     pub(crate) group: u32,
 }
 
-/// How full the filesystem below is.
+/// The usage of the filesystem that holds the store.
 pub(crate) struct Usage {
     pub(crate) blocks: u64,
     pub(crate) free: u64,
@@ -71,7 +71,7 @@ impl Store {
 
     pub(crate) fn attributes(&self, node: u64) -> Result<Attributes> {
         let found = self.path(node)?.symlink_metadata()?;
-        // Somebody put something else than a file into the store.
+        // The store holds something other than a file.
         if node != ROOT && !found.is_file() {
             return Err(Errno::NOT_FOUND);
         }
@@ -118,7 +118,7 @@ impl Store {
         self.attributes(node)
     }
 
-    /// The file, and not what a link leads to.
+    /// Opens the file, and does not follow a symbolic link.
     fn open(&self, node: u64) -> Result<File> {
         let not_followed = rustix::fs::OFlags::NOFOLLOW.bits().cast_signed();
         let mut options = OpenOptions::new();
@@ -157,7 +157,7 @@ impl Store {
                 names.push(entry.file_name());
             }
         }
-        // In one order, so that a reading goes on where it was.
+        // The order is stable, so that the next READDIR continues where the last one stopped.
         names.sort();
         let own = [".", ".."].map(|name| (ROOT, name.into()));
         let files = names.into_iter().map(|name| (self.number(&name), name));
