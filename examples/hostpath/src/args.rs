@@ -23,7 +23,8 @@ provisioning (thin or thick), description. Inline volumes: kind and size, as vol
 
 /// The reference CSI driver: every capability of the spec, on the files of one directory
 ///
-/// Volumes are image files on loop devices, or directories, below one directory of this machine. For trying out,
+/// Volumes are image files on loop devices, or directories, below one directory of this machine. For trying
+/// out,
 /// testing and reading; not for data that must outlive the machine.
 #[derive(Debug, Clone, Parser)]
 #[command(name = "hostpath", version, after_help = EXAMPLES)]
@@ -37,7 +38,8 @@ pub struct Args {
     #[arg(long, env = "VOLUME_KIND", value_name = "KIND", default_value = "image")]
     pub kind: Kind,
 
-    /// A pool: its name, its size, and where it is: fast=10Gi or fast=10Gi,zone=a [default: one, as large as the disk]
+    /// A pool: its name, its size, and where it is: fast=10Gi or fast=10Gi,zone=a [default: one, as large as
+    /// the disk]
     #[arg(long = "pool", env = "POOLS", value_name = "NAME=SIZE[,KEY=VALUE]", value_delimiter = ' ')]
     pub pools: Vec<PoolArg>,
 
@@ -65,7 +67,8 @@ pub struct Args {
     #[arg(long, env = "MAX_VOLUME_SIZE", value_name = "SIZE")]
     pub max_volume_size: Option<Quantity>,
 
-    /// The largest volume that the node grows, to test callers that have to recover [default: any that the controller does]
+    /// The largest volume that the node grows, to test callers that have to recover [default: any that the
+    /// controller does]
     #[arg(long, env = "MAX_VOLUME_SIZE_NODE", value_name = "SIZE")]
     pub max_volume_size_node: Option<Quantity>,
 
@@ -117,11 +120,11 @@ impl From<BlockMetadataArg> for BlockMetadataType {
     }
 }
 
-/// The largest sizes that a volume can have, in bytes.
+/// The largest size of a volume, in bytes.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Sizes {
     pub(crate) most: u64,
-    /// That the node grows one to.
+    /// The largest size that the node expands a volume to.
     most_on_node: u64,
 }
 
@@ -133,14 +136,18 @@ impl Args {
 }
 
 impl Sizes {
+    /// Checks a size in bytes against the controller's limit.
+    ///
     /// # Errors
-    /// [`Error::OutOfRange`] for a size that no volume has here.
+    /// [`Error::OutOfRange`] for a larger size.
     pub(crate) fn check(self, bytes: u64) -> Result<()> {
         within("--max-volume-size", self.most, bytes)
     }
 
+    /// Checks a size in bytes against the node's limit.
+    ///
     /// # Errors
-    /// The same for one that the node does not grow to.
+    /// [`Error::OutOfRange`] for a larger size.
     pub(crate) fn check_on_node(self, bytes: u64) -> Result<()> {
         within("--max-volume-size-node", self.most_on_node, bytes)
     }

@@ -1,4 +1,4 @@
-//! The content of volumes and snapshots: an image file, or a directory.
+//! The content of a volume or snapshot: an image file, or a directory.
 
 use std::fs::{self, File};
 use std::os::unix::fs::PermissionsExt as _;
@@ -12,10 +12,11 @@ use rustix::io::Errno;
 use crate::kind::Kind;
 use crate::store::sync;
 
-/// In the directory of an object whose image had a filesystem once: it is never formatted again, whatever it reads as.
+/// A file in an object's directory that marks an image that has had a filesystem. Such an image is never
+/// formatted again, even if it reads as blank.
 const STAGED: &str = "staged";
 
-/// Whether an image's room is taken on the disk at once.
+/// Whether the blocks of an image are allocated at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fill {
     Thin,
@@ -28,7 +29,7 @@ impl Fill {
     }
 }
 
-/// Puts new, empty content into the directory of an object.
+/// Creates new, empty content in the directory of an object.
 pub(crate) fn make(kind: Kind, place: &Path, bytes: u64, fill: Fill) -> Result<()> {
     let content = kind.content(place);
     match kind {
@@ -45,7 +46,7 @@ pub(crate) fn make(kind: Kind, place: &Path, bytes: u64, fill: Fill) -> Result<(
     }
 }
 
-/// Notes that the image in the directory of an object has a filesystem.
+/// Records that the image of an object has a filesystem.
 pub(crate) fn note_staged(place: &Path) -> Result<()> {
     if !was_staged(place)? {
         File::create(place.join(STAGED)).at("create", place.join(STAGED))?;
@@ -54,14 +55,16 @@ pub(crate) fn note_staged(place: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Whether the image in the directory of an object had a filesystem, or is a copy of one that had.
+/// Whether the image of an object has had a filesystem, or is a copy of an image that has.
 pub(crate) fn was_staged(place: &Path) -> Result<bool> {
     place.join(STAGED).try_exists().at("look for", place.join(STAGED))
 }
 
-/// Puts a copy of another object's content into the directory of one; its blocks are shared where the disk can.
+/// Copies another object's content into the directory of this one. Blocks are shared if the disk's filesystem
+/// can do that.
 pub(crate) fn copy(kind: Kind, from: &Path, place: &Path) -> Result<()> {
-    // Before the content is copied: of a volume that is staged meanwhile the copy can still be blank.
+    // Checked before the copy: if the source is staged meanwhile, the copy can be blank, and must not be
+    // marked.
     if was_staged(from)? {
         note_staged(place)?;
     }
@@ -80,7 +83,7 @@ pub(crate) fn copy(kind: Kind, from: &Path, place: &Path) -> Result<()> {
     }
 }
 
-/// Makes the content at least so large. A directory is as large as the disk.
+/// Grows the content to at least `bytes`. A directory needs nothing: its size is that of the disk.
 pub(crate) fn grow(kind: Kind, place: &Path, bytes: u64, fill: Fill) -> Result<()> {
     if kind == Kind::Directory {
         return Ok(());
@@ -89,7 +92,7 @@ pub(crate) fn grow(kind: Kind, place: &Path, bytes: u64, fill: Fill) -> Result<(
     let image = File::options().write(true).open(&path).at("open", &path)?;
     if fill == Fill::Thick {
         unshare(kind, place)?;
-        // Before the size: when the disk is full, the image is as it was.
+        // Allocated before the size changes: on a full disk the image stays as it was.
         rustix::fs::fallocate(&image, FallocateFlags::KEEP_SIZE, 0, bytes).at("allocate", &path)?;
     }
     if image.metadata().at("look at", &path)?.len() < bytes {
@@ -98,8 +101,8 @@ pub(crate) fn grow(kind: Kind, place: &Path, bytes: u64, fill: Fill) -> Result<(
     image.sync_all().at("sync", &path)
 }
 
-/// Gives an image blocks of its own for those that it shares with another, so that a write to either needs no new ones.
-/// Where the disk's filesystem can't (btrfs), they stay shared.
+/// Gives an image its own blocks in place of shared ones, so that a write to either copy allocates nothing.
+/// If the disk's filesystem can't do that (btrfs), the blocks stay shared.
 pub(crate) fn unshare(kind: Kind, place: &Path) -> Result<()> {
     if kind == Kind::Directory {
         return Ok(());
@@ -117,7 +120,7 @@ pub(crate) fn unshare(kind: Kind, place: &Path) -> Result<()> {
     }
 }
 
-/// How large the content is in bytes; of a directory nobody knows.
+/// The size of the content in bytes; `None` for a directory, whose size is unknown.
 pub(crate) fn size(kind: Kind, place: &Path) -> Result<Option<u64>> {
     match kind {
         Kind::Image => {

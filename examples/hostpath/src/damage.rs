@@ -1,4 +1,5 @@
-//! What is wrong with a volume, or with the disk that all are on: looked at each time, so it is told as long as it is so.
+//! The damage of a volume, or of the disk that holds all volumes. It is checked at each call, so it is
+//! reported exactly as long as it lasts.
 
 use std::io::{Error as IoError, ErrorKind};
 use std::path::Path;
@@ -13,10 +14,10 @@ use crate::host::Host;
 use crate::kind::Kind;
 use crate::records::{SnapshotRecord, VolumeRecord};
 
-/// With less left on the disk, writes to thin images begin to fail.
+/// With less free space than this, in bytes, writes to thin images are about to fail.
 const FULL: u64 = 16 << 20;
 
-/// What is wrong with all volumes, for the disk that they are on.
+/// The state of the disk, which all volumes share.
 #[derive(Debug)]
 pub(crate) enum Disk {
     Well,
@@ -34,12 +35,12 @@ impl Disk {
     }
 }
 
-/// What is wrong with a volume's content, and with the disk that it is on.
+/// The damage of a volume's content, and of the disk that holds it.
 pub(crate) fn of_volume(host: &Host, id: &str, record: &VolumeRecord, disk: &Disk) -> Vec<VolumeHealthEntry> {
     let of_disk = match disk {
         Disk::Well => None,
         Disk::Full => Some(entry(Degraded, "PoolFull", "the disk that its pool is on is full".to_owned())),
-        // Whether anything else is wrong with it nobody can see.
+        // Other damage can't be detected in this state.
         Disk::Gone(error) => {
             return vec![entry(Inaccessible, "DataDirectoryGone", format!("the data directory: {error}"))];
         }
@@ -47,23 +48,23 @@ pub(crate) fn of_volume(host: &Host, id: &str, record: &VolumeRecord, disk: &Dis
     of_content(&host.volumes.place(id), record).into_iter().chain(of_disk).collect()
 }
 
-/// What is wrong with a volume's own image or directory.
+/// The damage of a volume's own image or directory.
 pub(crate) fn of_content(place: &Path, record: &VolumeRecord) -> Option<VolumeHealthEntry> {
     of(place, record.kind, record.created.capacity_bytes())
 }
 
-/// Refuses what would take a volume's content for whole, where it is not.
+/// Refuses to read damaged content of a volume as if it were complete.
 ///
 /// # Errors
-/// [`Error::NotPossible`] where data is lost, [`Error::Unavailable`] where it can't be looked at.
+/// [`Error::NotPossible`] if data is lost, [`Error::Unavailable`] if the content can't be examined.
 pub(crate) fn refuse_volume(host: &Host, id: &str, record: &VolumeRecord) -> Result<()> {
     refuse("volume", id, of_content(&host.volumes.place(id), record))
 }
 
-/// The same of a snapshot.
+/// Refuses to read damaged content of a snapshot as if it were complete.
 ///
 /// # Errors
-/// The same.
+/// Those of [`refuse_volume`].
 pub(crate) fn refuse_snapshot(host: &Host, id: &str, record: &SnapshotRecord) -> Result<()> {
     refuse("snapshot", id, of(&host.snapshots.place(id), record.kind, record.size_bytes))
 }
@@ -95,7 +96,7 @@ fn of(place: &Path, kind: Kind, due: u64) -> Option<VolumeHealthEntry> {
     }
 }
 
-/// What is wrong with the disk.
+/// The damage of the disk.
 pub(crate) fn of_storage(host: &Host) -> Result<Vec<StorageHealthEntry>> {
     use StorageHealthStatus::{Degraded, Unreachable};
     let entry = |status, reason: &str, message: String| {

@@ -1,4 +1,4 @@
-//! What can be switched off, so that every combination of capabilities can be had.
+//! The features that can be switched off, so that tests can run every combination of capabilities.
 
 use std::collections::BTreeSet;
 
@@ -67,7 +67,7 @@ pub enum Feature {
 }
 
 impl Feature {
-    /// What it means nothing without, by the spec or by this driver.
+    /// The features without which this one makes no sense, by the spec or in this driver.
     fn needs(self) -> &'static [Self] {
         match self {
             Self::Clone | Self::Snapshots | Self::GroupSnapshots => &[Self::CreateDelete],
@@ -80,12 +80,12 @@ impl Feature {
     }
 }
 
-/// What is left on.
+/// The features that are switched on.
 #[derive(Debug, Clone)]
 pub(crate) struct Features(BTreeSet<Feature>);
 
 impl Features {
-    /// All but these, and but what needs one of these.
+    /// All features except those in `off` and those that need one of these.
     pub(crate) fn without(off: &[Feature]) -> Self {
         let mut on: BTreeSet<Feature> = Feature::value_variants().iter().copied().collect();
         on.retain(|feature| !off.contains(feature));
@@ -102,7 +102,7 @@ impl Features {
         self.0.contains(&feature)
     }
 
-    /// Whether somebody tells health where callers of v1.12.0 look for it.
+    /// Whether any RPC reports health in the fields that v1.12.0 callers read.
     pub(crate) fn tell_condition(&self) -> bool {
         let controller = self.has(Feature::Health) && (self.has(Feature::List) || self.has(Feature::Get));
         let node = self.has(Feature::NodeHealth) && self.has(Feature::Stats);

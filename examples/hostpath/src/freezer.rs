@@ -1,4 +1,5 @@
-//! Filesystems that take no writes while they are copied: each is frozen once, for all copies of it at a time.
+//! Filesystems that are frozen while they are copied. Each is frozen once, for all copies that run at the
+//! same time.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -7,33 +8,35 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use csi_core::mount::{DeviceNumber, ErrorKind, Frozen};
 use csi_core::{Error, Result};
 
-/// The filesystems that this process holds frozen, by their devices. The kernel freezes one once and no more, and several
-/// snapshots or clones of a volume may be cut at a time.
+/// The filesystems that this process holds frozen, by device. The kernel refuses to freeze a frozen
+/// filesystem, but several snapshots or clones of a volume can be cut at the same time.
 #[derive(Debug, Default)]
 pub(crate) struct Freezer(Mutex<HashMap<DeviceNumber, Arc<Place>>>);
 
-/// A filesystem. Whoever freezes it, or thaws it, has the lock meanwhile; so nobody joins a freeze that is ending.
+/// One filesystem. The lock is held while it is frozen or thawed, so no holder joins a freeze that is ending.
 #[derive(Debug, Default)]
 struct Place(Mutex<Holders>);
 
 #[derive(Debug, Default)]
 struct Holders {
     count: usize,
-    /// As long as there is one.
+    /// Set while `count` is not 0.
     frozen: Option<Frozen>,
 }
 
-/// One that needs the filesystem frozen. The last of them thaws it, also when it panics; after a kill a start does.
+/// A holder that needs the filesystem frozen. Dropping the last one thaws it, also during a panic. After a
+/// kill, the next start thaws it.
 #[derive(Debug)]
 #[must_use = "dropping it thaws the filesystem"]
 pub(crate) struct Hold(Arc<Place>);
 
 impl Freezer {
-    /// Freezes the filesystem of a device, which is mounted there, or joins those who have. Either way what was written
-    /// before is on the device.
+    /// Freezes the filesystem of a device, mounted at `mounted`, or joins the existing holders. On return,
+    /// all earlier writes are on the device.
     ///
     /// # Errors
-    /// [`Error::Unavailable`] while another program has it frozen, and those of [`Frozen::at`].
+    /// [`Error::Unavailable`] while another program has the filesystem frozen, and the errors of
+    /// [`Frozen::at`].
     pub(crate) fn hold(&self, device: DeviceNumber, mounted: &Path) -> Result<Hold> {
         let place = self.place(device);
         let mut holders = place.lock();
@@ -50,14 +53,14 @@ impl Freezer {
 
     fn place(&self, device: DeviceNumber) -> Arc<Place> {
         let mut places = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        // Those that nobody else has are not frozen.
+        // An entry without another reference is not frozen.
         places.retain(|_, place| Arc::strong_count(place) > 1);
         Arc::clone(places.entry(device).or_default())
     }
 }
 
 impl Place {
-    /// What it guards is right after every statement, so a panic elsewhere does not spoil it.
+    /// Ignores poisoning: the guarded value is valid after every statement.
     fn lock(&self) -> MutexGuard<'_, Holders> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -1,4 +1,4 @@
-//! The GroupController service: snapshots of several volumes at one moment, by holding all of them still.
+//! The GroupController service: snapshots of several volumes at one moment, all of them frozen together.
 
 use std::collections::BTreeSet;
 use std::time::SystemTime;
@@ -31,7 +31,7 @@ impl GroupController for Driver {
     async fn delete_volume_group_snapshot(&self, request: DeleteVolumeGroupSnapshotRequest) -> Result<()> {
         self.with(move |host| {
             let record = host.group_of(&request.group_snapshot_id, &request.snapshot_ids)?;
-            // The group first: without it a start knows its members as deleted.
+            // The group's record goes first: a start deletes members whose group does not exist.
             host.groups.remove(request.group_snapshot_id.as_str())?;
             for id in &record.members {
                 if let Some(member) = host.snapshots.get(id) {
@@ -77,7 +77,8 @@ impl Host {
         self.finish_group(group, name, cuts, cut_at)
     }
 
-    /// Members get their places on the disk, then the group's record makes them be there, all at once.
+    /// Moves the members to their places on the disk. The group's record, written last, makes all of them
+    /// exist at once.
     fn finish_group(
         &self,
         id: String,
@@ -109,7 +110,7 @@ impl Host {
         record.group(id, members)
     }
 
-    /// The group, whose members these have to be.
+    /// Returns the group, and checks that `members` are its members.
     fn group_of(&self, id: &GroupSnapshotId, members: &[SnapshotId]) -> Result<GroupRecord> {
         let found = self.groups.find(id.as_str())?.ok_or_else(|| Error::GroupSnapshotNotFound(id.clone()))?;
         let asked: BTreeSet<&str> = members.iter().map(SnapshotId::as_str).collect();

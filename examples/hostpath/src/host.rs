@@ -1,4 +1,4 @@
-//! What the controller and the node have in common.
+//! The state that controller and node share.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -22,14 +22,14 @@ use crate::store::{Record, Store};
 use crate::watch::DataWatch;
 use crate::{Args, Feature, features::Features, metadata, recover};
 
-/// How long another process may take to let go of the data.
+/// How long to wait for another process to release the data directory.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// The driver: a value that controller and node service share.
+/// The driver, a handle that the controller and node services share.
 #[derive(Debug, Clone)]
 pub(crate) struct Driver(Arc<Host>);
 
-/// What it knows.
+/// The driver's state.
 #[derive(Debug)]
 pub(crate) struct Host {
     pub(crate) data: PathBuf,
@@ -39,7 +39,7 @@ pub(crate) struct Host {
     pub(crate) expansion: When,
     pub(crate) block_metadata: BlockMetadataType,
     pub(crate) node: NodeInfo,
-    /// All nodes that have this data.
+    /// All nodes that have this data directory.
     pub(crate) nodes: BTreeSet<NodeId>,
     pub(crate) volumes: Store<VolumeRecord>,
     pub(crate) snapshots: Store<SnapshotRecord>,
@@ -47,13 +47,13 @@ pub(crate) struct Host {
     pub(crate) pools: Pools,
     pub(crate) attach_limit: AttachLimit,
     pub(crate) freezer: Freezer,
-    /// Who may tell a snapshot's metadata at a time.
+    /// Limits the metadata streams that run at the same time.
     pub(crate) streams: Arc<Semaphore>,
     pub(crate) sizes: Sizes,
-    /// Names of mutable parameters that are taken, and kept, and mean nothing here.
+    /// Names of mutable parameters that are accepted and stored, and have no effect.
     pub(crate) accepted_parameters: Vec<String>,
     pub(crate) serves_node: bool,
-    /// Held by the one process that makes and deletes volumes.
+    /// Held by the controller, the one process that creates and deletes volumes.
     _lock: Option<File>,
 }
 
@@ -66,10 +66,10 @@ impl Deref for Driver {
 }
 
 impl Driver {
-    /// Opens the data directory, and makes it right after whatever happened to the last process.
+    /// Opens the data directory, and repairs what the last process left unfinished.
     ///
     /// # Errors
-    /// When another controller has it, or the disk fails.
+    /// When another controller holds the directory, or the disk fails.
     pub(crate) fn open(args: &Args) -> Result<Self> {
         fs::create_dir_all(&args.data).at("create", &args.data)?;
         let data = args.data.canonicalize().at("resolve", &args.data)?;
@@ -104,7 +104,7 @@ impl Driver {
         Ok(Self(Arc::new(host)))
     }
 
-    /// Runs `work` where blocking does no harm.
+    /// Runs `work` on a thread that is allowed to block.
     pub(crate) async fn with<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Self) -> Result<T> + Send + 'static,
@@ -115,13 +115,14 @@ impl Driver {
 }
 
 impl Host {
-    /// The bytes that can still be written below the data directory, whatever was promised.
+    /// The free space below the data directory in bytes. Promised but unwritten space counts as free.
     pub(crate) fn free_bytes(&self) -> Result<u64> {
         let disk = self.disk()?;
         Ok(disk.f_bavail * disk.f_frsize)
     }
 
-    /// Whether the data directory takes no writes, though the filesystem is well: somebody remounted it so.
+    /// Whether the data directory is on a read-only mount while the filesystem is healthy, as after a
+    /// remount.
     pub(crate) fn is_read_only(&self) -> Result<bool> {
         Ok(self.disk()?.f_flag.contains(rustix::fs::StatVfsMountFlags::RDONLY))
     }
@@ -136,11 +137,11 @@ fn store<T: Record>(data: &Path, name: &str, is_ours: bool) -> Result<Store<T>> 
     if is_ours { Store::open(root) } else { Ok(Store::of_another_process(root)) }
 }
 
-/// One controller at a time: what it knows is in its memory too.
+/// Takes the lock that admits one controller at a time: a controller also keeps state in memory.
 fn lock(data: &Path) -> Result<File> {
     let path = data.join(".controller");
     File::options().create(true).truncate(false).write(true).open(&path).at("create", &path)?;
-    // An open writer would keep the filesystem from being remounted read-only.
+    // A descriptor open for writing would prevent a read-only remount of the filesystem.
     let file = File::open(&path).at("open", &path)?;
     let end = Instant::now() + PATIENCE;
     loop {
@@ -160,7 +161,7 @@ fn lock(data: &Path) -> Result<File> {
     }
 }
 
-/// This node, and with topology where it is: itself, and what the flags add.
+/// This node's info. With topology it has the node's own segment, and the segments from the flags.
 fn node_info(args: &Args, features: &Features) -> Result<NodeInfo> {
     let mut info = args.driver.node_info()?;
     if features.has(Feature::Topology) {
@@ -175,7 +176,7 @@ fn node_info(args: &Args, features: &Features) -> Result<NodeInfo> {
     })
 }
 
-/// The place that a node is by itself.
+/// The topology of a node that has no other segments.
 fn topology_of(node: &NodeId, prefix: &str) -> Topology {
     Topology::new(format!("{prefix}/node"), node.as_str())
 }

@@ -1,4 +1,4 @@
-//! Who uses a volume on this machine, by what the kernel says: no memory that a restart loses.
+//! Finds the users of a volume on this machine by asking the kernel, so that a restart loses nothing.
 
 use csi_core::mount::LoopDevice;
 use csi_core::{Error, Result, mounted_from};
@@ -8,8 +8,11 @@ use crate::kind::Kind;
 use crate::records::VolumeRecord;
 
 impl Host {
+    /// Refuses a volume that is in use.
+    ///
     /// # Errors
-    /// [`Error::InUse`] while the volume is attached to a node, is a device of this machine, or is mounted here.
+    /// [`Error::InUse`] while the volume is attached to a node, is a device of this machine, or is mounted
+    /// here.
     pub(crate) fn refuse_in_use(&self, id: &str, record: &VolumeRecord) -> Result<()> {
         if let Some(node) = record.attached.keys().next() {
             return Err(Error::InUse(format!("volume {id} is attached to node {node}")));

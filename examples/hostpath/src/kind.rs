@@ -1,4 +1,4 @@
-//! What a volume is made of.
+//! The kinds of volumes.
 
 use std::path::{Path, PathBuf};
 
@@ -27,7 +27,7 @@ impl Kind {
         }
     }
 
-    /// Its name in parameters and contexts.
+    /// Its name in parameters and in volume contexts.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Image => "image",
@@ -35,15 +35,15 @@ impl Kind {
         }
     }
 
-    /// Where its content lies in a directory of its own.
+    /// The path of the content inside the directory of an object.
     pub(crate) fn content(self, place: &Path) -> PathBuf {
         place.join(self.name())
     }
 
-    /// Whether volumes of this kind can be used so.
+    /// Whether volumes of this kind support a capability.
     ///
-    /// A filesystem on a device belongs to one machine as long as it is written; a directory is what the machine's own
-    /// filesystem makes of it, and no device.
+    /// A filesystem on a device can be written by one machine at a time. A directory is served by the
+    /// machine's own filesystem, and is not a device.
     pub(crate) fn supports(self, capability: &VolumeCapability) -> bool {
         let mode = capability.access_mode;
         match self {
@@ -56,7 +56,7 @@ impl Kind {
         }
     }
 
-    /// The least size of a volume that is used in these ways.
+    /// The smallest size in bytes of a volume with these capabilities.
     pub(crate) fn least(self, capabilities: &[VolumeCapability]) -> u64 {
         let filesystems = capabilities.iter().filter_map(|one| one.fs_type()?.parse().ok());
         match self {

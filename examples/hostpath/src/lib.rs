@@ -1,15 +1,16 @@
-//! The reference driver: every capability of the spec, on the files of one directory. `README.md` says how to use it.
+//! The reference driver: every capability of the spec, on the files of one directory. `README.md` says how to
+//! use it.
 //!
 //! | where | what |
 //! |---|---|
-//! | `args`, `features`, `parameters` | what it is told: by flags, and by StorageClasses |
-//! | `plugin` | which traits are registered: each feature is one |
-//! | `host` | what controller and node share: stores, pools, who this node is |
-//! | `store/`, `records` | objects on the disk, that are there or are not |
-//! | `content`, `still`, `freezer`, `recover` | making, copying and growing content; holding it still for a cut; what a start finds |
-//! | `controller/`, `group`, `metadata` | the controller's traits, a capability a file |
-//! | `node/` | the node's: the ready-made plugins for devices and directories, and which of them a volume wants |
-//! | `damage`, `watch` | what is wrong with a volume; whether the data directory is there, for Probe |
+//! | `args`, `features`, `parameters` | the settings: flags, and the parameters of StorageClasses |
+//! | `plugin` | which traits are registered, one for each feature |
+//! | `host` | what controller and node share: stores, pools, this node's info |
+//! | `store/`, `records` | objects on the disk that exist completely or not at all |
+//! | `content`, `still`, `freezer`, `recover` | creating, copying and growing content; freezing it for a copy; repair at a start |
+//! | `controller/`, `group`, `metadata` | the controller's traits, one capability per file |
+//! | `node/` | the node's traits: the ready-made plugins for devices and directories, and the choice between them |
+//! | `damage`, `watch` | the damage of a volume; whether the data directory exists, for Probe |
 #![cfg(target_os = "linux")]
 
 mod args;
@@ -43,7 +44,8 @@ pub use kind::Kind;
 pub use plugin::plugin;
 pub use pools::PoolArg;
 
-/// Serves until it is told to stop. The exit status is that of `Plugin::run`: 0 after a signal, 2 when it could not start.
+/// Serves until the process is asked to stop. The exit status is that of `Plugin::run`: 0 after a signal, 2
+/// when the driver could not start.
 pub async fn run(args: &Args) -> ExitCode {
     let served = async {
         csi_core::init_log(args.driver.log_format, &args.driver.log_level)?;

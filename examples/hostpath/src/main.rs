@@ -1,4 +1,4 @@
-//! The driver as a program; `--help` names its flags and the variables that stand in for them.
+//! The driver as a program; `--help` lists its flags and the environment variables for them.
 
 use clap::Parser;
 

@@ -1,5 +1,5 @@
-//! The SnapshotMetadata service: which blocks of an image hold data, by the disk's own account; and which differ between two
-//! images, by their content.
+//! The SnapshotMetadata service. Allocated blocks come from the disk's own report (SEEK_DATA), changed blocks
+//! from comparing the content of two images.
 
 use std::fs::File;
 use std::io;
@@ -19,13 +19,13 @@ use crate::damage;
 use crate::host::{Driver, Host};
 use crate::kind::Kind;
 
-/// What is told apart. A range begins and ends with one.
+/// The unit of comparison in bytes. Ranges begin and end at multiples of it.
 const BLOCK: u64 = 4096;
-/// How much is read at once.
+/// How many bytes are read at once.
 const CHUNK: u64 = 1 << 20;
-/// How many streams there can be at once: each has a thread, also while nobody reads it.
+/// The number of streams that can run at once. Each has a thread, even while its caller does not read.
 pub(crate) const STREAMS: usize = 16;
-/// How many ranges wait for their reader.
+/// How many ranges are buffered for a caller.
 const AHEAD: usize = 1024;
 
 #[async_trait]
@@ -59,7 +59,7 @@ impl SnapshotMetadata for Driver {
             let from = request.starting_offset / BLOCK * BLOCK;
             host.stream(path, size, move |found| {
                 let mut at = from;
-                // Where both have holes, both read as zeros.
+                // Where both files have holes, both read as zeros.
                 while let Some(next) = next_data(&base, at)?.into_iter().chain(next_data(&target, at)?).min()
                 {
                     at = (next / BLOCK * BLOCK).max(at);
@@ -78,7 +78,7 @@ impl SnapshotMetadata for Driver {
 }
 
 impl Host {
-    /// The path of the snapshot's image, the image, and the volume that it was cut from.
+    /// Returns the path of the snapshot's image, the open image, and the id of its source volume.
     fn image(&self, field: &str, id: &SnapshotId) -> Result<(PathBuf, File, String)> {
         let record = self.snapshot(id)?;
         if record.kind != Kind::Image {
@@ -90,10 +90,10 @@ impl Host {
         Ok((path, image, record.source.clone()))
     }
 
-    /// The ranges that `work` finds while they are read.
+    /// Streams the ranges that `work` finds.
     ///
     /// # Errors
-    /// [`Error::LimitReached`] while as many streams as there can be are not read to their ends.
+    /// [`Error::LimitReached`] while the maximum number of streams is running.
     fn stream(
         &self,
         image: PathBuf,
@@ -108,7 +108,7 @@ impl Host {
         tokio::task::spawn_blocking(move || {
             let _turn = turn;
             match work(&mut found).and_then(|()| found.finish()) {
-                // Nobody reads on.
+                // The caller closed the stream.
                 Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
                 Err(error) => drop(found.sender.blocking_send(Err(error).at("read the blocks of", image))),
                 Ok(()) => {}
@@ -122,7 +122,8 @@ impl Host {
     }
 }
 
-/// Ranges on their way to the caller: those that touch are one, and are cut where their length is fixed.
+/// Ranges on their way to the caller. Adjacent ranges are merged, and cut into blocks if their length is
+/// fixed.
 struct Found {
     kind: BlockMetadataType,
     pending: Option<(u64, u64)>,
@@ -130,7 +131,7 @@ struct Found {
 }
 
 impl Found {
-    /// The next range; none begins before an earlier one.
+    /// Adds a range. It must not start before an earlier one.
     fn add(&mut self, start: u64, end: u64) -> io::Result<()> {
         match &mut self.pending {
             Some((_, last)) if start <= *last => *last = end.max(*last),
@@ -142,7 +143,7 @@ impl Found {
         Ok(())
     }
 
-    /// Sends what is pending.
+    /// Sends the pending range.
     fn finish(&mut self) -> io::Result<()> {
         let Some((start, end)) = self.pending.take() else { return Ok(()) };
         let step = match self.kind {
@@ -159,7 +160,7 @@ impl Found {
     }
 }
 
-/// Where a file has data next, at an offset or after it.
+/// The offset of the next data in a file, at or after `from`.
 fn next_data(file: &File, from: u64) -> io::Result<Option<u64>> {
     data_ranges(file, from).next().transpose().map(|range| range.map(|range| range.start))
 }
@@ -175,7 +176,8 @@ fn compare(base: &File, target: &File, start: u64, end: u64, found: &mut Found) 
     Ok(())
 }
 
-/// What is between two offsets; zeros past the end of a file, which a volume that has grown had there.
+/// Reads the bytes between two offsets. Past the end of the file it returns zeros, which a volume that has
+/// grown since had there.
 fn read(file: &File, start: u64, end: u64) -> io::Result<Vec<u8>> {
     let mut bytes = vec![0; (end - start) as usize];
     let mut filled = 0;

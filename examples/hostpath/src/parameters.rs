@@ -1,19 +1,19 @@
-//! What a StorageClass, a VolumeAttributesClass or an inline volume can say.
+//! The parameters of a StorageClass, a VolumeAttributesClass or an inline volume.
 
 use csi_core::{CreateVolumeRequest, MutableParameters, Quantity, Result};
 use serde::{Deserialize, Serialize};
 
 use crate::kind::Kind;
 
-/// How an image gets its room on the disk.
+/// When the blocks of an image are allocated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Provisioning {
-    /// As it is written.
+    /// When they are written.
     #[default]
     Thin,
-    /// At once, and shared with no copy: a write never fails for a disk that filled up. On btrfs it can all the same: there
-    /// a copy's blocks are shared with it.
+    /// At creation, and never shared with a copy: a write does not fail when the disk is full. Exception: on
+    /// btrfs it can fail, because a copy shares the blocks of its source.
     Thick,
 }
 
@@ -30,7 +30,7 @@ pub(crate) struct Parameters {
     description: Option<String>,
 }
 
-/// Those that can be changed later.
+/// The mutable parameters.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Mutable {
     #[serde(default)]
@@ -39,7 +39,7 @@ pub(crate) struct Mutable {
     pub(crate) description: Option<String>,
 }
 
-/// Attributes of an inline volume.
+/// The attributes of an inline volume.
 #[derive(Debug, Clone, Default, Deserialize)]
 pub(crate) struct Inline {
     #[serde(default)]
@@ -49,7 +49,8 @@ pub(crate) struct Inline {
 }
 
 impl Parameters {
-    /// Those of a request; the mutable ones have won over the others. `accepted` may be among these, too.
+    /// Reads the parameters of a request. Mutable parameters override the others. `accepted` names are
+    /// allowed among the mutable ones too.
     pub(crate) fn of(request: &CreateVolumeRequest, accepted: &[String]) -> Result<(Self, Mutable)> {
         let fixed: Self = request.parameters.parse()?;
         let mut mutable =
@@ -73,7 +74,7 @@ impl Mutable {
         }
     }
 
-    /// Takes over what is named; the rest stays.
+    /// Takes over the values that are set in `named`, and keeps the others.
     pub(crate) fn take(&mut self, named: Self) {
         self.provisioning = named.provisioning.or(self.provisioning);
         self.description = named.description.or_else(|| self.description.take());
@@ -84,7 +85,7 @@ impl Mutable {
     }
 }
 
-/// Whether each of these is a name of ours or one that is accepted.
+/// Whether all names are the driver's own or in `accepted`.
 fn is_known<'a>(mut named: impl Iterator<Item = (&'a str, &'a str)>, accepted: &[String]) -> bool {
     named.all(|(name, _)| Mutable::NAMES.contains(&name) || accepted.iter().any(|one| one == name))
 }

@@ -1,4 +1,4 @@
-//! Which traits are registered: what is registered is what is advertised.
+//! Which traits are registered. The plugin advertises exactly what is registered.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,10 +12,10 @@ use crate::host::Driver;
 use crate::node::HostNode;
 use crate::{Args, Feature};
 
-/// The whole plugin, with its data directory opened.
+/// Builds the whole plugin, and opens its data directory.
 ///
 /// # Errors
-/// When the data directory can't be had; see the message.
+/// When the data directory can't be opened; the message says why.
 pub fn plugin(args: &Args) -> Result<Plugin> {
     let driver = Driver::open(args)?;
     let features = driver.features.clone();
@@ -44,7 +44,7 @@ pub fn plugin(args: &Args) -> Result<Plugin> {
     Ok(plugin)
 }
 
-/// How features of a service are registered.
+/// The features of a service, and how each is registered.
 type Registered<S, const N: usize> = [(Feature, fn(S) -> S); N];
 
 type Controller = ControllerService<Driver>;

@@ -1,4 +1,4 @@
-//! Pools: so much room, at a place, of which volumes and snapshots take their sizes.
+//! Pools: an amount of space at a place, from which volumes and snapshots take their sizes.
 
 use std::collections::{BTreeMap, HashMap};
 use std::str::FromStr;
@@ -8,14 +8,14 @@ use csi_core::{Error, Place, Quantity, Result, Topology};
 
 use crate::args::pair;
 
-/// A pool as a flag says it: `NAME=SIZE[,KEY=VALUE]…`.
+/// A pool as a flag defines it: `NAME=SIZE[,KEY=VALUE]…`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PoolArg {
-    /// Its name, for the StorageClass's parameter.
+    /// The name that the StorageClass's parameter refers to.
     pub name: String,
     /// Its size in bytes.
     pub bytes: u64,
-    /// Where it is, by keys without prefix; nowhere in particular when empty.
+    /// Its topology segments, with keys without prefix. An empty list means no particular place.
     pub topology: Vec<(String, String)>,
 }
 
@@ -35,18 +35,18 @@ impl FromStr for PoolArg {
 pub(crate) struct Pool {
     pub(crate) name: String,
     pub(crate) bytes: u64,
-    /// From where its volumes can be used, any of these; empty is everywhere.
+    /// The topologies whose nodes can use its volumes, any of these. An empty list means everywhere.
     pub(crate) places: Vec<Topology>,
 }
 
-/// All pools, and how much of each is given away.
+/// All pools, and how much of each is taken.
 #[derive(Debug, Clone)]
 pub(crate) struct Pools {
     pools: Arc<[Pool]>,
     given: Arc<Mutex<HashMap<String, u64>>>,
 }
 
-/// Room in a pool; given back when this is dropped, unless it was kept.
+/// Reserved space in a pool. Dropping it returns the space, unless it was kept.
 #[derive(Debug)]
 pub(crate) struct Room {
     pools: Pools,
@@ -63,7 +63,7 @@ impl Pools {
         self.pools.iter().find(|pool| pool.name == name)
     }
 
-    /// The pools as places: one of this name, or all, and those named `first` before the others.
+    /// The pools as places: the pool named `only`, or all of them, with the one named `first` at the front.
     pub(crate) fn places(&self, only: Option<&str>, first: &str) -> Vec<Place<Pool>> {
         let mut pools: Vec<&Pool> =
             self.pools.iter().filter(|pool| only.is_none_or(|name| pool.name == name)).collect();
@@ -80,7 +80,7 @@ impl Pools {
         places
     }
 
-    /// Room for an object that is there, or is known to fit.
+    /// Takes space for an object that exists, or is known to fit.
     pub(crate) fn take(&self, pool: &str, bytes: u64) {
         *self.given().entry(pool.to_owned()).or_default() += bytes;
     }
@@ -91,8 +91,10 @@ impl Pools {
         }
     }
 
+    /// Reserves space in a pool.
+    ///
     /// # Errors
-    /// [`Error::LimitReached`] when the pool has less left.
+    /// [`Error::LimitReached`] when the pool has less space left.
     pub(crate) fn reserve(&self, name: &str, bytes: u64) -> Result<Room> {
         let pool = self.get(name).ok_or_else(|| Error::LimitReached(format!("pool {name} is gone")))?;
         let mut given = self.given();
@@ -106,7 +108,7 @@ impl Pools {
         Ok(Room { pools: self.clone(), pool: name.to_owned(), bytes })
     }
 
-    /// The table is right after every statement that changes it, so a panic elsewhere does not spoil it.
+    /// Ignores poisoning: the table is valid after every statement that changes it.
     fn given(&self) -> MutexGuard<'_, HashMap<String, u64>> {
         self.given.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -117,7 +119,7 @@ fn left(pool: &Pool, given: &HashMap<String, u64>) -> u64 {
 }
 
 impl Room {
-    /// It is taken by an object that is there now.
+    /// Keeps the space for an object that exists now.
     pub(crate) fn keep(mut self) {
         self.bytes = 0;
     }
@@ -129,12 +131,12 @@ impl Drop for Room {
     }
 }
 
-/// The places of a pool, as the flags have them: those that it names itself, or else each node that has the data.
+/// The places of a pool: those that its flag names, or else each node that has the data directory.
 pub(crate) fn places_of(own: &[(String, String)], nodes: &[Topology], prefix: &str) -> Vec<Topology> {
     if own.is_empty() { nodes.to_vec() } else { vec![topology(own, prefix)] }
 }
 
-/// Keys and values as a place, the keys with this prefix.
+/// Makes a topology of keys and values; the keys get this prefix.
 pub(crate) fn topology(pairs: &[(String, String)], prefix: &str) -> Topology {
     let pairs: BTreeMap<_, _> = pairs.iter().cloned().collect();
     pairs

@@ -1,4 +1,4 @@
-//! What is kept of each volume, snapshot and group.
+//! The records of volumes, snapshots and groups.
 
 use std::collections::BTreeMap;
 use std::time::SystemTime;
@@ -21,19 +21,19 @@ pub(crate) struct VolumeRecord {
     pub(crate) pool: String,
     pub(crate) mutable: Mutable,
     pub(crate) created: CreateRecord,
-    /// By node.
+    /// The attachments, by node.
     pub(crate) attached: BTreeMap<String, AttachedAs>,
-    /// It was made to be mounted, and not as a raw device.
+    /// Whether it was created as a mount volume, and not as a raw device.
     #[serde(default)]
     pub(crate) filesystem: bool,
 }
 
-/// An inline volume: all of a [volume](VolumeRecord), and
+/// An inline volume: all fields of a [volume](VolumeRecord), and its own.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct InlineRecord {
     #[serde(flatten)]
     pub(crate) volume: VolumeRecord,
-    /// Its publish was answered, so somebody will unpublish it.
+    /// Whether its publish succeeded, so that the orchestrator will unpublish it.
     pub(crate) published: bool,
 }
 
@@ -41,13 +41,13 @@ pub(crate) struct InlineRecord {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct AttachedAs {
     pub(crate) readonly: bool,
-    /// The way of use, in the spec's words.
+    /// The access mode and type, in the spec's words.
     pub(crate) capability: String,
-    /// No other node may have it.
+    /// Whether no other node is allowed to attach it.
     pub(crate) alone: bool,
-    /// The node writes, and no other may.
+    /// Whether this node writes, and no other node is allowed to.
     pub(crate) only_writer: bool,
-    /// It is to be mounted, and not a raw device.
+    /// Whether it is attached for a mount, and not as a raw device.
     #[serde(default)]
     pub(crate) filesystem: bool,
 }
@@ -55,20 +55,21 @@ pub(crate) struct AttachedAs {
 /// A snapshot.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct SnapshotRecord {
-    /// None for a member of a group.
+    /// `None` for a member of a group.
     pub(crate) name: Option<String>,
     pub(crate) source: String,
     pub(crate) kind: Kind,
     pub(crate) pool: String,
     pub(crate) size_bytes: u64,
     pub(crate) cut: SystemTime,
-    /// From where a volume can be made of it.
+    /// The topologies in which a volume can be created from it.
     pub(crate) places: Vec<BTreeMap<String, String>>,
-    /// The group that it was cut with. One whose group is not there was never finished, or is half deleted.
+    /// The group that it was cut with. If that group does not exist, it was never finished, or is partly
+    /// deleted.
     pub(crate) group: Option<String>,
 }
 
-/// A group snapshot. Its members name it; it is there when this is.
+/// A group snapshot. Its members refer to it. They exist only if this record does.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct GroupRecord {
     pub(crate) name: String,
@@ -101,7 +102,7 @@ impl Record for GroupRecord {
 }
 
 impl VolumeRecord {
-    /// Whether a node that has it as a device has it mounted, too, or will in a moment.
+    /// Whether a node that has the volume as a device mounts it too, or is about to.
     pub(crate) fn is_filesystem(&self) -> bool {
         match self.attached.is_empty() {
             true => self.filesystem,
@@ -135,7 +136,7 @@ impl GroupRecord {
     }
 }
 
-/// A place as it is kept.
+/// A topology as a record stores it.
 pub(crate) fn segments(place: &Topology) -> BTreeMap<String, String> {
     place.iter().map(|(key, value)| (key.to_owned(), value.to_owned())).collect()
 }

@@ -1,4 +1,4 @@
-//! What a start makes right after the last process was killed, wherever it was.
+//! The repair at a start, after the last process was killed at any point.
 
 use std::fs;
 use std::path::Path;
@@ -9,7 +9,7 @@ use csi_core::{NodeId, Result, VolumeId};
 use crate::content;
 use crate::host::Host;
 
-/// Finishes what was half done, or takes it back. The stores have swept their own halves already.
+/// Completes or undoes unfinished operations. The stores have already removed their own unfinished objects.
 pub(crate) fn recover(host: &Host) -> Result<()> {
     thaw_images(&host.data)?;
     drop_members_without_group(host)?;
@@ -17,7 +17,8 @@ pub(crate) fn recover(host: &Host) -> Result<()> {
     count(host)
 }
 
-/// A filesystem that was frozen for a cut stays frozen until somebody thaws it.
+/// Thaws the filesystems that were frozen for a copy. A frozen filesystem stays frozen after its process is
+/// killed.
 fn thaw_images(data: &Path) -> Result<()> {
     for entry in mounts()? {
         let source = Path::new(&entry.source);
@@ -38,8 +39,8 @@ fn thaw_images(data: &Path) -> Result<()> {
     Ok(())
 }
 
-/// A group is there when its record is: before that, and after, its members are nobody's. One whose record can't be read is
-/// there, and so are its members.
+/// Deletes members whose group has no record: the group was never finished, or is deleted. A group whose
+/// record can't be read exists, and so do its members.
 fn drop_members_without_group(host: &Host) -> Result<()> {
     for (id, record) in host.snapshots.all() {
         if record.group.as_ref().is_some_and(|group| matches!(host.groups.find(group), Ok(None))) {
@@ -50,10 +51,10 @@ fn drop_members_without_group(host: &Host) -> Result<()> {
     Ok(())
 }
 
-/// An image grows before its record says so.
+/// Updates the record of a volume whose image has grown before its record did.
 fn finish_expansions(host: &Host) -> Result<()> {
     for (id, record) in host.volumes.all() {
-        // One whose image is gone is damaged, which is for its health to tell.
+        // A missing image is damage, which the volume's health reports.
         let Ok(Some(bytes)) = content::size(record.kind, &host.volumes.place(&id)) else { continue };
         if bytes > record.created.capacity_bytes() {
             tracing::warn!(id, bytes, "an expansion that was not finished is");
@@ -66,7 +67,7 @@ fn finish_expansions(host: &Host) -> Result<()> {
     Ok(())
 }
 
-/// What is taken of the pools, and of the nodes' places.
+/// Counts the space taken from the pools, and the attachments of each node.
 fn count(host: &Host) -> Result<()> {
     let mut attached = Vec::new();
     for (id, record) in host.volumes.all() {

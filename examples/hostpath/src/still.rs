@@ -1,4 +1,4 @@
-//! Volumes held still while their content is copied.
+//! Volumes that are frozen while their content is copied.
 
 use csi_core::mount::{LoopDevice, mounts};
 use csi_core::{Error, Result, mounted_from};
@@ -9,16 +9,16 @@ use crate::kind::Kind;
 use crate::records::VolumeRecord;
 use crate::store::sync;
 
-/// What several copies at one moment have to be sure of.
+/// The consistency that copies need.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Moment {
-    /// A crash at that moment would leave the same: what is enough for one volume.
+    /// The copy has the state that a crash at that moment would leave. This is enough for one volume.
     Crash,
-    /// Nobody writes to any of them from now on until it is dropped.
+    /// No volume of the set is written until all of them are released.
     Shared,
 }
 
-/// A volume whose filesystem takes no writes, if it has one that is mounted.
+/// A volume whose filesystem, if one is mounted, is frozen.
 #[derive(Debug)]
 #[must_use = "dropping it lets writes go on"]
 pub(crate) struct Still {
@@ -26,14 +26,14 @@ pub(crate) struct Still {
 }
 
 impl Host {
-    /// Holds a volume still: freezes the filesystem that is mounted from its image. What was written to a raw device before
-    /// now is in the image then. A directory stays as it is: nothing can be frozen but all of the disk, which the copies go
-    /// to.
+    /// Freezes the filesystem that is mounted from the volume's image. For a raw device it flushes earlier
+    /// writes to the image. A directory is not frozen: only the whole disk could be, and the copies are
+    /// written to that disk.
     ///
     /// # Errors
-    /// [`Error::NotPossible`] for a raw device or a directory in use where a moment has to be shared: nothing can hold that
-    /// still. [`Error::Unavailable`] where the image is a device of this machine, for a filesystem, and nobody here sees it
-    /// mounted: a copy would be torn.
+    /// [`Error::NotPossible`] for a raw device or a directory in use if `moment` is [`Moment::Shared`]:
+    /// neither can be frozen. [`Error::Unavailable`] if the image is attached as a device and has a
+    /// filesystem, but this process sees no mount of it: a copy would be inconsistent.
     pub(crate) fn hold(&self, id: &str, record: &VolumeRecord, moment: Moment) -> Result<Still> {
         let content = record.kind.content(&self.volumes.place(id));
         let mut holds = Vec::new();

@@ -1,4 +1,4 @@
-//! The plugin as its flags make it.
+//! Tests: the plugin as its flags configure it.
 
 use clap::{Parser as _, ValueEnum as _};
 
@@ -17,7 +17,7 @@ fn no_two_pools_have_one_name() {
     assert_eq!(refused.to_string(), "--pool: a is the name of two pools");
 }
 
-/// Whether a plugin without these features can be served.
+/// Checks that a plugin without these features can be served.
 #[track_caller]
 pub(crate) fn starts(off: &[Feature]) {
     let data = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! What Probe answers: whether the data directory was there when it was looked at last.
+//! The answer to Probe: whether the data directory existed at the last check.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -6,20 +6,20 @@ use std::time::{Duration, Instant};
 
 use csi_core::{Error, Result};
 
-/// How long from one look to the next.
+/// The time between two checks.
 const INTERVAL: Duration = Duration::from_secs(1);
-/// After how long without an answer the filesystem counts as one that does not answer.
+/// The directory counts as unhealthy if a check takes longer than this.
 const LIMIT: Duration = Duration::from_secs(10);
 
-/// A thread looks at the directory each second; whoever asks gets what it saw last, without a system call and without a
-/// thread of its own, also while the filesystem hangs.
+/// Checks the directory each second on one thread. A caller gets the last result without a system call or a
+/// thread, even while the filesystem hangs.
 #[derive(Debug)]
 pub(crate) struct DataWatch(Arc<Mutex<Look>>);
 
 #[derive(Debug)]
 struct Look {
     at: Instant,
-    /// What was wrong.
+    /// What was wrong, if anything.
     wrong: Option<String>,
 }
 
@@ -28,13 +28,16 @@ impl DataWatch {
     pub(crate) fn start(data: &Path) -> Self {
         let last = Arc::new(Mutex::new(Look::at(data)));
         let (weak, data) = (Arc::downgrade(&last), data.to_owned());
-        // Where no thread can be had, the look gets old, and that is what Probe answers.
+        // If no thread can be created, the result gets old, and Probe reports that.
         let _ = std::thread::Builder::new().name("data-watch".to_owned()).spawn(move || watch(&weak, &data));
         Self(last)
     }
 
+    /// Returns the result of the last check.
+    ///
     /// # Errors
-    /// [`Error::Unhealthy`] when the directory was gone at the last look, or did not answer for some time.
+    /// [`Error::Unhealthy`] when the directory was missing at the last check, or has not answered for
+    /// [`LIMIT`].
     pub(crate) fn check(&self) -> Result<()> {
         let last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let silent = last.at.elapsed();
@@ -52,7 +55,7 @@ impl DataWatch {
 fn watch(last: &Weak<Mutex<Look>>, data: &Path) {
     loop {
         std::thread::sleep(INTERVAL);
-        // Not held while the filesystem is asked.
+        // The `Arc` is not held while the filesystem is queried.
         if last.strong_count() == 0 {
             return;
         }

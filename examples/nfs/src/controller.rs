@@ -1,4 +1,4 @@
-//! What the orchestrator asks for, done on the share that it is about.
+//! The controller's RPCs, each run on the share that it concerns.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ pub(crate) struct Shares {
     defaults: VolumeArgs,
 }
 
-/// A VolumeSnapshotClass has none.
+/// A VolumeSnapshotClass has no parameters.
 #[derive(Deserialize)]
 struct NoParameters {}
 
@@ -31,7 +31,7 @@ impl Shares {
         Self { desk, defaults }
     }
 
-    /// What a new volume is a copy of. Whether that is there is found out when it is held, and copied.
+    /// The source of a new volume. Whether it exists is checked when it is held and copied.
     async fn content(&self, source: &ContentSource) -> Result<Content> {
         let missing = || match source {
             ContentSource::Volume(id) => Error::SourceNotFound(format!("volume {id}")),
@@ -54,7 +54,7 @@ fn volume(share: &Share, key: &str, kept: &Kept) -> Result<Volume> {
 #[async_trait]
 impl Controller for Shares {
     async fn lookup(&self, id: &VolumeId) -> Result<Option<Volume>> {
-        // A static share has an id of its owner's choosing, and nothing here knows it.
+        // The id of a static share is chosen by its administrator; the driver does not know it.
         let Ok((share, key)) = Share::of_volume(id) else { return Ok(None) };
         let root = self.desk.share(&share).await?;
         let (looked, sought) = (Arc::clone(&root), key.clone());
@@ -141,7 +141,7 @@ mod tests {
     const VOLUME: &str = "v1:192.0.2.7:%2Fexport:source:";
     const SNAPSHOT: &str = "s1:192.0.2.7:%2Fexport:cut:";
 
-    /// As work does that its caller has given up.
+    /// The state after the caller gave up and the work goes on.
     #[tokio::test]
     async fn what_is_being_deleted_is_not_copied() {
         let place = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! Work on a share: mounted for it alone, and given up where the server does not answer.
+//! Work on a share: on a private mount of it, and given up if the server does not answer.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,21 +12,21 @@ use tokio::sync::oneshot;
 use crate::holds::Holds;
 use crate::share::Share;
 
-/// How the root directory of a share is opened: a mount that nobody sees, or in tests a directory of this machine.
+/// How the root directory of a share is opened: as a detached mount, or in tests as a local directory.
 pub type Open = Arc<dyn Fn(&SharedSource) -> Result<Root> + Send + Sync>;
 
-/// How often it may fail to say that it is there until the work is given up.
+/// After how many failed checks of the server the work is given up.
 const CHANCES: u32 = 2;
 
-/// Where work on shares is done.
+/// Runs all work on shares.
 #[derive(Clone)]
 pub(crate) struct Desk {
     open: Open,
-    /// How long a server may keep silent.
+    /// How long a server may stay silent.
     patience: Duration,
-    /// What is worked on: a volume whose work was given up is held until that has really ended.
+    /// The volumes and snapshots in use. Work that was given up still holds its volume until it really ends.
     pub(crate) holds: Holds,
-    /// One for each share, held while something gets its place in it.
+    /// One lock for each share, held while a volume gets its place in the share.
     places: Arc<Mutex<HashMap<String, Arc<Mutex<()>>>>>,
 }
 
@@ -35,16 +35,16 @@ impl Desk {
         Self { open, patience, holds: Holds::default(), places: Arc::default() }
     }
 
-    /// The share, mounted where nobody sees it.
+    /// Opens the share on a detached mount.
     pub(crate) async fn share(&self, share: &Share) -> Result<Arc<Opened>> {
         let (open, source) = (Arc::clone(&self.open), share.at_work()?.time_limit(self.patience));
         blocking(move || Ok(Arc::new(Opened::of(open(&source)?)))).await
     }
 
-    /// The share for as long as the work takes, which is on the volume or snapshot of this id, and copies that of the source.
+    /// Opens the share and runs `work` on the volume or snapshot `id`, which can be copied from `source`.
     ///
-    /// Whatever else is to be done to these is refused until the work has ended, also where nobody waits for it any more;
-    /// but others may copy the source.
+    /// Other work on `id`, and changes of `source`, are refused until this work ends, even after its caller
+    /// has given up. Other copies of `source` are allowed.
     pub(crate) async fn work<T: Send + 'static>(
         &self,
         share: &Share,
@@ -69,8 +69,8 @@ impl Desk {
         result
     }
 
-    /// What is found out or done on a share, which may take hours, as a copy does. It is given up when the server has
-    /// kept silent for too long.
+    /// Runs `work` on a share. The work can take hours, as a copy does. It is given up if the server stays
+    /// silent for too long.
     pub(crate) async fn answer<T: Send + 'static>(
         &self,
         share: &Share,
@@ -79,11 +79,11 @@ impl Desk {
     ) -> Result<T> {
         let (done, mut outcome) = oneshot::channel();
         let span = tracing::Span::current();
-        // No thread of the runtime's, which would wait for it before the process ends.
+        // Not a thread of the runtime: the process would wait for that before it exits.
         std::thread::Builder::new().name("share".to_owned()).spawn(move || {
             let _ = done.send(span.in_scope(|| allow_blocking(work)));
         })?;
-        // To wait, and to ask whether the server is there, take turns.
+        // Waiting for the work and checking the server alternate.
         let (turn, mut silent) = (self.patience / (2 * CHANCES), 0);
         while silent < CHANCES {
             match tokio::time::timeout(turn, &mut outcome).await {
@@ -98,13 +98,14 @@ impl Desk {
         Err(Error::Unavailable(format!("{share} does not answer; see to its server")))
     }
 
-    /// Held while something gets its place in the share, so that two do not take the same.
+    /// The lock of a share's places: two volumes must not take the same place.
     pub(crate) fn places_of(&self, share: &Share) -> Arc<Mutex<()>> {
         Arc::clone(locked(&self.places).entry(share.to_string()).or_default())
     }
 }
 
-/// A share that is open. To take leave of its server may take a while, so no thread that serves calls does it.
+/// An open share. Closing it can take long, because the unmount asks the server, so no thread that serves
+/// calls closes it.
 pub(crate) struct Opened(Option<Root>);
 
 impl Opened {
@@ -116,7 +117,7 @@ impl Opened {
         self.0.as_ref().ok_or_else(|| Error::internal_message("the share is closed"))
     }
 
-    /// Closes it now, on a thread that may wait, unless others use it.
+    /// Closes the share now, unless others use it. Runs on a thread that is allowed to block.
     fn close(this: Arc<Self>) {
         if let Ok(mut opened) = Arc::try_unwrap(this) {
             opened.0.take();

@@ -1,7 +1,7 @@
-//! Which volumes and snapshots are worked on, also by work that nobody waits for any more.
+//! The volumes and snapshots that are in use, also by work that was given up.
 //!
-//! While a call is answered the framework keeps others from what it is about. This is for afterwards: work that was given
-//! up, as its server is silent, runs on until the kernel lets go of it.
+//! While a call runs, csi-core keeps other calls off the same volume. This module covers the time after: work
+//! that was given up, because its server is silent, runs on until the kernel returns.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -11,19 +11,19 @@ use csi_core::{Error, Result};
 
 use crate::desk::locked;
 
-/// Ids that are held, and how.
+/// The held ids, and how each is held.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Holds(Arc<Mutex<HashMap<String, Holder>>>);
 
 #[derive(Debug)]
 enum Holder {
-    /// What is made, changed or deleted.
+    /// The object is being created, changed or deleted.
     Alone,
-    /// So many copies are made of it.
+    /// This number of copies are being made of the object.
     Copies(usize),
 }
 
-/// Work on one id, which may be a copy of another; ends when it is dropped.
+/// Work on one id, possibly as a copy of another. Dropping it ends the work.
 #[derive(Debug)]
 pub(crate) struct Held {
     holds: Holds,
@@ -32,12 +32,12 @@ pub(crate) struct Held {
 }
 
 impl Holds {
-    /// Holds the id alone, and with others the one that is copied.
+    /// Holds `id` exclusively, and `source` shared with other copies.
     ///
     /// # Errors
-    /// [`Error::Pending`] while other work is in the way.
+    /// [`Error::Pending`] while other work on one of them runs.
     pub(crate) fn take(&self, id: &str, source: Option<&str>) -> Result<Held> {
-        // Who copies a volume onto itself is told elsewhere that it differs.
+        // A copy of a volume onto itself is refused elsewhere, as incompatible.
         let source = source.filter(|source| *source != id);
         let mut holders = locked(&self.0);
         let is_copied_alone = source.is_some_and(|source| matches!(holders.get(source), Some(Holder::Alone)));

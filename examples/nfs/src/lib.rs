@@ -1,14 +1,14 @@
-//! A CSI driver for NFS: whole shares as they are, and volumes that are directories in a share.
+//! A CSI driver for NFS: whole shares, and volumes that are directories in a share.
 //!
 //! | what | where |
 //! |---|---|
-//! | a StorageClass's parameters, and which sub-directory they mean | `parameters` |
-//! | a share, and ids that name one | `share` |
-//! | work on a share, bounded where its server does not answer | `desk`, `holds` |
-//! | volumes and snapshots as they lie on a share | `volumes`, `places`, `snapshots`, `records` |
-//! | what the orchestrator asks for | `controller`, `node` |
+//! | the parameters of a StorageClass, and the sub-directory that they name | `parameters` |
+//! | a share, and the ids that name one | `share` |
+//! | work on a share, bounded if its server does not answer | `desk`, `holds` |
+//! | volumes and snapshots on a share | `volumes`, `places`, `snapshots`, `records` |
+//! | the RPCs | `controller`, `node` |
 //!
-//! Its README says how to use it.
+//! The README says how to use it.
 
 mod controller;
 #[cfg(test)]
@@ -65,12 +65,13 @@ impl Default for VolumeArgs {
     }
 }
 
-/// The driver, as its flags want it.
+/// Builds the driver, configured by its flags.
 pub fn plugin(driver: &DriverArgs, volumes: &VolumeArgs) -> Plugin {
     plugin_with(driver, volumes, Arc::new(|source| Ok(shared::open(source)?)))
 }
 
-/// The same with another way to come by the root directory of a share. Only the controller uses it; nodes mount.
+/// Builds the driver with another way to open the root directory of a share. Only the controller uses it;
+/// nodes mount.
 pub fn plugin_with(driver: &DriverArgs, volumes: &VolumeArgs, open: Open) -> Plugin {
     let desk = Desk::new(open, Duration::from_secs(volumes.server_patience));
     let controller = ControllerService::new(Arc::new(controller::Shares::new(desk, volumes.clone())))

@@ -1,10 +1,11 @@
-//! The driver as a program; `--help` names its flags and the variables that stand in for them.
+//! The driver as a program; `--help` lists its flags and the environment variables for them.
 
 use clap::Parser;
 
 /// A CSI driver for NFS: shares, and directories in them as volumes, with snapshots and clones
 ///
-/// `nfs --try`, with nothing else, starts an NFS server and the driver in this process and goes through a volume's life on
+/// `nfs --try`, with nothing else, starts an NFS server and the driver in this process and goes through a
+/// volume's life on
 /// them. It takes root and a kernel with an NFS client, and leaves nothing.
 #[derive(Parser)]
 struct Args {

@@ -1,4 +1,4 @@
-//! What of a volume the node is to mount.
+//! The part of a volume that the node mounts.
 
 use csi_core::mount::MountOptions;
 use csi_core::mount::flow::shared::SharedSource;
@@ -10,8 +10,8 @@ use crate::share::Share;
 
 pub(crate) struct Mounts(pub(crate) DriverArgs);
 
-/// What CreateVolume said of a volume; for a static share what is written in its PersistentVolume, and for an inline
-/// volume what is written in its pod.
+/// The volume context: from CreateVolume; for a static share from its PersistentVolume; for an inline volume
+/// from its pod.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Context {
@@ -19,7 +19,7 @@ struct Context {
     share: String,
     #[serde(default)]
     sub_dir: Option<String>,
-    /// As `nfsvers=4.1,soft`: an inline volume has no other place for them.
+    /// For example `nfsvers=4.1,soft`. An inline volume has no other field for mount options.
     #[serde(default)]
     mount_options: Option<String>,
 }
@@ -30,11 +30,12 @@ impl SharedFilesystems for Mounts {
         self.0.node_info()
     }
 
-    /// By its name: the kernel's client follows links on the way. That no workload of a volume can put one there, the
-    /// controller sees to (`places`); who may have a directory above volumes mounted is for whoever writes static ones.
+    /// The source is mounted by name, and the kernel's client follows symbolic links in it. The controller
+    /// ensures that no workload of a volume can place a link there (`places`). For static volumes the
+    /// administrator decides who can mount a directory above volumes.
     async fn source(&self, volume: &Attachment) -> Result<SharedSource> {
         if ["server", "share"].iter().all(|key| volume.volume_context.get(key).is_none()) {
-            // Nobody says where it is.
+            // The volume context does not say where the volume is.
             return Err(Error::VolumeNotFound(volume.volume_id.clone()));
         }
         let context: Context = volume.volume_context.parse()?;

@@ -1,4 +1,4 @@
-//! What a StorageClass says of its volumes.
+//! The parameters of a StorageClass.
 
 use std::fmt;
 use std::path::{Component, Path};
@@ -12,19 +12,20 @@ use crate::places::escaped;
 use crate::records::{self, OWN};
 use crate::share::Share;
 
-/// The longest path of a sub-directory, in bytes, slashes counting three times: it is one file name in the records.
+/// The longest path of a sub-directory, in bytes; a slash counts as three. The records use the path as one
+/// file name.
 const LONGEST: usize = 240;
 
-/// What becomes of a volume's directory when the volume is deleted.
+/// What happens to a volume's directory when the volume is deleted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum OnDelete {
-    /// It goes, with all that is in it.
+    /// The directory is deleted with all its content.
     #[default]
     Delete,
-    /// It stays where it is, for whoever has use for it.
+    /// The directory stays where it is.
     Retain,
-    /// It is renamed to `archived-…`, beside where it was.
+    /// The directory is renamed to `archived-…`, in the same parent directory.
     Archive,
 }
 
@@ -48,12 +49,12 @@ impl FromStr for OnDelete {
     }
 }
 
-/// Permissions in octal, as `chmod` takes them; 0 for "as they come".
+/// Permissions in octal, as `chmod` takes them; 0 means that the default applies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Mode(u32);
 
 impl Mode {
-    /// The bits, where any were named.
+    /// The permission bits; `None` for 0.
     pub fn bits(self) -> Option<u32> {
         (self.0 != 0).then_some(self.0)
     }
@@ -74,7 +75,7 @@ impl FromStr for Mode {
     }
 }
 
-/// The parameters as they are written.
+/// The parameters as the StorageClass has them.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Written {
@@ -88,7 +89,7 @@ struct Written {
     on_delete: Option<String>,
 }
 
-/// Where a volume is to be made, and how.
+/// Where a volume is to be created, and how.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Wanted {
     pub(crate) share: Share,
@@ -122,7 +123,7 @@ impl Wanted {
     }
 }
 
-/// A template with its `${…}` filled in.
+/// Fills in the `${…}` of a template.
 fn filled(template: &str, claim: &ClaimNames<'_>, name: &str) -> Result<String> {
     const FIELD: &str = "parameters[subDir]";
     let (mut text, mut rest) = (String::new(), template);
@@ -132,7 +133,7 @@ fn filled(template: &str, claim: &ClaimNames<'_>, name: &str) -> Result<String> 
         let value = match key {
             "pvc.metadata.name" => claim.claim,
             "pvc.metadata.namespace" => claim.namespace,
-            // Without the provisioner's word, the volume's name is what it asks for.
+            // Without the metadata that external-provisioner adds, the volume's name comes from the request.
             "pv.metadata.name" => claim.volume.or(Some(name)),
             _ => {
                 let why = format!(
@@ -160,7 +161,7 @@ fn filled(template: &str, claim: &ClaimNames<'_>, name: &str) -> Result<String> 
     Ok(text + rest)
 }
 
-/// A path below a share, in its one form: relative, without `.` and `..`, and not where the driver keeps its own.
+/// Normalizes a path below a share: relative, without `.` and `..`, and outside the driver's own directory.
 pub(crate) fn sub_dir_of(field: &str, text: &str) -> Result<String> {
     let refuse = |why: &str| Err(Error::invalid(field, format!("is {text:?}: {why}")));
     let path = Path::new(text);
@@ -226,7 +227,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever comes through is a path of plain names, beside the driver's own, and stays as it is.
+        /// An accepted path has plain names only, is outside the driver's own directory, and does not change
+        /// when it is normalized again.
         #[test]
         fn no_path_climbs(text in "(\\.|\\.\\.|/|a|%|\\.csi-nfs|\\PC|\n){0,12}") {
             if let Ok(clean) = sub_dir_of("subDir", &text) {
@@ -237,7 +239,7 @@ mod tests {
             }
         }
 
-        /// A claim cannot add a level, or take one away.
+        /// The name of a claim can't add or remove a path component.
         #[test]
         fn no_name_of_a_claim_climbs(name in "(\\.|/|a|\\$|\\{|\\}|\\PC){0,8}") {
             let mut claim = ClaimNames::default();

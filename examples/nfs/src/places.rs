@@ -1,12 +1,15 @@
-//! Places: the directories of a share that are volumes', and whose they are.
+//! Places: the directories of a share that belong to volumes, and the owners of each.
 //!
-//! - A place is one volume's or several volumes', and its directory goes with the last of them. A directory that was there
-//!   before its first volume outlives them.
-//! - No place lies within another. Who may write to a directory could put a symbolic link on the way to what lies below, and
-//!   nodes mount by name; and what becomes of a directory becomes of all that is in it.
-//! - A copy that is not finished has its place alone: what others would find there is not theirs, nor whole.
+//! - A place belongs to one or more volumes. Its directory is removed with the last of them. A directory that
+//!   existed before its first volume is kept.
+//! - No place is inside another. A user who can write to the outer directory could put a symbolic link on the
+//!   path to the inner one, and nodes mount by name. Also, an action on the outer directory would affect the
+//!   inner one.
+//! - An unfinished copy has its place alone: its content is incomplete and must not be visible to another
+//!   volume.
 //!
-//! All of this is called under the lock of the share's places ([`Desk::places_of`](crate::desk::Desk::places_of)).
+//! Call all functions of this module under the lock of the share's places
+//! ([`Desk::places_of`](crate::desk::Desk::places_of)).
 
 use std::collections::BTreeSet;
 
@@ -20,9 +23,9 @@ use crate::volumes;
 /// The record of a place.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Place {
-    /// The directory was there before any volume, so it outlives them.
+    /// The directory existed before any volume, so it is kept after them.
     was_found: bool,
-    /// The keys of the volumes that it is.
+    /// The keys of the volumes that own the place.
     volumes: BTreeSet<String>,
 }
 
@@ -31,29 +34,29 @@ impl Place {
         Part::Places.read(root, &escaped(sub_dir))
     }
 
-    /// Whether its directory was made for a volume, or is about to be, that has it alone.
+    /// Whether the directory is or will be created for a single volume, its only owner.
     pub(crate) fn is_own(&self) -> bool {
         !self.was_found && self.volumes.len() == 1
     }
 }
 
-/// A path as one file name.
+/// Encodes a path as one file name.
 pub(crate) fn escaped(sub_dir: &str) -> String {
     let name = sub_dir.replace('%', "%25").replace('/', "%2F");
     name.strip_prefix('.').map_or(name.clone(), |rest| format!("%2E{rest}"))
 }
 
-/// The path that has this name.
+/// Decodes a file name made by [`escaped`].
 fn path_of(name: &str) -> String {
     name.replace("%2E", ".").replace("%2F", "/").replace("%25", "%")
 }
 
-/// Whether it is a volume's, or is to be.
+/// Whether the directory belongs, or is about to belong, to a volume.
 pub(crate) fn is_taken(root: &Root, sub_dir: &str) -> Result<bool> {
     Ok(Place::read(root, sub_dir)?.is_some())
 }
 
-/// Gives the volume its place, if it has it not yet.
+/// Adds the volume to the owners of the place, unless it is one already.
 pub(crate) fn enter(root: &Root, sub_dir: &str, key: &str, is_copy: bool) -> Result<Place> {
     let found = Place::read(root, sub_dir)?;
     if found.as_ref().is_some_and(|place| place.volumes.contains(key)) {
@@ -99,8 +102,8 @@ fn refuse_nested(root: &Root, sub_dir: &str) -> Result<()> {
     Ok(())
 }
 
-/// Takes the volume's place from it. If it was the last there, what is due is done with the directory first, unless that
-/// outlives its volumes.
+/// Removes the volume from the owners of the place. After the last owner, `let_go` runs on the directory
+/// first, unless the directory existed before its volumes.
 pub(crate) fn leave(
     root: &Root,
     sub_dir: &str,

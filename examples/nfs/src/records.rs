@@ -4,23 +4,23 @@ use csi_core::mount::{Root, Target};
 use csi_core::{Error, Result};
 use serde::{Serialize, de::DeserializeOwned};
 
-/// The driver's directory on a share: nothing in it is a volume's.
+/// The driver's own directory on a share. Nothing in it belongs to a volume.
 pub(crate) const OWN: &str = ".csi-nfs";
 
-/// Where things are, by the key of the volume or snapshot that they are for.
+/// The subdirectories, each with one entry per key of a volume, snapshot or place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Part {
     /// Records of volumes.
     Volumes,
-    /// Records of directories that are volumes: who uses them.
+    /// Records of places: which volumes own each directory.
     Places,
     /// Records of snapshots.
     Snapshots,
-    /// What was in volumes when their snapshots were made.
+    /// The content of snapshots.
     Contents,
-    /// Copies that are not finished.
+    /// Unfinished copies.
     Unfinished,
-    /// Directories of deleted volumes, being emptied.
+    /// Directories of deleted volumes that are being emptied.
     Trash,
 }
 
@@ -36,24 +36,24 @@ impl Part {
         }
     }
 
-    /// As a path below the share.
+    /// The path of an entry, relative to the share.
     pub(crate) fn path(self, key: &str) -> String {
         format!("{OWN}/{}/{key}", self.name())
     }
 
-    /// To look, or to remove: it need not be there.
+    /// An entry to read or remove. It need not exist.
     pub(crate) fn at(self, root: &Root, key: &str) -> Result<Target> {
         Ok(root.target(self.path(key))?)
     }
 
-    /// To put something there.
+    /// An entry to create. Creates the directory above it.
     pub(crate) fn place(self, root: &Root, key: &str) -> Result<Target> {
-        // What is in it is nobody's business who has the whole share mounted.
+        // Mode 0700: users who mount the whole share must not read it.
         root.create_dirs(format!("{OWN}/{}", self.name()), 0o700)?;
         self.at(root, key)
     }
 
-    /// The keys of all that are there.
+    /// The keys of all entries.
     pub(crate) fn keys(self, root: &Root) -> Result<Vec<String>> {
         let directory = root.target(format!("{OWN}/{}", self.name()))?;
         let names = directory.names()?.into_iter().filter_map(|name| name.into_string().ok());
@@ -84,12 +84,13 @@ impl Part {
 /// The largest record, in bytes.
 const LARGEST: usize = 1 << 20;
 
-/// The longest name that is a key as it is.
+/// The longest name, in bytes, that is used as a key unchanged.
 const LONGEST: usize = 48;
 
-/// The name of a volume or snapshot as a file name that is short enough to be part of an id: itself, where it can be.
+/// Turns the name of a volume or snapshot into a file name that is short enough to be part of an id. A plain,
+/// short name is its own key.
 ///
-/// Different names have different keys, but for accidents with 128 bits; a record holds the name, to notice them.
+/// A longer name is replaced by a 128-bit hash. Records hold the full name, so that a collision is noticed.
 pub(crate) fn key(name: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     if (1..=LONGEST).contains(&name.len()) && name.chars().all(is_plain) && !name.starts_with('.') {
@@ -98,7 +99,7 @@ pub(crate) fn key(name: &str) -> String {
     format!("~{:032x}", fnv(name.as_bytes()))
 }
 
-/// Whether it can be a key: what comes back in an id may be anybody's.
+/// Whether the text is a valid key. An id in a request can hold anything.
 pub(crate) fn is_key(text: &str) -> bool {
     let hash = text.strip_prefix('~').unwrap_or_default();
     key(text) == text || hash.len() == 32 && hash.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
@@ -124,7 +125,7 @@ mod tests {
         for name in ["", ".", "..", ".hidden", "a/b", "ü", "a b", "~a", &"x".repeat(49)] {
             assert!(key(name).starts_with('~'), "{name}");
         }
-        // The algorithm's own test vector.
+        // A published test vector of FNV-1a.
         assert_eq!(fnv(b"a"), 0xd228_cb69_6f1a_8caf_7891_2b70_4e4a_8964);
     }
 

@@ -1,4 +1,4 @@
-//! A share, how its server is spoken to, and ids that name one.
+//! A share, the options of the connection to its server, and ids that name a share.
 
 use std::fmt;
 use std::path::Path;
@@ -9,16 +9,17 @@ use csi_core::{Error, IdCodec, Result, SnapshotId, VolumeId};
 
 use crate::records::is_key;
 
-/// The options by which a server is reached at all. They are part of a volume's id, so that it can be deleted by it.
+/// The options that are needed to reach a server. They are part of a volume's id, so that DeleteVolume, which
+/// gets only the id, can mount the share.
 const CONNECTION: [&str; 9] =
     ["nfsvers", "vers", "minorversion", "proto", "port", "mountproto", "mountport", "mountvers", "sec"];
 
-/// What work on a share adds to the options of its volumes: no call waits for ever, no lock is taken, and what others
-/// have made in a directory is seen at once.
+/// The options added for the driver's own work on a share: no call waits forever, no lock is taken, and
+/// changes by other clients are seen at once.
 const AT_WORK: [&str; 7] =
     ["softerr", "timeo=100", "retrans=2", "nolock", "lookupcache=positive", "acdirmin=0", "acdirmax=0"];
 
-/// Server, share, the volume's or snapshot's own name, and the options of the connection.
+/// An id's fields: server, share, the key of the volume or snapshot, and the connection options.
 const VOLUMES: IdCodec<(String, String, String, String)> = IdCodec::new("v1");
 const SNAPSHOTS: IdCodec<(String, String, String, String)> = IdCodec::new("s1");
 
@@ -26,9 +27,9 @@ const SNAPSHOTS: IdCodec<(String, String, String, String)> = IdCodec::new("s1");
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Share {
     pub(crate) server: String,
-    /// Absolute.
+    /// An absolute path.
     pub(crate) path: String,
-    /// Options of the connection, as `nfsvers=4.1,port=2050`.
+    /// The connection options, for example `nfsvers=4.1,port=2050`.
     connection: String,
 }
 
@@ -39,7 +40,7 @@ impl Share {
         Ok(share)
     }
 
-    /// The same, spoken to as these mount flags say.
+    /// Takes the connection options from these mount flags.
     pub(crate) fn spoken_to<'a>(mut self, flags: impl IntoIterator<Item = &'a str>) -> Result<Self> {
         let named = |flag: &&str| flag.split_once('=').is_some_and(|(key, _)| CONNECTION.contains(&key));
         let mut flags: Vec<&str> = flags.into_iter().filter(named).collect();
@@ -55,7 +56,7 @@ impl Share {
         MountOptions::parse(flags).map_err(|error| Error::invalid("mount_flags", error.to_string()))
     }
 
-    /// A directory below the share, as it is mounted for workloads.
+    /// The source of a directory below the share, as workloads mount it.
     pub(crate) fn source(&self, sub_dir: Option<&str>) -> Result<SharedSource> {
         let path = Path::new(&self.path).join(sub_dir.unwrap_or_default());
         let path = path.to_str().unwrap_or(&self.path);
@@ -63,7 +64,7 @@ impl Share {
             .map_err(|error| Error::invalid("server and share", error.to_string()))
     }
 
-    /// The share, as it is mounted for work on it.
+    /// The source of the share, as the driver mounts it for its own work.
     pub(crate) fn at_work(&self) -> Result<SharedSource> {
         let options = MountOptions::parse(AT_WORK)?;
         Ok(self.source(None)?.options(options).besides(self.options()?)?)
@@ -81,19 +82,19 @@ impl Share {
         (self.server.clone(), self.path.clone(), key.to_owned(), self.connection.clone())
     }
 
-    /// The share that a volume is on, and the name that it has there.
+    /// Returns the share of a volume, and the volume's key.
     pub(crate) fn of_volume(id: &VolumeId) -> Result<(Self, String)> {
         Self::from_fields(VOLUMES.decode(id)?).ok_or_else(|| Error::VolumeNotFound(id.clone()))
     }
 
-    /// The share that a snapshot is on, and the name that it has there.
+    /// Returns the share of a snapshot, and the snapshot's key.
     pub(crate) fn of_snapshot(id: &SnapshotId) -> Result<(Self, String)> {
         let none = || Error::SnapshotNotFound(id.clone());
         let fields = VolumeId::new(id.as_str()).and_then(|id| SNAPSHOTS.decode(&id)).map_err(|_| none())?;
         Self::from_fields(fields).ok_or_else(none)
     }
 
-    /// None for what no share of this driver's has: ids may be anybody's.
+    /// `None` for an id that this driver did not make: a request can hold any id.
     fn from_fields(
         (server, path, key, connection): (String, String, String, String),
     ) -> Option<(Self, String)> {

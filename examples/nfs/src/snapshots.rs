@@ -1,6 +1,7 @@
-//! Snapshots as they lie on a share: a copy of the volume's directory each, and a record.
+//! Snapshots on a share: for each a copy of the volume's directory, and a record.
 //!
-//! The record comes first and goes last, and says "finished" only while the copy is whole.
+//! The record is written before the copy and removed after it. It says "finished" only while the copy is
+//! complete.
 
 use std::time::{Duration, SystemTime};
 
@@ -16,7 +17,7 @@ use crate::volumes;
 pub(crate) struct Cut {
     name: String,
     source_volume_id: String,
-    /// Since 1970, in milliseconds: when the copy was begun.
+    /// The start of the copy, in milliseconds since 1970.
     begun: u64,
     bytes: u64,
     is_finished: bool,
@@ -31,9 +32,10 @@ impl Cut {
     }
 }
 
-/// Makes the snapshot, or finds the one that was made for this name.
+/// Creates the snapshot, or finds the one that was created with this name.
 ///
-/// It is a copy, made file by file while workloads may write: no picture of one moment, unless they keep still.
+/// The content is copied file by file, while workloads can write. It shows a single moment only if they do
+/// not write.
 pub(crate) fn create(root: &Root, key: &str, name: &str, source: &VolumeId, source_key: &str) -> Result<Cut> {
     if let Some(found) = Part::Snapshots.read::<Cut>(root, key)? {
         if found.name != name {
@@ -59,7 +61,7 @@ pub(crate) fn create(root: &Root, key: &str, name: &str, source: &VolumeId, sour
     });
     match made {
         Ok(copied) => cut.bytes = copied.bytes,
-        // Part of it may exist, and the server does not let us look: the caller asks again.
+        // Part of it may exist, and the server does not answer. UNAVAILABLE makes the caller retry.
         Err(Error::Unavailable(text)) => return Err(Error::MayGoOn(text)),
         Err(error) => {
             if let Err(left) = delete(root, key) {
@@ -73,7 +75,7 @@ pub(crate) fn create(root: &Root, key: &str, name: &str, source: &VolumeId, sour
     Ok(cut)
 }
 
-/// Deletes the snapshot; one that is not there is deleted.
+/// Deletes the snapshot. A missing snapshot counts as deleted.
 pub(crate) fn delete(root: &Root, key: &str) -> Result<()> {
     if let Some(cut) = Part::Snapshots.read::<Cut>(root, key)?.filter(|cut| cut.is_finished) {
         Part::Snapshots.write(root, key, &Cut { is_finished: false, ..cut })?;
@@ -82,7 +84,7 @@ pub(crate) fn delete(root: &Root, key: &str) -> Result<()> {
     Part::Snapshots.remove(root, key)
 }
 
-/// Where the content of a finished snapshot is.
+/// The path of the content of a finished snapshot.
 pub(crate) fn content(root: &Root, key: &str) -> Result<Option<String>> {
     let found: Option<Cut> = Part::Snapshots.read(root, key)?;
     Ok(found.filter(|cut| cut.is_finished).map(|_| Part::Contents.path(key)))

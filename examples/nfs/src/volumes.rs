@@ -1,7 +1,7 @@
-//! Volumes as they lie on a share: a directory each, and a record that tells how far it is with it.
+//! Volumes on a share: for each a directory, and a record of its state.
 //!
-//! A step may end anywhere: the process is killed, or an answer of the server is lost after what it was about was done.
-//! One rule makes that harmless: **what a volume has lies one in the other in time**.
+//! A step can end at any point: the process is killed, or the server's reply is lost after the operation was
+//! done. One rule makes that harmless: **the lifetimes of a volume's parts are nested**.
 //!
 //! ```text
 //! record   |------------------------------------------|
@@ -9,16 +9,17 @@
 //! directory        |--------------------------|
 //! ```
 //!
-//! - Its record comes first and goes last, and says which way it goes ([`State`]).
-//! - Its place names it (`places`) from before its directory is made until after that was let go of. So whoever looks at a
-//!   place knows whose it is, and a directory that is no place is nobody's.
-//! - On the way up each step is gone through again, and finds what it did before. On the way down there is no turning back:
-//!   a volume of the same name is made when all of the one before it is gone.
-//! - A directory comes to its place, and goes from it, by one rename. Whether that took place is seen by where it is, and
-//!   not by the answer.
+//! - The record is written first and removed last. It says whether the volume is being created or deleted
+//!   ([`State`]).
+//! - The place names the volume (`places`) from before the directory is created until after it is removed. So
+//!   a place always shows its owners, and a directory without a place has none.
+//! - An interrupted creation repeats each step and finds what it did before. A deletion is never reversed: a
+//!   new volume of the same name is created only after the old one is gone completely.
+//! - A directory is moved into its place, and out of it, by one rename. Whether the rename happened is
+//!   decided by the directory's location, not by the server's reply.
 //!
-//! Where the server gave no answer, all stays as it is for the retry that UNAVAILABLE asks for. Where it is certain that a
-//! volume can't be made, what was made of it is taken back, for nobody may come again.
+//! If the server does not answer, everything stays as it is for the retry that UNAVAILABLE asks for. If a
+//! volume definitely can't be created, its parts are removed, because the caller may not come again.
 
 use std::io;
 use std::path::Path;
@@ -33,10 +34,10 @@ use crate::parameters::{OnDelete, Wanted, sub_dir_of};
 use crate::records::Part;
 use crate::{places, snapshots};
 
-/// Permissions of directories where nobody says any.
+/// The default permissions of directories.
 const MODE: u32 = 0o755;
 
-/// How many archives of one directory there may be.
+/// The largest number of archives of one directory.
 const ARCHIVES: u32 = 1000;
 
 /// A volume's record.
@@ -51,34 +52,34 @@ pub(crate) struct Kept {
     state: State,
 }
 
-/// Where a volume is in its life.
+/// The state of a volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum State {
-    /// It is being made. Where it is to be a copy, what is at its place is not its own.
+    /// The volume is being created. For a copy, a directory at its place is not its own yet.
     Making,
-    /// Its copy is whole: it is among the unfinished ones still, or at its place already.
+    /// The copy is complete. It is still among the unfinished ones, or already at its place.
     Copied,
-    /// It can be used.
+    /// The volume can be used.
     Ready,
-    /// It is being deleted, and its directory as its StorageClass said.
+    /// The volume is being deleted. Its directory is treated as its StorageClass said.
     Going,
-    /// It could not be made, and is being taken back. Nobody has had it.
+    /// The volume could not be created and is being removed. No caller has received it.
     Undone,
 }
 
 impl Kept {
-    /// Whether a copy is to come to its place yet.
+    /// Whether the volume is a copy that is not ready yet.
     pub(crate) fn is_unfinished_copy(&self) -> bool {
         self.is_copy && matches!(self.state, State::Making | State::Copied)
     }
 }
 
-/// What a new volume is to hold.
+/// The source of a new volume's content.
 pub(crate) struct Content {
     pub(crate) root: Arc<Opened>,
     pub(crate) source: ContentSource,
-    /// The source's key on that share.
+    /// The source's key on its share.
     pub(crate) key: String,
 }
 
@@ -99,22 +100,22 @@ impl Content {
     }
 }
 
-/// The record of a volume, wherever it is in its life, if there is one.
+/// Returns the record of a volume in any state.
 pub(crate) fn find(root: &Root, key: &str) -> Result<Option<Kept>> {
     let found: Option<Kept> = Part::Volumes.read(root, key)?;
     let Some(kept) = found else { return Ok(None) };
-    // Who can write to the whole share could have written it.
+    // A user who can write to the whole share could have written the record.
     let sub_dir = sub_dir_of("the record's sub_dir", &kept.sub_dir);
     let sub_dir = sub_dir.map_err(|error| Error::internal_message(error.to_string()))?;
     Ok(Some(Kept { sub_dir, ..kept }))
 }
 
-/// The record of a volume that can be used.
+/// Returns the record of a volume that can be used.
 pub(crate) fn ready(root: &Root, key: &str) -> Result<Option<Kept>> {
     Ok(find(root, key)?.filter(|kept| kept.state == State::Ready))
 }
 
-/// Makes the volume, or goes on where an earlier attempt ended.
+/// Creates the volume, or continues an interrupted creation.
 pub(crate) fn create(
     root: &Root,
     places: &Mutex<()>,
@@ -130,7 +131,7 @@ pub(crate) fn create(
     let made = make(root, places, key, &mut kept, wanted.mode, content);
     match made.and_then(|()| step(root, key, &mut kept, State::Ready)) {
         Ok(()) => Ok(kept),
-        // Part of it may exist, and the server does not let us look: the caller asks again.
+        // Part of it may exist, and the server does not answer. UNAVAILABLE makes the caller retry.
         Err(Error::Unavailable(text)) => Err(Error::MayGoOn(text)),
         Err(error) => {
             if let Err(left) = take_back(root, places, key, kept) {
@@ -141,7 +142,7 @@ pub(crate) fn create(
     }
 }
 
-/// The volume's record: the one that is there, or a new one.
+/// Returns the volume's record: the existing one, or a new one.
 fn begin(
     root: &Root,
     places: &Mutex<()>,
@@ -174,7 +175,7 @@ fn begin(
     Ok(kept)
 }
 
-/// Its new state counts when it is written.
+/// Writes the new state first, and then changes it in memory.
 fn step(root: &Root, key: &str, kept: &mut Kept, state: State) -> Result<()> {
     Part::Volumes.write(root, key, &Kept { state, ..kept.clone() })?;
     kept.state = state;
@@ -198,7 +199,7 @@ fn make(
         }
         if content.is_none() {
             let directory = root.target(&kept.sub_dir)?;
-            // One that an attempt before this one has made may not have its permissions yet.
+            // A directory created by an earlier attempt may not have its permissions yet.
             if directory.create_dir()? == Created::Created || place.is_own() {
                 directory.set_directory_mode(mode.unwrap_or(MODE))?;
             }
@@ -220,12 +221,13 @@ fn make(
     Ok(())
 }
 
-/// Whether a whole copy has come to its place: it is no longer among the unfinished ones.
+/// Whether a complete copy is at its place: then it is no longer among the unfinished ones.
 fn is_put(root: &Root, key: &str, kept: &Kept) -> Result<bool> {
     Ok(kept.state == State::Copied && !Part::Unfinished.at(root, key)?.is_directory()?)
 }
 
-/// Takes back what there is of a volume that can't be made. One whose directory is whole is left for a retry to find.
+/// Removes the parts of a volume that can't be created. If its copy is complete and in place, it is left for
+/// a retry.
 fn take_back(root: &Root, places: &Mutex<()>, key: &str, mut kept: Kept) -> Result<()> {
     if is_put(root, key, &kept)? {
         return Ok(());
@@ -234,7 +236,7 @@ fn take_back(root: &Root, places: &Mutex<()>, key: &str, mut kept: Kept) -> Resu
     end(root, places, key, &kept)
 }
 
-/// Deletes the volume, and does with its directory as its StorageClass said.
+/// Deletes the volume, and treats its directory as its StorageClass said.
 pub(crate) fn delete(root: &Root, places: &Mutex<()>, key: &str) -> Result<()> {
     let mut kept = find(root, key)?.ok_or(Error::VolumeNotFound(VolumeId::new(key)?))?;
     match kept.state {
@@ -248,7 +250,7 @@ pub(crate) fn delete(root: &Root, places: &Mutex<()>, key: &str) -> Result<()> {
     end(root, places, key, &kept)
 }
 
-/// Brings to its end a volume that is on its way down.
+/// Completes the deletion of a volume that is going or undone.
 fn end(root: &Root, places: &Mutex<()>, key: &str, kept: &Kept) -> Result<()> {
     let trash = Part::Trash.place(root, key)?;
     trash.remove_tree()?;
@@ -261,7 +263,7 @@ fn end(root: &Root, places: &Mutex<()>, key: &str, kept: &Kept) -> Result<()> {
     Part::Volumes.remove(root, key)
 }
 
-/// Does with a directory that was this volume's alone what is due.
+/// Retains, archives or deletes a directory that belonged to this volume alone.
 fn let_go(root: &Root, kept: &Kept, trash: &Target) -> Result<()> {
     let directory = root.target(&kept.sub_dir)?;
     if !directory.is_directory()? {
@@ -274,14 +276,14 @@ fn let_go(root: &Root, kept: &Kept, trash: &Target) -> Result<()> {
         OnDelete::Retain => Ok(()),
         OnDelete::Archive => archive(root, &kept.sub_dir, &directory),
         OnDelete::Delete => match directory.rename_to(trash) {
-            // Another filesystem of the server's, or another project of its quotas.
+            // EXDEV: the trash is on another filesystem of the server, or in another project quota.
             Err(error) if crosses(&error) => Ok(directory.remove_tree().map(drop)?),
             renamed => Ok(renamed?),
         },
     }
 }
 
-/// One that holds something was not made for this volume alone, and stays.
+/// Removes the directory if it is empty. One with content was not created for this volume alone, and stays.
 fn remove_empty(directory: &Target) -> Result<()> {
     match directory.remove() {
         Err(error) if error.kind() != ErrorKind::Busy => Err(error.into()),
@@ -299,7 +301,7 @@ fn archive(root: &Root, sub_dir: &str, directory: &Target) -> Result<()> {
     for number in 1..=ARCHIVES {
         let suffix = if number == 1 { String::new() } else { format!("-{number}") };
         let archived = Path::new(parent).join(format!("archived-{name}{suffix}"));
-        // A volume's, whose directory is yet to come.
+        // The place of another volume, whose directory does not exist yet.
         if places::is_taken(root, &archived.to_string_lossy())? {
             continue;
         }
@@ -311,7 +313,8 @@ fn archive(root: &Root, sub_dir: &str, directory: &Target) -> Result<()> {
     Err(Error::LimitReached(format!("{ARCHIVES} directories archived-{name} are there; remove some")))
 }
 
-/// Notes that the volume is larger now. The server is asked for nothing: how much a directory may hold is its own affair.
+/// Records the volume's larger size. The server is not asked, because it alone decides how much a directory
+/// can hold.
 pub(crate) fn expand(root: &Root, key: &str, capacity_bytes: u64) -> Result<u64> {
     let mut kept = ready(root, key)?.ok_or(Error::VolumeNotFound(VolumeId::new(key)?))?;
     if capacity_bytes > kept.capacity_bytes {

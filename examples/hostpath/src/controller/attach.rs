@@ -1,4 +1,5 @@
-//! PUBLISH_UNPUBLISH_VOLUME and PUBLISH_READONLY. All nodes have the data, so attaching is a matter of who may use it.
+//! PUBLISH_UNPUBLISH_VOLUME and PUBLISH_READONLY. All nodes have the data, so attaching only decides which
+//! node may use it.
 
 use csi_core::{
     AccessMode, ControllerPublishVolumeRequest, ControllerUnpublishVolumeRequest, Error, NodeId,
@@ -46,7 +47,7 @@ impl PublishUnpublishVolume for Driver {
 }
 
 impl Host {
-    /// From this node, or from all. A volume that is gone is nowhere.
+    /// Detaches the volume from `node`, or from all nodes. A deleted volume is attached nowhere.
     fn detach(&self, id: &VolumeId, node: Option<&NodeId>) -> Result<()> {
         let Some(record) = self.volumes.get(id.as_str()) else { return Ok(()) };
         let leaves = |name: &str| node.is_none_or(|node| node.as_str() == name);

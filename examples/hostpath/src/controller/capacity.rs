@@ -17,16 +17,18 @@ impl GetCapacity for Driver {
             .map(|place| TopologyRequirement { requisite: vec![place], preferred: vec![] });
         let mut pools = std::collections::BTreeMap::new();
         let places = self.pools.places(parameters.pool.as_deref(), "");
-        // A pool at several places is one pool.
+        // A pool that has several places is counted once.
         for place in Place::candidates(&places, here.as_ref(), 0).unwrap_or_default() {
             pools.insert(&place.value.name, place.available_bytes.unwrap_or(0));
         }
-        // What is promised and not yet written is still free on the disk; what others wrote there is not.
+        // Space that is promised but not yet written counts as free on the disk; space that other programs
+        // use does not.
         let free = self.with(|host| host.free_bytes()).await?;
         let most = pools.values().copied().max().unwrap_or(0).min(self.sizes.most);
         Ok(Capacity {
             available_capacity: free.min(pools.values().sum()),
-            // A thin volume can be larger than what is free, so that is no bound of it, and is told as no such.
+            // A thin volume can be larger than the free space, so free space is not reported as its maximum
+            // size.
             maximum_volume_size: (most <= free).then_some(most),
             minimum_volume_size: Some(kind.least(&request.volume_capabilities)),
         })

@@ -49,13 +49,13 @@ impl CreateDeleteVolume for Driver {
     }
 }
 
-/// What a volume is copied from.
+/// The source that a volume is copied from.
 struct Origin {
     kind: Kind,
     pool: String,
     bytes: u64,
     place: PathBuf,
-    /// A volume, which may be in use.
+    /// Set if the source is a volume, which can be in use.
     volume: Option<(VolumeId, Arc<VolumeRecord>)>,
 }
 
@@ -77,7 +77,7 @@ impl Host {
         let first = origin.as_ref().map_or("", |origin| &origin.pool);
         let places = self.pools.places(pool, first);
         let candidates = Place::candidates(&places, request.accessibility_requirements.as_ref(), bytes)?;
-        // What fitted a moment ago may have gone to another call, so each is tried.
+        // Another call can have taken space that was free a moment ago, so all candidates are tried.
         let mut full = None;
         for place in candidates {
             match self.pools.reserve(&place.value.name, bytes) {
@@ -154,7 +154,8 @@ impl Host {
     }
 }
 
-/// Within what is asked for, no smaller than the source, and than its filesystem can be.
+/// Chooses a size within the requested range, at least as large as the source and as the filesystem's
+/// minimum.
 fn size(request: &CreateVolumeRequest, kind: Kind, origin: Option<&Origin>) -> Result<u64> {
     let source = origin.map_or(0, |origin| origin.bytes);
     let least = kind.least(&request.volume_capabilities).max(source);

@@ -37,7 +37,8 @@ impl Host {
                 self.refuse_in_use(id, &record)?;
             }
             let room = self.pools.reserve(&record.pool, wanted - now)?;
-            // The image first: a start finds it larger than its record, and knows what was not finished.
+            // The image grows before the record changes: a start detects an unfinished expansion by an image
+            // larger than its record.
             content::grow(
                 record.kind,
                 &self.volumes.place(id),
@@ -53,7 +54,7 @@ impl Host {
         }
         let node_expansion_required = record.kind == Kind::Image && self.features.has(Feature::NodeExpand);
         if record.kind == Kind::Image && !node_expansion_required {
-            // The node's part, as far as it can be done from here: a filesystem grows when it is staged next.
+            // The part of the node's work that the controller can do. The filesystem grows at its next stage.
             for device in LoopDevice::find(record.kind.content(&self.volumes.place(id)))? {
                 device.refresh_size()?;
             }

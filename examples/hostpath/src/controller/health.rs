@@ -1,4 +1,4 @@
-//! GET_VOLUME_HEALTH and LIST_VOLUME_HEALTH: what is wrong with volumes on the disk.
+//! GET_VOLUME_HEALTH and LIST_VOLUME_HEALTH: the damage of volumes on the disk.
 
 use csi_core::{
     ControllerGetVolumeHealthRequest, ControllerListVolumeHealthRequest, Error, GetVolumeHealth,

@@ -1,4 +1,4 @@
-//! The controller's capabilities, one a file.
+//! The controller's capabilities, one per file.
 
 mod attach;
 mod capacity;
@@ -33,14 +33,14 @@ impl Controller for Driver {
 }
 
 impl Host {
-    /// The kinds of volumes that can be made, the one that is made unless somebody says otherwise first.
+    /// The kinds of volumes that can be created, the default kind first.
     fn kinds(&self) -> impl Iterator<Item = Kind> {
         let all = [self.default_kind, self.default_kind.other()];
-        // A device needs a place where it is staged.
+        // A device needs a staging path.
         all.into_iter().filter(|kind| *kind == Kind::Directory || self.features.has(Feature::Stage))
     }
 
-    /// What a volume for all these uses is: what is asked for, or the first kind that serves them.
+    /// Chooses the kind of a volume: the requested kind, or else the first one that supports all `uses`.
     pub(crate) fn choose_kind(&self, asked: Option<Kind>, uses: &[VolumeCapability]) -> Result<Kind> {
         let serves = |kind: &Kind| uses.iter().all(|one| kind.supports(one));
         match asked {

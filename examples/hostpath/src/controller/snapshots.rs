@@ -1,4 +1,5 @@
-//! CREATE_DELETE_SNAPSHOT, LIST_SNAPSHOTS and GET_SNAPSHOT. A snapshot is a copy of its own: it needs its volume no more.
+//! CREATE_DELETE_SNAPSHOT, LIST_SNAPSHOTS and GET_SNAPSHOT. A snapshot is a full copy: it does not depend on
+//! its volume.
 
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -19,10 +20,11 @@ use crate::records::{SnapshotRecord, VolumeRecord, segments};
 use crate::still::Moment;
 use crate::store::{Made, new_id};
 
-/// What a VolumeSnapshotClass can say.
+/// The parameters of a VolumeSnapshotClass.
 #[derive(Deserialize)]
 pub(crate) struct SnapshotParameters {
-    /// Taken for callers that have it in their classes, and without meaning: all of a volume can be read, or the cut fails.
+    /// Accepted for existing VolumeSnapshotClasses, and without effect: a snapshot always fails if part of
+    /// the volume can't be read.
     #[serde(default, rename = "ignoreFailedRead")]
     _ignore_failed_read: bool,
 }
@@ -63,7 +65,7 @@ impl CreateDeleteSnapshot for Driver {
     }
 }
 
-/// A snapshot on the disk that nobody finds yet.
+/// A snapshot on the disk that is not visible in the store yet.
 pub(crate) struct Cut {
     pub(crate) id: String,
     pub(crate) record: SnapshotRecord,
@@ -72,7 +74,8 @@ pub(crate) struct Cut {
 }
 
 impl Cut {
-    /// A thick volume keeps its blocks to itself, so that its next write needs no new ones. Called when it may write again.
+    /// Gives the snapshot of a thick volume its own blocks, so that the volume's next write allocates
+    /// nothing. Runs after the volume is thawed.
     pub(crate) fn unshare(&self, source: &VolumeRecord) -> Result<()> {
         match source.mutable.is_thick() {
             true => content::unshare(source.kind, self.made.place()),
@@ -96,10 +99,10 @@ impl Host {
         Ok(())
     }
 
-    /// Copies the content of a volume, which is held still if it can be.
+    /// Copies the content of a volume, which is frozen if that is possible.
     ///
     /// # Errors
-    /// [`Error::NotPossible`] for content that is cut off or gone: its copy would pass for whole.
+    /// [`Error::NotPossible`] for truncated or missing content: its copy would look complete.
     pub(crate) fn cut(
         &self,
         volume: &VolumeId,

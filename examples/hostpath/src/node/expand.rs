@@ -19,7 +19,7 @@ impl NodeExpandVolume for HostNode {
         if record.kind == Kind::Image {
             return volumes.devices.expand_volume(request).await;
         }
-        // As large as the disk; so what is left is to be where the caller says.
+        // A directory is as large as the disk, so the only check is whether it is mounted at the given path.
         let content = record.kind.content(&volumes.place(&request.volume_id)?);
         let path = request.volume_path.to_path_buf();
         match blocking(move || Ok(mounted_from(&content)?.contains(&path))).await? {

@@ -1,4 +1,5 @@
-//! GET_VOLUME_HEALTH and GET_STORAGE_HEALTH on the node: what the mounts show, and what is wrong with the content.
+//! GET_VOLUME_HEALTH and GET_STORAGE_HEALTH on the node: the state of the mounts, and the damage of the
+//! content.
 
 use csi_core::{
     GetStorageHealth, NodeGetStorageHealthRequest, NodeGetVolumeHealth, NodeGetVolumeHealthRequest, Result,

@@ -1,4 +1,4 @@
-//! Inline ephemeral volumes: made by their publish, and gone with their unpublish.
+//! Inline ephemeral volumes: created at publish, deleted at unpublish.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -22,12 +22,12 @@ use crate::store::Store;
 const MIB: u64 = 1 << 20;
 const DEFAULT_SIZE: u64 = 512 * MIB;
 
-/// The directory of a node's inline volumes: each node that has the data has its own.
+/// The directory of a node's inline volumes. Each node that has the data directory has its own.
 pub(super) fn directory(driver: &Driver) -> PathBuf {
     driver.data.join("inline").join(file_name(&driver.node.node_id))
 }
 
-/// A node's id may hold anything. No two ids have one name.
+/// A file name for a node id, which can hold any character. Different ids have different names.
 fn file_name(node: &NodeId) -> String {
     let plain = |at: usize, byte: u8| {
         byte.is_ascii_alphanumeric() || b"-_".contains(&byte) || (byte == b'.' && at > 0)
@@ -38,8 +38,9 @@ fn file_name(node: &NodeId) -> String {
         .collect()
 }
 
-/// The volumes of a process before this one. One whose publish was never answered goes, if nothing is left of that publish:
-/// the orchestrator may not unpublish it. The others wait for their unpublish, also over a restart of the machine.
+/// Opens the volumes of an earlier process. A volume whose publish never succeeded is removed if no workload
+/// uses it, because the orchestrator is not obliged to unpublish it. The other volumes wait for their
+/// unpublish, even across a reboot.
 pub(super) fn open(root: PathBuf) -> Result<Store<InlineRecord>> {
     let store: Store<InlineRecord> = Store::open(root)?;
     for (id, record) in store.all() {
@@ -65,7 +66,7 @@ fn take_back(store: &Store<InlineRecord>, id: &str, kind: Kind) -> Result<()> {
     store.remove(id)
 }
 
-/// Whether a workload has it: where it is staged does not count.
+/// Whether a workload uses the volume. The staging mount does not count.
 fn is_used(kind: Kind, place: &Path) -> Result<bool> {
     let (content, staging) = (kind.content(place), staging_in(place));
     match kind {
@@ -78,7 +79,7 @@ fn is_used(kind: Kind, place: &Path) -> Result<bool> {
     }
 }
 
-/// Where an inline image is staged: the orchestrator has no place for it.
+/// The staging path of an inline image. The orchestrator gives none.
 fn staging_in(place: &Path) -> PathBuf {
     place.join("staged")
 }
@@ -105,7 +106,7 @@ impl HostNode {
                 Ok(())
             })?;
         } else if let Err(left) = self.end_inline(&volume_id).await {
-            // After an error that is final nobody unpublishes it.
+            // After a final error the orchestrator does not unpublish the volume.
             tracing::warn!("inline volume {id}, whose publish failed, is left until the next start: {left}");
         }
         published
@@ -154,7 +155,7 @@ impl HostNode {
         Ok(record)
     }
 
-    /// An inline volume that is published nowhere any more is gone.
+    /// Deletes an inline volume that is no longer published anywhere.
     pub(super) async fn end_inline(&self, id: &VolumeId) -> Result<()> {
         let Some(record) = self.inline_store.get(id.as_str()) else { return Ok(()) };
         let (kind, place) = (record.volume.kind, self.inline_store.place(id.as_str()));
@@ -173,7 +174,7 @@ impl HostNode {
         staging_in(&self.inline_store.place(id.as_str()))
     }
 
-    /// The request with the place where the volume is staged, which that of an inline volume lacks.
+    /// Adds the volume's staging path to a publish request, which for an inline volume has none.
     pub(super) fn with_staging(
         &self,
         request: &NodePublishVolumeRequest,

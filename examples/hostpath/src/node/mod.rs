@@ -1,4 +1,5 @@
-//! The node: the ready-made plugins for devices and for directories, and which of them a volume wants.
+//! The node: the ready-made plugins for devices and for directories, and the choice between them for each
+//! volume.
 
 mod expand;
 mod health;
@@ -15,16 +16,17 @@ use crate::records::{InlineRecord, VolumeRecord};
 use crate::store::Store;
 use volumes::Volumes;
 
-/// In a publish context: the volume was attached to be read only.
+/// A key of the publish context: the volume is attached read-only.
 pub(crate) const READONLY: &str = "readonly";
 
 /// The node plugin.
 #[derive(Debug)]
 pub(crate) struct HostNode {
     driver: Driver,
-    /// What the controller made.
+    /// The volumes that the controller created.
     volumes: Volumes,
-    /// What lives as long as a pod does. The node makes these, so they are in a store of its own.
+    /// The inline volumes, which live as long as their pod. The node creates them, so they have their own
+    /// store.
     inline: Volumes,
     inline_store: Store<InlineRecord>,
 }
@@ -32,7 +34,7 @@ pub(crate) struct HostNode {
 impl HostNode {
     pub(crate) fn new(driver: Driver) -> Result<Self> {
         let root = inline::directory(&driver);
-        // Also without the feature: those that there are are to end.
+        // Opened even if the feature is off: existing inline volumes can still be unpublished.
         let inline_store = match driver.serves_node {
             true => inline::open(root.clone())?,
             false => Store::of_another_process(root.clone()),
@@ -41,7 +43,7 @@ impl HostNode {
         Ok(Self { volumes, inline: Volumes::new(&driver, root), inline_store, driver })
     }
 
-    /// The volume, and among which it is.
+    /// Finds the volume, and the set of volumes that contains it.
     async fn find(&self, id: &VolumeId) -> Result<(&Volumes, VolumeRecord)> {
         for volumes in [&self.volumes, &self.inline] {
             if let Some(record) = volumes.record(id).await? {
@@ -52,7 +54,7 @@ impl HostNode {
     }
 }
 
-/// Refuses a use that the volume is not for.
+/// Refuses a capability that the volume's kind does not support.
 fn check_use(record: &VolumeRecord, capability: &VolumeCapability) -> Result<()> {
     match record.kind.supports(capability) {
         true => Ok(()),

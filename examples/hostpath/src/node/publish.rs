@@ -1,4 +1,4 @@
-//! Publishing: by the plugin for the volume's kind.
+//! Publishing, by the plugin for the volume's kind.
 
 use csi_core::{
     Error, Node, NodeInfo, NodePublishVolumeRequest, NodeUnpublishVolumeRequest, PublishedTargets, Result,
@@ -15,7 +15,8 @@ impl Node for HostNode {
     }
 
     async fn publish_volume(&self, mut request: NodePublishVolumeRequest) -> Result<()> {
-        // What was attached to be read is not written, whatever the publish says. An image's device sees to that itself.
+        // A volume attached read-only is published read-only, whatever the request says. For an image the
+        // device itself is read-only.
         request.readonly |=
             request.publish_context.get(READONLY).is_some() && request.volume_capability.is_mount();
         if request.volume_context.is_ephemeral() {
@@ -40,7 +41,7 @@ impl Node for HostNode {
         }
     }
 
-    /// Also of a volume that is gone: what is left of it on this node is known by its mark.
+    /// Works for a deleted volume too: its mounts on this node are known by their marks.
     async fn unpublish_volume(&self, request: NodeUnpublishVolumeRequest) -> Result<()> {
         let id = request.volume_id.clone();
         match self.find(&id).await {

@@ -1,4 +1,4 @@
-//! STAGE_UNSTAGE_VOLUME. A directory needs no staging: it is bound where it is published.
+//! STAGE_UNSTAGE_VOLUME. A directory needs no staging: it is bind-mounted at publish.
 
 use csi_core::{
     AccessMode, Error, NodeStageVolumeRequest, NodeUnstageVolumeRequest, Result, StageUnstageVolume,
@@ -21,7 +21,7 @@ impl StageUnstageVolume for HostNode {
             },
             Kind::Image => {
                 if request.publish_context.get(READONLY).is_some() && request.volume_capability.is_mount() {
-                    // A device that takes no writes is staged as for a reader.
+                    // A read-only device is staged as for a reader.
                     request.volume_capability.access_mode = AccessMode::SingleNodeReaderOnly;
                 }
                 volumes.devices.stage_volume(request).await
@@ -29,7 +29,7 @@ impl StageUnstageVolume for HostNode {
         }
     }
 
-    /// Also of a volume that is gone: what is left of it on this node goes too.
+    /// Works for a deleted volume too: what is left of it on this node is removed.
     async fn unstage_volume(&self, request: NodeUnstageVolumeRequest) -> Result<()> {
         match self.find(&request.volume_id).await {
             Ok((_, record)) if record.kind == Kind::Directory => Ok(()),

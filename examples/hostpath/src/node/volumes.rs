@@ -1,4 +1,5 @@
-//! Volumes of one store, as this node's devices and directories: all that the ready-made plugins ask of a driver.
+//! The volumes of one store as devices and directories of this node: everything that the ready-made plugins
+//! ask of a driver.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -17,7 +18,7 @@ use crate::kind::Kind;
 use crate::records::VolumeRecord;
 use crate::store::read_record;
 
-/// The volumes of a store, with a plugin for each kind.
+/// The volumes of a store, with one plugin for each kind.
 #[derive(Debug)]
 pub(super) struct Volumes {
     content: Arc<Content>,
@@ -25,7 +26,7 @@ pub(super) struct Volumes {
     pub(super) directories: DirectoryNode<Content>,
 }
 
-/// Where the volumes' content is.
+/// The location of the volumes' content.
 #[derive(Debug)]
 pub(super) struct Content {
     node: NodeInfo,
@@ -44,7 +45,7 @@ impl Volumes {
         self.content.place(id)
     }
 
-    /// The volume's record as it is on the disk: the controller may be another process.
+    /// Reads the volume's record from the disk, because the controller can be another process.
     pub(super) async fn record(&self, id: &VolumeId) -> Result<Option<VolumeRecord>> {
         let Ok(place) = self.content.place(id) else { return Ok(None) };
         blocking(move || read_record(&place)).await
@@ -66,7 +67,7 @@ impl Content {
     }
 }
 
-/// The device of an image, also of one that was deleted under it.
+/// The loop device of an image, also of one that was deleted while attached.
 fn device(image: &Path) -> Result<Option<LoopDevice>> {
     Ok(LoopDevice::find(image)?.into_iter().next())
 }

@@ -1,4 +1,4 @@
-//! Ids that nobody had before.
+//! Ids that were never used before.
 
 use std::fmt::Write as _;
 use std::fs::File;
@@ -6,8 +6,9 @@ use std::io::Read as _;
 
 use csi_core::{IoContext as _, Result};
 
-/// 128 random bits as text that is a file name. An id is not made of the object's name: the name can come again after the
-/// object was deleted, and what is then said of the old one does not touch the new one.
+/// Returns 128 random bits as text that is valid as a file name. An id does not contain the object's name:
+/// the name can be used again after a deletion, and late calls for the old object must not affect the new
+/// one.
 pub(crate) fn new_id() -> Result<String> {
     let mut bytes = [0; 16];
     const RANDOM: &str = "/dev/urandom";

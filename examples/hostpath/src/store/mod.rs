@@ -1,8 +1,9 @@
-//! Objects that are there or are not, whatever the moment at which this process is killed.
+//! Objects that exist completely or not at all, even if this process is killed at any moment.
 //!
-//! An object is a directory, `ROOT/<id>`: its record, `record.json`, and its content. It is made in `ROOT/.new` and renamed
-//! when all of it is on the disk; deleted, it is renamed to `ROOT/.old` first. Both are swept when the store is opened. A
-//! record that changes is written beside the old one and renamed over it.
+//! An object is a directory, `ROOT/<id>`, with its record, `record.json`, and its content. It is created in
+//! `ROOT/.new` and renamed when all of it is on the disk. A deletion first renames it into `ROOT/.old`.
+//! Opening the store empties both directories. A changed record is written to a second file, which then
+//! replaces the old one by rename.
 
 mod files;
 mod id;
@@ -26,18 +27,19 @@ const RECORD: &str = "record.json";
 const NEW: &str = ".new";
 const OLD: &str = ".old";
 
-/// What is kept of an object.
+/// The record of an object.
 pub(crate) trait Record: Serialize + DeserializeOwned + Clone + Send + Sync + 'static {
-    /// The name that it was made for, if it was for one: each names one object of the store.
+    /// The name in the object's create request, if it has one. Names are unique in a store.
     fn name(&self) -> Option<&str>;
 }
 
-/// The objects of one kind, on the disk and, for this process alone writes there, in memory.
+/// The objects of one kind, on the disk and in memory. The copy in memory is valid because only this process
+/// writes there.
 #[derive(Debug)]
 pub(crate) struct Store<T> {
     root: PathBuf,
     entries: RwLock<Entries<T>>,
-    /// What is on the disk, too, and was not understood when the store was opened.
+    /// Ids of objects on the disk whose records could not be read when the store was opened.
     unreadable: BTreeSet<String>,
 }
 
@@ -55,30 +57,32 @@ impl<T> Default for Entries<T> {
 
 #[derive(Debug)]
 struct Entry<T> {
-    /// Held by who changes the record, from reading it until it is on the disk.
+    /// Held during a change of the record, from reading it until the new one is on the disk.
     turn: Mutex<()>,
     record: RwLock<Arc<T>>,
 }
 
-/// An object on the disk that nobody finds yet; dropped, it is gone.
+/// An object on the disk that is not visible in the store yet. Dropping it deletes it.
 #[derive(Debug)]
 pub(crate) struct Made<T> {
     id: String,
     record: T,
     place: PathBuf,
-    /// Once it has its name in the store: that one.
+    /// Whether it has its name in the store, so that dropping it keeps it.
     kept: bool,
 }
 
 impl<T: Record> Store<T> {
-    /// The store of a directory, as whoever had it before left it: what was half made or half deleted goes.
+    /// Opens the store of a directory. Objects that an earlier process left half created or half deleted are
+    /// removed.
     ///
     /// # Errors
-    /// Those of the disk. A record that can't be read is none of these: its object stays on the disk, and nobody finds it.
+    /// Those of the disk. A record that can't be read is not an error: its object stays on the disk and is
+    /// not visible.
     pub(crate) fn open(root: PathBuf) -> Result<Self> {
         for name in [NEW, OLD] {
             let directory = root.join(name);
-            // Who may read what is inside counts where it is published, and not here.
+            // Access to the content is controlled where it is published, so this directory is private.
             fs::DirBuilder::new().recursive(true).mode(0o700).create(&directory).at("create", &directory)?;
             for entry in fs::read_dir(&directory).at("list", &directory)? {
                 sweep(&entry.at("list", &directory)?.path());
@@ -104,25 +108,27 @@ impl<T: Record> Store<T> {
         Ok(Self { root, entries: RwLock::new(entries), unreadable })
     }
 
-    /// The store of a directory that another process writes to: only [places](Self::place) are known of it.
+    /// A store of a directory that another process writes to. Only its [places](Self::place) are known.
     pub(crate) fn of_another_process(root: PathBuf) -> Self {
         Self { root, entries: RwLock::default(), unreadable: BTreeSet::new() }
     }
 
-    /// Where the object is, or would be.
+    /// The path of the object, whether it exists or not.
     pub(crate) fn place(&self, id: &str) -> PathBuf {
         self.root.join(id)
     }
 
-    /// The object, if it can be read: one that can't is not told from one that is not there. See [`find`](Self::find).
+    /// Returns the object, or `None` if it does not exist or its record can't be read. [`find`](Self::find)
+    /// tells these apart.
     pub(crate) fn get(&self, id: &str) -> Option<Arc<T>> {
         self.read().by_id.get(id).map(|entry| entry.now())
     }
 
-    /// The object; `None` where there is none. What is answered or done because it is gone asks this.
+    /// Returns the object; `None` only if it does not exist. Use this before anything that relies on its
+    /// absence.
     ///
     /// # Errors
-    /// When it is on the disk, and its record could not be read when the store was opened.
+    /// When it is on the disk, but its record could not be read when the store was opened.
     pub(crate) fn find(&self, id: &str) -> Result<Option<Arc<T>>> {
         match self.get(id) {
             None if self.unreadable.contains(id) => Err(Error::internal_message(format!(
@@ -139,7 +145,7 @@ impl<T: Record> Store<T> {
         Some((id.clone(), entry.now()))
     }
 
-    /// Calls `visit` with the objects in the order of their ids, from the first that is in the range.
+    /// Calls `visit` with the objects in the range, in the order of their ids.
     pub(crate) fn visit<R>(
         &self,
         range: (Bound<&str>, Bound<&str>),
@@ -150,19 +156,19 @@ impl<T: Record> Store<T> {
         visit(&mut found)
     }
 
-    /// All of them, in the order of their ids.
+    /// All objects, in the order of their ids.
     pub(crate) fn all(&self) -> Vec<(String, Arc<T>)> {
         self.from(None)
     }
 
-    /// Those whose ids are not less than this.
+    /// The objects whose ids are not less than `id`.
     pub(crate) fn from(&self, id: Option<&str>) -> Vec<(String, Arc<T>)> {
         let range = (id.map_or(Bound::Unbounded, Bound::Included), Bound::Unbounded);
         self.visit(range, |found| found.map(|(id, record)| (id.to_owned(), record)).collect())
     }
 
-    /// Makes an object on the disk, with what `fill` puts into its directory. It is found once it is
-    /// [committed](Self::commit).
+    /// Creates an object on the disk; `fill` writes the content into its directory. It becomes visible when
+    /// it is [committed](Self::commit).
     pub(crate) fn make(
         &self,
         id: String,
@@ -177,7 +183,7 @@ impl<T: Record> Store<T> {
         Ok(made)
     }
 
-    /// Gives an object its place on the disk, from where a later process finds it.
+    /// Moves an object to its final place on the disk, where a later process finds it.
     pub(crate) fn settle(&self, made: &mut Made<T>) -> Result<()> {
         let place = self.place(&made.id);
         fs::rename(&made.place, &place).at("rename to", &place)?;
@@ -185,20 +191,21 @@ impl<T: Record> Store<T> {
         sync(&self.root)
     }
 
-    /// Lets everybody find an object that has its place.
+    /// Makes an object in its final place visible in this store.
     pub(crate) fn show(&self, mut made: Made<T>) {
         made.kept = true;
         self.write().insert(made.id.clone(), made.record.clone());
     }
 
-    /// Both at once.
+    /// Settles and shows an object.
     pub(crate) fn commit(&self, mut made: Made<T>) -> Result<()> {
         self.settle(&mut made)?;
         self.show(made);
         Ok(())
     }
 
-    /// Changes the record, on the disk and then for everybody; nothing, where `change` fails. `None` without the object.
+    /// Changes the record, on the disk and then in memory. If `change` fails, nothing changes. Returns `None`
+    /// if the object does not exist.
     pub(crate) fn update<R>(&self, id: &str, change: impl FnOnce(&mut T) -> Result<R>) -> Result<Option<R>> {
         let Some(entry) = self.read().by_id.get(id).cloned() else { return Ok(None) };
         let _turn = entry.turn.lock().unwrap_or_else(PoisonError::into_inner);
@@ -210,7 +217,8 @@ impl<T: Record> Store<T> {
         Ok(Some(answer))
     }
 
-    /// Deletes the object. What is left of its content when the disk fails goes when the store is opened next.
+    /// Deletes the object. If the disk fails, the rest of the content is removed when the store is opened
+    /// next.
     pub(crate) fn remove(&self, id: &str) -> Result<()> {
         let gone = self.root.join(OLD).join(new_id()?);
         match fs::rename(self.place(id), &gone) {
@@ -255,7 +263,7 @@ impl<T> Entry<T> {
 }
 
 impl<T> Made<T> {
-    /// Where it is now.
+    /// The current path of the object.
     pub(crate) fn place(&self) -> &Path {
         &self.place
     }
@@ -269,7 +277,7 @@ impl<T> Drop for Made<T> {
     }
 }
 
-/// The record of the object at a place, as it is on the disk: for a process that does not write there.
+/// Reads the record of the object at a place from the disk, for a process that does not write there.
 pub(crate) fn read_record<T: Record>(place: &Path) -> Result<Option<T>> {
     let path = place.join(RECORD);
     match fs::read(&path) {
@@ -285,7 +293,7 @@ fn json<T: Serialize>(record: &T) -> Result<Vec<u8>> {
     serde_json::to_vec_pretty(record).map_err(Error::internal)
 }
 
-/// Deletes a directory that nobody finds any more, and leaves what is mounted in it alone.
+/// Deletes a directory that is no longer visible. Mounts in it are left alone.
 fn sweep(directory: &Path) {
     let removed = Target::new(directory).and_then(|directory| directory.remove_tree());
     if let Err(error) = removed {

@@ -1,4 +1,4 @@
-//! The store as a killed process leaves it.
+//! Tests: the store as a killed process leaves it.
 
 use std::fs;
 use std::sync::Arc;
@@ -45,7 +45,7 @@ fn what_was_committed_is_found_again_and_what_was_not_is_gone() {
         store.make("a".to_owned(), thing("one"), |place| Ok(fs::write(place.join("content"), "x")?)).unwrap();
     assert!(store.get("a").is_none() && store.by_name("one").is_none(), "not before it is committed");
     store.commit(made).unwrap();
-    // As a kill leaves it, which drops nothing.
+    // `forget` stands for a kill, which drops nothing.
     std::mem::forget(
         store.make("b".to_owned(), thing("two"), |place| Ok(fs::write(place.join("content"), "x")?)).unwrap(),
     );
@@ -83,7 +83,7 @@ fn a_change_is_whole_or_is_none() {
     assert!(refused.is_err() && store.get("a").unwrap().size == 1);
     assert!(store.update("none", |_| Ok(())).unwrap().is_none());
     store.update("a", |thing| grow(thing, 1)).unwrap().unwrap();
-    // Killed between the write and the rename, the old record is the record.
+    // Killed between the write and the rename: the old record is valid.
     fs::write(store.place("a").join("record.part"), "{\"na").unwrap();
     assert_eq!(open(&root).get("a").unwrap().size, 2);
 }

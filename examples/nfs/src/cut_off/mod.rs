@@ -1,8 +1,8 @@
-//! Cut off at each call by which it changes the share, every step is one that a retry can go on from, and so can a delete, and
-//! nobody else is harmed.
+//! Tests: every step is cut off at each system call that changes the share. After that a retry must complete
+//! the step, a delete must succeed, and other volumes must be unharmed.
 //!
-//! `CSI_CRASH_STRIDE` says how many calls lie between two points, 1 being all of them. Each way of being cut off begins at
-//! another call.
+//! `CSI_CRASH_STRIDE` is the number of calls between two tested points; 1 tests all of them. Each kind of cut
+//! starts at a different call.
 
 mod tracer;
 
@@ -22,13 +22,13 @@ use crate::records::Part;
 use crate::volumes::{self, Content};
 use crate::{VolumeArgs, snapshots};
 
-/// Two volumes that want the same directory, and one that is copied.
+/// Two volumes that want the same directory, and one volume that is copied.
 const KEYS: [&str; 2] = ["pvc-1", "pvc-2"];
 const PLACE: &str = "deep/data";
 const SOURCE: &str = "source";
 const CUT: &str = "cut";
 
-/// A directory of this machine for the share.
+/// A local directory that stands in for the share.
 struct Share(PathBuf);
 
 impl Share {
@@ -49,7 +49,7 @@ impl Share {
         allow_blocking(|| volumes::create(&root, &places, key, &wanted, &request, content.as_ref()).map(drop))
     }
 
-    /// One that is not there is deleted.
+    /// Deletes a volume. A missing volume counts as deleted.
     fn delete(&self, key: &str) -> Result<()> {
         match allow_blocking(|| volumes::delete(&self.root(), &Mutex::new(()), key)) {
             Err(Error::VolumeNotFound(_)) => Ok(()),
@@ -74,7 +74,7 @@ impl Share {
         allow_blocking(|| volumes::ready(&self.root(), key)).unwrap().is_some()
     }
 
-    /// With the volume that is copied.
+    /// Creates the volume that is copied.
     fn fill(&self) {
         self.create(SOURCE, SOURCE, "delete", false).unwrap();
         let at = self.0.join(SOURCE);
@@ -84,13 +84,14 @@ impl Share {
         symlink("same", at.join("link")).unwrap();
     }
 
-    /// Whether this is a whole copy of it.
+    /// Whether the directory is a complete copy of the source.
     fn is_copy(&self, at: &Path) -> bool {
         let read = |name: &str| fs::read_to_string(at.join(name)).is_ok_and(|text| text == "data");
         read("inner/file") && read("same") && read("link")
     }
 
-    /// Nothing is left of all but the source, but for what was being written of a record.
+    /// Checks that nothing is left except partly written records, and `left` in the directory of the volumes.
+    /// Deletes the source first.
     fn assert_tidy(&self, left: &[&str]) {
         self.delete(SOURCE).unwrap();
         let mut own = Vec::new();
@@ -143,10 +144,11 @@ fn job(words: &[&str]) -> Result<()> {
     }
 }
 
-/// What is tried on a share whose step was cut off.
+/// A check that runs on a share whose step was cut off.
 type Try<'a> = &'a (dyn Fn(&Share, Cut) + 'a);
 
-/// Cuts the step off at each of its points, each time on a new share, and then tries each of these on a copy of what is there.
+/// Cuts the step off at each of its points, each time on a new share. Then runs each check on a copy of the
+/// result.
 fn at_each_point(test: &str, step: &str, prepare: impl Fn(&Share), tries: &[Try<'_>]) {
     do_job(job);
     let stride = std::env::var("CSI_CRASH_STRIDE").map_or(3, |text| text.parse().expect("a number"));
@@ -198,7 +200,7 @@ fn making_a_volume() {
 fn copying_a_volume() {
     let retry: Try<'_> = &|share, how| {
         assert!(!share.is_ready(KEYS[0]) || share.is_copy(&share.place()));
-        // What was done for a server that kept silent is not taken back.
+        // Work for a server that stopped answering is not undone.
         let is_begun = share.0.join("deep").exists();
         assert!(how != Cut::Lost || !is_begun || share.0.join(Part::Volumes.path(KEYS[0])).exists());
         share.create(KEYS[0], PLACE, "delete", true).unwrap();
@@ -215,7 +217,7 @@ fn copying_a_volume() {
         let other = share.create(KEYS[1], PLACE, "delete", false);
         let retried = share.create(KEYS[0], PLACE, "delete", true);
         match (&other, &retried) {
-            // Whoever is told that the copy is there has it.
+            // After OK the copy exists at its place.
             (Ok(()), Ok(())) => assert!(was_ready && share.is_copy(&share.place())),
             (Err(Error::Pending(_)), Ok(())) => assert!(share.is_copy(&share.place())),
             (Ok(()), Err(Error::Incompatible(_))) => assert!(share.place().is_dir()),

@@ -1,4 +1,4 @@
-//! Does a job in a process of its own, and cuts it off at one of the system calls by which it changes the share.
+//! Runs a job in a process of its own, and cuts it off at one of the system calls that change the share.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::process::{Child, ChildStderr, Command, Stdio};
@@ -12,31 +12,33 @@ use nix::unistd::Pid;
 const JOB: &str = "NFS_CUT_OFF_JOB";
 const READY: &str = "ready for the job";
 
-/// How a step ends early, or goes wrong.
+/// How a step is cut off.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Cut {
-    /// Killed before the call.
+    /// The process is killed before the call.
     Killed,
-    /// The call takes place, and its answer is that of a server that keeps silent.
+    /// The call takes place, but returns ETIMEDOUT, as from a server that does not answer.
     Lost,
-    /// The call takes place twice, as the first answer was lost, and the second answer counts.
+    /// The call takes place, its reply is lost, and the client repeats it: the result of the second call is
+    /// returned.
     Twice,
 }
 
 pub(super) const CUTS: [Cut; 3] = [Cut::Killed, Cut::Lost, Cut::Twice];
 
-/// What the process is to do, if it is one that was started by [`cut`]; ends it afterwards.
+/// Runs the job and exits, if this process was started by [`cut`]. Returns otherwise.
 pub(super) fn do_job(job: impl FnOnce(&[&str]) -> csi_core::Result<()>) {
     let Some(words) = std::env::var_os(JOB) else { return };
     let words = words.into_string().unwrap();
     eprintln!("{READY} {}", nix::unistd::gettid());
-    // The tracer is there when this returns.
+    // The tracer is attached when this returns.
     std::io::stdin().lock().read_line(&mut String::new()).unwrap();
     let done = job(&words.split('\n').collect::<Vec<_>>());
     std::process::exit(i32::from(done.is_err()));
 }
 
-/// Has the test of this name do the job, cut off at the changing call of this number. False when it has not so many.
+/// Runs the job in the test of this name, and cuts it off at the `call`th changing system call. Returns false
+/// if the job has fewer calls.
 pub(super) fn cut(test: &str, words: &[&str], call: u32, how: Cut) -> bool {
     let (mut child, thread, mut errors) = start(test, words);
     let options = Options::PTRACE_O_TRACESYSGOOD | Options::PTRACE_O_EXITKILL;
@@ -73,10 +75,10 @@ fn start(test: &str, words: &[&str]) -> (Child, Pid, BufReader<ChildStderr>) {
     (child, thread, errors)
 }
 
-/// Follows the thread that does the job to its end.
+/// Traces the thread that runs the job to its end.
 fn trace(thread: Pid, process: Pid, call: u32, how: Cut) -> bool {
     let (mut is_inside, mut count, mut answer, mut is_cut) = (false, 0, None, false);
-    // Only this thread: the process is left for who started it.
+    // Waits for this thread only: the caller waits for the process.
     while let Ok(status) = waitpid(thread, Some(WaitPidFlag::__WALL)) {
         let signal = match status {
             WaitStatus::PtraceSyscall(_) => {
@@ -101,14 +103,14 @@ fn trace(thread: Pid, process: Pid, call: u32, how: Cut) -> bool {
             WaitStatus::Exited(..) | WaitStatus::Signaled(..) => break,
             _ => None,
         };
-        // It may have been killed meanwhile.
+        // The thread may have been killed already.
         let _ = ptrace::syscall(thread, signal);
     }
     is_cut
 }
 
-/// Of a thread at the begin of a system call: none unless that changes the share; what a second one is answered then, if it
-/// is an error.
+/// For a thread at the entry of a system call: `None` if the call does not change the share; otherwise the
+/// error that a repeated call returns, if it returns one.
 fn answered_again(thread: Pid) -> Option<Option<i32>> {
     let text = std::fs::read_to_string(format!("/proc/{thread}/syscall")).ok()?;
     let mut words = text.split(' ');

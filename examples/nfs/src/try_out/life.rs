@@ -1,4 +1,4 @@
-//! A volume's life, as an orchestrator has it: made, used, cut, restored, cloned, deleted.
+//! A volume's life as an orchestrator drives it: created, used, snapshotted, restored, cloned, deleted.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -8,12 +8,12 @@ use csi_core::client::Client;
 use csi_core::proto::v1;
 use v1::volume_content_source::{SnapshotSource, Type as Source, VolumeSource};
 
-/// Where volumes are made, and how their share is mounted.
+/// The settings for new volumes and for mounting their share.
 #[derive(Debug, Clone)]
 pub struct Class {
-    /// `server`, `share` and whatever else a StorageClass says.
+    /// `server`, `share` and any other parameters of a StorageClass.
     pub parameters: BTreeMap<String, String>,
-    /// As `nfsvers=4.2`.
+    /// For example `nfsvers=4.2`.
     pub mount_options: Vec<String>,
 }
 
@@ -27,17 +27,18 @@ fn failed(what: &str, path: &Path, error: impl std::fmt::Display) -> String {
     format!("{what} {}: {error}", path.display())
 }
 
-/// A driver, and where its volumes go on this node.
+/// A driver, and the directory for its volumes on this node.
 struct Life<'a> {
     client: &'a Client,
     class: &'a Class,
     node: &'a Path,
 }
 
-/// Goes through it all, telling of each step that is done, with volumes staged and published below this directory.
+/// Runs all steps, and calls `done` with a line for each completed step. Volumes are staged and published
+/// below `node`.
 ///
 /// # Errors
-/// What went wrong, in words; what was made before is left.
+/// Says what failed. Everything created before is left in place.
 pub async fn live(client: &Client, class: &Class, node: &Path, mut done: impl FnMut(&str)) -> Outcome {
     let life = Life { client, class, node };
     let volume = life.create("pvc-first", None).await?;

@@ -1,4 +1,4 @@
-//! A filesystem in memory, for an NFS server in this process: directories, files and symbolic links.
+//! A filesystem in memory for the NFS server in this process: directories, files and symbolic links.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -21,21 +21,21 @@ type Status<T> = Result<T, nfsstat3>;
 /// The largest file, in bytes.
 const LARGEST: u64 = 1 << 30;
 
-/// The root directory's number.
+/// The file id of the root directory.
 const ROOT: u64 = 1;
 
-/// The filesystem. While its gate is closed no question is answered: as with a server that is gone.
+/// The filesystem. While its gate is closed no request is answered, as with a server that is down.
 #[derive(Debug)]
 pub(super) struct Memory {
     nodes: Mutex<Nodes>,
     gate: Arc<Gate>,
 }
 
-/// Where each question waits for its turn.
+/// Where a request waits while the server is silent.
 #[derive(Debug)]
 pub(super) struct Gate {
     is_open: watch::Sender<bool>,
-    /// How many questions go through before it closes; none or less: all.
+    /// How many requests pass before the gate closes; at 0 or less all pass.
     left: AtomicI64,
 }
 
@@ -60,7 +60,7 @@ impl Gate {
         if self.left.fetch_sub(1, Ordering::Relaxed) == 1 {
             self.close();
         }
-        // It cannot fail, since the sender is this gate's.
+        // It can't fail, because this gate owns the sender.
         let _ = self.is_open.subscribe().wait_for(|is_open| *is_open).await;
     }
 }
@@ -80,7 +80,7 @@ struct Node {
     accessed: nfstime3,
     modified: nfstime3,
     changed: nfstime3,
-    /// What an exclusive create was asked with, by which its retry is known.
+    /// The verifier of an exclusive create, by which a repeated request is recognized.
     verifier: Option<createverf3>,
 }
 
@@ -267,7 +267,7 @@ impl Nodes {
 }
 
 impl Memory {
-    /// An empty one behind this gate.
+    /// An empty filesystem behind this gate.
     pub(super) fn new(gate: Arc<Gate>) -> Self {
         let root = Node::new(Kind::Directory { parent: ROOT, entries: BTreeMap::new() }, 0o755);
         let nodes = Nodes { nodes: HashMap::from([(ROOT, root)]), next: ROOT + 1 };
@@ -314,7 +314,7 @@ impl NfsReadFileSystem for Memory {
         cookie: u64,
     ) -> Status<impl ReadDirPlusIterator<FileHandleU64>> {
         let nodes = self.open().await;
-        // In the order of their numbers, which are cookies too: who is removed meanwhile leaves no gap in the count.
+        // Sorted by file id, which is also the cookie: a removal between two reads leaves no gap.
         let mut found: Vec<(u64, Vec<u8>)> =
             nodes.entries(directory.as_u64())?.iter().map(|(name, id)| (*id, name.clone())).collect();
         found.retain(|(id, _)| *id > cookie);
@@ -383,7 +383,7 @@ impl NfsFileSystem for Memory {
         wanted: sattr3,
     ) -> Status<(FileHandleU64, fattr3)> {
         let mut nodes = self.open().await;
-        // Without "guarded", one that is there is taken as it is.
+        // Without GUARDED, an existing file is used as it is.
         let id = match nodes.find(directory.as_u64(), &name.0) {
             Ok(id) => id,
             Err(_) => nodes.add(directory.as_u64(), &name.0, Node::new(Kind::File(Vec::new()), 0o644))?,

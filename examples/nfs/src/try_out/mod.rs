@@ -1,4 +1,4 @@
-//! Trying it out: an NFS server in this process, and a volume's life on it.
+//! `nfs --try`: an NFS server in this process, and a volume's life on it.
 
 mod life;
 mod memory;
@@ -16,9 +16,10 @@ use crate::VolumeArgs;
 pub use life::{Class, live};
 pub use server::Server;
 
-/// Starts a server and the driver, and goes through a volume's life on them, telling of each step.
+/// Starts a server and the driver, runs a volume's life on them, and prints each step.
 ///
-/// In a mount namespace of its own, and in memory: nothing is left. It takes root and a kernel with an NFS client.
+/// It uses a mount namespace of its own, and memory only, so nothing is left. It needs root and a kernel with
+/// an NFS client.
 pub fn try_out() -> ExitCode {
     let told = private_mount_namespace(|| {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
@@ -49,14 +50,14 @@ async fn on_own_server() -> Result<(), String> {
     let lived = live(&client, &server.class(), place.path(), |step| println!("{step}")).await;
     drop(stop);
     serving.await.map_err(|error| error.to_string())?.map_err(|error| error.to_string())?;
-    // Only where nothing is mounted below any more.
+    // The directory is removed only if nothing is mounted below it any more.
     if lived.is_err() {
         let _ = place.keep();
     }
     lived
 }
 
-/// The flags of a driver that serves here.
+/// The flags of a driver that listens on this endpoint.
 pub fn driver_args(endpoint: &Endpoint) -> DriverArgs {
     #[derive(clap::Parser)]
     struct Flags {

@@ -1,4 +1,4 @@
-//! An NFS server of version 3 in this process.
+//! An NFSv3 server in this process.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use tokio::sync::oneshot;
 use super::life::Class;
 use super::memory::{Gate, Memory};
 
-/// A server of one share, `/`, in memory: it is gone with this value. On the loopback address only.
+/// A server of one share, `/`, in memory. It listens on the loopback address only, and dropping it stops it.
 #[derive(Debug)]
 pub struct Server {
     port: u16,
@@ -20,7 +20,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts it, on a thread of its own.
+    /// Starts the server on a thread of its own.
     ///
     /// # Errors
     /// Those of opening its port.
@@ -52,12 +52,12 @@ impl Server {
         Ok(Self { port, gate, stop: Some(stop), thread: Some(thread) })
     }
 
-    /// Where it listens.
+    /// The address it listens on.
     pub fn address(&self) -> SocketAddr {
         ([127, 0, 0, 1], self.port).into()
     }
 
-    /// How volumes are made on it, and mounted: it is found by no port mapper, and keeps no locks.
+    /// The settings for volumes on this server. It has no port mapper and no lock manager.
     pub fn class(&self) -> Class {
         let port = self.port;
         let options = ["nfsvers=3", "proto=tcp", "mountproto=tcp", "nolock"];
@@ -69,17 +69,17 @@ impl Server {
         }
     }
 
-    /// Keeps silent from now on, with its connections open, as one whose machine hangs.
+    /// Stops answering, with the connections left open, as a hanging machine does.
     pub fn pause(&self) {
         self.gate.close();
     }
 
-    /// Answers so many questions more, and then keeps silent.
+    /// Answers this number of further requests, and then stops answering.
     pub fn pause_after(&self, questions: u32) {
         self.gate.close_after(questions);
     }
 
-    /// Answers again, also what was asked meanwhile.
+    /// Answers again, including the requests that are waiting.
     pub fn resume(&self) {
         self.gate.close_after(0);
         self.gate.open();
