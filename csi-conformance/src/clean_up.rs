@@ -1,4 +1,4 @@
-//! Undoing what a test, or a run that died, has left: the opposite of each call, the last one first.
+//! Undoes what a test, or a run that died, left behind: the reverse of each call, the last call first.
 
 use csi_core::Rpc;
 use csi_proto::{escape, v1};
@@ -9,7 +9,7 @@ use crate::cx::{Cx, is_final};
 use crate::ledger::Made;
 use crate::wire::Refusal;
 
-/// Undoes everything in the ledger; answers with what could not be undone.
+/// Undoes everything in the ledger, and returns what could not be undone.
 pub(crate) async fn clean_up(cx: &Cx) -> Vec<String> {
     let mut left = Vec::new();
     for made in cx.ledger.all().into_iter().rev() {
@@ -33,8 +33,8 @@ pub(crate) async fn clean_up(cx: &Cx) -> Vec<String> {
     left
 }
 
-/// The staging directories whose names start like this: they are the orchestrator's, which is the kit. One in use is
-/// not removed, for only what is empty and no mount goes.
+/// Removes the staging directories whose names start with `prefix`. They belong to the kit, in the role of
+/// the orchestrator. Only empty directories that are no mount points are removed.
 pub(crate) fn remove_staging(cx: &Cx, prefix: &str) {
     let Some(entries) = cx.settings.staging.as_ref().and_then(|path| std::fs::read_dir(path).ok()) else {
         return;
@@ -44,8 +44,8 @@ pub(crate) fn remove_staging(cx: &Cx, prefix: &str) {
     }
 }
 
-/// A call whose answer nobody had, as the kit was killed, may have been one that is refused for what it names: then the
-/// opposite is refused as well. The same call again tells.
+/// If the kit was killed before a call was answered, the driver may have refused that call, and then refuses
+/// the reverse call too. Repeating the call shows it.
 async fn was_never_made(cx: &Cx, made: &Made) -> bool {
     let again = cx.raw(made.rpc, made.request.clone(), cx.settings.deadline).await;
     again.is_err_and(|refusal| is_final(refusal.code))
@@ -53,7 +53,7 @@ async fn was_never_made(cx: &Cx, made: &Made) -> bool {
 
 async fn undo(cx: &Cx, made: &Made) -> Result<(), Refusal> {
     let bytes = &*made.request;
-    // What can't be read was not written by this kit.
+    // Bytes that can't be decoded were not written by this kit.
     match made.rpc {
         Rpc::NodePublishVolume => {
             let Ok(did) = v1::NodePublishVolumeRequest::decode(bytes) else { return Ok(()) };
@@ -80,14 +80,15 @@ async fn undo(cx: &Cx, made: &Made) -> Result<(), Refusal> {
     }
 }
 
-/// Deletes a volume or snapshot. Where its id is not known, the same request again tells it: that is what names are for.
+/// Deletes a volume or snapshot. If its id is unknown, the create request is repeated, and its answer has the
+/// id: names are idempotency keys.
 async fn delete(cx: &Cx, made: &Made) -> Result<(), Refusal> {
     let mut made = made.clone();
     if made.id.is_none() {
         // The ledger learns the id from the answer.
         match cx.raw(made.rpc, made.request.clone(), cx.settings.deadline).await {
             Ok(_) => {}
-            // Refused for good: there is nothing.
+            // A final refusal: nothing was created.
             Err(refusal) if is_final(refusal.code) => return Ok(()),
             Err(refusal) => return Err(refusal),
         }

@@ -1,4 +1,4 @@
-//! What a published volume holds, written and read as a workload does it.
+//! The content of a published volume, written and read as a workload does it.
 
 use std::fs::File;
 use std::io::{Read as _, Seek as _, SeekFrom, Write as _};
@@ -8,11 +8,11 @@ use std::time::Duration;
 use crate::failure::{Failure, Outcome, check};
 use crate::test::Kind;
 
-/// What is written at once: one letter, so often.
+/// The size of one write in bytes. All bytes of a write are the same letter.
 pub(crate) const PIECE: usize = 64 << 10;
 
-/// Does what may block where it does no harm, and gives it up in time: a volume may be dead. What never comes back stays
-/// on a thread of its own, which neither the runtime nor the process waits for at its end.
+/// Runs work that can block, and gives it up after 30 s, because a volume can hang. Hanging work stays on its
+/// own thread, which neither the runtime nor the process waits for at exit.
 pub(crate) async fn io<T: Send + 'static>(
     what: &str,
     path: &Path,
@@ -30,7 +30,7 @@ pub(crate) async fn io<T: Send + 'static>(
     }
 }
 
-/// What is at a path, if anything is.
+/// The metadata of a path, if it exists.
 pub(crate) async fn at(
     path: &Path,
     look: fn(&Path) -> std::io::Result<std::fs::Metadata>,
@@ -38,20 +38,20 @@ pub(crate) async fn at(
     io("a look at the target", path, move |path| Ok(look(path).ok())).await
 }
 
-/// Where a volume's content is written.
+/// The path that a volume's content is written to.
 fn place(target: &Path, kind: Kind) -> PathBuf {
     if kind == Kind::Files { target.join("file") } else { target.to_owned() }
 }
 
 fn write_piece(path: &Path, kind: Kind, letter: u8, at: u64) -> std::io::Result<()> {
-    // Where a device should be and is none, no file comes to be.
+    // If a device is missing at its path, no file is created there.
     let mut file = File::options().write(true).create(kind == Kind::Files).truncate(false).open(path)?;
     file.seek(SeekFrom::Start(at))?;
     file.write_all(&[letter; PIECE])?;
     file.sync_all()
 }
 
-/// Writes a piece of this letter, and waits until it is on the volume.
+/// Writes a piece of this letter, and syncs it to the volume.
 pub(crate) async fn write(target: &Path, kind: Kind, letter: u8) -> Outcome {
     write_at(target, kind, letter, 0).await
 }
@@ -61,13 +61,13 @@ pub(crate) async fn write_at(target: &Path, kind: Kind, letter: u8, at: u64) -> 
     io("a write through the target", &place(target, kind), work).await
 }
 
-/// Whether a write goes well. It fails as well where there is nothing: look at that first.
+/// Whether a write succeeds. It also fails if the target does not exist, so check that first.
 pub(crate) async fn takes_writes(target: &Path, kind: Kind) -> Outcome<bool> {
     let work = move |path: &Path| Ok(write_piece(path, kind, b'w', 0).is_ok());
     io("a write that comes to an end", &place(target, kind), work).await
 }
 
-/// The volume holds a piece of this letter.
+/// Checks that the volume holds a piece of this letter.
 pub(crate) async fn holds(target: &Path, kind: Kind, letter: u8) -> Outcome {
     let work = |path: &Path| {
         let mut piece = vec![0; PIECE];
@@ -82,7 +82,7 @@ pub(crate) async fn holds(target: &Path, kind: Kind, letter: u8) -> Outcome {
     })
 }
 
-/// How large what a workload sees is, in bytes.
+/// The size that a workload sees, in bytes.
 pub(crate) async fn size(target: &Path, kind: Kind) -> Outcome<u64> {
     #[cfg(target_os = "linux")]
     if kind == Kind::Files {

@@ -1,4 +1,5 @@
-//! What a test has: calls to the driver, with what was sent and came kept; names of its own; and the run's facts.
+//! The context of a test: calls to the driver, with requests and answers recorded; unique names; the facts of
+//! the run.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -22,7 +23,7 @@ use crate::test::Kind;
 use crate::trace::Trace;
 use crate::wire::{Call, Refusal, send};
 
-/// Everything of a run that tests share. Clones are the same.
+/// Everything that the tests of a run share. Clones share the same state.
 #[derive(Clone)]
 pub(crate) struct Cx(Arc<Shared>);
 
@@ -33,10 +34,10 @@ pub(crate) struct Shared {
     pub(crate) ledger: Ledger,
     pub(crate) judge: Judge,
     pub(crate) offers: Offers,
-    /// The ways of use that the driver supports.
+    /// The kinds and access modes that the driver supports.
     pub(crate) modes: BTreeSet<(Kind, i32)>,
     pub(crate) breaches: Mutex<Vec<(Breach, Failure)>>,
-    /// The calls of the test that runs.
+    /// The calls of the current test.
     pub(crate) trace: Trace,
     prefix: String,
     counter: AtomicU32,
@@ -71,7 +72,7 @@ impl Cx {
         }))
     }
 
-    /// Before the first test, while nobody else has it.
+    /// Only before the first test, while no clone exists.
     pub(crate) fn facts(&mut self) -> (&mut Offers, &mut BTreeSet<(Kind, i32)>) {
         let shared = Arc::get_mut(&mut self.0).expect("no test runs yet");
         (&mut shared.offers, &mut shared.modes)
@@ -81,17 +82,18 @@ impl Cx {
         &self.node
     }
 
-    /// What all names of the run start with.
+    /// The prefix of all names of the run.
     pub(crate) fn prefix(&self) -> &str {
         &self.prefix
     }
 
-    /// A name that nothing else has.
+    /// A unique name.
     pub(crate) fn name(&self) -> String {
         format!("{}-{}", self.prefix, self.counter.fetch_add(1, Ordering::SeqCst))
     }
 
-    /// A capability of this kind, for one writer on one node or whatever comes nearest.
+    /// A capability of this kind, with a single writer on one node, or the nearest mode that the driver
+    /// supports.
     pub(crate) fn capability(&self, kind: Kind) -> v1::VolumeCapability {
         let writing = [1, 7, 6, 5, 4].into_iter().find(|mode| self.modes.contains(&(kind, *mode)));
         self.capability_in(kind, writing.unwrap_or(Mode::SingleNodeWriter as i32))
@@ -108,7 +110,7 @@ impl Cx {
         v1::VolumeCapability { access_mode: Some(AccessMode { mode }), access_type: Some(access_type) }
     }
 
-    /// The kind that volumes have where it does not matter.
+    /// The kind of volumes in tests where it does not matter.
     pub(crate) fn any_kind(&self) -> Kind {
         let files = self.modes.is_empty() || self.modes.iter().any(|(kind, _)| *kind == Kind::Files);
         if files { Kind::Files } else { Kind::Device }
@@ -125,14 +127,14 @@ impl Cx {
         }
     }
 
-    /// The volume that was there before the run.
+    /// The volume that existed before the run.
     pub(crate) fn premade(&self) -> Option<v1::Volume> {
         let (id, context) = self.settings.volume.as_ref()?;
         let volume_context = context.of(Rpc::CreateVolume);
         Some(v1::Volume { volume_id: id.clone(), volume_context, ..Default::default() })
     }
 
-    /// A way of use that the driver does not support, if there is one.
+    /// A capability that the driver does not support, if there is one.
     pub(crate) fn unsupported(&self) -> Option<v1::VolumeCapability> {
         let all =
             [Kind::Files, Kind::Device].into_iter().flat_map(|kind| (1..=5).map(move |mode| (kind, mode)));
@@ -140,7 +142,7 @@ impl Cx {
         missing.map(|(kind, mode)| self.capability_in(kind, mode))
     }
 
-    /// A volume of its own for a test.
+    /// Creates a volume for one test.
     pub(crate) async fn volume(&self) -> Outcome<v1::Volume> {
         self.created(self.create(&self.name())).await
     }
@@ -159,7 +161,7 @@ impl Cx {
         Box::new(Failure::new(due, came).sent(self.sent_text(C::RPC, &request.encode_to_vec())))
     }
 
-    /// The call's answer, which must be OK.
+    /// Sends the call and returns its answer. Any other status than OK is a failure.
     pub(crate) async fn ok<C: Call>(&self, request: C) -> Outcome<C::Answer> {
         match self.call(request.clone()).await {
             Ok(answer) => Ok(answer),
@@ -167,7 +169,7 @@ impl Cx {
         }
     }
 
-    /// The call must be refused with one of these codes; `why` says so in words.
+    /// Checks that the call is refused with one of these codes. `why` is the reason, for the failure's text.
     pub(crate) async fn refused<C: Call>(&self, request: C, codes: &[Code], why: &str) -> Outcome {
         let due = || {
             let names: Vec<String> = codes.iter().map(|code| format!("{code:?}")).collect();
@@ -196,15 +198,15 @@ impl Cx {
         Ok(decoded::<C>(messages.first().map_or(&[], Vec::as_slice)))
     }
 
-    /// All messages of a stream.
+    /// Returns all messages of a stream.
     pub(crate) async fn stream<C: Call>(&self, request: C) -> Result<Vec<C::Answer>, Refusal> {
         let messages = self.raw(C::RPC, request.encode_to_vec(), self.settings.deadline).await?;
         Ok(messages.iter().map(|bytes| decoded::<C>(bytes)).collect())
     }
 
-    /// All requests at once; their answers in the requests' order.
+    /// Sends all requests at the same time, and returns the answers in the order of the requests.
     pub(crate) async fn at_once<C: Call>(&self, requests: Vec<C>) -> Vec<Result<C::Answer, Refusal>> {
-        // Who stops waiting for all of them stops them all: none goes on behind its back.
+        // Dropping the set aborts all of its calls, so no call outlives a caller that gives up.
         let mut calls = tokio::task::JoinSet::new();
         for (at, request) in requests.into_iter().enumerate() {
             let cx = self.clone();
@@ -215,7 +217,7 @@ impl Cx {
         answers.into_iter().map(|(_, answer)| answer).collect()
     }
 
-    /// The one way by which anything is sent.
+    /// All requests are sent through this function.
     pub(crate) async fn raw(
         &self,
         rpc: Rpc,
@@ -256,7 +258,7 @@ impl Cx {
         result
     }
 
-    /// A request as people read it, without the secrets that are sent with it.
+    /// A request as text, without the secrets that are sent with it.
     pub(crate) fn sent_text(&self, rpc: Rpc, bytes: &[u8]) -> String {
         self.hide(format!("{rpc} {}", self.judge.request_text(rpc, bytes)))
     }
@@ -270,15 +272,15 @@ impl Cx {
     }
 }
 
-/// What the names of all runs start with.
+/// The prefix of the names of all runs.
 pub(crate) const NAMES: &str = "csi-conformance-";
 
 fn decoded<C: Call>(bytes: &[u8]) -> C::Answer {
-    // One that can't be decoded is judged where every answer is.
+    // A message that can't be decoded is reported by the judge, which sees every answer.
     C::Answer::decode(bytes).unwrap_or_default()
 }
 
-/// Whether a refusal says that nothing was made.
+/// Whether a refusal with this code means that nothing was created.
 pub(crate) fn is_final(code: Code) -> bool {
     !matches!(
         code,

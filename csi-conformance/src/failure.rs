@@ -1,4 +1,4 @@
-//! Why a test failed: what was sent, what came, what was due.
+//! Why a test failed: the request, the answer, and the expected answer.
 
 use std::fmt;
 
@@ -8,13 +8,14 @@ use csi_proto::escape;
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Failure {
-    /// The call, without secrets, in protobuf's text format: the last one, where the failure is of what they all did.
+    /// The request, without secrets, in protobuf's text format. If the failure concerns several calls, this
+    /// is the last one.
     pub sent: String,
-    /// What came instead.
+    /// The actual answer.
     pub came: String,
-    /// What was due.
+    /// The expected answer.
     pub due: String,
-    /// The calls that the test had made by then, in their order.
+    /// The calls that the test made before the failure, in order.
     pub calls: String,
 }
 
@@ -29,7 +30,7 @@ impl Failure {
     }
 }
 
-/// A line for each part, without anything of the driver that a terminal acts on.
+/// One line for each part. Terminal control characters from the driver are escaped.
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if !self.sent.is_empty() {
@@ -44,15 +45,15 @@ impl fmt::Display for Failure {
     }
 }
 
-/// How a test ends.
+/// The result of a test.
 pub(crate) type Outcome<T = ()> = Result<T, Box<Failure>>;
 
-/// What came, in words: nothing, or it.
+/// The value as text, or "nothing".
 pub(crate) fn or_nothing<T: fmt::Debug>(came: &Option<T>) -> String {
     came.as_ref().map_or_else(|| "nothing".to_owned(), |came| format!("{came:?}"))
 }
 
-/// Fails unless it holds.
+/// Fails unless `holds`.
 pub(crate) fn check(holds: bool, due: &str, came: impl FnOnce() -> String) -> Outcome {
     if holds { Ok(()) } else { Err(Box::new(Failure::new(due, came()))) }
 }

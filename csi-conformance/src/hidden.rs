@@ -1,5 +1,6 @@
-//! What is sent and shown nowhere: secrets, and the flags of mounts, which may hold some. A request gets them on its way
-//! out, so that no trace, failure or journal has them; what a driver says of them is hidden in reports.
+//! Data that is sent and never shown: secrets, and mount flags, which can contain secrets. A request gets
+//! them only when it is sent, so no trace, failure or journal contains them. If the driver's messages contain
+//! them, reports hide them.
 
 use csi_core::Rpc;
 use prost::Message;
@@ -7,11 +8,11 @@ use prost_reflect::{DynamicMessage, MapKey, Value};
 
 use crate::cx::Cx;
 
-/// A secret that the kit makes up, to see that it comes back nowhere.
+/// A made-up secret, by which the kit detects that a driver reveals secrets.
 pub(crate) const CANARY: &str = "conformance-canary-7c1e";
 
 impl Cx {
-    /// The text without the values of secrets and without mount flags.
+    /// Removes the values of secrets and the mount flags from a text.
     pub(crate) fn hide(&self, mut text: String) -> String {
         let flags = self.settings.mount.mount_flags.iter().flat_map(|flag| parts(flag));
         for secret in self.settings.secrets.values().map(String::as_str).chain([CANARY]).chain(flags) {
@@ -22,7 +23,7 @@ impl Cx {
         text
     }
 
-    /// The request as it is sent.
+    /// Adds secrets and mount flags to a request.
     pub(crate) fn with_what_is_hidden(&self, rpc: Rpc, bytes: &[u8]) -> Vec<u8> {
         let (secrets, flags) = (self.settings.secrets.of(rpc), &self.settings.mount.mount_flags);
         if secrets.is_empty() && flags.is_empty() {
@@ -31,7 +32,7 @@ impl Cx {
         let Some(mut message) = self.judge.input(rpc, bytes) else { return bytes.to_vec() };
         if !message.has_field_by_name("secrets") {
             let pair = |(key, value)| (MapKey::String(key), Value::String(value));
-            // Not every request has the field.
+            // Not every request has a `secrets` field.
             let _ =
                 message.try_set_field_by_name("secrets", Value::Map(secrets.into_iter().map(pair).collect()));
         }
@@ -47,7 +48,7 @@ impl Cx {
     }
 }
 
-/// A field that is set.
+/// A field, if it is set.
 fn set<'a>(message: &'a mut DynamicMessage, name: &str) -> Option<&'a mut Value> {
     if message.has_field_by_name(name) { message.get_field_by_name_mut(name) } else { None }
 }
@@ -66,7 +67,8 @@ fn capabilities(message: &mut DynamicMessage) -> Vec<&mut DynamicMessage> {
     all.into_iter().filter_map(Value::as_message_mut).collect()
 }
 
-/// A flag, and what an error may tell of it: its parts between commas, and the value of each.
+/// A flag, and the parts of it that an error message can contain: the parts between commas, and the value of
+/// each.
 fn parts(flag: &str) -> Vec<&str> {
     let mut all = vec![flag];
     all.extend(flag.split(','));
@@ -99,7 +101,7 @@ mod tests {
         assert_eq!(mount.mount_flags, [flag]);
         assert!(!cx.sent_text(Rpc::NodePublishVolume, &kept).contains("hunter2"));
         assert_eq!(cx.hide("no such user, or password: hunter2".into()), "no such user, or password: ***");
-        // A list of capabilities, and a raw one.
+        // A list with a raw capability and a mount capability.
         let volume_capabilities = [Kind::Device, Kind::Files].map(|kind| cx.capability(kind)).into();
         let request = v1::CreateVolumeRequest { volume_capabilities, ..Default::default() };
         let sent = cx.with_what_is_hidden(Rpc::CreateVolume, &request.encode_to_vec());

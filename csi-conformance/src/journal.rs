@@ -1,5 +1,6 @@
-//! The file in which a run notes what it has made, so that a run that died can be finished. It is one run's at a time,
-//! and is believed only where nobody else could have written it: what it names is deleted.
+//! The journal: a file that lists what a run has created, so that a run that died can be cleaned up. One run
+//! at a time holds it. It is trusted only if no other user could have written it, because everything that it
+//! lists is deleted.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Error, ErrorKind, Read as _, Result, Write as _};
@@ -8,10 +9,10 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, OFlags, flock};
 
-/// Names with their contents are for their owner.
+/// The names and contents are private to their owner.
 const MODE: u32 = 0o600;
 
-/// A journal that is this run's for as long as it is held.
+/// A journal, locked for this run while it is held.
 #[derive(Debug)]
 pub(crate) struct Journal {
     path: PathBuf,
@@ -19,8 +20,11 @@ pub(crate) struct Journal {
 }
 
 impl Journal {
+    /// Locks the journal.
+    ///
     /// # Errors
-    /// `WouldBlock` while another run has it; others where it can't be had, or could be somebody else's.
+    /// `WouldBlock` while another run holds it; other kinds if it can't be opened, or could belong to another
+    /// user.
     pub(crate) fn take(path: PathBuf) -> Result<Self> {
         let lock_path = beside(&path, "lock");
         loop {
@@ -31,7 +35,8 @@ impl Journal {
                 error if Error::kind(&error) == ErrorKind::WouldBlock => error,
                 error => named(&lock_path, &error),
             })?;
-            // Who had it may have removed it meanwhile, and somebody else made it anew.
+            // The last holder may have removed the lock file meanwhile, and another process may have created
+            // a new one.
             let there = std::fs::symlink_metadata(&lock_path);
             if there.is_ok_and(|there| lock.metadata().is_ok_and(|mine| mine.ino() == there.ino())) {
                 return Ok(Self { path, _lock: lock });
@@ -43,10 +48,10 @@ impl Journal {
         &self.path
     }
 
-    /// What is in it; nothing, where it is not there.
+    /// Returns the content, or nothing if the file does not exist.
     ///
     /// # Errors
-    /// When it can't be read, or could be somebody else's.
+    /// When it can't be read, or could belong to another user.
     pub(crate) fn read(&self) -> Result<String> {
         let mut file = match no_link().read(true).open(&self.path) {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(String::new()),
@@ -58,7 +63,7 @@ impl Journal {
         Ok(text)
     }
 
-    /// Puts this in the place of what is in it, whole or not at all; nothing is no file.
+    /// Replaces the content atomically. Empty content removes the file.
     ///
     /// # Errors
     /// When it can't be written.
@@ -79,13 +84,13 @@ impl Journal {
 }
 
 impl Drop for Journal {
-    /// The next one to take it looks whether the file is still there.
+    /// The next holder checks whether the lock file still exists.
     fn drop(&mut self) {
         let _ = std::fs::remove_file(beside(&self.path, "lock"));
     }
 }
 
-/// What is opened is what has the name, and neither a link nor something that makes who opens it wait.
+/// Opens the named file itself: no symbolic link, and nothing on which open(2) blocks, such as a FIFO.
 fn no_link() -> OpenOptions {
     let mut options = OpenOptions::new();
     options.custom_flags((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed());

@@ -1,4 +1,4 @@
-//! What holds for every answer and every status, judged at each call of a run.
+//! The rules that hold for every answer and every status, checked at each call of a run.
 
 use std::collections::BTreeSet;
 use std::sync::Mutex;
@@ -9,7 +9,7 @@ use tonic::Code;
 
 use crate::wire::Refusal;
 
-/// A rule that some call of the run broke.
+/// A rule that a call of the run broke.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Breach {
     MessageEmpty,
@@ -21,7 +21,7 @@ pub(crate) enum Breach {
 
 pub(crate) struct Judge {
     pool: DescriptorPool,
-    /// The one that topology keys have, once one was told.
+    /// The prefix of topology keys, once an answer had one.
     prefix: Mutex<Option<String>>,
 }
 
@@ -35,12 +35,12 @@ impl Judge {
         DynamicMessage::decode(self.method(rpc).input(), bytes).ok()
     }
 
-    /// A request as people read it: the fields that are set, in protobuf's text format.
+    /// A request as text: the fields that are set, in protobuf's text format.
     pub(crate) fn request_text(&self, rpc: Rpc, bytes: &[u8]) -> String {
         as_text(self.method(rpc).input(), bytes)
     }
 
-    /// The same of an answer.
+    /// An answer as text, in the same format.
     pub(crate) fn answer_text(&self, rpc: Rpc, bytes: &[u8]) -> String {
         as_text(self.method(rpc).output(), bytes)
     }
@@ -51,16 +51,16 @@ impl Judge {
         service.methods().find(|method| method.name() == rpc.name()).expect("and every RPC")
     }
 
-    /// What is wrong with a status.
+    /// Returns what is wrong with a status, if anything.
     pub(crate) fn status(&self, rpc: Rpc, refusal: &Refusal, secrets: &[String]) -> Option<(Breach, String)> {
         if secrets.iter().any(|secret| secret.len() > 3 && refusal.message.contains(secret)) {
             return Some((Breach::Secret, "the status's message has a secret's value in it".into()));
         }
-        // The transport's own, as far as one can tell.
+        // These codes can come from the transport, so an empty message is accepted.
         if matches!(refusal.code, Code::Unavailable | Code::DeadlineExceeded | Code::Cancelled) {
             return None;
         }
-        // A service that is not registered is refused by the RPC library, and not by the driver.
+        // A service that is not registered is refused by the RPC library, not by the driver.
         let is_optional = matches!(rpc.service(), Service::GroupController | Service::SnapshotMetadata);
         if refusal.message.is_empty() && !(is_optional && refusal.code == Code::Unimplemented) {
             return Some((Breach::MessageEmpty, format!("{:?} with an empty message", refusal.code)));
@@ -68,7 +68,7 @@ impl Judge {
         refusal.has_details.then(|| (Breach::Details, format!("{:?} with details", refusal.code)))
     }
 
-    /// What is wrong with an answer.
+    /// Returns what is wrong with an answer, if anything.
     pub(crate) fn answer(&self, rpc: Rpc, bytes: &[u8], secrets: &[String]) -> Option<(Breach, String)> {
         let Ok(message) = DynamicMessage::decode(self.method(rpc).output(), bytes) else {
             return Some((Breach::Answer, "bytes that are no such message".into()));
@@ -86,7 +86,7 @@ impl Judge {
 }
 
 impl Judge {
-    /// What is wrong with the places in an answer.
+    /// Returns what is wrong with the topologies in an answer, if anything.
     fn places(&self, message: &DynamicMessage) -> Option<String> {
         if message.descriptor().full_name() == "csi.v1.Topology" {
             let segments = message.get_field_by_name("segments")?;
@@ -140,7 +140,7 @@ fn as_text(kind: MessageDescriptor, bytes: &[u8]) -> String {
     }
 }
 
-/// One to 63 characters, alphanumeric at both ends, and these between too.
+/// One to 63 characters, alphanumeric at both ends; inside, the characters `between` are allowed too.
 fn is_label(text: &str, between: &str) -> bool {
     let edge = |c: Option<char>| c.is_some_and(|c| c.is_ascii_alphanumeric());
     text.len() <= 63
@@ -149,7 +149,7 @@ fn is_label(text: &str, between: &str) -> bool {
         && text.chars().all(|c| c.is_ascii_alphanumeric() || between.contains(c))
 }
 
-/// Fields of answers that may not be empty.
+/// The fields of answers that must not be empty.
 const REQUIRED: &str = "
     GetPluginInfoResponse.name GetPluginInfoResponse.vendor_version CreateVolumeResponse.volume
     Volume.volume_id ListVolumesResponse.Entry.volume ControllerGetVolumeResponse.volume
@@ -164,13 +164,13 @@ const REQUIRED: &str = "
     GetMetadataDeltaResponse.block_metadata_type ValidateVolumeCapabilitiesResponse.Confirmed.volume_capabilities
 ";
 
-/// Lists in which a kind and its cause are there once, and the fields that tell one from another.
+/// The lists in which entries must be unique, and the fields that identify an entry.
 const UNIQUE: [(&str, &[&str]); 2] = [
     ("VolumeHealth.health_statuses", &["status", "reason"]),
     ("NodeGetStorageHealthResponse.backend_health", &["status", "reason", "volume_capability"]),
 ];
 
-/// What is there twice in a list that has everything once.
+/// Returns an entry that occurs twice in a list whose entries must be unique.
 fn doubled(field: &str, list: &[Value]) -> Option<String> {
     let (_, keys) = UNIQUE.iter().find(|(name, _)| *name == field)?;
     let entry = |one: &Value| -> Option<String> {
@@ -238,7 +238,7 @@ fn too_long(name: &str, text: &str, here: &str) -> Option<String> {
         "node_id" | "published_node_ids" => 256,
         _ => 128,
     };
-    // What is told to people has no better place to be than one string.
+    // The spec's size limit is not applied to messages for people, which have no other field.
     let exempt = name == "message";
     let bytes = text.len();
     (bytes > limit && !exempt).then(|| format!("{here} has {bytes} bytes, at most {limit} may be"))

@@ -1,4 +1,4 @@
-//! What a run is told.
+//! The settings of a run.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -9,12 +9,12 @@ use csi_proto::v1::volume_capability::MountVolume;
 use crate::settings::{MountAccess, Pairs, Settings};
 use crate::test::Test;
 
-/// A conformance run against a driver; see the crate for an example.
+/// A conformance run against a driver; the crate's documentation has an example.
 #[derive(Debug, Clone)]
 pub struct Kit(pub(crate) Settings);
 
 impl Kit {
-    /// Tests the driver that serves here.
+    /// Creates a kit for the driver on this endpoint.
     pub fn new(endpoint: Endpoint) -> Self {
         Self(Settings {
             endpoint,
@@ -38,116 +38,119 @@ impl Kit {
         })
     }
 
-    /// Where the controller serves, if not on the same socket as the node.
+    /// Sets the endpoint of the controller, if it is not the node's.
     #[must_use]
     pub fn controller(mut self, endpoint: Endpoint) -> Self {
         self.0.controller_endpoint = Some(endpoint);
         self
     }
 
-    /// Another node of the same driver, for what takes two. It is asked who it is, and nothing is mounted there.
+    /// Sets the endpoint of the same driver on another node, for tests that need two. Only its node id is
+    /// read, and nothing is mounted there.
     #[must_use]
     pub fn second_node(mut self, endpoint: Endpoint) -> Self {
         self.0.second_node = Some(endpoint);
         self
     }
 
-    /// An existing directory in which volumes are staged. Without this or [`target`](Self::target), no volume is put
-    /// on the node.
+    /// Sets an existing directory in which volumes are staged. Without this or [`target`](Self::target), no
+    /// volume is staged or published on the node.
     #[must_use]
     pub fn staging(mut self, directory: impl Into<PathBuf>) -> Self {
         self.0.staging = Some(directory.into());
         self
     }
 
-    /// An existing directory in which volumes are published.
+    /// Sets an existing directory in which volumes are published.
     #[must_use]
     pub fn target(mut self, directory: impl Into<PathBuf>) -> Self {
         self.0.target = Some(directory.into());
         self
     }
 
-    /// Whether the kit sees the driver's mounts.
+    /// Sets whether the kit sees the driver's mounts.
     #[must_use]
     pub fn mount_access(mut self, access: MountAccess) -> Self {
         self.0.mount_access = access;
         self
     }
 
-    /// Secrets for the requests that have a field for them.
+    /// Sets the secrets for the requests that have a field for them.
     #[must_use]
     pub fn secrets(mut self, secrets: Pairs) -> Self {
         self.0.secrets = secrets;
         self
     }
 
-    /// Parameters of the volumes and snapshots that the kit makes.
+    /// Sets the parameters of the volumes and snapshots that the kit creates.
     #[must_use]
     pub fn parameters(mut self, parameters: Pairs) -> Self {
         self.0.parameters = parameters;
         self
     }
 
-    /// A volume that is there already, with its volume context, for a driver without CREATE_DELETE_VOLUME. It is staged,
-    /// published and written to, and never deleted.
+    /// Names an existing volume, with its volume context, for a driver without CREATE_DELETE_VOLUME. The
+    /// volume is staged, published and written to, and never deleted.
     #[must_use]
     pub fn volume(mut self, id: impl Into<String>, context: Pairs) -> Self {
         self.0.volume = Some((id.into(), context));
         self
     }
 
-    /// A volume that something is wrong with, by the driver's own knowledge: without one, health is checked on volumes
-    /// that are well. Nothing is done to it.
+    /// Names a volume that the driver reports as unhealthy. Without one, health is tested on healthy volumes
+    /// only. The volume is never changed.
     #[must_use]
     pub fn unwell_volume(mut self, id: impl Into<String>) -> Self {
         self.0.unwell_volume = Some(id.into());
         self
     }
 
-    /// The driver takes inline ephemeral volumes, with these attributes.
+    /// Enables tests of inline ephemeral volumes, with these attributes.
     #[must_use]
     pub fn ephemeral(mut self, attributes: Pairs) -> Self {
         self.0.ephemeral = Some(attributes);
         self
     }
 
-    /// Mutable parameters that the driver takes; without, ControllerModifyVolume is called with bad input only.
+    /// Sets mutable parameters that the driver accepts. Without them, ControllerModifyVolume is called with
+    /// bad input only.
     #[must_use]
     pub fn mutable_parameters(mut self, parameters: Pairs) -> Self {
         self.0.mutable_parameters = parameters;
         self
     }
 
-    /// The filesystem of the volumes; the driver's choice without.
+    /// Sets the filesystem of the volumes. By default the driver chooses it.
     #[must_use]
     pub fn fs_type(mut self, name: impl Into<String>) -> Self {
         self.0.mount.fs_type = name.into();
         self
     }
 
-    /// Options for the mounts of the volumes, each a flag as a StorageClass has them in `mountOptions`: `noexec`, say. They may
-    /// hold secrets, and no report shows them. Not `ro`: the volumes are written to.
+    /// Adds mount options for the volumes, each one a flag as in a StorageClass's `mountOptions`, for example
+    /// `noexec`. They can contain secrets, and no report shows them. Don't use `ro`: the volumes are written
+    /// to.
     #[must_use]
     pub fn mount_flags(mut self, flags: impl IntoIterator<Item: Into<String>>) -> Self {
         self.0.mount.mount_flags.extend(flags.into_iter().map(Into::into));
         self
     }
 
-    /// The size of volumes in bytes, 128 MiB without; a driver may make them larger.
+    /// Sets the size of volumes in bytes; the default is 128 MiB. A driver is allowed to make them larger.
     #[must_use]
     pub fn size(mut self, bytes: i64) -> Self {
         self.0.size = bytes;
         self
     }
 
-    /// How long a call may take, 60 s without.
+    /// Sets the deadline of a call; the default is 60 s.
     #[must_use]
     pub fn deadline(mut self, deadline: Duration) -> Self {
         self.0.deadline = deadline;
         self
     }
 
-    /// A file in which the run notes what it has made, and that it removes when all is undone.
+    /// Sets the file that lists what the run has created. The run removes it when everything is undone.
     /// [`clean_up`](Self::clean_up) reads it.
     #[must_use]
     pub fn journal(mut self, file: impl Into<PathBuf>) -> Self {
@@ -155,21 +158,21 @@ impl Kit {
         self
     }
 
-    /// Runs the tests alone whose id, rule or section holds this text; several times: any of them.
+    /// Runs only the tests whose id, rule or section contains this text. Several calls add up.
     #[must_use]
     pub fn only(mut self, text: impl Into<String>) -> Self {
         self.0.only.push(text.into());
         self
     }
 
-    /// Leaves out the tests whose id, rule or section holds this text.
+    /// Leaves out the tests whose id, rule or section contains this text.
     #[must_use]
     pub fn skip(mut self, text: impl Into<String>) -> Self {
         self.0.skip.push(text.into());
         self
     }
 
-    /// The tests that the filters choose, in their order.
+    /// The tests that the filters select, in the order in which they run.
     pub fn tests(&self) -> Vec<Test> {
         let fits = |test: &Test, text: &String| {
             test.id.contains(text)

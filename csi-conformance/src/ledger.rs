@@ -1,5 +1,5 @@
-//! What a run has made and has not undone yet. Kept by looking at each call, so that no test cleans up by itself; and
-//! in a file, so that a run that died can be finished.
+//! The ledger: what a run has created and not undone yet. It observes each call, so tests don't clean up by
+//! themselves. It is also kept in a file, so that a run that died can be cleaned up.
 
 use std::io::{Error, ErrorKind, Result};
 use std::path::{Path, PathBuf};
@@ -11,29 +11,29 @@ use prost::Message;
 
 use crate::journal::Journal;
 
-/// Something made: by which request, and the id that the answer gave it.
+/// A created object: the request that created it, and the id in its answer.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Made {
     pub(crate) rpc: Rpc,
-    /// Without secrets.
+    /// The encoded request, without secrets.
     pub(crate) request: Vec<u8>,
     pub(crate) id: Option<String>,
     pub(crate) members: Vec<String>,
-    /// The call went well: the same again may be refused, and this is there all the same.
+    /// Whether the call succeeded. If so, the object exists even if a repeated call is refused.
     pub(crate) done: bool,
 }
 
 #[derive(Debug, Default)]
 pub(crate) struct Ledger {
     made: Mutex<Vec<Made>>,
-    /// What could not be undone: tried no more in this run, and kept in the journal.
+    /// What could not be undone. It is not tried again in this run, and stays in the journal.
     left: Mutex<Vec<Made>>,
     journal: Option<Journal>,
-    /// Why the journal could not be written, if so.
+    /// Why the journal could not be written, if it could not.
     trouble: Mutex<Option<Error>>,
 }
 
-/// The RPCs that make something.
+/// The RPCs that create something.
 const MAKING: [Rpc; 6] = [
     Rpc::CreateVolume,
     Rpc::CreateSnapshot,
@@ -44,8 +44,10 @@ const MAKING: [Rpc; 6] = [
 ];
 
 impl Ledger {
+    /// Opens the ledger with the content of the journal.
+    ///
     /// # Errors
-    /// When the journal can't be read, or another run has it: `WouldBlock`.
+    /// `WouldBlock` while another run holds the journal; other kinds when it can't be read.
     pub(crate) fn open(journal: Option<PathBuf>) -> Result<Self> {
         let journal = journal.map(Journal::take).transpose()?;
         let text = journal.as_ref().map_or_else(|| Ok(String::new()), Journal::read)?;
@@ -65,12 +67,12 @@ impl Ledger {
         self.journal.as_ref().map(Journal::path)
     }
 
-    /// Why what was made is not in the journal, if so.
+    /// Takes the error of a failed journal write, if there was one.
     pub(crate) fn trouble(&self) -> Option<Error> {
         self.trouble.lock().expect("no panic under it").take()
     }
 
-    /// Before the call: it may make something, whatever becomes of its caller.
+    /// Called before the call is sent, because it can create something even if its caller gives up.
     pub(crate) fn begins(&self, rpc: Rpc, without_secrets: &[u8]) {
         if MAKING.contains(&rpc) {
             let made =
@@ -83,7 +85,7 @@ impl Ledger {
         }
     }
 
-    /// After the call went well.
+    /// Called after the call succeeded.
     pub(crate) fn went_well(&self, rpc: Rpc, without_secrets: &[u8], answer: &[u8]) {
         let mut all = self.made.lock().expect("no panic under it");
         if MAKING.contains(&rpc) {
@@ -100,7 +102,7 @@ impl Ledger {
         self.write(&all);
     }
 
-    /// After a refusal that is final: nothing was made.
+    /// Called after a final refusal: nothing was created.
     pub(crate) fn was_refused(&self, rpc: Rpc, without_secrets: &[u8]) {
         let mut all = self.made.lock().expect("no panic under it");
         all.retain(|made| !(made.rpc == rpc && !made.done && made.request == without_secrets));
@@ -113,16 +115,17 @@ impl Ledger {
         self.write(&all);
     }
 
-    /// It could not be undone. A driver that was away for a moment would have it kept for good otherwise.
+    /// Records that the object could not be undone, so that it stays in the journal. Otherwise a driver that
+    /// was unavailable for a moment would keep the object forever.
     pub(crate) fn leaves(&self, made: &Made) {
-        // What was made last is undone, and left, first.
+        // The newest object is undone, and recorded, first.
         self.left.lock().expect("no panic under it").insert(0, made.clone());
         self.forget(made);
     }
 
     fn write(&self, all: &[Made]) {
         let Some(journal) = &self.journal else { return };
-        // Those that are left are older.
+        // Those in `left` are older.
         let text: String = self.left.lock().expect("no panic under it").iter().chain(all).map(line).collect();
         if let Err(error) = journal.write(&text) {
             self.trouble.lock().expect("no panic under it").get_or_insert(error);
@@ -130,7 +133,7 @@ impl Ledger {
     }
 }
 
-/// Everything but the RPC in hexadecimal: ids may hold spaces, and lines.
+/// Encodes all fields except the RPC in hexadecimal: ids can contain spaces and line breaks.
 fn line(made: &Made) -> String {
     let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
     let id = made.id.as_ref().map_or_else(String::new, |id| hex(id.as_bytes()));
@@ -159,7 +162,7 @@ fn bytes(hex: &str) -> Option<Vec<u8>> {
     (0..hex.len() / 2).map(|at| u8::from_str_radix(hex.get(at * 2..at * 2 + 2)?, 16).ok()).collect()
 }
 
-/// The id of what was made, and of its members.
+/// The id of the created object, and the ids of its members.
 fn id_in(rpc: Rpc, answer: &[u8]) -> (Option<String>, Vec<String>) {
     let id = match rpc {
         Rpc::CreateVolume => {
@@ -262,7 +265,7 @@ mod tests {
             ledger.leaves(&made);
         }
         assert_eq!(ledger.all().len(), 1, "a later test does not try again");
-        // Who has the journal keeps it.
+        // Read through a copy, because the ledger holds the journal's lock.
         let copy = place.path().join("copy");
         let read = || {
             std::fs::copy(&journal, &copy).unwrap();

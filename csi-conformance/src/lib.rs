@@ -13,9 +13,10 @@
 //!
 //! The same as a program: `csi-conformance --endpoint unix:///run/csi/csi.sock --staging DIR --target DIR`.
 //!
-//! The kit asks the driver what it can do and runs what applies; what does not apply is in the [`Report`] too, with the
-//! reason. A failure says what was sent, what came and what was due, and names the rule. Whatever a test makes is undone
-//! when it ends, however it ends; [`Kit::journal`] and [`Kit::clean_up`] are for runs that were killed.
+//! The kit asks the driver for its capabilities and runs the tests that apply. The [`Report`] also lists the
+//! tests that do not apply, with the reason. A failure shows the request, the answer and the expected answer,
+//! and names the rule. Everything that a test creates is undone when the test ends, however it ends.
+//! [`Kit::journal`] and [`Kit::clean_up`] clean up after runs that were killed.
 //!
 //! # Features
 //!

@@ -1,4 +1,4 @@
-//! A volume's life on this node, call by call in the order in which the attacher and the kubelet make them.
+//! A volume's life on this node, as a sequence of the calls that the attacher and the kubelet make.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use crate::cx::Cx;
 use crate::failure::{Failure, Outcome};
 use crate::test::Kind;
 
-/// A volume, and how it is used here.
+/// A volume, and how it is used on this node.
 #[derive(Clone)]
 pub(crate) struct Life {
     pub(crate) cx: Cx,
@@ -23,7 +23,7 @@ pub(crate) struct Life {
 }
 
 impl Life {
-    /// A volume that was made, and is nowhere yet.
+    /// Creates a volume that is not attached or staged.
     pub(crate) async fn new(cx: &Cx, kind: Kind) -> Outcome<Self> {
         Self::of(cx, cx.capability(kind)).await
     }
@@ -42,7 +42,7 @@ impl Life {
         Ok(Self::with(cx, capability, volume))
     }
 
-    /// A volume that is there.
+    /// Wraps an existing volume.
     pub(crate) fn with(cx: &Cx, capability: v1::VolumeCapability, volume: v1::Volume) -> Self {
         let path = |path: &Option<PathBuf>| path.clone().unwrap_or_default();
         Self {
@@ -56,7 +56,7 @@ impl Life {
         }
     }
 
-    /// Made, attached and staged, as far as the driver does these.
+    /// Creates, attaches and stages a volume, as far as the driver supports this.
     pub(crate) async fn staged(cx: &Cx, kind: Kind) -> Outcome<Self> {
         let mut life = Self::new(cx, kind).await?;
         life.prepare().await?;
@@ -83,8 +83,8 @@ impl Life {
         Ok(())
     }
 
-    /// It is the orchestrator's to make. Where the node's directories are elsewhere, and not shared with this machine, it
-    /// is left to whoever runs the driver.
+    /// Creates the staging directory, which is the orchestrator's task. If the node's directories are not
+    /// shared with this machine, whoever runs the driver has to create it.
     pub(crate) fn make_staging_directory(&self) -> Outcome {
         let is_here = || self.cx.sees_mounts() || self.staging.parent().is_some_and(Path::is_dir);
         if self.stages() && is_here() {
@@ -102,12 +102,12 @@ impl Life {
         self.cx.offers.node(NodeCapability::StageUnstageVolume)
     }
 
-    /// Another place for a workload.
+    /// A new target path.
     pub(crate) fn target(&self) -> PathBuf {
         self.folder.join(self.cx.name())
     }
 
-    /// Stages it elsewhere from now on.
+    /// Stages the volume at another path from now on.
     pub(crate) fn stage_at(&mut self, staging: PathBuf) {
         self.staging = staging;
     }
@@ -177,7 +177,7 @@ impl Life {
         }
     }
 
-    /// The node's part of growing, as the kubelet asks for it.
+    /// NodeExpandVolume as the kubelet calls it.
     pub(crate) fn growing(
         &self,
         path: &Path,
@@ -193,7 +193,7 @@ impl Life {
         }
     }
 
-    /// All of the way to a workload; answers with the target.
+    /// Attaches, stages and publishes the volume, and returns the target path.
     pub(crate) async fn arrive(&mut self) -> Outcome<PathBuf> {
         self.prepare().await?;
         let target = self.target();
@@ -201,13 +201,13 @@ impl Life {
         Ok(target)
     }
 
-    /// Off the node again.
+    /// Unpublishes, unstages and detaches the volume.
     pub(crate) async fn leave(&self, target: &Path) -> Outcome {
         self.cx.ok(self.unpublishing(target)).await?;
         self.end_here().await
     }
 
-    /// Away from this node, and still there.
+    /// Unstages and detaches the volume, which still exists after that.
     pub(crate) async fn end_here(&self) -> Outcome {
         if self.stages() {
             self.cx.ok(self.unstaging()).await?;
@@ -218,7 +218,7 @@ impl Life {
         Ok(())
     }
 
-    /// All of the way back.
+    /// Unpublishes all targets, unstages, detaches and deletes the volume.
     pub(crate) async fn end(&self, targets: &[&Path]) -> Outcome {
         for target in targets {
             self.cx.ok(self.unpublishing(target)).await?;

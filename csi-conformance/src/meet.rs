@@ -1,4 +1,4 @@
-//! Before the first test: the driver is waited for, and asked what it can do.
+//! The start of a run: waits for the driver, and asks for its capabilities.
 
 use std::collections::BTreeSet;
 use std::io::ErrorKind;
@@ -22,7 +22,7 @@ use crate::settings::MountAccess;
 use crate::test::Kind;
 use crate::wire::{Call, Refusal};
 
-/// How often, and after which time, a journal that another run has is asked for.
+/// How often, and at which interval, the kit tries to lock a journal that another run holds.
 const ROUNDS: u32 = 100;
 const PAUSE: Duration = Duration::from_millis(20);
 
@@ -61,7 +61,7 @@ impl Kit {
             if error.kind() != ErrorKind::WouldBlock {
                 return Err(CouldNotRun(format!("the journal can't be used: {error}")));
             }
-            // A run of this process that was stopped lets go of it soon.
+            // A stopped run of the same process releases the journal soon.
             if rounds == ROUNDS {
                 let path = self.0.journal.as_deref().unwrap_or(Path::new("the journal"));
                 return Err(CouldNotRun(format!(
@@ -74,7 +74,7 @@ impl Kit {
         }
     }
 
-    /// Finds out what the driver can do.
+    /// Asks the driver for its capabilities.
     pub(crate) async fn meet(&self) -> Result<Cx, CouldNotRun> {
         let mut cx = self.connected().await?;
         if let Some(journal) = cx.ledger.journal().filter(|_| !cx.ledger.all().is_empty()) {
@@ -142,12 +142,13 @@ async fn second_node_id(cx: &Cx, endpoint: &Endpoint) -> Result<String, CouldNot
     Ok(answer.into_inner().node_id)
 }
 
-/// Which ways of use the driver supports: a volume of each kind is made, and asked about in each mode. One that is
-/// there already is asked about too; where nobody can be asked, it is one for files and one writer.
+/// The capabilities that volumes can be used with. For each kind a volume is created and validated in each
+/// access mode. An existing volume is validated too. Without a controller service, an existing volume is
+/// taken to have a filesystem and a single writer.
 #[derive(Default)]
 struct Survey {
     modes: BTreeSet<(Kind, i32)>,
-    /// The first refusal that says something else than "no such way of use".
+    /// The first refusal for another reason than an unsupported capability.
     unclear: Option<Failure>,
 }
 
@@ -170,7 +171,7 @@ impl Survey {
         survey
     }
 
-    /// Makes a volume of this kind, in the first mode in which it can be had, and asks about it.
+    /// Creates a volume of this kind, in the first mode that the driver accepts, and validates its modes.
     async fn make(&mut self, cx: &Cx, kind: Kind) {
         for first in [1, 5, 3, 2] {
             let volume_capabilities = vec![cx.capability_in(kind, first)];
@@ -188,7 +189,7 @@ impl Survey {
         clean_up(cx).await;
     }
 
-    /// In which modes the volume can be used, by the driver's words.
+    /// Asks the driver in which modes the volume can be used.
     async fn ask(&mut self, cx: &Cx, volume: &v1::Volume, kind: Kind) {
         let several = cx.offers.controller(ControllerCapability::SingleNodeMultiWriter);
         for mode in (1..=7).filter(|mode| *mode <= 5 || several) {

@@ -1,4 +1,4 @@
-//! What a test needs, and why it may not be had.
+//! What tests need, and why a need is not met.
 
 use csi_core::{ControllerCapability, NodeCapability};
 
@@ -8,7 +8,7 @@ use crate::cx::Cx;
 use crate::settings::MountAccess;
 use crate::test::{Kind, Need};
 
-/// Why a need is not met.
+/// Says why a need is not met; `None` if it is met.
 pub(crate) fn lacking(cx: &Cx, need: Need) -> Option<String> {
     let offers = &cx.offers;
     let unless = |holds: bool, reason: &str| (!holds).then(|| reason.to_owned());
@@ -76,7 +76,7 @@ pub(crate) fn lacking(cx: &Cx, need: Need) -> Option<String> {
 }
 
 impl Cx {
-    /// Whether it is in the node's mount namespace.
+    /// Whether the kit runs in the node's mount namespace.
     pub(crate) fn sees_mounts(&self) -> bool {
         cfg!(target_os = "linux") && self.settings.mount_access == MountAccess::Here
     }
@@ -98,5 +98,5 @@ fn no_node(cx: &Cx) -> Option<String> {
     (!cx.offers.has_node).then(|| reason.to_owned())
 }
 
-/// How many volumes the kit makes to reach a node's limit.
+/// The largest number of volumes that the kit creates to reach a node's limit.
 const MOST_ATTACHED: i64 = 128;

@@ -1,4 +1,4 @@
-//! What a driver says that it can do.
+//! The capabilities that a driver reports.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +10,7 @@ use v1::plugin_capability::volume_expansion::Type as Expansion;
 
 use crate::failure::Failure;
 
-/// A driver's capabilities, as it answered them.
+/// A driver's capabilities, from its answers.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Offers {
     pub(crate) plugin: BTreeSet<i32>,
@@ -18,17 +18,17 @@ pub(crate) struct Offers {
     pub(crate) controller: BTreeSet<i32>,
     pub(crate) group: BTreeSet<i32>,
     pub(crate) node: BTreeSet<i32>,
-    /// Whether the node service answers at all.
+    /// Whether the node service is implemented.
     pub(crate) has_node: bool,
     pub(crate) node_id: String,
-    /// How many volumes the node takes; 0 is not told.
+    /// The largest number of volumes that the node takes; 0 if it reports none.
     pub(crate) max_volumes: i64,
-    /// Where the node is, if it says so.
+    /// The node's topology, if it reports one.
     pub(crate) place: Option<v1::Topology>,
     pub(crate) second_node_id: Option<String>,
-    /// How the node refused to say what it can do, other than that it is not served.
+    /// How the node refused to report its capabilities, if with another code than UNIMPLEMENTED.
     pub(crate) node_unclear: Option<Failure>,
-    /// How it was refused to say which uses volumes have, other than that there is no such use.
+    /// How the driver refused to validate capabilities, if for another reason than an unsupported one.
     pub(crate) uses_unclear: Option<Failure>,
     pub(crate) driver: String,
     pub(crate) version: String,
@@ -62,7 +62,7 @@ impl Offers {
     }
 }
 
-/// The numbers of a list of capabilities of the form that all three services have.
+/// The numbers in a list of capabilities. All three services use the same form.
 macro_rules! numbers {
     ($answer:expr, $path:path) => {
         $answer.capabilities.into_iter().filter_map(|one| one.r#type.map(|$path(rpc)| rpc.r#type)).collect()

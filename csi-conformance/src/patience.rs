@@ -1,4 +1,4 @@
-//! Asking again until something has come about, for as long as a call may take.
+//! Repeats calls until a state is reached, for at most the deadline of one call.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::cx::Cx;
 use crate::failure::Outcome;
 use crate::wire::Call;
 
-/// How often somebody asked, and how long it may go on.
+/// Counts the calls, and limits the time for them.
 pub(crate) struct Patience {
     rounds: u32,
     since: Instant,
@@ -17,37 +17,37 @@ pub(crate) struct Patience {
 }
 
 impl Cx {
-    /// From now on.
+    /// Starts the time now.
     pub(crate) fn patience(&self) -> Patience {
         Patience { rounds: 0, since: Instant::now(), most: self.settings.deadline }
     }
 }
 
 impl Patience {
-    /// Waits before the next question, longer each time; false when there is to be none.
+    /// Waits before the next call, longer each time. Returns false when the time is over.
     pub(crate) async fn again(&mut self) -> bool {
         if self.since.elapsed() >= self.most {
             return false;
         }
-        // The first two come at once: much is there already when it is asked for again.
+        // The first two retries come at once: the state is often reached by then.
         let millis = (u64::from(self.rounds).saturating_sub(1) * 20).min(500);
         tokio::time::sleep(Duration::from_millis(millis)).await;
         self.rounds += 1;
         true
     }
 
-    /// What came all the time, in words.
+    /// The repeated answer as text, with the number of calls and the time.
     pub(crate) fn words(&self, came: &str) -> String {
         format!("{came}, {} times in {:.0} s", self.rounds + 1, self.since.elapsed().as_secs_f64())
     }
 }
 
-/// Too much at once, which a caller answers by coming again.
+/// Whether a refusal with this code asks the caller to retry later.
 pub(crate) fn is_for_later(code: Code) -> bool {
     matches!(code, Code::Aborted | Code::Unavailable | Code::DeadlineExceeded | Code::ResourceExhausted)
 }
 
-/// The call until it is OK or is refused for another reason than what else goes on, as a caller repeats it.
+/// Repeats the call while it is refused because of other operations in progress, as a caller does.
 pub(crate) async fn patiently<C: Call>(cx: &Cx, request: C) -> Outcome<C::Answer> {
     let mut wait = cx.patience();
     loop {
@@ -63,7 +63,8 @@ pub(crate) async fn patiently<C: Call>(cx: &Cx, request: C) -> Outcome<C::Answer
     }
 }
 
-/// All of them at once, and those again that were put off; their answers in the requests' order.
+/// Sends all requests at the same time, and repeats those that were refused because others were running.
+/// Returns the answers in the order of the requests.
 pub(crate) async fn all_at_once<C: Call>(cx: &Cx, requests: Vec<C>) -> Outcome<Vec<C::Answer>> {
     let mut all = Vec::new();
     for (request, answer) in requests.clone().into_iter().zip(cx.at_once(requests).await) {

@@ -1,4 +1,4 @@
-//! A run: the tests one after the other, and what undoes them.
+//! A run: the tests one after the other, and the clean-up after each.
 
 use std::future::poll_fn;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -15,31 +15,31 @@ use crate::kit::Kit;
 use crate::report::{Entry, Report, Verdict};
 use crate::test::Test;
 
-/// The run could not take place; nothing is said about the driver.
+/// The run could not take place, so it says nothing about the driver.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("{}", escape::terminal(.0))]
 pub struct CouldNotRun(pub(crate) String);
 
-/// How a run goes on, for whoever watches it.
+/// The progress of a run, for a watcher.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Progress<'a> {
-    /// The test with this number of so many begins.
+    /// A test begins; its number, and the number of all tests.
     Begins(&'a Test, usize, usize),
-    /// It is over.
+    /// A test has ended.
     Ended(&'a Entry),
 }
 
 impl Kit {
-    /// Runs the tests and undoes what they made.
+    /// Runs the tests and undoes what they created.
     ///
     /// # Errors
-    /// When the driver does not become ready, or does not say what it can do.
+    /// When the driver does not become ready, or does not report its capabilities.
     pub async fn run(self) -> Result<Report, CouldNotRun> {
         self.run_watched(|_| {}).await
     }
 
-    /// The same, watched.
+    /// Runs the tests like [`run`](Self::run), and reports the progress to `watch`.
     ///
     /// # Errors
     /// As [`run`](Self::run).
@@ -47,8 +47,8 @@ impl Kit {
         self.run_until(std::future::pending(), watch).await
     }
 
-    /// The same, up to when `stop` is over: then what the test made that runs is undone, and the report has those that
-    /// came to their end.
+    /// Runs the tests like [`run_watched`](Self::run_watched), but stops when `stop` completes. What the
+    /// current test created is undone, and the report has the tests that ended before.
     ///
     /// # Errors
     /// As [`run`](Self::run).
@@ -92,14 +92,15 @@ impl Kit {
         })
     }
 
-    /// Before the first test there is nothing to report, and what was made to get to know the driver is in the journal.
+    /// Before the first test there is nothing to report. What was created to learn the driver's capabilities
+    /// is in the journal.
     async fn stopped_early(self) -> Result<Report, CouldNotRun> {
         let left = self.clean_up().await?;
         let left = left.iter().map(|what| format!("; not undone: {what}")).collect::<String>();
         Err(CouldNotRun(format!("stopped before the first test{left}")))
     }
 
-    /// Finishes a run that died: undoes what its journal names. Answers with what could not be undone.
+    /// Cleans up after a run that died: undoes what its journal lists. Returns what could not be undone.
     ///
     /// # Errors
     /// When there is no journal to read, or the driver does not become ready.
@@ -111,7 +112,7 @@ impl Kit {
     }
 }
 
-/// A test that panics has failed like any other: what it made is undone, and the others run.
+/// Turns a panic into a failure of the test, so that its objects are undone and the other tests run.
 async fn caught(test: impl Future<Output = Outcome>) -> Outcome {
     let mut test = pin!(test);
     poll_fn(|context| match catch_unwind(AssertUnwindSafe(|| test.as_mut().poll(context))) {
@@ -126,7 +127,7 @@ async fn caught(test: impl Future<Output = Outcome>) -> Outcome {
     .await
 }
 
-/// The test's entry, and whether it was stopped.
+/// Runs one test. Returns its entry, and whether it was stopped.
 async fn run_one(cx: &Cx, test: &Test, stop: Pin<&mut impl Future<Output = ()>>) -> (Entry, bool) {
     let start = Instant::now();
     let (verdict, is_stopped) = match test.needs.iter().find_map(|need| crate::needs::lacking(cx, *need)) {
@@ -145,7 +146,7 @@ async fn run_one(cx: &Cx, test: &Test, stop: Pin<&mut impl Future<Output = ()>>)
     (Entry { test: test.clone(), verdict, took: start.elapsed() }, is_stopped)
 }
 
-/// Undoes what the test made, and judges it.
+/// Undoes what the test created, and decides its verdict.
 async fn concluded(cx: &Cx, outcome: Option<Outcome>) -> Verdict {
     let (calls, last) = (cx.trace.text(), cx.trace.last());
     let left = clean_up(cx).await;

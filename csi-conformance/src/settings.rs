@@ -1,4 +1,4 @@
-//! What a run is told: where the driver is, where volumes may go, what to send along.
+//! The settings of a run: the driver's endpoint, the directories for volumes, and what requests contain.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -9,14 +9,17 @@ use csi_proto::v1::volume_capability::MountVolume;
 
 /// Keys and values, for all RPCs or for one.
 ///
-/// As text: a line `key=value` each, `#` before comments, and a line `[CreateVolume]` before those that are for that RPC
-/// alone. A secret's value has no other place than this.
+/// The text form has one `key=value` per line, `#` before comments, and a line `[CreateVolume]` before the
+/// pairs for that RPC alone. The kit reads secrets in no other form.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Pairs(BTreeMap<String, BTreeMap<String, String>>);
 
 impl Pairs {
+    /// Parses the text form.
+    ///
     /// # Errors
-    /// The line that is neither a pair nor a heading, by its number; its text may be a secret and is not shown.
+    /// Names the number of a line that is neither a pair nor a heading. The line itself can be a secret and
+    /// is not shown.
     pub fn parse(text: &str) -> Result<Self, String> {
         let (mut pairs, mut rpc) = (Self::default(), String::new());
         for (at, line) in text.lines().enumerate() {
@@ -39,7 +42,7 @@ impl Pairs {
         Ok(pairs)
     }
 
-    /// Those for this RPC: the ones for all, and its own over them.
+    /// The pairs for this RPC: those for all RPCs, overridden by its own.
     pub(crate) fn of(&self, rpc: csi_core::Rpc) -> BTreeMap<String, String> {
         let part = |name: &str| self.0.get(name).cloned().unwrap_or_default();
         let mut all = part("");
@@ -72,10 +75,10 @@ impl std::fmt::Debug for Pairs {
 /// Whether the kit sees the mounts that the driver makes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum MountAccess {
-    /// It is in the node's mount namespace: it looks at mounts, writes and reads.
+    /// The kit is in the node's mount namespace: it checks mounts, and writes and reads files.
     #[default]
     Here,
-    /// It is elsewhere: volumes are staged and published, and nobody looks.
+    /// The kit is elsewhere: volumes are staged and published, but not checked.
     Elsewhere,
 }
 
@@ -90,12 +93,12 @@ pub(crate) struct Settings {
     pub(crate) secrets: Pairs,
     pub(crate) parameters: Pairs,
     pub(crate) mutable_parameters: Pairs,
-    /// One that is there already.
+    /// A volume that exists before the run.
     pub(crate) volume: Option<(String, Pairs)>,
     pub(crate) unwell_volume: Option<String>,
-    /// The attributes of inline ephemeral volumes, where the driver takes such.
+    /// The attributes of inline ephemeral volumes, if the driver supports them.
     pub(crate) ephemeral: Option<Pairs>,
-    /// The filesystem of volumes, and the flags of their mounts: its Debug shows none of them.
+    /// The filesystem of volumes, and their mount flags. The Debug of this type shows no flags.
     pub(crate) mount: MountVolume,
     pub(crate) size: i64,
     pub(crate) deadline: Duration,

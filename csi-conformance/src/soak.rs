@@ -1,5 +1,5 @@
-//! A soak: several clients lead volumes through their lives at once, for as long as is wanted, and give up
-//! some calls in the middle; the driver's memory and descriptors are watched meanwhile.
+//! The soak: for a given time, several clients run volumes through their lives at the same time, and give up
+//! some calls midway. The driver's memory and open descriptors are measured meanwhile.
 
 mod client;
 mod process;
@@ -17,33 +17,32 @@ use crate::run::CouldNotRun;
 use process::Sample;
 use table::Row;
 
-/// How a soak is done.
+/// The settings of a soak.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Soak {
-    /// How long.
+    /// The duration.
     pub time: Duration,
-    /// How many clients there are at once.
+    /// The number of clients.
     pub clients: usize,
-    /// The driver's process, whose memory and descriptors are to stay as they are; none where it is out of
-    /// sight.
+    /// The driver's process, whose memory and descriptors must not grow; `None` if it is not on this machine.
     pub pid: Option<u32>,
 }
 
 impl Soak {
-    /// A soak by four clients.
+    /// A soak with four clients.
     pub fn new(time: Duration) -> Self {
         Self { time, clients: 4, pid: None }
     }
 
-    /// By so many clients.
+    /// Sets the number of clients.
     #[must_use]
     pub fn clients(mut self, clients: usize) -> Self {
         self.clients = clients;
         self
     }
 
-    /// Watches this process.
+    /// Sets the process whose memory and descriptors are measured.
     #[must_use]
     pub fn pid(mut self, pid: u32) -> Self {
         self.pid = Some(pid);
@@ -51,21 +50,22 @@ impl Soak {
     }
 }
 
-/// What came of a soak. Its `Display` is a table: a row for each RPC, the driver's memory, what failed.
+/// The result of a soak. Its `Display` is a table with a row for each RPC, the driver's memory, and the
+/// failures.
 #[derive(Debug)]
 pub struct SoakReport {
     rows: BTreeMap<&'static str, Row>,
     samples: Vec<Sample>,
-    /// The first failures, in words.
+    /// The first failures, as text.
     failures: Vec<String>,
-    /// What could not be undone afterwards.
+    /// What could not be undone at the end.
     left: Vec<String>,
     took: Duration,
 }
 
 impl SoakReport {
-    /// Whether every call was answered as it should be, everything could be undone, and the driver's memory
-    /// and descriptors stayed as they were.
+    /// Whether every call was answered correctly, everything was undone, and the driver's memory and
+    /// descriptors did not grow.
     pub fn is_ok(&self) -> bool {
         let calls: u64 = self.rows.values().map(|row| row.calls).sum();
         calls > 0
@@ -75,7 +75,7 @@ impl SoakReport {
     }
 }
 
-/// What the clients tell.
+/// What the clients have measured.
 #[derive(Default)]
 struct Told {
     rows: BTreeMap<&'static str, Row>,
@@ -89,12 +89,12 @@ impl Told {
 }
 
 impl Kit {
-    /// Soaks the driver, up to its time or when `stop` is over, and undoes what was made. Every RPC that it
-    /// offers and that needs no more than this run has is called; volumes come to the node where there is a
+    /// Soaks the driver until its time is over or `stop` completes, and undoes what was created. It calls
+    /// every RPC that the driver offers and this run can serve. Volumes are put on the node if there is a
     /// [`target`](Self::target).
     ///
     /// # Errors
-    /// When the driver does not become ready, or does not say what it can do.
+    /// When the driver does not become ready, or does not report its capabilities.
     pub async fn soak(self, soak: Soak, stop: impl Future<Output = ()>) -> Result<SoakReport, CouldNotRun> {
         let cx = self.meet().await?;
         let left_before = clean_up(&cx).await;

@@ -1,4 +1,4 @@
-//! How a test is declared: a row with its title, the rules that it checks, what it needs, and a function.
+//! How a test is declared: a row with its title, the rules that it checks, its needs, and its function.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -9,32 +9,32 @@ use csi_proto::v1::plugin_capability::service::Type as PluginService;
 use crate::cx::Cx;
 use crate::failure::Outcome;
 
-/// What a test needs of the driver or of the run.
+/// What a test needs from the driver or the run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Need {
     Plugin(PluginService),
     Controller(ControllerCapability),
     Node(NodeCapability),
-    /// The group controller's one capability.
+    /// The only capability of the group controller.
     Groups,
     /// A node service that answers.
     NodeService,
-    /// A volume that can be made, and put on this node at paths of ours.
+    /// A volume that the kit can create, stage and publish on this node.
     Volume(Kind),
     /// The node's mount namespace.
     Mounts,
-    /// A node that says where it is.
+    /// A node that reports its topology.
     Place,
-    /// A node that says how many volumes it takes, and few enough.
+    /// A node that reports a limit of volumes, small enough to be reached.
     AttachLimit,
-    /// Volumes grow while nobody uses them, and then alone.
+    /// Volumes that can be expanded only while they are not in use.
     Offline,
-    /// Some way of use that the driver does not support.
+    /// A capability that the driver does not support.
     Unsupported,
     MutableParameters,
-    /// Flags that are attributes of a mount.
+    /// Mount flags that are attributes of a mount.
     MountFlags,
-    /// Health in the form of 1.12.0, of the controller and of the node.
+    /// Health in the form of v1.12.0, of the controller and of the node.
     Condition,
     NodeCondition,
     UnwellVolume,
@@ -43,7 +43,7 @@ pub(crate) enum Need {
     SecondNode,
 }
 
-/// The two ways in which a volume is reached.
+/// The two access types of a volume: mount and block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum Kind {
     Files,
@@ -55,13 +55,13 @@ pub(crate) type Run = for<'a> fn(&'a Cx) -> Pin<Box<dyn Future<Output = Outcome>
 /// A test, as the list of tests shows it.
 #[derive(Clone)]
 pub struct Test {
-    /// By which filters and reports name it.
+    /// The id that filters and reports use.
     pub id: String,
-    /// What it checks, in a sentence.
+    /// What it checks, in one sentence.
     pub title: &'static str,
-    /// The part of the spec that has the rule.
+    /// The section of the spec that has the rule.
     pub section: &'static str,
-    /// The ids of the rules, as `docs/spec-coverage` has them.
+    /// The ids of the rules, as in `docs/spec-coverage`.
     pub rules: &'static [&'static str],
     pub(crate) needs: &'static [Need],
     pub(crate) run: Run,
@@ -73,7 +73,8 @@ impl std::fmt::Debug for Test {
     }
 }
 
-/// Rows of a group of tests, each: title, function, rules, needs. The id is the group's name and the function's.
+/// The rows of a group of tests, each with title, function, rules and needs. The id is made of the names of
+/// the group and the function.
 macro_rules! tests {
     ($group:literal, $section:literal; $($title:literal, $run:ident, [$($rule:literal),+], [$($need:expr),*];)+) => {
         pub(crate) fn tests() -> Vec<$crate::test::Test> {

@@ -1,11 +1,11 @@
-//! The calls that a test made, so that a failure says what came before it.
+//! The calls that a test made, so that a failure can list the calls before it.
 
 use std::sync::Mutex;
 
 use csi_core::Rpc;
 use tonic::Code;
 
-/// What came of a call; nothing yet, or nobody waited for it.
+/// The code of a call's answer; `None` if it has not come, or the caller gave up.
 type Came = Option<Code>;
 
 /// The calls of one test, in the order in which they began.
@@ -15,15 +15,15 @@ pub(crate) struct Trace(Mutex<Calls>);
 #[derive(Debug, Default)]
 struct Calls {
     all: Vec<(Rpc, Came)>,
-    /// The last one's request, without secrets.
+    /// The last call's request, without secrets.
     last: Option<(Rpc, Vec<u8>)>,
 }
 
-/// How many are told.
+/// How many calls are listed.
 const MOST: usize = 24;
 
 impl Trace {
-    /// Answers with the call's place.
+    /// Records a call, and returns its index.
     pub(crate) fn begins(&self, rpc: Rpc, without_secrets: &[u8]) -> usize {
         let mut calls = self.0.lock().expect("no panic under it");
         calls.all.push((rpc, None));
@@ -42,12 +42,12 @@ impl Trace {
         }
     }
 
-    /// For the next test.
+    /// Clears the trace for the next test.
     pub(crate) fn clear(&self) {
         *self.0.lock().expect("no panic under it") = Calls::default();
     }
 
-    /// In words: the last of them, a call that went well by its name alone.
+    /// The last calls as text. A successful call is listed by its name only.
     pub(crate) fn text(&self) -> String {
         let calls = self.0.lock().expect("no panic under it");
         let mut told: Vec<(String, usize)> = Vec::new();

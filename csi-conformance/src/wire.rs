@@ -1,4 +1,4 @@
-//! Requests and answers on the wire: bytes, so that the kit can also send what no message type allows.
+//! Requests and answers as bytes, so that the kit can also send what no message type allows.
 
 use csi_core::{Rpc, Service};
 use csi_proto::raw::RawCodec;
@@ -7,7 +7,7 @@ use prost::Message;
 use tonic::transport::Channel;
 use tonic::{Code, Request, Status};
 
-/// A request, the RPC that it is for, and what answers it.
+/// A request, its RPC, and the type of its answer.
 pub(crate) trait Call: Message + Default + Clone + 'static {
     type Answer: Message + Default + 'static;
     const RPC: Rpc;
@@ -76,7 +76,7 @@ impl From<Status> for Refusal {
     }
 }
 
-/// The RPC's answer: one message, or those of a stream.
+/// Sends an RPC and returns its answer: one message, or all messages of a stream.
 pub(crate) async fn send(
     channel: &Channel,
     rpc: Rpc,
@@ -99,7 +99,7 @@ pub(crate) async fn send(
         }
         Ok(all)
     };
-    // The transport watches the deadline up to a stream's first message only.
+    // The transport applies the deadline only up to the first message of a stream.
     match tokio::time::timeout(deadline, work).await {
         Ok(result) => result.map_err(|status: Status| status.into()),
         Err(_) => Err(Status::deadline_exceeded(format!("no answer in {deadline:?}")).into()),

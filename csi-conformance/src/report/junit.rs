@@ -1,4 +1,4 @@
-//! JUnit XML, as build servers read it.
+//! The report as JUnit XML for build servers.
 
 use std::fmt::Write as _;
 
@@ -7,7 +7,7 @@ use csi_proto::escape;
 use super::{Report, Verdict};
 
 impl Report {
-    /// As JUnit XML.
+    /// The report as JUnit XML.
     pub fn junit(&self) -> String {
         let failed = self.failed().count();
         let skipped = self.entries.len() - failed - self.passed();
@@ -50,7 +50,8 @@ impl Report {
     }
 }
 
-/// Text for XML 1.0 as terminals show it: XML has no place for most control characters. Lines stay lines.
+/// Text as terminals show it, escaped for XML 1.0, which has no encoding for most control characters. Line
+/// breaks are kept.
 fn xml(text: &str) -> String {
     let lines: Vec<_> = text.split('\n').map(escape::terminal).collect();
     let xml = lines.join("\n").replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");

@@ -1,4 +1,4 @@
-//! What came of a run, and how it is told: as text, TAP and JUnit XML.
+//! The result of a run, and its forms: text, TAP and JUnit XML.
 
 mod junit;
 mod tap;
@@ -9,42 +9,42 @@ use std::time::Duration;
 use crate::failure::Failure;
 use crate::test::Test;
 
-/// How a test ended.
+/// The result of a test.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict {
-    /// The driver keeps the rule.
+    /// The driver follows the rule.
     Passed,
-    /// It does not.
+    /// The driver breaks the rule.
     Failed(Failure),
-    /// The test does not apply to this driver or this run, for this reason.
+    /// The test does not apply to this driver or run, with the reason.
     DoesNotApply(String),
 }
 
-/// A test and how it ended.
+/// A test and its result.
 #[derive(Debug, Clone)]
 pub struct Entry {
     /// The test.
     pub test: Test,
-    /// How it ended.
+    /// Its result.
     pub verdict: Verdict,
-    /// How long it took, its clean-up included.
+    /// How long it took, including its clean-up.
     pub took: Duration,
 }
 
-/// What came of a run.
+/// The result of a run.
 #[derive(Debug, Clone)]
 pub struct Report {
-    /// The driver's name, by its own words.
+    /// The driver's name, as the driver reports it.
     pub driver: String,
-    /// Its version.
+    /// The driver's version.
     pub version: String,
-    /// Where it was.
+    /// The driver's endpoint.
     pub endpoint: String,
-    /// Each test that the filters chose; those up to the stop, of a run that was stopped.
+    /// The selected tests; in a stopped run, those that ended before the stop.
     pub entries: Vec<Entry>,
-    /// Whether it was stopped before its end.
+    /// Whether the run was stopped early.
     pub stopped: bool,
-    /// How long all took.
+    /// The duration of the run.
     pub took: Duration,
 }
 
@@ -54,17 +54,17 @@ impl Report {
         self.entries.iter().filter(|entry| matches!(entry.verdict, Verdict::Failed(_)))
     }
 
-    /// How many passed.
+    /// The number of tests that passed.
     pub fn passed(&self) -> usize {
         self.entries.iter().filter(|entry| entry.verdict == Verdict::Passed).count()
     }
 
-    /// Whether something was checked and nothing failed, up to the end.
+    /// Whether the run reached its end, at least one test passed, and none failed.
     pub fn is_ok(&self) -> bool {
         !self.stopped && self.passed() > 0 && self.failed().next().is_none()
     }
 
-    /// For a driver's own `cargo test`.
+    /// Panics unless the driver conforms; for a driver's own `cargo test`.
     ///
     /// # Panics
     /// With the whole report, unless [`is_ok`](Self::is_ok).

@@ -1,4 +1,4 @@
-//! The Test Anything Protocol, version 13.
+//! The report in the Test Anything Protocol, version 13.
 
 use std::fmt::Write as _;
 
@@ -7,7 +7,7 @@ use csi_proto::escape;
 use super::{Entry, Report, Verdict};
 
 impl Report {
-    /// As TAP.
+    /// The report as TAP.
     pub fn tap(&self) -> String {
         let mut text = format!("TAP version 13\n1..{}\n", self.entries.len());
         for (at, entry) in self.entries.iter().enumerate() {
@@ -37,13 +37,13 @@ impl Report {
     }
 }
 
-/// What a test is about, as lines of YAML.
+/// A test's rules and section, as lines of YAML.
 fn rules(entry: &Entry) -> String {
     let (rules, section) = (yaml(&entry.test.rules.join(", ")), yaml(entry.test.section));
     format!("  rule: {rules}\n  section: {section}\n")
 }
 
-/// A double-quoted scalar that holds the text as terminals show it.
+/// A double-quoted YAML scalar with the text as terminals show it.
 fn yaml(text: &str) -> String {
     let shown = escape::terminal(text);
     format!("\"{}\"", shown.replace('\\', r"\\").replace('"', "\\\""))

@@ -1,4 +1,4 @@
-//! The report for people.
+//! The report as text for people.
 
 use std::fmt::Write as _;
 
@@ -28,7 +28,7 @@ impl Entry {
 }
 
 impl Report {
-    /// A line a test, and a summary.
+    /// One line per test, and a summary.
     pub fn text(&self) -> String {
         let lines: String = self.entries.iter().map(|entry| entry.text() + "\n").collect();
         lines + &self.summary()

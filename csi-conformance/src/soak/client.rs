@@ -1,4 +1,4 @@
-//! One of the clients: life after life of volumes of its own.
+//! One client of a soak, which runs volumes of its own through their lives.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -15,12 +15,13 @@ use crate::life::Life;
 use crate::test::Kind;
 use crate::wire::{Call, Refusal};
 
-/// How many failures are told; the soak ends there, for each may leave a volume behind.
+/// The largest number of failures in the report. The soak ends at this number, because each failure can leave
+/// a volume behind.
 pub(super) const MOST_TOLD: usize = 20;
-/// One of so many calls is given up first, within this time.
+/// One of this number of calls is given up first, after a random time of at most this many microseconds.
 const GIVEN_UP: u64 = 8;
 const PATIENCE_OF_WHO_GIVES_UP: u64 = 10_000;
-/// Before what is ABORTED is asked for again.
+/// The wait before an ABORTED call is repeated.
 const PAUSE: Duration = Duration::from_millis(10);
 
 pub(super) struct Client {
@@ -30,7 +31,7 @@ pub(super) struct Client {
     end: Instant,
 }
 
-/// A call failed: the life is broken off, and what is left of it is undone at the end.
+/// A call failed. The volume's life is abandoned, and undone at the end.
 struct Broken;
 
 type Step<T = ()> = Result<T, Broken>;
@@ -44,7 +45,7 @@ impl Client {
         let mut turn = 0;
         while Instant::now() < self.end && !self.is_hopeless() {
             self.cx.trace.clear();
-            // What is broken is told already.
+            // The failure is recorded already.
             let _ = self.life(turn).await;
             turn += 1;
             tokio::task::yield_now().await;
@@ -56,7 +57,7 @@ impl Client {
         breaches + self.told.lock().expect("no panic under it").failures.len() >= MOST_TOLD
     }
 
-    /// xorshift64: any order will do, so long as clients differ.
+    /// xorshift64. Any order works, as long as the clients differ.
     fn random(&self) -> u64 {
         let mut x = self.random.load(Ordering::Relaxed);
         x ^= x << 13;
@@ -66,7 +67,7 @@ impl Client {
         x
     }
 
-    /// The call, perhaps given up once before, and again while the driver says that it is busy.
+    /// Sends the call, sometimes gives it up once first, and repeats it while the driver returns ABORTED.
     async fn ask<C: Call>(&self, request: C) -> Step<C::Answer> {
         self.answered(C::RPC, || self.cx.call(request.clone())).await
     }
@@ -92,7 +93,7 @@ impl Client {
         }
     }
 
-    /// Notes what came; None where the call is to be made again.
+    /// Records the answer. Returns `None` if the call must be repeated.
     fn judged<T>(
         &self,
         rpc: Rpc,
@@ -164,7 +165,7 @@ impl Client {
         Ok(())
     }
 
-    /// Attached, staged, published, looked at, grown, and all of the way back.
+    /// Attaches, stages, publishes, checks and expands the volume, and undoes all of it.
     async fn on_node(&self, life: &mut Life) -> Step {
         let offers = &self.cx.offers;
         let attaches = offers.controller(Can::PublishUnpublishVolume);

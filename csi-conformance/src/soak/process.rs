@@ -1,8 +1,8 @@
-//! A process's memory and descriptors, as proc_pid_status(5) and proc_pid_fd(5) have them.
+//! A process's memory and descriptors, from proc_pid_status(5) and proc_pid_fd(5).
 
 use std::time::{Duration, Instant};
 
-/// How the process was at a moment.
+/// A measurement of the process.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Sample {
     pub(super) at: Duration,
@@ -11,9 +11,9 @@ pub(super) struct Sample {
     pub(super) descriptors: u64,
 }
 
-/// What memory may grow by besides a tenth, in KiB: an allocator keeps what it once had.
+/// How much memory can grow in addition to a tenth, in KiB: an allocator keeps freed memory.
 const MEMORY: u64 = 4096;
-/// How many descriptors more there may be: connections come and go.
+/// How many descriptors can be added: connections open and close.
 const DESCRIPTORS: u64 = 16;
 
 impl Sample {
@@ -26,7 +26,7 @@ impl Sample {
     }
 }
 
-/// The medians of the second tenth, when all is warm, and of the last.
+/// The medians of the second tenth, after the warm-up, and of the last tenth.
 pub(super) fn ends(samples: &[Sample]) -> Option<(Sample, Sample)> {
     let tenth = samples.len() / 10;
     if tenth == 0 {
@@ -47,7 +47,7 @@ pub(super) fn ends(samples: &[Sample]) -> Option<(Sample, Sample)> {
     Some((median(&samples[tenth..2 * tenth])?, median(&samples[samples.len() - tenth..])?))
 }
 
-/// What grew, in words.
+/// Says what has grown, if anything.
 pub(super) fn growth(samples: &[Sample]) -> Option<String> {
     let (first, last) = ends(samples)?;
     if last.memory > first.memory + first.memory / 10 + MEMORY {

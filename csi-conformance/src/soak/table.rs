@@ -7,13 +7,13 @@ use csi_proto::escape;
 
 use super::{SoakReport, process};
 
-/// What came of an RPC's calls. Times are counted by powers of two of a microsecond, so that a day takes no
-/// more room.
+/// The results of an RPC's calls. Durations are counted in powers of two of a microsecond, so that the size
+/// does not depend on the length of the soak.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Row {
     pub(super) calls: u64,
     pub(super) given_up: u64,
-    /// Calls that were told to come again, ABORTED.
+    /// Calls that returned ABORTED, which asks for a retry.
     pub(super) aborted: u64,
     pub(super) failed: u64,
     times: [u64; 32],
@@ -26,7 +26,7 @@ impl Row {
         self.times[bits.min(self.times.len() - 1)] += 1;
     }
 
-    /// The bound below which so many of a hundred are, in milliseconds.
+    /// The upper bound of this percentile of the durations, in milliseconds.
     fn within(&self, percent: u64) -> f64 {
         let mut left = (self.calls * percent).div_ceil(100);
         let bits = self.times.iter().position(|count| {

@@ -1,4 +1,5 @@
-//! Calls at once for volumes that are there: attached, staged, copied, grown; and callers that give these up.
+//! Concurrent calls for existing volumes, which are attached, staged, copied and expanded, and callers that
+//! give up such calls.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -75,7 +76,7 @@ async fn snapshots_of_one_volume(cx: &Cx) -> Outcome {
     let source = v1::Volume { volume_id: life.id.clone(), ..Default::default() };
     let alone = request(cx, &source);
     match cx.call(alone.clone()).await {
-        // Of what is in use, this driver cuts none.
+        // This driver takes no snapshots of volumes in use.
         Err(refusal) if refusal.code == Code::FailedPrecondition => return life.leave(&target).await,
         Err(refusal) => return Err(cx.failure(&alone, cx.told(&refusal), "OK or FailedPrecondition")),
         Ok(_) => {}
@@ -99,7 +100,7 @@ async fn clones_of_one_volume(cx: &Cx) -> Outcome {
     };
     let alone = cloning();
     match cx.call(alone.clone()).await {
-        // Of what is in use, this driver makes none.
+        // This driver makes no clones of volumes in use.
         Err(refusal) if refusal.code == Code::FailedPrecondition => return life.leave(&target).await,
         Err(refusal) => return Err(cx.failure(&alone, cx.told(&refusal), "OK or FailedPrecondition")),
         Ok(_) => {}
@@ -145,7 +146,7 @@ async fn streams_at_once(cx: &Cx) -> Outcome {
     })
 }
 
-/// Gives the call up some times, by its deadline and by hanging up.
+/// Gives up the call several times, by its deadline and by cancelling it.
 async fn give_up<C: crate::wire::Call>(cx: &Cx, request: &C) {
     for millis in [1, 3, 10] {
         let _ = cx.call_within(request.clone(), Duration::from_millis(millis)).await;
@@ -158,7 +159,7 @@ async fn given_up_snapshot(cx: &Cx) -> Outcome {
     give_up(cx, &request).await;
     patiently(cx, request.clone()).await?;
     let made = cut(cx, request.clone()).await?;
-    // What was begun and given up may end later than its retry.
+    // An operation that was given up can end after its retry.
     tokio::time::sleep(Duration::from_millis(300)).await;
     let by_source =
         v1::ListSnapshotsRequest { source_volume_id: request.source_volume_id.clone(), ..Default::default() };
@@ -173,7 +174,7 @@ async fn given_up_attach(cx: &Cx) -> Outcome {
     let life = Life::new(cx, cx.any_kind()).await?;
     give_up(cx, &life.attaching()).await;
     patiently(cx, life.attaching()).await?;
-    // What was begun and given up may end later than its retry.
+    // An operation that was given up can end after its retry.
     tokio::time::sleep(Duration::from_millis(300)).await;
     cx.ok(life.attaching()).await?;
     patiently(cx, life.detaching()).await?;

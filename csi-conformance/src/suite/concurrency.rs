@@ -1,4 +1,4 @@
-//! Many calls at once, and callers that give up and come again.
+//! Many concurrent calls, and callers that give up and retry.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -91,13 +91,14 @@ async fn same_delete_at_once(cx: &Cx) -> Outcome {
 async fn given_up(cx: &Cx) -> Outcome {
     let before = volume_ids(cx).await?;
     let request = cx.create(&cx.name());
-    // Some give up by their deadline and some by hanging up, at different moments; and come again at once.
+    // Some calls are given up by their deadline and some are cancelled, at different times. Each is retried
+    // at once.
     for millis in [1, 2, 5, 10, 20] {
         let _ = cx.call_within(request.clone(), Duration::from_millis(millis)).await;
         let _ = tokio::time::timeout(Duration::from_millis(millis), cx.call(request.clone())).await;
     }
     let volume = made(cx, request.clone()).await?;
-    // What was begun and given up may end later than its retry.
+    // An operation that was given up can end after its retry.
     tokio::time::sleep(Duration::from_millis(300)).await;
     let after = volume_ids(cx).await?;
     let new: BTreeSet<_> = after.difference(&before).collect();

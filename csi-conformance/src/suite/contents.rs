@@ -1,4 +1,5 @@
-//! What clones and restored snapshots hold, and that they and their sources don't change each other.
+//! The content of clones and restored snapshots: a change of the copy does not change the source, nor the
+//! reverse.
 
 use csi_core::ControllerCapability::{CloneVolume, CreateDeleteSnapshot, CreateDeleteVolume};
 use csi_proto::v1;
@@ -21,7 +22,7 @@ crate::test::tests! { "contents", "CreateVolume: volume_content_source";
     "A restored volume larger than its snapshot has a filesystem of that size, or is OUT_OF_RANGE", larger_restored, ["create-volume.larger-than-source"], [Volume(Files), Mounts, Controller(CreateDeleteVolume), Controller(CreateDeleteSnapshot)];
 }
 
-/// A volume with a piece of this letter, on no node.
+/// A volume that holds a piece of this letter, and is on no node.
 async fn written(cx: &Cx, kind: Kind, letter: u8) -> Outcome<Life> {
     let mut life = Life::new(cx, kind).await?;
     rewrite(&mut life, kind, letter).await?;
@@ -64,7 +65,8 @@ async fn made_from(origin: &Life, source: Type) -> Outcome<Life> {
     Ok(Life::with(&origin.cx, origin.capability.clone(), volume))
 }
 
-/// One after the other on the node: some kernels take no two filesystems with one identity at once.
+/// Only one of them is on the node at a time: some kernels refuse to mount two filesystems with the same
+/// UUID.
 async fn independent(origin: &mut Life, copy: &mut Life, kind: Kind, of_origin: u8) -> Outcome {
     reread(copy, kind, b'a').await?;
     rewrite(copy, kind, b'c').await?;

@@ -129,7 +129,7 @@ async fn moves(cx: &Cx) -> Outcome {
     cx.ok(life.attaching()).await.map(drop)
 }
 
-/// A volume with a filesystem on it, attached to read only and then put at a target with nothing said of that.
+/// A volume with a filesystem that is attached read-only, and then published without `readonly`.
 async fn takes_no_writes(cx: &Cx, kind: Kind) -> Outcome {
     let mut life = Life::new(cx, kind).await?;
     let target = life.arrive().await?;
@@ -139,7 +139,7 @@ async fn takes_no_writes(cx: &Cx, kind: Kind) -> Outcome {
     life.make_staging_directory()?;
     let is_staged = !life.stages() || cx.call(life.staging()).await.is_ok();
     if !is_staged || cx.call(life.publishing(&target)).await.is_err() {
-        // Refused on the node is as good: nothing is written.
+        // A refusal by the node is fine too: nothing can be written.
         return Ok(());
     }
     content::size(&target, kind).await?;

@@ -46,7 +46,7 @@ async fn same_name_other_size(cx: &Cx) -> Outcome {
     let request = cx.create(&cx.name());
     let volume = cx.created(request.clone()).await?;
     if volume.capacity_bytes == 0 {
-        // A driver that keeps no sizes has none that could differ.
+        // A driver that does not track sizes can't report a difference.
         return Ok(());
     }
     let other = v1::CapacityRange {
@@ -87,7 +87,7 @@ async fn unusual_names(cx: &Cx) -> Outcome {
         name
     };
     let run = cx.name();
-    // The last two look the same and are not: composed, and decomposed.
+    // The last two names look the same but differ: composed and decomposed Unicode.
     let names = [
         filled(&run, "a"),
         filled(&run, "ü"),
@@ -233,7 +233,7 @@ async fn unsupported(cx: &Cx) -> Outcome {
     }
 }
 
-/// The volume as each RPC that tells volumes has it.
+/// The volume as each RPC that returns volumes reports it.
 async fn context_stays(cx: &Cx) -> Outcome {
     use csi_core::ControllerCapability::{GetVolume, ListVolumes};
     let request = cx.create(&cx.name());

@@ -1,4 +1,4 @@
-//! Inline ephemeral volumes, as the kubelet publishes them: nobody made them, and nothing is staged.
+//! Inline ephemeral volumes, as the kubelet publishes them: without CreateVolume and without staging.
 
 use csi_core::NodeCapability::GetVolumeStats;
 use csi_proto::v1;
@@ -17,7 +17,7 @@ crate::test::tests! { "ephemeral", "NodePublishVolume, with the volume_context o
     "An inline volume is published anew and anew while it is used, as requiresRepublish has it", republished, ["node-publish-volume.repeated-is-ok"], [Ephemeral, Mounts];
 }
 
-/// The kubelet makes up the id, and says for which pod the volume is.
+/// The kubelet generates the id, and adds the pod's names.
 fn inline(cx: &Cx) -> Life {
     let attributes = cx.settings.ephemeral.as_ref().map(|pairs| pairs.of(csi_core::Rpc::NodePublishVolume));
     let mut volume_context = attributes.unwrap_or_default();
@@ -89,7 +89,7 @@ async fn republished(cx: &Cx) -> Outcome {
     let target = life.target();
     let mut request = publishing(&life, &target);
     cx.ok(request.clone()).await?;
-    // Who is in the directory stays in it.
+    // A process that has the directory open keeps seeing its files.
     let before = mounts_at(&target)?;
     for round in 0..3 {
         let tokens =

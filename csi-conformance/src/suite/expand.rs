@@ -32,7 +32,7 @@ fn request(volume_id: &str, required_bytes: i64) -> v1::ControllerExpandVolumeRe
 async fn grows(cx: &Cx) -> Outcome {
     let volume = cx.volume().await?;
     let wanted = volume.capacity_bytes.max(cx.settings.size) * 2;
-    // Once, again, and a smaller size after it: what is big enough already stays as it is.
+    // Once, again, and then a smaller size: a volume that is large enough stays as it is.
     for asked in [wanted, wanted, cx.settings.size] {
         let request = v1::ControllerExpandVolumeRequest {
             volume_capability: Some(cx.capability(cx.any_kind())),
@@ -108,7 +108,7 @@ async fn beyond_capabilities(cx: &Cx) -> Outcome {
     };
     match cx.call(request.clone()).await {
         Err(refusal) if refusal.code == Code::InvalidArgument => Ok(()),
-        // Not every driver has to know how a volume is used to make it larger.
+        // Not every driver needs the capability to expand a volume.
         Ok(answer) if answer.capacity_bytes >= wanted => Ok(()),
         Ok(answer) => Err(cx.failure(&request, format!("{answer:?}"), format!("at least {wanted} bytes"))),
         Err(refusal) => Err(cx.failure(&request, cx.told(&refusal), "InvalidArgument, or OK")),

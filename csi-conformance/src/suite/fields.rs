@@ -1,4 +1,4 @@
-//! Every field of every request, as the descriptor lists them: left out, too large, negative.
+//! Every field of every request, as listed in the descriptor: unset, too large, negative.
 
 use csi_core::{ControllerCapability as C, NodeCapability as N, Rpc};
 use prost::Message;
@@ -20,7 +20,7 @@ crate::test::tests! { "fields", "Required/Optional Fields, Size Limits";
     "An RPC that is not offered is UNIMPLEMENTED", not_offered, ["services.unsupported-is-unimplemented"], [];
 }
 
-/// Fields without which a request is INVALID_ARGUMENT.
+/// The fields without which a request must return INVALID_ARGUMENT.
 const REQUIRED: &str = "
     CreateVolumeRequest.name CreateVolumeRequest.volume_capabilities DeleteVolumeRequest.volume_id
     ControllerPublishVolumeRequest.volume_id ControllerPublishVolumeRequest.node_id
@@ -81,7 +81,7 @@ fn offered(cx: &Cx, rpc: Rpc) -> bool {
 type Change = (String, DynamicMessage);
 type Changes = fn(&DynamicMessage, &FieldDescriptor) -> Vec<Change>;
 
-/// What becomes of a message by changing one of its fields, or one of a message in it.
+/// All changes of a message in which one field, of it or of a nested message, is changed.
 fn everywhere(sample: &DynamicMessage, changes: Changes) -> Vec<Change> {
     let mut all = Vec::new();
     for field in sample.descriptor().fields() {
@@ -103,7 +103,7 @@ fn everywhere(sample: &DynamicMessage, changes: Changes) -> Vec<Change> {
     all
 }
 
-/// Sends each change of each sample; all that is not refused as bad input is told of at once.
+/// Sends each change of each sample. All that are not refused as bad input are reported in one failure.
 async fn refuse_all(cx: &Cx, is_node: bool, changes: Changes, codes: fn(Rpc) -> &'static [Code]) -> Outcome {
     let mut wrong: Vec<Failure> = Vec::new();
     for (rpc, bytes) in samples::samples(cx) {
@@ -146,7 +146,7 @@ fn without(sample: &DynamicMessage, field: &FieldDescriptor) -> Vec<Change> {
     if is_required { vec![(format!("{} left out", name(field)), changed)] } else { vec![] }
 }
 
-/// Fields that samples leave to the driver, and that can be too large all the same.
+/// Fields that samples leave unset, and that can still be too large.
 const UNSET: [&str; 4] = ["parameters", "fs_type", "mount_flags", "volume_mount_group"];
 
 fn too_large(sample: &DynamicMessage, field: &FieldDescriptor) -> Vec<Change> {
@@ -168,7 +168,7 @@ fn too_large(sample: &DynamicMessage, field: &FieldDescriptor) -> Vec<Change> {
     } else {
         return vec![];
     };
-    // Deleting and detaching what can't exist may as well be done already.
+    // Deleting or detaching an object that can't exist can return OK.
     if sample.descriptor().name().starts_with("Delete") || sample.descriptor().name().contains("Un") {
         return vec![];
     }
@@ -216,7 +216,8 @@ fn invalid(_: Rpc) -> &'static [Code] {
     &[Code::InvalidArgument]
 }
 
-/// A size may as well be out of range; and the samples' volumes are not there, which a driver may see first.
+/// A size can also be out of range. The volumes of the samples do not exist, and a driver can detect that
+/// first.
 fn invalid_or_no_size(rpc: Rpc) -> &'static [Code] {
     match rpc {
         Rpc::ControllerExpandVolume | Rpc::NodeExpandVolume => {

@@ -1,6 +1,7 @@
-//! What is not the volume's stays: the mounts of other volumes, and mounts that no driver made.
+//! A driver must not touch what does not belong to the volume: the mounts of other volumes, and mounts that
+//! no driver made.
 //!
-//! Everything is mounted below the kit's own directories; no path of the system is ever sent with these calls.
+//! Everything is mounted below the kit's own directories. These calls never contain a path of the system.
 
 use std::path::Path;
 
@@ -19,13 +20,14 @@ crate::test::tests! { "foreign", "Node Service RPC: NodeUnpublishVolume, NodeUns
     "A mount that no driver made stays, whatever id is sent", mount_of_nobody, ["node-unpublish-volume.undoes", "node-unstage-volume.undoes"], [Volume(Files), Mounts];
 }
 
-/// The ids that are not this volume's: that of another volume, where the driver makes one, and one that nobody has.
+/// The ids of other volumes: that of an existing volume, if the driver creates one, and one that does not
+/// exist.
 fn ids_but(life: &Life, other: &Life) -> Vec<String> {
     let ids = [other.id.clone(), life.cx.name()];
     ids.into_iter().filter(|id| *id != life.id).collect()
 }
 
-/// How many mounts are at a path, and what is in a file there.
+/// Checks how many mounts are at a path, and the content of a file there.
 fn stays(path: &Path, mounts: usize, why: &str) -> Outcome {
     let found = mounts_at(path)?;
     check(found == mounts, &format!("{mounts} mounts at {}, {why}", path.display()), || found.to_string())
@@ -37,7 +39,7 @@ async fn another_published(cx: &Cx) -> Outcome {
     let before = mounts_at(&target)?;
     for volume_id in ids_but(&life, &other) {
         let why = format!("after NodeUnpublishVolume with the id {volume_id}, which is not the volume's");
-        // Whether that is an error or already done is for the driver to say.
+        // The driver decides whether this is an error or already done.
         drop(cx.call(v1::NodeUnpublishVolumeRequest { volume_id, target_path: text(&target) }).await);
         stays(&target, before, &why)?;
     }
@@ -67,7 +69,7 @@ async fn mount_of_nobody(cx: &Cx) -> Outcome {
     let place = life.target();
     mount_memory(&place)?;
     let outcome = leave_it(cx, &life, &place).await;
-    // It is gone already where the driver has the fault.
+    // If the driver has the fault, the mount is gone already.
     let cleared = unmount_memory(&place);
     outcome.and(cleared)?;
     life.end(&[]).await

@@ -1,4 +1,5 @@
-//! Snapshots as members of a group: told as such, deleted with it and not alone, restored like others.
+//! Snapshots as members of a group: reported as members, deleted with the group and not alone, restored like
+//! other snapshots.
 
 use std::collections::BTreeSet;
 
@@ -28,7 +29,7 @@ async fn made(cx: &Cx) -> Outcome<v1::VolumeGroupSnapshot> {
     group(cx, request(cx).await?).await
 }
 
-/// Each member, as something beside the group controller tells it, names the group.
+/// Checks that each member, as other RPCs than the group controller's report it, names the group.
 fn names_the_group(
     group: &v1::VolumeGroupSnapshot,
     member: &v1::Snapshot,
@@ -117,7 +118,7 @@ async fn failure_leaves_nothing(cx: &Cx) -> Outcome {
     Ok(())
 }
 
-/// A driver may look at the ids or not; what is not the group's is not its to delete.
+/// A driver may ignore the ids, but must not delete snapshots outside the group.
 async fn others_stay(cx: &Cx) -> Outcome {
     let (group, other) = (made(cx).await?, snapshot(cx).await?);
     let mut ids: BTreeSet<String> = member_ids(&group);

@@ -1,4 +1,4 @@
-//! Snapshots of several volumes: the group as one.
+//! Group snapshots: snapshots of several volumes, handled as one object.
 
 use std::collections::BTreeSet;
 
@@ -123,7 +123,7 @@ async fn missing_source(cx: &Cx) -> Outcome {
     cx.refused(request, &[Code::NotFound], "one of the volumes is not there").await
 }
 
-/// Whether the group that came is this one.
+/// Checks that the answer contains this group.
 fn is_told(
     cx: &Cx,
     request: &v1::GetVolumeGroupSnapshotRequest,

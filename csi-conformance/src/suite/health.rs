@@ -1,4 +1,4 @@
-//! Health, in the form of 1.13.0 and in that of 1.12.0.
+//! Health in the forms of v1.13.0 and v1.12.0.
 
 use csi_core::ControllerCapability::{
     CreateDeleteVolume, GetVolume, GetVolumeHealth, ListVolumeHealth, ListVolumes,
@@ -90,7 +90,7 @@ async fn node_missing(cx: &Cx) -> Outcome {
     };
     let due = "NotFound, or an entry that says what is wrong";
     match cx.call(request.clone()).await {
-        // Not every node knows which volumes there are.
+        // Not every node can tell that a volume does not exist.
         Ok(answer) if !answer.volume_health.clone().unwrap_or_default().health_statuses.is_empty() => Ok(()),
         Err(refusal) if refusal.code == Code::NotFound => Ok(()),
         Ok(answer) => Err(cx.failure(&request, format!("{answer:?}"), due)),

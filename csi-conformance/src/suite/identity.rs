@@ -1,4 +1,4 @@
-//! Who the plugin is and what it says that it can do.
+//! The plugin's name, version and capabilities.
 
 use csi_core::{ControllerCapability as C, NodeCapability as N};
 use csi_proto::v1;
@@ -113,7 +113,7 @@ async fn two_nodes(cx: &Cx) -> Outcome {
     check(other != Some(one), "another node_id for the second node", || format!("{one:?} for both"))
 }
 
-/// What could not be found out is not tested either: that must not look like a driver without it.
+/// What could not be asked is not tested. That must not look like a driver without the capability.
 async fn node_capabilities(cx: &Cx) -> Outcome {
     if let Some(failure) = &cx.offers.node_unclear {
         return Err(Box::new(failure.clone()));

@@ -1,4 +1,5 @@
-//! ListVolumes and ControllerGetVolume: pages that hold everything once, also while volumes come and go.
+//! ListVolumes and ControllerGetVolume: pages contain each volume once, even while volumes are created and
+//! deleted.
 
 use std::collections::BTreeSet;
 
@@ -32,7 +33,8 @@ async fn page(cx: &Cx, max_entries: i32, starting_token: String) -> Outcome<(Vec
     Ok((ids.collect(), answer.next_token))
 }
 
-/// All pages one after the other; each id as often as it came. One of the `extra` volumes is deleted after each page, and another made.
+/// Reads all pages, and returns each id as often as it came. After each page one of the `extra` volumes is
+/// deleted, and another one created.
 async fn paged(cx: &Cx, size: i32, mut extra: Vec<v1::Volume>) -> Outcome<Vec<String>> {
     let (mut all, mut token, mut tokens) = (Vec::new(), String::new(), BTreeSet::new());
     loop {

@@ -1,4 +1,4 @@
-//! Which blocks of a snapshot hold data, as a stream.
+//! The allocated blocks of a snapshot, as a stream.
 
 use csi_core::ControllerCapability::CreateDeleteSnapshot;
 use csi_proto::v1;
@@ -27,7 +27,7 @@ struct Part {
     ranges: Vec<v1::BlockMetadata>,
 }
 
-/// How many ranges a message may have: few, so that there are several messages.
+/// The largest number of ranges in a message: few, so that there are several messages.
 const MOST: usize = 3;
 
 fn ordered(parts: Vec<Part>) -> Outcome<Vec<v1::BlockMetadata>> {
@@ -60,7 +60,7 @@ fn ordered(parts: Vec<Part>) -> Outcome<Vec<v1::BlockMetadata>> {
     Ok(all)
 }
 
-/// All ranges of one stream, which must be in order.
+/// All ranges of one GetMetadataAllocated stream, which must be ordered.
 pub(super) async fn allocated_of(cx: &Cx, snapshot_id: &str, from: i64) -> Outcome<Vec<v1::BlockMetadata>> {
     let request = v1::GetMetadataAllocatedRequest {
         snapshot_id: snapshot_id.to_owned(),
@@ -78,7 +78,7 @@ pub(super) async fn allocated_of(cx: &Cx, snapshot_id: &str, from: i64) -> Outco
     ordered(parts.into_iter().map(part).collect())
 }
 
-/// The same of what changed.
+/// All ranges of one GetMetadataDelta stream, which must be ordered.
 pub(super) async fn delta_of(cx: &Cx, base: &str, target: &str) -> Outcome<Vec<v1::BlockMetadata>> {
     let request = v1::GetMetadataDeltaRequest {
         base_snapshot_id: base.to_owned(),
@@ -96,7 +96,7 @@ pub(super) async fn delta_of(cx: &Cx, base: &str, target: &str) -> Outcome<Vec<v
     ordered(parts.into_iter().map(part).collect())
 }
 
-/// A volume, raw where the kit can write to it.
+/// A volume, raw if the kit can write to it.
 async fn volume(cx: &Cx) -> Outcome<Life> {
     Life::new(cx, if is_written_to(cx) { Kind::Device } else { cx.any_kind() }).await
 }
@@ -105,7 +105,7 @@ fn is_written_to(cx: &Cx) -> bool {
     [Need::Volume(Kind::Device), Need::Mounts].into_iter().all(|need| lacking(cx, need).is_none())
 }
 
-/// A snapshot, with something on it if it can be: a blank one has no ranges to judge.
+/// A snapshot, with data on it if possible: a blank one has no ranges to check.
 async fn snapshot_of(life: &mut Life, holds: Content) -> Outcome<String> {
     if holds == Content::Pieces && is_written_to(&life.cx) {
         let target = life.arrive().await?;

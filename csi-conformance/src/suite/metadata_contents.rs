@@ -19,14 +19,14 @@ crate::test::tests! { "metadata", "SnapshotMetadata Service RPC: Metadata Format
     "A stream from an offset goes on where the whole one does, and none begins past the end", from_offset, ["snapshot-metadata.starting-offset", "snapshot-metadata.offset-out-of-range"], [Plugin(SnapshotMetadataService), Controller(CreateDeleteSnapshot), Volume(Device), Mounts];
 }
 
-/// Where pieces are written: apart from each other, at no round numbers of large blocks.
+/// The offsets of the written pieces: apart from each other, and not aligned to large blocks.
 fn offsets(cx: &Cx) -> [u64; 3] {
     let piece = PIECE as u64;
     let pieces = cx.settings.size.unsigned_abs() / piece;
     [piece, pieces / 2 * piece, (pieces - 1) * piece]
 }
 
-/// Whether a piece at this offset is within the ranges, which ascend.
+/// Whether the ranges, which are ordered, cover the piece at this offset.
 fn covered(ranges: &[v1::BlockMetadata], offset: u64) -> bool {
     let mut at = i64::try_from(offset).unwrap_or(i64::MAX);
     let end = at + PIECE as i64;
@@ -46,7 +46,7 @@ fn all_covered(ranges: &[v1::BlockMetadata], offsets: &[u64]) -> Outcome {
     Ok(())
 }
 
-/// A raw volume here with pieces at these places, and a snapshot of it.
+/// Writes pieces at these offsets of a raw volume on this node, and takes a snapshot of it.
 async fn written(life: &mut Life, offsets: &[u64], letter: u8) -> Outcome<v1::Snapshot> {
     let target = life.arrive().await?;
     for offset in offsets {
@@ -67,7 +67,7 @@ async fn all_changes(cx: &Cx) -> Outcome {
     let [first, second, third] = offsets(cx);
     let mut life = Life::new(cx, Kind::Device).await?;
     let base = written(&mut life, &[first, second], b'a').await?;
-    // One piece is new, one is another than it was, and one stays.
+    // One piece is new, one is overwritten, and one stays.
     let changed = [second, third];
     let target = written(&mut life, &changed, b'b').await?;
     all_covered(&delta_of(cx, &base.snapshot_id, &target.snapshot_id).await?, &changed)

@@ -1,4 +1,4 @@
-//! The tests, a file a subject.
+//! The tests, one file per subject.
 
 use crate::test::Test;
 
@@ -36,7 +36,7 @@ mod snapshots;
 mod topology;
 mod unwell;
 
-/// All of them, in the order in which they run; the last ones judge the calls of all others.
+/// All tests, in the order in which they run. The last ones check the calls of all others.
 pub(crate) fn all() -> Vec<Test> {
     let groups = [
         identity::tests(),

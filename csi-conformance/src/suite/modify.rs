@@ -27,7 +27,7 @@ fn request(cx: &Cx, volume_id: &str) -> v1::ControllerModifyVolumeRequest {
     }
 }
 
-/// A volume that is made with the mutable parameters.
+/// A request for a volume with the mutable parameters.
 fn creating(cx: &Cx) -> v1::CreateVolumeRequest {
     v1::CreateVolumeRequest {
         mutable_parameters: request(cx, "").mutable_parameters,
@@ -35,7 +35,7 @@ fn creating(cx: &Cx) -> v1::CreateVolumeRequest {
     }
 }
 
-/// The volume is still what it was made as: the request that made it fits it.
+/// Checks that the volume still matches the request that created it.
 async fn is_unchanged(cx: &Cx, made_by: &v1::CreateVolumeRequest, volume: &v1::Volume) -> Outcome {
     let again = cx.created(made_by.clone()).await?;
     check(again.volume_id == volume.volume_id, "the volume that the same request made", || {
@@ -53,7 +53,7 @@ async fn taken_at_creation(cx: &Cx) -> Outcome {
     let create = creating(cx);
     let volume = cx.created(create.clone()).await?;
     is_unchanged(cx, &create, &volume).await?;
-    // The same values as ordinary parameters, which the mutable ones cover, make no difference.
+    // The same keys as ordinary parameters are overridden by the mutable ones, so they make no difference.
     let mut covered = create.clone();
     covered.parameters.extend(create.mutable_parameters.clone());
     is_unchanged(cx, &covered, &volume).await
@@ -84,7 +84,7 @@ async fn not_found(cx: &Cx) -> Outcome {
     let mut request = request(cx, &cx.name());
     let mut due = vec![Code::NotFound];
     if request.mutable_parameters.is_empty() {
-        // One that may not be there either.
+        // A key that may not exist either.
         request.mutable_parameters.insert(NO_KEY.into(), "1".into());
         due.push(Code::InvalidArgument);
     }

@@ -1,4 +1,4 @@
-//! The options that a StorageClass has for mounts, on the mount that a workload gets.
+//! The mount options of a StorageClass, on the mount that a workload gets.
 
 use std::path::Path;
 
@@ -11,11 +11,11 @@ crate::test::tests! { "node-publish", "CreateVolume: MountVolume.mount_flags";
     "The mount that a workload gets has the attributes that the flags ask for", mount_flags, ["node-publish-volume.usable-as-described"], [Volume(Files), Mounts, MountFlags];
 }
 
-/// The flags that are about the mount, and not for the filesystem to understand. None is a secret.
+/// The flags that are attributes of a mount, not options of the filesystem. None of them is a secret.
 const ATTRIBUTES: [&str; 8] =
     ["nosuid", "nodev", "noexec", "noatime", "nodiratime", "strictatime", "relatime", "nosymfollow"];
 
-/// Those that were given.
+/// The attributes among the given flags.
 pub(crate) fn due(cx: &Cx) -> Vec<&'static str> {
     let given = &cx.settings.mount.mount_flags;
     ATTRIBUTES.into_iter().filter(|word| given.iter().any(|flag| flag == word)).collect()
@@ -29,7 +29,7 @@ fn attributes_at(path: &Path) -> Outcome<Vec<String>> {
         let found = mounts.iter().rev().find(|entry| entry.mount_point == path);
         let found = found.ok_or_else(|| Failure::new(format!("a mount at {}", text(path)), "none"))?;
         let mut words: Vec<String> = found.attributes.to_string().split(',').map(str::to_owned).collect();
-        // Which the kernel does where nothing else is said.
+        // The kernel's default.
         if !words.iter().any(|word| word.ends_with("atime") && word != "nodiratime") {
             words.push("relatime".to_owned());
         }

@@ -1,4 +1,5 @@
-//! VOLUME_MOUNT_GROUP: the pod's fsGroup in the capability, as the kubelet hands it to such a driver.
+//! VOLUME_MOUNT_GROUP: the pod's fsGroup in the capability, as the kubelet passes it to a driver with this
+//! capability.
 
 use std::os::unix::fs::MetadataExt as _;
 
@@ -17,7 +18,7 @@ crate::test::tests! { "mount-group", "CreateVolume: MountVolume.volume_mount_gro
     "A publish with the same group again is OK", again, ["node.mount-group", "node-publish-volume.repeated-is-ok"], [Volume(Files), Node(VolumeMountGroup)];
 }
 
-/// Nobody's.
+/// A group id that nothing uses.
 const GROUP: u32 = 7_351;
 
 async fn life(cx: &Cx) -> Outcome<Life> {

@@ -1,4 +1,4 @@
-//! What the node makes of paths and ways of use that are unusual, or wrong.
+//! How the node handles unusual or wrong paths and capabilities.
 
 use std::path::{Path, PathBuf};
 
@@ -18,7 +18,7 @@ crate::test::tests! { "node-publish", "NodeStageVolume, NodePublishVolume: paths
     "Growing for a way of use that the volume does not have is INVALID_ARGUMENT, or OK for one who looks at the path alone", grown_otherwise, ["node-expand-volume.beyond-capabilities"], [Volume(Files), Unsupported, Node(ExpandVolume)];
 }
 
-/// The same directory, with as long a name that the path has so many bytes.
+/// The same directory, with a name so long that the path has this many bytes.
 fn lengthened(path: &Path, bytes: usize) -> PathBuf {
     let missing = bytes.saturating_sub(path.as_os_str().len());
     let mut long = path.as_os_str().to_owned();
@@ -39,7 +39,7 @@ const NOT_ABSOLUTE: &str = "csi-conformance-not-absolute";
 
 async fn relative_paths(cx: &Cx) -> Outcome {
     let life = Life::staged(cx, Kind::Files).await?;
-    // A driver may see first that there is nothing at such a path.
+    // A driver can detect first that nothing exists at such a path.
     let due = [Code::InvalidArgument, Code::NotFound, Code::FailedPrecondition];
     let words = "the path is not absolute";
     cx.refused(life.publishing(Path::new(NOT_ABSOLUTE)), &due, words).await?;
@@ -57,7 +57,7 @@ async fn staged_otherwise(cx: &Cx) -> Outcome {
     let other =
         v1::NodeStageVolumeRequest { volume_capability: Some(cx.capability(Kind::Device)), ..life.staging() };
     match cx.call(other.clone()).await {
-        // Where staging is the same for all uses, there is nothing that could differ.
+        // If staging does not depend on the capability, nothing can differ.
         Ok(_) => {}
         Err(refusal)
             if matches!(

@@ -1,4 +1,4 @@
-//! The node and volumes that are not there.
+//! The node's answers for volumes that do not exist.
 
 use csi_core::ControllerCapability::PublishUnpublishVolume;
 use csi_core::NodeCapability::{ExpandVolume, StageUnstageVolume};
@@ -21,7 +21,7 @@ crate::test::tests! { "node-missing", "Node Service RPC: volumes that do not exi
     "Detaching what is not there is OK or NOT_FOUND", detach, ["controller-unpublish-volume.missing"], [NodeService, Controller(PublishUnpublishVolume)];
 }
 
-/// A volume with an id that nothing has.
+/// A volume with an id that does not exist.
 fn nowhere(cx: &Cx) -> Life {
     let volume = v1::Volume { volume_id: cx.name(), ..Default::default() };
     Life::with(cx, cx.capability(cx.any_kind()), volume)
@@ -39,7 +39,7 @@ async fn stage(cx: &Cx) -> Outcome {
     cx.refused(life.staging(), &[Code::NotFound], "there is no such volume").await
 }
 
-/// What undoes: there is nothing to undo, and the driver may say so.
+/// Sends a call that undoes something. There is nothing to undo, and the driver may report that.
 async fn ok_or_not_found<C: Call>(cx: &Cx, request: C) -> Outcome {
     match cx.call(request.clone()).await {
         Ok(_) => Ok(()),

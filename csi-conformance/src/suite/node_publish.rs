@@ -1,4 +1,4 @@
-//! NodeStageVolume, NodePublishVolume and back: what the calls answer, and what is mounted then.
+//! NodeStageVolume, NodePublishVolume and their reverse calls: their answers, and the mounts that they leave.
 
 use std::path::Path;
 
@@ -59,7 +59,7 @@ async fn matrix_of(cx: &Cx, kind: Kind) -> Outcome {
         }
         let mut life = Life::of(cx, cx.capability_in(kind, mode)).await?;
         if [2, 3].contains(&mode) {
-            // A volume that is only read got its filesystem when it was written.
+            // A volume that is only read got its filesystem when it was written before.
             let mut writing = life.clone();
             writing.capability = cx.capability(kind);
             writing.prepare().await?;
@@ -76,7 +76,8 @@ async fn matrix_of(cx: &Cx, kind: Kind) -> Outcome {
         let second = life.publishing(&two);
         match mode {
             3 | 4 | 5 | 7 => drop(cx.ok(second).await?),
-            // The kubelet sends this mode where several pods of a node write, unless it knows better.
+            // The kubelet sends this mode when several pods of a node write, unless the driver declares
+            // SINGLE_NODE_MULTI_WRITER.
             1 if !declared => drop(cx.call(second).await),
             _ => cx.refused(second, &[Code::FailedPrecondition], "the mode allows one target").await?,
         }
@@ -102,7 +103,7 @@ async fn without_staging_path(cx: &Cx) -> Outcome {
     cx.refused(request, &[Code::FailedPrecondition], "the driver stages volumes").await
 }
 
-/// How many mounts are at a path.
+/// The number of mounts at a path.
 pub(super) fn mounts_at(path: &Path) -> Outcome<usize> {
     #[cfg(target_os = "linux")]
     {
@@ -133,7 +134,7 @@ async fn mounts_and_unmounts(cx: &Cx) -> Outcome {
     let life = Life::staged(cx, Kind::Files).await?;
     let target = life.target();
     cx.ok(life.publishing(&target)).await?;
-    // A driver may bind a directory, mount, or link: most mount.
+    // A driver can bind-mount a directory, mount a filesystem, or make a link. Most of them mount.
     let (at_target, staged) = (mounts_at(&target)?, mounts_at(life.staging_path())?);
     is_directory(&target).await?;
     check(at_target <= 1 && staged <= 1, "no mounts on top of each other", || {

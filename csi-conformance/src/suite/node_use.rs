@@ -1,4 +1,4 @@
-//! A published volume in use: read and write, read-only, usage, growth.
+//! A published volume in use: read-write, read-only, usage, expansion.
 
 use std::path::Path;
 
@@ -57,7 +57,7 @@ async fn takes_no_writes(cx: &Cx, kind: Kind) -> Outcome {
     let target = life.target();
     let request = v1::NodePublishVolumeRequest { readonly: true, ..life.publishing(&target) };
     match cx.call(request.clone()).await {
-        // Better refused than not kept.
+        // A refusal is better than a device that is writable.
         Err(refusal) if kind == Kind::Device && refusal.code == Code::InvalidArgument => return Ok(()),
         Err(refusal) => return Err(cx.failure(&request, cx.told(&refusal), "OK")),
         Ok(_) => {}
@@ -112,7 +112,8 @@ async fn device_grows(cx: &Cx) -> Outcome {
     grow(cx, Kind::Device).await
 }
 
-/// While it is published where the driver does that, and before it is published where not.
+/// Expands the volume while it is published if the driver supports that, and otherwise before it is
+/// published.
 async fn grow(cx: &Cx, kind: Kind) -> Outcome {
     let mut life = Life::new(cx, kind).await?;
     let wanted = cx.settings.size * 2;
@@ -145,7 +146,8 @@ async fn grow(cx: &Cx, kind: Kind) -> Outcome {
     life.end(&[&target]).await
 }
 
-/// What a workload sees is larger; not all of a filesystem is for files, and one of many volumes was large before.
+/// Checks that the workload sees a larger size. A filesystem uses part of the size itself, and a filesystem
+/// that many volumes share was larger before.
 async fn has_grown(target: &Path, kind: Kind, before: u64, wanted: u64) -> Outcome {
     let size = content::size(target, kind).await?;
     let least = match kind {

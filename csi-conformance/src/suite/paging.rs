@@ -1,4 +1,4 @@
-//! Lists to their end, however large a driver makes its pages.
+//! Lists read to their end, whatever the size of the driver's pages.
 
 use std::collections::BTreeSet;
 
@@ -8,7 +8,7 @@ use crate::cx::Cx;
 use crate::failure::{Failure, Outcome};
 use crate::wire::Call;
 
-/// What is in all pages. None may hold more than `most` entries, where that is not 0.
+/// The entries of all pages. A page must not have more than `most` entries, unless `most` is 0.
 pub(super) async fn all_pages<C: Call, T>(
     cx: &Cx,
     most: usize,
@@ -32,7 +32,7 @@ pub(super) async fn all_pages<C: Call, T>(
     }
 }
 
-/// A token that comes twice leads round in a circle.
+/// Fails if a token was seen before: the list would never end.
 pub(super) fn is_new(tokens: &mut BTreeSet<String>, next: &str) -> Outcome {
     match tokens.insert(next.to_owned()) {
         true => Ok(()),
@@ -42,7 +42,7 @@ pub(super) fn is_new(tokens: &mut BTreeSet<String>, next: &str) -> Outcome {
     }
 }
 
-/// A volume's entry in the list of all.
+/// A volume's entry in the list of all volumes.
 pub(super) async fn listed_volume(
     cx: &Cx,
     volume_id: &str,
@@ -52,7 +52,7 @@ pub(super) async fn listed_volume(
     Ok(all.into_iter().find(|one| one.volume.as_ref().is_some_and(|volume| volume.volume_id == volume_id)))
 }
 
-/// The snapshots that pass the request's filters.
+/// The snapshots that match the request's filters.
 pub(super) async fn listed_snapshots(
     cx: &Cx,
     request: v1::ListSnapshotsRequest,
@@ -63,7 +63,7 @@ pub(super) async fn listed_snapshots(
     Ok(entries.into_iter().filter_map(|entry| entry.snapshot).collect())
 }
 
-/// The volumes that are not well.
+/// The volumes that are not healthy.
 pub(super) async fn listed_unwell(cx: &Cx, max_entries: i32) -> Outcome<Vec<v1::VolumeHealth>> {
     let most = usize::try_from(max_entries).unwrap_or_default();
     let asking = |starting_token| v1::ControllerListVolumeHealthRequest {

@@ -1,4 +1,5 @@
-//! CreateVolume of a name that there is, with something else asked for; and what is told of a volume beside its size.
+//! CreateVolume with an existing name and a different request, and the fields of a volume other than its
+//! size.
 
 use csi_core::ControllerCapability::{
     CloneVolume, CreateDeleteSnapshot, CreateDeleteVolume, SingleNodeMultiWriter,
@@ -20,7 +21,7 @@ crate::test::tests! { "create-volume", "Controller Service RPC: CreateVolume";
     "Where a volume can be used is told with VOLUME_ACCESSIBILITY_CONSTRAINTS alone", places_need_capability, ["create-volume.topology-needs-capability"], [Controller(CreateDeleteVolume)];
 }
 
-/// The first source makes the volume, and the second is refused for its name.
+/// Checks that the first source creates the volume, and that the second is refused because the name exists.
 async fn refuses_the_second(cx: &Cx, sources: [Type; 2]) -> Outcome {
     let named = cx.create(&cx.name());
     let [first, second] = sources.map(|source| v1::CreateVolumeRequest {

@@ -1,4 +1,4 @@
-//! The calls as the orchestrator's parts make them, in their order and with what they add.
+//! The calls in the order in which the orchestrator's components make them, with the fields that they add.
 
 use csi_core::ControllerCapability::{CreateDeleteVolume, PublishUnpublishVolume};
 use csi_proto::v1;
@@ -78,7 +78,7 @@ async fn delete_in_use(cx: &Cx) -> Outcome {
             let due = format!("FailedPrecondition: the volume is attached to {}", cx.offers.node_id);
             return Err(cx.failure(&request, "OK", due));
         }
-        // Without attaching, not every driver knows where its volumes are used.
+        // A driver without PUBLISH_UNPUBLISH_VOLUME may not know where its volumes are used.
         Ok(_) => return Ok(()),
     }
     if cx.sees_mounts() {
@@ -107,7 +107,7 @@ async fn added_context(cx: &Cx) -> Outcome {
         request.volume_context.insert(format!("csi.storage.k8s.io/{key}"), value.into());
     }
     cx.ok(request.clone()).await?;
-    // The same again after the token was renewed.
+    // The same call after the token was renewed.
     request.volume_context.insert("csi.storage.k8s.io/serviceAccount.tokens".into(), "{}".into());
     cx.ok(request).await?;
     life.end(&[&target]).await

@@ -1,4 +1,4 @@
-//! The calls of each sidecar, with what it adds to them, and as often as it repeats them.
+//! The calls of each sidecar, with the fields that it adds, and its repetitions.
 
 use std::collections::BTreeMap;
 
@@ -26,8 +26,8 @@ fn named(keys: &[&str]) -> BTreeMap<String, String> {
     keys.iter().map(|key| (format!("csi.storage.k8s.io/{key}"), "conformance".to_owned())).collect()
 }
 
-/// Whether the call with more parameters is OK. A driver that takes no others than its own says so: then the sidecar is
-/// to be started without `--extra-create-metadata`.
+/// Whether the call with additional parameters is OK. A driver that accepts only its own parameters refuses
+/// it; its sidecar must then run without `--extra-create-metadata`.
 async fn takes_metadata<C: Call>(cx: &Cx, request: &C) -> Outcome<bool> {
     match cx.call(request.clone()).await {
         Ok(_) => Ok(true),

@@ -1,4 +1,4 @@
-//! What becomes of a snapshot: not ready, ready, in use, without its source, gone.
+//! The states of a snapshot: not ready, ready, in use, without its source, deleted.
 
 use std::collections::BTreeSet;
 
@@ -45,7 +45,7 @@ fn restoring(cx: &Cx, snapshot_id: &str) -> v1::CreateVolumeRequest {
     }
 }
 
-/// How each call answers until the snapshot is ready, and once more.
+/// The answers to repeated calls until the snapshot is ready, and to one more call.
 async fn until_ready(cx: &Cx, request: &v1::CreateSnapshotRequest) -> Outcome<Vec<v1::Snapshot>> {
     let mut all: Vec<v1::Snapshot> = Vec::new();
     let mut wait = cx.patience();
@@ -74,7 +74,7 @@ async fn becomes_ready(cx: &Cx) -> Outcome {
     cx.created(restoring(cx, &all[0].snapshot_id)).await.map(drop)
 }
 
-/// Whether what is told beside the creation is the same snapshot, and ready when it is.
+/// Checks that another RPC reports the same snapshot, and that it is ready if `is_ready`.
 fn agrees(first: &v1::Snapshot, found: Option<v1::Snapshot>, is_ready: bool) -> Outcome {
     let good = |found: &v1::Snapshot| {
         found.source_volume_id == first.source_volume_id
@@ -85,14 +85,14 @@ fn agrees(first: &v1::Snapshot, found: Option<v1::Snapshot>, is_ready: bool) -> 
     check(found.as_ref().is_some_and(good), &due, || or_nothing(&found))
 }
 
-/// Told beside its creation as what it is: when it has just been cut, and when it is ready.
+/// Checks that another RPC reports the snapshot correctly, both just after its creation and when it is ready.
 async fn as_it_is(cx: &Cx, told: impl AsyncFn(&Cx, &str) -> Outcome<Option<v1::Snapshot>>) -> Outcome {
     let request = request(cx, &cx.volume().await?);
     let first = cx.ok(request.clone()).await?.snapshot.unwrap_or_default();
     let found = told(cx, &first.snapshot_id).await?;
     let is_ready = found.as_ref().is_some_and(|found| found.ready_to_use);
     agrees(&first, found, first.ready_to_use)?;
-    // It may have become ready meanwhile, and is ready then for who asks later.
+    // The snapshot can have become ready meanwhile. Then it is ready for later calls too.
     let next = cx.ok(request.clone()).await?.snapshot.unwrap_or_default();
     check(next.ready_to_use || !is_ready, "not told ready before CreateSnapshot says so", || {
         format!("ready_to_use=true, and then of CreateSnapshot {next:?}")
@@ -140,7 +140,7 @@ async fn ids_differ(cx: &Cx) -> Outcome {
     check(ids.len() == 3, "three ids for three snapshots", || format!("{ids:?}"))
 }
 
-/// The snapshot is listed and told, where the driver lists and tells, and can be restored.
+/// Checks that the snapshot is listed and returned, if the driver supports that, and can be restored.
 async fn is_usable(cx: &Cx, snapshot: &v1::Snapshot) -> Outcome {
     if cx.offers.controller(ListSnapshots) {
         agrees(snapshot, listed(cx, &snapshot.snapshot_id).await?, true)?;

@@ -33,7 +33,7 @@ pub(super) fn request(cx: &Cx, source: &v1::Volume) -> v1::CreateSnapshotRequest
 
 pub(super) const BECOMES_READY: &str = "a snapshot that becomes ready, or an error where it can't";
 
-/// The snapshot, once it is ready: the same call again, as the snapshotter repeats it.
+/// Returns the snapshot when it is ready. The call is repeated, as the snapshotter does.
 pub(super) async fn cut(cx: &Cx, request: v1::CreateSnapshotRequest) -> Outcome<v1::Snapshot> {
     let mut wait = cx.patience();
     loop {

@@ -1,4 +1,4 @@
-//! Where volumes can be used: places that callers ask for, places that the driver tells.
+//! Where volumes can be used: the topologies that callers ask for, and those that the driver reports.
 
 use csi_core::ControllerCapability::{CreateDeleteVolume, GetCapacity};
 use csi_proto::v1;
@@ -20,7 +20,7 @@ fn here(cx: &Cx) -> v1::Topology {
     cx.offers.place.clone().unwrap_or_default()
 }
 
-/// The same keys with values that nothing has.
+/// The same keys with values that do not exist.
 fn elsewhere(cx: &Cx) -> v1::Topology {
     let segments = here(cx).segments.into_keys().map(|key| (key, "csi-conformance-nowhere".to_owned()));
     v1::Topology { segments: segments.collect() }
@@ -31,7 +31,7 @@ fn create(cx: &Cx, requisite: Vec<v1::Topology>, preferred: Vec<v1::Topology>) -
     v1::CreateVolumeRequest { accessibility_requirements, ..cx.create(&cx.name()) }
 }
 
-/// Whether what is usable at `place` is usable at `node`: it says nothing else of what both speak of.
+/// Whether a volume usable at `place` is usable at `node`: `node` has every segment of `place`.
 fn usable_from(place: &v1::Topology, node: &v1::Topology) -> bool {
     place.segments.iter().all(|(key, value)| node.segments.get(key).is_some_and(|mine| mine == value))
 }

@@ -1,4 +1,4 @@
-//! A volume that something is wrong with: told in the list, one by one, and in the form of 1.12.0 too.
+//! An unhealthy volume: in the list, by its own RPC, and in the form of v1.12.0.
 
 use csi_core::ControllerCapability::{GetVolume, GetVolumeHealth, ListVolumeHealth, ListVolumes};
 use csi_proto::v1;

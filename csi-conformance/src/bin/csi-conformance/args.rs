@@ -1,4 +1,4 @@
-//! The program's flags, and the kit as they want it.
+//! The program's flags, and the kit that they configure.
 
 use std::fs::DirBuilder;
 use std::os::unix::fs::DirBuilderExt as _;
@@ -91,8 +91,8 @@ pub(crate) struct Args {
     /// How many clients soak at once.
     #[arg(long, value_name = "COUNT", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=256), requires = "soak", help_heading = "Soak")]
     pub(crate) soak_clients: u16,
-    /// The driver's process on this machine: its memory and descriptors have to stay as they are, once a tenth of the
-    /// time is over. Five minutes are the least that tell warming up from growth.
+    /// The driver's process on this machine: its memory and descriptors have to stay as they are, once a
+    /// tenth of the time is over. Five minutes are the least that tell warming up from growth.
     #[arg(long, value_name = "PID", requires = "soak", help_heading = "Soak")]
     pub(crate) soak_pid: Option<u32>,
 
@@ -115,7 +115,7 @@ pub(crate) struct Args {
     pub(crate) clean_up: bool,
 }
 
-/// Reads `24m`, `90s`, `8h`.
+/// Parses a duration such as `24m`, `90s` or `8h`.
 fn time(text: &str) -> Result<Duration, String> {
     let digits = text.trim_end_matches(|letter: char| letter.is_ascii_alphabetic());
     let scale = match &text[digits.len()..] {
@@ -157,8 +157,10 @@ pub(crate) enum Format {
 }
 
 impl Args {
+    /// Builds the kit.
+    ///
     /// # Errors
-    /// In words, when a file can't be read.
+    /// Says which file can't be read.
     pub(crate) fn kit(&self) -> Result<Kit, String> {
         // `--list` needs no driver.
         let nowhere = || "/nowhere.sock".parse::<Endpoint>().map_err(|error| error.to_string());
@@ -201,7 +203,8 @@ fn given<T: Clone>(kit: Kit, value: &Option<T>, with: impl FnOnce(Kit, T) -> Kit
     }
 }
 
-/// One a driver, so that a later run finds what an earlier one left, in a directory of the user's own.
+/// One journal per driver, in the user's own state directory, so that a later run finds what an earlier one
+/// left.
 fn default_journal(endpoint: &Endpoint) -> Result<PathBuf, String> {
     let absolute = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let state = absolute("XDG_STATE_HOME").or_else(|| Some(absolute("HOME")?.join(".local/state")));
@@ -212,7 +215,7 @@ fn default_journal(endpoint: &Endpoint) -> Result<PathBuf, String> {
     Ok(directory.join(format!("{}.journal", as_name(&endpoint.to_string()))))
 }
 
-/// A file's name that no other text has.
+/// Encodes text as a file name. Different texts have different names.
 fn as_name(text: &str) -> String {
     let mut name = String::new();
     for byte in text.bytes() {

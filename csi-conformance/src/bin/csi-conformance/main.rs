@@ -53,7 +53,7 @@ async fn run(args: Args) -> Result<ExitCode, String> {
     let mut stop = Stop::new().map_err(|error| format!("signals can't be waited for: {error}"))?;
     let is_live = args.format == Format::Text;
     let (tell, told) = tokio::sync::oneshot::channel::<()>();
-    // Nobody tells it to stop by going away: that is the end of the run.
+    // If the sender of the stop signal is dropped, the run continues to its end.
     let stopped = async {
         if told.await.is_err() {
             std::future::pending::<()>().await;
@@ -86,20 +86,20 @@ async fn run(args: Args) -> Result<ExitCode, String> {
     })
 }
 
-/// Before a long run, and not after it.
+/// Checked before a long run, not after it.
 fn can_be_written(path: &Path) -> Result<(), String> {
     let opened = File::options().append(true).create(true).open(path);
     opened.map(drop).map_err(|error| format!("{}: {error}", path.display()))
 }
 
-/// Undoes what the journal names.
+/// Undoes what the journal lists.
 async fn clean_up(kit: Kit) -> Result<ExitCode, String> {
     let left = kit.clean_up().await.map_err(|error| error.to_string())?;
     left.iter().for_each(|what| eprintln!("not undone: {}", escape::terminal(what)));
     Ok(if left.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(FAILED) })
 }
 
-/// Ctrl-C, or whoever ends the job.
+/// SIGINT (Ctrl-C) or SIGTERM.
 struct Stop(Signal, Signal);
 
 impl Stop {

@@ -1,4 +1,5 @@
-//! A request of each kind, whole but about things that are not there: whatever becomes of it does no harm.
+//! A complete request of each kind, about objects that do not exist, so that it does no harm whatever the
+//! answer.
 
 use csi_core::Rpc;
 use csi_proto::v1;
