@@ -1,8 +1,8 @@
-//! `csi`, a command-line client for any CSI driver, and the life of a volume that it plays.
+//! `csi`, a command-line client for any CSI driver, and the volume's life that it runs.
 //!
 //! | module | holds |
 //! |---|---|
-//! | [`lifecycle`] | a volume's life against a driver, step by step, for programs that play it too |
+//! | [`lifecycle`] | a volume's life against a driver, step by step, also for other programs |
 //! | `program` | the program: its command line, its commands, its exit status |
 //!
 //! # Features

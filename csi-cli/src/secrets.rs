@@ -1,4 +1,4 @@
-//! Secrets: from a file, sent where they belong, and in no output.
+//! Secrets: read from a file, sent in the right calls, and never printed.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -6,21 +6,21 @@ use std::fmt;
 use csi_core::Rpc;
 use csi_proto::redact::{HIDDEN, SecretMap};
 
-/// What calls carry of secrets: for every RPC, or for one.
+/// The secrets of calls, for every RPC or for one.
 ///
-/// Its `Debug` shows the keys.
+/// Its `Debug` shows only the keys.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Secrets(BTreeMap<String, BTreeMap<String, String>>);
 
 impl Secrets {
-    /// Reads lines of `key=value`, with `#` before comments, and a line `[CreateVolume]` before those that
-    /// are for that RPC alone; or a JSON object whose values are strings.
+    /// Parses one of two forms. Lines of `key=value`, with `#` before comments, and a line `[CreateVolume]`
+    /// before those that are for that RPC alone. Or a JSON object whose values are strings.
     ///
     /// # Errors
-    /// Which line is neither; never what it holds.
+    /// Names the line that is neither, and never shows its text.
     pub fn parse(text: &str) -> Result<Self, String> {
         if text.trim_start().starts_with('{') {
-            // The parser's own words may quote what it found.
+            // The parser's own message can quote the input.
             let parsed = serde_json::from_str(text);
             let for_all = parsed.map_err(|error: serde_json::Error| {
                 format!("line {}: not a JSON object whose values are strings", error.line())
@@ -51,12 +51,12 @@ impl Secrets {
         Ok(secrets)
     }
 
-    /// Adds one for every RPC, or changes it.
+    /// Adds or replaces a secret for every RPC.
     pub fn set(&mut self, key: impl Into<String>, value: impl Into<String>) {
         self.0.entry(String::new()).or_default().insert(key.into(), value.into());
     }
 
-    /// Those that this RPC is sent: the ones for all, and its own over them.
+    /// The secrets for this RPC: those for all RPCs, overridden by its own.
     pub fn of(&self, rpc: Rpc) -> BTreeMap<String, String> {
         let part = |name: &str| self.0.get(name).cloned().unwrap_or_default();
         let mut all = part("");
@@ -64,7 +64,7 @@ impl Secrets {
         all
     }
 
-    /// What hides their values.
+    /// The values as a [`Hidden`].
     pub fn hidden(&self) -> Hidden {
         let mut hidden = Hidden::default();
         hidden.add(self.0.values().flat_map(BTreeMap::values));
@@ -82,11 +82,11 @@ impl fmt::Debug for Secrets {
 #[derive(Default, Clone)]
 pub struct Hidden(Vec<String>);
 
-/// A shorter value is hidden as a word, not within one: any text may hold its letters.
+/// A value with fewer bytes is hidden only as a whole word, because any text can contain its letters.
 const SHORTEST: usize = 4;
 
 impl Hidden {
-    /// Hides these values from now on, and their forms.
+    /// Hides these values and their encoded forms from now on.
     pub fn add<V: AsRef<str>>(&mut self, values: impl IntoIterator<Item = V>) {
         let values: Vec<V> = values.into_iter().collect();
         let values = values.iter().map(AsRef::as_ref).flat_map(|value| [value, value.trim()]);
@@ -94,21 +94,21 @@ impl Hidden {
         self.sort();
     }
 
-    /// Hides what the other one hides, too.
+    /// Also hides what `other` hides.
     pub fn add_all(&mut self, other: &Self) {
         self.0.extend(other.0.iter().cloned());
         self.sort();
     }
 
     fn sort(&mut self) {
-        // Of a value within another one, the longer is hidden first.
+        // If a value contains another one, the longer one is hidden first.
         self.0.sort_by_key(|value| std::cmp::Reverse((value.len(), value.clone())));
         self.0.dedup();
     }
 
-    /// The text without them: a driver may put what it was sent into its answers. It finds a value in any
-    /// case of ASCII letters, in hexadecimal, and in base64, alone or within a longer text that was encoded;
-    /// no other form of it.
+    /// The text without the hidden values: a driver can put what it was sent into its answers. A value is
+    /// found in any case of ASCII letters, in hexadecimal, and in base64, alone or inside a longer encoded
+    /// text. Other encodings are not found.
     pub fn scrub(&self, text: &str) -> String {
         self.0.iter().fold(text.to_owned(), |text, value| without(&text, value))
     }
@@ -120,14 +120,14 @@ impl fmt::Debug for Hidden {
     }
 }
 
-/// The value in lower case, and what it is in hexadecimal and in base64 (RFC 4648, both alphabets).
+/// The value, and its forms in hexadecimal and in base64 (RFC 4648, both alphabets).
 fn forms(value: &str) -> Vec<String> {
     let mut forms = vec![value.to_owned()];
     if value.len() < SHORTEST {
         return forms;
     }
     forms.push(value.bytes().map(|byte| format!("{byte:02x}")).collect());
-    // As it starts at the first, second or third byte of a group: the letters that it alone decides.
+    // For each of the three positions in a base64 group: the letters that depend on the value alone.
     for before in 0..3 {
         let bytes: Vec<u8> = std::iter::repeat_n(0, before).chain(value.bytes()).collect();
         let letters = base64(&bytes);
@@ -148,7 +148,7 @@ fn base64(bytes: &[u8]) -> String {
     (0..bytes.len() * 8).step_by(6).map(|start| char::from(ALPHABET[letter(start)])).collect()
 }
 
-/// The text without a value, in whatever case; a short one goes as a word alone.
+/// The text without a value, in any case. A short value is removed only as a whole word.
 fn without(text: &str, value: &str) -> String {
     let (lower, value) = (text.to_ascii_lowercase(), value.to_ascii_lowercase());
     let joins = |letter: Option<char>| letter.is_some_and(char::is_alphanumeric);

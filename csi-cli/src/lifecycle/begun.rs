@@ -1,4 +1,4 @@
-//! What was begun and has to be taken back.
+//! The ledger of what was begun and has to be undone.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -11,15 +11,15 @@ use tonic::{Code, Status};
 use super::call::Sockets;
 use crate::secrets::{Hidden, Secrets};
 
-/// How long taking one thing back may take.
+/// How long undoing one step may take.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// How long to leave a driver alone that is still busy with what was broken off.
+/// The wait before a driver is called again that is still busy with an abandoned call.
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// Something that was begun, by what takes it back.
+/// Something that was begun, as the request that undoes it.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Step {
-    /// A volume that may be there; the same request again tells its id.
+    /// A volume that may exist; repeating the request returns its id.
     MaybeVolume(v1::CreateVolumeRequest),
     Volume(v1::DeleteVolumeRequest),
     Attached(v1::ControllerUnpublishVolumeRequest),
@@ -27,32 +27,32 @@ pub(crate) enum Step {
     Published(v1::NodeUnpublishVolumeRequest),
     MaybeSnapshot(v1::CreateSnapshotRequest),
     Snapshot(v1::DeleteSnapshotRequest),
-    /// A directory made for it.
+    /// A directory created for the volume.
     Directory(PathBuf),
 }
 
-/// What a driver was asked for and not yet asked to take back, in the order of asking. It is noted before each call, so
-/// that whoever stops in the middle of one knows of it.
+/// The requests that have not been undone yet, in their order. Each is recorded before its call, so that an
+/// interrupted call is recorded too.
 #[derive(Debug, Default)]
 pub struct Begun {
     steps: Vec<Step>,
-    /// What the calls that take back are sent.
+    /// The secrets for the calls that undo.
     pub(crate) secrets: Secrets,
 }
 
-/// How far taking back came.
+/// The result of [`Begun::undo`].
 #[derive(Debug, Default)]
 pub struct Undone {
-    /// What was taken back.
+    /// What was undone.
     pub done: Vec<String>,
-    /// What could not be, and why.
+    /// What could not be undone, and why.
     pub failed: Vec<String>,
-    /// The commands that take back what is left, in their order.
+    /// The commands that undo the rest, in order.
     pub left: Vec<String>,
 }
 
 impl Begun {
-    /// Whether there is nothing to take back.
+    /// Whether there is nothing to undo.
     pub fn is_empty(&self) -> bool {
         self.steps.is_empty()
     }
@@ -67,14 +67,14 @@ impl Begun {
         self.steps.retain(|one| one != step);
     }
 
-    /// Now that the volume's id is known.
+    /// Called when the volume's id is known.
     pub(crate) fn know_volume(&mut self, volume_id: &str) {
         let secrets = self.secrets.of(Rpc::DeleteVolume);
         let known = Step::Volume(v1::DeleteVolumeRequest { volume_id: volume_id.to_owned(), secrets });
         self.know(|step| matches!(step, Step::MaybeVolume(_)), known);
     }
 
-    /// Now that the snapshot's id is known.
+    /// Called when the snapshot's id is known.
     pub(crate) fn know_snapshot(&mut self, snapshot_id: &str) {
         let secrets = self.secrets.of(Rpc::DeleteSnapshot);
         let known =
@@ -88,13 +88,13 @@ impl Begun {
         }
     }
 
-    /// Takes everything back, the last first. What rests on something that could not be taken back has to wait for it;
-    /// everything else goes. What is left stays noted: calling it again goes on from there.
+    /// Undoes everything, the last step first. A step is skipped if another one that depends on it could not
+    /// be undone. Steps that are not undone stay recorded, and the next call continues with them.
     pub async fn undo(&mut self, sockets: &Sockets) -> Undone {
         let sockets = sockets.clone().deadline(PATIENCE);
         let hidden = self.secrets.hidden();
         let mut undone = Undone::default();
-        // Whoever stops waiting in the middle finds all that is left in the steps still.
+        // If the caller drops this future midway, the steps that are not undone are still recorded.
         let mut stuck: Vec<Step> = Vec::new();
         while let Some(step) = self.steps.iter().rfind(|step| !stuck.contains(step)).cloned() {
             if stuck.iter().any(|above| above.rests_on(&step)) {
@@ -116,7 +116,7 @@ impl Begun {
         undone
     }
 
-    /// What would take back what is left, with nothing done about it.
+    /// The commands that undo the rest, without running them.
     pub fn kept(&self) -> Undone {
         Undone { left: self.commands(), ..Undone::default() }
     }
@@ -126,7 +126,7 @@ impl Begun {
         self.steps.iter().rev().map(|step| step.command(&hidden)).collect()
     }
 
-    /// Again and again while the driver is busy, as it is with a call that was broken off.
+    /// Repeats the call while the driver is busy, for example with an abandoned call.
     async fn patiently(&mut self, sockets: &Sockets, step: &Step) -> Result<Option<String>, String> {
         if let Step::Directory(directory) = step {
             return remove(directory).map(|()| None);
@@ -177,7 +177,7 @@ impl Begun {
         }))
     }
 
-    /// What came of asking for something again. A driver that refuses it for good has made nothing.
+    /// Evaluates the answer to a repeated create request. After a final refusal nothing exists.
     fn find<A>(
         &mut self,
         answer: Result<tonic::Response<A>, Status>,
@@ -193,7 +193,7 @@ impl Begun {
         }
     }
 
-    /// Makes a directory and notes it, unless it is there.
+    /// Creates a directory and records it, unless it exists.
     pub(crate) fn make_directory(&mut self, directory: PathBuf) -> std::io::Result<()> {
         match std::fs::create_dir(&directory) {
             Ok(()) => self.begin(Step::Directory(directory)),
@@ -203,7 +203,7 @@ impl Begun {
         Ok(())
     }
 
-    /// Removes the directories that are empty by now. One in which a driver left something stays noted.
+    /// Removes the directories that are empty now. One in which a driver left something stays recorded.
     pub(crate) fn remove_directories(&mut self) {
         for step in self.steps.clone().iter().rev() {
             if let Step::Directory(directory) = step
@@ -215,12 +215,12 @@ impl Begun {
     }
 }
 
-/// A word for a shell, of a text that has no NUL.
+/// A shell word for a text without NUL.
 pub(crate) fn quoted(text: &str) -> String {
     escape::shell_word(text).unwrap_or_default()
 }
 
-/// Removes a directory, if it is there.
+/// Removes a directory, if it exists.
 fn remove(directory: &Path) -> Result<(), String> {
     match std::fs::remove_dir(directory) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
@@ -230,14 +230,14 @@ fn remove(directory: &Path) -> Result<(), String> {
     }
 }
 
-/// Whether another try may go well.
+/// Whether a retry can succeed.
 fn is_passing(status: &Status) -> bool {
     let is_passing =
         matches!(status.code(), Code::Aborted | Code::Unavailable | Code::DeadlineExceeded | Code::Cancelled);
     is_passing && !is_unreachable(status)
 }
 
-/// Whether the driver says that it never was made under this name, or is another one's.
+/// Whether the code means that no object of this name was created, or that it belongs to another request.
 fn is_final(code: Code) -> bool {
     matches!(
         code,
@@ -253,24 +253,24 @@ fn is_final(code: Code) -> bool {
     )
 }
 
-/// Whether the driver was not even asked.
+/// Whether the call did not reach the driver.
 fn is_unreachable(status: &Status) -> bool {
     std::error::Error::source(status).is_some()
 }
 
 impl Step {
-    /// Whether it is in the way of taking `below` back.
+    /// Whether this step has to be undone before `below`.
     fn rests_on(&self, below: &Self) -> bool {
         match (self, below) {
             (Self::Published(_), Self::Staged(_) | Self::Attached(_) | Self::Volume(_)) => true,
             (Self::Staged(_), Self::Attached(_) | Self::Volume(_)) => true,
             (Self::Attached(_), Self::Volume(_)) => true,
-            // Whether a volume may go before its snapshots is the driver's to say.
+            // The driver decides whether a volume can be deleted before its snapshots.
             _ => false,
         }
     }
 
-    /// The call that takes it back.
+    /// The name of the call that undoes the step.
     fn call(&self) -> &'static str {
         match self {
             Self::MaybeVolume(_) => Rpc::CreateVolume.name(),
@@ -284,7 +284,7 @@ impl Step {
         }
     }
 
-    /// The command that takes it back; where its call takes secrets, the user adds them.
+    /// The command that undoes the step. If its call needs secrets, the user has to add them.
     fn command(&self, hidden: &Hidden) -> String {
         match self {
             Self::MaybeVolume(request) => {
@@ -318,13 +318,13 @@ impl Step {
     }
 }
 
-/// A command to paste, with values of a driver's choice: hidden, then quoted, in this order.
+/// A command to paste, with values that the driver chose. They are first redacted and then quoted.
 fn line(command: &str, flags: &[(&str, &str)], hidden: &Hidden) -> String {
     let mut line = command.to_owned();
     for (flag, value) in flags {
         let value = hidden.scrub(value);
         let Some(word) = escape::shell_word(&value) else {
-            // In quotes too: not every shell takes comments from a terminal.
+            // Quoted even in a comment, because not every shell accepts comments at its prompt.
             return format!("# no command can have this {flag}: {}", quoted(&escape::terminal(&value)));
         };
         line = format!("{line} {flag} {word}");

@@ -1,4 +1,4 @@
-//! A call to the driver: made twice, timed, bounded, and reported as one line.
+//! A call to the driver: made twice, timed, with a deadline, and reported as one line.
 
 use std::time::{Duration, Instant};
 
@@ -12,7 +12,7 @@ use v1::node_client::NodeClient;
 use super::report::{Report, Timing};
 use crate::secrets::Hidden;
 
-/// The sockets of a driver: one for all, or one more for its controller.
+/// The sockets of a driver: one for all services, or a second one for its controller.
 #[derive(Debug, Clone)]
 pub struct Sockets {
     client: Client,
@@ -20,18 +20,18 @@ pub struct Sockets {
 }
 
 impl Sockets {
-    /// All services on one socket.
+    /// Uses one socket for all services.
     pub fn new(client: Client) -> Self {
         Self { client, controller: None }
     }
 
-    /// The controller on a socket of its own.
+    /// Uses a separate socket for the controller.
     #[must_use]
     pub fn controller_at(self, controller: Client) -> Self {
         Self { controller: Some(controller), ..self }
     }
 
-    /// The same, with this deadline for each call.
+    /// Sets the deadline of each call.
     #[must_use]
     pub fn deadline(self, deadline: Duration) -> Self {
         let controller = self.controller.map(|controller| controller.deadline(deadline));
@@ -54,16 +54,16 @@ impl Sockets {
 /// Why a step failed.
 #[derive(Debug)]
 pub struct Failure {
-    /// The call, or what else was done.
+    /// The call, or another action.
     pub step: String,
-    /// Why, in words.
+    /// Why it failed, as text.
     pub reason: String,
-    /// The driver's code, if it is the driver that refused.
+    /// The driver's status code, if the driver refused the call.
     pub code: Option<Code>,
 }
 
 impl Failure {
-    /// Something else than a refusal of the driver.
+    /// A failure other than a refusal by the driver.
     pub fn new(step: impl Into<String>, reason: impl Into<String>) -> Self {
         Self { step: step.into(), reason: reason.into(), code: None }
     }
@@ -77,7 +77,7 @@ impl Failure {
     }
 }
 
-/// What came of a step.
+/// The result of a step.
 pub type Outcome<T> = Result<T, Failure>;
 
 /// Makes calls to one driver, and reports them.
@@ -85,18 +85,18 @@ pub type Outcome<T> = Result<T, Failure>;
 pub struct Caller<'r> {
     sockets: Sockets,
     patience: Duration,
-    /// Where the steps are told.
+    /// Where the steps are reported.
     pub report: &'r mut Report,
 }
 
 impl<'r> Caller<'r> {
-    /// A caller that waits this long for each answer; a driver that hangs is a step that failed.
+    /// A caller with this deadline for each answer. If a driver hangs, the step fails.
     pub fn new(sockets: Sockets, patience: Duration, report: &'r mut Report) -> Self {
         Self { sockets: sockets.deadline(patience), patience, report }
     }
 
-    /// Makes the call twice, sees that the answers are the same, and reports what `text` makes of the answer, which
-    /// is where the answer is looked at too.
+    /// Makes the call twice and checks that both answers are equal. `text` checks the answer and describes it
+    /// for the report.
     pub(crate) async fn step<Q: Clone, A: PartialEq>(
         &mut self,
         name: &str,
@@ -113,7 +113,7 @@ impl<'r> Caller<'r> {
         Ok(first)
     }
 
-    /// As [`step`](Self::step), for an answer that may change by itself.
+    /// Like [`step`](Self::step), for an answer that can change by itself.
     pub(crate) async fn ask<Q: Clone, A>(
         &mut self,
         name: &str,
@@ -142,7 +142,7 @@ impl<'r> Caller<'r> {
         Ok((first, second, Timing { first: time, again: Some(again) }))
     }
 
-    /// Does something else than a call, once.
+    /// Runs and reports an action that is not a call, once.
     pub(crate) async fn look(
         &mut self,
         name: &str,
@@ -154,8 +154,8 @@ impl<'r> Caller<'r> {
         Ok(())
     }
 
-    /// Does on a thread of its own what hangs where a volume is dead, and gives it up in time. The thread stays then:
-    /// the runtime is to be ended without waiting for it.
+    /// Runs work that can hang on a dead volume on its own thread, and gives it up at the deadline. The
+    /// thread then remains, so the runtime must be shut down without waiting for it.
     pub(crate) async fn apart<T: Send + 'static>(
         &self,
         name: &str,
@@ -179,7 +179,7 @@ impl<'r> Caller<'r> {
         let start = Instant::now();
         match tokio::time::timeout(self.patience, call).await {
             Ok(Ok(answer)) => Ok((answer.into_inner(), start.elapsed())),
-            // The deadline that the driver is told ends the wait on this side too, under another name.
+            // The deadline sent to the driver also ends the wait on this side, with code CANCELLED.
             Ok(Err(status)) if status.code() != Code::Cancelled || start.elapsed() < self.patience => {
                 Err(Failure::refused(name, &status))
             }

@@ -1,4 +1,4 @@
-//! A volume that is made larger: while it is used, or between two uses.
+//! Expands a volume, while it is in use or between two uses.
 
 use std::fs;
 
@@ -14,7 +14,7 @@ use super::target;
 use super::wanted::{Keep, Looks};
 
 impl Life<'_, '_> {
-    /// Makes it larger where it is, if it may grow there.
+    /// Expands the volume in place, if the driver supports that.
     pub(crate) async fn expand(&mut self) -> Outcome<()> {
         match self.offers.growth {
             _ if self.wanted.premade.is_some() => {}
@@ -40,8 +40,8 @@ impl Life<'_, '_> {
         Ok(())
     }
 
-    /// Makes it larger while it is on no node, if it grows then only, and brings it to the node once more where that has
-    /// a part in it.
+    /// Expands the volume while it is on no node, if the driver supports only that. If the node has to take
+    /// part, the volume is put on the node again.
     pub(crate) async fn expand_unused(&mut self) -> Outcome<()> {
         let is_asked_for = self.wanted.premade.is_none() && self.wanted.grown > self.wanted.size;
         if !is_asked_for || self.offers.growth != Growth::Unused {
@@ -55,7 +55,7 @@ impl Life<'_, '_> {
         Ok(())
     }
 
-    /// What a program at the target sees, where one looks there.
+    /// The size at the target, if the targets are checked; otherwise 0.
     async fn size_at_target(&self) -> Outcome<u64> {
         match self.targets.first().cloned() {
             Some((path, _)) if self.looks == Looks::Inside => {
@@ -66,7 +66,7 @@ impl Life<'_, '_> {
         }
     }
 
-    /// Asks the controller; whether the node has a part in it then.
+    /// Calls the controller. Returns whether the node has to take part.
     async fn expand_at_the_controller(&mut self) -> Outcome<bool> {
         let request = v1::ControllerExpandVolumeRequest {
             volume_id: self.id.clone(),
@@ -90,7 +90,8 @@ impl Life<'_, '_> {
         Ok(answer.node_expansion_required && self.offers.node_expands && !self.targets.is_empty())
     }
 
-    /// Lets the node grow the filesystem, or the next stage where this node can't while it is mounted.
+    /// Expands the filesystem on the node. If this node can't expand it while it is mounted, the next stage
+    /// does.
     async fn expand_on_the_node(&mut self) -> Outcome<()> {
         let (path, content, before) = (self.targets[0].0.clone(), self.wanted.content, self.before);
         let request = v1::NodeExpandVolumeRequest {
@@ -136,7 +137,7 @@ impl Life<'_, '_> {
         self.caller.look("  size at the target", work).await
     }
 
-    /// Whether it refused for want of a capability, its own or this process's.
+    /// Whether the node's refusal is due to missing CAP_SYS_RESOURCE.
     fn may_refuse_to_grow(&self, refused: &Failure) -> bool {
         let is_ext4_there = || {
             let mount = self.targets.first().and_then(|(path, _)| target::mount_at(path).ok());
@@ -148,7 +149,7 @@ impl Life<'_, '_> {
     }
 }
 
-/// Whether this process, and so the driver that it starts, has the capability; see proc_pid_status(5).
+/// Whether this process, and so a driver that it starts, has CAP_SYS_RESOURCE; see proc_pid_status(5).
 fn has_cap_sys_resource() -> bool {
     const CAP_SYS_RESOURCE: u32 = 24;
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();

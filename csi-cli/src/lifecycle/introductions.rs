@@ -1,4 +1,4 @@
-//! The first calls of an orchestrator: who a driver is, and what it can do.
+//! The first calls of an orchestrator: the driver's name and capabilities.
 
 use csi_proto::v1;
 use tonic::Code;
@@ -8,52 +8,54 @@ use v1::plugin_capability::{Type as PluginType, service, volume_expansion};
 
 use super::call::{Caller, Outcome};
 
-/// What a driver can do, as far as it matters here.
+/// The capabilities of a driver, as far as they matter here.
 #[derive(Debug, Clone, Default)]
 #[non_exhaustive]
 pub struct Offers {
-    /// It has a controller here that can do something.
+    /// A controller with at least one capability is on this socket.
     pub has_controller: bool,
-    /// It makes volumes.
+    /// The driver creates volumes.
     pub creates: bool,
-    /// It attaches them to nodes.
+    /// The driver attaches volumes to nodes.
     pub attaches: bool,
-    /// It cuts snapshots.
+    /// The driver takes snapshots.
     pub snapshots: bool,
-    /// It has a node service here.
+    /// A node service is on this socket.
     pub node: bool,
     /// The node's id.
     pub node_id: String,
-    /// Where the node is, if not every volume can be everywhere: a volume is then asked for there.
+    /// The node's topology, if volumes have accessibility constraints. A volume is then created for this
+    /// topology.
     pub topology: Option<v1::Topology>,
-    /// A volume for several writers of one node may have several targets there: every service that is here says so.
+    /// A volume with several writers on one node can have several targets there. Every service on these
+    /// sockets says so.
     pub several_targets: bool,
-    /// A volume is made ready on a node before it is published.
+    /// A volume is staged on a node before it is published.
     pub stages: bool,
-    /// It tells how full a volume is.
+    /// The node reports the usage of a volume.
     pub stats: bool,
-    /// When the controller makes volumes larger.
+    /// When the controller can expand volumes.
     pub growth: Growth,
-    /// The node makes the filesystem larger then.
+    /// The node expands the filesystem.
     pub node_expands: bool,
 }
 
-/// When volumes can be made larger.
+/// When volumes can be expanded.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Growth {
-    /// They stay as they are.
+    /// Never.
     #[default]
     Never,
-    /// While they are on a node, too.
+    /// Also while they are on a node.
     InUse,
-    /// Only while they are on none.
+    /// Only while they are on no node.
     Unused,
 }
 
-/// Asks who the driver is, whether it is well, and what it can do.
+/// Asks the driver for its name, its readiness and its capabilities.
 ///
 /// # Errors
-/// When it does not say.
+/// When a call fails.
 pub async fn meet(caller: &mut Caller<'_>) -> Outcome<Offers> {
     let plugin = identity(caller).await?;
     let has = |kind: service::Type| {
@@ -62,7 +64,8 @@ pub async fn meet(caller: &mut Caller<'_>) -> Outcome<Offers> {
     let has_controller = has(service::Type::ControllerService);
     let controller = if has_controller { controller(caller).await } else { Ok(Vec::new()) };
     let controller = match controller {
-        // The answer is the same on every socket of the driver, whether that one has the controller or not.
+        // GetPluginCapabilities is the same on every socket of the driver, even on one without the
+        // controller.
         Err(failure) if failure.code == Some(Code::Unimplemented) => {
             caller.report.left_out("ControllerGetCapabilities", "no controller here");
             Vec::new()
@@ -94,7 +97,7 @@ pub async fn meet(caller: &mut Caller<'_>) -> Outcome<Offers> {
     })
 }
 
-/// A driver that does not say when takes it at any time, as far as its callers know.
+/// A driver that reports neither ONLINE nor OFFLINE is assumed to expand volumes at any time.
 fn growth(plugin: &[PluginType], controller: &[ControllerRpc]) -> Growth {
     let has = |kind: volume_expansion::Type| {
         plugin.iter().any(|one| matches!(one, PluginType::VolumeExpansion(one) if one.r#type() == kind))
@@ -107,8 +110,8 @@ fn growth(plugin: &[PluginType], controller: &[ControllerRpc]) -> Growth {
     }
 }
 
-/// A driver whose two services differ about it takes the mode in one of them only. One that has a single service here
-/// is judged by that.
+/// If the two services differ, only one of them supports the mode, and it is not used. With a single service
+/// on these sockets, that one decides.
 fn several_targets(controller: &[ControllerRpc], node: Option<&[NodeRpc]>) -> bool {
     let controller =
         (!controller.is_empty()).then(|| controller.contains(&ControllerRpc::SingleNodeMultiWriter));
@@ -119,7 +122,7 @@ fn several_targets(controller: &[ControllerRpc], node: Option<&[NodeRpc]>) -> bo
     }
 }
 
-/// What the plugin as a whole says of itself.
+/// Asks for the plugin's info, capabilities and readiness.
 async fn identity(caller: &mut Caller<'_>) -> Outcome<Vec<PluginType>> {
     caller
         .step(
@@ -134,7 +137,7 @@ async fn identity(caller: &mut Caller<'_>) -> Outcome<Vec<PluginType>> {
             "Probe",
             &v1::ProbeRequest {},
             async |sockets, request| sockets.identity().probe(request).await,
-            // Ready is what a plugin is that says nothing of it.
+            // An unset `ready` means ready.
             |probed| match probed.ready {
                 Some(false) => Err("it is not ready".to_owned()),
                 _ => Ok("ready".to_owned()),
@@ -213,7 +216,7 @@ fn plugin_capability(capability: Option<&PluginType>) -> &'static str {
     }
 }
 
-/// The spec's own names, as few letters as people need: `create delete volume`.
+/// The spec's names in short form: `create delete volume`.
 fn words<'n>(names: impl Iterator<Item = &'n str>) -> String {
     names.map(|name| name.to_lowercase().replace('_', " ")).collect::<Vec<_>>().join(", ")
 }

@@ -1,8 +1,8 @@
-//! A volume's life, played against a driver: what `csi lifecycle` and the quickstart share.
+//! A volume's life, run against a driver: shared by `csi lifecycle` and the quickstart.
 //!
-//! [`meet`] asks a driver who it is and what it can do; [`play`] takes a volume from its creation to its end, each
-//! call twice, and reports a line a step. [`Begun`] knows at any time what there is to take back, and
-//! [`undo`](Begun::undo) does that, whatever it was that ended the play.
+//! [`meet`] asks a driver for its capabilities. [`play`] takes a volume from its creation to its deletion,
+//! makes each call twice, and reports one line per step. [`Begun`] records at any time what has to be undone,
+//! and [`undo`](Begun::undo) does that, however the play ended.
 //!
 //! ```no_run
 //! use csi_cli::lifecycle::{Begun, Caller, Content, Places, Report, Sockets, Wanted, meet, play};

@@ -1,4 +1,4 @@
-//! The node's part of a volume's life: staged, published, used, and taken away.
+//! The node's part of a volume's life: staged, published, used, and removed again.
 
 use std::path::Path;
 
@@ -164,11 +164,11 @@ impl Life<'_, '_> {
     }
 }
 
-/// Sees that a target is as it was asked for, and says how it is.
+/// Checks that a target is as requested, and describes it.
 fn published(path: &Path, access: Access, content: Content) -> Result<String, String> {
     let mount = target::mount_at(path)?;
     match (content, access) {
-        // A device refuses writes itself: see the write.
+        // The device itself refuses writes; a later step writes to it.
         (Content::Device, Access::ReadOnly) => Ok(format!("{}, a device that refuses writes", name(path))),
         (Content::Device, Access::ReadWrite) => Ok(format!("{}, a device", name(path))),
         (Content::Files, Access::ReadOnly) if !target::is_read_only(&mount) => {

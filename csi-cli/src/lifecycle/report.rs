@@ -1,4 +1,4 @@
-//! What a person sees: one line a step, and a summary.
+//! The output for people: one line per step, and a summary.
 
 use std::io::{IsTerminal as _, Write as _};
 use std::time::{Duration, Instant};
@@ -8,23 +8,23 @@ use serde_json::json;
 
 use crate::secrets::Hidden;
 
-/// How wide the column of the calls is: the longest is ValidateVolumeCapabilities.
+/// The width of the column with the calls; the longest name is ValidateVolumeCapabilities.
 const NAME: usize = 26;
-/// How wide the column of what was done is.
+/// The width of the column with the descriptions.
 const TEXT: usize = 40;
-/// What stands before a line's text.
+/// The width of everything before a line's text.
 const INDENT: usize = 8 + NAME + 1;
 
 /// How long a step took.
 #[derive(Debug, Clone, Copy)]
 pub struct Timing {
-    /// How long it took.
+    /// The time of the first call.
     pub first: Duration,
-    /// How long the same took a second time, where it was done twice.
+    /// The time of the second, repeated call, if there was one.
     pub again: Option<Duration>,
 }
 
-/// A colour, as terminals understand it.
+/// A terminal colour.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Colour {
     Good,
@@ -46,12 +46,12 @@ impl Colour {
     }
 }
 
-/// How lines are written.
+/// The form of the lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Style {
     Plain,
     Coloured,
-    /// For programs: a JSON object a line.
+    /// For programs: one JSON object per line.
     Json,
 }
 
@@ -80,7 +80,7 @@ impl Default for Report {
 }
 
 impl Report {
-    /// Reports to standard output; with colour on a terminal, unless NO_COLOR is set.
+    /// Reports to standard output, in colour on a terminal unless NO_COLOR is set.
     pub fn new() -> Self {
         let unwanted = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
         let coloured = std::io::stdout().is_terminal() && !unwanted;
@@ -88,18 +88,19 @@ impl Report {
         Self { style, hidden: Hidden::default(), start: Instant::now(), steps: 0 }
     }
 
-    /// For programs: a JSON object a line.
+    /// Switches to one JSON object per line, for programs.
     #[must_use]
     pub fn json(self) -> Self {
         Self { style: Style::Json, ..self }
     }
 
-    /// Without these values in any line from now on.
+    /// Hides these values in all later lines.
     pub fn hide(&mut self, hidden: &Hidden) {
         self.hidden.add_all(hidden);
     }
 
-    /// A text as it is printed: without what is hidden, and for people without anything that a terminal acts on.
+    /// The text as it is printed: without hidden values, and for people also without terminal control
+    /// characters.
     fn shown(&self, text: &str) -> String {
         let text = self.hidden.scrub(text);
         match self.style {
@@ -108,7 +109,7 @@ impl Report {
         }
     }
 
-    /// The title of the steps that follow.
+    /// Prints the title of the steps that follow.
     pub fn heading(&self, text: &str) {
         match self.style {
             Style::Json => {}
@@ -119,7 +120,7 @@ impl Report {
         }
     }
 
-    /// The title of some of these steps.
+    /// Prints the title of a group of these steps.
     pub fn part(&self, text: &str) {
         let text = self.shown(text);
         match self.style {
@@ -131,18 +132,18 @@ impl Report {
         }
     }
 
-    /// A step that went well.
+    /// Reports a step that succeeded.
     pub fn ok(&mut self, name: &str, text: &str, timing: Timing) {
         self.steps += 1;
         self.line(Colour::Good, "ok", name, text, Some(timing));
     }
 
-    /// Something that is not done here, and why.
+    /// Reports something that is left out, and why.
     pub fn left_out(&mut self, name: &str, why: &str) {
         self.line(Colour::Other, "--", name, why, None);
     }
 
-    /// A step that failed, and why, with what the driver printed last.
+    /// Reports a step that failed, why, and the last lines that the driver printed.
     pub fn failed(&mut self, name: &str, why: &str, log: &[String]) {
         self.line(Colour::Bad, "FAIL", name, why, None);
         for line in log {
@@ -150,7 +151,7 @@ impl Report {
         }
     }
 
-    /// A line that belongs to the one before.
+    /// Prints a line that belongs to the previous one.
     pub fn detail(&self, text: &str) {
         let text = self.shown(text);
         match self.style {
@@ -159,7 +160,7 @@ impl Report {
         }
     }
 
-    /// A command for people to run.
+    /// Prints a command for people to run.
     pub fn command(&self, text: &str) {
         let text = self.shown(text);
         match self.style {
@@ -168,14 +169,14 @@ impl Report {
         }
     }
 
-    /// The last line of a run in which all went well.
+    /// Prints the last line of a run without failures.
     pub fn all_well(&self, left: &str) {
         let text =
             format!("all well: {} steps in {}", self.steps, duration(self.start.elapsed()).trim_start());
         self.summary(Colour::Good, &text, left);
     }
 
-    /// The last line of a run that ended before its time.
+    /// Prints the last line of a run that ended early.
     pub fn ended(&self, why: &str, left: &str) {
         let text = format!("{why}, after {} good steps", self.steps);
         self.summary(Colour::Bad, &text, left);
@@ -227,7 +228,7 @@ impl Report {
     }
 }
 
-/// A reader that went away does not keep a run from cleaning up, so errors of the output are no errors.
+/// Errors of the output are ignored: a reader that is gone must not stop the clean-up.
 fn print(line: &str) {
     let mut output = std::io::stdout().lock();
     let _ = writeln!(output, "{line}").and_then(|()| output.flush());
@@ -237,7 +238,7 @@ fn print_json(value: &serde_json::Value) {
     print(&escape::json(&value.to_string()));
 }
 
-/// Lines of at most the column's width, unless a word is longer.
+/// Breaks text into lines of at most the column's width, unless a word is longer.
 fn wrapped(text: &str) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for word in text.split_whitespace() {
@@ -252,7 +253,7 @@ fn wrapped(text: &str) -> Vec<String> {
     lines
 }
 
-/// A time of a step, right-aligned.
+/// The duration of a step, right-aligned.
 fn duration(time: Duration) -> String {
     let milliseconds = time.as_secs_f64() * 1e3;
     if milliseconds < 1000.0 {
@@ -262,7 +263,7 @@ fn duration(time: Duration) -> String {
     }
 }
 
-/// A size as people say it: 512 MiB.
+/// A size with its unit, for example 512 MiB.
 pub fn size(bytes: u64) -> String {
     const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
     let mut unit = 0;

@@ -12,7 +12,7 @@ use super::introductions::Offers;
 use super::report::size;
 use super::wanted::{Access, Keep, Looks, Places, Wanted};
 
-/// A volume that exists, and the one who looks after it.
+/// An existing volume, and its caller.
 pub(crate) struct Life<'c, 'r> {
     pub(crate) caller: &'c mut Caller<'r>,
     pub(crate) begun: &'c mut Begun,
@@ -23,18 +23,18 @@ pub(crate) struct Life<'c, 'r> {
     pub(crate) context: BTreeMap<String, String>,
     pub(crate) publish_context: BTreeMap<String, String>,
     pub(crate) staging: PathBuf,
-    /// Where pods have it; none where the volume is put on no node.
+    /// The target paths; none if the volume is put on no node.
     pub(crate) targets: Vec<(PathBuf, Access)>,
-    /// Its size at a target before it grew, where one looked.
+    /// The size at a target before the expansion, if it was measured.
     pub(crate) before: u64,
 }
 
-/// Creates a volume, uses it, makes it larger, and takes it away. It comes to this node's `places`, if there are some and
-/// the driver has a node service. What there is to take back at any moment is in `begun`.
+/// Creates a volume, uses it, expands it, and deletes it. The volume is put into `places` on this node, if
+/// they are given and the driver has a node service. At any moment `begun` has what must be undone.
 ///
 /// # Errors
-/// The first step that failed. Neither that nor the report shows the secrets that are given, where the driver repeats
-/// them: see [`Hidden::scrub`](super::Hidden::scrub).
+/// The first step that failed. Neither the error nor the report shows the given secrets, even if the driver
+/// repeats them: see [`Hidden::scrub`](super::Hidden::scrub).
 pub async fn play(
     caller: &mut Caller<'_>,
     offers: &Offers,
@@ -88,8 +88,8 @@ async fn play_openly(
     life.live(places.is_some()).await
 }
 
-/// The staging directory and the targets. The parents of the targets, and the staging directory itself, are the
-/// orchestrator's to make.
+/// Creates the staging directory and the parents of the targets, which the orchestrator has to create.
+/// Returns the staging directory and the targets.
 fn make_places(
     places: &Places,
     offers: &Offers,
@@ -104,7 +104,7 @@ fn make_places(
     Ok((staging.join("staging"), targets.collect()))
 }
 
-/// Makes the volume; its id and what the driver wants to hear of it again.
+/// Creates the volume. Returns its id and its volume context.
 async fn create(
     caller: &mut Caller<'_>,
     offers: &Offers,
@@ -137,7 +137,7 @@ async fn create(
             },
             |answer| {
                 let volume = answer.volume.as_ref().ok_or("the answer has no volume")?;
-                // A size of 0 is one that the driver does not keep.
+                // A size of 0 means that the driver does not track sizes.
                 match volume.capacity_bytes {
                     0 => Ok(volume.volume_id.clone()),
                     bytes if bytes < wanted.size => Err(format!("{bytes} bytes are too few")),
@@ -151,7 +151,7 @@ async fn create(
 }
 
 impl Life<'_, '_> {
-    /// All that happens between its birth and its end, and that.
+    /// Runs all steps from after the creation up to the deletion.
     async fn live(&mut self, on_node: bool) -> Outcome<()> {
         self.validate().await?;
         if on_node {
@@ -185,7 +185,7 @@ impl Life<'_, '_> {
         self.detach().await
     }
 
-    /// Where it is staged, for the wire.
+    /// The staging path for requests.
     pub(crate) fn staging_path(&self) -> String {
         if self.offers.stages { text(&self.staging) } else { String::new() }
     }
@@ -287,7 +287,7 @@ impl Life<'_, '_> {
     }
 }
 
-/// The path for the wire. It is UTF-8, for the place is.
+/// The path as text for requests. It is UTF-8, because the place is.
 pub(crate) fn text(path: &Path) -> String {
     path.display().to_string()
 }

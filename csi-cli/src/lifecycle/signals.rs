@@ -1,4 +1,4 @@
-//! The signals that end a run before its time.
+//! The signals that end a run early.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 const MOMENT: Duration = Duration::from_millis(50);
 
-/// SIGINT, SIGTERM and SIGHUP, taken instead of dying of them.
+/// SIGINT, SIGTERM and SIGHUP, caught so that they do not kill the process.
 #[derive(Debug)]
 pub struct Signals {
     interrupt: Signal,
@@ -14,26 +14,26 @@ pub struct Signals {
     hangup: Signal,
 }
 
-/// Which signal it was.
+/// A caught signal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Caught {
-    /// What people call it.
+    /// Its name for people.
     pub name: &'static str,
     number: u8,
 }
 
 impl Caught {
-    /// The exit status that tells of the signal, as shells do.
+    /// The exit status for this signal, 128 plus its number, as in shells.
     pub fn status(self) -> u8 {
         128 + self.number
     }
 }
 
 impl Signals {
-    /// Takes the signals from now on.
+    /// Starts catching the signals.
     ///
     /// # Errors
-    /// When they can't be taken.
+    /// When the handlers can't be installed.
     pub fn take() -> Result<Self, String> {
         let take = |kind| signal(kind).map_err(|error| format!("can't take signals: {error}"));
         Ok(Self {
@@ -43,7 +43,7 @@ impl Signals {
         })
     }
 
-    /// The signal that has come, or comes in this moment.
+    /// The signal that has arrived, or arrives within 50 ms.
     pub async fn pending(&mut self) -> Option<Caught> {
         tokio::time::timeout(MOMENT, self.next()).await.ok()
     }

@@ -1,4 +1,4 @@
-//! A snapshot of the volume, where the driver cuts them.
+//! A snapshot of the volume, if the driver supports snapshots.
 
 use csi_core::Rpc;
 use csi_proto::v1;
@@ -21,7 +21,7 @@ impl Life<'_, '_> {
         };
         self.begun.begin(Step::MaybeSnapshot(request.clone()));
         let begun = &mut *self.begun;
-        // Whether it is ready may change by itself.
+        // `ready_to_use` can change by itself.
         let answer = self
             .caller
             .ask(

@@ -1,4 +1,4 @@
-//! What a workload sees of a volume: the kernel's own view of a target, and reading and writing through it.
+//! The workload's view of a volume: the kernel's mount table for a target, and reads and writes through it.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Read as _, Seek as _, SeekFrom, Write as _};
@@ -8,12 +8,12 @@ use std::path::{Path, PathBuf};
 use csi_mount::{MountAttributes, MountEntry, mounts};
 use nix::errno::Errno;
 
-/// What is written through a target, and read back.
+/// The text that is written through a target and read back.
 const WORDS: &[u8] = b"A volume is where data stays.\n";
-/// The unit of raw devices.
+/// The unit of raw devices, in bytes.
 const SECTOR: usize = 4096;
 
-/// What is at a target.
+/// The type of a target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Content {
     /// A directory with files in it.
@@ -22,10 +22,10 @@ pub enum Content {
     Device,
 }
 
-/// The one mount at a path.
+/// Returns the only mount at a path.
 ///
 /// # Errors
-/// When there is none, or several on top of each other.
+/// When there is none, or several are stacked.
 pub(crate) fn mount_at(path: &Path) -> Result<MountEntry, String> {
     let mut found = mounted_at(path)?;
     match found.len() {
@@ -35,7 +35,7 @@ pub(crate) fn mount_at(path: &Path) -> Result<MountEntry, String> {
     }
 }
 
-/// Sees that nothing is at a path any more.
+/// Checks that nothing is mounted at a path any more.
 pub(crate) fn is_gone(path: &Path) -> Result<(), String> {
     if !mounted_at(path)?.is_empty() {
         return Err(format!("{} is still mounted", path.display()));
@@ -49,12 +49,12 @@ fn mounted_at(path: &Path) -> Result<Vec<MountEntry>, String> {
     Ok(found)
 }
 
-/// Whether the kernel has the mount read-only.
+/// Whether the kernel reports the mount as read-only.
 pub(crate) fn is_read_only(entry: &MountEntry) -> bool {
     entry.attributes.contains(MountAttributes::RDONLY)
 }
 
-/// How large it is, in bytes.
+/// The size in bytes.
 pub(crate) fn size(target: &Path, content: Content) -> Result<u64, String> {
     match content {
         Content::Files => Ok(csi_mount::stats(target).map_err(|error| error.to_string())?.bytes.total),
@@ -65,7 +65,7 @@ pub(crate) fn size(target: &Path, content: Content) -> Result<u64, String> {
     }
 }
 
-/// Writes through one target and reads the same through the other.
+/// Writes through one target, and reads the same back through the other.
 pub(crate) fn write_and_read(write: &Path, read: &Path, content: Content) -> Result<String, String> {
     let (to, from) = (place(write, content), place(read, content));
     let failed = |path: &Path, error: std::io::Error| format!("{}: {error}", path.display());
@@ -82,7 +82,7 @@ pub(crate) fn write_and_read(write: &Path, read: &Path, content: Content) -> Res
     Ok(format!("{} bytes{seen}", back.len()))
 }
 
-/// Tries to write through a target, and sees that it is refused.
+/// Tries to write through a target, and checks that the write is refused.
 pub(crate) fn refused_write(target: &Path, content: Content) -> Result<String, String> {
     let path = match content {
         Content::Files => target.join("intruder"),
@@ -99,12 +99,12 @@ pub(crate) fn refused_write(target: &Path, content: Content) -> Result<String, S
     }
 }
 
-/// What the system calls the error, without its number.
+/// The system's text for the error, without its number.
 fn words_of(error: &std::io::Error) -> String {
     error.raw_os_error().map_or_else(|| error.to_string(), |number| Errno::from_raw(number).desc().to_owned())
 }
 
-/// A read-only device says that it is not permitted, a read-only filesystem that it is one.
+/// A read-only device returns EPERM, a read-only filesystem EROFS.
 fn is_refusal(kind: ErrorKind, content: Content) -> bool {
     match content {
         Content::Files => kind == ErrorKind::ReadOnlyFilesystem,
@@ -112,7 +112,7 @@ fn is_refusal(kind: ErrorKind, content: Content) -> bool {
     }
 }
 
-/// Sees that what was written is still there.
+/// Checks that the written data still exists.
 pub(crate) fn still_there(target: &Path, content: Content) -> Result<(), String> {
     let path = place(target, content);
     match read_back(&path, content) {
@@ -137,15 +137,15 @@ fn block(content: Content) -> Vec<u8> {
     block
 }
 
-/// Reads what was written. A raw device is read past its cache: published read-only it is a device of its own, which
-/// may have cached an older state, for a program that looks at every new device say.
+/// Reads the written data back. A raw device is read with O_DIRECT: a device published read-only is a
+/// separate device, whose page cache can hold older data, for example after a program probed the new device.
 fn read_back(path: &Path, content: Content) -> std::io::Result<Vec<u8>> {
     let length = block(content).len();
     let (flags, unit) = match content {
         Content::Files => (0, 1),
         Content::Device => (nix::libc::O_DIRECT, SECTOR),
     };
-    // Past the cache the kernel reads into whole sectors of memory only.
+    // O_DIRECT needs a buffer of whole, aligned sectors.
     let mut memory = vec![0; length + unit];
     let start = memory.as_ptr().align_offset(unit);
     let mut file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
@@ -157,7 +157,7 @@ fn open(path: &Path, content: Content) -> std::io::Result<File> {
     match content {
         Content::Files => File::create(path),
         Content::Device => {
-            // A file that stands where the device should be would take any write.
+            // A regular file in the device's place would accept any write.
             if !fs::metadata(path)?.file_type().is_block_device() {
                 return Err(std::io::Error::other("it is not a block device"));
             }

@@ -13,74 +13,75 @@ use super::introductions::Offers;
 use super::target::Content;
 use crate::secrets::Secrets;
 
-/// What becomes of what was made.
+/// What happens to everything that was created.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Keep {
-    /// It is taken away.
+    /// It is removed.
     Nothing,
-    /// It stays, for a look.
+    /// It is kept for inspection.
     Everything,
 }
 
-/// How closely the targets are looked at, beside the calls.
+/// How closely the targets are checked, in addition to the calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Looks {
-    /// Not at all: the driver's mounts are not to be seen from here.
+    /// Not at all: the driver's mounts are not visible here.
     Nowhere,
-    /// At the mounts; nothing is written.
+    /// The mounts are checked; nothing is written.
     AtMounts,
-    /// At the mounts; files are written and read, and so are raw devices.
+    /// The mounts are checked; files and raw devices are written and read.
     Inside,
 }
 
-/// Where the orchestrator puts volumes: directories that are there. The play makes one of the volume's name in each.
+/// The orchestrator's directories for volumes. Both must exist. The play creates a directory with the
+/// volume's name in each.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Places {
-    /// Where they are staged.
+    /// The directory for staging.
     pub staging: PathBuf,
-    /// Where they are published.
+    /// The directory for publishing.
     pub target: PathBuf,
 }
 
-/// A volume that is there before the play and stays: it is neither made, nor written to, nor grown, nor deleted.
+/// A volume that exists before the play and is kept: it is not created, written to, expanded or deleted.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Premade {
     /// Its id.
     pub id: String,
-    /// What the driver told of it when it was made.
+    /// The volume context from its creation.
     pub context: BTreeMap<String, String>,
 }
 
-/// The volume that an orchestrator wants. Its `Debug` hides what may be secret, as csi-proto's messages do.
+/// The volume that an orchestrator wants. Its `Debug` hides possible secrets, as csi-proto's messages do.
 #[derive(Clone)]
 pub struct Wanted {
-    /// The name that CreateVolume gets.
+    /// The name for CreateVolume.
     pub name: String,
-    /// The heading of its steps.
+    /// The heading of the volume's steps.
     pub title: String,
-    /// What is at its targets.
+    /// The type of its targets.
     pub content: Content,
-    /// The filesystem's name; empty where it is the driver's choice.
+    /// The filesystem's name; empty if the driver chooses it.
     pub fs_type: String,
-    /// How it is mounted.
+    /// Its mount flags.
     pub mount_flags: Vec<String>,
-    /// The group that gets its files; empty where none is asked for.
+    /// The group that owns its files; empty for none.
     pub mount_group: String,
-    /// How it is shared; by what the driver offers if it is not said.
+    /// Its access mode; `None` chooses it by the driver's capabilities.
     pub mode: Option<Mode>,
-    /// Its size in bytes at first.
+    /// Its initial size in bytes.
     pub size: i64,
-    /// Its size in bytes later.
+    /// Its size in bytes after the expansion.
     pub grown: i64,
-    /// The driver's parameters of the volume.
+    /// The driver's parameters for the volume.
     pub parameters: BTreeMap<String, String>,
-    /// The secrets of every call that takes some.
+    /// The secrets for every call that takes some.
     pub secrets: Secrets,
-    /// The volume, where it is there already.
+    /// The volume, if it exists already.
     pub premade: Option<Premade>,
-    /// How closely its targets are looked at.
+    /// How closely its targets are checked.
     pub looks: Looks,
-    /// What becomes of it in the end.
+    /// What happens to it at the end.
     pub keep: Keep,
 }
 
@@ -111,7 +112,7 @@ impl fmt::Debug for Wanted {
 }
 
 impl Wanted {
-    /// A volume with the driver's own choice of filesystem, and all of it taken away in the end.
+    /// A volume with the driver's default filesystem, which is removed at the end.
     pub fn new(name: impl Into<String>, content: Content, size: i64, grown: i64) -> Self {
         let name = name.into();
         Self {
@@ -132,14 +133,14 @@ impl Wanted {
         }
     }
 
-    /// Two targets on one node, as two pods have them, have a mode of their own, where it is offered.
+    /// Two targets on one node, as for two pods, have their own access mode, if the driver supports it.
     fn mode(&self, offers: &Offers) -> Mode {
         let offered =
             if offers.several_targets { Mode::SingleNodeMultiWriter } else { Mode::SingleNodeWriter };
         self.mode.unwrap_or(offered)
     }
 
-    /// How it is used.
+    /// Its capability.
     pub(crate) fn capability(&self, offers: &Offers) -> v1::VolumeCapability {
         let mode = AccessMode { mode: self.mode(offers).into() };
         let access = match self.content {
@@ -153,7 +154,8 @@ impl Wanted {
         v1::VolumeCapability { access_mode: Some(mode), access_type: Some(access) }
     }
 
-    /// Its targets on the node: by name, with what each takes. Two pods of one node have two, where the mode allows it.
+    /// Its targets on the node, with the access of each. There are two, as for two pods, if the mode allows
+    /// it.
     pub(crate) fn targets(&self, offers: &Offers) -> &'static [(&'static str, Access)] {
         match self.mode(offers) {
             Mode::Unknown | Mode::SingleNodeWriter | Mode::SingleNodeSingleWriter => {
@@ -169,7 +171,7 @@ impl Wanted {
         }
     }
 
-    /// How closely to look: into a volume that is somebody's, or for readers only, nothing is written.
+    /// How closely the targets are checked. An existing volume, or one for readers only, is not written to.
     pub(crate) fn looks(&self, offers: &Offers) -> Looks {
         let is_for_readers = self.targets(offers).iter().all(|(_, access)| *access == Access::ReadOnly);
         match self.premade.is_some() || is_for_readers {
@@ -179,7 +181,7 @@ impl Wanted {
     }
 }
 
-/// Whether a target takes writes.
+/// Whether a target accepts writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Access {
     ReadWrite,

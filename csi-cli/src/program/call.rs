@@ -1,4 +1,4 @@
-//! Any RPC, called by its descriptor.
+//! Calls any RPC by its descriptor.
 
 use std::time::{Duration, Instant};
 
@@ -12,7 +12,7 @@ use tonic::{Code, Request, Status};
 use super::output::Stop;
 use super::rpcs;
 
-/// The messages of one RPC. What encodes and decodes them is the same thing.
+/// A codec for the messages of one RPC, used as codec, encoder and decoder.
 #[derive(Debug, Clone)]
 struct Dynamic(MessageDescriptor);
 
@@ -50,20 +50,20 @@ impl Decoder for Dynamic {
     }
 }
 
-/// What bounds a call.
+/// The limits of a call.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Limits {
     /// The longest wait for an answer, or for the next message of a stream.
     pub(crate) timeout: Duration,
-    /// The largest message that is taken, in bytes.
+    /// The largest accepted message, in bytes.
     pub(crate) size: usize,
 }
 
-/// Why a call ended before its time.
+/// Why a call ended early.
 pub(crate) enum Ended {
     /// The plugin refused, or did not answer.
     Refused(Status),
-    /// Who takes the answers takes no more.
+    /// The receiver of the answers stopped.
     Stopped(Stop),
 }
 
@@ -79,11 +79,12 @@ impl From<Stop> for Ended {
     }
 }
 
-/// Calls an RPC, and hands over its answers as they come: of most one, of a stream many.
+/// Calls an RPC, and passes each answer to `take` when it arrives. Most RPCs have one answer, a stream has
+/// many.
 ///
 /// # Errors
-/// The plugin's status, or DEADLINE_EXCEEDED after the time-out; of a stream that is the longest wait for its
-/// next message. What `take` returns as an error ends it too.
+/// The plugin's status, or DEADLINE_EXCEEDED after the timeout; for a stream the timeout applies to each
+/// message. An error from `take` ends the call too.
 pub(crate) async fn call(
     client: &Client,
     rpc: Rpc,
@@ -94,11 +95,11 @@ pub(crate) async fn call(
     let (start, timeout, sent) = (Instant::now(), limits.timeout, request.encoded_len());
     let answered = answer(client, rpc, request, limits, &mut take).await;
     answered.map_err(|ended| match ended {
-        // The deadline that the driver is told ends the wait on this side too, under another name.
+        // The deadline sent to the driver also ends the wait on this side, with code CANCELLED.
         Ended::Refused(status) if status.code() == Code::Cancelled && start.elapsed() >= timeout => {
             late(timeout).into()
         }
-        // A request of this size may be what the driver does not take.
+        // If the request is larger than the limit, it may be the driver that refuses it.
         Ended::Refused(status) if is_too_large(&status) && sent <= limits.size => {
             Stop::failed(&format!("{rpc}: {}: --max-answer takes larger ones", status.message())).into()
         }
@@ -111,7 +112,7 @@ pub(crate) async fn call(
     })
 }
 
-/// Whether tonic refused a message for its size; it has no other mark.
+/// Whether tonic refused a message because of its size. Only the message text shows it.
 fn is_too_large(status: &Status) -> bool {
     status.code() == Code::OutOfRange && status.message().contains("message length too large")
 }

@@ -1,4 +1,4 @@
-//! `csi capabilities`: what a driver can do, on one page.
+//! `csi capabilities`: a driver's capabilities on one page.
 
 use clap::{ArgMatches, Command};
 use csi_core::Rpc;
@@ -15,7 +15,7 @@ use super::{rpcs, show, table};
 use crate::lifecycle::Hidden;
 
 pub(crate) const NAME: &str = "capabilities";
-/// How wide lines of names may be.
+/// The width of lines of names.
 const WIDTH: usize = 96;
 
 const EXAMPLES: &str = "\
@@ -30,15 +30,15 @@ pub(crate) fn command() -> Command {
         .after_help(EXAMPLES)
 }
 
-/// What one of the services says, or that it is not here.
+/// The answer of a service; `None` if it is not on this socket.
 type Told = Option<DynamicMessage>;
 
-/// All that is asked.
+/// All answers.
 struct Overview {
     endpoint: String,
     info: DynamicMessage,
     health: Health,
-    /// By the row of [`PARTS`].
+    /// Indexed like [`PARTS`].
     capabilities: Vec<Told>,
     node: Told,
 }
@@ -61,11 +61,11 @@ pub(crate) async fn run(_: &ArgMatches, common: &Common) -> Result<(), Stop> {
     }
 }
 
-/// What Probe says.
+/// The answer of Probe.
 enum Health {
     Ready,
     Starting,
-    /// And why.
+    /// With the reason.
     Failed(String),
 }
 
@@ -90,7 +90,7 @@ impl Asker<'_> {
         }
     }
 
-    /// None where the service is not served here.
+    /// Returns `None` if the service is not on this socket.
     async fn ask(&self, rpc: Rpc) -> Result<Told, Stop> {
         match self.answer(rpc).await {
             Ok(answer) => Ok(Some(answer)),
@@ -192,7 +192,7 @@ fn node_line(info: &DynamicMessage) -> String {
     shown.join(", ")
 }
 
-/// What is offered, each with what it means, and the names of the rest.
+/// The offered capabilities, each with its meaning, and the names of the others.
 fn part_lines(part: &Part, names: &[String]) -> Vec<String> {
     let grid: Vec<Vec<String>> =
         names.iter().map(|name| vec![name.clone(), part.meaning(name).to_owned()]).collect();
@@ -222,7 +222,7 @@ fn wrapped<'n>(start: &str, names: impl Iterator<Item = &'n str>) -> Vec<String>
     lines
 }
 
-/// The names of capabilities in an answer that lists them.
+/// The names of the capabilities in an answer.
 fn names(answer: &DynamicMessage) -> Vec<String> {
     let list = answer.get_field_by_name("capabilities");
     let all = list.as_deref().and_then(Value::as_list).unwrap_or_default();
@@ -232,7 +232,7 @@ fn names(answer: &DynamicMessage) -> Vec<String> {
         .collect()
 }
 
-/// The name of the one number within.
+/// The name of a capability's only number.
 fn name(capability: &DynamicMessage) -> Option<String> {
     let (_, inner) = capability.fields().next()?;
     let inner = inner.as_message()?;

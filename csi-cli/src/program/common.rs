@@ -1,4 +1,4 @@
-//! What all commands have: where the driver is, how results are written, how long to wait.
+//! The options of all commands: endpoint, output format, timeout.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use super::output::{Format, Stop, complain, duration};
 use super::{exit, values};
 use crate::lifecycle::Sockets;
 
-/// What the flags of all commands say.
+/// The values of the common flags.
 pub(crate) struct Common {
     endpoint: Option<String>,
     controller: Option<String>,
@@ -49,7 +49,7 @@ pub(crate) fn arguments() -> [Arg; 4] {
             .default_value("2m")
             .help_heading("Everywhere")
             .help("How long to wait for each answer: 500ms, 10s, 2m"),
-        // What gRPC takes by default in every language, and so the sidecars of Kubernetes.
+        // gRPC's default in every language, and so the limit of the Kubernetes sidecars.
         Arg::new("max-answer")
             .long("max-answer")
             .global(true)
@@ -88,10 +88,10 @@ impl Common {
         })
     }
 
-    /// The driver, once something listens on its socket.
+    /// Connects to the driver.
     ///
     /// # Errors
-    /// When the endpoint is missing or wrong, and when nothing listens there.
+    /// When the endpoint is missing or invalid, or nothing listens on it.
     pub(crate) async fn client(&self) -> Result<Client, Stop> {
         let Some(endpoint) = &self.endpoint else {
             let hint = "no endpoint: set CSI_ENDPOINT to the driver's socket, unix:///run/csi/csi.sock say, or give it \
@@ -101,17 +101,17 @@ impl Common {
         self.connect(endpoint).await
     }
 
-    /// What bounds each call.
+    /// The limits of each call.
     pub(crate) fn limits(&self) -> Limits {
         Limits { timeout: self.timeout, size: self.max_answer }
     }
 
-    /// The socket, as it was given.
+    /// The endpoint as given.
     pub(crate) fn endpoint(&self) -> String {
         self.endpoint.clone().unwrap_or_default()
     }
 
-    /// The driver, and its controller, which may be at a socket of its own.
+    /// Connects to the driver, and to its controller, which can have its own socket.
     ///
     /// # Errors
     /// As [`client`](Self::client).
@@ -124,7 +124,7 @@ impl Common {
         Ok((client, controller))
     }
 
-    /// The same for the life of a volume.
+    /// Like [`clients`](Self::clients), as the sockets of a volume's life.
     ///
     /// # Errors
     /// As [`client`](Self::client).

@@ -1,4 +1,4 @@
-//! `csi completion`: what a shell needs to complete the command line.
+//! `csi completion`: a shell's script for completing the command line.
 
 use std::io::Write as _;
 

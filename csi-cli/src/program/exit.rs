@@ -2,15 +2,15 @@
 
 use tonic::Code;
 
-/// All went well.
+/// Success.
 pub(crate) const DONE: u8 = 0;
-/// A step of the life failed, something is not well, or the output could not be written.
+/// A step of the life failed, something is unhealthy, or the output could not be written.
 pub(crate) const FAILED: u8 = 1;
-/// The command line, a file or a variable is wrong; nothing was sent.
+/// The command line, a file or a variable is wrong. Nothing was sent.
 pub(crate) const USAGE: u8 = 2;
 /// Nothing answers on the socket.
 pub(crate) const UNREACHABLE: u8 = 3;
-/// The plugin refused; its code is added.
+/// The plugin refused; its status code is added.
 const REFUSED: u8 = 64;
 
 pub(crate) const HELP: &str = "\
@@ -24,7 +24,7 @@ Exit status:
        74 ABORTED, 75 OUT_OF_RANGE, 76 UNIMPLEMENTED, 77 INTERNAL, 78 UNAVAILABLE
 128+n  stopped by the signal n: 130 after Ctrl-C; what `lifecycle` made was taken back before";
 
-/// The status of a refusal.
+/// The exit status for a refusal.
 pub(crate) fn refused(code: Code) -> u8 {
     REFUSED + u8::try_from(code as i32).unwrap_or_default()
 }

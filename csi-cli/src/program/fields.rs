@@ -1,4 +1,4 @@
-//! The fields of a request as flags, made from its descriptor.
+//! The fields of a request as flags, generated from its descriptor.
 
 use clap::builder::ValueParser;
 use clap::{Arg, ArgAction, ArgMatches, ValueHint};
@@ -13,7 +13,7 @@ use v1::volume_content_source::{SnapshotSource, Type as Source, VolumeSource};
 use super::{secrets, show, values};
 use crate::lifecycle::Hidden;
 
-/// How a field is written on the command line.
+/// The command-line form of a field.
 enum Form {
     Secrets,
     Pairs,
@@ -119,10 +119,10 @@ fn of_field(field: &FieldDescriptor) -> Vec<Arg> {
     }
 }
 
-/// Puts what the command line says into the request. What a secret is, `hidden` learns.
+/// Fills the request from the command line. Secrets are added to `hidden`.
 ///
 /// # Errors
-/// When secrets are on the command line, or can't be read.
+/// When a secret is on the command line itself, or can't be read.
 pub(crate) fn fill(
     rpc: Rpc,
     request: &mut DynamicMessage,
@@ -211,7 +211,7 @@ fn map(pairs: impl IntoIterator<Item = (String, String)>) -> Value {
     Value::Map(pairs.into_iter().map(|(key, value)| (MapKey::String(key), Value::String(value))).collect())
 }
 
-/// A message of csi-proto as one that is known by its descriptor.
+/// Converts a csi-proto message to a dynamic message.
 fn dynamic(descriptor: &MessageDescriptor, message: &impl Message) -> Value {
     let decoded = DynamicMessage::decode(descriptor.clone(), message.encode_to_vec().as_slice());
     Value::Message(decoded.expect("both are of one descriptor"))

@@ -98,7 +98,7 @@ fn place_arguments() -> [Arg; 5] {
 
 pub(crate) async fn run(matches: &ArgMatches, common: &Common) -> Result<(), Stop> {
     let wanted = wanted(matches)?;
-    // Before anything is made that a signal would leave behind.
+    // Signals are caught before anything exists that a signal would leave behind.
     let mut signals = Signals::take()?;
     let sockets = common.sockets().await?;
     let place = match matches.get_flag("no-node") {
@@ -128,7 +128,7 @@ pub(crate) async fn run(matches: &ArgMatches, common: &Common) -> Result<(), Sto
         Keep::Everything if matches!(end, End::Well) => begun.kept(),
         _ => tokio::select! {
             undone = begun.undo(&sockets) => undone,
-            // Whoever asks twice waits no longer.
+            // A second signal ends the clean-up.
             caught = signals.next() => Undone { failed: vec![format!("{} again", caught.name)], ..begun.kept() },
         },
     };
@@ -185,7 +185,7 @@ fn wanted(matches: &ArgMatches) -> Result<Wanted, Stop> {
         }
         _ => wanted.content = Content::Device,
     }
-    // A mode that is said is taken; by default it is the driver's best for two targets.
+    // A given mode is used. The default depends on whether the driver supports two targets.
     let is_default = matches.value_source("capability") == Some(clap::parser::ValueSource::DefaultValue);
     wanted.mode = capability.access_mode.filter(|_| !is_default).map(|mode| mode.mode());
     wanted.title =
@@ -202,13 +202,13 @@ fn wanted(matches: &ArgMatches) -> Result<Wanted, Stop> {
     Ok(wanted)
 }
 
-/// One that no other run has.
+/// A name that no other run uses.
 fn own_name() -> String {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     format!("csi-lifecycle-{}-{}", now.as_secs(), std::process::id())
 }
 
-/// Where volumes are put, and the directory that was made for it.
+/// The directories for volumes, and the one that was created for them.
 struct Place {
     places: Places,
     made: Option<PathBuf>,
@@ -226,14 +226,14 @@ impl Place {
         Ok(Self { places: Places { staging: place(staging), target: place(target) }, made })
     }
 
-    /// Removes what was made; the command that does it, where something is in it still.
+    /// Removes the created directory. If it is not empty, returns the command that removes it.
     fn remove(self) -> Option<String> {
         let made = self.made?;
         std::fs::remove_dir(&made).err().map(|_| format!("rmdir {}", quoted(&made.display().to_string())))
     }
 }
 
-/// A directory that is there, by its absolute path, which drivers want.
+/// The absolute path of an existing directory; drivers need absolute paths.
 fn existing(name: &str, path: &Path) -> Result<PathBuf, Stop> {
     let wrong = |reason: &str| Stop::Usage(format!("--{name} {}: {reason}", path.display()));
     let path = path.canonicalize().map_err(|error| wrong(&error.to_string()))?;
@@ -257,7 +257,7 @@ fn tell_failure(report: &mut Report, failure: &Failure, wanted: &Wanted) {
     }
 }
 
-/// Prints how it ended, and answers with the exit status.
+/// Prints how the run ended, and returns the exit status.
 fn conclude(report: &Report, end: &End, undone: &Undone, keep: Keep) -> u8 {
     for done in &undone.done {
         report.detail(done);

@@ -1,16 +1,16 @@
-//! What capabilities mean, in words.
+//! The meanings of capabilities, as text.
 
 use csi_core::Rpc;
 use prost_reflect::{FieldDescriptor, Kind};
 
-/// One kind of capabilities.
+/// One kind of capability.
 pub(crate) struct Part {
-    /// What it is of.
+    /// The service or object that it describes.
     pub(crate) name: &'static str,
-    /// The RPC that lists them.
+    /// The RPC that lists the capabilities.
     pub(crate) rpc: Rpc,
     pub(crate) is_of_controller: bool,
-    /// Their names, and what each means.
+    /// The names of the capabilities, and their meanings.
     pub(crate) meanings: &'static [(&'static str, &'static str)],
 }
 
@@ -20,7 +20,7 @@ impl Part {
     }
 }
 
-/// In the order in which they are shown.
+/// The kinds, in the order of the output.
 pub(crate) const PARTS: &[Part] = &[
     Part {
         name: "plugin",
@@ -89,11 +89,11 @@ pub(crate) const PARTS: &[Part] = &[
     },
 ];
 
-/// The name of a capability's number; what the descriptor has not is told as its number.
+/// The name of a capability. A number that is not in the descriptor is shown as a number.
 pub(crate) fn name(field: &FieldDescriptor, number: i32) -> String {
     let Kind::Enum(known) = field.kind() else { return number.to_string() };
     let Some(value) = known.get_value(number) else { return format!("{number} (not known here)") };
-    // The names of ONLINE and OFFLINE alone say too little.
+    // ONLINE and OFFLINE alone are not clear enough.
     match field.parent_message().name() {
         "VolumeExpansion" => format!("VOLUME_EXPANSION_{}", value.name()),
         _ => value.name().to_owned(),

@@ -43,18 +43,18 @@ output nor an error shows them as they were given, in another case, in base64 or
 wherever the driver repeats them. What it makes of them otherwise is shown.
 ";
 
-/// Runs the program with these arguments, the first of which is its name, and answers with its exit status.
+/// Runs the program and returns its exit status. The first argument is the program's name.
 pub fn run(arguments: impl IntoIterator<Item = OsString>) -> u8 {
     let matches = match command().try_get_matches_from(arguments) {
         Ok(matches) => matches,
         Err(error) => {
-            // The parser repeats the value that it found wrong.
+            // clap's message repeats the wrong value, which can be a secret.
             let reason = std::error::Error::source(&error).and_then(|source| source.downcast_ref());
             if let Some(Wrong::Secret(reason)) = reason {
                 complain(reason);
                 return exit::USAGE;
             }
-            // Whoever asked may be gone: `csi --help | head -1`.
+            // The reader may be gone already, as in `csi --help | head -1`.
             let _ = error.print();
             return if error.use_stderr() { exit::USAGE } else { exit::DONE };
         }
@@ -115,7 +115,7 @@ fn dispatch(matches: &ArgMatches) -> Result<(), Stop> {
             }
         }
     });
-    // A look at a dead volume may hang on a thread of its own: nobody waits for it.
+    // A query of a dead volume can hang on a thread of its own. The exit does not wait for it.
     runtime.shutdown_background();
     done
 }

@@ -1,4 +1,4 @@
-//! Where results go.
+//! The output of results.
 
 use std::io::{Error, ErrorKind, Write as _};
 use std::time::Duration;
@@ -10,7 +10,7 @@ use tonic::{Code, Status};
 use super::exit;
 use crate::lifecycle::Hidden;
 
-/// How results are written.
+/// The form of the results.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Format {
     /// For people.
@@ -19,16 +19,16 @@ pub(crate) enum Format {
     Json,
 }
 
-/// Why the program ends before its time.
+/// Why the program ends early.
 #[derive(Debug)]
 pub(crate) enum Stop {
-    /// Nobody reads the output any more: `csi … | head`.
+    /// The reader of the output is gone: `csi … | head`.
     Unread,
     /// The output can't be written.
     Unwritten(Error),
-    /// It could not begin; the text says what mends it.
+    /// A usage error. The text says how to fix it.
     Usage(String),
-    /// It has said why, and this is its exit status.
+    /// The reason is printed already. This is the exit status.
     Ended(u8),
 }
 
@@ -39,31 +39,31 @@ impl From<String> for Stop {
 }
 
 impl Stop {
-    /// A failure that is told here.
+    /// Prints a failure.
     pub(crate) fn failed(reason: &str) -> Self {
         complain(reason);
         Self::Ended(exit::FAILED)
     }
 }
 
-/// Writes a line, without anything that a terminal acts on.
+/// Prints a line, with terminal control characters escaped.
 ///
 /// # Errors
-/// When nobody reads it, or it can't be written.
+/// When the reader is gone, or the line can't be written.
 pub(crate) fn print(line: &str) -> Result<(), Stop> {
     write(&escape::terminal(line))
 }
 
-/// How JSON is laid out.
+/// The layout of JSON.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Layout {
     /// One line, for an output of several values.
     Line,
-    /// Indented, for an output that is one value.
+    /// Indented, for an output of one value.
     Indented,
 }
 
-/// Writes JSON, without anything that a terminal acts on.
+/// Prints JSON, with terminal control characters escaped.
 ///
 /// # Errors
 /// As [`print`].
@@ -80,7 +80,7 @@ fn write(text: &str) -> Result<(), Stop> {
     writeln!(output, "{text}").and_then(|()| output.flush()).map_err(broken)
 }
 
-/// What an error of the output means.
+/// Converts an error of the output.
 pub(crate) fn broken(error: Error) -> Stop {
     match error.kind() {
         ErrorKind::BrokenPipe => Stop::Unread,
@@ -88,12 +88,13 @@ pub(crate) fn broken(error: Error) -> Stop {
     }
 }
 
-/// A line on standard error, without anything that a terminal acts on. There is nowhere else to complain to.
+/// Prints a line on standard error, with terminal control characters escaped. Errors are ignored, because
+/// there is no other output.
 pub(crate) fn complain(line: &str) {
     let _ = writeln!(std::io::stderr().lock(), "csi: {}", escape::terminal(line));
 }
 
-/// The spec's name of a code, as the wire's documents write it.
+/// The name of a status code in gRPC's documents, such as NOT_FOUND.
 pub(crate) fn code_name(code: Code) -> String {
     let mut name = String::new();
     for letter in format!("{code:?}").chars() {
@@ -121,7 +122,7 @@ fn hint(status: &Status) -> Option<&'static str> {
     })
 }
 
-/// Complains of a call that was refused, and ends the program.
+/// Prints a refusal, and ends the program.
 pub(crate) fn refused(rpc: Rpc, status: &Status, hidden: &Hidden) -> Stop {
     let message = hidden.scrub(status.message());
     complain(&format!("{rpc}: {}: {message}", code_name(status.code())));
@@ -131,10 +132,10 @@ pub(crate) fn refused(rpc: Rpc, status: &Status, hidden: &Hidden) -> Stop {
     Stop::Ended(exit::refused(status.code()))
 }
 
-/// Reads a time: `10s`, `500ms`, `2m`, `1h`; seconds without a unit.
+/// Parses a duration such as `10s`, `500ms`, `2m` or `1h`; without a unit it is in seconds.
 ///
 /// # Errors
-/// When it is none, or 0.
+/// When it is not a duration, or is 0.
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     let digits = text.trim_end_matches(|letter: char| letter.is_ascii_alphabetic());
     let scale = match &text[digits.len()..] {

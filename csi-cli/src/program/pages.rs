@@ -1,11 +1,11 @@
-//! The pages of a list, up to their end; or up to where a driver leads round in a circle.
+//! The pages of a list. Detects a list that never ends because a token repeats.
 
 use std::collections::HashSet;
 
-/// How many pages without an entry may follow each other. A driver that filters has some; a list has an end.
+/// The largest number of consecutive pages without an entry. A driver that filters its list can return some.
 const MOST_EMPTY: u32 = 1000;
 
-/// What was seen of a list.
+/// The tokens and empty pages seen so far.
 #[derive(Debug, Default)]
 pub(crate) struct Pages {
     tokens: HashSet<String>,
@@ -13,15 +13,15 @@ pub(crate) struct Pages {
 }
 
 impl Pages {
-    /// Of a list that is asked for from this token on.
+    /// Starts a list at this token.
     pub(crate) fn after(starting_token: &str) -> Self {
         Self { tokens: HashSet::from([starting_token.to_owned()]), empty: 0 }
     }
 
-    /// Takes the `next_token` of a page, and answers with it unless this page is the last one.
+    /// Takes the `next_token` of a page, and returns it unless this page is the last one.
     ///
     /// # Errors
-    /// In words, when the list would not end: a token came a second time, or too many pages had no entry.
+    /// As text, when the list would not end: a token was repeated, or too many pages had no entry.
     pub(crate) fn next(&mut self, token: String, has_entries: bool) -> Result<Option<String>, String> {
         if token.is_empty() {
             return Ok(None);

@@ -1,4 +1,4 @@
-//! The RPCs as commands: one way for all 36.
+//! The RPCs as commands; all 36 share this code.
 
 use std::path::PathBuf;
 
@@ -13,11 +13,11 @@ use super::table::Shown;
 use super::{call, fields, rpcs, secrets, show, whole_request};
 use crate::lifecycle::Hidden;
 
-/// The fields of requests and answers that come in pages.
+/// The token fields of paged requests and answers.
 const TOKEN: &str = "starting_token";
 const NEXT: &str = "next_token";
 
-/// An example of the command, as the help shows it.
+/// An example of the command for the help.
 pub(crate) fn example(rpc: Rpc, group: &str) -> String {
     let (_, arguments) = rpcs::help(rpc);
     format!("csi {group} {} {arguments}", rpcs::subcommand(rpc)).trim_end().to_owned()
@@ -53,7 +53,7 @@ fn is_paged(rpc: Rpc) -> bool {
     rpcs::method(rpc).input().get_field_by_name(TOKEN).is_some()
 }
 
-/// Calls it, and prints what it answers.
+/// Calls the RPC and prints its answer.
 pub(crate) async fn run(rpc: Rpc, matches: &ArgMatches, common: &Common) -> Result<(), Stop> {
     let mut hidden = Hidden::default();
     let method = rpcs::method(rpc);
@@ -100,7 +100,7 @@ pub(crate) async fn run(rpc: Rpc, matches: &ArgMatches, common: &Common) -> Resu
     }
 }
 
-/// The token of the next page, taken out of this one, and whether this one has entries.
+/// Removes the token of the next page from an answer, and returns it with whether the answer has entries.
 fn take_next(answer: &mut DynamicMessage) -> Option<(String, bool)> {
     let token = answer.get_field_by_name(NEXT)?.as_str().unwrap_or_default().to_owned();
     answer.clear_field_by_name(NEXT);
@@ -108,13 +108,13 @@ fn take_next(answer: &mut DynamicMessage) -> Option<(String, bool)> {
     Some((token, has_entries))
 }
 
-/// Prints answers as they come.
+/// Prints answers when they arrive.
 struct Printer<'h> {
     rpc: Rpc,
     hidden: &'h Hidden,
     format: Format,
     shown: Shown,
-    /// There is one answer and no more.
+    /// Whether exactly one answer is expected.
     is_one: bool,
 }
 

@@ -1,11 +1,11 @@
-//! The RPCs as subcommands: where each is found, what it does, and an example.
+//! The RPCs as subcommands: their groups, descriptions and examples.
 
 use std::sync::LazyLock;
 
 use csi_core::{Rpc, Service};
 use prost_reflect::{DescriptorPool, MethodDescriptor};
 
-/// What the help says of an RPC, and its example's arguments.
+/// The description of each RPC, and the arguments of its example.
 const HELP: &[(Rpc, &str, &str)] = &[
     (Rpc::GetPluginInfo, "The plugin's name and version", ""),
     (Rpc::GetPluginCapabilities, "What kinds of service the plugin has", ""),
@@ -90,7 +90,7 @@ pub(crate) static POOL: LazyLock<DescriptorPool> = LazyLock::new(|| {
     DescriptorPool::decode(csi_proto::FILE_DESCRIPTOR_SET).expect("csi-proto's descriptor decodes")
 });
 
-/// The services as subcommands, and what the help says of each.
+/// The services as subcommands, and the description of each.
 pub(crate) const GROUPS: [(Service, &str, &str); 5] = [
     (Service::Identity, "identity", "Who the plugin is, and whether it is ready"),
     (Service::Controller, "controller", "Volumes and snapshots, as the storage sees them"),
@@ -104,7 +104,7 @@ pub(crate) fn of(service: Service) -> impl Iterator<Item = Rpc> {
     Rpc::ALL.iter().copied().filter(move |rpc| rpc.service() == service)
 }
 
-/// The subcommand of an RPC: its name without what its service's subcommand says already.
+/// The subcommand of an RPC: its name without the words that name its service.
 pub(crate) fn subcommand(rpc: Rpc) -> String {
     let name = rpc.name();
     let short = match rpc.service() {
@@ -132,12 +132,12 @@ pub(crate) fn named(group: &str, name: &str) -> Option<Rpc> {
     of(service).find(|rpc| subcommand(*rpc) == name)
 }
 
-/// What the help says of an RPC, and its example's arguments.
+/// The description of an RPC, and the arguments of its example.
 pub(crate) fn help(rpc: Rpc) -> (&'static str, &'static str) {
     HELP.iter().find(|row| row.0 == rpc).map_or(("", ""), |row| (row.1, row.2))
 }
 
-/// Its descriptor.
+/// The descriptor of an RPC.
 pub(crate) fn method(rpc: Rpc) -> MethodDescriptor {
     let service = POOL.get_service_by_name(&format!("csi.v1.{}", rpc.service()));
     let service = service.expect("the descriptor has every service");

@@ -1,4 +1,4 @@
-//! Secrets as the command line names them: by a file or by a variable, never by value.
+//! Secrets on the command line: given by a file or an environment variable, never by value.
 
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ use crate::lifecycle::{Hidden, Secrets};
 const REFUSED: &str = "secrets on the command line can be read by every process of the machine: give them with \
                        --secrets-file FILE or --secrets-env KEY=VARIABLE, and change those that were given here";
 
-/// The flags by which secrets are named.
+/// The flags that name secrets.
 pub(crate) fn arguments() -> [Arg; 3] {
     [
         Arg::new("secrets-file")
@@ -34,7 +34,7 @@ pub(crate) fn arguments() -> [Arg; 3] {
             .action(ArgAction::Append)
             .value_parser(ValueParser::from(values::variable))
             .help("The secret KEY is in this variable of the environment (several)"),
-        // What other tools have. It is taken so that no error of the parser tells of it.
+        // Other tools have this flag. It is accepted here so that no message of the parser shows its value.
         Arg::new("secrets")
             .long("secrets")
             .alias("secret")
@@ -45,10 +45,10 @@ pub(crate) fn arguments() -> [Arg; 3] {
     ]
 }
 
-/// Reads them.
+/// Reads the secrets.
 ///
 /// # Errors
-/// What is wrong; never a secret.
+/// Says what is wrong, and never shows a secret.
 pub(crate) fn read(matches: &ArgMatches) -> Result<Secrets, String> {
     if matches.contains_id("secrets") {
         return Err(REFUSED.to_owned());
@@ -58,7 +58,7 @@ pub(crate) fn read(matches: &ArgMatches) -> Result<Secrets, String> {
         None => Secrets::default(),
     };
     for (key, variable) in matches.get_many::<(String, String)>("secrets-env").into_iter().flatten() {
-        // A value that stands where the name of a variable should is not repeated.
+        // If a secret was written in place of the variable's name, the message does not repeat it.
         let value = std::env::var(variable).map_err(|_| {
             format!("--secrets-env {key}=…: the environment has no such variable, or it is not UTF-8; write the name of one")
         })?;
@@ -75,10 +75,10 @@ fn of_file(path: &Path) -> Result<Secrets, String> {
         .map_err(|reason| format!("the secrets in {name}: {reason}"))
 }
 
-/// Standard input is read once.
+/// Checks that standard input is read only once.
 ///
 /// # Errors
-/// When both the request and the secrets are to come from there.
+/// When both the request and the secrets are read from it.
 pub(crate) fn check_standard_input(matches: &ArgMatches) -> Result<(), String> {
     let is_there =
         |name| matches.try_get_one::<PathBuf>(name).ok().flatten().is_some_and(|path| path == Path::new("-"));
@@ -90,7 +90,7 @@ pub(crate) fn check_standard_input(matches: &ArgMatches) -> Result<(), String> {
     }
 }
 
-/// What is in a file, or comes by standard input for `-`.
+/// The content of a file, or of standard input for `-`.
 ///
 /// # Errors
 /// When it can't be read.
@@ -102,7 +102,8 @@ pub(crate) fn text_of(path: &Path) -> std::io::Result<String> {
     std::io::stdin().read_to_string(&mut text).map(|_| text)
 }
 
-/// Hides what a request in JSON holds of secrets, whatever form they have there: it may be no request yet.
+/// Adds everything that can be a secret in a JSON request to `hidden`, in any form, because the JSON may not
+/// be a valid request.
 pub(crate) fn hide(value: &Value, hidden: &mut Hidden) {
     match value {
         Value::Object(fields) => {

@@ -1,4 +1,4 @@
-//! Messages for people and for programs, without what is secret in them.
+//! Messages for people and for programs, without secrets.
 
 use std::sync::LazyLock;
 
@@ -12,13 +12,13 @@ use prost_reflect::{
 use super::values;
 use crate::lifecycle::Hidden;
 
-/// The one field that may hold secrets and is not marked.
+/// The only field that can hold secrets without being marked `csi_secret`.
 const MOUNT_FLAGS: &str = "mount_flags";
-/// A message that has a way of its own to be written.
+/// The message that is printed in its own form.
 const CAPABILITY: &str = "VolumeCapability";
 
-/// Hides what `Debug` of csi-proto's messages hides too: secrets, tokens, and mount flags not known to be
-/// harmless. Of any other text it hides what `hidden` knows: a driver may answer with what it was sent.
+/// Hides what `Debug` of csi-proto's messages hides: secrets, tokens, and mount flags not known to be
+/// harmless. In all other text it hides the values in `hidden`, because a driver can return what it was sent.
 pub(crate) fn redact(message: &mut DynamicMessage, hidden: &Hidden) {
     for (field, value) in message.fields_mut() {
         match value {
@@ -42,7 +42,7 @@ pub(crate) fn redact(message: &mut DynamicMessage, hidden: &Hidden) {
     }
 }
 
-/// Lets `hidden` know what is secret in a message.
+/// Adds the secrets in a message to `hidden`.
 pub(crate) fn hide(message: &DynamicMessage, hidden: &mut Hidden) {
     for (field, value) in message.fields() {
         match value {
@@ -89,19 +89,19 @@ fn hide_flag(value: &mut Value) {
     }
 }
 
-/// A mount flag as csi-proto shows it.
+/// A mount flag as csi-proto prints it.
 fn shown(flag: &str) -> String {
     let list = format!("{:?}", MountFlags(&[flag.to_owned()]));
     list.trim_start_matches('[').trim_end_matches(']').to_owned()
 }
 
-/// Protobuf JSON, with fields of value 0 too. Redact it first.
+/// Protobuf JSON, including fields with the value 0. Redact the message first.
 pub(crate) fn json(message: &DynamicMessage) -> serde_json::Value {
     let options = SerializeOptions::new().skip_default_fields(false);
     message.serialize_with_options(serde_json::value::Serializer, &options).unwrap_or_default()
 }
 
-/// The fields that are told: those that are set, and numbers and yes or no in any case.
+/// The fields to print: those that are set, and all numbers and booleans.
 pub(crate) fn visible(message: &DynamicMessage) -> Vec<(FieldDescriptor, Value)> {
     let descriptor = message.descriptor();
     let told = descriptor.fields().filter(|field| {
@@ -115,7 +115,7 @@ pub(crate) fn visible(message: &DynamicMessage) -> Vec<(FieldDescriptor, Value)>
     .collect()
 }
 
-/// Puts a field, and those within it, into the list as name and text.
+/// Adds a field, and the fields nested in it, to the list as name and text.
 pub(crate) fn flatten(
     path: &str,
     field: &FieldDescriptor,
@@ -182,7 +182,7 @@ fn text(field: &FieldDescriptor, value: &Value, parent: &DynamicMessage) -> Stri
     }
 }
 
-/// A volume's capability as the command line takes it, `SINGLE_NODE_WRITER,mount,ext4,noatime`.
+/// A volume capability as the command line takes it: `SINGLE_NODE_WRITER,mount,ext4,noatime`.
 fn capability(message: &DynamicMessage) -> String {
     let mut words = vec![String::new()];
     for (field, value) in visible(message) {
@@ -193,7 +193,7 @@ fn capability(message: &DynamicMessage) -> String {
             continue;
         }
         words.push(field.name().to_owned());
-        // The filesystem's place is kept for it where flags follow.
+        // The position of the filesystem is kept, even if empty, when flags follow.
         if !fields.is_empty() {
             words.push(text("fs_type").unwrap_or_default());
         }
@@ -203,7 +203,7 @@ fn capability(message: &DynamicMessage) -> String {
     words.join(",")
 }
 
-/// The fields of a message, by name and text.
+/// The fields of a message, as name and text.
 pub(crate) fn texts(message: &DynamicMessage) -> Vec<(String, String)> {
     let mut fields = Vec::new();
     for (field, value) in visible(message) {
@@ -212,7 +212,7 @@ pub(crate) fn texts(message: &DynamicMessage) -> Vec<(String, String)> {
     fields
 }
 
-/// Whether a number is one of bytes.
+/// Whether a number is in bytes.
 fn is_bytes(field: &FieldDescriptor, parent: &DynamicMessage) -> bool {
     let name = field.name();
     let of_usage = || matches!(parent.get_field_by_name("unit").as_deref(), Some(Value::EnumNumber(1)));

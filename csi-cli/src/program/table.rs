@@ -4,7 +4,7 @@ use prost_reflect::{DynamicMessage, Kind, ReflectMessage as _, Value};
 
 use super::show::{flatten, texts, visible};
 
-/// What is shown stands once: the heading of a table that goes on, and what is the same in the next message.
+/// What was printed already: the heading of a continued table, and lines that the next message would repeat.
 #[derive(Debug, Default)]
 pub(crate) struct Shown {
     columns: Vec<String>,
@@ -13,7 +13,7 @@ pub(crate) struct Shown {
 }
 
 impl Shown {
-    /// A table where the message is a list, and one line a field beside it. Redact the message first.
+    /// A table for a message's list, and one line for each other field. Redact the message first.
     pub(crate) fn lines(&mut self, message: &DynamicMessage) -> Vec<String> {
         let is_list = |kind: &Kind| matches!(kind, Kind::Message(_));
         let list = message.descriptor().fields().find(|field| field.is_list() && is_list(&field.kind()));
@@ -58,12 +58,12 @@ impl Shown {
     }
 }
 
-/// The columns of a row, and what is in them.
+/// The columns of a row, and their values.
 fn cells(row: &Value) -> Vec<(String, String)> {
     row.as_message().map(texts).unwrap_or_default()
 }
 
-/// The last word of a column's name, where no other column has it.
+/// The headings: the last word of a column's name, if no other column has it.
 fn headings(columns: &[String]) -> Vec<String> {
     let last = |name: &str| name.rsplit('.').next().unwrap_or(name).to_uppercase();
     let heading = |name: &String| match columns.iter().filter(|other| last(other) == last(name)).count() {
@@ -79,7 +79,7 @@ fn widths(grid: &[Vec<String>]) -> Vec<usize> {
     (0..columns).map(|at| grid.iter().map(|row| width(row, at)).max().unwrap_or_default()).collect()
 }
 
-/// Rows with their columns below each other.
+/// Rows with aligned columns.
 pub(crate) fn aligned(grid: &[Vec<String>]) -> Vec<String> {
     let widths = widths(grid);
     grid.iter().map(|row| line(row, &widths)).collect()

@@ -1,4 +1,4 @@
-//! Values as people write them on a command line: capabilities, sizes, pairs.
+//! Values on the command line: capabilities, sizes, pairs.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -8,12 +8,12 @@ use csi_proto::v1;
 use v1::volume_capability::access_mode::Mode;
 use v1::volume_capability::{AccessMode, AccessType, BlockVolume, MountVolume};
 
-/// What is wrong with a value.
+/// Why a value is wrong.
 #[derive(Debug)]
 pub(crate) enum Wrong {
-    /// It may be shown beside the reason.
+    /// The value can be shown with the reason.
     Value(String),
-    /// It holds a secret, or may.
+    /// The value is or can be a secret.
     Secret(&'static str),
 }
 
@@ -34,7 +34,7 @@ impl From<String> for Wrong {
     }
 }
 
-/// Access modes by the names that Kubernetes gives them.
+/// Access modes by their Kubernetes names.
 const SHORT: [(&str, Mode); 4] = [
     ("rwo", Mode::SingleNodeWriter),
     ("rwop", Mode::SingleNodeSingleWriter),
@@ -42,12 +42,12 @@ const SHORT: [(&str, Mode); 4] = [
     ("rwx", Mode::MultiNodeMultiWriter),
 ];
 
-/// What the long help says of a capability.
+/// The long help for a capability.
 pub(crate) const CAPABILITY_HELP: &str = "\
 MODE is rwo, rwop, rox, rwx or the spec's name of a mode; TYPE is mount or block; a filesystem,
 mount flags and group=GID may follow mount: rwo,mount,xfs,noatime,group=2000 (no filesystem: rwo,mount,,noatime)";
 
-/// The spec's modes.
+/// The spec's access modes.
 const MODES: [Mode; 7] = [
     Mode::SingleNodeWriter,
     Mode::SingleNodeReaderOnly,
@@ -58,10 +58,10 @@ const MODES: [Mode; 7] = [
     Mode::SingleNodeMultiWriter,
 ];
 
-/// Reads `rwo,mount,ext4,noatime` or `rwx,block`.
+/// Parses a capability such as `rwo,mount,ext4,noatime` or `rwx,block`.
 ///
 /// # Errors
-/// Which word is not known, and what is.
+/// Names the unknown word, and the known ones.
 pub(crate) fn capability(text: &str) -> Result<v1::VolumeCapability, Wrong> {
     let words = words(text);
     if words.iter().any(|word| is_secret(word)) {
@@ -107,7 +107,7 @@ pub(crate) fn capability(text: &str) -> Result<v1::VolumeCapability, Wrong> {
     })
 }
 
-/// The words between commas that stand in no quotes, for the flag `context="…"` has some of its own.
+/// Splits at commas outside double quotes: the flag `context="…"` contains commas.
 fn words(text: &str) -> Vec<&str> {
     let mut is_quoted = false;
     let split = text.split(|letter| {
@@ -135,16 +135,16 @@ fn mode(word: &str) -> Result<Mode, String> {
     })
 }
 
-/// Reads `1Gi`, `500M`, `4096`.
+/// Parses a size such as `1Gi`, `500M` or `4096`.
 ///
 /// # Errors
-/// When it is no size that fits.
+/// When it is not a size, or too large.
 pub(crate) fn size(text: &str) -> Result<i64, String> {
     let bytes = text.parse().ok().and_then(|quantity: Quantity| i64::try_from(quantity.bytes()).ok());
     bytes.ok_or_else(|| format!("{text:?} is no size: write 1Gi, 500M, 1.5Ti or bytes, less than 8Ei"))
 }
 
-/// Reads `key=value`.
+/// Parses `key=value`.
 ///
 /// # Errors
 /// When there is no key, or no `=`.
@@ -158,7 +158,7 @@ pub(crate) fn pair(text: &str) -> Result<(String, String), Wrong> {
     }
 }
 
-/// Reads `KEY=VARIABLE`, where somebody may have written a secret instead.
+/// Parses `KEY=VARIABLE`. The value can be a secret by mistake.
 ///
 /// # Errors
 /// When there is no key, or no `=`.
@@ -166,16 +166,16 @@ pub(crate) fn variable(text: &str) -> Result<(String, String), Wrong> {
     pair(text).map_err(|_| Wrong::Secret("--secrets-env: write KEY=VARIABLE, with the name of a variable"))
 }
 
-/// Reads a place, `zone=a,rack=7`.
+/// Parses a topology such as `zone=a,rack=7`.
 ///
 /// # Errors
-/// When one of the segments is no `key=value`.
+/// When a segment is not `key=value`.
 pub(crate) fn topology(text: &str) -> Result<v1::Topology, Wrong> {
     let segments = text.split(',').map(pair).collect::<Result<BTreeMap<_, _>, _>>()?;
     Ok(v1::Topology { segments })
 }
 
-/// Bytes for people and exactly: `1 GiB (1073741824)`.
+/// A size with its unit and in bytes: `1 GiB (1073741824)`.
 pub(crate) fn bytes(count: i64) -> String {
     match u64::try_from(count) {
         Ok(bytes) if bytes >= 1024 => format!("{} ({bytes})", crate::lifecycle::size(bytes)),

@@ -1,4 +1,4 @@
-//! A request given whole, as protobuf JSON.
+//! A whole request, given as protobuf JSON.
 
 use std::path::Path;
 
@@ -8,10 +8,10 @@ use serde_json::Value;
 use super::secrets::{hide, text_of};
 use crate::lifecycle::Hidden;
 
-/// Reads a request from a file, or from standard input for `-`. What a secret is, `hidden` learns.
+/// Reads a request from a file, or from standard input for `-`. Secrets are added to `hidden`.
 ///
 /// # Errors
-/// What is wrong with it and where; never a secret of it.
+/// Says what is wrong and where, and never shows a secret.
 pub(crate) fn read(
     path: &Path,
     message: &MessageDescriptor,
@@ -24,7 +24,7 @@ pub(crate) fn read(
 }
 
 fn parse(text: &str, message: &MessageDescriptor, hidden: &mut Hidden) -> Result<DynamicMessage, String> {
-    // The parser's own words may quote what it found.
+    // The parser's own message can quote the input.
     let value: Value = serde_json::from_str(text)
         .map_err(|error| format!("line {}, column {}: not JSON", error.line(), error.column()))?;
     hide(&value, hidden);
@@ -32,7 +32,7 @@ fn parse(text: &str, message: &MessageDescriptor, hidden: &mut Hidden) -> Result
     DynamicMessage::deserialize(message.clone(), value).map_err(|error| hidden.scrub(&error.to_string()))
 }
 
-/// Finds names that are not known, to say which are.
+/// Finds unknown field names, to list the known ones.
 fn check(value: &Value, message: &MessageDescriptor, path: &str) -> Result<(), String> {
     let Value::Object(fields) = value else { return Ok(()) };
     if message.full_name().starts_with("google.protobuf.") {

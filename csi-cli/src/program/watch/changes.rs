@@ -1,4 +1,4 @@
-//! What is known of the health, and what of it begins, changes and ends.
+//! The known health, and what of it begins, changes and ends.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,18 +11,18 @@ use super::sources::Source;
 use crate::lifecycle::Hidden;
 use crate::program::output::code_name;
 
-/// One thing that is wrong, without the words for people, which may change while it lasts.
+/// One problem. The message for people is not part of it, because it can change while the problem lasts.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Trouble {
-    /// Who sees it: the plugin, its controller, its node.
+    /// Who reports it: the plugin, its controller or its node.
     pub(crate) seen_by: &'static str,
-    /// The volume's id, or else what it is.
+    /// The volume's id, or another name of what is unhealthy.
     pub(crate) subject: String,
     pub(crate) status: String,
     pub(crate) reason: String,
 }
 
-/// All that is wrong as one source tells it, with the words for people.
+/// All problems that one source reports, with their messages for people.
 pub(crate) type Troubles = BTreeMap<Trouble, String>;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,7 +30,7 @@ enum What {
     Begins,
     Changes,
     Ends,
-    /// Nothing is wrong any more, or from the start.
+    /// No problem is left, or there was none from the start.
     AllWell,
 }
 
@@ -42,27 +42,27 @@ pub(crate) struct Event {
     message: String,
 }
 
-/// What all sources told last.
+/// The last report of each source.
 #[derive(Debug, Default)]
 pub(crate) struct Known {
     told: BTreeMap<Source, Troubles>,
-    /// The questions that were not answered.
+    /// The calls that failed.
     unanswered: BTreeMap<Source, Troubles>,
     said_well: bool,
 }
 
 impl Known {
-    /// Whether nothing is wrong.
+    /// Whether there is no problem.
     pub(crate) fn is_well(&self) -> bool {
         self.told.values().chain(self.unanswered.values()).all(BTreeMap::is_empty)
     }
 
-    /// Takes an answer, or that there was none: then what was told before still holds.
+    /// Takes an answer or a failure. After a failure the earlier report stays valid.
     pub(crate) fn learn(&mut self, source: &Source, answer: Result<Troubles, Status>) -> Vec<Event> {
         let (told, unanswered) = match answer {
             Ok(troubles) => (Some(troubles), Troubles::new()),
             Err(status) => {
-                // How a connection fails differs from one try to the next, and says nothing more.
+                // The text of a connection error differs between tries, so it is replaced by a fixed one.
                 let (code, reason, message) = match std::error::Error::source(&status) {
                     Some(_) => (Code::Unavailable, "NotReached", "nothing answers on the socket"),
                     None => (status.code(), "NotAnswered", status.message()),
@@ -81,7 +81,7 @@ impl Known {
         events
     }
 
-    /// After a round: whether all is well since.
+    /// Called after a round. Returns an event if all has become well.
     pub(crate) fn rounded(&mut self) -> Option<Event> {
         let is_new = self.is_well() && !self.said_well;
         self.said_well = self.is_well();
@@ -111,7 +111,7 @@ fn replace(all: &mut BTreeMap<Source, Troubles>, source: &Source, new: Troubles)
 }
 
 impl Event {
-    /// Without these values.
+    /// The event without these values.
     pub(crate) fn scrubbed(&self, hidden: &Hidden) -> Self {
         let clean = |text: &str| hidden.scrub(text);
         let trouble = self.trouble.as_ref().map(|trouble| Trouble {
@@ -147,7 +147,7 @@ impl Event {
         };
         let Some(trouble) = &self.trouble else { return format!("{time} {mark} {}", self.message) };
         let Trouble { seen_by, subject, status, reason } = trouble;
-        // Escaped before the columns are made.
+        // Escaped before the columns are aligned.
         let (subject, reason) = (escape::terminal(subject), escape::terminal(reason));
         let line = format!("{time} {mark} {seen_by:<10} {subject:<20} {status:<12} {reason}");
         match self.message.as_str() {
@@ -168,7 +168,7 @@ impl fmt::Display for What {
     }
 }
 
-/// The time as RFC 3339 has it, in UTC and whole seconds.
+/// The time in the form of RFC 3339, in UTC and whole seconds.
 pub(crate) fn now() -> String {
     let now = prost_types::Timestamp::from(std::time::SystemTime::now());
     prost_types::Timestamp { nanos: 0, ..now }.to_string()

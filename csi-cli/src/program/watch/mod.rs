@@ -1,4 +1,4 @@
-//! `csi watch`: what is not well, as it begins and ends.
+//! `csi watch`: problems, when they begin and end.
 
 mod changes;
 mod sources;
@@ -113,7 +113,7 @@ struct Watch {
 }
 
 impl Watch {
-    /// Asks every source once, and prints what is other than before.
+    /// Asks every source once, and prints what has changed.
     async fn round(&mut self, sources: &[Source], sockets: &crate::lifecycle::Sockets) -> Result<(), Stop> {
         for source in sources {
             let answer = source.ask(sockets, &self.watched).await;

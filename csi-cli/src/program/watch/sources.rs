@@ -1,4 +1,4 @@
-//! Who is asked for the health: what the driver offers, in the form of 1.13 or else of 1.12.
+//! The sources of health: the calls that the driver offers, in the form of v1.13.0, or else of v1.12.0.
 
 use std::fmt;
 
@@ -13,15 +13,15 @@ use crate::lifecycle::{Secrets, Sockets};
 use crate::program::output::{Stop, complain, refused};
 use crate::program::pages::Pages;
 
-/// What the user wants to hear of.
+/// What the user wants to watch.
 pub(crate) struct Watched {
     pub(crate) volumes: Vec<String>,
-    /// Where the one volume is published.
+    /// The path at which the only volume is published.
     pub(crate) path: Option<String>,
     pub(crate) secrets: Secrets,
 }
 
-/// One question.
+/// One call.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Source {
     Readiness,
@@ -29,7 +29,7 @@ pub(crate) enum Source {
     UnwellVolumes,
     OfController(String),
     OfNode(String),
-    /// As 1.12 tells it, with the list of volumes, one volume, its stats.
+    /// The forms of v1.12.0: the list of volumes, one volume, its stats.
     ConditionsOfAll,
     Condition(String),
     ConditionOnNode(String),
@@ -55,10 +55,10 @@ impl fmt::Display for Source {
 }
 
 impl Watched {
-    /// What to ask, by what the driver offers.
+    /// The calls to make, by the driver's capabilities.
     ///
     /// # Errors
-    /// When it does not say what it offers, or can't tell of the volumes that are named.
+    /// When the driver does not report its capabilities, or can't report the health of the given volumes.
     pub(crate) async fn sources(&self, sockets: &Sockets) -> Result<Vec<Source>, Stop> {
         let offered = Offered::ask(sockets, &self.secrets).await?;
         let mut sources = vec![Source::Readiness];
@@ -93,7 +93,7 @@ impl Watched {
     }
 }
 
-/// What the driver offers.
+/// The driver's capabilities.
 struct Offered {
     controller: Vec<ControllerRpc>,
     node: Vec<NodeRpc>,
@@ -134,7 +134,7 @@ impl Offered {
         self.node(NodeRpc::VolumeCondition)
     }
 
-    /// Whether the driver tells of volumes, but lists none.
+    /// Whether the driver reports the health of single volumes, but has no list.
     fn is_only_by_name(&self) -> bool {
         let lists = self.controller(ControllerRpc::ListVolumeHealth)
             || self.condition() && self.controller(ControllerRpc::ListVolumes);
@@ -156,7 +156,7 @@ impl Offered {
     }
 }
 
-/// None where the service is not served here.
+/// Returns `None` if the service is not on this socket.
 fn served<A>(
     rpc: Rpc,
     told: Result<tonic::Response<A>, Status>,
@@ -170,7 +170,7 @@ fn served<A>(
 }
 
 impl Source {
-    /// All that is wrong, as this source sees it now.
+    /// All current problems that this source reports.
     ///
     /// # Errors
     /// When it does not answer.
@@ -280,7 +280,7 @@ fn of_condition(
     Some((Trouble { seen_by, subject, status, reason }, condition.message))
 }
 
-/// Every page of the volumes that are not well.
+/// All pages of ControllerListVolumeHealth.
 async fn unwell(sockets: &Sockets, secrets: &Secrets) -> Result<Troubles, Status> {
     let (mut all, mut token, mut pages) = (Troubles::new(), String::new(), Pages::default());
     loop {
@@ -299,7 +299,7 @@ async fn unwell(sockets: &Sockets, secrets: &Secrets) -> Result<Troubles, Status
     }
 }
 
-/// Every page of the volumes, with their conditions.
+/// All pages of ListVolumes, with the volumes' conditions.
 #[expect(deprecated, reason = "drivers that speak 1.12.0 have it")]
 async fn conditions(sockets: &Sockets) -> Result<Troubles, Status> {
     let (mut all, mut token, mut pages) = (Troubles::new(), String::new(), Pages::default());
