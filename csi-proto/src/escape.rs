@@ -1,9 +1,9 @@
-//! Text that came from outside, made safe to show: on a terminal, in JSON, as a word of a shell's command.
+//! Makes text from outside safe to show: on a terminal, in JSON, as one word of a shell command.
 //!
-//! A name, an id or a message of a driver, of the kubelet or of a caller can hold any Unicode. Printed as it
-//! is, it can clear the screen, set the clipboard (OSC 52), overwrite the line before it, look like another
-//! line of a log, or reverse what follows (U+202E). Each function escapes the same characters and leaves all
-//! others as they are:
+//! A name, an id or a message from a driver, the kubelet or a caller can contain any Unicode. Printed
+//! unchanged, it can clear the screen, set the clipboard (OSC 52), overwrite the line before it, imitate
+//! another line of a log, or reverse the text after it (U+202E). All functions escape the same characters and
+//! leave all others unchanged:
 //!
 //! | general category | for example |
 //! |---|---|
@@ -13,10 +13,10 @@
 //! | Zs, spaces other than U+0020 | U+00A0, U+3000 |
 //! | Co and Cn, private use and not assigned | U+E000, U+FFFF |
 //!
-//! Cs, the surrogates, can't be in a `str`. The categories are those of the Unicode Character Database
-//! (Unicode Standard Annex 44, "General Category Values"), as the standard library has them: it is what
-//! `Debug` of a `str` escapes, except for quotes, the backslash and combining marks, which are shown as they
-//! are.
+//! Cs, the surrogates, can't occur in a `str`. The categories are those of the Unicode Character Database
+//! (Unicode Standard Annex 44, "General Category Values"), in the version of the standard library: the
+//! escaped characters are those that `Debug` of a `str` escapes, except quotes, the backslash and combining
+//! marks, which stay unchanged.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
@@ -26,17 +26,17 @@ fn is_escaped(c: char) -> bool {
     if c.is_ascii() {
         return c.is_ascii_control();
     }
-    // After another character `escape_debug` leaves combining marks alone.
+    // After another character `escape_debug` does not escape combining marks.
     let mut buffer = [b'x'; 5];
     let end = 1 + c.encode_utf8(&mut buffer[1..]).len();
     let text = std::str::from_utf8(&buffer[..end]).unwrap_or_default();
     text.escape_debug().nth(1) != Some(c)
 }
 
-/// For a terminal, a table or a log: one line without anything that a terminal acts on.
+/// Escapes text for a terminal, a table or a log: one line without terminal control characters.
 ///
-/// Escapes are those of Rust: `\n`, `\r`, `\t`, else `\u{…}`. A backslash stays as it is, so that doing it
-/// twice changes nothing, and an id with a backslash can be copied; who wants the exact text takes JSON.
+/// The escapes are Rust's: `\n`, `\r`, `\t`, otherwise `\u{…}`. A backslash is not escaped, so a second call
+/// changes nothing, and an id with a backslash can be copied. Use JSON if the exact text is needed.
 ///
 /// ```
 /// use csi_proto::escape;
@@ -48,11 +48,11 @@ pub fn terminal(text: &str) -> Cow<'_, str> {
     escaped(text, |c, into| into.extend(c.escape_default()))
 }
 
-/// For JSON that is already written: the same values, without a character that a terminal acts on.
+/// Escapes text in encoded JSON: the same values, without terminal control characters.
 ///
-/// The characters become `\uXXXX`, above U+FFFF as a surrogate pair (RFC 8259, section 7). In JSON they can
-/// only be within strings, except for line feeds and tabs between values, which stay: within a string every
-/// writer has escaped these.
+/// The characters become `\uXXXX`, above U+FFFF a surrogate pair (RFC 8259, section 7). In JSON they can
+/// occur only inside strings, except for line feeds and tabs between values. These are kept: inside a string
+/// every encoder has escaped them.
 ///
 /// ```
 /// use csi_proto::escape;
@@ -68,12 +68,13 @@ pub fn json(written: &str) -> Cow<'_, str> {
     })
 }
 
-/// For a command that people paste into a shell: one word, whatever is in it. None for a text with a NUL,
-/// which no argument of a program can hold.
+/// Quotes text for a command that people paste into a shell: always one word. Returns `None` for a text with
+/// a NUL, which no argument of a program can contain.
 ///
-/// A plain text stands in single quotes, for any POSIX shell. What holds an escaped character is written as
-/// `$'…'` (bash, ksh, zsh; POSIX.1-2024, section 2.2.4) with three octal digits for each such byte, for each
-/// quote and for each backslash. A shell that does not know `$'…'` still reads one word, though another one.
+/// Plain text is put in single quotes, for any POSIX shell. Text with an escaped character is written as
+/// `$'…'` (bash, ksh, zsh; POSIX.1-2024, section 2.2.4) with three octal digits for each byte of such a
+/// character, for each quote and for each backslash. A shell that does not know `$'…'` still reads one word,
+/// but a different one.
 ///
 /// ```
 /// use csi_proto::escape;
@@ -207,7 +208,7 @@ mod tests {
         let text: String = controls.flat_map(|c| [c, '7', '\'', '\\', '$', '"', '`', ' ']).collect();
         let word = shell_word(&text).unwrap();
         assert_eq!(of_shell("bash", format!("printf %s {word}")), text);
-        // Any POSIX shell: one word, and nothing of it is run.
+        // In any POSIX shell it is one word, and no part of it is executed.
         assert_eq!(of_shell("sh", format!("set -- {word}; printf %s $#")), "1");
     }
 }

@@ -1,10 +1,12 @@
-//! The wire of the Container Storage Interface: its messages, clients and servers as Rust types.
+//! The wire format of the Container Storage Interface: its messages, clients and servers as Rust types.
 //!
-//! The types are generated from `proto/csi.proto` and checked in, so that building this crate needs neither
-//! `protoc` nor a build script. They are the union of versions 1.13.0 and 1.12.0 of the interface, whose numbers do
-//! not clash: one set of types serves callers of both. What only 1.12.0 has is `#[deprecated]`.
+//! The types are generated from `proto/csi.proto` and checked in, so building this crate needs neither
+//! `protoc` nor a build script. They are the union of versions 1.13.0 and 1.12.0 of the interface, whose
+//! field numbers do not conflict: one set of types serves callers of both. What exists only in 1.12.0 is
+//! `#[deprecated]`.
 //!
-//! Secrets never print. `Debug` of every message shows a secret's key and hides its value; see [`redact`].
+//! Secrets are never printed. `Debug` of every message shows a secret's key and hides its value; see
+//! [`redact`].
 //!
 //! ```
 //! use csi_proto::v1::{CapacityRange, CreateVolumeRequest};
@@ -24,13 +26,13 @@
 //!
 //! | module | holds |
 //! |---|---|
-//! | [`v1`] | the messages of the five services, and a module of client and one of server for each service |
+//! | [`v1`] | the messages of the five services, and a client module and a server module for each service |
 //! | [`pluginregistration`] | the same for the kubelet's plugin registration |
 //! | `raw` | a codec that leaves messages as bytes (feature `client` or `server`) |
-//! | [`redact`] | what hides secrets, for types that copy fields out of a message |
-//! | [`escape`] | what makes text from outside safe to show: on a terminal, in JSON, in a command |
+//! | [`redact`] | wrappers that hide secrets, for types that copy fields out of a message |
+//! | [`escape`] | makes text from outside safe to show: on a terminal, in JSON, in a command |
 //!
-//! A map is a `BTreeMap`, so that equal messages encode to equal bytes.
+//! A map is a `BTreeMap`, so equal messages encode to equal bytes.
 //!
 //! # Features
 //!
@@ -39,7 +41,7 @@
 //! | `server` | yes | the traits of the services and tonic servers around them, such as `v1::node_server` |
 //! | `client` | yes | tonic clients, such as `v1::node_client`, with a channel to connect by |
 //!
-//! Without either, the crate is the messages alone and does not depend on tonic.
+//! Without both features, the crate has only the messages and does not depend on tonic.
 
 #![forbid(unsafe_code)]
 
@@ -55,15 +57,18 @@ pub mod redact;
     reason = "generated: tonic documents none of its modules, and derived code touches deprecated fields"
 )]
 mod generated {
-    /// The five services of the interface: identity, controller, group controller, snapshot metadata and node.
+    /// The five services of the interface: identity, controller, group controller, snapshot metadata and
+    /// node.
     ///
-    /// A service has a module `<service>_client` (feature `client`) and a module `<service>_server` (feature `server`).
-    /// What a field means, in what unit and when it is required stands at the field.
+    /// Each service has a module `<service>_client` (feature `client`) and a module `<service>_server`
+    /// (feature `server`). The documentation of a field says what it means, its unit, and when it is
+    /// required.
     #[path = "csi.v1.rs"]
     pub mod v1;
-    /// How the kubelet learns of a driver, and tells it whether it took it.
+    /// The kubelet's plugin registration: the kubelet discovers a driver, and tells it whether it was
+    /// registered.
     ///
-    /// The driver serves `registration_server` on a socket of its own in the kubelet's registry folder.
+    /// The driver serves `registration_server` on its own socket in the kubelet's plugin registry directory.
     pub mod pluginregistration;
     mod messages;
     mod redaction;
@@ -71,8 +76,9 @@ mod generated {
 
 pub use generated::{pluginregistration, v1};
 
-/// The encoded `FileDescriptorSet` of `csi.proto` and `pluginregistration.proto` with all they import.
+/// The encoded `FileDescriptorSet` of `csi.proto` and `pluginregistration.proto`, with everything they
+/// import.
 ///
-/// It is what gRPC reflection serves, and what a tool walks that treats all messages alike. The spec's options are in
-/// it: `csi_secret` on fields and the alpha marks.
+/// gRPC reflection serves it, and tools that handle all messages generically walk it. It includes the spec's
+/// options: `csi_secret` on fields, and the alpha marks.
 pub const FILE_DESCRIPTOR_SET: &[u8] = include_bytes!("generated/csi.fds");

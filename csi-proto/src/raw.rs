@@ -1,10 +1,10 @@
-//! Messages as the bytes that they are: for who passes them on, or sends what no message allows.
+//! Messages as raw bytes, for programs that forward them, or that send what no message type allows.
 
 use prost::bytes::{Buf as _, BufMut as _};
 use tonic::Status;
 use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
 
-/// Neither reads nor writes a message: a request or an answer is its encoded bytes.
+/// A codec that does not encode or decode: a request or an answer is its encoded bytes.
 ///
 /// ```no_run
 /// use csi_proto::raw::RawCodec;

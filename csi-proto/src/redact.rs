@@ -1,27 +1,28 @@
-//! What hides secrets: wrappers whose `Debug` shows the keys and hides the values.
+//! Hides secrets: wrappers whose `Debug` shows the keys and hides the values.
 //!
-//! The messages of this crate use them in their own `Debug`; which fields are hidden is decided from the
-//! descriptor when the code is generated. Types that copy such a field out of a message wrap it the same way.
+//! The messages of this crate use them in their own `Debug`. The hidden fields are taken from the descriptor
+//! when the code is generated. A type that copies such a field out of a message should wrap it in the same
+//! way.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
 use zeroize::Zeroize as _;
 
-/// The key under which Kubernetes hands a pod's service account tokens to the driver.
+/// The key under which Kubernetes passes a pod's service account tokens to the driver.
 pub const TOKENS_KEY: &str = "csi.storage.k8s.io/serviceAccount.tokens";
 
-/// What stands where a value is hidden.
+/// The text printed in place of a hidden value.
 pub const HIDDEN: &str = "***";
 
-/// Mount options whose values are known to be harmless: numbers, versions and modes of work.
+/// Mount options whose values are known to be harmless: numbers, versions and modes.
 const HARMLESS_OPTIONS: &str = "\
     acdirmax acdirmin acregmax acregmin actimeo allocsize commit compress compress-force data dir_mode dmask \
     errors file_mode fmask gid iocharset local_lock logbsize logbufs lookupcache max_batch_time min_batch_time \
     minorversion mode nconnect nfsvers nr_inodes port proto retrans retry rsize sec size stripe subvol subvolid \
     sunit swidth timeo uid umask vers wsize";
 
-/// A map whose values are all secret: prints the keys.
+/// A map whose values are all secret: prints only the keys.
 ///
 /// ```
 /// use std::collections::BTreeMap;
@@ -69,10 +70,11 @@ impl fmt::Debug for ContextMap<'_> {
     }
 }
 
-/// Mount flags, which may hold secrets: prints plain words, and `key=value` where both are known to be harmless.
+/// Mount flags, which can contain secrets: prints plain words, and `key=value` if both are known to be
+/// harmless.
 ///
-/// Of any other `key=value` the key is printed, of anything else nothing. A flag is never split at commas, for a
-/// value may hold them (an SELinux context does).
+/// For any other `key=value` only the key is printed, for anything else nothing. A flag is never split at
+/// commas, because a value can contain them (an SELinux context does).
 ///
 /// ```
 /// use csi_proto::redact::MountFlags;
@@ -119,9 +121,9 @@ impl fmt::Debug for Hidden {
     }
 }
 
-/// A request that can drop its secrets, so that what is left can be kept, or compared with a retry.
+/// A request whose secrets can be removed, so that the rest can be stored, or compared with a retry.
 ///
-/// Every RPC's request has it.
+/// It is implemented for the request of every RPC.
 ///
 /// ```
 /// use csi_proto::redact::ClearSecrets;
@@ -135,10 +137,10 @@ impl fmt::Debug for Hidden {
 /// assert_eq!(request, DeleteVolumeRequest { volume_id: "v1".into(), ..Default::default() });
 /// ```
 pub trait ClearSecrets {
-    /// Empties the fields that the spec marks as secret and takes [`TOKENS_KEY`] out of the request's other maps. The memory
-    /// of their values is set to zero.
+    /// Empties the fields that the spec marks as secret, and removes [`TOKENS_KEY`] from the request's other
+    /// maps. The memory of the removed values is overwritten with zeros.
     ///
-    /// Mount flags stay: two requests whose flags differ are not the same request.
+    /// Mount flags are kept: requests with different flags are different requests.
     fn clear_secrets(&mut self) {}
 }
 
@@ -158,7 +160,7 @@ macro_rules! redacted_debug {
     (@flags $value:expr) => { &$crate::redact::MountFlags(&$value) };
 }
 
-/// Takes these keys out, and their values from memory.
+/// Removes these keys, and overwrites the memory of their values.
 pub(crate) fn wipe(map: &mut BTreeMap<String, String>, is_secret: impl Fn(&str) -> bool) {
     map.retain(|key, value| {
         let goes = is_secret(key);
@@ -206,7 +208,7 @@ mod tests {
             ("credentials=/etc/smb", "credentials=***"),
             ("secret=AQD==", "secret=***"),
             ("password=", "password=***"),
-            // A harmless key excuses no value that could smuggle another option.
+            // A harmless key does not make a value harmless that could contain another option.
             ("vers=4.1,password=x", "vers=***"),
             ("vers=a b", "vers=***"),
             ("vers=", "vers=***"),
