@@ -1,4 +1,4 @@
-//! A driver that does nothing, so that what is measured is its servers.
+//! A driver that does nothing, so that only its servers are measured.
 
 use std::process::ExitCode;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! HTTP/2 as a client writes it that keeps no rules.
+//! HTTP/2 as a client writes it that breaks the protocol.
 
 use std::path::Path;
 
@@ -14,7 +14,7 @@ pub(crate) const CONTINUATION: u8 = 9;
 pub(crate) const END_STREAM: u8 = 1;
 pub(crate) const END_HEADERS: u8 = 4;
 
-/// A frame. The payload is less than 16 MiB.
+/// A frame. The payload must be smaller than 16 MiB.
 pub(crate) fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     let mut frame = (payload.len() as u32).to_be_bytes()[1..].to_vec();
     frame.extend_from_slice(&[kind, flags]);
@@ -23,7 +23,7 @@ pub(crate) fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8>
     frame
 }
 
-/// A connection whose preface and settings are sent.
+/// Opens a connection, and sends the preface and the settings.
 pub(crate) async fn open(socket: &Path) -> std::io::Result<UnixStream> {
     let mut stream = UnixStream::connect(socket).await?;
     stream.write_all(&[PREFACE, &frame(SETTINGS, 0, 0, &[])].concat()).await?;
@@ -32,7 +32,7 @@ pub(crate) async fn open(socket: &Path) -> std::io::Result<UnixStream> {
 
 /// The header block of a call.
 pub(crate) fn call(path: &str) -> Vec<u8> {
-    // POST and http by the static table's index.
+    // POST and http, by their index in the static table.
     let mut block = vec![0x83, 0x86];
     for (name, value) in [(":path", path), ("content-type", "application/grpc"), ("te", "trailers")] {
         block.push(0);

@@ -1,13 +1,14 @@
-//! Puts a driver's servers under abuse, load by load, and prints a table of what a well-behaved client sees meanwhile.
+//! Runs abusive loads against a driver's servers, one after the other, and prints a table of what a
+//! well-behaved client experiences meanwhile.
 //!
 //! | module | holds |
 //! |---|---|
-//! | `loads` | the loads, one a file; a new one is a file and a row of `loads::ALL` |
-//! | `target` | the driver: another process, ours or anybody's |
+//! | `loads` | the loads, one per file; a new one is a file and a row of `loads::ALL` |
+//! | `target` | the driver: another process, started here or by somebody else |
 //! | `meter` | the well-behaved client, and the driver's memory and descriptors |
 //! | `table` | the result |
-//! | `frames` | HTTP/2 as a client writes it that keeps no rules |
-//! | `driver` | the driver that is used where no other is named |
+//! | `frames` | HTTP/2 as a client writes it that breaks the protocol |
+//! | `driver` | the driver that is used if none is named |
 
 #![forbid(unsafe_code)]
 
@@ -81,7 +82,7 @@ async fn main() -> ExitCode {
     }
 }
 
-/// Runs the loads; gives how many calls and probes of the well-behaved client failed.
+/// Runs the loads. Returns how many calls and probes of the well-behaved client failed.
 async fn run(options: &Options) -> std::io::Result<usize> {
     let scale = if options.quick { Scale::QUICK } else { Scale::FULL };
     let mut rows = Vec::new();
@@ -93,7 +94,7 @@ async fn run(options: &Options) -> std::io::Result<usize> {
         };
         rows.push(table::Row { load, scale, seen: meter::watch(&target, load, scale).await? });
         target.end().await?;
-        // What one load left in the kernel's queues is not the next one's.
+        // Lets the kernel's queues drain before the next load.
         tokio::time::sleep(Duration::from_millis(200)).await;
     }
     let table = table::table(&rows);

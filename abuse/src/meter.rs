@@ -1,4 +1,4 @@
-//! What is seen of a driver while a load is on it.
+//! The measurements of a driver under a load.
 
 use std::io::Result;
 use std::net::SocketAddr;
@@ -14,14 +14,14 @@ use tokio::time::{sleep, timeout};
 use crate::loads::{Load, Scale};
 use crate::target::Target;
 
-/// How long the well-behaved client waits: the default of the kubelet's probes.
+/// The deadline of the well-behaved client: the default of the kubelet's probes.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// How long it leaves the driver alone between two calls.
+/// The wait between two calls.
 const PAUSE: Duration = Duration::from_millis(20);
-/// How long the driver has for coming to rest.
+/// The time for the driver to come to rest.
 const REST: Duration = Duration::from_secs(3);
 
-/// Durations of what succeeded, and how many did not.
+/// The durations of successes, and the number of failures.
 #[derive(Default)]
 pub(crate) struct Series {
     took: Vec<Duration>,
@@ -40,7 +40,7 @@ impl Series {
         self.took.len() + self.failed
     }
 
-    /// The duration that this part of them did not exceed.
+    /// The quantile of the durations at this fraction.
     pub(crate) fn quantile(&self, part: f64) -> Option<Duration> {
         let mut sorted = self.took.clone();
         sorted.sort_unstable();
@@ -49,20 +49,20 @@ impl Series {
     }
 }
 
-/// What was seen under one load.
+/// The measurements under one load.
 pub(crate) struct Seen {
-    /// Calls over a connection of their own each, as the kubelet's are.
+    /// Calls, each on its own connection, like the kubelet's.
     pub(crate) calls: Series,
     /// GET /healthz.
     pub(crate) probes: Series,
     pub(crate) before: u64,
     pub(crate) during: u64,
     pub(crate) after: u64,
-    /// The most descriptors that the driver had open.
+    /// The largest number of open descriptors of the driver.
     pub(crate) descriptors: usize,
 }
 
-/// Puts the load on the driver and watches.
+/// Runs the load against the driver and measures.
 pub(crate) async fn watch(target: &Target, load: &Load, scale: Scale) -> Result<Seen> {
     let (mut calls, mut probes) = (Series::default(), Series::default());
     let before = target.memory()?;

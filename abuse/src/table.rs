@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::loads::{Load, Scale};
 use crate::meter::{Seen, Series};
 
-/// One load, and what was seen under it.
+/// One load, and the measurements under it.
 pub(crate) struct Row<'a> {
     pub(crate) load: &'a Load,
     pub(crate) scale: Scale,
@@ -18,7 +18,7 @@ const HEAD: &str = "\
 | load | what it does | calls: p50 / p99 ms | failed | probes: p50 / p99 ms | failed | memory before, during, after: MB | descriptors |
 |---|---|---|---|---|---|---|---|
 ";
-/// The table's place in the document.
+/// The marks around the table in the document.
 const BEGIN: &str = "<!-- begin: written by cargo xtask abuse -->\n";
 const END: &str = "<!-- end -->\n";
 
@@ -49,7 +49,7 @@ fn milliseconds(took: Duration) -> String {
     format!("{:.2}", took.as_secs_f64() * 1e3)
 }
 
-/// Puts the table in its place in the document.
+/// Writes the table between the marks of the document.
 pub(crate) fn write(path: &Path, table: &str) -> std::io::Result<()> {
     let document = std::fs::read_to_string(path)?;
     let place = document.split_once(BEGIN).and_then(|(before, rest)| Some((before, rest.split_once(END)?.1)));

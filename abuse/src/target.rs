@@ -1,4 +1,4 @@
-//! The driver under abuse, as another process.
+//! The driver under abuse, in another process.
 
 use std::io::{Error, Result};
 use std::net::{SocketAddr, TcpListener};
@@ -9,10 +9,10 @@ use csi_core::Endpoint;
 use csi_core::client::Client;
 use tokio::process::{Child, Command};
 
-/// How long the driver may take to start, and to end.
+/// How long the driver has to start, and to end.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// A driver that serves.
+/// A running driver.
 pub(crate) struct Target {
     pub(crate) endpoint: Endpoint,
     pub(crate) health: Option<SocketAddr>,
@@ -21,12 +21,12 @@ pub(crate) struct Target {
 }
 
 impl Target {
-    /// A driver that somebody else runs.
+    /// A driver that somebody else started.
     pub(crate) fn given(endpoint: Endpoint, health: Option<SocketAddr>, pid: u32) -> Self {
         Self { endpoint, health, pid, ours: None }
     }
 
-    /// A driver of our own, in a process of its own.
+    /// Starts a driver in a process of its own.
     pub(crate) async fn start() -> Result<Self> {
         let directory = tempfile::tempdir()?;
         let socket = directory.path().join("csi.sock");
@@ -45,7 +45,7 @@ impl Target {
         Ok(Self { endpoint, health: Some(health), pid, ours: Some((child, directory)) })
     }
 
-    /// Ends the driver, if it is ours.
+    /// Ends the driver, if this program started it.
     pub(crate) async fn end(self) -> Result<()> {
         if let Some((mut child, _directory)) = self.ours {
             child.start_kill()?;
@@ -62,7 +62,7 @@ impl Target {
         kibibytes.map(|number| number * 1024).ok_or_else(|| Error::other("its memory is not in /proc"))
     }
 
-    /// How many descriptors it has open.
+    /// The number of its open descriptors.
     pub(crate) fn descriptors(&self) -> Result<usize> {
         Ok(std::fs::read_dir(format!("/proc/{}/fd", self.pid))?.count())
     }

@@ -1,4 +1,4 @@
-//! Connections to the socket that never say all of the preface.
+//! Connections to the socket that never send the complete preface.
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;

@@ -1,13 +1,13 @@
-//! Connections to the socket that are opened as they should be, and then do nothing.
+//! Connections to the socket that are opened correctly and then do nothing.
 
 use tokio::io::AsyncReadExt;
 
 use super::{Aim, Load, Running, many};
 use crate::frames;
 
-/// Twice as many as a driver serves.
+/// Twice the number of connections that a driver serves.
 const SOME: usize = 2000;
-/// More than the kernel lets wait for a driver's accept.
+/// More than the kernel's queue for a driver's accept(2).
 const MANY: usize = 10_000;
 
 pub(super) const LOAD: Load = Load {

@@ -1,4 +1,4 @@
-//! Messages that are no protobuf.
+//! Messages that are not protobuf.
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 

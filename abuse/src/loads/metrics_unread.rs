@@ -1,11 +1,11 @@
-//! Scrapers that ask a lot and read nothing.
+//! Scrapers that send many requests and read no answer.
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use super::{Load, many};
 
-/// How often each asks.
+/// The number of requests from each scraper.
 const REQUESTS: usize = 2000;
 
 pub(super) const LOAD: Load = Load {

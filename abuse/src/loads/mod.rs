@@ -1,7 +1,7 @@
 //! The loads: each is a file with one function, and a row of [`ALL`].
 //!
-//! A load runs until it is dropped, and begins again what the driver ends. It stays on this machine: a unix socket, and
-//! an address of the loopback device.
+//! A load runs until it is dropped, and starts again whatever the driver ends. It stays on this machine: it
+//! uses a unix socket, and an address of the loopback device.
 
 mod half_preface;
 mod idle;
@@ -23,9 +23,9 @@ use crate::target::Target;
 /// A load.
 pub(crate) struct Load {
     pub(crate) name: &'static str,
-    /// What it does; `{}` stands for how many.
+    /// What it does; `{}` stands for the number.
     pub(crate) what: &'static str,
-    /// How many, in full.
+    /// The number at full scale.
     pub(crate) full: usize,
     pub(crate) run: fn(Aim, Scale) -> Running,
 }
@@ -45,7 +45,7 @@ pub(crate) const ALL: &[Load] = &[
     malformed::LOAD,
 ];
 
-/// How much of a load, and for how long.
+/// The size of a load, and its duration.
 #[derive(Clone, Copy)]
 pub(crate) struct Scale {
     divisor: usize,
@@ -61,7 +61,7 @@ impl Scale {
     }
 }
 
-/// Where a load goes.
+/// The driver that a load is aimed at.
 #[derive(Clone)]
 pub(crate) struct Aim {
     socket: PathBuf,
@@ -74,10 +74,10 @@ impl From<&Target> for Aim {
     }
 }
 
-/// How long a client waits that was refused or cut off, before it begins again.
+/// The wait of a client that was refused or cut off, before it starts again.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// Runs so many of these clients at a time, each again and again.
+/// Runs this number of clients at the same time, and starts each again when it ends.
 async fn many<F: Future<Output = std::io::Result<()>> + Send + 'static>(
     count: usize,
     client: impl Fn() -> F + Clone + Send + 'static,
@@ -87,7 +87,7 @@ async fn many<F: Future<Output = std::io::Result<()>> + Send + 'static>(
         let client = client.clone();
         clients.spawn(async move {
             loop {
-                // Whatever ends it: it begins again.
+                // Starts again, however it ended.
                 drop(client().await);
                 tokio::time::sleep(PAUSE).await;
             }

@@ -1,4 +1,4 @@
-//! Nothing, to compare with.
+//! No load, for comparison.
 
 use super::Load;
 

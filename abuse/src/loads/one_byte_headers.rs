@@ -1,4 +1,4 @@
-//! Header blocks that do not end, byte by byte.
+//! Header blocks that never end, sent byte by byte.
 
 use tokio::io::AsyncWriteExt;
 

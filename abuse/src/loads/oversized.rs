@@ -1,4 +1,4 @@
-//! Messages that are longer than 4 MiB.
+//! Messages longer than 4 MiB.
 
 use csi_core::client::Client;
 use csi_core::proto::v1;

@@ -1,4 +1,4 @@
-//! Calls that are taken back at once.
+//! Calls that are reset immediately.
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 

@@ -1,4 +1,4 @@
-//! Connections to the port that say nothing.
+//! Connections to the HTTP port that send nothing.
 
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
