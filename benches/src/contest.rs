@@ -1,23 +1,24 @@
-//! Those who are compared, and how their time is taken.
+//! The contestants of a comparison, and how their time is measured.
 
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// What a contestant is made of.
+/// The kind of a contestant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// This toolkit.
     Ours,
-    /// The least that the kernel, or tonic, has to be asked for the same end state: what ratios are to.
+    /// The minimum: the fewest calls to the kernel, or tonic alone, for the same end state. Ratios are
+    /// relative to it.
     Bare,
-    /// A program that is run.
+    /// An external program.
     Program,
     /// Another crate.
     Crate,
 }
 
 impl Kind {
-    /// As it is written in results.
+    /// Its name in results.
     pub fn name(self) -> &'static str {
         match self {
             Self::Ours => "ours",
@@ -30,9 +31,9 @@ impl Kind {
 
 type Run<'a> = Box<dyn FnMut(u64) -> Duration + 'a>;
 
-/// One way to do what the subject is about.
+/// One implementation of the subject.
 pub struct Contestant<'a> {
-    /// What it is called in results; with its kind, unique in its subject.
+    /// Its name in results; together with the kind it is unique in its subject.
     pub name: &'static str,
     /// What it is made of.
     pub kind: Kind,
@@ -40,27 +41,27 @@ pub struct Contestant<'a> {
 }
 
 impl<'a> Contestant<'a> {
-    /// This toolkit. `run` does it so many times and says how long that took.
+    /// This toolkit. `run` does the work the given number of times and returns the total duration.
     pub fn ours(name: &'static str, run: impl FnMut(u64) -> Duration + 'a) -> Self {
         Self { name, kind: Kind::Ours, run: Box::new(run) }
     }
 
-    /// As [`ours`](Self::ours): what it is compared with.
+    /// Like [`ours`](Self::ours), for the bare minimum.
     pub fn bare(name: &'static str, run: impl FnMut(u64) -> Duration + 'a) -> Self {
         Self { kind: Kind::Bare, ..Self::ours(name, run) }
     }
 
-    /// As [`ours`](Self::ours): a program.
+    /// Like [`ours`](Self::ours), for an external program.
     pub fn program(name: &'static str, run: impl FnMut(u64) -> Duration + 'a) -> Self {
         Self { kind: Kind::Program, ..Self::ours(name, run) }
     }
 
-    /// As [`ours`](Self::ours): another crate.
+    /// Like [`ours`](Self::ours), for another crate.
     pub fn other(name: &'static str, run: impl FnMut(u64) -> Duration + 'a) -> Self {
         Self { kind: Kind::Crate, ..Self::ours(name, run) }
     }
 
-    /// Does it so many times; how long that took in all.
+    /// Does the work this number of times, and returns the total duration.
     pub fn run(&mut self, times: u64) -> Duration {
         (self.run)(times)
     }
@@ -72,7 +73,7 @@ impl std::fmt::Debug for Contestant<'_> {
     }
 }
 
-/// For what can be repeated as it is: the clock is read at both ends of the loop.
+/// Measures work that can be repeated without preparation: the clock is read before and after the loop.
 pub fn looped<T>(mut work: impl FnMut() -> T) -> impl FnMut(u64) -> Duration {
     move |times| {
         let begun = Instant::now();
@@ -83,7 +84,8 @@ pub fn looped<T>(mut work: impl FnMut() -> T) -> impl FnMut(u64) -> Duration {
     }
 }
 
-/// For what has to be prepared and undone each time, at nobody's cost: the clock is read around `work` alone.
+/// Measures work that must be prepared and undone each time, outside the measured time: the clock is read
+/// around `work` alone.
 pub fn each<P, T>(
     mut prepare: impl FnMut() -> P,
     mut work: impl FnMut(P) -> T,
@@ -102,7 +104,7 @@ pub fn each<P, T>(
     }
 }
 
-/// Runs a program to its end, which has to be a success.
+/// Runs a program to its end.
 ///
 /// # Panics
 /// When it can't be run, or fails.

@@ -1,7 +1,7 @@
-//! Work whose instructions are counted, under `valgrind --tool=callgrind`, rather than timed: a count says the same on a
-//! busy machine.
+//! Work whose instructions are counted, under `valgrind --tool=callgrind`, and not timed: the count is the
+//! same on a busy machine.
 //!
-//! A count is taken twice, for different numbers of times, and the difference is that of the work alone.
+//! Each work is counted for two different numbers of repetitions; the difference belongs to the work alone.
 
 use csi_core::NodePublishVolumeRequest;
 use csi_proto::v1;
@@ -9,17 +9,17 @@ use prost::Message as _;
 
 use crate::rpc::{Call, Server, Servers, request};
 
-/// Something that is done so many times.
+/// Work that is repeated.
 #[derive(Debug, Clone, Copy)]
 pub struct Counted {
-    /// What it is, as it is called on the command line.
+    /// Its name on the command line.
     pub name: &'static str,
-    /// How many times make a count that is worth it.
+    /// The number of repetitions for a useful count.
     pub times: u64,
     run: fn(u64),
 }
 
-/// All that is counted.
+/// All counted work.
 pub const ALL: &[Counted] = &[
     Counted { name: "parse-1000-mounts", times: 5, run: mount_table },
     Counted { name: "parse-mount-options", times: 200, run: mount_options },
@@ -30,7 +30,7 @@ pub const ALL: &[Counted] = &[
 ];
 
 impl Counted {
-    /// Does it so many times.
+    /// Does the work this number of times.
     pub fn run(&self, times: u64) {
         (self.run)(times);
     }
@@ -74,7 +74,7 @@ fn debug_request(times: u64) {
     }
 }
 
-/// In a plain directory: to count takes no root.
+/// Uses a plain directory, so counting needs no root.
 fn rpc(server: Server, times: u64) {
     let directory = tempfile::tempdir().expect("a directory");
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");

@@ -1,4 +1,4 @@
-//! How contestants are measured: taking turns, or once each to see that they work.
+//! How contestants are measured: in turns, or once each to check that they work.
 
 use std::time::{Duration, Instant};
 
@@ -10,7 +10,7 @@ pub trait Engine {
     fn compare(&mut self, contestants: &mut [Contestant<'_>]);
 }
 
-/// Each once.
+/// Runs each contestant once.
 #[derive(Debug)]
 pub struct Once;
 
@@ -25,44 +25,45 @@ impl Engine for Once {
 /// How long to measure.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
-    /// No new round begins after this.
+    /// No new round begins after this time.
     pub time: Duration,
-    /// At least so many rounds, whatever the time.
+    /// The minimum number of rounds, whatever the time.
     pub least_rounds: usize,
-    /// At most so many.
+    /// The maximum number of rounds.
     pub most_rounds: usize,
 }
 
-/// What one contestant took.
+/// The measurements of one contestant.
 #[derive(Debug)]
 pub struct Taken {
     /// Its name.
     pub name: &'static str,
     /// Its kind.
     pub kind: crate::Kind,
-    /// How many times it ran in a round.
+    /// The repetitions in each round.
     pub times: u64,
-    /// Nanoseconds for one time, a value a round; the rounds of all contestants are the same ones, but one that is slow
-    /// takes part in the first ones only.
+    /// Nanoseconds per repetition, one value per round. All contestants have the same rounds, but a slow one
+    /// takes part only in the first.
     pub nanoseconds: Vec<f64>,
 }
 
-/// All contestants take turns in short rounds, each round in another random order.
+/// Runs all contestants in turns, in short rounds; each round has a new random order.
 #[derive(Debug)]
 pub struct Interleaved {
     limits: Limits,
     random: Random,
-    /// What was measured.
+    /// The measurements.
     pub taken: Vec<Taken>,
 }
 
-/// How long a contestant's turn is to be: long enough for the clock, short enough that the machine does not change.
+/// The target duration of a turn: long enough for the clock, and short enough that the machine's state does
+/// not change.
 const TURN: Duration = Duration::from_millis(2);
-/// A turn whose untimed part is this long is not made longer.
+/// A turn whose unmeasured part takes this long is not made longer.
 const LONG_TURN: Duration = Duration::from_millis(8);
 
 impl Interleaved {
-    /// Within these limits; the seed makes the order of turns.
+    /// Measures within these limits. The seed determines the order of the turns.
     pub fn new(limits: Limits, seed: u64) -> Self {
         Self { limits, random: Random(seed | 1), taken: Vec::new() }
     }
@@ -98,7 +99,7 @@ impl Engine for Interleaved {
     }
 }
 
-/// Warms up too.
+/// Finds the number of repetitions in a turn. This also warms up.
 fn times_of_a_turn(contestant: &mut Contestant<'_>) -> u64 {
     let mut times = 1;
     loop {
@@ -111,7 +112,7 @@ fn times_of_a_turn(contestant: &mut Contestant<'_>) -> u64 {
     }
 }
 
-/// Xorshift: orders need no better.
+/// Xorshift: good enough for a random order.
 #[derive(Debug)]
 struct Random(u64);
 

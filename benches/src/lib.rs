@@ -1,8 +1,8 @@
-//! What the toolkit costs, beside what a user would pick instead.
+//! The cost of the toolkit, compared with the alternatives that a user has.
 //!
-//! A [`Subject`] is one thing that is done, at one or several sizes of the work. Its [`Contestant`]s do it in their own
-//! ways: this toolkit, the bare system calls in the same process, programs of util-linux, other crates. An [`Engine`]
-//! measures them. There are three, over the same subjects:
+//! A [`Subject`] is one kind of work, at one or several sizes. Its [`Contestant`]s do it in different ways:
+//! this toolkit, the bare system calls in the same process, programs of util-linux, other crates. An
+//! [`Engine`] measures them. There are three engines for the same subjects:
 //!
 //! | engine | used by | how |
 //! |---|---|---|
@@ -10,13 +10,13 @@
 //! | Criterion | `cargo bench -p benches` | one contestant after the other, each for seconds |
 //! | [`Once`] | `tests/root_smoke.rs`, in the gate | each once, so that they keep working |
 //!
-//! The ratios of the documents come from the first. Two medians that were taken seconds apart compare the machine with
-//! itself as much as the contestants with each other; two rounds that are neighbours met the same machine, so the ratio
-//! is taken within the round and the median afterwards. Criterion is for looking at one contestant closely: its outliers,
-//! its history.
+//! The ratios in the documents come from [`Interleaved`]. The speed of a machine changes within seconds, so
+//! medians that were measured seconds apart also compare the machine with itself. In one round all
+//! contestants see the same machine. The ratio is therefore computed within each round, and then the median
+//! of the ratios. Criterion shows details of one contestant: its outliers, its history.
 //!
-//! Everything happens in a mount namespace of the process's own ([`enter_namespace`]) and on a tmpfs of the subject's own
-//! ([`Place`]), and is gone with it.
+//! Everything runs in a mount namespace of the process ([`enter_namespace`]) and on a tmpfs of the subject
+//! ([`Place`]), and vanishes with them.
 
 mod contest;
 pub mod counted;

@@ -1,5 +1,5 @@
-//! The program behind `cargo xtask bench`, which starts it once for each run: a process of its own for each subject, so
-//! that no run is influenced by what another left in memory. Its results are JSON, one value to a line.
+//! The program behind `cargo xtask bench`, which starts it for each run: each subject has its own process, so
+//! no run is affected by the memory of another. The results are JSON, one value per line.
 
 use std::process::ExitCode;
 use std::time::Duration;

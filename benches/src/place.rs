@@ -1,4 +1,4 @@
-//! Where subjects do their work: a namespace, a tmpfs, mounts in it, and images on loop devices.
+//! The environment of subjects: a namespace, a tmpfs, mounts in it, and images on loop devices.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt as _;
@@ -10,11 +10,11 @@ use nix::mount::{MntFlags, MsFlags, mount, umount2};
 
 const NONE: Option<&str> = None;
 
-/// Gives this process a mount namespace of its own, which sends nothing back. Its mounts are shared in it, as a node's
-/// are. Call it before there are other threads: what reads `/proc/self` reads the first thread's.
+/// Gives this process its own mount namespace, which propagates nothing back. Mounts inside are shared, as on
+/// a node. Call it before other threads exist: `/proc/self` shows the first thread's namespace.
 ///
 /// # Panics
-/// When the process may not.
+/// When the process is not permitted to do this.
 pub fn enter_namespace() {
     nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNS).expect("make a mount namespace: run it as root");
     for propagation in [MsFlags::MS_SLAVE, MsFlags::MS_SHARED] {
@@ -23,15 +23,15 @@ pub fn enter_namespace() {
     }
 }
 
-/// A tmpfs in a directory of its own.
+/// A tmpfs in its own directory.
 #[derive(Debug)]
 pub struct Place(PathBuf);
 
 impl Place {
-    /// Makes it.
+    /// Mounts the tmpfs.
     ///
     /// # Panics
-    /// When it can't be made.
+    /// When it can't be mounted.
     pub fn new() -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let name = format!("csi-bench-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
@@ -42,8 +42,8 @@ impl Place {
         place
     }
 
-    /// A place whose namespace has at least so many mounts, each of a filesystem of its own, with paths as long as a
-    /// kubelet's.
+    /// A place whose namespace has at least this number of mounts, each of its own filesystem, at paths as
+    /// long as a kubelet's.
     ///
     /// # Panics
     /// When they can't be made.
@@ -60,10 +60,10 @@ impl Place {
         place
     }
 
-    /// A new directory in it.
+    /// Creates a directory in it.
     ///
     /// # Panics
-    /// When it can't be made.
+    /// When it can't be created.
     pub fn directory(&self, name: &str) -> PathBuf {
         let path = self.0.join(name);
         fs::create_dir_all(&path).expect("make a directory");
@@ -89,7 +89,7 @@ impl Default for Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        // With all that is mounted in it; the directory is removed only if it is empty then.
+        // Unmounts it with all mounts in it. The directory is removed only if it is empty then.
         let gone = umount2(&self.0, MntFlags::MNT_DETACH).map_err(std::io::Error::from);
         if let Err(error) = gone.and_then(|()| fs::remove_dir(&self.0)) {
             eprintln!("{} is left: {error}", self.0.display());
@@ -97,7 +97,7 @@ impl Drop for Place {
     }
 }
 
-/// Binds without attributes.
+/// Bind-mounts without attributes.
 pub(crate) fn bind(source: &Path, target: &Path) {
     mount(Some(source), target, NONE, MsFlags::MS_BIND, NONE).expect("bind");
 }
@@ -118,7 +118,8 @@ pub struct Image {
 pub(crate) const MIB: u64 = 1 << 20;
 
 impl Image {
-    /// Makes it. The loop device goes with the process, however that ends.
+    /// Creates the file and attaches it. The loop device is detached when the process ends, however that
+    /// happens.
     ///
     /// # Panics
     /// When it can't be made.
@@ -130,7 +131,7 @@ impl Image {
         Self { file, device }
     }
 
-    /// With an ext4.
+    /// Creates an image with a filesystem, made by `program`.
     ///
     /// # Panics
     /// When it can't be made.
@@ -141,17 +142,17 @@ impl Image {
         image
     }
 
-    /// The device's node.
+    /// The path of the device.
     pub fn path(&self) -> &Path {
         self.device.path()
     }
 
-    /// The file below.
+    /// The backing file.
     pub fn file(&self) -> &Path {
         &self.file
     }
 
-    /// The device, open.
+    /// Opens the device.
     ///
     /// # Panics
     /// When it can't be opened.
@@ -159,20 +160,20 @@ impl Image {
         BlockDevice::open(self.path()).expect("open a loop device")
     }
 
-    /// Makes the image this long, its new part a hole.
+    /// Resizes the backing file. A new part is a hole.
     ///
     /// # Panics
-    /// When it can't be done.
+    /// When it can't be resized.
     pub fn resize(&self, mebibytes: u64) {
         let file = File::options().write(true).open(&self.file).expect("open an image");
         file.set_len(mebibytes * MIB).expect("resize an image");
         self.device.refresh_size().expect("tell the loop device");
     }
 
-    /// Writes bytes that look like nothing known over the whole device.
+    /// Fills the device with bytes that match no known signature.
     ///
     /// # Panics
-    /// When it can't be done.
+    /// When it can't be written.
     pub fn scramble(&self) {
         let size = self.open().size().expect("read the size");
         let device = File::options().write(true).open(self.path()).expect("open the device");

@@ -1,4 +1,5 @@
-//! Two servers on sockets, one with the whole path of this toolkit and one that is tonic alone, and clients of them.
+//! Two servers on sockets, one with this toolkit's whole call path and one with tonic alone, and their
+//! clients.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -12,7 +13,7 @@ use tonic::transport::Channel;
 use tonic::{Request, Response, Status};
 use v1::node_client::NodeClient;
 
-/// Does nothing, successfully.
+/// A node that does nothing, successfully.
 struct Idle;
 
 #[async_trait]
@@ -30,7 +31,7 @@ impl csi_core::Node for Idle {
     }
 }
 
-/// The same, on tonic alone.
+/// The same node on tonic alone.
 struct Bare;
 
 macro_rules! bare {
@@ -66,21 +67,21 @@ bare! {
         Err(Status::unimplemented("not here"));
 }
 
-/// What is called.
+/// The measured call.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Call {
-    /// Claims a target and a share of a volume, and is checked in full.
+    /// A publish: claims a target and a share of a volume, and is fully checked.
     Publish {
-        /// How many volumes take turns.
+        /// The number of volumes that take turns.
         volumes: usize,
-        /// The size of its parameters in bytes, or what each has at least.
+        /// The minimum size of its parameters in bytes.
         parameters: usize,
     },
-    /// A mere question.
+    /// A call that only asks, and claims nothing.
     Question,
 }
 
-/// A request as the kubelet sends it, for the volume of this number.
+/// A request as the kubelet sends it, for the volume with this number.
 pub(crate) fn request(at: usize, parameters: usize) -> v1::NodePublishVolumeRequest {
     use v1::volume_capability::{AccessMode, AccessType, MountVolume};
     let pairs =
@@ -89,7 +90,7 @@ pub(crate) fn request(at: usize, parameters: usize) -> v1::NodePublishVolumeRequ
         pairs([("pool", "fast"), ("storage.kubernetes.io/csiProvisionerIdentity", "1-8081-a")]);
     let has: usize = volume_context.iter().map(|(key, value)| key.len() + value.len()).sum();
     let more = parameters.saturating_sub(has);
-    // Of 64 bytes each, and what is left over.
+    // Pairs of 64 bytes each, and one with the rest.
     for number in 0..more / 64 {
         volume_context.insert(format!("parameter-{number:06}"), "x".repeat(48));
     }
@@ -125,14 +126,14 @@ pub(crate) struct Servers {
 }
 
 impl Servers {
-    /// On sockets in this directory.
+    /// Starts them on sockets in this directory.
     pub(crate) fn start(directory: PathBuf) -> Self {
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
         Self::start_on(runtime, directory)
     }
 
-    /// On one thread, which alone does it all: for what is counted and not timed.
+    /// Starts them on a runtime with a single thread, for counting instructions.
     pub(crate) fn start_on(runtime: Runtime, directory: PathBuf) -> Self {
         let listener = {
             let _inside = runtime.enter();
@@ -154,7 +155,7 @@ impl Servers {
         Self { runtime, directory }
     }
 
-    /// So many clients of one of them, with a connection each.
+    /// This number of clients of one server, each with its own connection.
     pub(crate) fn clients(&self, server: Server, count: usize) -> Clients<'_> {
         let _inside = self.runtime.enter();
         let name = match server {
@@ -176,8 +177,7 @@ pub(crate) struct Clients<'s> {
 }
 
 impl Clients<'_> {
-    /// Each client calls, and calls again when it has its answer, until there were `times` calls of each; the time of one
-    /// call of each.
+    /// Each client makes `times` calls, one after the other. Returns the duration of one call per client.
     pub(crate) fn run(&mut self, call: Call, times: u64) -> Duration {
         let begun = Instant::now();
         let from = self.next;
@@ -192,7 +192,7 @@ impl Clients<'_> {
                 task.await.unwrap();
             }
         });
-        // A call's cost, whatever the number of clients: what the server had to do in this time.
+        // The cost of one call, whatever the number of clients: the server's work in this time.
         begun.elapsed() / self.clients.len() as u32
     }
 }

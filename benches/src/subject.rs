@@ -1,15 +1,15 @@
-//! What is measured, and at which sizes.
+//! The subjects and their sizes.
 
 use crate::{Contestant, Engine};
 
-/// One thing that is done.
+/// One kind of work.
 #[derive(Debug, Clone, Copy)]
 pub struct Subject {
-    /// What is done, in a few words: unique.
+    /// The work in a few words; unique.
     pub name: &'static str,
-    /// What grows: `mounts`, `clients`. Empty where nothing does.
+    /// The unit of the size: `mounts`, `clients`. Empty if there is only one size.
     pub unit: &'static str,
-    /// How large it is: one run each. `[0]` where nothing grows.
+    /// The sizes, with one run for each. `[0]` if there is only one.
     pub sizes: &'static [usize],
     run: fn(&mut Bench<'_>, usize),
 }
@@ -23,19 +23,19 @@ impl Subject {
         Self { unit, sizes, ..self }
     }
 
-    /// Measures it at this size.
+    /// Measures the subject at this size.
     pub fn run(&self, size: usize, engine: &mut dyn Engine) {
         (self.run)(&mut Bench { engine }, size);
     }
 }
 
-/// Where a subject brings its contestants.
+/// Receives the contestants of a subject.
 pub struct Bench<'e> {
     engine: &'e mut dyn Engine,
 }
 
 impl Bench<'_> {
-    /// Measures them beside each other.
+    /// Measures these contestants against each other.
     pub fn compare<'a>(&mut self, contestants: impl IntoIterator<Item = Contestant<'a>>) {
         let mut contestants: Vec<_> = contestants.into_iter().collect();
         self.engine.compare(&mut contestants);

@@ -1,5 +1,5 @@
-//! What a driver costs its node while it does nothing, when it starts, and for a publish: measured on the process of a
-//! program, from outside.
+//! What a driver costs its node while idle, at its start, and for a publish: measured from outside, on the
+//! process of a program.
 
 mod process;
 mod volumes;
@@ -20,20 +20,21 @@ use process::{Seen, Work};
 /// How much of it to measure.
 #[derive(Debug, Clone, Copy)]
 pub struct Plan {
-    /// Starts whose first answer is timed.
+    /// The number of starts whose first answer is timed.
     pub starts: u32,
-    /// Calls of a volume's life, after which memory is looked at again. None for a program that has no volumes.
+    /// The number of calls in volumes' lives after which memory is measured again. 0 for a program without
+    /// volumes.
     pub calls: u32,
-    /// How long wake-ups are counted while nothing is asked.
+    /// How long wake-ups are counted while the driver is idle.
     pub idle: Duration,
 }
 
-/// How long tokio keeps a thread for blocking work that has none, and a moment.
+/// How long tokio keeps an idle thread for blocking work (10 s), plus a margin.
 const THREADS_GO: Duration = Duration::from_millis(10_500);
-/// A program that has not answered by then never will.
+/// A program that does not answer within this time has failed.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Measures the program, which serves at `CSI_ENDPOINT` and has its volumes in `DIRS_ROOT`.
+/// Measures the program, which must serve at `CSI_ENDPOINT` and keep its volumes in `DIRS_ROOT`.
 ///
 /// # Panics
 /// When it does not do so.
@@ -53,7 +54,7 @@ pub fn measure(program: &Path, plan: Plan) -> Value {
     });
     if plan.calls > 0 {
         let after = volumes::live(&running, plan.calls);
-        // Threads for blocking work go first; they are not what a driver wakes up for.
+        // Lets tokio's threads for blocking work end first: they are not part of the driver's idle wake-ups.
         std::thread::sleep(THREADS_GO);
         found["calls"] = plan.calls.into();
         found["after_calls"] = after;
@@ -67,7 +68,7 @@ fn at(sorted: &[f64], part: f64) -> f64 {
     sorted.get((sorted.len() as f64 * part) as usize).copied().unwrap_or(f64::NAN)
 }
 
-/// The program, serving.
+/// The running program.
 struct Running<'r> {
     child: Child,
     socket: PathBuf,
@@ -77,7 +78,7 @@ struct Running<'r> {
 }
 
 impl<'r> Running<'r> {
-    /// Starts it, and says how long it took until a Probe was answered.
+    /// Starts the program, and returns how long it took until a Probe was answered.
     fn start(program: &Path, place: &Place, runtime: &'r Runtime) -> (Duration, Self) {
         let (socket, root) = (place.path("csi.sock"), place.directory("volumes"));
         let mut command = Command::new(program);
@@ -104,7 +105,8 @@ impl<'r> Running<'r> {
         Seen::of(self.child.id())
     }
 
-    /// What the process does while this is done, and how it is afterwards. Done again if one of its threads ended meanwhile.
+    /// Returns the work of the process during `done`, and its state afterwards. Repeats `done` if one of the
+    /// threads ended meanwhile.
     fn while_doing(&self, mut done: impl FnMut()) -> (Seen, Work) {
         for _ in 0..10 {
             let before = self.seen();
@@ -117,7 +119,7 @@ impl<'r> Running<'r> {
         panic!("threads of the process come and go");
     }
 
-    /// What it takes, and what it wakes up for, while nobody asks.
+    /// The memory and the wake-ups while no call runs.
     fn idle(&self, time: Duration) -> Value {
         std::thread::sleep(Duration::from_millis(300));
         let (after, work) = self.while_doing(|| std::thread::sleep(time));
@@ -134,7 +136,7 @@ impl<'r> Running<'r> {
 
 impl Drop for Running<'_> {
     fn drop(&mut self) {
-        // Its way to stop is not what is measured.
+        // A graceful stop is not measured.
         let _ = self.child.kill();
         let _ = self.child.wait();
         let _ = std::fs::remove_file(&self.socket);

@@ -1,4 +1,4 @@
-//! What /proc tells of a process.
+//! Facts of a process from /proc.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -10,19 +10,19 @@ use std::time::Duration;
 #[derive(Debug)]
 pub(super) struct Seen {
     pub(super) resident_kib: u64,
-    /// Of that, what is not the file of the program.
+    /// The part of it that is not mapped from the program's file.
     pub(super) private_kib: u64,
     pub(super) threads: u64,
-    /// What each of its threads did so far, by the thread's number.
+    /// The work of each thread so far, by thread id.
     work: BTreeMap<OsString, Work>,
 }
 
-/// What a thread did, or all of a process.
+/// The work of a thread or of a whole process.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Work {
     /// Context switches.
     pub(super) switches: u64,
-    /// On a processor.
+    /// Time on a processor.
     pub(super) cpu: Duration,
 }
 
@@ -32,7 +32,7 @@ impl Seen {
         let status = fs::read_to_string(directory.join("status")).expect("it runs");
         let mut work = BTreeMap::new();
         for task in fs::read_dir(directory.join("task")).expect("its threads").flatten() {
-            // A thread may go meanwhile.
+            // A thread can end meanwhile.
             let text = |name| fs::read_to_string(task.path().join(name)).unwrap_or_default();
             let status = text("status");
             let switches =
@@ -49,7 +49,7 @@ impl Seen {
         }
     }
 
-    /// What the process did since it was seen before. None if a thread has ended meanwhile, which takes along what it did.
+    /// The work of the process since `before`. `None` if a thread has ended meanwhile: its work is lost.
     pub(super) fn since(&self, before: &Self) -> Option<Work> {
         if before.work.keys().any(|thread| !self.work.contains_key(thread)) {
             return None;

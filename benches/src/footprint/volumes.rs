@@ -1,4 +1,4 @@
-//! A driver's volumes: made, published, and gone again.
+//! A driver's volumes: created, published, and deleted.
 
 use std::fs;
 use std::process::{Command, Stdio};
@@ -21,7 +21,8 @@ fn capability() -> v1::VolumeCapability {
     }
 }
 
-/// Volumes' whole lives, of four calls each, until there were so many calls; what the process takes right afterwards.
+/// Runs whole lives of volumes, with four calls each, up to this number of calls. Returns the memory right
+/// afterwards.
 pub(super) fn live(running: &Running<'_>, calls: u32) -> Value {
     running.runtime.block_on(async {
         let mut controller = ControllerClient::new(running.channel.clone());
@@ -62,7 +63,8 @@ async fn publish_and_back(running: &Running<'_>, volume_id: &str, times: u32) {
 
 const TIMES: u32 = 200;
 
-/// Context switches and system calls of a publish with its unpublish; the latter if strace is there to count them.
+/// Context switches and system calls of one publish and its unpublish; system calls only if strace is
+/// installed.
 pub(super) fn publish(running: &Running<'_>) -> Value {
     let volume_id = running.runtime.block_on(async {
         let create = v1::CreateVolumeRequest {
@@ -75,7 +77,7 @@ pub(super) fn publish(running: &Running<'_>) -> Value {
         made.volume.expect("a volume").volume_id
     });
     let times = |times| running.runtime.block_on(publish_and_back(running, &volume_id, times));
-    // Threads that it needs are there from then on.
+    // After this the driver has all the threads that it needs.
     times(10);
     let (_, work) = running.while_doing(|| times(TIMES));
     let per_pair = |count: u64| count as f64 / f64::from(TIMES);
@@ -86,7 +88,7 @@ pub(super) fn publish(running: &Running<'_>) -> Value {
     })
 }
 
-/// The system calls of the process and its children while `work` is done.
+/// The number of system calls of the process and its children during `work`.
 fn counted_calls(running: &Running<'_>, work: impl FnOnce()) -> Option<u64> {
     let table = running.root.with_file_name("strace");
     let mut strace = Command::new("strace");

@@ -1,4 +1,4 @@
-//! Bind mounts, and taking them off.
+//! Bind mounts, and unmounting them.
 
 use std::path::Path;
 
@@ -14,8 +14,9 @@ fn bare(source: &Path, target: &Path, flags: MsFlags) {
     mount(Some(source), target, NONE, MsFlags::MS_BIND | flags, NONE).expect("mount(2)");
 }
 
-/// What mount(8) and other drivers do: bind, and remount the bind. (Where the target is shared, the host's copy of such a
-/// bind stays writable; ours does not. It is the least that two calls of the same name can do.)
+/// The sequence of mount(8) and of other drivers: bind, then remount the bind. (If the target is shared, the
+/// propagated copy of such a bind stays writable on the host; with this toolkit it does not. It is the
+/// minimum of two calls that comes close.)
 pub(crate) fn bare_read_only(source: &Path, target: &Path) {
     bare(source, target, MsFlags::empty());
     bare(source, target, MsFlags::MS_REMOUNT | MsFlags::MS_RDONLY);
@@ -31,7 +32,7 @@ fn ours(source: &Path, target: &Path, attributes: MountAttributes) {
     Bind::new(source).attributes(attributes).at(&target).expect("bind");
 }
 
-/// Mounts on the same target again and again; unmounting is not measured.
+/// Mounts on the same target repeatedly. Unmounting is not measured.
 pub(super) fn binds<'a>(
     target: &'a Path,
     work: impl Fn() + 'a,
@@ -81,13 +82,13 @@ pub(super) fn plain(bench: &mut Bench<'_>, mounts: usize) {
     ]);
 }
 
-/// Mounts below the source.
+/// The number of mounts below the source.
 const BELOW: usize = 10;
 
 pub(super) fn recursive(bench: &mut Bench<'_>, mounts: usize) {
     let place = Place::with_mounts(mounts);
     let (source, target, inner) = (place.directory("volume"), place.target(), place.directory("inner"));
-    // Private: where a bind of a shared tree is taken off, so is what is mounted below the tree.
+    // Private: unmounting a bind of a shared tree also unmounts what is mounted below the tree.
     mount(Some("volume"), &source, Some("tmpfs"), MsFlags::empty(), NONE).expect("mount a tmpfs");
     mount(NONE, &source, NONE, MsFlags::MS_PRIVATE, NONE).expect("make it private");
     let names: Vec<String> = (0..BELOW).map(|at| at.to_string()).collect();

@@ -1,9 +1,10 @@
-//! A call through the whole path, beside one to a handler on tonic alone, over the same kind of socket.
+//! A call through the whole call path, compared with a call to a handler on tonic alone, over the same kind
+//! of socket.
 
 use crate::rpc::{Call, Server, Servers};
 use crate::{Bench, Contestant, Place};
 
-/// Ids that take turns where their number is not what is measured.
+/// The number of ids that take turns when their number is not measured.
 const SOME: usize = 1000;
 
 fn calls(bench: &mut Bench<'_>, call: Call, clients: usize) {

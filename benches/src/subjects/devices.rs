@@ -1,4 +1,4 @@
-//! What is on a device, putting a filesystem on it, and loop devices.
+//! Probing a device, formatting it, and loop devices.
 
 use std::fs::File;
 use std::io::Write as _;
@@ -12,8 +12,8 @@ use rustix::fs::{Mode, OFlags};
 use crate::place::{Image, Place};
 use crate::{Bench, Contestant, each, looped, program};
 
-/// The ranges that the prober reads of a device, read with nothing else done. Each as the
-/// prober does: past the page cache, into memory that is new.
+/// The ranges of a device that the prober reads, and nothing else. Each is read as the prober does it: with
+/// O_DIRECT, into newly allocated memory.
 fn bare_reads(device: &Path, reads: &[Range<u64>]) {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::DIRECT;
     let device = rustix::fs::open(device, flags, Mode::empty()).expect("open");
@@ -39,7 +39,7 @@ fn probe(bench: &mut Bench<'_>, image: &Image, check: fn(&Probe<'_>) -> bool) {
         let found = device.probe();
         assert!(check(&found), "{found}");
     };
-    // It ends with 2 where it finds nothing, which is not a failure here.
+    // blkid exits with 2 if it finds nothing, which is not a failure here.
     let blkid = || {
         let mut blkid = std::process::Command::new("blkid");
         blkid.arg("-p").arg(image.path()).output().expect("blkid");
@@ -57,7 +57,7 @@ pub(super) fn probe_blank(bench: &mut Bench<'_>, mebibytes: usize) {
     probe(bench, &image, |found| matches!(found, Probe::Blank(_)));
 }
 
-/// Of a file without holes nothing is known before it is read: 4,096 places, and 4 MiB at both ends.
+/// A file without holes must be read to know its content: 4,096 places, and 4 MiB at both ends.
 pub(super) fn probe_zeros(bench: &mut Bench<'_>, mebibytes: usize) {
     let place = Place::new();
     let image = Image::new(&place, "image", mebibytes as u64);

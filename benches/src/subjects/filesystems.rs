@@ -1,4 +1,4 @@
-//! Mounting filesystems, asking how full they are, and growing them.
+//! Mounting filesystems, reading their usage, and growing them.
 
 use std::path::Path;
 
@@ -51,7 +51,7 @@ pub(super) fn stats(bench: &mut Bench<'_>, _: usize) {
     ]);
 }
 
-/// The image with a filesystem of 64 MiB on a device of 128.
+/// Gives the image a filesystem of 64 MiB on a device of 128 MiB.
 fn too_small(image: &Image) {
     image.resize(64);
     program("mkfs.ext4", [Path::new("-q"), Path::new("-F"), image.path()]);
@@ -63,7 +63,7 @@ pub(super) fn grow_ext4(bench: &mut Bench<'_>, _: usize) {
     let image = Image::new(&place, "image", 64);
     let prepare = || too_small(&image);
     let by_us = |()| grow_unmounted(&image.open(), Filesystem::Ext4).expect("grow");
-    // resize2fs refuses a filesystem that was not checked; so do we.
+    // resize2fs refuses a filesystem that was not checked, as this toolkit does.
     let by_programs = |()| {
         program("e2fsck", [Path::new("-f"), Path::new("-p"), image.path()]);
         program("resize2fs", [image.path()]);

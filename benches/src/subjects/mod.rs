@@ -1,4 +1,4 @@
-//! All that is measured, a file a part of the toolkit.
+//! All subjects, one file per part of the toolkit.
 
 mod bind;
 mod calls;
@@ -10,10 +10,10 @@ mod volume;
 
 use crate::Subject;
 
-/// Mounts in the namespace, where what is measured is to be seen not to depend on them, or to.
+/// The number of mounts in the namespace, to show whether the result depends on it.
 const MOUNTS: &[usize] = &[10, 100, 1000, 10_000];
 
-/// Every subject, parts together.
+/// All subjects, grouped by part.
 pub const ALL: &[Subject] = &[
     Subject::new("publish read-only", bind::read_only).over("mounts", MOUNTS),
     Subject::new("bind", bind::plain).over("mounts", &[1000]),

@@ -1,4 +1,4 @@
-//! Whether something is mounted, and all that is.
+//! Checking whether something is mounted, and listing all mounts.
 
 use std::fs::File;
 use std::io::Read as _;
@@ -11,7 +11,8 @@ use rustix::fs::{AtFlags, CWD, StatxAttributes, StatxFlags, statx};
 use crate::place::{self, Place};
 use crate::{Bench, Contestant, looped, program};
 
-/// A place with so many mounts, and one that is asked about: the last in the table, as the newest is.
+/// A place with this number of mounts, and the path that is looked up: the last one in the table, as the
+/// newest mount is.
 fn mounted(mounts: usize) -> (Place, PathBuf) {
     let place = Place::with_mounts(mounts);
     let target = place.target();

@@ -1,4 +1,4 @@
-//! Requests read and printed, without a server around.
+//! Requests decoded and printed, without a server.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use prost::Message as _;
 use crate::rpc::request;
 use crate::{Bench, Contestant, looped};
 
-/// From the wire to what the driver gets, beside from the wire to the message.
+/// Decoding to the driver's typed request, compared with decoding to the message.
 pub(super) fn request_of(bytes: usize) -> Vec<u8> {
     request(1, bytes).encode_to_vec()
 }
@@ -29,7 +29,7 @@ pub(super) fn request_subject(bench: &mut Bench<'_>, bytes: usize) {
     ]);
 }
 
-/// The fields of a request that are printed, with a derived `Debug`: what it would cost to hide nothing.
+/// The printed fields of a request, with a derived `Debug`: the cost without hiding secrets.
 #[derive(Debug)]
 #[expect(dead_code, reason = "read by Debug")]
 struct Plain {

@@ -10,7 +10,7 @@ use super::bind::bare_read_only;
 use crate::place::{self, Image, Place};
 use crate::{Bench, Contestant, each, looped, program};
 
-/// A blank device, staged for the first time.
+/// Stages a blank device for the first time.
 pub(super) fn first_stage(bench: &mut Bench<'_>, mebibytes: usize) {
     let place = Place::new();
     let staging = place.directory("staging");
@@ -66,7 +66,7 @@ fn ours(device: &Path, staging: &Path, target: &Path) {
     unstage(&staging, Some(device)).expect("unstage");
 }
 
-/// As drivers do it that call programs: look what is on the device, mount, bind, remount, and back.
+/// The sequence of drivers that call programs: probe the device, mount, bind, remount, and undo.
 fn programs(device: &Path, staging: &Path, target: &Path) {
     program("blkid", [Path::new("-p"), device]);
     program("mount", [Path::new("-t"), Path::new("ext4"), device, staging]);
