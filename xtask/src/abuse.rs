@@ -1,11 +1,12 @@
-//! `cargo xtask abuse`: the program `abuse`, built as what is measured is, and its place in the documents.
+//! `cargo xtask abuse`: runs the program `abuse`, built like the measured programs, and writes its table into
+//! the documents.
 
 use std::path::Path;
 
 use crate::Failure;
 use crate::step::Step;
 
-/// What is written when no option says otherwise.
+/// The default options.
 const DOCUMENT: [&str; 2] = ["--write", "docs/abuse.md"];
 
 pub(crate) fn run(root: &Path, options: &[&str]) -> Result<(), Failure> {

@@ -1,6 +1,7 @@
-//! Debian packages by this machine's own apt: which archives it is configured for, and missing programs installed.
+//! Debian packages through this machine's own apt: its archives, and the installation of missing programs.
 //!
-//! No host is named here. A suite that the machine does not use, backports say, is asked of the archive that it does use.
+//! No host name is in the code. A suite that the machine does not use, for example backports, is requested
+//! from the archive that it does use.
 
 use std::fs;
 use std::path::Path;
@@ -26,7 +27,7 @@ impl Archives {
         codename().map(|release| Self::parse(&text, &release)).unwrap_or_default()
     }
 
-    /// Reads lines such as `'BASE/dists/bookworm/InRelease' …`.
+    /// Parses lines such as `'BASE/dists/bookworm/InRelease' …`.
     fn parse(uris: &str, release: &str) -> Self {
         let base_of = |suite: &str| {
             let end = format!("/dists/{suite}/InRelease");
@@ -44,7 +45,8 @@ fn codename() -> Option<String> {
     Some(name.trim_matches('"').to_owned())
 }
 
-/// Installs packages, removing none. A package of which the machine already has parts from backports comes from there.
+/// Installs packages, and removes none. If parts of a package are already installed from backports, the
+/// package is taken from there too.
 ///
 /// # Errors
 /// apt's last lines, if the packages can't be installed.
@@ -68,10 +70,10 @@ pub(crate) fn install(packages: &[&str]) -> Result<(), Failure> {
     apt_get(&["-o", &sources, "--target-release", &backports], &[INSTALL, packages].concat())
 }
 
-/// apt-get's words for "install these, and take nothing away".
+/// apt-get's arguments for installing without removing anything.
 const INSTALL: &[&str] = &["install", "--yes", "--no-remove", "--no-install-recommends"];
 
-/// The machine's own list of sources stays as it is; a copy of its parts gets one more.
+/// The machine's list of sources is not changed; one source is added to a copy of it.
 fn copy_sources(to: &Path) -> Result<(), Failure> {
     for entry in fs::read_dir("/etc/apt/sources.list.d").into_iter().flatten() {
         let entry = entry?;
@@ -92,7 +94,7 @@ fn apt_get(options: &[&str], arguments: &[&str]) -> Result<(), Failure> {
     if output.status.success() { Ok(()) } else { Err(Failure::new(last_words(arguments, &output))) }
 }
 
-/// The command, and what it said of its errors.
+/// The command, and its error messages.
 fn last_words(arguments: &[&str], output: &Output) -> String {
     let text = String::from_utf8_lossy(&output.stderr);
     let errors: Vec<&str> = text.lines().filter(|line| line.starts_with("E:")).collect();

@@ -1,7 +1,7 @@
 //! `cargo xtask ci`: the gate.
 //!
-//! Warnings are fatal here and nowhere else, and through clippy's and rustdoc's own arguments: other RUSTFLAGS would
-//! rebuild every dependency.
+//! Warnings are fatal only here. They are made fatal by arguments of clippy and rustdoc, because other
+//! RUSTFLAGS would rebuild every dependency.
 
 use std::path::Path;
 use std::time::Instant;
@@ -11,12 +11,13 @@ use crate::needs::{Install, Work};
 use crate::step::{Step, timed};
 use crate::{Failure, bench, codegen, elf, kernels, needs, target, test};
 
-/// The package whose binary must also build as a static one, and the test that runs it in an otherwise empty root.
+/// The package whose binary must also build statically, and the test that runs the binary in an otherwise
+/// empty root.
 const STATIC: &str = "block";
 const STATIC_TEST: &str = "root_chroot";
 
-/// What clippy looks at, step by step. All targets are not all: one with `test = false`, which only an emulated machine runs, is
-/// none of them, and is found by a pattern.
+/// The targets of clippy's steps. `--all-targets` does not include targets with `test = false`, which run
+/// only in an emulated machine. A pattern selects those.
 const LINTED: [(&str, &[&str]); 2] =
     [("clippy", &["--all-targets"]), ("clippy of every test program", &["--test", "*"])];
 
@@ -24,7 +25,7 @@ pub(crate) fn run(root: &Path) -> Result<(), Failure> {
     let start = Instant::now();
     let is_root = needs::Privilege::of_this_process()? != needs::Privilege::Ordinary;
     needs::provide(&[Work::Tests, Work::Kernels, Work::Counting], Install::Missing)?;
-    // Better now than after ten minutes of building.
+    // Checked before ten minutes of building.
     let mut missing = needs::missing_programs(Work::Kernels);
     missing.extend(needs::missing_programs(Work::Counting));
     if is_root {
@@ -71,7 +72,7 @@ fn lints() -> impl Iterator<Item = Step> {
     })
 }
 
-/// Each feature by itself and none at all; all together are what the other steps build.
+/// Checks each feature alone, and no features. The other steps build all features together.
 fn each_feature_alone(root: &Path, member: &Member) -> Result<(), Failure> {
     if member.features.is_empty() {
         return Ok(());

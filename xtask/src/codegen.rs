@@ -25,7 +25,7 @@ pub(crate) enum Mode {
     Check,
 }
 
-/// The generated files: name to contents. All are made in memory first, so that a failed run changes nothing.
+/// The generated files: name to contents. All are generated in memory first, so a failed run changes nothing.
 type Files = BTreeMap<String, Vec<u8>>;
 
 pub(crate) fn run(root: &Path, mode: Mode) -> Result<(), Failure> {
@@ -45,7 +45,7 @@ fn generate(root: &Path) -> Result<Files, Failure> {
     }
     let with_comments =
         prost_types::FileDescriptorSet::decode(compiler.encode_file_descriptor_set().as_slice())?;
-    // The custom options, csi_secret among them, live in the encoded form only: prost_types drops extensions.
+    // The custom options, including csi_secret, are only in the encoded form: prost_types drops extensions.
     let encoded = compiler.include_source_info(false).encode_file_descriptor_set();
     let pool = DescriptorPool::decode(encoded.as_slice())?;
 
@@ -61,7 +61,7 @@ fn rust_from_descriptors(fds: prost_types::FileDescriptorSet, redacted: &[String
     let mut config = tonic_prost_build::Config::new();
     config.enable_type_names();
     tonic_prost_build::configure()
-        // Sorted maps encode the same bytes for the same contents, which comparing requests relies on.
+        // Sorted maps encode equal contents to equal bytes; the comparison of requests relies on this.
         .btree_map(".")
         .skip_debug(redacted)
         .server_mod_attribute(".", "#[cfg(feature = \"server\")]")
@@ -73,7 +73,7 @@ fn rust_from_descriptors(fds: prost_types::FileDescriptorSet, redacted: &[String
     for entry in fs::read_dir(&scratch.0)? {
         let entry = entry?;
         let name = entry.file_name().to_string_lossy().into_owned();
-        // The well-known types come from prost-types; prost-build leaves an empty file for their package.
+        // The well-known types come from prost-types; prost-build writes an empty file for their package.
         if !name.starts_with("google.") {
             files.insert(name, fs::read(entry.path())?);
         }
@@ -91,7 +91,7 @@ fn write(out: &Path, fresh: &Files) -> Result<(), Failure> {
     }
     for (name, contents) in fresh {
         let path = out.join(name);
-        // Left alone where nothing changed, so that cargo has nothing to rebuild.
+        // An unchanged file is not written, so that cargo does not rebuild.
         if fs::read(&path).ok().as_ref() != Some(contents) {
             fs::write(&path, contents)?;
             println!("wrote {OUT_DIR}/{name}");
@@ -134,7 +134,7 @@ fn checked_in(out: &Path) -> Result<Vec<String>, Failure> {
     }
 }
 
-/// A directory that goes away with the value.
+/// A directory that is removed when the value is dropped.
 struct Scratch(std::path::PathBuf);
 
 impl Scratch {
@@ -147,7 +147,8 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // Nothing depends on it any more; a leftover in the temporary directory is harmless.
+        // Nothing depends on the directory any more. If it stays in the temporary directory, that is
+        // harmless.
         let _ = fs::remove_dir_all(&self.0);
     }
 }

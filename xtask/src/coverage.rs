@@ -1,17 +1,17 @@
-//! The spec's requirements (`docs/spec-coverage/`), and which code and tests cite them.
+//! The spec's requirements (`docs/spec-coverage/`), and the code and tests that cite them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
-/// Where the code is that keeps requirements; their tests are here too.
+/// The crates whose code implements requirements, and that have tests for them.
 const KEEPERS: [&str; 3] = ["csi-proto", "csi-core", "csi-mount"];
 
-/// Where more tests are.
+/// Folders with more tests.
 const SHOWN_BY: [&str; 2] = ["examples", "benches"];
 
-/// The conformance kit's tests have the ids as strings.
+/// The tests of the conformance kit have the ids as strings.
 const CONFORMANCE: &str = "csi-conformance/src";
 
 pub(crate) struct Requirement {
@@ -20,11 +20,11 @@ pub(crate) struct Requirement {
     keeper: String,
 }
 
-/// What the tables say, what is cited where, and what is wrong with that.
+/// The requirements in the tables, the places that cite them, and the problems.
 #[derive(Default)]
 pub(crate) struct Coverage {
     requirements: Vec<Requirement>,
-    /// Id and kind.
+    /// The id and the kind.
     exceptions: Vec<(String, String)>,
     code: BTreeMap<String, BTreeSet<String>>,
     tests: BTreeMap<String, BTreeSet<String>>,
@@ -76,7 +76,7 @@ impl Coverage {
         }
     }
 
-    /// Ids between quotes. A word with a dot whose first part is no topic of ours is something else.
+    /// Finds ids in quotes. A word with a dot whose first part is no topic of the tables is not an id.
     fn read_registry(&mut self, name: &str, text: &str) {
         let topics: BTreeSet<String> =
             self.requirements.iter().map(|one| topic(&one.id).to_owned()).collect();
@@ -89,7 +89,7 @@ impl Coverage {
         }
     }
 
-    /// Everything that is wrong, a line each.
+    /// All problems, one line each.
     pub(crate) fn problems(&self) -> Vec<String> {
         let mut problems = Vec::new();
         let mut known = BTreeSet::new();
@@ -131,7 +131,7 @@ impl Coverage {
         self.exceptions.iter().any(|(excepted, of)| excepted == id && of == kind)
     }
 
-    /// Each requirement with the number of places that cite it, then the counts of each page.
+    /// Each requirement with the number of places that cite it, then the counts for each page.
     pub(crate) fn table(&self) -> String {
         let mut text = String::new();
         let mut counts: BTreeMap<&str, [usize; 7]> = BTreeMap::new();
@@ -177,22 +177,22 @@ impl Coverage {
     }
 }
 
-/// The cells of a table's rows, without its head.
+/// The cells of a table's rows, without the heading.
 fn rows(text: &str) -> impl Iterator<Item = Vec<String>> {
     text.lines()
         .filter(|line| line.starts_with("| ") && !line.starts_with("| id |"))
         .map(|line| line.trim_matches('|').split(" | ").map(|cell| cell.trim().to_owned()).collect())
 }
 
-/// The ids of a line that is a citation.
+/// The ids in a line, if the line is a citation.
 fn cited(line: &str) -> Option<impl Iterator<Item = &str>> {
     let comment = line.strip_prefix("//")?.trim_start_matches(['/', '!']).trim_start();
-    // In rustdoc it is an item of a list, so that lines of it stay lines.
+    // In rustdoc a citation is a list item, so that each stays on its own line.
     let ids = comment.trim_start_matches("- ").strip_prefix("spec: ")?;
     Some(ids.split(',').map(|id| id.trim().trim_matches('`')).filter(|id| !id.is_empty()))
 }
 
-/// Whether the first lines that are no comment are the attributes of a test.
+/// Whether the first lines after the comments are the attributes of a test.
 fn stands_before_a_test(lines: &[&str]) -> bool {
     lines
         .iter()
@@ -215,7 +215,7 @@ fn is_id(text: &str) -> bool {
     text.split_once('.').is_some_and(|(topic, rule)| is_words(topic) && is_words(rule))
 }
 
-/// The files below a directory with this extension, in order; none where there is no such directory.
+/// The files below a directory with this extension, sorted; none if the directory does not exist.
 fn files(directory: &Path, extension: &str) -> io::Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     if directory.is_dir() {

@@ -1,4 +1,4 @@
-//! Whether a binary is static.
+//! Checks that a binary is static.
 
 use std::fs;
 use std::path::Path;
@@ -8,7 +8,7 @@ use crate::Failure;
 /// The program header that names a dynamic linker (elf(5)).
 const PT_INTERP: u32 = 3;
 
-/// Fails unless the file is a 64-bit little-endian ELF binary that asks for no dynamic linker.
+/// Fails unless the file is a 64-bit little-endian ELF binary without a dynamic linker.
 pub(crate) fn check_static(path: &Path) -> Result<(), Failure> {
     let bytes = fs::read(path).map_err(|e| Failure::new(format!("{}: {e}", path.display())))?;
     match has_interpreter(&bytes) {
@@ -42,7 +42,7 @@ fn array<const N: usize>(bytes: &[u8], at: usize) -> Option<[u8; N]> {
 mod tests {
     use super::*;
 
-    /// A header and one program header of the given kind.
+    /// An ELF header and one program header of this type.
     fn elf(kind: u32) -> Vec<u8> {
         let mut elf = vec![0; 0x40];
         elf[..6].copy_from_slice(b"\x7fELF\x02\x01");

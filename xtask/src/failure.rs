@@ -1,9 +1,9 @@
-//! Why a command failed, in words for the person who ran it.
+//! Why a command failed, as text for the user.
 
 use std::fmt;
 use std::process::ExitCode;
 
-/// A message and the exit status that goes with it.
+/// A message and an exit status.
 #[derive(Debug)]
 pub(crate) struct Failure {
     message: String,
@@ -11,17 +11,17 @@ pub(crate) struct Failure {
 }
 
 impl Failure {
-    /// Something that was run or checked failed: exit status 1.
+    /// A failure of something that was run or checked: exit status 1.
     pub(crate) fn new(message: impl Into<String>) -> Self {
         Self { message: message.into(), status: 1 }
     }
 
-    /// The command or the machine cannot do what was asked: exit status 2.
+    /// A request that the command or the machine can't fulfil: exit status 2.
     pub(crate) fn usage(message: impl Into<String>) -> Self {
         Self { message: message.into(), status: 2 }
     }
 
-    /// The same failure, with what was being done in front.
+    /// The same failure, with its context in front.
     pub(crate) fn within(self, context: &str) -> Self {
         Self { message: format!("{context}\n{}", self.message), ..self }
     }

@@ -1,4 +1,4 @@
-//! The workspace's own commands: code generation, tests and the gate, as one program instead of scripts.
+//! The workspace's own commands: code generation, tests and the gate, as one program in place of scripts.
 
 mod abuse;
 mod apt;

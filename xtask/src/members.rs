@@ -1,4 +1,4 @@
-//! The workspace's packages, as cargo itself lists them.
+//! The workspace's packages, as cargo lists them.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use crate::Failure;
 pub(crate) struct Member {
     pub(crate) name: String,
     dir: PathBuf,
-    /// Its features, `default` not among them.
+    /// Its features, without `default`.
     pub(crate) features: Vec<String>,
 }
 

@@ -1,4 +1,4 @@
-//! What the tests need of the machine, found and named before they start instead of in the middle.
+//! The programs and devices that the tests need, checked before the tests start.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use crate::system::Family;
 use crate::{Failure, apt};
 
-/// A program that the tests call, and the Debian package that has it. Keep it to what they do call.
+/// A program that the tests call, and its Debian package. List only programs that are called.
 const PROGRAMS: &[(&str, &str)] = &[
     ("mkfs.ext4", "e2fsprogs"),
     ("e2fsck", "e2fsprogs"),
@@ -29,10 +29,10 @@ const PROGRAMS: &[(&str, &str)] = &[
     ("cryptsetup", "cryptsetup-bin"),
 ];
 
-/// What `cargo xtask bench` takes besides; the gate counts instructions with the first.
+/// Additional programs for `cargo xtask bench`. The gate uses the first one to count instructions.
 const MEASUREMENT: &[(&str, &str)] = &[("valgrind", "valgrind"), ("strace", "strace")];
 
-/// What the emulated machine of `cargo xtask test --kernels` takes, and nothing else does.
+/// Programs that only the emulated machine of `cargo xtask test --kernels` needs.
 const EMULATION: &[(&str, &str)] = &[
     ("qemu-system-x86_64", "qemu-system-x86"),
     ("setpriv", "util-linux"),
@@ -54,24 +54,24 @@ const EMULATION: &[(&str, &str)] = &[
     ("cksum", "coreutils"),
 ];
 
-/// A device that tests open, and how to come by it.
+/// A device that tests open, and how to get it.
 const DEVICES: &[(&str, &str)] = &[
     ("/dev/loop-control", "load the module `loop`; in a container run it with --privileged"),
     ("/dev/fuse", "load the module `fuse`; in a container pass --device /dev/fuse"),
 ];
 
-/// Where Debian keeps programs for the administrator; not on an ordinary user's PATH.
+/// Debian's folders for the administrator's programs, which are not on an ordinary user's PATH.
 const ADMIN_PATH: &[&str] = &["/usr/local/sbin", "/usr/sbin", "/sbin"];
 
 /// CAP_SYS_ADMIN's bit in the capability masks of /proc (capabilities(7)).
 const CAP_SYS_ADMIN: u32 = 21;
 
-/// What the user who runs this may do.
+/// The permissions of the current user.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Privilege {
-    /// Root with CAP_SYS_ADMIN: may mount and attach loop devices.
+    /// Root with CAP_SYS_ADMIN: can mount and attach loop devices.
     Mount,
-    /// Root without it, as in an ordinary container.
+    /// Root without CAP_SYS_ADMIN, as in an ordinary container.
     RootInName,
     /// An ordinary user.
     Ordinary,
@@ -95,7 +95,7 @@ impl Privilege {
     }
 }
 
-/// A kind of work that takes programs which an ordinary system may lack.
+/// A kind of work that needs programs which a system can lack.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Work {
     /// The tests on this machine's kernel.
@@ -120,18 +120,18 @@ impl Work {
     }
 }
 
-/// Whether missing packages may be installed.
+/// Whether missing packages can be installed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Install {
-    /// Where this user and this system can.
+    /// Install if this user and this system can do it.
     Missing,
-    /// Never: the command that would do it is printed.
+    /// Install nothing; print the command that would.
     Nothing,
 }
 
-/// Installs the packages that are missing for this work, or says which command would.
+/// Installs the packages that are missing for this work, or prints the command that would.
 ///
-/// What is still missing afterwards is found by [`missing`]; a failed installation is printed and no failure here.
+/// A failed installation is printed and is not an error here; [`missing`] finds what is still missing.
 pub(crate) fn provide(work: &[Work], install: Install) -> Result<(), Failure> {
     let programs =
         work.iter().flat_map(|work| work.programs()).filter(|(program, _)| find(program).is_none());
@@ -154,7 +154,7 @@ pub(crate) fn provide(work: &[Work], install: Install) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What the tests on this machine's kernel lack, one line a thing.
+/// What the tests on this machine's kernel lack, one line each.
 pub(crate) fn missing() -> Result<Vec<String>, Failure> {
     let mut missing = Vec::new();
     match Privilege::of_this_process()? {
@@ -174,14 +174,14 @@ pub(crate) fn missing() -> Result<Vec<String>, Failure> {
     Ok(missing)
 }
 
-/// The programs that this work lacks, one line a program.
+/// The programs that this work lacks, one line each.
 pub(crate) fn missing_programs(work: Work) -> Vec<String> {
     let family = Family::of_this_machine();
     let missing = work.programs().filter(|(program, _)| find(program).is_none());
     missing.map(|(program, package)| format!("{program}: {}", family.install_command(&[package]))).collect()
 }
 
-/// Prints every need and whether it is met; fails where one is not.
+/// Prints every need and whether it is met. Fails if one is not.
 pub(crate) fn report() -> Result<(), Failure> {
     for (program, package) in PROGRAMS.iter().chain(EMULATION).chain(MEASUREMENT) {
         let place = find(program).map_or("missing".to_owned(), |path| path.display().to_string());

@@ -1,4 +1,5 @@
-//! A long `cargo test`, with a line for each test program: which one of how many, since when, and how long it may take.
+//! A long `cargo test`, with a line for each test program: its number and the total, the elapsed time, and
+//! the expected time.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -9,12 +10,12 @@ use std::time::{Duration, Instant};
 
 use crate::{Failure, target};
 
-/// How long each test program took when it last ran, in seconds; beside what cargo builds.
+/// The file with the seconds of each test program's last run, in cargo's target folder.
 const TIMES: &str = "test-times";
 
-/// Runs `cargo ARGS`, a `cargo test`, which prints as it would alone.
+/// Runs `cargo ARGS`, a `cargo test`, which prints as usual.
 pub(crate) fn run(root: &Path, args: &[String]) -> Result<ExitStatus, Failure> {
-    // Built first, which also tells how many there are. What can't be built is told by the run itself.
+    // Built first, which also counts the test programs. The run itself reports build errors.
     let before_dashes = args.iter().position(|arg| arg == "--").unwrap_or(args.len());
     let mut build: Vec<String> = args[..before_dashes].to_vec();
     build.push("--no-run".into());
@@ -36,7 +37,7 @@ pub(crate) fn run(root: &Path, args: &[String]) -> Result<ExitStatus, Failure> {
     Ok(status)
 }
 
-/// Runs cargo, and shows each line of its own output to `look` after it was printed.
+/// Runs cargo, and passes each line of its own output to `look` after printing it.
 fn cargo(root: &Path, args: &[String], mut look: impl FnMut(&str)) -> Result<ExitStatus, Failure> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut child = Command::new(cargo).args(args).current_dir(root).stderr(Stdio::piped()).spawn()?;
@@ -51,9 +52,10 @@ fn cargo(root: &Path, args: &[String], mut look: impl FnMut(&str)) -> Result<Exi
     Ok(child.wait()?)
 }
 
-/// The test program that cargo announces in this line: `Running tests/x.rs (target/debug/deps/x-0123456789abcdef)`.
+/// The test program that cargo announces in this line: `Running tests/x.rs
+/// (target/debug/deps/x-0123456789abcdef)`.
 ///
-/// Documentation tests are announced as `Doc-tests name` and are in no count.
+/// Documentation tests are announced as `Doc-tests name` and are not counted.
 fn program_of(line: &str) -> Option<&str> {
     let path = line.trim_start().strip_prefix("Running ")?.rsplit_once('(')?.1.strip_suffix(')')?;
     let name = path.rsplit('/').next()?;
@@ -67,9 +69,9 @@ struct Progress {
     done: usize,
     start: Instant,
     running: Option<(String, Instant)>,
-    /// Of programs that ran now or, until then, when they last ran.
+    /// The times of this run, and of the last run for programs that have not run yet.
     times: BTreeMap<String, Duration>,
-    /// The names of those that ran now.
+    /// The programs that have run in this run.
     ran: Vec<String>,
 }
 

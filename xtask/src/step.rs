@@ -1,4 +1,4 @@
-//! One command of a longer run: announced, timed, and named with the command that repeats it where it fails.
+//! One command of a longer run: announced, timed, and on failure printed so that it can be repeated.
 
 use std::fmt;
 use std::path::Path;
@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use crate::Failure;
 
-/// A cargo command with what it is called in the output.
+/// A cargo command, and its name in the output.
 pub(crate) struct Step {
     name: String,
     args: Vec<String>,
@@ -24,7 +24,7 @@ impl Step {
         self
     }
 
-    /// Runs the command in the workspace's root, its output going where ours goes.
+    /// Runs the command in the workspace's root, with its output on ours.
     pub(crate) fn run(&self, root: &Path) -> Result<(), Failure> {
         timed(&self.name, || {
             let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
@@ -54,7 +54,7 @@ impl fmt::Display for Step {
     }
 }
 
-/// Announces a piece of work, does it, and tells how long it took.
+/// Announces work, does it, and prints how long it took.
 pub(crate) fn timed(name: &str, work: impl FnOnce() -> Result<(), Failure>) -> Result<(), Failure> {
     println!("==> {name}");
     let start = Instant::now();

@@ -1,21 +1,21 @@
-//! Which family of Linux systems this machine is of: what installs packages here, and what they are called.
+//! This machine's family of Linux systems: its package manager, and its package names.
 
 use std::fs;
 
-/// Systems that name their packages alike.
+/// Systems with the same package names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Family {
-    /// Debian, Ubuntu and what is made of them: apt.
+    /// Debian, Ubuntu and their derivatives: apt.
     Debian,
-    /// Fedora, CentOS and what is made of them: dnf.
+    /// Fedora, CentOS and their derivatives: dnf.
     Fedora,
     /// Alpine: apk.
     Alpine,
-    /// Any other. Debian's names are given as a hint.
+    /// Any other system. Debian's names are printed as a hint.
     Other,
 }
 
-/// Packages that have another name than Debian's, on Fedora and on Alpine.
+/// The packages whose names on Fedora and on Alpine differ from Debian's.
 const NAMES: &[(&str, &str, &str)] = &[
     ("e2fsprogs", "e2fsprogs", "e2fsprogs-extra"),
     ("xfsprogs", "xfsprogs", "xfsprogs-extra"),
@@ -33,7 +33,7 @@ impl Family {
         Self::parse(&fs::read_to_string("/etc/os-release").unwrap_or_default())
     }
 
-    /// Reads `ID` and `ID_LIKE` of os-release(5); the first that is known counts.
+    /// Reads `ID` and `ID_LIKE` of os-release(5). The first known name decides.
     fn parse(os_release: &str) -> Self {
         let value =
             |name: &str| os_release.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default();

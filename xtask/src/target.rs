@@ -1,4 +1,4 @@
-//! Where cargo builds, and how static programs are built.
+//! Cargo's target folder, and how static programs are built.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -8,12 +8,13 @@ use crate::Failure;
 /// RUSTFLAGS of a program without shared libraries.
 pub(crate) const STATIC: &str = "-C target-feature=+crt-static";
 
-/// A folder of its own for [`STATIC`], since other RUSTFLAGS would make cargo forget what was built with none.
+/// A separate target folder for [`STATIC`]: with other RUSTFLAGS in the same folder cargo would rebuild
+/// everything.
 pub(crate) fn static_dir() -> Result<PathBuf, Failure> {
     Ok(dir()?.join("static"))
 }
 
-/// Where cargo builds: this program lies in `<target>/debug/`, wherever the user put the target folder.
+/// Cargo's target folder: this program is in `<target>/debug/`, wherever the user put the target folder.
 pub(crate) fn dir() -> Result<PathBuf, Failure> {
     let exe = std::env::current_exe()?;
     let target = exe.parent().and_then(Path::parent);

@@ -1,4 +1,4 @@
-//! `cargo xtask test`: every test that this user can run, and a word about those left out.
+//! `cargo xtask test`: runs every test that this user can run, and says which are left out.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -8,22 +8,23 @@ use crate::needs::{self, Install, Privilege, Work};
 use crate::step::{Step, timed};
 use crate::{Failure, progress};
 
-/// Packages whose integration tests all mount or attach devices.
+/// Packages in which all integration tests mount or attach devices.
 const MOUNTING: &[&str] = &["csi-mount"];
 
-/// Integration tests elsewhere that need root have names that start with this.
+/// The prefix of integration tests elsewhere that need root.
 const ROOT_PREFIX: &str = "root_";
 
-/// Unit tests that need root are in modules of this name.
+/// The module name of unit tests that need root.
 const ROOT_MODULE: &str = "needs_root";
 
-/// What was not run and why, in counts; `None` where everything was.
+/// The counts of what was not run, and why; `None` if everything ran.
 pub(crate) type LeftOut = Option<String>;
 
-/// Installs what is missing where it can, runs all tests that this user and this machine can run, and says what it left out.
+/// Installs what is missing if it can, runs all tests that this user and this machine can run, and says what
+/// it left out.
 ///
 /// # Errors
-/// A test failed; or root, for whom all tests are meant, could not run all of them.
+/// When a test failed, or when root, who should run all tests, could not run all of them.
 pub(crate) fn run(root: &Path, install: Install) -> Result<(), Failure> {
     needs::provide(&[Work::Tests], install)?;
     let is_ordinary = Privilege::of_this_process()? == Privilege::Ordinary;
@@ -37,7 +38,7 @@ pub(crate) fn run(root: &Path, install: Install) -> Result<(), Failure> {
     }
 }
 
-/// Runs the tests and says what was left out.
+/// Runs the tests, and returns what was left out.
 pub(crate) fn run_all(root: &Path) -> Result<LeftOut, Failure> {
     let missing = needs::missing()?;
     if missing.is_empty() {
@@ -57,7 +58,7 @@ fn counted(name: &str, root: &Path, args: Vec<String>) -> Result<(), Failure> {
     })
 }
 
-/// Which integration tests an ordinary user runs.
+/// The integration tests of an ordinary user.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Selection {
     run: Vec<String>,
@@ -79,7 +80,7 @@ impl Selection {
         Step::cargo("doctests", ["test", "--workspace", "--all-features", "--doc"]).run(root)
     }
 
-    /// How many test programs were left out, package by package, and what they would have needed.
+    /// The number of test programs that were left out, by package, and what they need.
     fn left_out_because(&self, missing: &[String]) -> String {
         let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
         for test in &self.left_out {
@@ -108,8 +109,8 @@ impl Selection {
     fn among(tests: &[(String, String)]) -> Self {
         let needs_root =
             |package: &str, test: &str| MOUNTING.contains(&package) || test.starts_with(ROOT_PREFIX);
-        // cargo selects by the test's name in all packages at once, so a name that needs root in one package
-        // is left out in all.
+        // cargo selects tests by name in all packages at once, so a name that needs root in one package is
+        // left out in all.
         let root_names: Vec<&String> =
             tests.iter().filter(|(p, t)| needs_root(p, t)).map(|(_, t)| t).collect();
         let mut selection = Self::default();

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use super::record::{Record, Subject};
 use super::table::{duration, number};
 
-/// The kinds, with what a legend calls them and their colours, which also differ in lightness.
+/// The kinds, with their names in the legend and their colours, which also differ in lightness.
 const KINDS: [(&str, &str, &str); 4] = [
     ("bare", "bare system calls or tonic alone", "#9aa5b1"),
     ("ours", "this toolkit", "#d9480f"),
@@ -74,7 +74,7 @@ const WIDTH: f64 = 900.0;
 const NAMES: f64 = 300.0;
 const BAR: f64 = 14.0;
 
-/// Each subject at its largest size but one of 10,000: how long everyone takes, as bars on a scale of powers of ten.
+/// The time of every contestant, with each subject at one size, as bars on a logarithmic scale.
 pub(crate) fn bars(record: &Record) -> String {
     let subjects = one_size_each(record);
     let bars: usize = subjects.iter().map(|subject| subject.contestants.len()).sum();
@@ -102,7 +102,7 @@ pub(crate) fn bars(record: &Record) -> String {
     svg.end()
 }
 
-/// At the size that the limits are about, where there are several.
+/// One size of each subject: with sizes in mounts the largest one up to 1,000, otherwise the first.
 fn one_size_each(record: &Record) -> Vec<&Subject> {
     let mut chosen: Vec<&Subject> = Vec::new();
     for subject in &record.subjects {
@@ -118,7 +118,7 @@ fn one_size_each(record: &Record) -> Vec<&Subject> {
 const PLOT: (f64, f64) = (280.0, 190.0);
 const COLUMNS: usize = 3;
 
-/// A plot for each subject of several sizes: time by size, both on scales of powers of ten.
+/// A plot for each subject with several sizes: time by size, with both scales logarithmic.
 pub(crate) fn scale(record: &Record) -> String {
     let mut plots: Vec<Vec<&Subject>> = Vec::new();
     for subject in &record.subjects {

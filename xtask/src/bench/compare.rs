@@ -1,9 +1,9 @@
-//! What changed between two records.
+//! The changes between two records.
 
 use super::record::{Record, Subject};
 use crate::Failure;
 
-/// A change smaller than this is none, however steady both are.
+/// A relative change smaller than this is ignored, even if both records are stable.
 const LEAST: f64 = 0.05;
 
 /// A subject that is in both records.
@@ -19,11 +19,11 @@ struct Change {
 enum Verdict {
     Faster,
     Slower,
-    /// Within what the runs of either differ by among themselves.
+    /// Within the spread of the runs of either record.
     Noise,
 }
 
-/// Prints what changed, and fails where something became slower.
+/// Prints the changes, and fails if something became slower.
 pub(crate) fn report(before: &Record, after: &Record) -> Result<(), Failure> {
     let changes = changes(before, after);
     println!("since the record: ours to the bare work, or to the program where there is no bare work\n");
@@ -62,7 +62,8 @@ fn changes(before: &Record, after: &Record) -> Vec<Change> {
     after.subjects.iter().filter_map(change).collect()
 }
 
-/// How long ours takes beside another of the same run, and the range of that: with one run, that of its rounds.
+/// The median ratio of this toolkit to another contestant of the same run, and its range. With a single run
+/// it is the range of its rounds.
 fn relative(subject: &Subject) -> Option<(f64, (f64, f64))> {
     let range = |spread: &super::statistics::Spread| match spread.runs.len() {
         0 | 1 => (spread.low, spread.high),

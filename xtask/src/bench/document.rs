@@ -1,4 +1,4 @@
-//! docs/benchmarks.md: what was measured goes between two marks, the words around them are somebody's.
+//! docs/benchmarks.md: the measurements go between two marks; the text around them is written by hand.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -14,12 +14,12 @@ use crate::Failure;
 const BEGIN: &str = "<!-- measured: written by `cargo xtask bench` -->";
 const END: &str = "<!-- end of what was measured -->";
 
-/// The record that the document is of.
+/// The record from which the document is made.
 pub(crate) fn record_of(root: &Path) -> PathBuf {
     root.join("docs/benchmarks.json")
 }
 
-/// Writes the document, its charts and the record; which files these are.
+/// Writes the document, its charts and the record, and returns their paths.
 pub(crate) fn write(root: &Path, record: &Record, verdicts: &[Verdict]) -> Result<Vec<PathBuf>, Failure> {
     let write = |(path, text): (PathBuf, String)| {
         fs::write(&path, text)?;
@@ -28,7 +28,7 @@ pub(crate) fn write(root: &Path, record: &Record, verdicts: &[Verdict]) -> Resul
     files(root, record, verdicts)?.into_iter().map(write).collect()
 }
 
-/// The document, its charts and the record, each with its place.
+/// The contents and paths of the document, its charts and the record.
 pub(crate) fn files(
     root: &Path,
     record: &Record,
@@ -48,7 +48,7 @@ pub(crate) fn files(
     ])
 }
 
-/// The text with this between its marks; none where it has not both.
+/// The text with `measured` between its marks; `None` if a mark is missing.
 fn between_marks(text: &str, measured: &str) -> Option<String> {
     let (before, rest) = text.split_once(BEGIN)?;
     let (_, after) = rest.split_once(END)?;
@@ -77,7 +77,7 @@ fn measured(record: &Record, verdicts: &[Verdict]) -> String {
     out
 }
 
-/// Where a number of the footprint is in what `bench footprint` tells, and what it is.
+/// The paths of the footprint's numbers in the output of `bench footprint`, and their descriptions.
 const NUMBERS: [(&str, &str); 14] = [
     ("bytes", "size of the stripped, static program, bytes"),
     ("first_probe_ms/median", "from start to the first answered Probe, ms"),

@@ -1,20 +1,20 @@
-//! What the toolkit is to cost at most, and whether it does.
+//! The toolkit's performance goals, and whether they are reached.
 
 use serde_json::Value;
 
 use super::record::{Record, Subject};
 
-/// A limit.
+/// A goal.
 enum Goal {
-    /// Ours takes at most so many times what the bare work takes.
+    /// Ours takes at most this multiple of the bare time.
     AtMost(&'static str, u64, f64),
-    /// Ours is at least so many times faster than each of this kind.
+    /// Ours is at least this factor faster than each contestant of this kind.
     Faster(&'static str, u64, &'static str, f64),
-    /// Ours takes the same at both sizes, within this part of it.
+    /// Ours takes the same time at both sizes, within this fraction.
     Flat(&'static str, u64, u64, f64),
-    /// From the first size to the second, ours gains at least this part of what the bare work gains.
+    /// From the first size to the second, ours gains at least this fraction of the gain of the bare work.
     Scales(&'static str, u64, u64, f64),
-    /// Ours takes at most so many milliseconds.
+    /// Ours takes at most this number of milliseconds.
     Within(&'static str, u64, f64),
     /// A number of the footprint, in this unit, at most.
     Footprint(&'static str, &'static str, f64),
@@ -58,7 +58,7 @@ const GOALS: &[Goal] = &[
     Footprint("idle_after_calls/wakeups", "wake-ups while idle, after 10,000 calls", 0.0),
 ];
 
-/// A limit beside what was measured.
+/// A goal, and the measurement.
 pub(crate) struct Verdict {
     pub(crate) what: String,
     pub(crate) wanted: String,
@@ -66,7 +66,7 @@ pub(crate) struct Verdict {
     pub(crate) is_reached: bool,
 }
 
-/// Of every goal that the record has numbers for.
+/// Judges every goal for which the record has numbers.
 pub(crate) fn judge(record: &Record) -> Vec<Verdict> {
     GOALS.iter().filter_map(|goal| verdict(goal, record)).collect()
 }
@@ -159,7 +159,7 @@ mod tests {
             let reached: Vec<bool> = verdicts.iter().map(|verdict| verdict.is_reached).collect();
             reached
         };
-        // The program takes 300 times what the bare work takes.
+        // In this record the program takes 300 times the bare time.
         assert_eq!(found(1.4), [true, true]);
         assert_eq!(found(1.6), [false, true]);
         assert_eq!(found(3.5), [false, false]);
@@ -180,7 +180,7 @@ mod tests {
 
     #[test]
     fn a_time_is_within_its_limit_or_not() {
-        // The bare work takes 100 ns.
+        // In this record the bare work takes 100 ns.
         for (ratio, is_reached) in [(99_000.0, true), (101_000.0, false)] {
             let found = judge(&record("probe written zeros", 512, &[ratio]));
             assert_eq!(found.iter().map(|verdict| verdict.is_reached).collect::<Vec<_>>(), [is_reached]);

@@ -1,4 +1,5 @@
-//! Instructions that the parsers and a call take: the same on a busy machine, so that what was made slower shows there.
+//! The instructions of the parsers and of a call. The counts are the same on a busy machine, so they show
+//! slower code.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -11,9 +12,9 @@ use super::programs;
 use crate::step::timed;
 use crate::{Failure, needs};
 
-/// Relative to the workspace: what they were when someone last looked.
+/// The recorded counts, relative to the workspace.
 const RECORDED: &str = "benches/instructions.json";
-/// A count may be so much above the recorded one: other compilers and C libraries differ by less.
+/// A count can exceed the recorded one by this factor: other compilers and C libraries differ by less.
 const TOLERANCE: f64 = 1.10;
 
 type Counts = BTreeMap<String, u64>;
@@ -35,7 +36,7 @@ pub(crate) fn check(root: &Path) -> Result<(), Failure> {
     timed("instructions of parsers and calls, beside those recorded", || compare(root, &bench))
 }
 
-/// Counts; compares, or records.
+/// Counts, and then compares or records.
 pub(crate) fn run(root: &Path, record: bool) -> Result<(), Failure> {
     let bench = programs::bench(root)?;
     if !record {
@@ -67,7 +68,7 @@ fn compare(root: &Path, bench: &Path) -> Result<(), Failure> {
     }
 }
 
-/// Those that take more than they may, and those of which nothing is recorded.
+/// The names whose count exceeds the tolerance, or that have no recorded count.
 fn grown<'n>(before: &Counts, now: &'n Counts) -> Vec<&'n str> {
     let is_grown = |name: &String, count: u64| {
         before.get(name).is_none_or(|recorded| count as f64 > *recorded as f64 * TOLERANCE)
@@ -75,7 +76,7 @@ fn grown<'n>(before: &Counts, now: &'n Counts) -> Vec<&'n str> {
     now.iter().filter(|(name, count)| is_grown(name, **count)).map(|(name, _)| name.as_str()).collect()
 }
 
-/// Instructions of one time of each.
+/// The instructions of one repetition of each work.
 pub(crate) fn count(bench: &Path) -> Result<Counts, Failure> {
     let valgrind = needs::find("valgrind")
         .ok_or_else(|| Failure::usage("valgrind, which counts instructions: apt-get install valgrind"))?;
@@ -84,7 +85,8 @@ pub(crate) fn count(bench: &Path) -> Result<Counts, Failure> {
     let mut counts = Counts::new();
     for counted in list.counted {
         println!("instructions of {}", counted.name);
-        // What comes before and after the work is in both, and so in neither.
+        // The instructions before and after the work are in both counts, so the difference does not contain
+        // them.
         let more = counted.times * 3;
         let few = collected(&valgrind, bench, &counted.name, counted.times)?;
         let many = collected(&valgrind, bench, &counted.name, more)?;
@@ -103,7 +105,7 @@ fn collected(valgrind: &PathBuf, bench: &Path, name: &str, times: u64) -> Result
         .ok_or_else(|| Failure::new(format!("{}: {command:?}\n{said}", output.status)))
 }
 
-/// From a line such as `==12== Collected : 51735`.
+/// Parses a line such as `==12== Collected : 51735`.
 fn parse(said: &str) -> Option<u64> {
     said.lines().find_map(|line| line.split_once("Collected :")?.1.trim().parse().ok())
 }

@@ -1,10 +1,10 @@
-//! What the machine is, as far as times depend on it.
+//! The properties of the machine that affect the times.
 
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-/// Name and value of each thing, as a record has them.
+/// The name and value of each property, as in a record.
 pub(crate) fn describe(root: &Path) -> Vec<(String, String)> {
     let rows = [
         ("processor", processor()),
@@ -28,7 +28,7 @@ fn first_line(path: &str) -> Option<String> {
     fs::read_to_string(path).ok()?.lines().next().map(str::to_owned)
 }
 
-/// The first line that a program says, wherever it says it.
+/// The first line of a program's output, on stdout or stderr.
 fn first_of(command: &mut Command) -> Option<String> {
     let output = command.output().ok()?;
     let said = [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
@@ -57,12 +57,12 @@ fn system() -> Option<String> {
     Some(line.trim_matches('"').to_owned())
 }
 
-/// Of the last minute: one who reads the times sees how busy the machine was.
+/// The load average of the last minute, so that readers see how busy the machine was.
 fn load() -> Option<String> {
     first_line("/proc/loadavg")?.split(' ').next().map(str::to_owned)
 }
 
-/// Those that are measured beside, with their versions.
+/// The crates that are compared, with their versions.
 fn crates(root: &Path) -> Option<String> {
     let lock = fs::read_to_string(root.join("Cargo.lock")).ok()?;
     let version = |name: &str| {

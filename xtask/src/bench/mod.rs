@@ -1,7 +1,8 @@
-//! `cargo xtask bench`: everything that `benches/` measures, in random order, several times, as one record.
+//! `cargo xtask bench`: runs everything that `benches/` measures, in random order, several times, and makes
+//! one record.
 //!
-//! The measuring is done by the program `bench` of that package, one process a run; here is what a run of runs takes:
-//! their order and repetition, the record, what it says of the goals, and how it is shown.
+//! The program `bench` of that package measures, with one process per run. This module orders and repeats the
+//! runs, writes the record, checks the goals, and makes the tables and charts.
 
 mod chart;
 mod compare;
@@ -27,7 +28,7 @@ pub(crate) use instructions::check as check_instructions;
 pub(crate) use options::{HELP, Options};
 use record::Record;
 
-/// Where results lie that are not for the documents.
+/// The folder for results that are not for the documents.
 const FOLDER: &str = "bench";
 
 pub(crate) fn run(root: &Path, options: &Options) -> Result<(), Failure> {
@@ -43,7 +44,7 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<(), Failure> {
         return told(document::write(root, &record, &goals::judge(&record))?);
     }
     let Options::Measure(plan) = options else { return Ok(()) };
-    // Before minutes are spent on what it can't be compared with.
+    // Read first: a bad record must be found before minutes of measuring.
     let before = plan.compare.as_deref().map(Record::read).transpose()?;
     needs::provide(&[Work::Measurement], Install::Missing)?;
     let mut missing = needs::missing()?;
@@ -59,7 +60,7 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<(), Failure> {
     let (record, failures) = runs::measure(root, &programs, plan, &folder)?;
     let file = folder.join("latest.json");
     fs::write(&file, record.to_json()?)?;
-    // With no more digits than the file has, so that the document can be written from that again.
+    // Read back with the rounding of the file, so that the document can be made from the file again.
     let record = Record::read(&file)?;
 
     println!("\n{}", table::text(&record));

@@ -1,4 +1,4 @@
-//! What may be said on the command line.
+//! The options of the command line.
 
 use std::path::PathBuf;
 
@@ -29,7 +29,7 @@ Ratios are taken between neighbours: all who do the same thing take turns in sho
 is within a round. They hold on a busy machine too; times do not.
 ";
 
-/// What to do.
+/// The command.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Options {
     Help,
@@ -48,17 +48,17 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    /// Whether its results are for the documents.
+    /// Whether its results can go into the documents.
     pub(crate) fn is_whole(&self) -> bool {
         !self.quick && self.only.is_none()
     }
 
-    /// How often each is run.
+    /// The number of runs of each subject.
     pub(crate) fn repeats(&self) -> usize {
         if self.quick { 1 } else { 3 }
     }
 
-    /// For how long a run begins new rounds.
+    /// The time in which a run begins new rounds.
     pub(crate) fn milliseconds(&self) -> u64 {
         if self.quick { 300 } else { 1500 }
     }

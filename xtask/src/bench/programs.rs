@@ -1,21 +1,22 @@
-//! The programs that are measured, or measure.
+//! The programs that measure or are measured.
 
 use std::path::{Path, PathBuf};
 
 use crate::step::Step;
 use crate::{Failure, target};
 
-/// All of them.
+/// All programs.
 pub(crate) struct Programs {
-    /// Measures.
+    /// The program that measures.
     pub(crate) bench: PathBuf,
-    /// A whole driver, static.
+    /// A whole driver, linked statically.
     pub(crate) dirs: PathBuf,
-    /// The least that answers a Probe, static.
+    /// The smallest program that answers a Probe, linked statically.
     pub(crate) bare: PathBuf,
 }
 
-/// The drivers too where their footprint is measured: that takes minutes, being optimised at link time.
+/// Builds the programs. The drivers are built only if their footprint is measured, because their link-time
+/// optimisation takes minutes.
 pub(crate) fn build(root: &Path, with_drivers: bool) -> Result<Programs, Failure> {
     let bench = bench(root)?;
     let triple = target::host_triple()?;
@@ -31,7 +32,7 @@ pub(crate) fn build(root: &Path, with_drivers: bool) -> Result<Programs, Failure
     Ok(Programs { bench, dirs: release.join("dirs"), bare: release.join("bare") })
 }
 
-/// Only the one that measures.
+/// Builds only the program that measures.
 pub(crate) fn bench(root: &Path) -> Result<PathBuf, Failure> {
     let folder = target::dir()?;
     let folder_text = folder.display().to_string();

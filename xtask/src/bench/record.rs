@@ -1,4 +1,4 @@
-//! What was measured, as it is written down.
+//! The record of the measurements.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -10,18 +10,18 @@ use serde_json::Value;
 use super::statistics::Spread;
 use crate::Failure;
 
-/// A whole run of runs.
+/// All runs of one `cargo xtask bench`.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Record {
-    /// Of the machine, its kernel and its programs: name and value.
+    /// The machine, its kernel and its programs, as names and values.
     pub(crate) machine: Vec<(String, String)>,
-    /// How often each subject was run.
+    /// The number of runs of each subject.
     pub(crate) repeats: usize,
     pub(crate) subjects: Vec<Subject>,
-    /// What `bench footprint` told, for each program; empty where it was not asked.
+    /// The output of `bench footprint` for each program; empty if it was not run.
     #[serde(default)]
     pub(crate) footprint: BTreeMap<String, Value>,
-    /// Instructions of one time; empty where they were not counted.
+    /// The instructions of one repetition; empty if they were not counted.
     #[serde(default)]
     pub(crate) instructions: BTreeMap<String, u64>,
 }
@@ -35,20 +35,20 @@ pub(crate) struct Subject {
     pub(crate) contestants: Vec<Contestant>,
 }
 
-/// One of those who were compared.
+/// One contestant of a comparison.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Contestant {
     pub(crate) name: String,
     /// `ours`, `bare`, `program`, `crate`.
     pub(crate) kind: String,
     pub(crate) nanoseconds: Spread,
-    /// To the bare work, or to ours where there is no bare one; within each round.
+    /// The ratio to the bare work, or to ours if there is none, within each round.
     pub(crate) ratio: Spread,
-    /// To ours.
+    /// The ratio to ours.
     pub(crate) to_ours: Spread,
 }
 
-/// What one process measured.
+/// The measurements of one process.
 #[derive(Debug, Clone, Deserialize)]
 pub(crate) struct Run {
     pub(crate) contestants: Vec<Timed>,
@@ -80,7 +80,7 @@ impl Record {
 }
 
 impl Subject {
-    /// From its runs; none where they measured nothing.
+    /// Computes a subject from its runs; `None` if they measured nothing.
     pub(crate) fn of(name: &str, unit: &str, size: u64, runs: &[Run]) -> Option<Self> {
         let first = runs.first()?;
         let ours = first.contestants.iter().position(|contestant| contestant.kind == "ours")?;
@@ -115,7 +115,7 @@ impl Subject {
         self.of_kind("ours").next()
     }
 
-    /// What ratios are to.
+    /// The kind that ratios are relative to.
     pub(crate) fn base(&self) -> &'static str {
         if self.of_kind("bare").next().is_some() { "bare" } else { "ours" }
     }
@@ -129,7 +129,8 @@ impl Subject {
     }
 }
 
-/// With four digits that count: more are noise, and lines of the record that change for nothing.
+/// Rounds to four significant digits: more would be noise, and would change lines of the record without
+/// reason.
 fn rounded(value: Value) -> Value {
     match value {
         Value::Number(number) if number.is_f64() => {
@@ -157,7 +158,7 @@ pub(crate) mod tests {
         Run { contestants: timed.collect() }
     }
 
-    /// A record of one subject, in which ours takes so many times as long as the bare work in each run.
+    /// A record of one subject, in which ours has these ratios to the bare work, one for each run.
     pub(crate) fn record(name: &str, size: u64, ratios: &[f64]) -> Record {
         let runs = ratios.iter().map(|ratio| {
             run(&[
@@ -178,7 +179,7 @@ pub(crate) mod tests {
 
     #[test]
     fn ratios_are_within_rounds() {
-        // Whatever the machine does in a round, it does to both.
+        // Changes of the machine in a round affect both.
         let runs = [run(&[("bare", "b", &[1.0, 10.0, 100.0]), ("ours", "o", &[2.0, 20.0, 200.0])])];
         let subject = Subject::of("x", "", 0, &runs).unwrap();
         let ours = subject.ours().unwrap();

@@ -1,4 +1,4 @@
-//! All runs: which, in which order, and what is kept of each, so that an interrupted run of runs can go on.
+//! All runs: their order, and the results of each, so that an interrupted benchmark can be resumed.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -16,12 +16,12 @@ use super::record::{Record, Run, Subject};
 use super::{instructions, machine};
 use crate::Failure;
 
-/// Rounds that even the slowest takes part in.
+/// The minimum number of rounds, even for the slowest contestant.
 const LEAST_ROUNDS: &str = "3";
-/// A run that takes longer hangs.
+/// A run that takes longer is considered hung.
 const PATIENCE_SECONDS: &str = "180";
 
-/// What `bench list` tells.
+/// The output of `bench list`.
 #[derive(Deserialize)]
 struct List {
     subjects: Vec<Listed>,
@@ -34,7 +34,7 @@ struct Listed {
     sizes: Vec<u64>,
 }
 
-/// One process to come.
+/// A process to run.
 struct Job {
     name: String,
     unit: String,
@@ -56,7 +56,7 @@ impl Job {
     }
 }
 
-/// Measures all that the plan asks for, and names what failed.
+/// Measures everything in the plan, and lists what failed.
 pub(crate) fn measure(
     root: &Path,
     programs: &Programs,
@@ -120,7 +120,7 @@ pub(crate) fn measure(
     Ok((record, failures))
 }
 
-/// Empties the folder of runs, unless they are to be kept and are of the same program and plan.
+/// Empties the folder of runs, unless they are to be kept and were made by the same program and plan.
 fn prepare(runs: &Path, programs: &Programs, plan: &Plan) -> Result<(), Failure> {
     let program = fs::metadata(&programs.bench)?;
     let changed = program.modified()?.duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
@@ -144,7 +144,7 @@ fn prepare(runs: &Path, programs: &Programs, plan: &Plan) -> Result<(), Failure>
     Ok(fs::write(mark, now)?)
 }
 
-/// Every subject at every size as often as planned, all of it shuffled.
+/// Every subject at every size, repeated as planned, in random order.
 fn jobs(list: &List, plan: &Plan) -> Vec<Job> {
     let mut jobs: Vec<Job> = (0..plan.repeats())
         .flat_map(|repeat| {
@@ -178,14 +178,14 @@ fn seed() -> u64 {
     now.as_nanos() as u64 | 1
 }
 
-/// Runs one process, and keeps what it says; how many rounds it made.
+/// Runs one process and stores its output. Returns the number of its rounds.
 fn run(programs: &Programs, plan: &Plan, job: &Job, file: &Path, place: &Place) -> Result<String, Failure> {
     let mut command = limited(&programs.bench, place);
     command.args(["compare", &job.name, &job.size.to_string()]);
     command.args([&plan.milliseconds().to_string(), LEAST_ROUNDS, &seed().to_string()]);
     let said = output(&mut command)?;
     let run: Run = serde_json::from_slice(&said)?;
-    // Whole or not there: the next one to resume takes it for granted.
+    // Written atomically, because a resumed benchmark trusts existing files.
     let part = file.with_extension("part");
     File::create(&part)?.write_all(&said)?;
     fs::rename(part, file)?;
@@ -193,7 +193,7 @@ fn run(programs: &Programs, plan: &Plan, job: &Job, file: &Path, place: &Place) 
     Ok(format!("{:>4} rounds", rounds.unwrap_or(0)))
 }
 
-/// A program that is killed when it takes too long.
+/// The program under timeout(1), which kills it after the limit.
 fn limited(program: &Path, place: &Place) -> Command {
     let mut command = Command::new("timeout");
     command.args(["--foreground", "--signal=KILL", PATIENCE_SECONDS]).arg(program);
@@ -241,7 +241,7 @@ fn footprint(
     Ok(serde_json::from_slice(&output(&mut command)?)?)
 }
 
-/// Where the processes make their directories, which are empty when they are gone.
+/// The parent of the processes' directories, which are empty after their processes end.
 struct Place(PathBuf);
 
 impl Place {
@@ -251,7 +251,8 @@ impl Place {
         Ok(Self(path))
     }
 
-    /// Takes away what a killed process left: its mounts are gone with its namespace. Never more than empty directories.
+    /// Removes what a killed process left. Its mounts vanished with its namespace, so only empty directories
+    /// are removed.
     fn sweep(&self) {
         for entry in fs::read_dir(&self.0).into_iter().flatten().flatten() {
             let _ = fs::remove_dir(entry.path());

@@ -2,18 +2,18 @@
 
 use serde::{Deserialize, Serialize};
 
-/// A median, with the quartiles around it and the median of each run.
+/// A median, its quartiles, and the median of each run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Spread {
     pub(crate) median: f64,
     pub(crate) low: f64,
     pub(crate) high: f64,
-    /// Of each run's own rounds: processes differ from each other by more than the rounds of one do.
+    /// The median of each run's rounds: processes differ more than the rounds of one process.
     pub(crate) runs: Vec<f64>,
 }
 
 impl Spread {
-    /// Of all values of all runs; none where there is none.
+    /// Computes the spread of all values of all runs; `None` without values.
     pub(crate) fn of(runs: &[Vec<f64>]) -> Option<Self> {
         let mut all: Vec<f64> = runs.iter().flatten().copied().collect();
         all.sort_unstable_by(f64::total_cmp);
@@ -38,7 +38,7 @@ pub(crate) fn median(values: &[f64]) -> Option<f64> {
     quantile(&sorted, 0.5)
 }
 
-/// Between its neighbours, where it falls between two.
+/// A quantile, interpolated between neighbours.
 fn quantile(sorted: &[f64], part: f64) -> Option<f64> {
     let place = (sorted.len().checked_sub(1)? as f64) * part;
     let (below, above) = (sorted[place.floor() as usize], sorted[place.ceil() as usize]);

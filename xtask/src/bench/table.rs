@@ -1,4 +1,4 @@
-//! The record as tables: of text for a terminal, of Markdown for the documents.
+//! The record as tables: text for a terminal, Markdown for the documents.
 
 use std::fmt::Write as _;
 
@@ -6,7 +6,7 @@ use super::goals::Verdict;
 use super::record::{Contestant, Record, Subject};
 use super::statistics::Spread;
 
-/// Every contestant of every subject.
+/// A table of all contestants of all subjects.
 pub(crate) fn text(record: &Record) -> String {
     let mut out = format!("{:<44}{:>12}{:>12}  quartiles\n", "", "median", "ratio");
     for subject in &record.subjects {
@@ -28,7 +28,7 @@ pub(crate) fn text(record: &Record) -> String {
     out
 }
 
-/// Each goal and whether it is reached.
+/// The goals, and whether each is reached.
 pub(crate) fn goals(verdicts: &[Verdict]) -> String {
     let mut out = String::new();
     for Verdict { what, wanted, found, is_reached } in verdicts {
@@ -47,7 +47,7 @@ pub(crate) fn goals_in_markdown(verdicts: &[Verdict]) -> String {
     out
 }
 
-/// A row a subject: the bare work, ours, and the others, each with its time and its ratio.
+/// A row for each subject: the bare work, ours, and the others, each with its time and its ratio.
 pub(crate) fn in_markdown(record: &Record) -> String {
     let mut out = "| | bare | ours | program | crates |\n|---|---|---|---|---|\n".to_owned();
     for subject in &record.subjects {
@@ -71,7 +71,7 @@ fn cell(subject: &Subject, contestant: &Contestant) -> String {
     format!("{name}: {time}, **{}** [{} – {}]", number(*median), number(*low), number(*high))
 }
 
-/// With three digits that count.
+/// With three significant digits.
 pub(crate) fn number(value: f64) -> String {
     match value {
         value if value < 10.0 => format!("{value:.2}"),

@@ -1,6 +1,6 @@
-//! The tables that csi-proto has beside its types: what to hide, and a list of all messages.
+//! csi-proto's tables in addition to its types: the fields to hide, and a list of all messages.
 //!
-//! Every decision comes from the descriptor, so that a new field cannot be forgotten.
+//! Every decision is taken from the descriptor, so a new field can't be forgotten.
 
 use std::fmt::Write as _;
 
@@ -30,7 +30,7 @@ impl Shown {
     }
 }
 
-/// Decides the fields of a message.
+/// Decides how the fields of a message are shown.
 struct Rules {
     csi_secret: prost_reflect::ExtensionDescriptor,
 }
@@ -71,7 +71,7 @@ fn is_string_map(field: &FieldDescriptor) -> bool {
                 && entry.map_entry_value_field().kind() == Kind::String)
 }
 
-/// The messages for which prost must not derive `Debug`, as it names them in paths.
+/// The messages for which prost must not derive `Debug`, as paths.
 pub(super) fn redacted_messages(pool: &DescriptorPool) -> Result<Vec<String>, Failure> {
     let rules = Rules::new(pool)?;
     let mut names = Vec::new();
@@ -83,7 +83,8 @@ pub(super) fn redacted_messages(pool: &DescriptorPool) -> Result<Vec<String>, Fa
     Ok(names)
 }
 
-/// `redaction.rs`: the `Debug` of the messages that must hide something, and what a request clears.
+/// `redaction.rs`: the `Debug` of the messages that hide something, and the fields that `ClearSecrets`
+/// clears.
 pub(super) fn redaction(pool: &DescriptorPool) -> Result<String, Failure> {
     let rules = Rules::new(pool)?;
     let mut debug = String::new();
@@ -111,7 +112,7 @@ pub(super) fn redaction(pool: &DescriptorPool) -> Result<String, Failure> {
     Ok(format!("{HEADER}\nredacted_debug! {{\n{debug}}}\n\nclear_secrets! {{\n{clear}}}\n"))
 }
 
-/// `messages.rs`: a macro that hands every message's full name and type to another macro.
+/// `messages.rs`: a macro that passes every message's full name and type to another macro.
 pub(super) fn messages(pool: &DescriptorPool) -> String {
     let mut rows = String::new();
     for message in ours(pool) {
@@ -146,7 +147,7 @@ macro_rules! for_each_request {{
     )
 }
 
-/// Our own messages in a fixed order, without the entries that stand for maps.
+/// The messages of our own packages in a fixed order, without the entry types of maps.
 fn ours(pool: &DescriptorPool) -> Vec<MessageDescriptor> {
     let mut messages: Vec<_> = pool
         .all_messages()
@@ -162,7 +163,7 @@ fn requests(pool: &DescriptorPool) -> Vec<MessageDescriptor> {
     ours(pool).into_iter().filter(|m| inputs.contains(m)).collect()
 }
 
-/// The type that prost makes of a message, such as `crate::v1::volume_capability::MountVolume`.
+/// The type that prost generates for a message, such as `crate::v1::volume_capability::MountVolume`.
 fn rust_path(root: &str, message: &MessageDescriptor) -> String {
     let module = match message.package_name() {
         "csi.v1" => "v1",
@@ -178,7 +179,7 @@ fn rust_path(root: &str, message: &MessageDescriptor) -> String {
     path + "::" + &rust_name(name)
 }
 
-/// `RPC` becomes `Rpc`, as prost names it.
+/// `RPC` becomes `Rpc`, as in prost's names.
 fn rust_name(name: &str) -> String {
     snake_case(name)
         .split('_')

@@ -1,6 +1,8 @@
-//! Debian's kernels: found in the package indices by apt, in a state of its own, and unpacked; never installed.
+//! Debian's kernels: found in the package indices by an apt with its own state, and unpacked, never
+//! installed.
 //!
-//! The machine's apt keeps its sources, its lists and its packages. Its settings (proxies, say) hold here too.
+//! The machine's own apt sources, lists and packages are not changed. Its settings, for example proxies, are
+//! used.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -12,7 +14,7 @@ use super::version::{Version, numbers};
 use crate::Failure;
 use crate::apt::Archives;
 
-/// Where kernels come from: suite, and whether it is in the archive of security updates.
+/// The suites to search for kernels, and whether each is in the archive of security updates.
 const SUITES: &[(&str, bool)] = &[
     ("bullseye-security", true),
     ("bookworm", false),
@@ -26,30 +28,30 @@ const KEYS: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 /// The flavour with few drivers, which boots fast.
 const FLAVOUR: &str = "-cloud-amd64";
 
-/// A kernel, unpacked.
+/// An unpacked kernel.
 #[derive(Debug, Clone)]
 pub(crate) struct Kernel {
     pub(crate) version: Version,
-    /// What package and version, for the report.
+    /// The package and its version, for the report.
     pub(crate) name: String,
     pub(crate) root: PathBuf,
 }
 
-/// What came of fetching one.
+/// The result of fetching a kernel.
 pub(crate) enum Fetched {
     Kernel(Kernel),
-    /// The archive does not have it, or can't be reached: why.
+    /// The archive does not have it or can't be reached, with the reason.
     Unavailable(String),
 }
 
-/// apt with a state of its own, in the folder where kernels are kept; one at a time.
+/// An apt with its own state, in the kernels' cache folder. One process at a time uses it.
 pub(crate) struct Archive {
     cache: PathBuf,
     _alone: Flock<File>,
 }
 
 impl Archive {
-    /// Reads the package indices. What can't be read is not there afterwards, and said.
+    /// Reads the package indices. An index that can't be read is reported, and its packages are missing.
     pub(crate) fn open() -> Result<Self, Failure> {
         let cache = cache()?;
         fs::create_dir_all(&cache)?;
@@ -79,10 +81,10 @@ impl Archive {
             "Dir::Etc::SourceParts=/dev/null".into(),
             "Dir::State::status=/var/lib/dpkg/status".into(),
             "Acquire::Languages=none".into(),
-            // Signatures are checked. That they are recent is not: these kernels run in emulation only, and a
-            // mirror that lags is better than none.
+            // Signatures are checked, but not their age: these kernels run only in emulation, and an outdated
+            // mirror is better than none.
             "Acquire::Check-Valid-Until=false".into(),
-            // Its files are in a home that apt's own user may not enter.
+            // Its files are in a home directory that apt's own user may be unable to enter.
             "APT::Sandbox::User=root".into(),
         ] {
             command.arg("-o").arg(option);
@@ -90,16 +92,16 @@ impl Archive {
         Ok(command.args(args).current_dir(self.cache.join("kernels")).output()?)
     }
 
-    /// Every kernel that can be had, by the names of its packages, the newest last; one a version.
+    /// All available kernels with their package names, the newest last, one for each version.
     pub(crate) fn kernels(&self) -> Result<Vec<(Version, String)>, Failure> {
         let output = self.apt("apt-cache", &["search", "--names-only", "^linux-(image|binary)-[0-9].*"])?;
         Ok(newest_of_each(&String::from_utf8_lossy(&output.stdout)))
     }
 
-    /// Fetches and unpacks a kernel, unless it is there already.
+    /// Fetches and unpacks a kernel, unless this was done before.
     ///
     /// # Errors
-    /// It can't be unpacked: that is this machine's trouble and not the archive's.
+    /// When it can't be unpacked, which is a problem of this machine and not of the archive.
     pub(crate) fn fetch(&self, version: Version, package: &str) -> Result<Fetched, Failure> {
         let shown = self.apt("apt-cache", &["show", "--no-all-versions", package])?;
         let shown = String::from_utf8_lossy(&shown.stdout).into_owned();
@@ -113,7 +115,7 @@ impl Archive {
         if root.is_dir() {
             return Ok(Fetched::Kernel(Kernel { version, name, root }));
         }
-        // The newest releases have the modules in a package of their own.
+        // The newest releases have the modules in a separate package.
         let modules = package.strip_prefix("linux-binary-").map(|rest| format!("linux-modules-{rest}"));
         let packages: Vec<&str> = [package].into_iter().chain(modules.as_deref()).collect();
         println!("    fetching {}", packages.join(" "));
@@ -122,7 +124,7 @@ impl Archive {
             let why = String::from_utf8_lossy(&downloaded.stderr).trim().to_owned();
             return Ok(Fetched::Unavailable(why));
         }
-        // A run that was killed may have left one.
+        // A killed run can have left one.
         let part = kernels.join(format!("{package}.part"));
         if part.exists() {
             fs::remove_dir_all(&part)?;
@@ -178,7 +180,7 @@ fn sources(archives: &Archives) -> Result<String, Failure> {
     Ok(lines.concat())
 }
 
-/// Of lines such as `linux-image-6.1.0-56-cloud-amd64 - Linux 6.1 …`, the newest of each version.
+/// The newest package of each version in lines such as `linux-image-6.1.0-56-cloud-amd64 - Linux 6.1 …`.
 fn newest_of_each(listed: &str) -> Vec<(Version, String)> {
     let mut all: Vec<(Vec<u32>, bool, &str)> = listed
         .lines()
@@ -187,7 +189,7 @@ fn newest_of_each(listed: &str) -> Vec<(Version, String)> {
             let rest = name.strip_prefix("linux-")?;
             let (kind, rest) = rest.split_once('-')?;
             let release = rest.strip_suffix(FLAVOUR)?;
-            // Release candidates and what is not a whole release have letters in front.
+            // The names of release candidates, and of partial releases, have letters in front.
             Some((numbers(release), kind == "binary", name)).filter(|(numbers, ..)| numbers.len() > 2)
         })
         .collect();

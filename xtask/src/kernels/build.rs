@@ -1,4 +1,4 @@
-//! The programs that go into the machine, built static.
+//! The programs for the machine, linked statically.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -9,14 +9,14 @@ use serde_json::Value;
 use super::suites::Suite;
 use crate::{Failure, target};
 
-/// The package of the machine's first process.
+/// The package of the machine's init process.
 const INIT: &str = "guest";
 
-/// What was built.
+/// The built programs.
 pub(crate) struct Programs {
     pub(crate) init: PathBuf,
     tests: BTreeMap<(String, String), PathBuf>,
-    /// Programs that tests call by the path at which cargo put them.
+    /// Programs that tests run from the path at which cargo put them.
     pub(crate) called: Vec<PathBuf>,
 }
 
@@ -62,7 +62,7 @@ struct Artifact {
     executable: PathBuf,
 }
 
-/// Runs cargo, its progress going where ours goes; gives back the programs that it made.
+/// Runs cargo, with its progress on our output, and returns the programs that it built.
 fn cargo(root: &Path, args: &[&str]) -> Result<Vec<Artifact>, Failure> {
     let output = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
         .args(args)
@@ -74,7 +74,7 @@ fn cargo(root: &Path, args: &[&str]) -> Result<Vec<Artifact>, Failure> {
         ])
         .arg(target::static_dir()?)
         .env("RUSTFLAGS", target::STATIC)
-        // All of them are unpacked into the machine's memory.
+        // Stripped, because all of them are unpacked into the machine's memory.
         .envs(["CARGO_PROFILE_DEV_STRIP", "CARGO_PROFILE_TEST_STRIP"].map(|name| (name, "symbols")))
         .current_dir(root)
         .stderr(Stdio::inherit())

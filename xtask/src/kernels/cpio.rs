@@ -1,5 +1,5 @@
-//! An archive that the kernel unpacks into its first root: cpio in the format `newc`.
-//! The format: Documentation/driver-api/early-userspace/buffer-format.rst of Linux.
+//! The archive that the kernel unpacks into its initramfs: cpio in the format `newc`. Linux's
+//! Documentation/driver-api/early-userspace/buffer-format.rst describes it.
 
 use std::collections::BTreeSet;
 use std::io::{self, Write};
@@ -9,7 +9,7 @@ const DIRECTORY: u32 = 0o040_755;
 const FILE: u32 = 0o100_755;
 const DEVICE: u32 = 0o020_600;
 
-/// Entries are written as they come; folders above a file come by themselves.
+/// Entries are written immediately. The folders above a file are added automatically.
 pub(crate) struct Cpio<W> {
     to: W,
     written: BTreeSet<String>,
@@ -20,19 +20,19 @@ impl<W: Write> Cpio<W> {
         Self { to, written: BTreeSet::new() }
     }
 
-    /// A folder, by its path from the root.
+    /// Adds a folder, by its path from the root.
     pub(crate) fn directory(&mut self, path: &str) -> io::Result<()> {
         self.parents(path)?;
         self.entry(path, DIRECTORY, (0, 0), b"")
     }
 
-    /// A file that may be executed, by its path from the root.
+    /// Adds an executable file, by its path from the root.
     pub(crate) fn file(&mut self, path: &str, content: &[u8]) -> io::Result<()> {
         self.parents(path)?;
         self.entry(path, FILE, (0, 0), content)
     }
 
-    /// A character device.
+    /// Adds a character device.
     pub(crate) fn device(&mut self, path: &str, number: (u32, u32)) -> io::Result<()> {
         self.parents(path)?;
         self.entry(path, DEVICE, number, b"")
@@ -72,7 +72,7 @@ impl<W: Write> Cpio<W> {
         self.align(content.len())
     }
 
-    /// Header with name, and content, each end at a multiple of four.
+    /// Pads the header with its name, and the content, to a multiple of four bytes.
     fn align(&mut self, length: usize) -> io::Result<()> {
         self.to.write_all(&[0; 3][..length.next_multiple_of(4) - length])
     }

@@ -1,15 +1,15 @@
-//! The first root of the machine: tests, tools with their libraries, modules, and the plan for `/init`.
+//! The machine's initramfs: tests, tools with their libraries, modules, and the plan for `/init`.
 //!
-//! The plan is a text, one order a line, its words divided by tabs:
+//! The plan is a text with one command per line and tabs between words:
 //!
-//! | order | words | does |
+//! | command | words | does |
 //! |---|---|---|
-//! | `module` | path | loads it |
-//! | `disk` | device, directory | mounts its ext4 there |
-//! | `env` | `NAME=VALUE` … | the environment of what follows, instead of the one before |
-//! | `tests` | suite, seconds, program, part, names … | each test of the program with that in its path that is not named |
-//! | `told` | as `tests` | the same, and tells what they say also when all is well |
-//! | `program` | name, seconds, program, arguments … | runs it once |
+//! | `module` | path | loads the module |
+//! | `disk` | device, directory | mounts the device's ext4 on the directory |
+//! | `env` | `NAME=VALUE` … | sets the environment of what follows, and replaces the previous one |
+//! | `tests` | suite, seconds, program, part, names … | runs each test of the program that has `part` in its path, except the named ones |
+//! | `told` | as `tests` | the same, and prints the tests' output also on success |
+//! | `program` | name, seconds, program, arguments … | runs the program once |
 
 use std::fs::{self, File};
 use std::io::BufWriter;
@@ -28,10 +28,11 @@ use crate::{Failure, needs};
 const DIRECTORIES: &[&str] =
     &["dev", "proc", "sys", "run", "tmp", "root", "mnt", "etc", "var/lib", "var/tmp", "usr/bin", "usr/sbin"];
 
-/// For the disk under `/tmp`. Loop devices need one below them: a tmpfs reads zeros past a file's end.
+/// For the disk under `/tmp`. Loop devices need a real filesystem below them: a tmpfs reads zeros past a
+/// file's end.
 const DISK_MODULES: &[&str] = &["virtio_pci", "virtio_blk"];
 
-/// Emulation takes this many times as long as one expects, when the machine below it is busy.
+/// The factor on the time limits for emulation on a busy machine.
 pub(crate) const PATIENCE: u32 = 3;
 
 type Archive = Cpio<BufWriter<File>>;
@@ -87,7 +88,7 @@ fn orders(suite: &Suite, program: &str, on: Version) -> String {
     format!("env{settings}\n{order}\t{package}/{test}\t{seconds}\t{program}\t{only}{skipped}\n")
 }
 
-/// A program by its name, or any file by its whole path.
+/// Copies a program, by its name, or any file, by its full path.
 fn copy_named(cpio: &mut Archive, name: &str) -> Result<(), Failure> {
     let path = if name.starts_with('/') { Some(PathBuf::from(name)) } else { needs::find(name) };
     let path =
@@ -95,7 +96,7 @@ fn copy_named(cpio: &mut Archive, name: &str) -> Result<(), Failure> {
     copy(cpio, &path)
 }
 
-/// A file, to where it is here, and the libraries that the loader would take for it.
+/// Copies a file to the same path, with the shared libraries that it needs.
 fn copy(cpio: &mut Archive, path: &Path) -> Result<(), Failure> {
     let name = path.to_str().ok_or_else(|| Failure::new(format!("{} is not text", path.display())))?;
     if cpio.has(name) {
@@ -106,7 +107,7 @@ fn copy(cpio: &mut Archive, path: &Path) -> Result<(), Failure> {
     if !content.starts_with(b"\x7fELF") {
         return Ok(());
     }
-    // It fails for static programs, which need none.
+    // ldd fails for static programs, which need no libraries.
     let listed = Command::new("ldd").arg(path).output()?;
     for library in libraries(&String::from_utf8_lossy(&listed.stdout)) {
         if !cpio.has(library) {
@@ -116,7 +117,7 @@ fn copy(cpio: &mut Archive, path: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The paths in what ldd says: `libc.so.6 => /lib/libc.so.6 (0x1)`, or `/lib64/ld.so.2 (0x1)`.
+/// The paths in the output of ldd: `libc.so.6 => /lib/libc.so.6 (0x1)`, or `/lib64/ld.so.2 (0x1)`.
 fn libraries(listed: &str) -> impl Iterator<Item = &str> {
     listed.lines().filter_map(|line| {
         let (before, _) = line.rsplit_once(" (0x")?;

@@ -1,4 +1,5 @@
-//! Ctrl-C while machines run: they are ended and their last words told, instead of this process ending with them.
+//! Ctrl-C while machines run: the machines are stopped and their last output is printed, and this process
+//! does not die.
 
 use std::sync::OnceLock;
 
@@ -7,7 +8,7 @@ use nix::sys::signalfd::{SfdFlags, SignalFd};
 
 use crate::Failure;
 
-/// SIGINT and SIGTERM end nothing while this is there.
+/// Blocks SIGINT and SIGTERM while it exists.
 pub(crate) struct Interrupt {
     signals: SigSet,
     fd: SignalFd,
@@ -15,7 +16,7 @@ pub(crate) struct Interrupt {
 }
 
 impl Interrupt {
-    /// For this thread and those that it starts from now on; there are no others yet.
+    /// Applies to this thread and the threads that it starts later. No other threads exist yet.
     pub(crate) fn watch() -> Result<Self, Failure> {
         let signals: SigSet = [Signal::SIGINT, Signal::SIGTERM].into_iter().collect();
         let failed = |error| Failure::new(format!("watch for signals: {error}"));
@@ -24,12 +25,12 @@ impl Interrupt {
         Ok(Self { signals, fd: fd.map_err(failed)?, came: OnceLock::new() })
     }
 
-    /// The signal that came, once one has.
+    /// The signal, if one has arrived.
     pub(crate) fn came(&self) -> Option<Signal> {
         if let Ok(Some(read)) = self.fd.read_signal()
             && let Ok(signal) = Signal::try_from(read.ssi_signo.cast_signed())
         {
-            // The first of several is told.
+            // The first of several signals is kept.
             let _ = self.came.set(signal);
         }
         self.came.get().copied()
@@ -38,7 +39,7 @@ impl Interrupt {
 
 impl Drop for Interrupt {
     fn drop(&mut self) {
-        // What came since does what it always did.
+        // A signal that is still pending has its default effect from here.
         let _ = self.signals.thread_unblock();
     }
 }

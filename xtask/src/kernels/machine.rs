@@ -1,4 +1,4 @@
-//! One run of the emulated machine, from power on to power off or its limit.
+//! One run of the emulated machine, from power on to power off or its time limit.
 
 use std::fs::{self, File};
 use std::io::{BufRead as _, BufReader};
@@ -14,21 +14,21 @@ use crate::{Failure, needs};
 
 const QEMU: &str = "qemu-system-x86_64";
 
-/// From power on to the first test, and between two words of the guest when nothing runs.
+/// The longest silence of the guest: from power on to the first test, and while no test runs.
 const SILENCE: Duration = Duration::from_secs(240);
 
-/// How often it is looked whether somebody wants it to end.
+/// The interval between checks for a signal.
 const ROUND: Duration = Duration::from_millis(200);
 
-/// How much of the console is told when the machine did not come to its end.
+/// How many lines of the console are printed if the machine did not reach its end.
 const CONSOLE_LINES: usize = 40;
 
-/// Bytes of the disk under `/tmp`; what is not written takes no room.
+/// The size of the disk under `/tmp` in bytes. The file is sparse.
 const DISK: u64 = 8 << 30;
 
-/// Emulation only: `/dev/kvm` may be there and the guest silent all the same. The kernel is not to test its timer, which it
-/// finds broken when the machine below is busy. What a processor checks or walks at each access to memory costs a fifth of the
-/// whole time, and no test asks for it.
+/// Emulation only, because with an existing `/dev/kvm` the guest can still hang. The kernel must not test its
+/// timer, because on a busy host it finds the timer broken. The processor's checks and page walks at each
+/// memory access cost a fifth of the time, and no test needs them.
 const ARGUMENTS: &[&str] = &[
     "-accel",
     "tcg,thread=multi",
@@ -51,7 +51,7 @@ const ARGUMENTS: &[&str] = &[
     "stdio,id=report,signal=off",
 ];
 
-/// Boots a kernel with a packed root; `folder` keeps the console's words.
+/// Boots a kernel with a packed initramfs. The console's output is kept in `folder`.
 pub(crate) fn run(
     kernel: &Kernel,
     initrd: &Path,
@@ -67,7 +67,7 @@ pub(crate) fn run(
     let start = Instant::now();
     let report = machine.0.stdout.take().ok_or_else(|| Failure::new("no report"))?;
     let (sender, lines) = mpsc::channel();
-    // It ends with the machine, which ends with this function.
+    // The thread ends with the machine, which ends with this function.
     std::thread::spawn(move || {
         for line in BufReader::new(report).split(b'\n').map_while(Result::ok) {
             let _ = sender.send(String::from_utf8_lossy(&line).trim_end().to_owned());
@@ -86,7 +86,7 @@ pub(crate) fn run(
     Ok(run)
 }
 
-/// Takes in what the guest tells; gives back why that was not all, if so.
+/// Reads the guest's report. Returns why the report is incomplete, if it is.
 fn listen(
     run: &mut Run,
     lines: &Receiver<String>,
@@ -119,18 +119,18 @@ fn listen(
     }
 }
 
-/// A file that is of no use later.
+/// A file that is removed when the value is dropped.
 pub(crate) struct Scratch(pub(crate) PathBuf);
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // It may never have been made.
+        // It may never have been created.
         let _ = fs::remove_file(&self.0);
     }
 }
 
 fn start(kernel: &Kernel, initrd: &Path, console: &Path, disk: &Path) -> Result<Child, Failure> {
-    // The machine dies with this process, however that ends.
+    // The machine is killed when this process dies, for whatever reason.
     let child = Command::new("setpriv")
         .args(["--pdeathsig", "KILL", QEMU])
         .args(ARGUMENTS)
@@ -149,7 +149,7 @@ fn start(kernel: &Kernel, initrd: &Path, console: &Path, disk: &Path) -> Result<
     child.map_err(|error| Failure::new(format!("setpriv {QEMU}: {error}")))
 }
 
-/// An empty ext4, sparse.
+/// Creates an empty, sparse ext4.
 fn make_disk(disk: &Path) -> Result<(), Failure> {
     File::create(disk)?.set_len(DISK)?;
     let program = needs::find("mkfs.ext4").ok_or_else(|| Failure::usage("mkfs.ext4 is missing"))?;
@@ -161,7 +161,7 @@ fn make_disk(disk: &Path) -> Result<(), Failure> {
     }
 }
 
-/// In `boot`, or with the modules in the newest releases.
+/// The kernel image: in `boot`, or in the newest releases next to the modules.
 fn image_of(root: &Path) -> Result<PathBuf, Failure> {
     let mut folders = vec![root.join("boot")];
     if let Ok(entries) = fs::read_dir(root.join("usr/lib/modules")) {
@@ -175,12 +175,12 @@ fn image_of(root: &Path) -> Result<PathBuf, Failure> {
     image.ok_or_else(|| Failure::new(format!("no vmlinuz in {}", root.display())))
 }
 
-/// Ended when it goes out of use.
+/// The machine's process, killed on drop.
 struct Machine(Child);
 
 impl Drop for Machine {
     fn drop(&mut self) {
-        // It may be gone already.
+        // It may have ended already.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }

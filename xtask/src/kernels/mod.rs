@@ -1,4 +1,4 @@
-//! `cargo xtask test --kernels`: the tests on kernels that are not this machine's, under qemu's emulation.
+//! `cargo xtask test --kernels`: the tests on other kernels than this machine's, under qemu's emulation.
 
 mod archive;
 mod build;
@@ -31,32 +31,32 @@ use version::Version;
 use crate::needs::{Install, Work};
 use crate::{Failure, needs, target};
 
-/// The kernels that are wanted beside the newest one: those of Debian's releases, and of most nodes.
+/// The wanted kernels in addition to the newest one: those of Debian's releases, which most nodes have.
 const WANTED: [Version; 3] = [Version::new(5, 10), Version::new(6, 1), Version::new(6, 12)];
 
-/// How a person names the newest kernel.
+/// The name of the newest kernel on the command line.
 const NEWEST: &str = "newest";
 
-/// However many tests there are, a machine is stopped after this: those of the gate, and all.
+/// The time after which a machine is stopped: for the gate's tests, and for all tests.
 const GATE_LIMIT: Duration = Duration::from_secs(1200);
 const LIMIT: Duration = Duration::from_secs(3600);
 
-/// How often a run that waits for another one looks again.
+/// The interval at which a run checks whether another run has ended.
 const WAIT: Duration = Duration::from_millis(200);
 
-/// Which kernels.
+/// The choice of kernels.
 pub(crate) enum Choice<'a> {
-    /// All that are wanted.
+    /// All wanted kernels.
     All,
-    /// The oldest and the newest that can be had.
+    /// The oldest and the newest available kernel.
     Ends,
-    /// One, as `6.1` or `newest`.
+    /// One kernel, for example `6.1` or `newest`.
     Named(&'a str),
 }
 
-/// Runs all suites on the chosen kernels; gives back which could not be had, in one line.
+/// Runs all suites on the chosen kernels. Returns the kernels that were not available, as text.
 ///
-/// `only`: suites with this in `package/program`; for trying one out.
+/// `only` selects suites by a part of `package/program`, for trying one out.
 pub(crate) fn run(
     root: &Path,
     choice: &Choice<'_>,
@@ -107,7 +107,7 @@ pub(crate) fn run(
     verdict(&runs, &chosen, not_run)
 }
 
-/// As many at the same time as there are processors: a test waits more than it works.
+/// Runs as many machines at the same time as there are processors: a test waits more than it computes.
 fn run_machines(
     kernels: &[Kernel],
     chosen: &[Suite],
@@ -144,7 +144,8 @@ fn run_machines(
     Ok(runs)
 }
 
-/// Its machine's disk is in the folder: another run of this kernel waits for this one's end. None if a signal came first.
+/// Locks the folder for this kernel, because the machine's disk is in it: another run of this kernel waits.
+/// Returns `None` if a signal came first.
 fn alone_with(kernel: &Kernel, folder: &Path, interrupt: &Interrupt) -> Result<Option<Flock<File>>, Failure> {
     let mut file = File::create(folder.join(format!("lock-{}", kernel.version)))?;
     let mut is_told = false;
@@ -163,7 +164,7 @@ fn alone_with(kernel: &Kernel, folder: &Path, interrupt: &Interrupt) -> Result<O
     Ok(None)
 }
 
-/// The kernels, unpacked, and a line for each that could not be had.
+/// The chosen kernels, unpacked, and a line for each that is not available.
 fn kernels(choice: &Choice<'_>) -> Result<(Vec<Kernel>, Vec<String>), Failure> {
     let archive = Archive::open()?;
     let there = archive.kernels()?;
@@ -181,7 +182,7 @@ fn kernels(choice: &Choice<'_>) -> Result<(Vec<Kernel>, Vec<String>), Failure> {
 /// A version and its package.
 type Package = (Version, String);
 
-/// The kernel, or a line that says why it can't be had.
+/// Fetches a kernel. If it is not available, adds a line with the reason.
 fn had(archive: &Archive, kernel: &Package, not_run: &mut Vec<String>) -> Result<Option<Kernel>, Failure> {
     let (version, package) = kernel;
     Ok(match archive.fetch(*version, package)? {
@@ -200,7 +201,7 @@ fn all<K>(
     wanted.iter().filter_map(|kernel| had(kernel).transpose()).collect()
 }
 
-/// The first and the last of those that can be had.
+/// The first and the last available kernel.
 fn ends<K>(
     wanted: &[Package],
     mut had: impl FnMut(&Package) -> Result<Option<K>, Failure>,
@@ -211,7 +212,7 @@ fn ends<K>(
     Ok(oldest.into_iter().chain(newest).collect())
 }
 
-/// What of the choice is in the index, and a line for each that is not.
+/// The chosen kernels in the index, and a line for each that is missing.
 fn wanted(choice: &Choice<'_>, there: &[Package]) -> Result<(Vec<Package>, Vec<String>), Failure> {
     let newest = there.last().map(|(version, _)| *version);
     let all: Vec<Version> =

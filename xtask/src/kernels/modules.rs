@@ -1,4 +1,5 @@
-//! Kernel modules in the order in which they load: packages bring no `modules.dep`, so each module is asked.
+//! Kernel modules in load order. The packages have no `modules.dep`, so the dependencies are read from each
+//! module.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -7,7 +8,7 @@ use std::process::Command;
 
 use crate::Failure;
 
-/// A kernel's modules, by name; `-` and `_` are the same, as everywhere with modules.
+/// A kernel's modules, by name. `-` and `_` are equal in module names.
 pub(crate) struct Modules {
     files: BTreeMap<String, PathBuf>,
 }
@@ -30,7 +31,7 @@ impl Modules {
         Ok(Self { files })
     }
 
-    /// A module and what it depends on, those that others need first, without those in `loaded`.
+    /// A module after its dependencies, without the modules in `loaded`.
     pub(crate) fn load(
         &self,
         name: &str,
@@ -62,7 +63,7 @@ fn read(file: &Path) -> Result<Vec<u8>, Failure> {
     Err(Failure::new(format!("xz --decompress {}: {}", file.display(), output.status)))
 }
 
-/// The module's own list, `depends=a,b`, among the texts of its section `.modinfo`.
+/// The dependencies in the module's `.modinfo` section, `depends=a,b`.
 fn depends(image: &[u8]) -> Vec<String> {
     let texts = image.split(|byte| *byte == 0).filter_map(|text| text.strip_prefix(b"depends="));
     let lists = texts.filter_map(|list| std::str::from_utf8(list).ok());

@@ -1,4 +1,4 @@
-//! What a machine told of its tests.
+//! The results that a machine reports.
 
 use std::time::Duration;
 
@@ -6,13 +6,13 @@ use super::archive::Kernel;
 use super::image::PATIENCE;
 use super::suites::SUITES;
 
-/// How one test ended.
+/// The result of one test.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Outcome {
     /// `package/program: test`.
     pub(crate) test: String,
     pub(crate) millis: u64,
-    /// Why it failed, and what it said.
+    /// Why it failed, and its output.
     pub(crate) failure: Option<String>,
 }
 
@@ -22,7 +22,7 @@ impl Outcome {
     }
 }
 
-/// One kernel's tests.
+/// The tests of one kernel.
 #[derive(Debug)]
 pub(crate) struct Run {
     pub(crate) kernel: Kernel,
@@ -32,11 +32,11 @@ pub(crate) struct Run {
     output: Vec<String>,
 }
 
-/// What a line was.
+/// The meaning of a line.
 pub(crate) enum Said {
-    /// A test ended; in words.
+    /// A test ended; a line about it.
     Test(String),
-    /// All is done.
+    /// All tests are done.
     End,
     Other,
 }
@@ -46,7 +46,7 @@ impl Run {
         Self { kernel, outcomes: Vec::new(), elapsed: Duration::ZERO, running: None, output: Vec::new() }
     }
 
-    /// Takes in a line of the guest's report.
+    /// Reads a line of the guest's report.
     pub(crate) fn hear(&mut self, line: &str) -> Said {
         let words: Vec<&str> = line.split('\t').collect();
         let (test, millis, why) = match words.as_slice() {
@@ -76,7 +76,8 @@ impl Run {
         Said::Test(said)
     }
 
-    /// How long the guest may be silent now: its own limit of a test ends first, where the guest is alive.
+    /// How long the guest can be silent now. If the guest works, its own limit for the running test is
+    /// reached first.
     pub(crate) fn patience(&self, silence: Duration) -> Duration {
         let suite = self.running.as_ref().and_then(|running| {
             SUITES.iter().find(|suite| running.starts_with(&format!("{}/{}: ", suite.package, suite.test)))
@@ -84,7 +85,7 @@ impl Run {
         silence + Duration::from_secs(suite.map_or(0, |suite| (suite.seconds * PATIENCE).into()))
     }
 
-    /// The machine is off; `why` when it did not come to its end.
+    /// Called when the machine is off. `why` says why it did not reach its end.
     pub(crate) fn finish(&mut self, why: Option<String>, elapsed: Duration) {
         self.elapsed = elapsed;
         let nothing = (why.is_none() && self.outcomes.is_empty()).then(|| "no test ran".to_owned());

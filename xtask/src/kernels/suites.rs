@@ -1,66 +1,67 @@
-//! What runs in the emulated machines: one row a test program.
+//! The suites for the emulated machines: one row per test program.
 
 use super::version::Version;
 
-/// A test program, and what it needs of the machine. Start a row from [`MOUNT`] or [`SUITE`].
+/// A test program, and what it needs of the machine. Base a row on [`MOUNT`] or [`SUITE`].
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Suite {
     pub(crate) package: &'static str,
-    /// An integration test's name, or `lib` for the unit tests.
+    /// The name of an integration test, or `lib` for the unit tests.
     pub(crate) test: &'static str,
-    /// Kernel modules, with whatever they depend on. Name those too that the kernel would ask `modprobe` for
-    /// (character sets, ciphers). What a kernel does not have as a module is taken to be built in.
+    /// Kernel modules; their dependencies are added. List also the modules for which the kernel would call
+    /// `modprobe` (character sets, ciphers). A name without a module file is assumed to be built in.
     pub(crate) modules: &'static [&'static str],
-    /// Programs and files of this machine: copied with their libraries, programs looked up by name.
+    /// Programs and files of this machine. They are copied with their libraries; programs are looked up by
+    /// name.
     pub(crate) files: &'static [&'static str],
-    /// Environment of the tests: knobs that make them small enough for emulation.
+    /// The environment of the tests, with settings that make them small enough for emulation.
     pub(crate) env: &'static [(&'static str, &'static str)],
-    /// Seconds that one test may take on a quiet machine.
+    /// The time limit of one test on a quiet machine, in seconds.
     pub(crate) seconds: u32,
     /// The oldest kernel that it runs on.
     pub(crate) since: Version,
-    /// Only tests with this in their path. Empty: all.
+    /// Runs only tests with this in their path. Empty: all.
     pub(crate) only: &'static str,
-    /// Whether what its tests say is told also when all is well.
+    /// Whether the tests' output is printed on success too.
     pub(crate) is_told: bool,
-    /// Whether it is too long for the gate, which names it.
+    /// Whether it takes too long for the gate, which lists it as left out.
     pub(crate) is_on_request: bool,
-    /// Tests that do not run on some kernels; told at the end of each run.
+    /// Tests that do not run on some kernels. They are listed at the end of each run.
     pub(crate) skip: &'static [Skip],
 }
 
-/// A test that says nothing on some kernels.
+/// A test that is meaningless on some kernels.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Skip {
     pub(crate) test: &'static str,
-    /// The first kernel without it.
+    /// The first kernel on which it is left out.
     pub(crate) from: Version,
-    /// The first kernel with it again.
+    /// The first later kernel on which it runs again.
     pub(crate) before: Version,
     pub(crate) why: &'static str,
 }
 
 impl Skip {
-    /// Left out on every kernel.
+    /// A test that is left out on every kernel.
     const fn everywhere(test: &'static str, why: &'static str) -> Self {
         Self { test, from: Version::new(0, 0), before: Version::new(u32::MAX, 0), why }
     }
 }
 
 impl Suite {
-    /// Whether one of the names, with commas between, is in `package/program`.
+    /// Whether one of the comma-separated names is a part of `package/program`.
     pub(crate) fn is_named(&self, names: &str) -> bool {
         let own = format!("{}/{}", self.package, self.test);
         names.split(',').any(|name| own.contains(name))
     }
 
-    /// What of it does not run on a kernel.
+    /// The tests that are left out on a kernel.
     pub(crate) fn skipped(&self, on: Version) -> impl Iterator<Item = &'static Skip> {
         self.skip.iter().filter(move |skip| (skip.from..skip.before).contains(&on))
     }
 }
 
-/// A row's defaults.
+/// The defaults of a row.
 pub(crate) const SUITE: Suite = Suite {
     package: "",
     test: "",
@@ -83,7 +84,7 @@ const MOUNT: Suite = Suite {
     ..SUITE
 };
 
-/// One about who else uses a device or a place.
+/// A suite about other users of a device or mount.
 const USERS: Suite = Suite {
     modules: &["loop", "fuse", "overlay", "xfs", "btrfs", "crc32c_generic"],
     files: &[
@@ -108,7 +109,7 @@ const USERS: Suite = Suite {
     ..MOUNT
 };
 
-/// One that makes filesystems on loop devices.
+/// A suite that makes filesystems on loop devices.
 const DEVICES: Suite = Suite {
     modules: &["loop", "xfs", "btrfs", "vfat", "nls_cp437", "nls_ascii", "nls_iso8859-1", "crc32c_generic"],
     files: &[
@@ -136,7 +137,8 @@ const DEVICES: Suite = Suite {
     ..MOUNT
 };
 
-/// One that has volumes inside encrypted devices. Their ciphers are slow here, so the crashes are a sample.
+/// A suite with volumes inside encrypted devices. The ciphers are slow in emulation, so only a sample of the
+/// crashes is tested.
 const LUKS: Suite = Suite {
     modules: &[
         "loop",
@@ -172,7 +174,7 @@ const LUKS: Suite = Suite {
     ..MOUNT
 };
 
-/// One that starts programs as daemons, too.
+/// A suite that also starts daemons.
 const FLOWS: Suite = Suite {
     modules: &["loop", "fuse", "overlay"],
     files: &["mkfs.ext4", "/etc/mke2fs.conf", "cp", "sleep", "sh", "env"],
@@ -183,10 +185,10 @@ const MKFS_IS_SLOW: &str = "each system call of mkfs is stopped at, which takes 
 
 const OLD_HAS_A_ROW: &str = "a row of its own has more of its points";
 
-/// Client and server of NFS, all versions.
+/// The modules of the NFS client and server, for all versions.
 pub(crate) const NFS: &[&str] = &["nfs", "nfsv3", "nfsv4", "nfsd"];
 
-/// Waits for a stopped server, much of the time.
+/// It waits for a stopped server most of the time.
 const HANG_NFS: Suite = Suite {
     test: "hang_nfs",
     modules: NFS,
@@ -197,7 +199,7 @@ const HANG_NFS: Suite = Suite {
     ..MOUNT
 };
 
-/// All of it, in the order in which it runs.
+/// All suites, in the order in which they run.
 pub(crate) const SUITES: &[Suite] = &[
     Suite { test: "lib", only: "needs_root::", ..MOUNT },
     Suite {
@@ -262,10 +264,11 @@ pub(crate) const SUITES: &[Suite] = &[
     },
     Suite { test: "loop_device", ..DEVICES },
     Suite { test: "probe", ..DEVICES },
-    // On 5.10 a loop device that reads a hole of a file on tmpfs fills it, and then there is data.
+    // On 5.10 a loop device that reads a hole of a file on tmpfs fills the hole, and the file then has data
+    // there.
     Suite { test: "probe_holes", since: Version::new(6, 1), ..DEVICES },
-    // Before 5.17 a loop device over a full tmpfs can't be read where its file has holes, and that is how a format fails here.
-    // Some hundred formats: more than an hour under emulation.
+    // Before 5.17 a loop device over a full tmpfs can't read the holes of its file, and here a format fails
+    // because of that. The suite formats some hundred times, which takes more than an hour in emulation.
     Suite {
         test: "interrupted",
         modules: LUKS.modules,
@@ -286,7 +289,7 @@ pub(crate) const SUITES: &[Suite] = &[
         is_on_request: true,
         ..MOUNT
     },
-    // A minute and a half under emulation, and it asks the kernel for little.
+    // It takes a minute and a half in emulation, and depends little on the kernel.
     Suite { test: "format_memory", is_on_request: true, ..DEVICES },
     Suite {
         test: "exchanged_node",
@@ -307,7 +310,7 @@ pub(crate) const SUITES: &[Suite] = &[
         ],
         ..MOUNT
     },
-    // 14 kinds of use times three filesystems: three to five minutes under emulation.
+    // 14 kinds of use times three filesystems take three to five minutes in emulation.
     Suite { test: "device_users", seconds: 240, is_on_request: true, ..USERS },
     Suite { test: "loop_device_foreign", ..USERS },
     Suite { test: "mount_churn", env: &[("CSI_TEST_ROUNDS", "5")], ..MOUNT },
@@ -403,8 +406,8 @@ mod tests {
 
     use super::*;
 
-    /// `luks_format` is about cryptsetup and its headers, and slow where ciphers are emulated; `luks_flow` and `luks_crash`
-    /// run.
+    /// `luks_format` tests cryptsetup and its headers, and is slow with emulated ciphers. `luks_flow` and
+    /// `luks_crash` do run.
     const ASKS_NO_KERNEL: [&str; 1] = ["luks_format"];
 
     #[test]

@@ -1,10 +1,10 @@
-//! The result: tests down, kernels across, seconds in each cell.
+//! The table of results: a row per test, a column per kernel, with seconds in each cell.
 
 use std::collections::BTreeSet;
 
 use super::outcome::Run;
 
-/// A cell of a test that did not run on that kernel.
+/// The cell of a test that did not run on a kernel.
 const ABSENT: &str = "-";
 
 pub(crate) fn render(runs: &[Run]) -> String {
@@ -23,7 +23,7 @@ pub(crate) fn render(runs: &[Run]) -> String {
     let mut text = line("", runs.iter().map(|run| run.kernel.version.to_string()).collect());
     for test in &tests {
         let cell = |run: &Run| {
-            // More than one where several suites have it.
+            // There is more than one if several suites have the test.
             let its: Vec<_> = run.outcomes.iter().filter(|outcome| outcome.test == *test).collect();
             match its.as_slice() {
                 [] => ABSENT.to_owned(),

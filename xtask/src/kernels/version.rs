@@ -1,8 +1,8 @@
-//! A kernel's version, as its package's name tells it.
+//! A kernel's version, from its package's name.
 
 use std::fmt;
 
-/// Compared number by number.
+/// Ordered by major and then minor number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Version {
     major: u32,
@@ -14,7 +14,7 @@ impl Version {
         Self { major, minor }
     }
 
-    /// Of a text that starts with two numbers and a point in between.
+    /// Parses a text that starts with two numbers and a dot between them.
     pub(crate) fn parse(text: &str) -> Option<Self> {
         match numbers(text).as_slice() {
             [major, minor, ..] => Some(Self::new(*major, *minor)),
@@ -23,7 +23,7 @@ impl Version {
     }
 }
 
-/// All numbers in a text: `6.1.0-56` is before `6.12.117+deb12`.
+/// All numbers in a text, for comparing: `6.1.0-56` is before `6.12.117+deb12`.
 pub(crate) fn numbers(text: &str) -> Vec<u32> {
     text.split(|c: char| !c.is_ascii_digit()).filter_map(|digits| digits.parse().ok()).collect()
 }
