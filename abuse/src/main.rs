@@ -4,7 +4,7 @@
 //! | module | holds |
 //! |---|---|
 //! | `loads` | the loads, one per file; a new one is a file and a row of `loads::ALL` |
-//! | `target` | the driver: another process, started here or by somebody else |
+//! | `target` | the driver: another process, started here or by the user |
 //! | `meter` | the well-behaved client, and the driver's memory and descriptors |
 //! | `table` | the result |
 //! | `frames` | HTTP/2 as a client writes it that breaks the protocol |

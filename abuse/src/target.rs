@@ -21,7 +21,7 @@ pub(crate) struct Target {
 }
 
 impl Target {
-    /// A driver that somebody else started.
+    /// A driver that was started outside this program.
     pub(crate) fn given(endpoint: Endpoint, health: Option<SocketAddr>, pid: u32) -> Self {
         Self { endpoint, health, pid, ours: None }
     }

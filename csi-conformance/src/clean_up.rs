@@ -44,7 +44,7 @@ pub(crate) fn remove_staging(cx: &Cx, prefix: &str) {
     }
 }
 
-/// If the kit was killed before a call was answered, the driver may have refused that call, and then refuses
+/// If the kit was killed before a call was answered, the driver can have refused that call, and then refuses
 /// the reverse call too. Repeating the call shows it.
 async fn was_never_made(cx: &Cx, made: &Made) -> bool {
     let again = cx.raw(made.rpc, made.request.clone(), cx.settings.deadline).await;

@@ -35,7 +35,7 @@ impl Journal {
                 error if Error::kind(&error) == ErrorKind::WouldBlock => error,
                 error => named(&lock_path, &error),
             })?;
-            // The last holder may have removed the lock file meanwhile, and another process may have created
+            // The last holder can have removed the lock file meanwhile, and another process can have created
             // a new one.
             let there = std::fs::symlink_metadata(&lock_path);
             if there.is_ok_and(|there| lock.metadata().is_ok_and(|mine| mine.ino() == there.ino())) {

@@ -84,7 +84,7 @@ impl Life {
     }
 
     /// Creates the staging directory, which is the orchestrator's task. If the node's directories are not
-    /// shared with this machine, whoever runs the driver has to create it.
+    /// shared with this machine, the user has to create it.
     pub(crate) fn make_staging_directory(&self) -> Outcome {
         let is_here = || self.cx.sees_mounts() || self.staging.parent().is_some_and(Path::is_dir);
         if self.stages() && is_here() {

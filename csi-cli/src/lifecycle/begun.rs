@@ -11,7 +11,7 @@ use tonic::{Code, Status};
 use super::call::Sockets;
 use crate::secrets::{Hidden, Secrets};
 
-/// How long undoing one step may take.
+/// The time limit for undoing one step.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// The wait before a driver is called again that is still busy with an abandoned call.
 const PAUSE: Duration = Duration::from_millis(200);
@@ -19,7 +19,7 @@ const PAUSE: Duration = Duration::from_millis(200);
 /// Something that was begun, as the request that undoes it.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Step {
-    /// A volume that may exist; repeating the request returns its id.
+    /// A volume that might exist; repeating the request returns its id.
     MaybeVolume(v1::CreateVolumeRequest),
     Volume(v1::DeleteVolumeRequest),
     Attached(v1::ControllerUnpublishVolumeRequest),

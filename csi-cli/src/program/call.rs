@@ -99,7 +99,7 @@ pub(crate) async fn call(
         Ended::Refused(status) if status.code() == Code::Cancelled && start.elapsed() >= timeout => {
             late(timeout).into()
         }
-        // If the request is larger than the limit, it may be the driver that refuses it.
+        // If the request is larger than the limit, it can be the driver that refuses it.
         Ended::Refused(status) if is_too_large(&status) && sent <= limits.size => {
             Stop::failed(&format!("{rpc}: {}: --max-answer takes larger ones", status.message())).into()
         }

@@ -54,7 +54,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> u8 {
                 complain(reason);
                 return exit::USAGE;
             }
-            // The reader may be gone already, as in `csi --help | head -1`.
+            // The reader can be gone already, as in `csi --help | head -1`.
             let _ = error.print();
             return if error.use_stderr() { exit::USAGE } else { exit::DONE };
         }

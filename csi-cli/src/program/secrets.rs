@@ -102,8 +102,8 @@ pub(crate) fn text_of(path: &Path) -> std::io::Result<String> {
     std::io::stdin().read_to_string(&mut text).map(|_| text)
 }
 
-/// Adds everything that can be a secret in a JSON request to `hidden`, in any form, because the JSON may not
-/// be a valid request.
+/// Adds everything that can be a secret in a JSON request to `hidden`, in any form, because the JSON might
+/// not be a valid request.
 pub(crate) fn hide(value: &Value, hidden: &mut Hidden) {
     match value {
         Value::Object(fields) => {

@@ -118,7 +118,7 @@ async fn failure_leaves_nothing(cx: &Cx) -> Outcome {
     Ok(())
 }
 
-/// A driver may ignore the ids, but must not delete snapshots outside the group.
+/// A driver is allowed to ignore the ids, but must not delete snapshots outside the group.
 async fn others_stay(cx: &Cx) -> Outcome {
     let (group, other) = (made(cx).await?, snapshot(cx).await?);
     let mut ids: BTreeSet<String> = member_ids(&group);

@@ -84,7 +84,7 @@ async fn not_found(cx: &Cx) -> Outcome {
     let mut request = request(cx, &cx.name());
     let mut due = vec![Code::NotFound];
     if request.mutable_parameters.is_empty() {
-        // A key that may not exist either.
+        // A key that the driver might not know either.
         request.mutable_parameters.insert(NO_KEY.into(), "1".into());
         due.push(Code::InvalidArgument);
     }

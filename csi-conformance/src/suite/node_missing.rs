@@ -39,7 +39,7 @@ async fn stage(cx: &Cx) -> Outcome {
     cx.refused(life.staging(), &[Code::NotFound], "there is no such volume").await
 }
 
-/// Sends a call that undoes something. There is nothing to undo, and the driver may report that.
+/// Sends a call that undoes something. There is nothing to undo, and the driver is allowed to report that.
 async fn ok_or_not_found<C: Call>(cx: &Cx, request: C) -> Outcome {
     match cx.call(request.clone()).await {
         Ok(_) => Ok(()),

@@ -78,7 +78,7 @@ async fn delete_in_use(cx: &Cx) -> Outcome {
             let due = format!("FailedPrecondition: the volume is attached to {}", cx.offers.node_id);
             return Err(cx.failure(&request, "OK", due));
         }
-        // A driver without PUBLISH_UNPUBLISH_VOLUME may not know where its volumes are used.
+        // A driver without PUBLISH_UNPUBLISH_VOLUME might not know where its volumes are used.
         Ok(_) => return Ok(()),
     }
     if cx.sees_mounts() {

@@ -22,7 +22,7 @@ const CHANCES: u32 = 2;
 #[derive(Clone)]
 pub(crate) struct Desk {
     open: Open,
-    /// How long a server may stay silent.
+    /// How long a server is allowed to stay silent.
     patience: Duration,
     /// The volumes and snapshots in use. Work that was given up still holds its volume until it really ends.
     pub(crate) holds: Holds,

@@ -61,7 +61,7 @@ pub(crate) fn create(root: &Root, key: &str, name: &str, source: &VolumeId, sour
     });
     match made {
         Ok(copied) => cut.bytes = copied.bytes,
-        // Part of it may exist, and the server does not answer. UNAVAILABLE makes the caller retry.
+        // Part of it can exist, and the server does not answer. UNAVAILABLE makes the caller retry.
         Err(Error::Unavailable(text)) => return Err(Error::MayGoOn(text)),
         Err(error) => {
             if let Err(left) = delete(root, key) {

@@ -19,7 +19,7 @@
 //!   decided by the directory's location, not by the server's reply.
 //!
 //! If the server does not answer, everything stays as it is for the retry that UNAVAILABLE asks for. If a
-//! volume definitely can't be created, its parts are removed, because the caller may not come again.
+//! volume definitely can't be created, its parts are removed, because the caller might not come again.
 
 use std::io;
 use std::path::Path;
@@ -131,7 +131,7 @@ pub(crate) fn create(
     let made = make(root, places, key, &mut kept, wanted.mode, content);
     match made.and_then(|()| step(root, key, &mut kept, State::Ready)) {
         Ok(()) => Ok(kept),
-        // Part of it may exist, and the server does not answer. UNAVAILABLE makes the caller retry.
+        // Part of it can exist, and the server does not answer. UNAVAILABLE makes the caller retry.
         Err(Error::Unavailable(text)) => Err(Error::MayGoOn(text)),
         Err(error) => {
             if let Err(left) = take_back(root, places, key, kept) {
@@ -199,7 +199,7 @@ fn make(
         }
         if content.is_none() {
             let directory = root.target(&kept.sub_dir)?;
-            // A directory created by an earlier attempt may not have its permissions yet.
+            // A directory created by an earlier attempt might not have its permissions yet.
             if directory.create_dir()? == Created::Created || place.is_own() {
                 directory.set_directory_mode(mode.unwrap_or(MODE))?;
             }

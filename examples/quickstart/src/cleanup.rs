@@ -11,7 +11,7 @@ use csi_mount::{Detach, ErrorKind, LoopDevice, MountEntry, Target, Unmount, moun
 pub(crate) const STORAGE: &str = "storage";
 /// The longest socket path (unix(7)), minus the part after the temporary directory.
 const PLACE_MAX: usize = 107 - "/block/csi.sock".len();
-/// How long a loop device may stay busy after its users are gone.
+/// How long to wait for a loop device that stays busy after its users are gone.
 const PATIENCE: Duration = Duration::from_secs(10);
 const TICK: Duration = Duration::from_millis(20);
 
@@ -87,7 +87,7 @@ pub(crate) fn loop_devices(place: &Path) -> Result<Vec<LoopDevice>, String> {
     Ok(devices)
 }
 
-/// The files that loop devices may be attached to.
+/// The files that loop devices can be attached to.
 fn backing_files(place: &Path) -> std::io::Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     for driver in entries(place)? {
@@ -110,7 +110,7 @@ fn entries(directory: &Path) -> std::io::Result<Vec<PathBuf>> {
     }
 }
 
-/// Detaches all loop devices of a file, the devices over them first. A filesystem that was just unmounted may
+/// Detaches all loop devices of a file, the devices over them first. A filesystem that was just unmounted can
 /// keep its device busy for a moment.
 fn detach_all(file: &Path) -> csi_mount::Result<usize> {
     let end = Instant::now() + PATIENCE;

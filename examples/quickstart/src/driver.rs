@@ -87,7 +87,7 @@ pub(crate) struct Driver {
 /// The state of a driver's process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
-    /// The driver may not handle signals yet.
+    /// The driver might not handle signals yet.
     Starting,
     Serving,
 }
@@ -148,7 +148,7 @@ impl Driver {
     /// # Errors
     /// When the driver did not end as a driver should.
     pub(crate) async fn stop(&mut self) -> Result<(), String> {
-        // The id is `None` after the process was waited for: the number may then belong to another process.
+        // The id is `None` after the process was waited for: the number can then belong to another process.
         if let Some(id) = self.child.id().and_then(|id| i32::try_from(id).ok())
             && self.ended().is_none()
         {

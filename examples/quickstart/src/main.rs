@@ -22,7 +22,7 @@ fn main() -> ExitCode {
     let run = match args::parse(std::env::args_os().skip(1)) {
         Ok(Command::Driver(role)) => return driver::main(&role),
         Ok(Command::Help) => {
-            // The reader may be gone already, as in `quickstart --help | head -1`.
+            // The reader can be gone already, as in `quickstart --help | head -1`.
             let _ = std::io::stdout().write_all(args::HELP.as_bytes());
             return ExitCode::SUCCESS;
         }
@@ -38,7 +38,7 @@ fn main() -> ExitCode {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|error| format!("the runtime does not start: {error}"))?;
         let done = runtime.block_on(run::run(&plan));
-        // A query of a dead volume may hang on a thread of its own. The exit does not wait for it.
+        // A query of a dead volume can hang on a thread of its own. The exit does not wait for it.
         runtime.shutdown_background();
         done
     });

@@ -84,7 +84,7 @@ impl Archive {
             // Signatures are checked, but not their age: these kernels run only in emulation, and an outdated
             // mirror is better than none.
             "Acquire::Check-Valid-Until=false".into(),
-            // Its files are in a home directory that apt's own user may be unable to enter.
+            // Its files are in a home directory that apt's own user can be unable to enter.
             "APT::Sandbox::User=root".into(),
         ] {
             command.arg("-o").arg(option);

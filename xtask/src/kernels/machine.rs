@@ -124,7 +124,7 @@ pub(crate) struct Scratch(pub(crate) PathBuf);
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // It may never have been created.
+        // It might never have been created.
         let _ = fs::remove_file(&self.0);
     }
 }
@@ -180,7 +180,7 @@ struct Machine(Child);
 
 impl Drop for Machine {
     fn drop(&mut self) {
-        // It may have ended already.
+        // It can have ended already.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }

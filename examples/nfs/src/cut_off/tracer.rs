@@ -103,7 +103,7 @@ fn trace(thread: Pid, process: Pid, call: u32, how: Cut) -> bool {
             WaitStatus::Exited(..) | WaitStatus::Signaled(..) => break,
             _ => None,
         };
-        // The thread may have been killed already.
+        // The thread can have been killed already.
         let _ = ptrace::syscall(thread, signal);
     }
     is_cut

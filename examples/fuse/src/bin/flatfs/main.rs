@@ -70,7 +70,7 @@ fn serve(mut device: File, mut store: Store) {
         };
         let Some(request) = Request::new(&buffer[..length]) else { continue };
         if let Some(answer) = answer(&request, &mut store) {
-            // The caller may be gone already.
+            // The caller can be gone already.
             let _ = device.write_all(&request.reply(answer));
         }
     }
