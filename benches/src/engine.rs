@@ -56,8 +56,8 @@ pub struct Interleaved {
     pub taken: Vec<Taken>,
 }
 
-/// The target duration of a turn: long enough for the clock, and short enough that the machine's state does
-/// not change.
+/// The target duration of a turn: long enough for the clock, and short enough that the machine does not
+/// change.
 const TURN: Duration = Duration::from_millis(2);
 /// A turn whose unmeasured part takes this long is not made longer.
 const LONG_TURN: Duration = Duration::from_millis(8);

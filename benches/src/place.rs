@@ -118,8 +118,7 @@ pub struct Image {
 pub(crate) const MIB: u64 = 1 << 20;
 
 impl Image {
-    /// Creates the file and attaches it. The loop device is detached when the process ends, however that
-    /// happens.
+    /// Creates the file and attaches it. The loop device is detached when the process ends or dies.
     ///
     /// # Panics
     /// When it can't be made.

@@ -1,5 +1,4 @@
-//! Two servers on sockets, one with this toolkit's whole call path and one with tonic alone, and their
-//! clients.
+//! Two servers on sockets, one with this toolkit's call path and one with tonic alone, and their clients.
 
 use std::path::PathBuf;
 use std::sync::Arc;

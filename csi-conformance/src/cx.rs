@@ -1,5 +1,4 @@
-//! The context of a test: calls to the driver, with requests and answers recorded; unique names; the facts of
-//! the run.
+//! The context of a test: recorded calls to the driver, unique names, and the facts of the run.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -92,8 +91,7 @@ impl Cx {
         format!("{}-{}", self.prefix, self.counter.fetch_add(1, Ordering::SeqCst))
     }
 
-    /// A capability of this kind, with a single writer on one node, or the nearest mode that the driver
-    /// supports.
+    /// A capability of this kind, with one writer on one node, or the nearest supported mode.
     pub(crate) fn capability(&self, kind: Kind) -> v1::VolumeCapability {
         let writing = [1, 7, 6, 5, 4].into_iter().find(|mode| self.modes.contains(&(kind, *mode)));
         self.capability_in(kind, writing.unwrap_or(Mode::SingleNodeWriter as i32))

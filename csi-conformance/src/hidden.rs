@@ -67,8 +67,7 @@ fn capabilities(message: &mut DynamicMessage) -> Vec<&mut DynamicMessage> {
     all.into_iter().filter_map(Value::as_message_mut).collect()
 }
 
-/// A flag, and the parts of it that an error message can contain: the parts between commas, and the value of
-/// each.
+/// A flag, and what an error message can contain of it: the parts between commas, and their values.
 fn parts(flag: &str) -> Vec<&str> {
     let mut all = vec![flag];
     all.extend(flag.split(','));

@@ -23,8 +23,7 @@ impl Journal {
     /// Locks the journal.
     ///
     /// # Errors
-    /// `WouldBlock` while another run holds it; other kinds if it can't be opened, or could belong to another
-    /// user.
+    /// `WouldBlock` while another run holds it; other kinds if it can't be opened, or can be another user's.
     pub(crate) fn take(path: PathBuf) -> Result<Self> {
         let lock_path = beside(&path, "lock");
         loop {
@@ -35,8 +34,8 @@ impl Journal {
                 error if Error::kind(&error) == ErrorKind::WouldBlock => error,
                 error => named(&lock_path, &error),
             })?;
-            // The last holder can have removed the lock file meanwhile, and another process can have created
-            // a new one.
+            // The last holder can have removed the lock file meanwhile, and another process created a new
+            // one.
             let there = std::fs::symlink_metadata(&lock_path);
             if there.is_ok_and(|there| lock.metadata().is_ok_and(|mine| mine.ino() == there.ino())) {
                 return Ok(Self { path, _lock: lock });

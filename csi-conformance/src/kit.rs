@@ -128,8 +128,7 @@ impl Kit {
     }
 
     /// Adds mount options for the volumes, each one a flag as in a StorageClass's `mountOptions`, for example
-    /// `noexec`. They can contain secrets, and no report shows them. Don't use `ro`: the volumes are written
-    /// to.
+    /// `noexec`. They can contain secrets, and no report shows them. Not `ro`: the volumes are written to.
     #[must_use]
     pub fn mount_flags(mut self, flags: impl IntoIterator<Item: Into<String>>) -> Self {
         self.0.mount.mount_flags.extend(flags.into_iter().map(Into::into));

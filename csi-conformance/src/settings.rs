@@ -10,7 +10,7 @@ use csi_proto::v1::volume_capability::MountVolume;
 /// Keys and values, for all RPCs or for one.
 ///
 /// The text form has one `key=value` per line, `#` before comments, and a line `[CreateVolume]` before the
-/// pairs for that RPC alone. The kit reads secrets in no other form.
+/// pairs for that RPC alone. Secrets are passed in this type only; its `Debug` shows only the keys.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Pairs(BTreeMap<String, BTreeMap<String, String>>);
 
@@ -18,8 +18,7 @@ impl Pairs {
     /// Parses the text form.
     ///
     /// # Errors
-    /// Names the number of a line that is neither a pair nor a heading. The line itself can be a secret and
-    /// is not shown.
+    /// The number of a line that is neither a pair nor a heading. The line can be a secret and is not shown.
     pub fn parse(text: &str) -> Result<Self, String> {
         let (mut pairs, mut rpc) = (Self::default(), String::new());
         for (at, line) in text.lines().enumerate() {

@@ -50,8 +50,7 @@ impl Soak {
     }
 }
 
-/// The result of a soak. Its `Display` is a table with a row for each RPC, the driver's memory, and the
-/// failures.
+/// The result of a soak. Its `Display` is a table: a row for each RPC, the driver's memory, the failures.
 #[derive(Debug)]
 pub struct SoakReport {
     rows: BTreeMap<&'static str, Row>,

@@ -60,13 +60,11 @@ mod generated {
     /// The five services of the interface: identity, controller, group controller, snapshot metadata and
     /// node.
     ///
-    /// Each service has a module `<service>_client` (feature `client`) and a module `<service>_server`
-    /// (feature `server`). The documentation of a field says what it means, its unit, and when it is
-    /// required.
+    /// A service has a module `<service>_client` (feature `client`) and a module `<service>_server` (feature
+    /// `server`). The documentation of a field says its meaning, its unit, and when it is required.
     #[path = "csi.v1.rs"]
     pub mod v1;
-    /// The kubelet's plugin registration: the kubelet discovers a driver, and tells it whether it was
-    /// registered.
+    /// The kubelet's plugin registration: the kubelet discovers a driver, and reports the result to it.
     ///
     /// The driver serves `registration_server` on its own socket in the kubelet's plugin registry directory.
     pub mod pluginregistration;

@@ -1,8 +1,7 @@
 //! Hides secrets: wrappers whose `Debug` shows the keys and hides the values.
 //!
 //! The messages of this crate use them in their own `Debug`. The hidden fields are taken from the descriptor
-//! when the code is generated. A type that copies such a field out of a message should wrap it in the same
-//! way.
+//! when the code is generated. A type that copies such a field should wrap it in the same way.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -70,8 +69,7 @@ impl fmt::Debug for ContextMap<'_> {
     }
 }
 
-/// Mount flags, which can contain secrets: prints plain words, and `key=value` if both are known to be
-/// harmless.
+/// Mount flags, which can contain secrets: prints plain words, and `key=value` if both are harmless.
 ///
 /// For any other `key=value` only the key is printed, for anything else nothing. A flag is never split at
 /// commas, because a value can contain them (an SELinux context does).

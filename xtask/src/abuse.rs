@@ -1,5 +1,5 @@
-//! `cargo xtask abuse`: runs the program `abuse`, built like the measured programs, and writes its table into
-//! the documents.
+//! `cargo xtask abuse`: runs `abuse`, built like the measured programs, and writes its table into the
+//! documents.
 
 use std::path::Path;
 

@@ -11,8 +11,7 @@ use crate::needs::{Install, Work};
 use crate::step::{Step, timed};
 use crate::{Failure, bench, codegen, elf, kernels, needs, target, test};
 
-/// The package whose binary must also build statically, and the test that runs the binary in an otherwise
-/// empty root.
+/// The package whose binary must also build statically, and the test that runs it in an empty root.
 const STATIC: &str = "block";
 const STATIC_TEST: &str = "root_chroot";
 

@@ -147,8 +147,7 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // Nothing depends on the directory any more. If it stays in the temporary directory, that is
-        // harmless.
+        // Nothing depends on the directory any more. If it stays there, that is harmless.
         let _ = fs::remove_dir_all(&self.0);
     }
 }

@@ -8,8 +8,7 @@ use crate::Failure;
 /// RUSTFLAGS of a program without shared libraries.
 pub(crate) const STATIC: &str = "-C target-feature=+crt-static";
 
-/// A separate target folder for [`STATIC`]: with other RUSTFLAGS in the same folder cargo would rebuild
-/// everything.
+/// A separate target folder for [`STATIC`]: with other RUSTFLAGS cargo would rebuild everything.
 pub(crate) fn static_dir() -> Result<PathBuf, Failure> {
     Ok(dir()?.join("static"))
 }

@@ -20,8 +20,8 @@ const ROOT_MODULE: &str = "needs_root";
 /// The counts of what was not run, and why; `None` if everything ran.
 pub(crate) type LeftOut = Option<String>;
 
-/// Installs what is missing if it can, runs all tests that this user and this machine can run, and says what
-/// it left out.
+/// Installs what is missing if it can, runs all tests that this user and machine can run, and says what it
+/// left out.
 ///
 /// # Errors
 /// When a test failed, or when root, who should run all tests, could not run all of them.

@@ -22,8 +22,7 @@ use process::{Seen, Work};
 pub struct Plan {
     /// The number of starts whose first answer is timed.
     pub starts: u32,
-    /// The number of calls in volumes' lives after which memory is measured again. 0 for a program without
-    /// volumes.
+    /// The number of calls after which memory is measured again. 0 for a program without volumes.
     pub calls: u32,
     /// How long wake-ups are counted while the driver is idle.
     pub idle: Duration,

@@ -21,8 +21,7 @@ fn capability() -> v1::VolumeCapability {
     }
 }
 
-/// Runs whole lives of volumes, with four calls each, up to this number of calls. Returns the memory right
-/// afterwards.
+/// Runs whole lives of volumes, with four calls each, up to this number of calls. Returns the memory then.
 pub(super) fn live(running: &Running<'_>, calls: u32) -> Value {
     running.runtime.block_on(async {
         let mut controller = ControllerClient::new(running.channel.clone());
@@ -63,8 +62,7 @@ async fn publish_and_back(running: &Running<'_>, volume_id: &str, times: u32) {
 
 const TIMES: u32 = 200;
 
-/// Context switches and system calls of one publish and its unpublish; system calls only if strace is
-/// installed.
+/// Context switches and system calls of one publish and its unpublish; the latter need strace.
 pub(super) fn publish(running: &Running<'_>) -> Value {
     let volume_id = running.runtime.block_on(async {
         let create = v1::CreateVolumeRequest {

@@ -1,5 +1,4 @@
-//! A call through the whole call path, compared with a call to a handler on tonic alone, over the same kind
-//! of socket.
+//! A call through the whole call path, compared with a handler on tonic alone, over the same kind of socket.
 
 use crate::rpc::{Call, Server, Servers};
 use crate::{Bench, Contestant, Place};

@@ -90,8 +90,7 @@ impl Life<'_, '_> {
         Ok(answer.node_expansion_required && self.offers.node_expands && !self.targets.is_empty())
     }
 
-    /// Expands the filesystem on the node. If this node can't expand it while it is mounted, the next stage
-    /// does.
+    /// Expands the filesystem on the node. If that fails while it is mounted, the next stage does it.
     async fn expand_on_the_node(&mut self) -> Outcome<()> {
         let (path, content, before) = (self.targets[0].0.clone(), self.wanted.content, self.before);
         let request = v1::NodeExpandVolumeRequest {

@@ -24,8 +24,7 @@ pub struct Offers {
     pub node: bool,
     /// The node's id.
     pub node_id: String,
-    /// The node's topology, if volumes have accessibility constraints. A volume is then created for this
-    /// topology.
+    /// The node's topology, if volumes have accessibility constraints. Volumes are then created for it.
     pub topology: Option<v1::Topology>,
     /// A volume with several writers on one node can have several targets there. Every service on these
     /// sockets says so.
@@ -64,8 +63,7 @@ pub async fn meet(caller: &mut Caller<'_>) -> Outcome<Offers> {
     let has_controller = has(service::Type::ControllerService);
     let controller = if has_controller { controller(caller).await } else { Ok(Vec::new()) };
     let controller = match controller {
-        // GetPluginCapabilities is the same on every socket of the driver, even on one without the
-        // controller.
+        // GetPluginCapabilities is the same on all sockets of a driver, even without the controller.
         Err(failure) if failure.code == Some(Code::Unimplemented) => {
             caller.report.left_out("ControllerGetCapabilities", "no controller here");
             Vec::new()

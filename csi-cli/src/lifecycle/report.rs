@@ -99,8 +99,7 @@ impl Report {
         self.hidden.add_all(hidden);
     }
 
-    /// The text as it is printed: without hidden values, and for people also without terminal control
-    /// characters.
+    /// The text as printed: without hidden values, and for people without terminal control characters.
     fn shown(&self, text: &str) -> String {
         let text = self.hidden.scrub(text);
         match self.style {

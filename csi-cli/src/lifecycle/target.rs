@@ -104,7 +104,7 @@ fn words_of(error: &std::io::Error) -> String {
     error.raw_os_error().map_or_else(|| error.to_string(), |number| Errno::from_raw(number).desc().to_owned())
 }
 
-/// A read-only device returns EPERM, a read-only filesystem EROFS.
+/// A read-only device returns EPERM or EROFS, a read-only filesystem EROFS.
 fn is_refusal(kind: ErrorKind, content: Content) -> bool {
     match content {
         Content::Files => kind == ErrorKind::ReadOnlyFilesystem,

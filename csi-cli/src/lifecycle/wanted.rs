@@ -154,8 +154,7 @@ impl Wanted {
         v1::VolumeCapability { access_mode: Some(mode), access_type: Some(access) }
     }
 
-    /// Its targets on the node, with the access of each. There are two, as for two pods, if the mode allows
-    /// it.
+    /// Its targets on the node, with the access of each. There are two, for two pods, if the mode allows it.
     pub(crate) fn targets(&self, offers: &Offers) -> &'static [(&'static str, Access)] {
         match self.mode(offers) {
             Mode::Unknown | Mode::SingleNodeWriter | Mode::SingleNodeSingleWriter => {

@@ -79,8 +79,7 @@ impl From<Stop> for Ended {
     }
 }
 
-/// Calls an RPC, and passes each answer to `take` when it arrives. Most RPCs have one answer, a stream has
-/// many.
+/// Calls an RPC, and passes each answer to `take`. Most RPCs have one answer, a stream has many.
 ///
 /// # Errors
 /// The plugin's status, or DEADLINE_EXCEEDED after the timeout; for a stream the timeout applies to each

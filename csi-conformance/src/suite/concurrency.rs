@@ -91,8 +91,7 @@ async fn same_delete_at_once(cx: &Cx) -> Outcome {
 async fn given_up(cx: &Cx) -> Outcome {
     let before = volume_ids(cx).await?;
     let request = cx.create(&cx.name());
-    // Some calls are given up by their deadline and some are cancelled, at different times. Each is retried
-    // at once.
+    // Some calls are given up by deadline and some cancelled, at different times. Each is retried at once.
     for millis in [1, 2, 5, 10, 20] {
         let _ = cx.call_within(request.clone(), Duration::from_millis(millis)).await;
         let _ = tokio::time::timeout(Duration::from_millis(millis), cx.call(request.clone())).await;

@@ -1,5 +1,4 @@
-//! The content of clones and restored snapshots: a change of the copy does not change the source, nor the
-//! reverse.
+//! The content of clones and restored snapshots: source and copy do not change each other.
 
 use csi_core::ControllerCapability::{CloneVolume, CreateDeleteSnapshot, CreateDeleteVolume};
 use csi_proto::v1;
@@ -65,8 +64,7 @@ async fn made_from(origin: &Life, source: Type) -> Outcome<Life> {
     Ok(Life::with(&origin.cx, origin.capability.clone(), volume))
 }
 
-/// Only one of them is on the node at a time: some kernels refuse to mount two filesystems with the same
-/// UUID.
+/// One of them is on the node at a time: some kernels refuse to mount two filesystems with one UUID.
 async fn independent(origin: &mut Life, copy: &mut Life, kind: Kind, of_origin: u8) -> Outcome {
     reread(copy, kind, b'a').await?;
     rewrite(copy, kind, b'c').await?;

@@ -15,8 +15,8 @@ crate::test::tests! { "every-call", "Error Scheme; Secrets Requirements; Size Li
     "Places have keys and values of their alphabet, and one prefix in all answers", places, ["topology.keys", "topology.values", "topology.keys-without-case", "topology.one-prefix"], [];
 }
 
-/// Returns the first call that broke the rule. Makes some calls of its own first, in case a filter left out
-/// all others.
+/// Returns the first call that broke the rule. Makes calls of its own first, in case a filter left out all
+/// others.
 async fn judged(cx: &Cx, breach: Breach) -> Outcome {
     let mut request = v1::ValidateVolumeCapabilitiesRequest {
         secrets: [("password".to_owned(), CANARY.to_owned())].into(),

@@ -216,8 +216,7 @@ fn invalid(_: Rpc) -> &'static [Code] {
     &[Code::InvalidArgument]
 }
 
-/// A size can also be out of range. The volumes of the samples do not exist, and a driver can detect that
-/// first.
+/// A size can also be out of range. The samples' volumes do not exist, which a driver can detect first.
 fn invalid_or_no_size(rpc: Rpc) -> &'static [Code] {
     match rpc {
         Rpc::ControllerExpandVolume | Rpc::NodeExpandVolume => {

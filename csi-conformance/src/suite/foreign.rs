@@ -20,8 +20,7 @@ crate::test::tests! { "foreign", "Node Service RPC: NodeUnpublishVolume, NodeUns
     "A mount that no driver made stays, whatever id is sent", mount_of_nobody, ["node-unpublish-volume.undoes", "node-unstage-volume.undoes"], [Volume(Files), Mounts];
 }
 
-/// The ids of other volumes: that of an existing volume, if the driver creates one, and one that does not
-/// exist.
+/// The ids of other volumes: an existing one, if the driver creates volumes, and one that does not exist.
 fn ids_but(life: &Life, other: &Life) -> Vec<String> {
     let ids = [other.id.clone(), life.cx.name()];
     ids.into_iter().filter(|id| *id != life.id).collect()

@@ -1,5 +1,4 @@
-//! ListVolumes and ControllerGetVolume: pages contain each volume once, even while volumes are created and
-//! deleted.
+//! ListVolumes and ControllerGetVolume: pages have each volume once, even while volumes come and go.
 
 use std::collections::BTreeSet;
 

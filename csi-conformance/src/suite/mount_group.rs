@@ -1,5 +1,4 @@
-//! VOLUME_MOUNT_GROUP: the pod's fsGroup in the capability, as the kubelet passes it to a driver with this
-//! capability.
+//! VOLUME_MOUNT_GROUP: the pod's fsGroup, as the kubelet passes it in the volume capability.
 
 use std::os::unix::fs::MetadataExt as _;
 

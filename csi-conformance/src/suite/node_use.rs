@@ -112,8 +112,7 @@ async fn device_grows(cx: &Cx) -> Outcome {
     grow(cx, Kind::Device).await
 }
 
-/// Expands the volume while it is published if the driver supports that, and otherwise before it is
-/// published.
+/// Expands the volume while it is published if the driver supports that, and otherwise before.
 async fn grow(cx: &Cx, kind: Kind) -> Outcome {
     let mut life = Life::new(cx, kind).await?;
     let wanted = cx.settings.size * 2;

@@ -1,5 +1,4 @@
-//! CreateVolume with an existing name and a different request, and the fields of a volume other than its
-//! size.
+//! CreateVolume with an existing name and a different request; fields of a volume other than its size.
 
 use csi_core::ControllerCapability::{
     CloneVolume, CreateDeleteSnapshot, CreateDeleteVolume, SingleNodeMultiWriter,

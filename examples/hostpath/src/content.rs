@@ -60,11 +60,9 @@ pub(crate) fn was_staged(place: &Path) -> Result<bool> {
     place.join(STAGED).try_exists().at("look for", place.join(STAGED))
 }
 
-/// Copies another object's content into the directory of this one. Blocks are shared if the disk's filesystem
-/// can do that.
+/// Copies another object's content into the directory of this one. Blocks are shared if the disk can do that.
 pub(crate) fn copy(kind: Kind, from: &Path, place: &Path) -> Result<()> {
-    // Checked before the copy: if the source is staged meanwhile, the copy can be blank, and must not be
-    // marked.
+    // Checked before the copy: if the source is staged meanwhile, a blank copy must not be marked.
     if was_staged(from)? {
         note_staged(place)?;
     }

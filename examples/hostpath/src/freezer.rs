@@ -1,5 +1,4 @@
-//! Filesystems that are frozen while they are copied. Each is frozen once, for all copies that run at the
-//! same time.
+//! Filesystems that are frozen while they are copied. Each is frozen once for all concurrent copies.
 
 use std::collections::HashMap;
 use std::path::Path;

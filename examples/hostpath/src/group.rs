@@ -77,8 +77,7 @@ impl Host {
         self.finish_group(group, name, cuts, cut_at)
     }
 
-    /// Moves the members to their places on the disk. The group's record, written last, makes all of them
-    /// exist at once.
+    /// Moves the members to their places. The group's record, written last, makes all exist at once.
     fn finish_group(
         &self,
         id: String,

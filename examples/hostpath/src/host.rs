@@ -121,8 +121,7 @@ impl Host {
         Ok(disk.f_bavail * disk.f_frsize)
     }
 
-    /// Whether the data directory is on a read-only mount while the filesystem is healthy, as after a
-    /// remount.
+    /// Whether the data directory is read-only while the filesystem is healthy, as after a remount.
     pub(crate) fn is_read_only(&self) -> Result<bool> {
         Ok(self.disk()?.f_flag.contains(rustix::fs::StatVfsMountFlags::RDONLY))
     }

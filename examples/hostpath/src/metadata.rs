@@ -122,8 +122,7 @@ impl Host {
     }
 }
 
-/// Ranges on their way to the caller. Adjacent ranges are merged, and cut into blocks if their length is
-/// fixed.
+/// Ranges on their way to the caller. Adjacent ones are merged, and cut into blocks if their length is fixed.
 struct Found {
     kind: BlockMetadataType,
     pending: Option<(u64, u64)>,

@@ -64,8 +64,7 @@ pub(crate) struct SnapshotRecord {
     pub(crate) cut: SystemTime,
     /// The topologies in which a volume can be created from it.
     pub(crate) places: Vec<BTreeMap<String, String>>,
-    /// The group that it was cut with. If that group does not exist, it was never finished, or is partly
-    /// deleted.
+    /// The group that it was cut with. A group that does not exist was never finished, or is partly deleted.
     pub(crate) group: Option<String>,
 }
 

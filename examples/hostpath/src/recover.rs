@@ -17,8 +17,7 @@ pub(crate) fn recover(host: &Host) -> Result<()> {
     count(host)
 }
 
-/// Thaws the filesystems that were frozen for a copy. A frozen filesystem stays frozen after its process is
-/// killed.
+/// Thaws the filesystems that were frozen for a copy: they stay frozen after the process is killed.
 fn thaw_images(data: &Path) -> Result<()> {
     for entry in mounts()? {
         let source = Path::new(&entry.source);

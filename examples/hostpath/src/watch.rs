@@ -36,7 +36,7 @@ impl DataWatch {
     /// Returns the result of the last check.
     ///
     /// # Errors
-    /// [`Error::Unhealthy`] when the directory was missing at the last check, or has not answered for
+    /// [`Error::Unhealthy`] when the directory was missing at the last check, or did not answer for
     /// [`LIMIT`].
     pub(crate) fn check(&self) -> Result<()> {
         let last = self.0.lock().unwrap_or_else(PoisonError::into_inner);

@@ -70,8 +70,7 @@ pub fn plugin(driver: &DriverArgs, volumes: &VolumeArgs) -> Plugin {
     plugin_with(driver, volumes, Arc::new(|source| Ok(shared::open(source)?)))
 }
 
-/// Builds the driver with another way to open the root directory of a share. Only the controller uses it;
-/// nodes mount.
+/// Builds the driver with another way to open a share's root directory. Only the controller uses it.
 pub fn plugin_with(driver: &DriverArgs, volumes: &VolumeArgs, open: Open) -> Plugin {
     let desk = Desk::new(open, Duration::from_secs(volumes.server_patience));
     let controller = ControllerService::new(Arc::new(controller::Shares::new(desk, volumes.clone())))

@@ -10,8 +10,7 @@ use crate::share::Share;
 
 pub(crate) struct Mounts(pub(crate) DriverArgs);
 
-/// The volume context: from CreateVolume; for a static share from its PersistentVolume; for an inline volume
-/// from its pod.
+/// The volume context: from CreateVolume, the PersistentVolume of a static share, or an inline volume's pod.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Context {

@@ -12,8 +12,8 @@ use crate::places::escaped;
 use crate::records::{self, OWN};
 use crate::share::Share;
 
-/// The longest path of a sub-directory, in bytes; a slash counts as three. The records use the path as one
-/// file name.
+/// The longest path of a sub-directory, in bytes; a slash counts as three. The path is a file name in the
+/// records.
 const LONGEST: usize = 240;
 
 /// What happens to a volume's directory when the volume is deleted.

@@ -1,7 +1,6 @@
 //! Snapshots on a share: for each a copy of the volume's directory, and a record.
 //!
-//! The record is written before the copy and removed after it. It says "finished" only while the copy is
-//! complete.
+//! The record is written before the copy and removed after it. It says "finished" while the copy is complete.
 
 use std::time::{Duration, SystemTime};
 
@@ -34,8 +33,7 @@ impl Cut {
 
 /// Creates the snapshot, or finds the one that was created with this name.
 ///
-/// The content is copied file by file, while workloads can write. It shows a single moment only if they do
-/// not write.
+/// The content is copied file by file. It shows a single moment only if workloads do not write.
 pub(crate) fn create(root: &Root, key: &str, name: &str, source: &VolumeId, source_key: &str) -> Result<Cut> {
     if let Some(found) = Part::Snapshots.read::<Cut>(root, key)? {
         if found.name != name {

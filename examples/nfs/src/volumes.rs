@@ -226,8 +226,7 @@ fn is_put(root: &Root, key: &str, kept: &Kept) -> Result<bool> {
     Ok(kept.state == State::Copied && !Part::Unfinished.at(root, key)?.is_directory()?)
 }
 
-/// Removes the parts of a volume that can't be created. If its copy is complete and in place, it is left for
-/// a retry.
+/// Removes the parts of a volume that can't be created. A complete copy at its place is left for a retry.
 fn take_back(root: &Root, places: &Mutex<()>, key: &str, mut kept: Kept) -> Result<()> {
     if is_put(root, key, &kept)? {
         return Ok(());
@@ -313,8 +312,7 @@ fn archive(root: &Root, sub_dir: &str, directory: &Target) -> Result<()> {
     Err(Error::LimitReached(format!("{ARCHIVES} directories archived-{name} are there; remove some")))
 }
 
-/// Records the volume's larger size. The server is not asked, because it alone decides how much a directory
-/// can hold.
+/// Records the volume's larger size. The server is not asked: it alone limits a directory.
 pub(crate) fn expand(root: &Root, key: &str, capacity_bytes: u64) -> Result<u64> {
     let mut kept = ready(root, key)?.ok_or(Error::VolumeNotFound(VolumeId::new(key)?))?;
     if capacity_bytes > kept.capacity_bytes {

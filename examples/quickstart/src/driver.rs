@@ -28,8 +28,7 @@ const LOG_LINES: usize = 8;
 
 /// Runs the driver in its own process, from start to end.
 pub(crate) fn main(role: &Role) -> ExitCode {
-    // The driver ends with the quickstart, even if that is killed. A kill before this line is detected by the
-    // next one.
+    // The driver ends with the quickstart, even if that is killed. The next line detects an earlier kill.
     let bound = set_pdeathsig(Signal::SIGTERM);
     if bound.is_err() || is_orphan(role) {
         eprintln!("quickstart: the driver does not run without its quickstart");

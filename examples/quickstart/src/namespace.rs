@@ -18,8 +18,8 @@ pub(crate) enum Footing {
     },
 }
 
-/// Enters a mount namespace of its own, and for an ordinary user also a user namespace. The process must have
-/// one thread.
+/// Enters a mount namespace of its own, and for an ordinary user a user namespace. The process must have one
+/// thread.
 ///
 /// Root with [`Keep::Everything`] stays in its namespace, because mounts in a new namespace vanish with it.
 ///

@@ -95,8 +95,7 @@ pub(crate) async fn run(plan: &Plan) -> Result<u8, String> {
         caught = signals.next() => End::Caught(caught),
         outcome = play_all(plan, &place, &mut driver, &mut report) => match outcome {
             Ok(()) => End::Well,
-            // A signal can be the cause of the failure: a new process is still in our group when Ctrl-C
-            // comes.
+            // A signal can be the cause: a new process is still in our group when Ctrl-C comes.
             Err(failure) => signals.pending().await.map_or(End::Failed(failure), End::Caught),
         },
     };

@@ -1,8 +1,7 @@
 //! A complete CSI driver for inline volumes with generated files in memory: a token, new for each publish,
 //! and the pod's name. When the kubelet publishes again, all files are replaced in one atomic step.
 //!
-//! The CSIDriver object: `volumeLifecycleModes: [Ephemeral]`, `podInfoOnMount: true`, `requiresRepublish:
-//! true`.
+//! Its CSIDriver has `volumeLifecycleModes: [Ephemeral]`, `podInfoOnMount: true`, `requiresRepublish: true`.
 use csi_core::mount::flow::ephemeral::Content;
 use csi_core::{Result, prelude::*};
 use std::{fmt::Write, sync::Arc};

@@ -1,4 +1,4 @@
-//! The instructions of the parsers and of a call. The counts are the same on a busy machine, so they show
+//! The instructions of the parsers and of a call. A busy machine does not change the counts, so they show
 //! slower code.
 
 use std::collections::BTreeMap;
@@ -85,8 +85,7 @@ pub(crate) fn count(bench: &Path) -> Result<Counts, Failure> {
     let mut counts = Counts::new();
     for counted in list.counted {
         println!("instructions of {}", counted.name);
-        // The instructions before and after the work are in both counts, so the difference does not contain
-        // them.
+        // The instructions before and after the work are in both counts, and not in the difference.
         let more = counted.times * 3;
         let few = collected(&valgrind, bench, &counted.name, counted.times)?;
         let many = collected(&valgrind, bench, &counted.name, more)?;

@@ -1,5 +1,5 @@
-//! `cargo xtask bench`: runs everything that `benches/` measures, in random order, several times, and makes
-//! one record.
+//! `cargo xtask bench`: runs all that `benches/` measures, in random order, several times, and makes one
+//! record.
 //!
 //! The program `bench` of that package measures, with one process per run. This module orders and repeats the
 //! runs, writes the record, checks the goals, and makes the tables and charts.

@@ -129,8 +129,7 @@ impl Subject {
     }
 }
 
-/// Rounds to four significant digits: more would be noise, and would change lines of the record without
-/// reason.
+/// Rounds to four significant digits: more would be noise, and needless changes of the record.
 fn rounded(value: Value) -> Value {
     match value {
         Value::Number(number) if number.is_f64() => {

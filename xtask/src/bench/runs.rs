@@ -251,8 +251,7 @@ impl Place {
         Ok(Self(path))
     }
 
-    /// Removes what a killed process left. Its mounts vanished with its namespace, so only empty directories
-    /// are removed.
+    /// Removes the empty directories of a killed process. Its mounts vanished with its namespace.
     fn sweep(&self) {
         for entry in fs::read_dir(&self.0).into_iter().flatten().flatten() {
             let _ = fs::remove_dir(entry.path());

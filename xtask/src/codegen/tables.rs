@@ -83,8 +83,7 @@ pub(super) fn redacted_messages(pool: &DescriptorPool) -> Result<Vec<String>, Fa
     Ok(names)
 }
 
-/// `redaction.rs`: the `Debug` of the messages that hide something, and the fields that `ClearSecrets`
-/// clears.
+/// `redaction.rs`: the `Debug` of messages that hide something, and the fields that `ClearSecrets` clears.
 pub(super) fn redaction(pool: &DescriptorPool) -> Result<String, Failure> {
     let rules = Rules::new(pool)?;
     let mut debug = String::new();

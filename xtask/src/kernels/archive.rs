@@ -1,8 +1,6 @@
-//! Debian's kernels: found in the package indices by an apt with its own state, and unpacked, never
-//! installed.
+//! Debian's kernels: found by an apt with its own state, and unpacked, never installed.
 //!
-//! The machine's own apt sources, lists and packages are not changed. Its settings, for example proxies, are
-//! used.
+//! The machine's own apt sources, lists and packages are not changed. Its settings (proxies) are used.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};

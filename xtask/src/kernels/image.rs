@@ -28,8 +28,7 @@ use crate::{Failure, needs};
 const DIRECTORIES: &[&str] =
     &["dev", "proc", "sys", "run", "tmp", "root", "mnt", "etc", "var/lib", "var/tmp", "usr/bin", "usr/sbin"];
 
-/// For the disk under `/tmp`. Loop devices need a real filesystem below them: a tmpfs reads zeros past a
-/// file's end.
+/// For the disk under `/tmp`. Loop devices need a real filesystem: a tmpfs reads zeros past a file's end.
 const DISK_MODULES: &[&str] = &["virtio_pci", "virtio_blk"];
 
 /// The factor on the time limits for emulation on a busy machine.

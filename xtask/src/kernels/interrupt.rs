@@ -1,5 +1,4 @@
-//! Ctrl-C while machines run: the machines are stopped and their last output is printed, and this process
-//! does not die.
+//! Ctrl-C while machines run: the machines are stopped and their last output printed; this process survives.
 
 use std::sync::OnceLock;
 

@@ -1,5 +1,4 @@
-//! Kernel modules in load order. The packages have no `modules.dep`, so the dependencies are read from each
-//! module.
+//! Kernel modules in load order. Packages have no `modules.dep`, so dependencies are read from each module.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -76,8 +76,7 @@ impl Run {
         Said::Test(said)
     }
 
-    /// How long the guest can be silent now. If the guest works, its own limit for the running test is
-    /// reached first.
+    /// How long the guest can be silent now. A working guest reaches its own limit for the test first.
     pub(crate) fn patience(&self, silence: Duration) -> Duration {
         let suite = self.running.as_ref().and_then(|running| {
             SUITES.iter().find(|suite| running.starts_with(&format!("{}/{}: ", suite.package, suite.test)))

@@ -11,8 +11,7 @@ pub(crate) struct Suite {
     /// Kernel modules; their dependencies are added. List also the modules for which the kernel would call
     /// `modprobe` (character sets, ciphers). A name without a module file is assumed to be built in.
     pub(crate) modules: &'static [&'static str],
-    /// Programs and files of this machine. They are copied with their libraries; programs are looked up by
-    /// name.
+    /// Programs and files of this machine. Copied with their libraries; programs are found by name.
     pub(crate) files: &'static [&'static str],
     /// The environment of the tests, with settings that make them small enough for emulation.
     pub(crate) env: &'static [(&'static str, &'static str)],
@@ -264,8 +263,7 @@ pub(crate) const SUITES: &[Suite] = &[
     },
     Suite { test: "loop_device", ..DEVICES },
     Suite { test: "probe", ..DEVICES },
-    // On 5.10 a loop device that reads a hole of a file on tmpfs fills the hole, and the file then has data
-    // there.
+    // On 5.10 a loop device that reads a hole of a file on tmpfs fills the hole with data.
     Suite { test: "probe_holes", since: Version::new(6, 1), ..DEVICES },
     // Before 5.17 a loop device over a full tmpfs can't read the holes of its file, and here a format fails
     // because of that. The suite formats some hundred times, which takes more than an hour in emulation.

@@ -203,8 +203,7 @@ fn given<T: Clone>(kit: Kit, value: &Option<T>, with: impl FnOnce(Kit, T) -> Kit
     }
 }
 
-/// One journal per driver, in the user's own state directory, so that a later run finds what an earlier one
-/// left.
+/// One journal per driver, in the user's own state directory, so that a later run finds it.
 fn default_journal(endpoint: &Endpoint) -> Result<PathBuf, String> {
     let absolute = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let state = absolute("XDG_STATE_HOME").or_else(|| Some(absolute("HOME")?.join(".local/state")));

@@ -1,5 +1,4 @@
-//! A complete request of each kind, about objects that do not exist, so that it does no harm whatever the
-//! answer.
+//! A complete request of each kind, about objects that do not exist, so that it can do no harm.
 
 use csi_core::Rpc;
 use csi_proto::v1;

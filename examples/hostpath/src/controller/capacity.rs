@@ -21,14 +21,12 @@ impl GetCapacity for Driver {
         for place in Place::candidates(&places, here.as_ref(), 0).unwrap_or_default() {
             pools.insert(&place.value.name, place.available_bytes.unwrap_or(0));
         }
-        // Space that is promised but not yet written counts as free on the disk; space that other programs
-        // use does not.
+        // Promised but unwritten space counts as free on the disk; space that other programs use does not.
         let free = self.with(|host| host.free_bytes()).await?;
         let most = pools.values().copied().max().unwrap_or(0).min(self.sizes.most);
         Ok(Capacity {
             available_capacity: free.min(pools.values().sum()),
-            // A thin volume can be larger than the free space, so free space is not reported as its maximum
-            // size.
+            // A thin volume can be larger than the free space, so that is not reported as its maximum.
             maximum_volume_size: (most <= free).then_some(most),
             minimum_volume_size: Some(kind.least(&request.volume_capabilities)),
         })

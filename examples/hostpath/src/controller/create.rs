@@ -154,8 +154,7 @@ impl Host {
     }
 }
 
-/// Chooses a size within the requested range, at least as large as the source and as the filesystem's
-/// minimum.
+/// Chooses a size in the requested range, not below the source's size and the filesystem's minimum.
 fn size(request: &CreateVolumeRequest, kind: Kind, origin: Option<&Origin>) -> Result<u64> {
     let source = origin.map_or(0, |origin| origin.bytes);
     let least = kind.least(&request.volume_capabilities).max(source);

@@ -1,5 +1,4 @@
-//! CREATE_DELETE_SNAPSHOT, LIST_SNAPSHOTS and GET_SNAPSHOT. A snapshot is a full copy: it does not depend on
-//! its volume.
+//! CREATE_DELETE_SNAPSHOT, LIST_SNAPSHOTS and GET_SNAPSHOT. A snapshot is a full copy.
 
 use std::sync::Arc;
 use std::time::SystemTime;

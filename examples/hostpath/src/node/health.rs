@@ -1,5 +1,4 @@
-//! GET_VOLUME_HEALTH and GET_STORAGE_HEALTH on the node: the state of the mounts, and the damage of the
-//! content.
+//! GET_VOLUME_HEALTH and GET_STORAGE_HEALTH on the node: the state of the mounts and of the content.
 
 use csi_core::{
     GetStorageHealth, NodeGetStorageHealthRequest, NodeGetVolumeHealth, NodeGetVolumeHealthRequest, Result,

@@ -1,5 +1,4 @@
-//! The node: the ready-made plugins for devices and for directories, and the choice between them for each
-//! volume.
+//! The node: the ready-made plugins for devices and directories, and the choice between them.
 
 mod expand;
 mod health;
@@ -25,8 +24,7 @@ pub(crate) struct HostNode {
     driver: Driver,
     /// The volumes that the controller created.
     volumes: Volumes,
-    /// The inline volumes, which live as long as their pod. The node creates them, so they have their own
-    /// store.
+    /// The inline volumes, which live as long as their pod. The node creates them in a store of its own.
     inline: Volumes,
     inline_store: Store<InlineRecord>,
 }

@@ -33,8 +33,7 @@ pub(crate) trait Record: Serialize + DeserializeOwned + Clone + Send + Sync + 's
     fn name(&self) -> Option<&str>;
 }
 
-/// The objects of one kind, on the disk and in memory. The copy in memory is valid because only this process
-/// writes there.
+/// The objects of one kind, on the disk and in memory. Memory is valid because only this process writes.
 #[derive(Debug)]
 pub(crate) struct Store<T> {
     root: PathBuf,
@@ -73,12 +72,10 @@ pub(crate) struct Made<T> {
 }
 
 impl<T: Record> Store<T> {
-    /// Opens the store of a directory. Objects that an earlier process left half created or half deleted are
-    /// removed.
+    /// Opens the store of a directory. Half created or half deleted objects are removed.
     ///
     /// # Errors
-    /// Those of the disk. A record that can't be read is not an error: its object stays on the disk and is
-    /// not visible.
+    /// Those of the disk. An unreadable record is not an error: its object stays on the disk, invisible.
     pub(crate) fn open(root: PathBuf) -> Result<Self> {
         for name in [NEW, OLD] {
             let directory = root.join(name);
@@ -124,8 +121,7 @@ impl<T: Record> Store<T> {
         self.read().by_id.get(id).map(|entry| entry.now())
     }
 
-    /// Returns the object; `None` only if it does not exist. Use this before anything that relies on its
-    /// absence.
+    /// Returns the object; `None` only if it does not exist. Use this where its absence matters.
     ///
     /// # Errors
     /// When it is on the disk, but its record could not be read when the store was opened.
@@ -217,8 +213,7 @@ impl<T: Record> Store<T> {
         Ok(Some(answer))
     }
 
-    /// Deletes the object. If the disk fails, the rest of the content is removed when the store is opened
-    /// next.
+    /// Deletes the object. If the disk fails, the next opening of the store removes the rest.
     pub(crate) fn remove(&self, id: &str) -> Result<()> {
         let gone = self.root.join(OLD).join(new_id()?);
         match fs::rename(self.place(id), &gone) {

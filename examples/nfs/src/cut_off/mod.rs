@@ -147,8 +147,7 @@ fn job(words: &[&str]) -> Result<()> {
 /// A check that runs on a share whose step was cut off.
 type Try<'a> = &'a (dyn Fn(&Share, Cut) + 'a);
 
-/// Cuts the step off at each of its points, each time on a new share. Then runs each check on a copy of the
-/// result.
+/// Cuts the step off at each point, each time on a new share. Then runs each check on a copy of it.
 fn at_each_point(test: &str, step: &str, prepare: impl Fn(&Share), tries: &[Try<'_>]) {
     do_job(job);
     let stride = std::env::var("CSI_CRASH_STRIDE").map_or(3, |text| text.parse().expect("a number"));

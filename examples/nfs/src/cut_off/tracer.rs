@@ -19,8 +19,7 @@ pub(super) enum Cut {
     Killed,
     /// The call takes place, but returns ETIMEDOUT, as from a server that does not answer.
     Lost,
-    /// The call takes place, its reply is lost, and the client repeats it: the result of the second call is
-    /// returned.
+    /// The call takes place, its reply is lost, and the client repeats it: the second result is returned.
     Twice,
 }
 

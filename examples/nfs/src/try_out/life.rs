@@ -34,8 +34,7 @@ struct Life<'a> {
     node: &'a Path,
 }
 
-/// Runs all steps, and calls `done` with a line for each completed step. Volumes are staged and published
-/// below `node`.
+/// Runs all steps, and calls `done` with a line for each step. Volumes are staged and published below `node`.
 ///
 /// # Errors
 /// Says what failed. Everything created before is left in place.

@@ -18,8 +18,7 @@ pub use server::Server;
 
 /// Starts a server and the driver, runs a volume's life on them, and prints each step.
 ///
-/// It uses a mount namespace of its own, and memory only, so nothing is left. It needs root and a kernel with
-/// an NFS client.
+/// It uses its own mount namespace, and memory only: nothing is left. It needs root and an NFS client.
 pub fn try_out() -> ExitCode {
     let told = private_mount_namespace(|| {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();

@@ -1,5 +1,4 @@
-//! `flatfs STORE MOUNTPOINT`: serves the files of one directory as a filesystem, with FUSE but without a FUSE
-//! library.
+//! `flatfs STORE MOUNTPOINT`: serves the files of one directory as a filesystem, without a FUSE library.
 //!
 //! The filesystem has no subdirectories and is small enough to read. It speaks the kernel's protocol
 //! (`fuse(4)`, `linux/fuse.h`, version 7.31) over `/dev/fuse`, one request at a time. The only state in
