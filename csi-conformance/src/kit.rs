@@ -53,8 +53,8 @@ impl Kit {
         self
     }
 
-    /// Sets an existing directory in which volumes are staged. Without this or [`target`](Self::target), no
-    /// volume is staged or published on the node.
+    /// Sets an existing directory in which volumes are staged. Volumes are put on the node only with a
+    /// [`target`](Self::target), and with this if the driver has STAGE_UNSTAGE_VOLUME.
     #[must_use]
     pub fn staging(mut self, directory: impl Into<PathBuf>) -> Self {
         self.0.staging = Some(directory.into());

@@ -15,7 +15,7 @@ use crate::share::Share;
 /// How the root directory of a share is opened: as a detached mount, or in tests as a local directory.
 pub type Open = Arc<dyn Fn(&SharedSource) -> Result<Root> + Send + Sync>;
 
-/// After how many failed checks of the server the work is given up.
+/// After how many consecutive failed checks of the server the work is given up.
 const CHANCES: u32 = 2;
 
 /// Runs all work on shares.
