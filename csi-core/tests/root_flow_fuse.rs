@@ -90,7 +90,7 @@ impl FuseFilesystems for Buckets {
         Ok(self.late.iter().fold(daemon, |daemon, file| daemon.env(LATE, file)))
     }
 
-    fn ending(&self) -> Duration {
+    fn unmount_time_limit(&self) -> Duration {
         Duration::from_secs(if self.late.is_some() { 2 } else { 20 })
     }
 }

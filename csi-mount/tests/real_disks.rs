@@ -137,7 +137,7 @@ fn a_scsi_disk_that_grew_is_as_large_after_a_rescan() {
     let error = large.wait(SHORT).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::OutOfRange, "{error}");
     assert!(error.to_string().contains("rescan"), "{error}");
-    assert_eq!(device.rescan().unwrap(), Rescan::Asked);
+    assert_eq!(device.rescan().unwrap(), Rescan::Requested);
     assert_eq!(large.wait(LONG).unwrap().size().unwrap(), 1 << 30);
     assert_eq!(device.size().unwrap(), 1 << 30);
 }
@@ -217,7 +217,7 @@ fn a_disk_with_several_paths_is_its_multipath_device() {
             assert!(device.path().ends_with(&holders[0]), "{holders:?}");
         }
         scsi.set("virtual_gb", "1");
-        assert_eq!(device.rescan().unwrap(), Rescan::Asked);
+        assert_eq!(device.rescan().unwrap(), Rescan::Requested);
         for path in &paths {
             assert_eq!(BlockDevice::open(path).unwrap().size().unwrap(), 1 << 30, "{path}");
         }
@@ -285,7 +285,7 @@ fn an_nvme_disk_is_known_and_grows() {
         assert_eq!(device.size().unwrap(), 32 * MIB);
         nvme.image.grow_to(48);
         fs::write(format!("{SUBSYSTEM}/namespaces/1/revalidate_size"), "1").unwrap();
-        assert_eq!(device.rescan().unwrap(), Rescan::Asked);
+        assert_eq!(device.rescan().unwrap(), Rescan::Requested);
         let large = by_serial.clone().least_size(48 * MIB);
         assert_eq!(large.wait(LONG).unwrap().size().unwrap(), 48 * MIB);
         drop((device, same));

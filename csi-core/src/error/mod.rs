@@ -100,7 +100,7 @@ pub enum Error {
     /// claim was deleted, so that nothing is left behind, and external-attacher treats the volume as
     /// possibly attached. Use another condition for an operation that failed and left nothing behind.
     #[doc(alias = "UNAVAILABLE")]
-    MayGoOn(String),
+    OutcomeUnknown(String),
     /// A dependency of the driver is missing or unhealthy. From Probe this error requests a restart.
     #[doc(alias = "UNAVAILABLE", alias = "FAILED_PRECONDITION")]
     Unhealthy(String),
@@ -210,7 +210,7 @@ impl Error {
             // The operation has ended. With UNAVAILABLE the caller would retry forever, even for objects
             // that nobody wants any more.
             Self::Unavailable(_) | Self::Unhealthy(_) if makes_something(rpc) => Code::Internal,
-            Self::Unavailable(_) | Self::Unhealthy(_) | Self::MayGoOn(_) => Code::Unavailable,
+            Self::Unavailable(_) | Self::Unhealthy(_) | Self::OutcomeUnknown(_) => Code::Unavailable,
             Self::LimitReached(_) | Self::TopologyUnsatisfied(_) => Code::ResourceExhausted,
             // A stage or publish beyond the volume's capabilities depends on the volume's state; in other
             // RPCs the request itself asks for something unsupported.
@@ -288,7 +288,7 @@ impl fmt::Display for Error {
             | Self::Unsupported(text)
             | Self::Pending(text)
             | Self::Unavailable(text)
-            | Self::MayGoOn(text)
+            | Self::OutcomeUnknown(text)
             | Self::Unhealthy(text)
             | Self::Unauthenticated(text)
             | Self::PermissionDenied(text)

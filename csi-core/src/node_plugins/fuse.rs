@@ -56,7 +56,7 @@ pub trait FuseFilesystems: Send + Sync + 'static {
     /// ([`UNMOUNT_TIME_LIMIT`]). A daemon that does not end in this time is killed, and data that it has
     /// not sent is lost, so give a daemon that writes back late the time that its cache can need. A caller
     /// that times out and retries joins the call that waits.
-    fn ending(&self) -> Duration {
+    fn unmount_time_limit(&self) -> Duration {
         UNMOUNT_TIME_LIMIT
     }
 }
@@ -176,9 +176,9 @@ impl<F: FuseFilesystems> StageUnstageVolume for FuseNode<F> {
     }
 
     async fn unstage_volume(&self, request: NodeUnstageVolumeRequest) -> Result<()> {
-        let ending = self.filesystems.ending();
+        let limit = self.filesystems.unmount_time_limit();
         blocking(move || {
-            fuse::unstage_within(&request.staging()?, ending)?;
+            fuse::unstage_within(&request.staging()?, limit)?;
             Ok(())
         })
         .await

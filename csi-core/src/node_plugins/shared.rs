@@ -47,7 +47,7 @@ pub trait SharedFilesystems: Send + Sync + 'static {
     /// but not yet sent; by default 20 seconds ([`UNMOUNT_TIME_LIMIT`]). Data that the server does not
     /// accept in this time is lost, because a slow server can't be distinguished from a dead one. A caller
     /// that times out and retries joins the call that waits.
-    fn ending(&self) -> Duration {
+    fn unmount_time_limit(&self) -> Duration {
         UNMOUNT_TIME_LIMIT
     }
 }
@@ -118,7 +118,7 @@ impl<S: SharedFilesystems> SharedNode<S> {
             ));
         }
         let asked = mount_options(capability)?;
-        Ok(self.filesystems.source(volume).await?.besides(asked)?)
+        Ok(self.filesystems.source(volume).await?.requested_options(asked)?)
     }
 
     async fn source_at_target(&self, request: &NodePublishVolumeRequest) -> Result<SharedSource> {
@@ -162,9 +162,9 @@ impl<S: SharedFilesystems> StageUnstageVolume for SharedNode<S> {
     }
 
     async fn unstage_volume(&self, request: NodeUnstageVolumeRequest) -> Result<()> {
-        let ending = self.filesystems.ending();
+        let limit = self.filesystems.unmount_time_limit();
         blocking(move || {
-            shared::unstage_within(&request.staging()?, ending)?;
+            shared::unstage_within(&request.staging()?, limit)?;
             Ok(())
         })
         .await
@@ -223,9 +223,9 @@ impl<S: SharedFilesystems> Node for SharedNode<S> {
     }
 
     async fn unpublish_volume(&self, request: NodeUnpublishVolumeRequest) -> Result<()> {
-        let ending = self.filesystems.ending();
+        let limit = self.filesystems.unmount_time_limit();
         blocking(move || {
-            shared::unpublish_within(&request.target()?, ending)?;
+            shared::unpublish_within(&request.target()?, limit)?;
             Ok(())
         })
         .await

@@ -67,7 +67,7 @@ impl Share {
     /// The source of the share, as the driver mounts it for its own work.
     pub(crate) fn at_work(&self) -> Result<SharedSource> {
         let options = MountOptions::parse(AT_WORK)?;
-        Ok(self.source(None)?.options(options).besides(self.options()?)?)
+        Ok(self.source(None)?.options(options).requested_options(self.options()?)?)
     }
 
     pub(crate) fn volume_id(&self, key: &str) -> Result<VolumeId> {

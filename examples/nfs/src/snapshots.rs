@@ -60,7 +60,7 @@ pub(crate) fn create(root: &Root, key: &str, name: &str, source: &VolumeId, sour
     match made {
         Ok(copied) => cut.bytes = copied.bytes,
         // Part of it can exist, and the server does not answer. UNAVAILABLE makes the caller retry.
-        Err(Error::Unavailable(text)) => return Err(Error::MayGoOn(text)),
+        Err(Error::Unavailable(text)) => return Err(Error::OutcomeUnknown(text)),
         Err(error) => {
             if let Err(left) = delete(root, key) {
                 tracing::warn!(%left, key, "a snapshot that could not be made leaves something behind");

@@ -132,7 +132,7 @@ pub(crate) fn create(
     match made.and_then(|()| step(root, key, &mut kept, State::Ready)) {
         Ok(()) => Ok(kept),
         // Part of it can exist, and the server does not answer. UNAVAILABLE makes the caller retry.
-        Err(Error::Unavailable(text)) => Err(Error::MayGoOn(text)),
+        Err(Error::Unavailable(text)) => Err(Error::OutcomeUnknown(text)),
         Err(error) => {
             if let Err(left) = take_back(root, places, key, kept) {
                 tracing::warn!(%left, key, "a volume that could not be made leaves something behind");

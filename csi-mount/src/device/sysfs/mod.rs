@@ -60,7 +60,7 @@ fn bare_wwn(name: &str) -> String {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rescan {
     /// The disk was asked.
-    Asked,
+    Requested,
     /// Its driver reports a new size to the kernel by itself, as virtio does.
     NotNeeded,
 }
@@ -132,8 +132,8 @@ impl Sysfs {
         let paths = names(&disk.join("slaves")).unwrap_or_default();
         let mut all = Rescan::NotNeeded;
         for path in paths {
-            if self.rescan_in(&self.root.join("block").join(path))? == Rescan::Asked {
-                all = Rescan::Asked;
+            if self.rescan_in(&self.root.join("block").join(path))? == Rescan::Requested {
+                all = Rescan::Requested;
             }
         }
         let device = disk.join("device");
@@ -144,7 +144,7 @@ impl Sysfs {
             .chain(controllers.map(|name| device.join(name).join("rescan_controller")));
         for switch in switches.filter(|switch| switch.exists()) {
             fs::write(&switch, "1").map_err(|error| Error::os("ask for the size anew by", &switch, error))?;
-            all = Rescan::Asked;
+            all = Rescan::Requested;
         }
         Ok(all)
     }
@@ -336,10 +336,10 @@ mod tests {
         let virtio = fake.disk("vda", 2, &[("device/vendor", b"0x1af4")]);
         let multipath = fake.disk("dm-0", 3, &[("slaves/sda/dev", b"8:0")]);
         assert_eq!(sysfs.rescan(virtio).unwrap(), Rescan::NotNeeded);
-        assert_eq!(sysfs.rescan(nvme).unwrap(), Rescan::Asked);
+        assert_eq!(sysfs.rescan(nvme).unwrap(), Rescan::Requested);
         assert_eq!(fake.read("nvme0n1/device/nvme0/rescan_controller"), "1");
-        assert_eq!(sysfs.rescan(multipath).unwrap(), Rescan::Asked);
+        assert_eq!(sysfs.rescan(multipath).unwrap(), Rescan::Requested);
         assert_eq!(fake.read("sda/device/rescan"), "1");
-        assert_eq!(sysfs.rescan(scsi).unwrap(), Rescan::Asked);
+        assert_eq!(sysfs.rescan(scsi).unwrap(), Rescan::Requested);
     }
 }

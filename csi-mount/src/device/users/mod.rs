@@ -49,7 +49,7 @@ pub enum DeviceUser {
     },
     /// The kernel reports that the device is held exclusively, and nothing that is visible from here
     /// explains it.
-    Unseen,
+    Unknown,
 }
 
 /// Where something is mounted.
@@ -104,7 +104,7 @@ impl fmt::Display for DeviceUser {
             Self::Holder(name) => write!(f, "the device {name} is built on it"),
             Self::Swap(path) => write!(f, "the node swaps to it as {}", path.display()),
             Self::Process { id, name } => write!(f, "process {id} ({name}) has it open"),
-            Self::Unseen => f.write_str(
+            Self::Unknown => f.write_str(
                 "it is held exclusively: mounted in another mount namespace that this process does not see, or opened \
                  exclusively",
             ),
@@ -125,7 +125,7 @@ impl DeviceUser {
             Self::Holder(_) => "stop the device that is built on it",
             Self::Swap(_) => "swapoff it",
             Self::Process { .. } => "end that process",
-            Self::Unseen => {
+            Self::Unknown => {
                 "end what holds it; with hostPID this process sees the mounts of all mount namespaces"
             }
         }
@@ -190,7 +190,7 @@ pub(crate) fn all(device: &BlockDevice) -> Result<Vec<DeviceUser>> {
     if held == DeviceUse::InUse && !users.iter().any(explains) {
         let openers = openers::of(device.number(), NAMED);
         if openers.is_empty() {
-            users.push(DeviceUser::Unseen);
+            users.push(DeviceUser::Unknown);
         }
         users.extend(openers);
     }
@@ -283,7 +283,7 @@ impl BlockDevice {
     ///
     /// A raw publication in a mount namespace that `/proc` does not show is not found, because a bound node
     /// does not hold the device. (A driver without `hostPID` sees only its own namespace.) A filesystem
-    /// mounted there does hold the device, and is [`Unseen`](DeviceUser::Unseen).
+    /// mounted there does hold the device, and is [`Unknown`](DeviceUser::Unknown).
     ///
     /// ```no_run
     /// let device = csi_mount::BlockDevice::open("/dev/vdb")?;

@@ -49,7 +49,7 @@ impl SharedSource {
     ///
     /// # Errors
     /// [`ErrorKind::InvalidInput`] as for [`MountOptions::parse`].
-    pub fn besides(mut self, asked: MountOptions) -> Result<Self> {
+    pub fn requested_options(mut self, asked: MountOptions) -> Result<Self> {
         let own = &self.options;
         let with_attributes = asked.with_attributes(own.attributes());
         self.options =
@@ -142,7 +142,7 @@ mod tests {
     fn own_options_count_over_those_asked_for() {
         let own = MountOptions::parse(["vers=4.2", "nosuid", "password=hunter2"]).unwrap();
         let asked = MountOptions::parse(["vers=3", "noatime", "nconnect=4"]).unwrap();
-        let source = SharedSource::new("nfs", "s:/e").options(own).besides(asked).unwrap();
+        let source = SharedSource::new("nfs", "s:/e").options(own).requested_options(asked).unwrap();
         let value = |key| source.options.filesystem().iter().find(|option| option.key() == key)?.value();
         assert_eq!((value("vers"), value("nconnect")), (Some("4.2"), Some("4")));
         let attributes = MountAttributes::NOSUID | MountAttributes::NOATIME;
