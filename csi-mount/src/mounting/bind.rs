@@ -17,8 +17,7 @@ use crate::place::target::{Seen, name_of};
 use crate::sys::features::{self, Feature};
 use crate::sys::mount_api::{self, Depth, StatMountBasic};
 use crate::table::details::{Basics, Details, told_at_once};
-use crate::table::facts;
-use crate::table::facts::Facts;
+use crate::table::facts::{self, Facts};
 use crate::{Error, ErrorKind, IdMap, MountAttributes, Result, Target};
 
 /// What a mount call did.

@@ -16,8 +16,7 @@ use crate::path::paths;
 use crate::sys::child::Open;
 use crate::sys::features::{self, Feature};
 use crate::table::details::Details;
-use crate::table::facts;
-use crate::table::facts::Facts;
+use crate::table::facts::{self, Facts};
 use crate::{DeviceNumber, MountId, MountState};
 
 /// The facts of the file with that name in a directory, or of what is mounted over it. A symbolic link is not

@@ -9,8 +9,7 @@ use rustix::fs::OFlags;
 use crate::DeviceNumber;
 use crate::path::lookup;
 use crate::sys::mount_api::{self, StatMountBasic};
-use crate::table::facts;
-use crate::table::facts::Facts;
+use crate::table::facts::{self, Facts};
 use crate::table::mountinfo;
 
 /// The relation of the target of a bind to its source.

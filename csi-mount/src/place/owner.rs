@@ -23,8 +23,7 @@ use crate::sys::fd_path::path_of;
 use crate::sys::features::{self, Feature};
 use crate::sys::mount_api::Depth;
 use crate::table::details::Details;
-use crate::table::facts;
-use crate::table::facts::Facts;
+use crate::table::facts::{self, Facts};
 use crate::{DeviceNumber, Error, ErrorKind, MountAttributes, MountId, Result, Target, mounts};
 
 const NAMES: [&str; 2] = ["trusted.csi-mount.owner", "user.csi-mount.owner"];

@@ -9,8 +9,7 @@ use rustix::fs::OFlags;
 use crate::path::lookup;
 use crate::path::paths;
 use crate::place::nesting::{ancestry, is_same_place};
-use crate::table::facts;
-use crate::table::facts::Facts;
+use crate::table::facts::{self, Facts};
 use crate::{Error, ErrorKind, Result, Target};
 
 /// Directories of the system in which no volume can be placed at any depth.

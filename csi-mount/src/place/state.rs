@@ -8,8 +8,7 @@ use rustix::fs::OFlags;
 use crate::MountState;
 use crate::path::lookup;
 use crate::path::paths;
-use crate::table::facts;
-use crate::table::facts::Facts;
+use crate::table::facts::{self, Facts};
 use crate::{Error, Result, Target};
 
 /// Returns what is mounted at an absolute path. A symbolic link as the last component is not followed.

@@ -18,8 +18,7 @@ use crate::place::other_namespaces::mounted_elsewhere;
 use crate::place::owner::{Mounted, Owner};
 use crate::place::protected::ProtectedPaths;
 use crate::sys::fd_path::path_of;
-use crate::table::facts;
-use crate::table::facts::Facts;
+use crate::table::facts::{self, Facts};
 use crate::table::mountinfo;
 use crate::{Error, ErrorKind, MountEntry, MountState, Result};
 

@@ -32,8 +32,7 @@ use std::path::Path;
 use rustix::fs::{FallocateFlags, MemfdFlags, SeekFrom, fallocate, ftruncate, memfd_create, seek};
 use rustix::io::Errno;
 
-use crate::device::claimed::BLOCK;
-use crate::device::claimed::{AlignedBuffer, ClaimedDevice, length_of, pieces, with_claim};
+use crate::device::claimed::{AlignedBuffer, BLOCK, ClaimedDevice, length_of, pieces, with_claim};
 use crate::device::mapping::LUKS_HEADER;
 use crate::device::users::{self, Tolerated};
 use crate::filesystem::format::record::{Entry, Made, Record, Remains, blocks, runs};

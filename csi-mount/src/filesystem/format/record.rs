@@ -37,8 +37,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::ops::{ControlFlow, Range};
 
-use crate::device::claimed::BLOCK;
-use crate::device::claimed::{AlignedBuffer, ClaimedDevice, PIECE, length_of, with_claim};
+use crate::device::claimed::{AlignedBuffer, BLOCK, ClaimedDevice, PIECE, length_of, with_claim};
 use crate::filesystem::probe::{self, Reader, Unread, first_nonzero};
 use crate::sys::fnv::hash_words;
 use crate::{BlockDevice, Error, ErrorKind, Filesystem, Result};

@@ -13,8 +13,7 @@ use rustix::io::Errno;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
 
 use crate::bounded::in_flight;
-use crate::sys::memory;
-use crate::sys::{die_with_parent, inherit};
+use crate::sys::{die_with_parent, inherit, memory};
 use crate::{BlockDevice, Error, ErrorKind, Result};
 
 /// How many bytes at the end of a program's output are kept.
