@@ -1,4 +1,4 @@
-//! Operations run to their end, once, whatever their callers do.
+//! An operation runs to its end, once, whatever its callers do.
 
 mod common;
 
@@ -15,7 +15,7 @@ async fn a_caller_that_gives_up_leaves_the_operation_to_the_retry() {
     let memory = Memory::gated();
     let served = Served::start(plugin(memory.clone())).await;
 
-    // One gives up by its deadline, one by going away.
+    // The first caller gives up by its deadline, the second by closing its connection.
     let mut hurried = tonic::Request::new(stage("v"));
     hurried.set_timeout(Duration::from_millis(50));
     let status = served.node().node_stage_volume(hurried).await.unwrap_err();
@@ -25,7 +25,8 @@ async fn a_caller_that_gives_up_leaves_the_operation_to_the_retry() {
     assert!(gone.is_err());
     memory.until_begun(1).await;
 
-    // Another request on the volume is refused meanwhile; the same one, other secrets or not, joins.
+    // Any other request on the volume is refused meanwhile. A repeat of the same request joins the running
+    // operation, also with different secrets.
     let unstage =
         v1::NodeUnstageVolumeRequest { volume_id: "v".into(), staging_target_path: "/staging".into() };
     let status = served.node().node_unstage_volume(unstage.clone()).await.unwrap_err();
@@ -131,7 +132,7 @@ async fn who_joined_an_operation_that_panics_is_told_so() {
         })
         .collect();
     memory.until_begun(1).await;
-    // A question on each connection after the two calls: they have been admitted when it is answered.
+    // One probe on each connection after the two calls: its answer shows that both calls are admitted.
     let probe = v1::ProbeRequest {};
     served.identity().probe(probe).await.unwrap();
     memory.gate.as_ref().unwrap().add_permits(1);

@@ -1,5 +1,5 @@
-//! A million volumes come and go, and the table of running operations is as small as before. In a file of its own:
-//! it measures its process.
+//! After a million volumes come and go, the table of running operations is as small as before. This test
+//! has its own file because it measures the memory of its process.
 
 mod common;
 
@@ -8,14 +8,14 @@ use common::{Served, eventually, plugin, stage};
 const CLIENTS: u32 = 16;
 const MIB: u64 = 1 << 20;
 
-/// The memory of this process that is in RAM, in bytes.
+/// The resident memory of this process (VmRSS), in bytes.
 fn resident() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
     line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1024
 }
 
-/// Stages so many volumes, each with an id that was never seen before.
+/// Stages `count` volumes, each with a new id.
 async fn stage_volumes(served: &Served, generation: &'static str, count: u32) {
     let clients: Vec<_> = (0..CLIENTS)
         .map(|client| {
@@ -38,7 +38,8 @@ async fn memory_is_flat_over_any_number_of_volumes() {
     let volumes =
         std::env::var("CSI_TEST_ROUNDS").ok().and_then(|rounds| rounds.parse().ok()).unwrap_or(20_000);
     let served = Served::start(plugin(Default::default())).await;
-    // What a process takes once: its connection's buffers, the runtime's queues, the allocator's arenas.
+    // This first batch allocates what a process needs once: the buffers of its connection, the queues of
+    // the runtime, the arenas of the allocator.
     stage_volumes(&served, "first", 10_000).await;
     let before = resident();
     stage_volumes(&served, "then", volumes).await;

@@ -1,4 +1,5 @@
-//! Many callers, few volumes, impatience: still one at a time, and nothing is left behind.
+//! Many impatient callers on few volumes: operations still run one at a time per volume, and nothing is
+//! left behind.
 
 mod common;
 
@@ -17,10 +18,10 @@ use v1::node_client::NodeClient;
 const CLIENTS: u64 = 64;
 const VOLUMES: u64 = 100;
 
-/// A driver that takes note of who is in with whom, by rules of its own.
+/// A driver that records which operations run at the same time, by its own rules.
 #[derive(Default)]
 struct Critical {
-    /// How many are in, by what they are in for; -1 is somebody who has to be alone.
+    /// The number of running operations per subject; -1 is an operation that must run alone.
     inside: Mutex<HashMap<String, i32>>,
     running: AtomicU32,
     entered: AtomicU32,
@@ -138,7 +139,7 @@ fn plugin(driver: Arc<Critical>) -> Plugin {
         .node(NodeService::new(driver).stage_unstage_volume())
 }
 
-/// Numbers that look random and are the same in every run (xorshift).
+/// Pseudo-random numbers, the same in every run (xorshift).
 struct Dice(u64);
 
 impl Dice {
@@ -158,7 +159,7 @@ fn request<T>(message: T, timeout: Option<Duration>) -> tonic::Request<T> {
     request
 }
 
-/// One call of one of the eight RPCs, about one of the volumes.
+/// One call of one of the eight RPCs, for one of the volumes.
 async fn call(
     channel: tonic::transport::Channel,
     dice: [u64; 3],
@@ -212,10 +213,11 @@ struct Tally {
     connections_dropped: u32,
 }
 
-/// A client that calls at random, and gives up at random: by a deadline, by leaving, by dropping its connection.
+/// A client that makes random calls and gives up at random: by a deadline, by dropping the call, by
+/// dropping its connection.
 async fn client(endpoint: Endpoint, seed: u64, calls: u64) -> Tally {
     let mut dice = Dice(0x9E37_79B9_7F4A_7C15 ^ (seed + 1));
-    // Seeds that are alike give rolls that are, at first.
+    // Similar seeds give similar first values, so the first values are dropped.
     for _ in 0..20 {
         dice.roll(2);
     }
@@ -274,14 +276,14 @@ async fn one_at_a_time_whatever_the_callers_do() {
     assert_eq!(collisions, 0);
     assert!(all.aborted > 0 && all.deadlines > 0 && all.left > 0 && all.connections_dropped > 0, "{all:?}");
 
-    // Nothing is stuck: every volume can be claimed once more, on both sides.
+    // Nothing is stuck: every volume can be claimed again, on the controller and on the node.
     for volume in 0..VOLUMES {
         for rpc in [0, 1, 5] {
             let done = call(served.channel.clone(), [rpc, volume, 0], None).await;
             assert_eq!(done, Ok(()), "volume {volume}");
         }
     }
-    // And the table is empty, for the server stops at once and does not wait for its time of grace, 30 s.
+    // The table is empty: the server stops at once and does not wait for its grace time of 30 s.
     served.stop.take().unwrap().send(()).unwrap();
     drop(served.channel);
     tokio::time::timeout(Duration::from_secs(5), served.server).await.expect("it stops").unwrap().unwrap();

@@ -1,5 +1,5 @@
-//! A driver's answer that breaks the spec is INTERNAL and an error in the log that names the rule; one that differs from
-//! what is asked for is what the spec calls it.
+//! A driver's answer that breaks the spec becomes INTERNAL, and an error in the log names the broken rule.
+//! An answer that does not match the request gets the code that the spec gives for this case.
 
 mod common;
 mod whole;
@@ -14,7 +14,7 @@ use csi_core::*;
 use tonic::Code;
 use whole::{ranges, samples::samples, snapshot, unwell, volume};
 
-/// Answers what the test put here.
+/// A driver that returns the answer that the test stored in it.
 #[derive(Default)]
 struct Puppet(Mutex<Option<Box<dyn Any + Send>>>);
 
@@ -25,7 +25,7 @@ impl Puppet {
     }
 }
 
-/// Implements a trait whose methods all answer what was put.
+/// Implements traits whose methods all return the stored answer.
 macro_rules! says {
     ($($trait:ident { $($method:ident: $request:ty => $answer:ty),+ })+) => { $(
         #[async_trait]
@@ -155,7 +155,7 @@ fn page<T>(entries: Vec<T>) -> Page<T> {
     Page { entries, next_token: None }
 }
 
-/// The page that leads to where the request of the samples starts.
+/// A page whose next token is the token that the sample request starts from.
 fn round<T>(entries: Vec<T>) -> Page<T> {
     Page { entries, next_token: Some(id(Token::new, "t")) }
 }
@@ -372,7 +372,7 @@ fn health_and_node_cases() -> Vec<Case> {
         case(NodeGetStorageHealth, storage(&["link-down"]), Internal, "is not one CamelCase word"),
         case(NodeGetInfo, info().max_volumes(u64::MAX), Internal, "max_volumes_per_node"),
         case(NodeGetInfo, info().at(Topology::new("zone", "")), Internal, "accessible_topology: value"),
-        // The first prefix that is answered holds for all that follow.
+        // The first prefix that an answer contains is required in all later answers.
         case(NodeGetInfo, info().at(in_zone("one.example.org/zone")), Good, ""),
         case(NodeGetInfo, info().at(in_zone("two.example.org/zone")), Internal, "all must have one"),
         case(

@@ -1,5 +1,5 @@
-//! Callers of other HTTP/2 implementations, who dial a bare socket path: their calls succeed, and so does the next
-//! one on the same connection.
+//! Callers with other HTTP/2 implementations that dial a bare socket path: their calls succeed, and so does
+//! the next call on the same connection.
 
 mod common;
 mod raw;
@@ -11,7 +11,7 @@ use raw::*;
 
 const PROBE: &str = "/csi.v1.Identity/Probe";
 
-/// A value of the authority, and the same in Huffman's code.
+/// Values of `:authority`, and the same values in Huffman code.
 const AUTHORITIES: [(&str, &[u8]); 6] = [
     ("", &[]),
     ("localhost", &[0xa0, 0xe4, 0x1d, 0x13, 0x9d, 0x09]),
@@ -21,7 +21,8 @@ const AUTHORITIES: [(&str, &[u8]); 6] = [
     ("a:b:c", &[0x1d, 0xc8, 0xee, 0x13]),
 ];
 
-/// How a field is written: its first byte's kind, and the authority's index in the static table or its name.
+/// The encodings of a field: the kind in its first byte, and whether the name `:authority` is an index of
+/// the static table or is written out.
 const FORMS: [(u8, bool); 6] =
     [(0x40, true), (0x40, false), (0x00, true), (0x00, false), (0x10, true), (0x10, false)];
 
@@ -53,7 +54,8 @@ async fn every_form_of_every_authority() {
                 for travel in [Travel::Whole, Travel::Padded, Travel::Continued] {
                     let mut raw = Raw::open(served.endpoint.path()).await;
                     probes(&mut raw, &block(form, value, coded), travel).await;
-                    // The next call refers to what the table has of the first, or says it again.
+                    // The next call refers to the table entry that the first call added, or repeats the
+                    // value.
                     let mut next = head(PROBE);
                     match form.0 {
                         0x40 => next.push(0x80 | 62),
@@ -91,14 +93,15 @@ async fn none_and_the_static_empty_one() {
 async fn references_behind_one_that_was_left_out() {
     let served = Served::start(plugin(Default::default())).await;
     let mut raw = Raw::open(served.endpoint.path()).await;
-    // The path goes into the table, then the empty authority, then the content's type.
+    // The table gets the path, then the empty authority, then the content type.
     let mut first = vec![0x83, 0x86, 0x44];
     text(&mut first, PROBE.as_bytes(), false);
     first.extend_from_slice(&[0x41, 0, 0x40 | 31]);
     text(&mut first, b"application/grpc", false);
     plain(&mut first, "te", "trailers");
     probes(&mut raw, &first, Travel::Whole).await;
-    // Nothing but references, and a name by the one that was left out.
+    // These calls contain table references only, one of them to the name of the authority that was left
+    // out.
     let mut second = vec![0x83, 0x86, 0x80 | 64, 0x80 | 63, 0x80 | 62];
     plain(&mut second, "te", "trailers");
     probes(&mut raw, &second, Travel::Whole).await;
@@ -117,6 +120,6 @@ async fn what_is_malformed_is_refused_by_the_server_itself() {
         let why = raw.call(bad, Travel::Whole, &[]).await.expect_err("refused");
         assert!(why.starts_with("GOAWAY"), "{bad:x?}: {why}");
     }
-    // Others are not touched by it.
+    // Other connections are not affected.
     served.identity().probe(v1::ProbeRequest {}).await.unwrap();
 }

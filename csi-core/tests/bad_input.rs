@@ -1,5 +1,6 @@
-//! What is wrong with a request beyond a single field: fields that contradict each other, and what the volume is. Each
-//! field by itself is in `every_field.rs`, what needs a capability in `needs_capability.rs`.
+//! Requests that are wrong in more than one field (fields that contradict each other), or wrong for the
+//! volume's state. `every_field.rs` tests each field alone, `needs_capability.rs` tests the fields that
+//! need a capability.
 
 mod common;
 
@@ -7,7 +8,8 @@ use common::*;
 use csi_proto::v1;
 use tonic::Code;
 
-/// Sends the valid request, which is taken, and then each change of it: the code, and what the message begins with.
+/// Sends the valid request, which must succeed, and then each change of it. Checks the code and the start
+/// of the message.
 macro_rules! refused {
     ($client:expr, $method:ident, $valid:expr, { $($change:expr => $code:ident $begins:literal),+ $(,)? }) => {
         let answer = $client.$method($valid).await;

@@ -1,5 +1,5 @@
-//! A secret in every field that may hold one, through every RPC and every malformed request, with everything logged: it
-//! is found nowhere.
+//! A secret is in every field that can contain one, through every RPC and every malformed request, with
+//! everything logged. The secret appears nowhere.
 
 mod common;
 mod whole;

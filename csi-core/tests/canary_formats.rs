@@ -1,5 +1,5 @@
-//! A secret in every field that may hold one, through every RPC of a driver that runs as a process: no log has it, at any
-//! level, in any format.
+//! A secret is in every field that can contain one, through every RPC of a driver that runs as a process.
+//! It is in no log, at no level, in no format.
 
 mod common;
 mod program;
@@ -9,7 +9,7 @@ use program::Program;
 use tonic::transport::Channel;
 use whole::samples::{CANARY, samples};
 
-/// Calls every RPC with a valid request. Gives how many calls there were, and how many of them succeeded.
+/// Calls every RPC with a valid request. Returns the number of calls, and how many of them succeeded.
 async fn call_all(channel: &Channel) -> (usize, usize) {
     let (mut calls, mut successes) = (0, 0);
     for (rpc, request) in samples() {
@@ -41,7 +41,7 @@ async fn no_log_has_the_canary() {
             if let Some(line) = log.lines().find(|line| line.contains(CANARY)) {
                 panic!("{format} {level}: {line}");
             }
-            // It is the right log, and it has the requests.
+            // Proves that this is the right log, and that it contains the requests.
             if ["debug", "trace"].contains(&level) {
                 assert!(log.contains("NodePublishVolume") && log.contains("password"), "{log}");
             }

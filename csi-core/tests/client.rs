@@ -1,4 +1,5 @@
-//! The client: waits until a plugin is ready, calls it with a deadline, comes back after a loss.
+//! The client: it waits until a plugin is ready, calls it with a deadline, and reconnects after a lost
+//! connection.
 
 mod common;
 
@@ -12,7 +13,7 @@ use csi_core::{Endpoint, Error, Identity, Readiness, async_trait};
 use csi_proto::v1;
 use tonic::Code;
 
-/// Ready from the third probe on; or never healthy.
+/// Ready from the third probe on, or never healthy.
 #[derive(Clone, Default)]
 struct Slow {
     probes: Arc<AtomicU32>,
@@ -68,11 +69,11 @@ async fn a_deadline_ends_the_wait_and_not_the_work() {
     let hurried = client.clone().deadline(Duration::from_millis(50));
     let status = hurried.node().node_stage_volume(stage("v")).await.unwrap_err();
     assert!(matches!(status.code(), Code::DeadlineExceeded | Code::Cancelled), "{status}");
-    // A request's own deadline counts more.
+    // The request's own deadline has priority over the client's.
     let mut patient = tonic::Request::new(stage("v"));
     patient.set_timeout(Duration::from_secs(60));
     let retry = tokio::spawn(async move { hurried.node().node_stage_volume(patient).await });
-    // Longer than the deadline that it does not have.
+    // This is longer than the client's deadline, which does not apply to this request.
     tokio::time::sleep(Duration::from_millis(100)).await;
     memory.gate.as_ref().unwrap().add_permits(2);
     retry.await.unwrap().expect("it waited");

@@ -1,4 +1,4 @@
-//! Many connections to the socket: how many are served, and which give way.
+//! Many connections to the socket: how many are served, and which ones are closed to make room.
 
 mod common;
 mod raw;
@@ -24,12 +24,12 @@ async fn new_caller(served: &Served) -> IdentityClient<tonic::transport::Channel
 async fn idle_connections_give_way_and_those_with_calls_do_not() {
     let memory = Memory::gated();
     let served = Served::start(plugin(memory.clone()).max_connections(8)).await;
-    // A sidecar, which connects first and is idle from then on.
+    // A sidecar, which connects first and is idle afterwards.
     let mut sidecar = Raw::open(served.endpoint.path()).await;
     let mut probe = head("/csi.v1.Identity/Probe");
     tail(&mut probe);
     sidecar.call(&probe, Travel::Whole, &[]).await.unwrap();
-    // A call that runs all the while.
+    // A call that runs during the whole test.
     let mut node = served.node();
     let running = tokio::spawn(async move { node.node_stage_volume(stage("v")).await });
     memory.until_begun(1).await;
@@ -39,7 +39,7 @@ async fn idle_connections_give_way_and_those_with_calls_do_not() {
         silent.push(Raw::open(served.endpoint.path()).await);
     }
     for _ in 0..20 {
-        // Each leaves its connection open.
+        // Each caller leaves its connection open.
         silent.push(Raw::open(served.endpoint.path()).await);
         let caller = silent.last_mut().unwrap();
         let answer = timeout(PATIENCE, caller.call(&probe, Travel::Whole, &[])).await.expect("in time");
@@ -47,7 +47,7 @@ async fn idle_connections_give_way_and_those_with_calls_do_not() {
     }
     let _callers = (new_caller(&served).await, new_caller(&served).await);
     sidecar.call(&probe, Travel::Whole, &[]).await.expect("the oldest caller keeps its connection");
-    // Those that do not acknowledge that they are to leave have a second for it.
+    // A connection that does not acknowledge the GOAWAY is closed after one second.
     let open = timeout(PATIENCE, async {
         while silent.iter_mut().map(|connection| usize::from(connection.is_open())).sum::<usize>() > 8 {
             tokio::time::sleep(Duration::from_millis(20)).await;

@@ -1,5 +1,5 @@
-//! What a plugin can't offer is refused before it serves anything, and the message says how to fix it. Whatever its mode, a
-//! plugin says the same of itself.
+//! A plugin that contradicts itself is refused before it serves, and the message says how to fix it. A
+//! plugin reports the same capabilities in every mode.
 
 mod common;
 mod whole;
@@ -23,7 +23,7 @@ fn node() -> NodeService<Whole> {
     NodeService::new(Arc::new(Whole))
 }
 
-/// Why the plugin does not start.
+/// The error with which the plugin refuses to start.
 async fn refusal(plugin: Plugin) -> Option<String> {
     let directory = tempfile::tempdir().unwrap();
     let endpoint: Endpoint = format!("unix://{}/csi.sock", directory.path().display()).parse().unwrap();
@@ -167,7 +167,7 @@ async fn what_does_not_contradict_itself_starts() {
     }
 }
 
-/// Takes the newer modes, and not the one that older callers send.
+/// Supports the newer access modes, and not the one that older callers send.
 struct NewModesOnly;
 
 #[async_trait]

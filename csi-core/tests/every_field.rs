@@ -1,5 +1,5 @@
-//! Every RPC with a valid request, then with each field of it left out, empty, too large by a byte, out of its range, or
-//! of a wrong kind: the code, and the field that the message names.
+//! Every RPC with a valid request, then with each of its fields missing, empty, one byte too large, out of
+//! range, or of a wrong kind: checks the code, and the field that the message names.
 
 mod common;
 mod whole;
@@ -29,7 +29,7 @@ async fn each_field_of_each_rpc_is_checked_and_named() {
         match (&answer, due) {
             (Ok(_), Ok(())) => {}
             (Err(status), Err((code, field))) if case.change.ends_with(" of a wrong kind") => {
-                // Refused by the codec, before the path of a call.
+                // Refused by the codec, before the request reaches the call path.
                 if status.code() != *code || !status.message().contains(&format!("Request.{field}")) {
                     wrong.push(format!("{what}: {code:?} {field} is due, not {status}"));
                 }

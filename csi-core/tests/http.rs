@@ -30,7 +30,7 @@ impl Identity for Patient {
     }
 }
 
-/// An address that is free, as far as anybody can tell.
+/// An address with a port that was free a moment ago.
 fn free_address() -> SocketAddr {
     std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
 }
@@ -161,7 +161,7 @@ type Labels = BTreeMap<String, String>;
 #[derive(Default)]
 struct Family {
     kind: String,
-    /// By what follows the family's name, and the labels.
+    /// Samples by the suffix after the family's name, and by labels.
     samples: BTreeMap<(String, Labels), f64>,
 }
 
@@ -169,7 +169,7 @@ fn bound(labels: &Labels) -> Option<f64> {
     labels.get("le").map(|bound| bound.parse().expect("a bound is a number, +Inf too"))
 }
 
-/// Prometheus' text format, strictly: panics at whatever a scraper would refuse.
+/// A strict parser of the Prometheus text format: panics at everything that a scraper would refuse.
 fn parse(text: &str) -> BTreeMap<String, Family> {
     assert!(text.ends_with('\n'));
     let (mut families, mut helped) = (BTreeMap::<String, Family>::new(), BTreeSet::new());
@@ -276,7 +276,7 @@ async fn reflection_lists_the_services() {
     }
 }
 
-/// What the kubelet does: a probe with a time-out of a second.
+/// Probes as the kubelet does, with a timeout of one second.
 async fn probe_in_a_second(address: SocketAddr) -> Result<(), String> {
     let probe = ask(address, "GET /healthz");
     match tokio::time::timeout(std::time::Duration::from_secs(1), probe).await {
@@ -301,7 +301,7 @@ async fn who_reads_no_answers_keeps_no_probe_out() {
     for _ in 0..64 {
         let mut stream = TcpStream::connect(address).await.unwrap();
         let requests = "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n".repeat(2000);
-        // The server may close before all of it is sent.
+        // The server is allowed to close before it has read all requests.
         let send = tokio::spawn(async move {
             drop(stream.write_all(requests.as_bytes()).await);
             std::future::pending::<TcpStream>().await
@@ -321,7 +321,7 @@ async fn who_says_nothing_keeps_no_probe_out() {
         silent.push(TcpStream::connect(address).await.unwrap());
     }
     probes_succeed(address).await;
-    // A head that does not end is silence too.
+    // A request head that never ends is treated like silence.
     for stream in &mut silent {
         drop(stream.write_all(b"GET /healthz HTTP/1.1\r\nHost: ").await);
     }

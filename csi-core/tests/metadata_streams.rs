@@ -1,4 +1,5 @@
-//! The streams of the SnapshotMetadata service: what the framework keeps, whatever the driver yields.
+//! The streams of the SnapshotMetadata service: the rules that the framework keeps, whatever the driver
+//! yields.
 
 mod common;
 mod whole;
@@ -14,7 +15,7 @@ use tonic::Code;
 use v1::snapshot_metadata_client::SnapshotMetadataClient;
 use whole::ranges;
 
-/// Answers by the snapshot's name.
+/// A driver whose answer depends on the snapshot's name.
 #[derive(Default)]
 struct Blocks {
     yielded: Arc<AtomicU32>,

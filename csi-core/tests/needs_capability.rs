@@ -1,4 +1,5 @@
-//! Fields, modes and values that a caller may only send where a capability is offered: refused by name where it is not.
+//! Fields, modes and values that a caller is allowed to send only if a capability is offered. Without the
+//! capability they are refused, and the message names them.
 
 mod common;
 mod whole;

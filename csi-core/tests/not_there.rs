@@ -1,4 +1,5 @@
-//! What is not there is deleted, and passes no filter, although the driver says that it is not there.
+//! An object that does not exist counts as deleted and matches no filter, even if the driver returns a "not
+//! found" error.
 
 mod common;
 
@@ -9,7 +10,7 @@ use csi_core::*;
 use csi_proto::v1;
 use tonic::Code;
 
-/// Has no snapshots and no groups.
+/// A driver that has no snapshots and no groups.
 struct Empty;
 
 #[async_trait]

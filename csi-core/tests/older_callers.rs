@@ -1,4 +1,5 @@
-//! VOLUME_CONDITION, as callers of spec v1.12.0 read it, told by what a driver says in the form of v1.13.0.
+//! VOLUME_CONDITION, as callers of spec v1.12.0 read it, derived from the driver's answers in the form of
+//! v1.13.0.
 #![allow(deprecated, reason = "the older form is what is tested")]
 
 mod common;
@@ -12,7 +13,7 @@ use csi_core::*;
 use csi_proto::v1;
 use whole::{unwell, volume};
 
-/// Volumes a to d: b is not well, c is gone by the time its health is asked for, of d nobody knows.
+/// Volumes a to d: b is degraded, c is gone when its health is asked for, the health of d is unknown.
 #[derive(Default)]
 struct Ward {
     asked: AtomicU32,
@@ -71,7 +72,7 @@ impl GetVolumeHealth for Ward {
 
 #[async_trait]
 impl ListVolumeHealth for Ward {
-    /// Two pages, the first of them of a volume that is in no listing.
+    /// Two pages; the first one is about a volume that is in no listing.
     async fn list_volume_health(
         &self,
         request: ControllerListVolumeHealthRequest,

@@ -1,5 +1,5 @@
-//! Two publishes of one volume at the same time, to two targets: together where the mode allows two, one after the
-//! other where it allows one.
+//! Two publishes of one volume at the same time, to two targets: they run together where the mode allows
+//! two targets, and one after the other where it allows one.
 
 mod common;
 
@@ -33,7 +33,8 @@ async fn the_second_waits_its_turn_where_one_target_is_allowed() {
         assert_eq!(status.code(), Code::Aborted, "mode {mode}: {status}");
         memory.gate.as_ref().unwrap().add_permits(2);
         first.await.unwrap().unwrap();
-        // This driver does not tell where its volumes are, so its turn is all that the second has to wait for.
+        // This driver does not report where its volumes are published, so the second publish only waits for
+        // the first to end.
         served.node().node_publish_volume(publish_in(mode, "/two")).await.unwrap();
     }
 }

@@ -1,4 +1,5 @@
-//! No Node RPC reaches the driver with a path of the system's, the driver's own, or one that holds either.
+//! No Node RPC reaches the driver with a path that belongs to the system or the driver, or with a parent of
+//! one.
 
 mod common;
 
@@ -9,7 +10,7 @@ use common::*;
 use csi_proto::v1;
 use tonic::{Code, Status};
 
-/// The outcome of each Node RPC with this path in each of its fields that are paths.
+/// The outcome of each Node RPC with this path in each of its path fields.
 async fn outcomes(served: &Served, path: &str) -> Vec<(&'static str, Result<(), Status>)> {
     let (volume_id, path, other) = ("v".to_owned(), path.to_owned(), "/no-such/other".to_owned());
     let mut node = served.node();
@@ -36,7 +37,7 @@ async fn outcomes(served: &Served, path: &str) -> Vec<(&'static str, Result<(), 
     ]
 }
 
-/// This driver touches no path whatever it is told.
+/// This driver uses no path that it gets, so protected paths can be sent safely.
 // spec: fields.invalid-is-invalid-argument
 #[tokio::test]
 async fn protected_paths_are_refused_by_every_node_rpc() {

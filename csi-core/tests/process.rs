@@ -67,12 +67,12 @@ async fn what_can_not_start_is_status_2_and_says_how_to_fix_it() {
     }
 }
 
-/// A call that hangs, as the kubelet makes it, and what it became.
+/// Starts a call that hangs, as the kubelet makes it. Returns its task.
 async fn hang(program: &Program) -> tokio::task::JoinHandle<Result<(), tonic::Status>> {
     let mut node = program.client().await.node();
     let call = tokio::spawn(async move { node.node_stage_volume(common::stage("stuck")).await.map(drop) });
     let mut other = program.client().await.node();
-    // The same volume is refused as soon as the call runs.
+    // As soon as the call runs, another request for the same volume is refused.
     let mut request = common::stage("stuck");
     request.staging_target_path = "/elsewhere".to_owned();
     for _ in 0..2000 {
@@ -115,7 +115,8 @@ async fn a_call_that_hangs_is_left_at_the_end_of_the_grace_and_named() {
 async fn connections_without_a_call_are_closed_within_a_second_of_sigterm() {
     let mut program = Program::start_files(&["--grace=2m"], None);
     let client = program.client().await;
-    // Nothing, half a preface, one that never acknowledges, and a call whose message is not sent.
+    // Four silent connections: no bytes, half a preface, one that never acknowledges, and a call whose
+    // message is not sent.
     let silent = tokio::net::UnixStream::connect(program.socket()).await.unwrap();
     let mut half = tokio::net::UnixStream::connect(program.socket()).await.unwrap();
     tokio::io::AsyncWriteExt::write_all(&mut half, b"PRI * HTTP/2.0").await.unwrap();

@@ -1,4 +1,4 @@
-//! What is refused before it reaches the path of a call: with which code, and where it is counted.
+//! Requests that are refused before they reach the call path: their codes, and where they are counted.
 
 mod common;
 mod raw;
@@ -32,7 +32,7 @@ async fn what_is_refused_below_the_path_of_calls_has_the_right_code_and_is_count
     let address = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let served = Served::start(plugin(Default::default()).http(address)).await;
 
-    // Provisioner and resizer take OUT_OF_RANGE for a size of the volume.
+    // The provisioner and the resizer read OUT_OF_RANGE as a problem with the volume's size.
     let mut request = create("v");
     request.parameters.insert("x".into(), "y".repeat(5 << 20));
     let status = served.controller().create_volume(request).await.unwrap_err();
@@ -56,7 +56,7 @@ async fn what_is_refused_below_the_path_of_calls_has_the_right_code_and_is_count
     assert_eq!(counted(&metrics, "Node/NodeUnpublishVolume", "InvalidArgument"), 1, "{metrics}");
 }
 
-/// The codes of the driver's own answers are the driver's.
+/// A call that reaches the call path keeps its code: only refusals by gRPC's own layer get another code.
 #[tokio::test]
 async fn what_reaches_the_path_of_calls_keeps_its_code() {
     let served = Served::start(plugin(Default::default())).await;
@@ -68,7 +68,8 @@ async fn what_reaches_the_path_of_calls_keeps_its_code() {
     assert_eq!(status.code(), Code::Internal, "{status}");
 }
 
-/// A caller that names a deadline and does not keep it itself has its answer all the same, and the operation goes on.
+/// A caller that sets a deadline and does not enforce it itself still gets its answer in time, and the
+/// operation continues.
 #[tokio::test]
 async fn a_deadline_is_kept_for_the_caller() {
     let memory = Memory::gated();

@@ -1,4 +1,4 @@
-//! Registration, against a double of the kubelet's plugin watcher that dials as it does.
+//! Registration, against a double of the kubelet's plugin watcher that dials in the same way.
 
 mod common;
 mod raw;
@@ -15,11 +15,11 @@ use prost::Message;
 use raw::*;
 
 const NAME: &str = "memory.csi.example.org";
-/// How long the kubelet waits for GetInfo, and for its news to be taken.
+/// How long the kubelet waits for the answers of GetInfo and NotifyRegistrationStatus.
 const GET_INFO: Duration = Duration::from_secs(1);
 const NOTIFY: Duration = Duration::from_secs(5);
 
-/// What the kubelet does when it sees the socket of a plugin.
+/// Does what the kubelet does when it sees a plugin's socket.
 struct Watcher(Raw);
 
 impl Watcher {
@@ -58,7 +58,7 @@ impl Node {
         Self { served, registry, socket }
     }
 
-    /// How the server ended, and that nothing is left of it.
+    /// Returns how the server ended, and checks that it leaves no files behind.
     async fn ended(self) -> Result<(), ServeError> {
         let result = self.served.server.await.unwrap();
         assert!(!self.served.endpoint.path().exists(), "the plugin's socket is gone");
@@ -71,7 +71,7 @@ impl Node {
 async fn the_kubelet_finds_the_plugin_and_takes_it() {
     let mut node = Node::start().await;
     assert_eq!(node.socket.metadata().unwrap().permissions().mode() & 0o777, 0o600);
-    // It calls the plugin as soon as it sees the registration's socket.
+    // The kubelet calls the plugin as soon as it sees the registration socket.
     node.served.node().node_get_info(v1::NodeGetInfoRequest {}).await.expect("served by then");
 
     let began = Instant::now();
@@ -86,7 +86,7 @@ async fn the_kubelet_finds_the_plugin_and_takes_it() {
     assert_eq!(info, due);
     watcher.notify("").await;
 
-    // A kubelet that is started anew asks again.
+    // A restarted kubelet asks again.
     let (watcher, info) = Watcher::sees(&node.socket).await;
     assert_eq!(info, due);
     watcher.notify("").await;
@@ -135,7 +135,7 @@ async fn the_socket_of_a_dead_plugin_is_replaced_and_a_live_ones_is_not() {
     let register = || plugin(Default::default()).register(Registration::new(registry.path()));
     let served = Served::start(register()).await;
     eventually("it is served", || std::os::unix::net::UnixStream::connect(&socket).is_ok()).await;
-    // Without a path of the host, the endpoint's own is told.
+    // Without a host path, the plugin reports the endpoint's own path.
     let (_, info) = Watcher::sees(&socket).await;
     assert_eq!(Path::new(&info.endpoint), served.endpoint.path());
 

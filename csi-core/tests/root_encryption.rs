@@ -1,5 +1,5 @@
-//! Encrypted volumes through a whole plugin: the key comes with the call's secrets, and nothing is published that is not
-//! encrypted. Needs root. What needs a device mapper is in `root_encryption_mapped.rs`.
+//! Encrypted volumes through a whole plugin: the key comes with the secrets of the call, and only encrypted
+//! devices are published. Needs root. `root_encryption_mapped.rs` has the tests that need a device mapper.
 #![cfg(all(feature = "luks", target_os = "linux"))]
 
 mod common;
@@ -32,7 +32,7 @@ fn without_a_key_nothing_is_begun() {
     });
 }
 
-/// What is beneath an encrypted device that is not open would be written in the clear.
+/// Otherwise a workload would write unencrypted data to the device under the closed encryption.
 #[test]
 fn an_encrypted_device_that_is_not_open_is_not_published() {
     on_tmpfs(async |place| {

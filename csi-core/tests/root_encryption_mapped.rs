@@ -1,5 +1,6 @@
-//! The life of an encrypted volume through a whole plugin. Needs root and a kernel with `dm_mod` and `dm_crypt`, so it runs
-//! where `cargo xtask test --kernels` brings these, and not with `cargo test` alone.
+//! The life of an encrypted volume through a whole plugin. Needs root and a kernel with `dm_mod` and
+//! `dm_crypt`, so it runs where `cargo xtask test --kernels` provides these, and not with `cargo test`
+//! alone.
 #![cfg(all(feature = "luks", target_os = "linux"))]
 
 mod common;
@@ -35,7 +36,7 @@ impl Volume<'_> {
     }
 }
 
-/// Each step twice, as a filesystem and raw.
+/// Runs each step twice, as a filesystem and as a raw device.
 #[test]
 fn a_volume_lives_and_grows() {
     for access in [mount(), block()] {

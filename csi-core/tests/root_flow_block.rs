@@ -1,4 +1,5 @@
-//! What a driver says of a block volume when it is staged, and what is left when that fails. Needs root.
+//! What a driver declares about a block volume when it is staged, and what remains if the stage fails.
+//! Needs root.
 #![cfg(all(feature = "mount", target_os = "linux"))]
 
 mod common;
@@ -22,10 +23,10 @@ use tonic::Code;
 /// One disk, which the driver attaches and detaches.
 struct Disk {
     path: PathBuf,
-    /// Whether it is there before the stage attaches it.
+    /// Whether the disk is attached before the stage attaches it.
     is_there: AtomicBool,
     detached: AtomicU32,
-    /// How often it was noted that the volume has a filesystem.
+    /// How often the driver recorded that the volume has a filesystem.
     staged: AtomicU32,
 }
 
@@ -109,7 +110,7 @@ fn what_a_failed_stage_attached_is_detached_once_nobody_uses_it() {
             assert_eq!(disk.detached.load(Ordering::Relaxed), detached, "{why}");
         };
 
-        // Its filesystem is another than the one that is asked for, and somebody has it mounted.
+        // Its filesystem is not the requested one, and it is mounted elsewhere.
         let elsewhere = Target::new(place.join("elsewhere")).unwrap();
         block::stage(device.path(), &elsewhere, &StagePlan::new(Filesystem::Ext4)).unwrap();
         refused("mounted elsewhere", Code::FailedPrecondition, 0).await;
@@ -125,7 +126,8 @@ fn what_a_failed_stage_attached_is_detached_once_nobody_uses_it() {
     });
 }
 
-/// A stage that was killed after it attached the device; the caller goes on with a stage, and after its final error with nothing.
+/// A stage is killed after it attached the device. The caller repeats the stage, and does nothing more
+/// after its final error. So the failed stage must detach the device.
 #[test]
 fn what_a_killed_stage_attached_is_detached_by_one_that_fails() {
     on_tmpfs(async |place| {
@@ -150,7 +152,8 @@ fn what_a_killed_stage_attached_is_detached_by_one_that_fails() {
     });
 }
 
-/// What was said of the volume when it was made and attached.
+/// What the driver stored about the volume when it was created (the label) and attached (the serial
+/// number).
 #[test]
 fn a_driver_says_which_disk_it_has_to_be_and_what_is_made_on_it() {
     on_tmpfs(async |place| {
@@ -186,7 +189,8 @@ fn a_driver_says_which_disk_it_has_to_be_and_what_is_made_on_it() {
     });
 }
 
-/// A driver that notes that a volume has a filesystem does not lose it to a device that reads as blank later.
+/// A driver that records that a volume has a filesystem does not lose it when the device later reads as
+/// blank.
 #[test]
 fn a_volume_that_was_staged_is_never_formatted_again() {
     on_tmpfs(async |place| {
@@ -201,7 +205,7 @@ fn a_volume_that_was_staged_is_never_formatted_again() {
             volume_context: note.map(|note| ("note".to_owned(), note.to_owned())).into_iter().collect(),
             ..stage(&staging)
         };
-        // Without the note nothing is staged.
+        // If the driver cannot record the filesystem, nothing is staged.
         let error = served.node().node_stage_volume(request(Some("refused"))).await.unwrap_err();
         assert_eq!(error.code(), Code::Unavailable, "{error}");
         assert_eq!(disk.detached.load(Ordering::Relaxed), 1, "what it attached is taken back");

@@ -16,7 +16,7 @@ use csi_proto::v1;
 use private::on_tmpfs;
 use tonic::Code;
 
-/// What is in the volumes.
+/// The content of the volumes.
 #[derive(Default)]
 struct Vault {
     secret: Mutex<Option<String>>,
@@ -79,7 +79,7 @@ fn a_republish_refreshes_in_place() {
         assert_eq!(std::fs::read_to_string(target.join("pod/name")).unwrap(), "web-0");
         assert!(std::fs::write(target.join("x"), "").is_err(), "read-only");
 
-        // What the driver can't tell now leaves what is there.
+        // If the driver cannot return the content now, the existing files stay.
         *vault.secret.lock().unwrap() = None;
         served.node().node_publish_volume(publish(&target, "t")).await.unwrap_err();
         assert_eq!(read(), "three");

@@ -1,4 +1,4 @@
-//! A FUSE filesystem through the whole plugin, with a daemon that is this very program, started anew. Needs root.
+//! A FUSE filesystem through the whole plugin. Its daemon is this test program, started again. Needs root.
 #![cfg(all(feature = "mount", target_os = "linux"))]
 
 mod common;
@@ -22,11 +22,11 @@ use private::on_tmpfs;
 use tonic::Code;
 
 const AT: &str = "ROOT_FLOW_FUSE_AT";
-/// What a daemon writes when it ends, and then hangs.
+/// The file that a daemon writes when it ends; then it hangs.
 const LATE: &str = "ROOT_FLOW_FUSE_LATE";
 
-/// No test: the daemon. It mounts by the name that its standard input says, answers the first request, and what is
-/// looked at for the health of a mount.
+/// Not a test: the daemon. It mounts with the name that it reads from its standard input, and answers the
+/// first request and the requests that the health check of a mount makes.
 #[test]
 fn serve_as_daemon() {
     let Some(at) = std::env::var_os(AT).map(PathBuf::from) else { return };
@@ -51,7 +51,7 @@ fn serve_as_daemon() {
         answer.extend(body);
         let _ = device.write_all(&answer);
     }
-    // Unmounted, it has something to send.
+    // Data that the daemon still has to send after its filesystem is unmounted.
     if let Some(file) = std::env::var_os(LATE) {
         std::thread::sleep(Duration::from_millis(300));
         std::fs::write(file, "sent").unwrap();
@@ -60,7 +60,7 @@ fn serve_as_daemon() {
     std::process::exit(0);
 }
 
-/// So many bytes, zero but for these words.
+/// `length` bytes, all zero except these words.
 fn words(length: usize, values: &[(usize, u32)]) -> Vec<u8> {
     let mut bytes = vec![0; length];
     for (offset, value) in values {
@@ -156,7 +156,7 @@ fn a_volume_goes_the_whole_way_and_a_lost_daemon_is_replaced() {
         let busy = served.node().node_unstage_volume(unstage.clone()).await.unwrap_err();
         assert_eq!(busy.code(), Code::FailedPrecondition, "{busy}");
 
-        // What a killed daemon leaves: the connection is aborted, and every answer is ENOTCONN.
+        // A killed daemon leaves an aborted connection: every call returns ENOTCONN.
         kill_daemon(&staging);
         let health = v1::NodeGetVolumeHealthRequest {
             volume_id: "v".into(),
@@ -240,7 +240,7 @@ fn a_foreign_mount_at_a_volumes_place_is_refused_and_stays() {
     });
 }
 
-/// A daemon that has something to send gets the time that its driver says, and no more.
+/// A daemon with data to send gets the time that its driver allows, and no more.
 #[test]
 fn a_daemon_has_its_time_to_end() {
     on_tmpfs(async |place| {
@@ -289,7 +289,7 @@ fn kill_daemon(staging: &Path) {
     }
 }
 
-/// Kills the daemons of a test that failed, which would keep its output open.
+/// Kills the daemons of a failed test, which would otherwise keep its output open.
 struct NoDaemons<'a>(&'a Path);
 
 impl Drop for NoDaemons<'_> {

@@ -1,5 +1,5 @@
-//! Shared filesystems through the whole plugin, staged and not, on real mounts: tmpfs stands for what a server shares.
-//! Needs root.
+//! Shared filesystems through the whole plugin, staged and not, on real mounts. A tmpfs stands for the
+//! share of a server. Needs root.
 #![cfg(all(feature = "mount", target_os = "linux"))]
 
 mod common;
@@ -17,7 +17,7 @@ use private::on_tmpfs;
 use tonic::Code;
 use v1::volume_capability::AccessType;
 
-/// A volume is memory of the size that its secret says.
+/// A volume is a tmpfs of the size that its secret gives.
 struct Memories;
 
 #[async_trait]
@@ -120,7 +120,7 @@ fn staged_once_and_bound_for_each_workload() {
     });
 }
 
-/// What a server shares, and a tmpfs of somebody else.
+/// The foreign mounts are a share of a server and a tmpfs.
 #[test]
 fn a_foreign_mount_at_a_volumes_place_is_refused_and_stays() {
     on_tmpfs(async |place| {

@@ -1,4 +1,5 @@
-//! VOLUME_MOUNT_GROUP through whole plugins: the group gets the files, or is shown as having them. Needs root.
+//! VOLUME_MOUNT_GROUP through whole plugins: the group gets the files, or the mount shows them as the
+//! group's. Needs root.
 #![cfg(all(feature = "mount", target_os = "linux"))]
 
 mod common;
@@ -101,7 +102,7 @@ fn a_directorys_files_are_the_groups() {
             std::fs::write(volume.join("file"), "x").unwrap();
             let node = DirectoryNode::service(Arc::new(Store(place.to_owned(), way))).volume_mount_group();
             let served = Served::start(Plugin::new("group.csi.example.org", "1").node(node)).await;
-            // Read only, nothing on the disk changes.
+            // A read-only publish changes nothing on the disk.
             let read_only = v1::NodePublishVolumeRequest { readonly: true, ..publish(place, None) };
             served.node().node_publish_volume(read_only).await.unwrap();
             assert_eq!(group_of(volume.join("file")), 0, "{way:?}");

@@ -1,5 +1,5 @@
-//! A node plugin unmounts what is its volume's, and nothing else: by any id, after a restart, and for volumes that are gone.
-//! Needs root.
+//! A node plugin unmounts only what belongs to its volume: with any id, after a restart, and for volumes
+//! that are gone. Needs root.
 #![cfg(all(feature = "mount", target_os = "linux"))]
 
 mod common;
@@ -16,7 +16,7 @@ use csi_proto::v1;
 use private::on_tmpfs;
 use tonic::{Code, Status};
 
-/// Volumes of three kinds, by any id.
+/// Volumes of three kinds, with any id.
 struct Volumes(PathBuf);
 
 #[async_trait]
@@ -28,7 +28,7 @@ impl Directories for Volumes {
 
 #[async_trait]
 impl SharedFilesystems for Volumes {
-    /// One server's one share, whatever the volume: only the mark tells two of them apart.
+    /// One share of one server for all volumes: only the mark distinguishes two of them.
     async fn source(&self, _: &Attachment) -> Result<SharedSource> {
         Ok(SharedSource::new("tmpfs", "server:/share"))
     }
@@ -43,7 +43,7 @@ impl EphemeralContent for Volumes {
 
 const KINDS: [&str; 4] = ["directory", "ephemeral", "shared", "unstaged"];
 
-/// The driver of this kind, as if it had just been started.
+/// Starts the driver of this kind, like a new process.
 async fn start(kind: &str, place: &Path, roots: &[&Path]) -> Served {
     let volumes = Arc::new(Volumes(place.join("volumes")));
     let plugin = Plugin::new("driver.csi.example.org", "1").volume_roots(roots);
@@ -121,7 +121,7 @@ fn only_the_volumes_own_mounts_are_unmounted() {
                 refused(unstage(&served, foreign, "v1").await, "unstage of a foreign mount");
             }
             publish(&served, place, "v1").await.unwrap();
-            // A later process knows as much.
+            // A later process has the same knowledge.
             drop(served);
             let served = start(kind, place, &[]).await;
             for id in ["v2", "unknown"] {
@@ -135,7 +135,7 @@ fn only_the_volumes_own_mounts_are_unmounted() {
                 unstage(&served, staging, "v1").await.unwrap();
                 assert_eq!(layers(staging), 0);
             }
-            // An empty directory that the driver did not make.
+            // An empty directory that the driver did not create.
             std::fs::create_dir(target).unwrap();
             unpublish(&served, target, "v1").await.unwrap();
             assert!(target.exists(), "{kind}");

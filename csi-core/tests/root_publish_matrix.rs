@@ -1,5 +1,5 @@
-//! A volume that is published already and published again, in every mode, for both ready-made node plugins, on real
-//! mounts. Needs root.
+//! A published volume is published again, in every mode, with both ready-made node plugins, on real mounts.
+//! Needs root.
 #![cfg(all(feature = "mount", target_os = "linux"))]
 
 mod common;
@@ -16,7 +16,7 @@ use csi_proto::v1;
 use tonic::Code;
 use v1::volume_capability::AccessType;
 
-/// One directory for a volume.
+/// A driver with one directory for a volume.
 struct OneDirectory(PathBuf);
 
 #[async_trait]
@@ -30,7 +30,7 @@ impl Directories for OneDirectory {
     }
 }
 
-/// One device for a volume.
+/// A driver with one device for a volume.
 struct OneDevice(PathBuf);
 
 #[async_trait]
@@ -52,7 +52,7 @@ impl BlockDevices for OneDevice {
     }
 }
 
-/// A loop device over a file of its own.
+/// A loop device over its own file.
 struct Disk {
     device: Option<LoopDevice>,
     _directory: tempfile::TempDir,
@@ -84,7 +84,7 @@ impl Drop for Disk {
     }
 }
 
-/// Where things are, and how the volume is used.
+/// The paths, and how the volume is used.
 struct Place {
     pods: PathBuf,
     staging: Option<PathBuf>,
@@ -126,7 +126,8 @@ async fn code(served: &Served, request: v1::NodePublishVolumeRequest) -> Code {
     }
 }
 
-/// Publishes the volume at one target and then again, in each way of the matrix; gives back how many cells it checked.
+/// Publishes the volume at one target and then again, in each variant of the matrix. Returns how many cells
+/// it checked.
 async fn row(served: &Served, place: &Place, due: [Code; 3]) -> u32 {
     let [same, differs, elsewhere] = due;
     let mode = place.mode;

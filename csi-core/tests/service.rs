@@ -1,4 +1,5 @@
-//! What a plugin says of itself, what it answers when it lacks something, and what it makes of answers.
+//! What a plugin reports about itself, what it answers if something is missing, and how it treats the
+//! driver's answers.
 
 mod common;
 
@@ -61,7 +62,7 @@ async fn what_is_not_offered_is_unimplemented_with_a_message() {
         assert_eq!(status.code(), Code::Unimplemented, "{status}");
         assert!(!status.message().is_empty());
     }
-    // Publishing needs no staging path when nothing is ever staged.
+    // A publish needs no staging path if the driver never stages.
     let mut request = publish("v", "/target");
     request.staging_target_path.clear();
     served.node().node_publish_volume(request).await.unwrap();
@@ -120,7 +121,7 @@ async fn capabilities_are_confirmed_all_or_none() {
         let number = AccessMode::ALL.iter().position(|other| *other == mode).unwrap() as i32 + 1;
         let request = ask(vec![mount_capability(number)]);
         let answer = served.controller().validate_volume_capabilities(request).await.unwrap().into_inner();
-        // The driver does not support the first, and has no SINGLE_NODE_MULTI_WRITER for the others.
+        // The driver does not support the first mode, and lacks SINGLE_NODE_MULTI_WRITER for the other two.
         let refused = [
             AccessMode::MultiNodeMultiWriter,
             AccessMode::SingleNodeSingleWriter,

@@ -1,4 +1,4 @@
-//! The plugin's socket, removed or taken while the plugin serves on it.
+//! The plugin's socket is removed or replaced while the plugin serves on it.
 
 mod common;
 
@@ -28,7 +28,7 @@ async fn a_socket_that_somebody_removed_is_made_again_under_running_calls() {
     probes(&served).await;
     assert_eq!(served.endpoint.path().metadata().unwrap().mode() & 0o777, 0o660, "with its mode");
 
-    // The same with its directory.
+    // The same for the socket's directory.
     std::fs::remove_file(served.endpoint.path()).unwrap();
     std::fs::remove_dir(served.directory.path()).unwrap();
     tokio::time::sleep(std::time::Duration::from_millis(1500)).await;
@@ -58,7 +58,7 @@ async fn the_socket_of_another_process_stays_its_own() {
     for removal in [SocketRemoval::MakeAgain, SocketRemoval::Stop] {
         let served = Served::start(plugin(Arc::default()).socket_removal(removal)).await;
         let path = served.endpoint.path();
-        // Made elsewhere and moved into place, so that nobody sees the path empty.
+        // The new socket is created elsewhere and moved into place, so the path is never empty.
         let other = served.directory.path().join("other.sock");
         let listener = std::os::unix::net::UnixListener::bind(&other).unwrap();
         std::fs::rename(&other, path).unwrap();

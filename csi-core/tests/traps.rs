@@ -1,4 +1,4 @@
-//! Where the text of the spec and its callers differ: what the callers need.
+//! Places where the text of the spec and its callers differ: the framework does what the callers need.
 
 mod common;
 
@@ -32,7 +32,7 @@ async fn trap_1_stats_of_a_relative_or_unknown_path_are_not_found() {
     let directory = tempfile::tempdir().unwrap();
     let node = DirectoryNode::service(Arc::new(One(directory.path().to_owned())));
     let served = Served::start(Plugin::new("one.csi.example.org", "1").node(node)).await;
-    // The root directory is mounted, but it is no volume's place.
+    // The root directory is a mount point, but no volume's place.
     let due = [("here", Code::NotFound), ("./here", Code::NotFound), ("/no/such/path", Code::NotFound)];
     for (path, code) in due.into_iter().chain([("/", Code::InvalidArgument)]) {
         let request = v1::NodeGetVolumeStatsRequest {
@@ -109,7 +109,7 @@ async fn trap_4_what_the_caller_adds_to_a_context_is_not_the_volume_s() {
     }
     assert!(!bare.is_of_same_volume(&context(&[("pool", "other")])));
 
-    // Nor does it make a volume another one to ValidateVolumeCapabilities.
+    // It is also the same volume for ValidateVolumeCapabilities.
     let served = Served::start(plugin(Arc::default())).await;
     served.controller().create_volume(create("v")).await.unwrap();
     let validate = |volume_context| v1::ValidateVolumeCapabilitiesRequest {
@@ -175,7 +175,7 @@ impl Node for Tokens {
         Ok(())
     }
 
-    /// As a driver that finds its volume at the target says.
+    /// Answers like a driver that finds its volume at the target.
     async fn published(&self, _: &NodePublishVolumeRequest) -> Result<PublishedTargets> {
         let at_target = if self.0.lock().unwrap().is_empty() { AtTarget::Nothing } else { AtTarget::Same };
         Ok(PublishedTargets { at_target, elsewhere: vec![] })
@@ -210,7 +210,7 @@ async fn a_republish_while_the_first_runs_joins_it_whatever_its_token() {
     let first = with_token("one");
     memory.until_begun(1).await;
     let second = with_token("two");
-    // Were it another request, it would be refused at once.
+    // If it counted as another request, it would be refused at once.
     tokio::time::sleep(std::time::Duration::from_millis(50)).await;
     assert!(!second.is_finished());
     memory.gate.as_ref().unwrap().add_permits(2);

@@ -14,7 +14,7 @@ use v1::identity_client::IdentityClient;
 use v1::node_client::NodeClient;
 use v1::volume_capability::{AccessMode as WireMode, AccessType, BlockVolume, MountVolume};
 
-/// Volumes in memory. `gate` holds operations up until a test adds permits, when it is there.
+/// Volumes in memory. If `gate` is set, operations wait until a test adds permits.
 #[derive(Default)]
 pub struct Memory {
     pub volumes: Mutex<BTreeMap<String, Volume>>,
@@ -36,7 +36,7 @@ impl Memory {
         self.done.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// Waits, for a bounded time, until so many operations have begun.
+    /// Waits, for a bounded time, until `count` operations have begun.
     pub async fn until_begun(&self, count: u32) {
         eventually("operations begin", || self.begun.load(Ordering::SeqCst) >= count).await;
     }
@@ -141,7 +141,7 @@ impl NodeExpandVolume for Memory {
     }
 }
 
-/// A plugin with everything that is wired.
+/// A plugin with every capability that this driver implements.
 pub fn plugin(memory: Arc<Memory>) -> Plugin {
     Plugin::new("memory.csi.example.org", "1.2.3")
         .controller(
@@ -153,7 +153,7 @@ pub fn plugin(memory: Arc<Memory>) -> Plugin {
         .node(NodeService::new(memory).stage_unstage_volume().get_volume_stats().expand_volume())
 }
 
-/// A plugin that is served until this is dropped.
+/// A plugin that is served until this value is dropped.
 pub struct Served {
     pub channel: Channel,
     pub endpoint: Endpoint,
@@ -192,7 +192,7 @@ pub fn connect(endpoint: &Endpoint) -> Channel {
     tonic::transport::Endpoint::from_shared(endpoint.to_string()).unwrap().connect_lazy()
 }
 
-/// Waits, for a bounded time, until something holds.
+/// Waits, for a bounded time, until the condition holds.
 pub async fn eventually(what: &str, holds: impl Fn() -> bool) {
     for _ in 0..2000 {
         if holds() {
@@ -225,7 +225,7 @@ pub fn create(name: &str) -> v1::CreateVolumeRequest {
     }
 }
 
-/// Two volumes at one staging path would exclude each other.
+/// A separate path per volume: two volumes at one staging path would exclude each other.
 pub fn staging(volume_id: &str) -> String {
     format!("/staging/{volume_id}")
 }

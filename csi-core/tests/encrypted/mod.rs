@@ -14,7 +14,7 @@ use crate::common::{Served, mount_capability};
 
 pub(crate) const KEY: &str = "canary-of-the-key";
 
-/// Images below a directory; all of them encrypted.
+/// Images in a directory, all of them encrypted.
 pub(crate) struct Images(PathBuf);
 
 impl Images {

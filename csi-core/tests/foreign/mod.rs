@@ -1,4 +1,4 @@
-//! A mount of somebody else's at a volume's places: each step refuses it, and it stays with its data.
+//! A foreign mount at a place of a volume: each step refuses it, and the mount and its data stay.
 
 use std::fs;
 use std::path::Path;
@@ -10,7 +10,7 @@ use tonic::{Code, Response, Status};
 
 use crate::common::Served;
 
-/// A tmpfs with data in it, over whatever else is at the path.
+/// A tmpfs with data in it, on top of the existing mounts at the path.
 struct Foreign<'p> {
     path: &'p Path,
     layers: usize,
@@ -25,7 +25,7 @@ impl<'p> Foreign<'p> {
         Self { path, layers: layers(path) }
     }
 
-    /// It and what is beneath it are as they were. Then its owner unmounts it.
+    /// Checks that this mount and the layers below it are unchanged. Then unmounts it, as its owner.
     fn assert_unchanged_and_unmount(self) {
         assert_eq!(fs::read_to_string(self.path.join("data")).unwrap(), "precious");
         assert_eq!(layers(self.path), self.layers);
@@ -42,7 +42,8 @@ fn refused<T: std::fmt::Debug>(outcome: Result<Response<T>, Status>, code: Code,
     assert_eq!(status.code(), code, "{what}: {status}");
 }
 
-/// All steps of a volume, each with a foreign mount at its place, before the volume's own and over it.
+/// Runs all steps of a volume, each with a foreign mount at its place: before the volume's own mount, and
+/// on top of it.
 pub(crate) async fn mounts_are_refused_and_stay(
     served: &Served,
     stage: Option<v1::NodeStageVolumeRequest>,

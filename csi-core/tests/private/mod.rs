@@ -1,5 +1,5 @@
-//! A tmpfs in a mount namespace of its own for tests that mount. Nothing is deleted but its empty mount point, so that
-//! no mistake with a mount in it can reach the node's own files.
+//! A tmpfs in a private mount namespace, for tests that mount. Only its empty mount point is deleted, so a
+//! mistake with a mount in it cannot reach the node's own files.
 #![allow(dead_code, reason = "each test file uses a part")]
 
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! A driver whose calls open files, and hang where that is asked for: for the volume `stuck`.
+//! A driver whose calls open files, and hang for the volume `stuck`.
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -6,7 +6,7 @@ use std::sync::Arc;
 use clap::Parser;
 use csi_core::*;
 
-/// How many files a call has open at a time.
+/// The number of files that a call has open.
 const FILES: usize = 24;
 
 #[derive(Parser)]
@@ -34,7 +34,7 @@ impl Node for Files {
 impl StageUnstageVolume for Files {
     async fn stage_volume(&self, request: NodeStageVolumeRequest) -> Result<()> {
         blocking(move || {
-            // As a system call on a filesystem that is frozen.
+            // Like a system call on a frozen filesystem.
             while request.volume_id.as_str() == "stuck" {
                 std::thread::park();
             }

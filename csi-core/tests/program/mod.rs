@@ -1,4 +1,5 @@
-//! The example `flags`, run as a process of its own: this very test program, told by its environment to be the example.
+//! The example `flags` as a separate process: this test program itself, which an environment variable turns
+//! into the example.
 #![allow(dead_code, unreachable_pub, reason = "a module of each test file, which uses its part")]
 
 use std::path::PathBuf;
@@ -23,12 +24,12 @@ pub struct Program {
 }
 
 impl Program {
-    /// Runs with these flags, and with its socket and its log in a directory of its own.
+    /// Starts it with these flags, and with its socket and its log in a separate directory.
     pub fn start(flags: &[&str]) -> Self {
         Self::start_as("flags", flags, None)
     }
 
-    /// The driver of `files` instead, with a limit of open files if one is given.
+    /// Starts the driver of `files` instead, with a limit of open files if one is given.
     pub fn start_files(flags: &[&str], limit: Option<u32>) -> Self {
         Self::start_as("files", flags, limit)
     }
@@ -69,7 +70,7 @@ impl Program {
     }
 }
 
-/// This test program, told to be the example with these flags.
+/// This test program, started as the example with these flags.
 fn command(name: &str, flags: &[&str], limit: Option<u32>) -> Command {
     let program = std::env::current_exe().unwrap();
     let mut command = match limit {
@@ -87,7 +88,7 @@ fn command(name: &str, flags: &[&str], limit: Option<u32>) -> Command {
     command
 }
 
-/// A test of `--help`; and, in a process that a test started, the example itself.
+/// A test of `--help`. In a process that a test started, it runs the example itself.
 #[test]
 fn the_flags_are_explained() {
     if let Ok(text) = std::env::var(FLAGS) {
@@ -102,7 +103,7 @@ fn the_flags_are_explained() {
 }
 
 fn be_the_example(flags: &str) -> ! {
-    // Dropped as the runtime of `main` is, which waits for work that blocks.
+    // Dropped like the runtime of `main`, which waits for blocking work.
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let code = match flags.starts_with("files") {
         true => runtime.block_on(files::run(files::Args::parse_from(flags.split('\n')))),

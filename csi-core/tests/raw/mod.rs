@@ -1,4 +1,4 @@
-//! A client that writes its own HTTP/2 frames, to say what other implementations do.
+//! A client that writes its own HTTP/2 frames, to send what other implementations send.
 #![allow(dead_code, unreachable_pub, reason = "a module of each test file, which uses its part")]
 
 use std::path::Path;
@@ -20,12 +20,12 @@ const PADDED: u8 = 8;
 
 pub type Header = (Vec<u8>, Vec<u8>);
 
-/// How a header block travels.
+/// How a header block is sent.
 #[derive(Debug, Clone, Copy)]
 pub enum Travel {
     Whole,
     Padded,
-    /// In four frames.
+    /// Split over four frames.
     Continued,
 }
 
@@ -49,7 +49,7 @@ impl Raw {
         frame.extend_from_slice(&[kind, flags]);
         frame.extend_from_slice(&stream.to_be_bytes());
         frame.extend_from_slice(payload);
-        // A server that has closed the connection said why before: the reader finds out.
+        // A server that closed the connection gave its reason before; the reader finds it.
         drop(self.stream.write_all(&frame).await);
     }
 
@@ -62,7 +62,8 @@ impl Raw {
         Ok((head[3], head[4], u32::from_be_bytes([head[5], head[6], head[7], head[8]]), payload))
     }
 
-    /// A unary call with this header block and message: gives the answer's message, and fails with what ended it.
+    /// Makes a unary call with this header block and message. Returns the answer's message, or an error
+    /// that says what ended the call.
     pub async fn call(&mut self, block: &[u8], travel: Travel, message: &[u8]) -> Result<Vec<u8>, String> {
         let stream = self.next;
         self.next += 2;
@@ -86,7 +87,7 @@ impl Raw {
         timeout(Duration::from_secs(10), self.answer(stream)).await.expect("an answer in ten seconds")
     }
 
-    /// Whether the server has not closed the connection. What it sent meanwhile is dropped.
+    /// Whether the server still has the connection open. Data that it sent meanwhile is dropped.
     pub fn is_open(&mut self) -> bool {
         loop {
             let mut rest = [0; 4096];
@@ -99,7 +100,7 @@ impl Raw {
         }
     }
 
-    /// Begins a call, and leaves it at that.
+    /// Begins a call and does not send its message.
     pub async fn begin(&mut self, block: &[u8]) {
         let mut block = block.to_vec();
         tail(&mut block);
@@ -113,7 +114,7 @@ impl Raw {
             let (kind, flags, of, payload) = self.receive().await?;
             match kind {
                 SETTINGS if flags == 0 => self.send(SETTINGS, 1, 0, &[]).await,
-                // One without an error only says that no more calls are taken.
+                // A GOAWAY without an error only says that no new calls are accepted.
                 GOAWAY if payload[4..8] != [0; 4] => return Err(format!("GOAWAY {payload:?}")),
                 RST_STREAM if of == stream => return Err(format!("RST_STREAM {payload:?}")),
                 DATA if of == stream => answer.extend_from_slice(&payload),
@@ -138,35 +139,35 @@ fn value(headers: &[Header], name: &str) -> String {
     found.map(|(_, value)| String::from_utf8_lossy(value).into_owned()).unwrap_or_default()
 }
 
-/// A field that is written out, without Huffman's code, and not put into the table.
+/// A literal field without Huffman code, not added to the table.
 pub fn plain(block: &mut Vec<u8>, name: &str, value: &str) {
     block.push(0);
     text(block, name.as_bytes(), false);
     text(block, value.as_bytes(), false);
 }
 
-/// A string; `coded` says that it is in Huffman's code already.
+/// A string; `coded` says that the bytes are already in Huffman code.
 pub fn text(block: &mut Vec<u8>, bytes: &[u8], coded: bool) {
     assert!(bytes.len() < 127);
     block.push(bytes.len() as u8 | if coded { 0x80 } else { 0 });
     block.extend_from_slice(bytes);
 }
 
-/// What stands before the authority: method and scheme, and the path.
+/// The fields before the authority: method, scheme and path.
 pub fn head(path: &str) -> Vec<u8> {
     let mut block = vec![0x83, 0x86];
     plain(&mut block, ":path", path);
     block
 }
 
-/// What stands behind it.
+/// The fields after the authority.
 pub fn tail(block: &mut Vec<u8>) {
     plain(block, "content-type", "application/grpc");
     plain(block, "te", "trailers");
 }
 
-/// The header block of GetInfo as the kubelet sends it, of version 1.36.2: the authority is percent-encoded, in
-/// Huffman's code, and put into the table, before five other fields.
+/// The header block of GetInfo as the kubelet 1.36.2 sends it. The authority is percent-encoded, in Huffman
+/// code, and added to the table before five other fields.
 pub fn kubelet_get_info() -> Vec<u8> {
     let hex = "8386459c62ba2d98d558598c84d83498f52fb4b31909b06931ea63115392a94f41b55458534d6a8b0928b5092d8a8b0f5b\
                632d054aa2c35d16cc6a91158598c84d9e9516192da6b5cbe474d741573d932d61665d07275f5f8b1d75d0620d263d4c4d65\
@@ -176,7 +177,7 @@ pub fn kubelet_get_info() -> Vec<u8> {
     digits.chunks(2).map(|pair| pair[0] << 4 | pair[1]).collect()
 }
 
-/// A later call of the kubelet's on the same connection: the authority is the table's.
+/// A later call of the kubelet on the same connection: the authority is a reference to the table.
 pub fn kubelet_again(path: &str) -> Vec<u8> {
     let mut block = head(path);
     block.push(0x80 | (62 + 5));

@@ -5,7 +5,7 @@ use csi_proto::raw::RawCodec;
 use tonic::transport::Channel;
 use tonic::{Request, Status};
 
-/// The RPC's answer to these bytes; of a stream, its first message, or none at all.
+/// The RPC's answer to these bytes. For a stream, its first message, or no bytes if it has none.
 pub async fn call(channel: &Channel, rpc: Rpc, request: Vec<u8>) -> Result<Vec<u8>, Status> {
     let mut client = tonic::client::Grpc::new(channel.clone());
     client.ready().await.expect("the server is there");

@@ -1,4 +1,4 @@
-//! What is logged, at every level, as text.
+//! Everything that is logged, at every level, as text.
 
 use std::fmt::Write;
 use std::sync::{Arc, Mutex};
@@ -7,19 +7,19 @@ use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};
 
-/// Keeps everything that is logged by the process, from TRACE up.
+/// Keeps everything that the process logs, from TRACE up.
 #[derive(Debug, Clone, Default)]
 pub struct Log(Arc<Mutex<String>>);
 
 impl Log {
-    /// Begins to keep. Once a process.
+    /// Starts to record. Allowed once per process.
     pub fn start() -> Self {
         let log = Self::default();
         tracing::subscriber::set_global_default(log.clone()).expect("one log a test binary");
         log
     }
 
-    /// What was logged since the last time.
+    /// The text logged since the last call.
     pub fn take(&self) -> String {
         std::mem::take(&mut *self.0.lock().unwrap())
     }

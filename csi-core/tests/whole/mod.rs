@@ -1,4 +1,4 @@
-//! A driver that offers everything there is, and knows every id: what a request is refused for is the framework's doing.
+//! A driver that offers every capability and knows every id, so each refusal comes from the framework.
 #![allow(dead_code, unreachable_pub, reason = "a module of each test file, which uses its part")]
 
 pub mod client;

@@ -1,4 +1,4 @@
-//! A valid request for every RPC, with every field set; two where a field has a choice.
+//! A valid request for every RPC, with every field set. Two requests where a field is a choice (oneof).
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use prost::Message;
 use v1::volume_capability::{AccessMode, AccessType, BlockVolume, MountVolume};
 use v1::volume_content_source::{SnapshotSource, Type, VolumeSource};
 
-/// What is nowhere to be found in a log or a status.
+/// The text that must not appear in any log or status.
 pub const CANARY: &str = "canary-5f2b";
 
 fn map(key: &str, value: &str) -> BTreeMap<String, String> {

@@ -1,4 +1,5 @@
-//! Every valid request, changed in one field at a time, as the descriptor lists the fields; and what is due to it.
+//! Every valid request, changed in one field at a time, with the expected answer. The descriptor gives the
+//! fields.
 
 use csi_core::Rpc;
 use prost::Message;
@@ -9,7 +10,8 @@ use tonic::Code;
 
 use super::samples::samples;
 
-/// A request, what was changed in it, and the answer that is due: a code, and the field that its message names.
+/// A request, what was changed in it, and the expected answer: a code, and the field that its message
+/// names.
 #[derive(Debug)]
 pub struct Case {
     pub rpc: Rpc,
@@ -49,11 +51,12 @@ const REQUIRED: &str = "
     VolumeContentSource.SnapshotSource.snapshot_id VolumeContentSource.VolumeSource.volume_id
 ";
 
-/// Names, in which control characters are banned.
+/// Names, in which control characters are refused.
 const NAMES: &str =
     "CreateVolumeRequest.name CreateSnapshotRequest.name CreateVolumeGroupSnapshotRequest.name";
 
-/// Fields that hold a path: no size limit, and absolute but for `volume_path`, which is merely not found.
+/// Fields that contain a path. They have no size limit and must be absolute, except `volume_path`, which
+/// gives NOT_FOUND.
 const PATHS: &str = "staging_target_path target_path volume_publish_path volume_path";
 
 fn lists(table: &str, word: &str) -> bool {
@@ -69,7 +72,7 @@ fn invalid(field: impl Into<String>) -> Result<(), (Code, String)> {
     Err((Code::InvalidArgument, field.into()))
 }
 
-/// What is due when a field is left out. `parent` is the path of the message that it is in.
+/// The expected answer when a field is left out. `parent` is the path of the message that contains it.
 fn due_without(field: &FieldDescriptor, parent: &str, path: &str) -> Result<(), (Code, String)> {
     let name = short(field);
     match name.as_str() {
@@ -77,7 +80,7 @@ fn due_without(field: &FieldDescriptor, parent: &str, path: &str) -> Result<(), 
         "NodePublishVolumeRequest.staging_target_path" => Err((Code::FailedPrecondition, path.to_owned())),
         "VolumeCapability.access_mode" => invalid(format!("{path}.mode")),
         "VolumeCapability.mount" | "VolumeCapability.block" => invalid(format!("{parent}.access_type")),
-        // The only one of a choice, or of two that can't both be missing.
+        // The chosen field of a oneof, or the only one set of two fields of which one is required.
         "VolumeContentSource.snapshot"
         | "VolumeContentSource.volume"
         | "TopologyRequirement.requisite"
@@ -86,7 +89,7 @@ fn due_without(field: &FieldDescriptor, parent: &str, path: &str) -> Result<(), 
     }
 }
 
-/// What is due when a message is there and empty.
+/// The expected answer when a message is present and empty.
 fn due_when_empty(message: &MessageDescriptor, path: &str) -> Result<(), (Code, String)> {
     match message.full_name().trim_start_matches("csi.v1.") {
         "VolumeCapability" => invalid(format!("{path}.access_mode.mode")),
@@ -99,14 +102,14 @@ fn due_when_empty(message: &MessageDescriptor, path: &str) -> Result<(), (Code, 
     }
 }
 
-/// 64 strings of 64 bytes, 4 KiB in all, and `more` bytes.
+/// 64 strings of 64 bytes, 4 KiB in total, plus `more` bytes.
 fn four_kib(more: usize) -> impl Iterator<Item = (String, String)> {
     (0..64).map(move |at| (format!("k{at:04}"), "v".repeat(if at == 0 { 59 + more } else { 59 })))
 }
 
 type Due = Result<(), (Code, String)>;
 
-/// Other values for a single string, and what is due to each.
+/// Other values for a single string, and the expected answer to each.
 fn strings(field: &FieldDescriptor, path: &str) -> Vec<(&'static str, Value, Due)> {
     let text = |text: &str| Value::String(text.to_owned());
     if lists(PATHS, field.name()) {
@@ -139,7 +142,7 @@ fn strings(field: &FieldDescriptor, path: &str) -> Vec<(&'static str, Value, Due
     cases
 }
 
-/// Other values of a field, and what is due to each.
+/// Other values of a field, and the expected answer to each.
 fn changes(field: &FieldDescriptor, value: &Value, path: &str) -> Vec<(&'static str, Value, Due)> {
     if field.is_map() {
         let map = |more| {
@@ -201,7 +204,7 @@ fn changes(field: &FieldDescriptor, value: &Value, path: &str) -> Vec<(&'static 
     }
 }
 
-/// The request with a field of one of its messages set, or left out.
+/// Returns the encoded request after a change to one of its messages.
 type Put<'a> = &'a dyn Fn(Box<dyn FnOnce(&mut DynamicMessage)>) -> Vec<u8>;
 
 fn walk(rpc: Rpc, message: &DynamicMessage, parent: &str, put: Put<'_>, cases: &mut Vec<Case>) {
@@ -254,8 +257,8 @@ fn walk(rpc: Rpc, message: &DynamicMessage, parent: &str, put: Put<'_>, cases: &
     }
 }
 
-/// The field as another kind on the wire: a number where there are bytes, bytes where there is a number. The codec
-/// refuses it, and names the field.
+/// The field with another wire type: a number instead of bytes, bytes instead of a number. The codec
+/// refuses it and names the field.
 fn of_a_wrong_kind(rpc: Rpc, sample: &DynamicMessage, cases: &mut Vec<Case>) {
     for field in sample.descriptor().fields() {
         let mut request = sample.encode_to_vec();
@@ -269,7 +272,7 @@ fn of_a_wrong_kind(rpc: Rpc, sample: &DynamicMessage, cases: &mut Vec<Case>) {
     }
 }
 
-/// All cases, the valid requests among them.
+/// All cases, including the valid requests.
 pub fn cases() -> Vec<Case> {
     let pool = DescriptorPool::decode(csi_proto::FILE_DESCRIPTOR_SET).unwrap();
     let mut cases = Vec::new();
