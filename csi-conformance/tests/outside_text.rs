@@ -1,5 +1,5 @@
-//! Text that a driver chose is in no report as it is, whatever field it came in. No volume is put on a node,
-//! so that anybody can run it.
+//! Text that a driver chose is in no report unescaped, whatever field it came in. No volume is put on a
+//! node, so the test needs no root.
 #![cfg(target_os = "linux")]
 
 #[path = "support/memory/mod.rs"]
@@ -18,7 +18,7 @@ use support::*;
 use tokio::process::Command;
 use tonic::{Code, Status};
 
-/// One character of each class, in the sequences that do harm.
+/// One character of each class, in sequences that do harm.
 const OUTSIDE: &str = "\x1b]52;c;cm0=\x07\r\x08\t\nFORGED\0\x7f\u{9b}2J\u{85}\u{ad}\u{200b}\u{200f}\u{2028}\u{2029}\
                        \u{202e}\u{2066}\u{feff}\u{e000}\u{e0041}\u{f0000}\u{ffff}<&\">#'";
 
@@ -30,7 +30,7 @@ fn method(rpc: Rpc) -> MethodDescriptor {
     service.methods().find(|method| method.name() == rpc.name()).unwrap()
 }
 
-/// Changes every text within, and every key of a map.
+/// Changes every text in the value, and every key of a map.
 fn change(value: &mut Value, with: fn(&str) -> String) {
     match value {
         Value::String(text) => *text = with(text),
@@ -56,7 +56,7 @@ fn changed(kind: prost_reflect::MessageDescriptor, bytes: &[u8], with: fn(&str) 
     prost::Message::encode_to_vec(message.as_message().unwrap())
 }
 
-/// Its texts all end so, and the driver behind it knows nothing of that.
+/// All texts of its answers end with `OUTSIDE`. The driver behind it gets requests without that ending.
 async fn hostile(rpc: Rpc, bytes: Vec<u8>, behind: Behind) -> Answer {
     let bytes = changed(method(rpc).input(), &bytes, |text| text.replace(OUTSIDE, ""));
     let answer = behind.call(rpc, bytes).await;
@@ -71,7 +71,7 @@ async fn hostile(rpc: Rpc, bytes: Vec<u8>, behind: Behind) -> Answer {
     }))
 }
 
-/// It refuses all that is about one volume or snapshot.
+/// Refuses every RPC except Probe and those that report capabilities or info.
 async fn refusing(rpc: Rpc, bytes: Vec<u8>, behind: Behind) -> Answer {
     match rpc.name() {
         name if name.contains("Capabilities") || name.contains("Info") || name == "Probe" => {
@@ -81,7 +81,7 @@ async fn refusing(rpc: Rpc, bytes: Vec<u8>, behind: Behind) -> Answer {
     }
 }
 
-/// It is not even ready.
+/// Reports that it is not ready.
 async fn unwell(_: Rpc, _: Vec<u8>, _: Behind) -> Answer {
     Err(Status::new(Code::FailedPrecondition, OUTSIDE))
 }
@@ -110,7 +110,7 @@ async fn reports_of(fault: Fault, name: &str) {
                 String::from_utf8(output.stdout).unwrap() + &String::from_utf8(output.stderr).unwrap();
             has_none_raw(&shown, &format!("{name} {format}"));
             assert!(shown.contains("FORGED"), "{name} {format}: {shown}");
-            // What could not be undone is named too.
+            // What could not be undone is also named.
             let mut clean_up = Command::new(env!("CARGO_BIN_EXE_csi-conformance"));
             clean_up.args(["--endpoint", &endpoint.to_string(), "--deadline", "1", "--clean-up"]);
             let output = clean_up.arg("--journal").arg(places.of("journal")).output().await.unwrap();

@@ -29,7 +29,7 @@ fn block_conforms_and_nothing_is_left() {
         let places = Places::new();
         let endpoint = places.endpoint("csi.sock");
         let plugin = block::plugin(places.of("volumes"));
-        // XFS, since ext4 grows while it is mounted only for who has CAP_SYS_RESOURCE.
+        // XFS, because a mounted ext4 grows only with CAP_SYS_RESOURCE.
         let kit = places.kit(endpoint.clone()).fs_type("xfs").size(320 << 20);
         let report = with_plugin(plugin, &endpoint, kit.run()).await.unwrap();
         print(&report);

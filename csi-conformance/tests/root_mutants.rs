@@ -1,8 +1,9 @@
-//! Drivers with one fault each: the kit finds it, by the test that is about it. The drivers without a fault pass. Needs
-//! root, for the mounts.
+//! Drivers with one fault each: the kit finds the fault with the test that is about it. Drivers without a
+//! fault pass. Needs root, for the mounts.
 //!
-//! A fault meets the tests of the group that is about it; with `CSI_MUTANTS=whole` all tests, which takes minutes. With
-//! `CSI_MUTANTS=concurrency,modify` those faults alone that tests with such an id are due to find.
+//! By default a fault runs against the tests of its group. With `CSI_MUTANTS=whole` it runs against all
+//! tests, which takes minutes. With `CSI_MUTANTS=concurrency,modify` only those faults run whose expected
+//! test has one of these texts in its id.
 #![cfg(target_os = "linux")]
 
 #[path = "support/faults/mod.rs"]
@@ -49,7 +50,8 @@ fn kit(driver: Driver, kit: Kit, places: &Places) -> Kit {
         .mutable_parameters([("iops", "100"), ("tier", "fast")].into_iter().collect())
 }
 
-/// The kit's report on the driver with this fault, and what it left. All tests, or those whose id holds a text.
+/// The kit's report on the driver with this fault, and what the run left. Runs all tests, or those whose id
+/// contains `only`.
 fn run(driver: Driver, fault: proxy::Fault, only: Option<&str>) -> (Report, Vec<PathBuf>) {
     in_private(async || {
         let places = Places::new();
@@ -64,7 +66,7 @@ fn run(driver: Driver, fault: proxy::Fault, only: Option<&str>) -> (Report, Vec<
         let both = with_plugin(second, &beside, work);
         let report = with_plugin(first, &behind, both).await;
         let left = places.left();
-        // What a fault left is this namespace's alone; without its mounts the directory can go.
+        // What a fault left exists only in this namespace. Without its mounts the directory can be removed.
         for entry in csi_mount::mounts().unwrap().iter().rev() {
             if entry.mount_point.starts_with(places.of("target")) {
                 csi_mount::unmount(&csi_mount::Target::new(&entry.mount_point).unwrap()).unwrap();
@@ -96,7 +98,7 @@ fn without_a_fault_they_pass() {
     println!("{} tests, each passes on one of them at least", passed.len());
 }
 
-/// The lists have the volume that is not well, and those of the tests: more than a page.
+/// The lists contain the degraded volume and the volumes of the tests: more than one page.
 #[test]
 fn a_driver_with_pages_of_its_own_size_passes() {
     let (report, left) = run(Driver::Directories, faults::paging::small_pages(), None);
@@ -108,7 +110,7 @@ fn tests_of_the_kit() -> BTreeSet<String> {
     Kit::new("/nowhere.sock".parse().unwrap()).tests().into_iter().map(|test| test.id).collect()
 }
 
-/// The kit's tests that no fault here is found by, and why there is none.
+/// The tests of the kit for which no fault exists here, and the reason.
 const WITHOUT_A_FAULT: &[(&str, &str)] = &[];
 
 #[test]
@@ -126,11 +128,11 @@ fn each_test_of_the_kit_finds_a_fault() {
     println!("{} of {} tests find a fault, {} have none and why", due.len(), all.len(), excused.len());
 }
 
-/// What is wrong with how the kit took it.
+/// What is wrong with the kit's result for this mutant.
 fn judged(mutant: &Mutant) -> Vec<String> {
     let (name, due) = (mutant.name, mutant.due);
     let group = match mutant.due.split_inclusive('.').next() {
-        // What is judged of all calls needs those of the others.
+        // The tests of all calls need the calls of the other tests.
         Some("every-call.") => None,
         group => group,
     };
@@ -159,7 +161,7 @@ fn judged(mutant: &Mutant) -> Vec<String> {
 #[test]
 fn each_fault_is_caught_by_its_test() {
     let mut all = faults::all();
-    // For who works on one of them.
+    // For work on a single test.
     if let Some(text) = std::env::var("CSI_MUTANTS").ok().filter(|text| text != "whole") {
         all.retain(|mutant| text.split(',').any(|part| mutant.due.contains(part)));
         assert!(!all.is_empty(), "no fault is due to be found by a test with {text} in its id");

@@ -1,4 +1,5 @@
-//! The program: exit status, reports, and what it leaves when it is killed. Needs root, for the mounts.
+//! The program: its exit status, its reports, and what it leaves when it is killed. Needs root, for the
+//! mounts.
 #![cfg(target_os = "linux")]
 
 #[path = "support/memory/mod.rs"]
@@ -78,7 +79,7 @@ fn filters_choose_and_nothing_chosen_is_no_success() {
 fn a_fault_is_told_with_what_was_sent_and_due_and_status_1() {
     in_private(async || {
         let places = Places::new();
-        // The driver knows no such parameter.
+        // The driver does not know this parameter.
         std::fs::write(places.of("parameters"), "# wrong\n[CreateSnapshot]\nno-such=1\n").unwrap();
         std::fs::write(places.of("mutable"), "iops=1\nno-such=1\n").unwrap();
         std::fs::write(places.of("secrets"), "token=hunter2-hunter2\n").unwrap();
@@ -104,7 +105,7 @@ fn a_fault_is_told_with_what_was_sent_and_due_and_status_1() {
                 assert!(text(&output).contains(word), "{word}: {}", text(&output));
             }
             assert!(!text(&output).contains("hunter2"), "{}", text(&output));
-            // One that the driver refuses: its mounts are of no filesystem that had options.
+            // A flag that the driver refuses: its bind mounts have no filesystem that takes options.
             let flags = ["--mount-flag", "password=hunter2", "--only", "sequences.whole-life"];
             let output = self::program(&places).args(flags).output().await.unwrap();
             assert_eq!(output.status.code(), Some(1), "{}", text(&output));
@@ -127,7 +128,7 @@ fn without_mount_access_it_calls_and_does_not_look() {
                 program(&places).args(["--no-mount-access", "--only", "node-"]).output().await.unwrap();
             assert_eq!(output.status.code(), Some(0), "{}", text(&output));
             assert!(text(&output).contains("ok      node-publish.matrix"), "{}", text(&output));
-            // Where nothing of the node's is here, nothing is made here.
+            // If the node's directories are on another machine, nothing is created on this one.
             let nowhere = places.of("nowhere/staging");
             let nowhere = nowhere.to_str().unwrap();
             let flags = ["--no-mount-access", "--only", "node-publish.stage", "--staging", nowhere];
@@ -174,7 +175,7 @@ fn ctrl_c_undoes_what_was_made() {
                 assert_eq!(child.wait().await.unwrap().code(), Some(2), "{signal}");
                 assert_eq!(places.left(), Vec::<std::path::PathBuf>::new(), "after {signal}");
                 assert!(!places.of("journal").exists());
-                // Before the first test there is none.
+                // Before the first test these reports are empty.
                 let (tap, junit) =
                     (std::fs::read_to_string(tap).unwrap(), std::fs::read_to_string(junit).unwrap());
                 if !tap.is_empty() {
@@ -215,7 +216,7 @@ fn two_runs_have_no_journal_in_common_and_it_is_for_its_owner() {
                 assert!(first.try_wait().unwrap().is_none(), "it ended before it had made anything");
                 tokio::time::sleep(Duration::from_millis(1)).await;
             };
-            // It stays in the middle of its work.
+            // The run is stopped in the middle of its work.
             let stop = nix::unistd::Pid::from_raw(first.id().unwrap().try_into().unwrap());
             nix::sys::signal::kill(stop, nix::sys::signal::Signal::SIGSTOP).unwrap();
             let output = run().arg("--clean-up").output().await.unwrap();
@@ -261,7 +262,7 @@ fn somebody_elses_journal_undoes_nothing() {
     });
 }
 
-/// A volume's file is a pipe that nobody reads: whoever writes to it waits for ever.
+/// The file of a volume is a pipe without a reader: a write to it waits forever.
 #[test]
 fn a_volume_that_hangs_does_not_keep_it_from_its_end() {
     use nix::sys::signal::{Signal, kill};
@@ -309,7 +310,7 @@ fn waits_at_a_pipe(process: u32) -> bool {
     waits.any(|place| place == "wait_for_partner")
 }
 
-/// Killed before it had the refusal of a call that names what no driver takes.
+/// The run was killed before it got the refusal of a call that every driver refuses.
 #[test]
 fn a_call_that_is_always_refused_is_nothing_to_undo() {
     in_private(async || {

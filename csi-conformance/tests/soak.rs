@@ -1,5 +1,5 @@
-//! The soak: what it calls, what it tells, and that nothing is left. No volume is put on a node, so that
-//! anybody can run it.
+//! The soak test: its calls, its report, and that it leaves nothing behind. No volume is put on a node, so
+//! the test needs no root.
 #![cfg(target_os = "linux")]
 
 #[path = "support/memory/mod.rs"]

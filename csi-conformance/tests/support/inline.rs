@@ -1,5 +1,4 @@
-//! A driver of inline volumes that does everything right: one file, with what it was asked for. It has a backend too, which
-//! is not well.
+//! A correct driver of inline volumes: one file, with the requested text. Its storage is degraded.
 
 use std::sync::Arc;
 
@@ -20,7 +19,7 @@ impl EphemeralContent for Greeting {
     }
 }
 
-/// The node of the greetings, with what it has to say of its backend.
+/// The node of the greetings, which also reports the health of its storage.
 struct Inline(EphemeralNode<Greeting>);
 
 #[async_trait]

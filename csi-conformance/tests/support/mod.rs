@@ -1,4 +1,4 @@
-//! A plugin on a socket, in a mount namespace of its own, and the kit against it.
+//! A plugin on a socket in a private mount namespace, and the kit that tests it.
 
 #![allow(dead_code, reason = "not every test needs each")]
 
@@ -9,7 +9,7 @@ use csi_conformance::{Kit, Report};
 use csi_core::{Endpoint, Plugin};
 use tokio::sync::oneshot;
 
-/// Directories for a run; gone with it, once nothing is mounted in them.
+/// Directories for a run. They are removed at its end, if nothing is mounted in them.
 pub(crate) struct Places {
     directory: Option<tempfile::TempDir>,
 }
@@ -44,7 +44,7 @@ impl Places {
 }
 
 impl Drop for Places {
-    /// What lies below is deleted only when nothing is mounted there.
+    /// The directory is deleted only if nothing is mounted below it.
     fn drop(&mut self) {
         if let Some(directory) = self.directory.take()
             && mounts_below(directory.path()) > 0
@@ -54,7 +54,7 @@ impl Drop for Places {
     }
 }
 
-/// Serves the plugin while `work` goes on.
+/// Serves the plugin while `work` runs.
 pub(crate) async fn with_plugin<T>(plugin: Plugin, endpoint: &Endpoint, work: impl Future<Output = T>) -> T {
     let (stop, stopped) = oneshot::channel::<()>();
     let served = endpoint.clone();
@@ -66,7 +66,7 @@ pub(crate) async fn with_plugin<T>(plugin: Plugin, endpoint: &Endpoint, work: im
     result
 }
 
-/// Runs on a thread with a mount namespace of its own; threads of the runtime are in it too.
+/// Runs on a thread with a private mount namespace; the runtime's threads are in it too.
 pub(crate) fn in_private<T: Send>(test: impl AsyncFnOnce() -> T + Send) -> T {
     csi_mount::testing::private_mount_namespace(|| {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -74,7 +74,7 @@ pub(crate) fn in_private<T: Send>(test: impl AsyncFnOnce() -> T + Send) -> T {
     })
 }
 
-/// Mounts at or below a path.
+/// The number of mounts at or below a path.
 pub(crate) fn mounts_below(path: &Path) -> usize {
     csi_mount::mounts().unwrap().iter().filter(|entry| entry.mount_point.starts_with(path)).count()
 }

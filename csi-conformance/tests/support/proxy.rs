@@ -1,4 +1,4 @@
-//! A driver with one fault: calls go through to the correct one, but for what the fault does to them.
+//! A driver with one fault: calls are forwarded to the correct driver, changed by the fault.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -10,9 +10,9 @@ use prost::Message;
 use tokio_stream::wrappers::UnixListenerStream;
 use tonic::{Request, Response, Status};
 
-/// An answer's bytes; those of a stream's messages one after the other, each with its length before it.
+/// The bytes of an answer. For a stream, its messages in sequence, each preceded by its length.
 pub(crate) type Answer = Result<Vec<u8>, Status>;
-/// What a fault does to a call: it has the correct driver at hand.
+/// What a fault does to a call; it can call the correct driver.
 pub(crate) type Fault =
     Arc<dyn Fn(Rpc, Vec<u8>, Behind) -> Pin<Box<dyn Future<Output = Answer> + Send>> + Send + Sync>;
 
@@ -26,14 +26,14 @@ pub(crate) struct Proxy {
     behind: Behind,
 }
 
-/// Takes a message of the wire apart and puts it together again, changed.
+/// Decodes a wire message, changes it, and encodes it again.
 pub(crate) fn changed<M: Message + Default>(bytes: &[u8], change: impl FnOnce(&mut M)) -> Vec<u8> {
     let mut message = M::decode(bytes).unwrap();
     change(&mut message);
     message.encode_to_vec()
 }
 
-/// The same with the messages of a stream.
+/// The same for the messages of a stream.
 pub(crate) fn changed_stream<M: Message + Default>(
     bytes: &[u8],
     change: impl FnOnce(&mut Vec<M>),
@@ -178,7 +178,7 @@ impl SnapshotMetadata for Proxy {
     }
 }
 
-/// Serves the faulty driver at `endpoint` until `work` is over; the correct one serves at `behind`.
+/// Serves the faulty driver at `endpoint` until `work` ends. The correct driver serves at `behind`.
 pub(crate) async fn with_fault<T>(
     fault: Fault,
     endpoint: &Endpoint,

@@ -1,4 +1,4 @@
-//! Faults that show when calls are made at once, or are given up.
+//! Faults that show when calls run at the same time, or when callers give up.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -7,7 +7,7 @@ use csi_proto::v1;
 
 use super::*;
 
-/// Takes one call of this kind at a time, and says of another that the driver is at fault.
+/// Accepts one call of this RPC at a time, and answers a second one with an error.
 fn one_at_a_time(of: Rpc) -> Fault {
     one_at_a_time_if(of, |_| true)
 }
@@ -30,7 +30,7 @@ fn one_at_a_time_if(of: Rpc, is_it: fn(&[u8]) -> bool) -> Fault {
     })
 }
 
-/// What is set when a call ends before it was answered.
+/// Sets its flag if a call is dropped before it was answered.
 struct Broken(Arc<AtomicBool>, bool);
 
 impl Drop for Broken {
@@ -41,7 +41,8 @@ impl Drop for Broken {
     }
 }
 
-/// Works within the caller's future: when that is dropped half of the work is done, and nobody can go on.
+/// Works inside the caller's future: when that is dropped, half of the work is done, and it cannot be
+/// continued.
 fn broken_by_giving_up(of: Rpc) -> Fault {
     let broken = Arc::new(AtomicBool::new(false));
     fault(move |rpc, bytes, behind| {

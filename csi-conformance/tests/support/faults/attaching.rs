@@ -4,7 +4,7 @@ use csi_proto::v1;
 
 use super::*;
 
-/// Takes a volume from the node that has it, whoever wants it next.
+/// Detaches a volume from its node for any other node that asks for it.
 fn takes_from_the_other_node() -> Fault {
     fault(|rpc, bytes, behind| async move {
         match behind.call(rpc, bytes.clone()).await {

@@ -7,7 +7,8 @@ use csi_proto::v1;
 
 use super::*;
 
-/// Forgets the keys that a change does not name, so that the request that made the volume no longer fits it.
+/// Forgets the keys that a change does not name, so the request that created the volume no longer matches
+/// it.
 fn forgets_absent_keys() -> Fault {
     let changed_ids = Arc::new(Mutex::new(BTreeSet::new()));
     fault(move |rpc, bytes, behind| {
@@ -30,7 +31,7 @@ fn forgets_absent_keys() -> Fault {
     })
 }
 
-/// Says how large the volume is to be, and leaves it as it is.
+/// Reports the requested size, and does not grow the volume.
 fn tells_growth() -> Fault {
     fault(|rpc, bytes, behind| async move {
         match rpc {

@@ -1,4 +1,4 @@
-//! Faults in what a driver says when it is asked what it can do.
+//! Faults in what a driver reports about its capabilities.
 
 use csi_proto::v1;
 use v1::volume_capability::AccessType;

@@ -1,4 +1,4 @@
-//! Faults in what a driver tells of itself, and in every answer.
+//! Faults in what a driver reports about itself, and in every answer.
 
 use csi_proto::v1;
 

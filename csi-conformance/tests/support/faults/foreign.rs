@@ -1,4 +1,4 @@
-//! Faults in what is unmounted: more than the volume's own.
+//! Faults in unmounting: more is unmounted than the volume's own mounts.
 
 use std::path::Path;
 
@@ -6,7 +6,7 @@ use csi_proto::v1;
 
 use super::*;
 
-/// Takes off whatever is mounted at the path of this RPC, below the directories of the test alone, and then does its work.
+/// Unmounts everything at the path of this RPC, only below the test's directories, and then does its work.
 fn takes_off_anything(of: Rpc, path: fn(&[u8]) -> String) -> Fault {
     fault(move |rpc, bytes, behind| async move {
         if rpc == of {
@@ -19,7 +19,7 @@ fn takes_off_anything(of: Rpc, path: fn(&[u8]) -> String) -> Fault {
     })
 }
 
-/// A place in one of the directories of a temporary directory, and nothing else.
+/// Whether the path is directly in `target` or `staging` of a temporary directory.
 fn is_of_test(path: &Path) -> bool {
     let Ok(below) = path.strip_prefix(std::env::temp_dir()) else { return false };
     let mut names = below.iter();

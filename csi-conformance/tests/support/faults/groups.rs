@@ -9,7 +9,7 @@ use v1::volume_content_source::Type;
 
 use super::*;
 
-/// Cuts a group anew for each call: the second answer has another id.
+/// Creates a group again for each call: the second answer has another id.
 fn group_is_cut_twice() -> Fault {
     let count = Arc::new(AtomicU32::new(0));
     fault(move |rpc, bytes, behind| {
@@ -30,7 +30,7 @@ fn group_is_cut_twice() -> Fault {
     })
 }
 
-/// A group with a volume that is not there is refused when the first was cut.
+/// Refuses a group with a missing volume, but leaves a snapshot of the first volume.
 fn half_a_group_is_left() -> Fault {
     fault(|rpc, bytes, behind| async move {
         let answer = behind.call(rpc, bytes.clone()).await;
@@ -48,7 +48,7 @@ fn half_a_group_is_left() -> Fault {
     })
 }
 
-/// Tells members of groups that were deleted.
+/// Lists the members of deleted groups.
 fn members_live_on() -> Fault {
     let members = Arc::new(Mutex::new(BTreeMap::new()));
     fault(move |rpc, bytes, behind| {
@@ -73,7 +73,7 @@ fn members_live_on() -> Fault {
     })
 }
 
-/// Deletes whatever is named with a group, the group's or not.
+/// Deletes every snapshot named in the request, also those of no group or of another one.
 fn deletes_others_too() -> Fault {
     fault(|rpc, bytes, behind| async move {
         if rpc != Rpc::DeleteVolumeGroupSnapshot {
@@ -83,7 +83,7 @@ fn deletes_others_too() -> Fault {
         let mut members = Vec::new();
         for snapshot_id in asked.snapshot_ids {
             let delete = v1::DeleteSnapshotRequest { snapshot_id: snapshot_id.clone(), ..Default::default() };
-            // A member is refused.
+            // A snapshot that is a member of a group is refused.
             if behind.call(Rpc::DeleteSnapshot, delete.encode_to_vec()).await.is_err() {
                 members.push(snapshot_id);
             }
@@ -93,7 +93,7 @@ fn deletes_others_too() -> Fault {
     })
 }
 
-/// Tells a group with the members that the caller thinks it has.
+/// Returns a group with the members that the caller named.
 fn believes_the_caller() -> Fault {
     fault(|rpc, bytes, behind| async move {
         match behind.call(rpc, bytes.clone()).await {

@@ -1,4 +1,4 @@
-//! Faults in what is told of health.
+//! Faults in health reports.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -6,7 +6,7 @@ use csi_proto::v1;
 
 use super::*;
 
-/// Tells an entry the first time that it is asked about it.
+/// Reports a health entry only the first time it is asked for.
 fn told_once() -> Fault {
     let count = AtomicU32::new(0);
     answer(Rpc::ControllerGetVolumeHealth, move |a: &mut v1::ControllerGetVolumeHealthResponse| {
@@ -17,7 +17,7 @@ fn told_once() -> Fault {
     })
 }
 
-/// Says to callers of 1.12.0 of every volume that it is well, or that it is not.
+/// Reports every volume to callers of 1.12.0 as healthy, or as abnormal.
 fn condition_told(abnormal: bool) -> Fault {
     answer(Rpc::ControllerGetVolume, move |a: &mut v1::ControllerGetVolumeResponse| {
         #[allow(deprecated, reason = "it is what callers of 1.12.0 read")]
@@ -26,7 +26,7 @@ fn condition_told(abnormal: bool) -> Fault {
     })
 }
 
-/// The node finds nothing wrong with a volume that it can't find.
+/// The node reports a volume that it cannot find as healthy.
 fn missing_is_well() -> Fault {
     fault(|rpc, bytes, behind| async move {
         if rpc != Rpc::NodeGetVolumeHealth {

@@ -1,4 +1,4 @@
-//! Faults in deleting what is in use.
+//! Faults in deleting volumes that are in use.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -7,7 +7,7 @@ use csi_proto::v1;
 
 use super::*;
 
-/// Detaches what is to be deleted, as if nobody used it.
+/// Detaches the volume that is to be deleted, as if it were not in use.
 fn detaches_first() -> Fault {
     fault(|rpc, bytes, behind| async move {
         if rpc == Rpc::DeleteVolume {
@@ -19,7 +19,7 @@ fn detaches_first() -> Fault {
     })
 }
 
-/// Notices that a volume is in use when its content is gone already.
+/// Notices that a volume is in use after its content is deleted.
 fn refuses_too_late() -> Fault {
     let targets = Arc::new(Mutex::new(BTreeMap::new()));
     fault(move |rpc, bytes, behind| {

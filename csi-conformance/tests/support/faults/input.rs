@@ -1,4 +1,4 @@
-//! Faults in what a driver takes: names, required fields, limits, negative numbers.
+//! Faults in input checks: names, required fields, limits, negative numbers.
 
 use csi_core::Service;
 use csi_proto::v1;
@@ -6,7 +6,7 @@ use v1::volume_capability::{AccessMode, access_mode::Mode};
 
 use super::*;
 
-/// Looks for whatever it is asked for, however long the id is.
+/// Looks up every id, however long it is.
 fn limits_nothing(node: bool) -> Fault {
     fault(move |rpc, bytes, behind| async move {
         let is_long = bytes.len() > 128;

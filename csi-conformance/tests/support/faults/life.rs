@@ -1,4 +1,5 @@
-//! Faults that show in a volume's life as the orchestrator leads it, and in that of inline volumes.
+//! Faults that show in the sequence of calls that the orchestrator makes for a volume, or for an inline
+//! volume.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
@@ -7,7 +8,7 @@ use csi_proto::v1;
 
 use super::*;
 
-/// Fails to delete what is published.
+/// Fails to delete a published volume.
 fn deleting_in_use_fails() -> Fault {
     let published = Arc::new(Mutex::new(BTreeSet::new()));
     fault(move |rpc, bytes, behind| {
@@ -27,7 +28,7 @@ fn deleting_in_use_fails() -> Fault {
     })
 }
 
-/// Unpublishes all inline volumes with one.
+/// Unpublishes all inline volumes together with one.
 fn unpublishes_all() -> Fault {
     let all = Arc::new(Mutex::new(BTreeMap::new()));
     fault(move |rpc, bytes, behind| {
@@ -48,7 +49,7 @@ fn unpublishes_all() -> Fault {
     })
 }
 
-/// Compares all of a request with what published the volume.
+/// Compares the whole request with the one that published the volume.
 fn republishing_must_be_the_same() -> Fault {
     let first = Arc::new(Mutex::new(BTreeMap::new()));
     fault(move |rpc, bytes, behind| {

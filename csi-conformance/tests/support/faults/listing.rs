@@ -1,4 +1,4 @@
-//! Faults in listing volumes, and in telling one.
+//! Faults in listing volumes, and in reporting one volume.
 
 use std::sync::Mutex;
 
@@ -11,7 +11,7 @@ fn unstable_paging() -> Fault {
         if rpc != Rpc::ListVolumes {
             return behind.call(rpc, bytes).await;
         }
-        // A token that is a position.
+        // The token is a position.
         let asked = v1::ListVolumesRequest::decode(&*bytes).unwrap();
         let from = match asked.starting_token.as_str() {
             "" => 0,
@@ -29,7 +29,7 @@ fn unstable_paging() -> Fault {
     })
 }
 
-/// Lists volumes that were deleted.
+/// Lists deleted volumes.
 fn lists_the_dead() -> Fault {
     let dead = Arc::new(Mutex::new(Vec::new()));
     fault(move |rpc, bytes, behind| {

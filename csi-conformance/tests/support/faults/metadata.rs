@@ -1,4 +1,4 @@
-//! Faults in what is told of the blocks of snapshots.
+//! Faults in the block metadata of snapshots.
 
 use csi_proto::v1;
 

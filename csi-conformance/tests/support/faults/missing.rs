@@ -1,4 +1,4 @@
-//! Faults with volumes that are not there.
+//! Faults with volumes that do not exist.
 
 use csi_proto::v1;
 

@@ -32,7 +32,7 @@ use tonic::{Code, Status};
 use crate::proxy::{Answer, Behind, Fault, changed, changed_stream};
 use shapes::*;
 
-/// The correct driver that the fault is in.
+/// The correct driver that gets the fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Driver {
     Directories,
@@ -41,18 +41,18 @@ pub(crate) enum Driver {
     Inline,
 }
 
-/// What may be there after the run.
+/// What is allowed to remain after the run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Remains {
     Nothing,
-    /// The fault is that something can't be undone, or isn't told.
+    /// Because of the fault, something cannot be undone, or is not reported.
     Something,
 }
 
 /// A driver with one fault.
 pub(crate) struct Mutant {
     pub(crate) name: &'static str,
-    /// The test that is about it.
+    /// The test that must find the fault.
     pub(crate) due: &'static str,
     pub(crate) driver: Driver,
     pub(crate) remains: Remains,
@@ -119,7 +119,7 @@ pub(crate) fn none() -> Fault {
     fault(|rpc, bytes, behind| async move { behind.call(rpc, bytes).await })
 }
 
-/// Another request than the caller's goes through.
+/// Changes the request before the driver gets it.
 fn request<M: Message + Default + 'static>(of: Rpc, change: fn(&mut M)) -> Fault {
     fault(move |rpc, bytes, behind| async move {
         let bytes = if rpc == of { changed(&bytes, change) } else { bytes };
@@ -127,7 +127,7 @@ fn request<M: Message + Default + 'static>(of: Rpc, change: fn(&mut M)) -> Fault
     })
 }
 
-/// Another answer than the driver's comes back.
+/// Changes the driver's answer.
 fn answer<M: Message + Default + 'static>(of: Rpc, change: impl Fn(&mut M) + Send + Sync + 'static) -> Fault {
     let change = Arc::new(change);
     fault(move |rpc, bytes, behind| {
@@ -139,7 +139,7 @@ fn answer<M: Message + Default + 'static>(of: Rpc, change: impl Fn(&mut M) + Sen
     })
 }
 
-/// Other messages than the driver's come back.
+/// Changes the messages of the driver's stream.
 fn stream<M: Message + Default + 'static>(of: Rpc, change: fn(&mut Vec<M>)) -> Fault {
     fault(move |rpc, bytes, behind| async move {
         let answer = behind.call(rpc, bytes).await?;
@@ -147,14 +147,14 @@ fn stream<M: Message + Default + 'static>(of: Rpc, change: fn(&mut Vec<M>)) -> F
     })
 }
 
-/// The RPC says OK and does nothing.
+/// The RPC answers OK and does nothing.
 fn nothing(of: Rpc) -> Fault {
     fault(move |rpc, bytes, behind| async move {
         if rpc == of { Ok(vec![]) } else { behind.call(rpc, bytes).await }
     })
 }
 
-/// Another status than the driver's.
+/// Changes the driver's status.
 fn status(change: fn(Rpc, &[u8], Status) -> Answer) -> Fault {
     fault(move |rpc, bytes, behind| async move {
         match behind.call(rpc, bytes.clone()).await {
@@ -164,7 +164,7 @@ fn status(change: fn(Rpc, &[u8], Status) -> Answer) -> Fault {
     })
 }
 
-/// What the RPC refuses with this code, it says OK to.
+/// Answers OK where the driver refuses with this code.
 fn accepted(of: Rpc, code: Code) -> Fault {
     fault(move |rpc, bytes, behind| async move {
         match behind.call(rpc, bytes).await {

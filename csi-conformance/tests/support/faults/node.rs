@@ -1,4 +1,4 @@
-//! Faults in staging, publishing, and what a workload gets.
+//! Faults in staging, in publishing, and in what a workload gets.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use v1::volume_capability::AccessType;
 
 use super::*;
 
-/// Mounts once more where something is mounted.
+/// Mounts again on top of an existing mount.
 fn mounts_on_top() -> Fault {
     fault(|rpc, bytes, behind| async move {
         let asked = (rpc == Rpc::NodePublishVolume)

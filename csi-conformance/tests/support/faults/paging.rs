@@ -1,4 +1,4 @@
-//! No fault: a driver whose pages are small, whatever the caller asks for.
+//! Not a fault: a driver with small pages, whatever page size the caller asks for.
 
 use csi_proto::v1;
 
@@ -20,7 +20,7 @@ pub(crate) fn small_pages() -> Fault {
     })
 }
 
-/// What is negative stays so, to be refused.
+/// A negative value stays negative, so that it is refused.
 fn small(max_entries: &mut i32) {
     if *max_entries >= 0 {
         *max_entries = 1;

@@ -1,4 +1,4 @@
-//! Faults in where volumes are, and in how much room there is.
+//! Faults in where volumes are accessible, and in how much capacity is left.
 
 use csi_proto::v1;
 

@@ -1,11 +1,11 @@
-//! Faults in rules that are seen by asking for something else than before, or for something unusual.
+//! Faults in rules that show when a request differs from the one before, or is unusual.
 
 use csi_proto::v1;
 use v1::volume_capability::{AccessType, BlockVolume};
 
 use super::*;
 
-/// Says OK to a name that is there, whatever else was asked for.
+/// Answers OK for an existing name, whatever else the request asks for.
 fn names_alone_count() -> Fault {
     fault(|rpc, bytes, behind| async move {
         match behind.call(rpc, bytes.clone()).await {
@@ -23,7 +23,7 @@ fn names_alone_count() -> Fault {
     })
 }
 
-/// Another code where the request is like this.
+/// Answers with this code if the request matches.
 fn refuses<M: Message + Default + 'static>(of: Rpc, code: Code, is_it: fn(&M) -> bool) -> Fault {
     fault(move |rpc, bytes, behind| async move {
         if rpc == of && is_it(&M::decode(&*bytes).unwrap()) {
@@ -33,7 +33,7 @@ fn refuses<M: Message + Default + 'static>(of: Rpc, code: Code, is_it: fn(&M) ->
     })
 }
 
-/// Puts `/tmp` before paths that are not absolute, and does nothing there.
+/// Puts `/tmp` before relative paths, and does nothing there.
 fn takes_any_path() -> Fault {
     fault(|rpc, bytes, behind| async move {
         let is_odd = match rpc {
@@ -49,7 +49,7 @@ fn takes_any_path() -> Fault {
     })
 }
 
-/// What the drivers here do not support.
+/// Whether the capability has a multi-node mode, which the drivers here do not support.
 fn is_of_many_nodes(capability: Option<&v1::VolumeCapability>) -> bool {
     (3..=5).contains(&capability.and_then(|one| one.access_mode).unwrap_or_default().mode)
 }

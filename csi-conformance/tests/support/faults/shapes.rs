@@ -1,4 +1,4 @@
-//! Shapes that faults share, beyond the simplest.
+//! More complex kinds of fault that several files use.
 
 use std::collections::BTreeSet;
 use std::sync::Mutex;
@@ -9,7 +9,8 @@ use csi_proto::v1;
 
 use super::*;
 
-/// The id that a request is about: the first field of most, and nothing of others.
+/// The volume or snapshot id in most requests: their first field. Empty for requests whose first field is
+/// not a string.
 pub(super) fn id_of(bytes: &[u8]) -> String {
     v1::ControllerGetVolumeRequest::decode(bytes).map(|found| found.volume_id).unwrap_or_default()
 }
@@ -24,7 +25,7 @@ pub(super) fn code(of: Rpc, from: Code, to: Code) -> Fault {
     })
 }
 
-/// Requests that are like this are refused.
+/// Refuses the requests that match.
 pub(super) fn refuses<M: Message + Default + 'static>(of: Rpc, code: Code, like: fn(&M) -> bool) -> Fault {
     fault(move |rpc, bytes, behind| async move {
         if rpc == of && like(&M::decode(&*bytes).unwrap()) {
@@ -34,7 +35,7 @@ pub(super) fn refuses<M: Message + Default + 'static>(of: Rpc, code: Code, like:
     })
 }
 
-/// Says OK to requests that are like this, and does nothing.
+/// Answers OK to the requests that match, and does nothing.
 pub(super) fn skips<M: Message + Default + 'static>(of: Rpc, like: fn(&M) -> bool) -> Fault {
     fault(move |rpc, bytes, behind| async move {
         let is_it = rpc == of && like(&M::decode(&*bytes).unwrap());
@@ -42,7 +43,7 @@ pub(super) fn skips<M: Message + Default + 'static>(of: Rpc, like: fn(&M) -> boo
     })
 }
 
-/// What is refused with this code is done in another way.
+/// Where the driver refuses with this code, sends it a changed request instead.
 pub(super) fn instead<M: Message + Default + 'static>(of: Rpc, code: Code, change: fn(&mut M)) -> Fault {
     fault(move |rpc, bytes, behind| async move {
         match behind.call(rpc, bytes.clone()).await {
@@ -54,7 +55,7 @@ pub(super) fn instead<M: Message + Default + 'static>(of: Rpc, code: Code, chang
     })
 }
 
-/// Another answer than the driver's, from the second on.
+/// Changes the driver's answers from the second one on.
 pub(super) fn later<M: Message + Default + 'static>(of: Rpc, change: fn(&mut M)) -> Fault {
     let count = AtomicU32::new(0);
     answer(of, move |message: &mut M| {
@@ -64,7 +65,7 @@ pub(super) fn later<M: Message + Default + 'static>(of: Rpc, change: fn(&mut M))
     })
 }
 
-/// What went well is refused when it is asked for again.
+/// Refuses a repeated request that succeeded before.
 pub(super) fn not_again(of: Rpc, code: Code) -> Fault {
     let done = Arc::new(Mutex::new(BTreeSet::new()));
     fault(move |rpc, bytes, behind| {
@@ -82,7 +83,7 @@ pub(super) fn not_again(of: Rpc, code: Code) -> Fault {
     })
 }
 
-/// Undoing is refused where nothing was done, or all of it is undone.
+/// Refuses to undo where nothing was done, or everything is already undone.
 pub(super) fn undoes_once(doing: Rpc, undoing: Rpc, code: Code) -> Fault {
     let done = Arc::new(Mutex::new(BTreeSet::new()));
     fault(move |rpc, bytes, behind| {
@@ -102,7 +103,8 @@ pub(super) fn undoes_once(doing: Rpc, undoing: Rpc, code: Code) -> Fault {
     })
 }
 
-/// A call while another of the same RPC is under way, which takes so long, is refused. Who gives up leaves the way closed.
+/// Refuses a call while another call of the same RPC runs; each call takes at least this long. A caller
+/// that gives up blocks all later calls.
 pub(super) fn one_at_a_time(of: Rpc, code: Code, takes: Duration) -> Fault {
     let running = Arc::new(AtomicBool::new(false));
     fault(move |rpc, bytes, behind| {
@@ -122,7 +124,7 @@ pub(super) fn one_at_a_time(of: Rpc, code: Code, takes: Duration) -> Fault {
     })
 }
 
-/// Looks the volume up first, and refuses where it is not there.
+/// Looks up the volume first, and refuses the request if it does not exist.
 pub(super) fn must_exist(of: Rpc, code: Code) -> Fault {
     fault(move |rpc, bytes, behind| async move {
         let volume_id = id_of(&bytes);

@@ -1,10 +1,10 @@
-//! Faults in taking what sidecars add to their calls.
+//! Faults in handling the fields that sidecars add to their calls.
 
 use csi_proto::v1;
 
 use super::*;
 
-/// Fails where a key is somebody else's.
+/// Fails on keys of Kubernetes, which the driver does not use.
 fn chokes_on<M: Message + Default + 'static>(
     of: Rpc,
     keys: fn(M) -> std::collections::BTreeMap<String, String>,

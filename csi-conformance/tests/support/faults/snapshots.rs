@@ -9,7 +9,7 @@ use v1::volume_content_source::{Type, VolumeSource};
 
 use super::*;
 
-/// Cuts nothing: what is restored is what the source holds by then.
+/// A restore copies the source's current content instead of the snapshot.
 fn restores_the_present() -> Fault {
     let sources = Arc::new(Mutex::new(BTreeMap::new()));
     fault(move |rpc, bytes, behind| {
@@ -66,7 +66,7 @@ fn snapshots_go_with_their_volume() -> Fault {
     })
 }
 
-/// Deletes what was restored from a snapshot with it.
+/// Deletes the volume that was restored from a snapshot together with the snapshot.
 fn volumes_go_with_their_snapshot() -> Fault {
     let restored = Arc::new(Mutex::new(BTreeMap::new()));
     fault(move |rpc, bytes, behind| {
@@ -89,7 +89,7 @@ fn volumes_go_with_their_snapshot() -> Fault {
     })
 }
 
-/// Lists what it could not cut.
+/// Lists snapshots whose creation failed.
 fn lists_what_failed() -> Fault {
     let failed = Arc::new(Mutex::new(Vec::new()));
     fault(move |rpc, bytes, behind| {

@@ -1,4 +1,4 @@
-//! Faults in making and deleting volumes, and in what clones hold.
+//! Faults in creating and deleting volumes, and in the content of clones.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
@@ -28,7 +28,8 @@ fn not_idempotent() -> Fault {
     })
 }
 
-/// Looks whether the name is there, does something slow, and makes it then: two at once each make one.
+/// Checks whether the name exists, does something slow, and then creates the volume. So two calls at the
+/// same time create two volumes.
 fn doubles_in_parallel() -> Fault {
     let (made, count) = (Arc::new(Mutex::new(BTreeSet::new())), Arc::new(AtomicU32::new(0)));
     fault(move |rpc, bytes, behind| {
@@ -46,8 +47,8 @@ fn doubles_in_parallel() -> Fault {
     })
 }
 
-/// One at a time by a lock that the caller's future holds, and what was made is noted by that future too; the work
-/// itself goes on without either.
+/// The caller's future holds the lock and records the created volume. The work itself continues without
+/// that future, so a caller that gives up releases the lock early and nothing is recorded.
 fn drops_the_lock_on_cancel() -> Fault {
     let done = Arc::new(tokio::sync::Mutex::new(BTreeMap::<String, u32>::new()));
     let count = Arc::new(AtomicU32::new(0));
@@ -71,7 +72,7 @@ fn drops_the_lock_on_cancel() -> Fault {
     })
 }
 
-/// Makes a new volume where a copy is asked for, and tells that it is one.
+/// Creates an empty volume for a clone request, and reports it as a clone.
 fn empty_clones() -> Fault {
     fault(|rpc, bytes, behind| async move {
         if rpc != Rpc::CreateVolume {

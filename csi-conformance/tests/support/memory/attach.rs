@@ -1,4 +1,4 @@
-//! Volumes on nodes, and the lists of all.
+//! Volumes attached to nodes, and the lists of all volumes and snapshots.
 
 use super::*;
 

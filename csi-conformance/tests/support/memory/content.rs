@@ -8,14 +8,14 @@ use csi_core::Result;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Storage {
     Directories,
-    /// Handed out raw.
+    /// Published as raw block devices.
     Images,
-    /// With a filesystem on them.
+    /// With a filesystem on each image.
     Filesystems,
 }
 
 impl Storage {
-    /// Makes it, as a copy of another if one is named; an image gets this size.
+    /// Creates the content, as a copy of `from` if that is given. An image gets this size.
     pub(super) fn make(self, path: &Path, from: Option<PathBuf>, bytes: u64) -> Result<()> {
         match self {
             Self::Directories => {
@@ -35,7 +35,8 @@ impl Storage {
         Ok(())
     }
 
-    /// Removes it, if it is there. Nothing is mounted in a directory, and none has others in it.
+    /// Removes the content, if it exists. Nothing is mounted in a directory, and it contains no
+    /// subdirectories.
     pub(super) fn remove(self, path: &Path) -> Result<()> {
         if !path.exists() {
             return Ok(());

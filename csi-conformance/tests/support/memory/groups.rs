@@ -1,4 +1,4 @@
-//! Groups of snapshots: nobody writes in between, since everything is under one lock.
+//! Groups of snapshots. No write can happen between two members, because everything runs under one lock.
 
 use std::collections::BTreeSet;
 use std::time::SystemTime;

@@ -1,4 +1,4 @@
-//! Health: one volume is not well, for two reasons.
+//! Health: one volume is degraded, for two reasons.
 
 use super::*;
 

@@ -1,5 +1,5 @@
-//! A small driver that does everything right. What it knows is in memory; its volumes are directories, images that are
-//! handed out raw, or filesystems on such, which grow while they are not in use.
+//! A small correct driver. Its state is in memory. Its volumes are directories, images that are published
+//! raw, or images with a filesystem, which grow while they are not in use.
 
 #![allow(dead_code, reason = "not every test needs each")]
 
@@ -18,9 +18,9 @@ use content::Storage;
 use csi_core::*;
 
 const MIB: u64 = 1 << 20;
-/// The bounds of a volume's size.
+/// The range of a volume's size.
 const SIZES: std::ops::RangeInclusive<u64> = MIB..=MIB << 20;
-/// One that something is wrong with.
+/// The id of a degraded volume.
 pub(crate) const UNWELL: &str = "unwell";
 pub(crate) const NODE: &str = "node-1";
 const MOST_ATTACHED: u8 = 6;
@@ -30,7 +30,7 @@ struct State {
     volumes: BTreeMap<String, Known>,
     attached: BTreeMap<String, (NodeId, ControllerPublishVolumeRequest)>,
     snapshots: BTreeMap<String, Snapshot>,
-    /// Those that were asked for once.
+    /// The snapshots that were requested once.
     copying: BTreeSet<String>,
     groups: BTreeMap<String, VolumeGroupSnapshot>,
 }
@@ -38,11 +38,11 @@ struct State {
 #[derive(Debug)]
 struct Known {
     volume: Volume,
-    /// None for one that was there before.
+    /// None for a volume that existed before.
     record: Option<CreateRecord>,
 }
 
-/// The driver on one node. Clones on other nodes share what they know.
+/// The driver on one node. Clones on other nodes share its state.
 #[derive(Clone)]
 pub(crate) struct Memory {
     root: PathBuf,
@@ -52,7 +52,7 @@ pub(crate) struct Memory {
     attached: AttachLimit,
 }
 
-/// What ControllerModifyVolume takes.
+/// The parameters that ControllerModifyVolume accepts.
 #[derive(serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Mutable {
@@ -116,7 +116,7 @@ impl Memory {
                 .controller(controller)
                 .node(DirectoryNode::service(memory).single_node_multi_writer().volume_mount_group()),
             Storage::Images => plugin
-                // A device can be attached to read only; a directory is not attached at all.
+                // A device can be attached read-only. A directory is not attached at all.
                 .controller(controller.publish_readonly())
                 .snapshot_metadata(memory.clone())
                 .node(BlockNode::service(memory).single_node_multi_writer()),
@@ -126,7 +126,7 @@ impl Memory {
         }
     }
 
-    /// A mounted ext4 grows only for who has CAP_SYS_RESOURCE.
+    /// A mounted ext4 grows only with CAP_SYS_RESOURCE.
     fn expansion(&self) -> Expansion {
         if self.storage == Storage::Filesystems { Expansion::Offline } else { Expansion::Online }
     }
@@ -135,12 +135,12 @@ impl Memory {
         self.state.lock().unwrap()
     }
 
-    /// Where a volume, or a snapshot, has its content.
+    /// The path of the content of a volume or snapshot.
     fn place(&self, id: &str) -> Result<PathBuf> {
         Ok(self.root.join(VolumeId::new(id)?.as_file_name()?))
     }
 
-    /// What the new volume starts with, and how large that is.
+    /// The path and size of the content that the new volume starts with.
     async fn source(&self, source: &ContentSource) -> Result<(PathBuf, u64)> {
         let (id, bytes) = match source {
             ContentSource::Volume(id) => {
@@ -210,7 +210,7 @@ impl CreateDeleteVolume for Memory {
         if let Some((node, _)) = self.state().attached.get(request.volume_id.as_str()) {
             return Err(Error::InUse(format!("it is attached to {node}")));
         }
-        // A device under an image that is deleted would be found by nobody.
+        // The loop device of a deleted image would never be found again.
         if self.storage != Storage::Directories && self.attached_as(&request.volume_id)?.is_some() {
             return Err(Error::InUse("it is attached here".into()));
         }

@@ -1,4 +1,4 @@
-//! What the ready-made node plugins ask: which directory, which device.
+//! The methods of the ready-made node plugins: which directory, which device.
 
 use csi_core::mount::{DeviceAccess, LoopDevice, LoopOptions};
 

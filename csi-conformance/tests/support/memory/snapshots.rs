@@ -1,4 +1,4 @@
-//! Snapshots are copies, ready from the third call on; which blocks of them hold data, or differ.
+//! Snapshots, and their allocated and changed blocks. A snapshot is a copy, ready from the third call on.
 
 use std::fs;
 use std::time::SystemTime;
