@@ -1,5 +1,5 @@
-//! `csi lifecycle` against real drivers with real mounts, and against the same drivers with a call that fails: whatever
-//! happens, nothing is left. Needs root.
+//! `csi lifecycle` against real drivers with real mounts, and against the same drivers with a call that
+//! fails. In every case nothing is left. Needs root.
 #![cfg(feature = "program")]
 
 mod support;
@@ -19,7 +19,7 @@ use tokio::runtime::Runtime;
 use tokio::sync::Notify;
 use tonic::Status;
 
-/// A driver that serves, with its volumes, and directories for the life of one.
+/// A running driver with its volumes, and directories for the life of one volume.
 struct Driver {
     folder: Option<tempfile::TempDir>,
     runtime: Runtime,
@@ -51,7 +51,7 @@ impl Driver {
         Client::new(&endpoint(&self.path("csi.sock")))
     }
 
-    /// The driver itself, reached by way of somebody who may refuse.
+    /// The driver behind a proxy that refuses some calls.
     fn refusing(&self, refuses: impl Fn(Rpc) -> Option<Status> + Send + Sync + 'static) -> Fake {
         let client = self.client();
         Fake::new(handler(move |rpc, bytes| {
@@ -65,12 +65,12 @@ impl Driver {
         }))
     }
 
-    /// The command, with its temporary directory among ours.
+    /// The command, with its temporary directory inside the test's directory.
     fn lifecycle(&self, socket: &Path, words: &[&str]) -> Output {
         csi(socket).arg("lifecycle").args(words).env("TMPDIR", self.path("places")).output().unwrap()
     }
 
-    /// Runs commands as they were printed.
+    /// Runs commands exactly as they were printed.
     fn run_all<'c>(&self, commands: impl IntoIterator<Item = &'c str>) {
         let program = Path::new(env!("CARGO_BIN_EXE_csi")).parent().unwrap();
         let path = format!("{}:{}", program.display(), std::env::var("PATH").unwrap());
@@ -99,7 +99,7 @@ impl Driver {
 }
 
 impl Drop for Driver {
-    /// What lies below is deleted only when nothing is mounted there.
+    /// The directory is deleted only if nothing is mounted below it.
     fn drop(&mut self) {
         if self.mounts() > 0 {
             eprintln!("mounts are left, so {} stays", self.folder.take().unwrap().keep().display());
@@ -132,7 +132,7 @@ fn dirs_lives_and_nothing_is_left() {
         }
         assert!(text.trim_end().ends_with("nothing is left"), "{text}");
         driver.assert_clean(&text);
-        // In the user's own directories, which stay, with the form for programs.
+        // In directories that the user gives, which stay, with JSON output.
         let places = driver.path("places");
         let (staging, target) = (places.join("staging"), places.join("target"));
         std::fs::create_dir(&staging).unwrap();
@@ -177,7 +177,7 @@ fn block_lives_as_a_filesystem_and_raw() {
     });
 }
 
-/// The calls of a life, in the order in which they first come.
+/// The calls of a life, in the order in which they first appear.
 const CALLS: [Rpc; 12] = [
     Rpc::GetPluginInfo,
     Rpc::NodeGetInfo,
@@ -228,7 +228,7 @@ fn what_can_not_be_taken_back_is_named_with_the_commands_that_do() {
             driver.lifecycle(&fake.socket(), &["--capability", "rwo,block", "--size", "1Mi", "--name", "v"]);
         let shown = text(&output);
         assert_eq!(output.status.code(), Some(1), "{shown}");
-        // What does not rest on it is gone: the targets.
+        // Everything that does not depend on the failed step is undone: the targets.
         assert!(
             shown.contains("unpublished") && shown.contains("not taken back: NodeUnstageVolume"),
             "{shown}"
@@ -237,7 +237,7 @@ fn what_can_not_be_taken_back_is_named_with_the_commands_that_do() {
         let commands: Vec<_> = commands.lines().take_while(|line| line.starts_with("  ")).collect();
         assert!(commands[0].contains("csi node unstage-volume --volume-id"), "{shown}");
         assert!(shown.contains("csi controller delete-volume --volume-id"), "{shown}");
-        // They do, as they stand there, once the driver works.
+        // The printed commands undo the rest once the driver works again.
         driver.run_all(commands);
         driver.assert_clean(&shown);
     });
@@ -250,7 +250,7 @@ fn ctrl_c_in_the_middle_takes_everything_back() {
         for stuck in
             [Rpc::CreateVolume, Rpc::NodeStageVolume, Rpc::NodePublishVolume, Rpc::NodeUnpublishVolume]
         {
-            // The driver does it, and its answer does not arrive.
+            // The driver does the work, and its answer does not arrive.
             let (client, reached) = (driver.client(), Arc::new(Notify::new()));
             let (tell, first) = (reached.clone(), Arc::new(AtomicBool::new(true)));
             let fake = Fake::new(handler(move |rpc, bytes| {
@@ -278,7 +278,7 @@ fn ctrl_c_in_the_middle_takes_everything_back() {
     });
 }
 
-/// A driver whose volumes hang: their file is a pipe that nobody reads.
+/// A driver whose volumes hang: their file is a pipe without a reader.
 fn hanging(driver: &Driver) -> Fake {
     let (client, pipe) = (driver.client(), driver.path("pipe"));
     nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
@@ -350,7 +350,7 @@ fn a_second_ctrl_c_waits_no_longer_and_names_what_is_left() {
         let once = || driver.runtime.block_on(reached.notified());
         once();
         running.signal(Signal::SIGINT);
-        // Taking back asks it again.
+        // The undo makes the same call again.
         once();
         running.signal(Signal::SIGINT);
         let (status, text, _) = running.finish();

@@ -1,4 +1,4 @@
-//! The overview of what a driver can do.
+//! The overview of a driver's capabilities.
 
 use csi_core::Rpc;
 use csi_proto::v1;

@@ -1,4 +1,4 @@
-//! What shells complete by.
+//! The completion scripts for shells.
 
 use std::process::Command;
 

@@ -1,4 +1,4 @@
-//! The exit statuses, as the help has them.
+//! The exit statuses that the help documents.
 
 use csi_proto::v1;
 use prost::Message as _;
@@ -73,7 +73,7 @@ fn a_driver_that_hangs_or_dies_is_told_from_one_that_refuses() {
     assert!(stderr(&output).contains("DEADLINE_EXCEEDED") && stderr(&output).contains("goes on from there"));
     let socket = fake.folder().join("deaf.sock");
     let listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
-    // One that hangs up on everybody, until the test looks no more.
+    // A driver that closes every connection at once, until the test ends.
     std::thread::spawn(move || listener.incoming().for_each(drop));
     let output = run(&socket, &["identity", "probe"]);
     assert_eq!(output.status.code(), Some(78), "{}", stderr(&output));

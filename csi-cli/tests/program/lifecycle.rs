@@ -1,4 +1,4 @@
-//! A volume's life against drivers that are made of bytes: no mounts, so anybody can run it.
+//! A volume's life against fake drivers. There are no mounts, so the test needs no root.
 
 use std::fs;
 
@@ -10,7 +10,7 @@ use v1::controller_service_capability::rpc::Type as ControllerRpc;
 
 use crate::support::*;
 
-/// A controller alone, with these capabilities.
+/// A driver with a controller only, with these capabilities.
 fn controller(rpc: Rpc, bytes: &[u8], capabilities: &[ControllerRpc]) -> Result<Answers, Status> {
     match rpc {
         Rpc::GetPluginInfo => answer(&v1::GetPluginInfoResponse { name: "a.b".into(), ..Default::default() }),
@@ -66,7 +66,7 @@ fn a_driver_that_makes_no_volumes_wants_one_by_its_id() {
 
 #[test]
 fn a_volume_that_may_be_there_is_asked_for_again_before_it_is_deleted() {
-    // It is made, and the answer is lost.
+    // The volume is created, and the answer is lost.
     let lost = std::sync::atomic::AtomicBool::new(true);
     let fake = Fake::new(handler(move |rpc, bytes| {
         let is_lost = rpc == Rpc::CreateVolume && lost.swap(false, std::sync::atomic::Ordering::SeqCst);
@@ -128,7 +128,7 @@ fn what_is_kept_is_named_with_what_takes_it_back() {
     assert!(fake.asked().iter().all(|(rpc, _)| !matches!(rpc, Rpc::DeleteVolume | Rpc::DeleteSnapshot)));
 }
 
-/// A driver of topology whose volumes grow on no node.
+/// A driver with topology that asks every node to expand the volume.
 fn zonal(rpc: Rpc, bytes: &[u8]) -> Result<Answers, Status> {
     use v1::plugin_capability::{Service, Type, VolumeExpansion, service, volume_expansion};
     let offers = [ControllerRpc::CreateDeleteVolume, ControllerRpc::ExpandVolume];
@@ -182,7 +182,7 @@ fn a_volume_is_asked_for_where_the_node_is_and_grows_when_it_may() {
     let (_, created) = asked.iter().find(|(rpc, _)| *rpc == Rpc::CreateVolume).unwrap();
     let asked_for = v1::CreateVolumeRequest::decode(&**created).unwrap().accessibility_requirements;
     assert_eq!(asked_for, Some(v1::TopologyRequirement { requisite: vec![here()], preferred: vec![here()] }));
-    // Each is called twice.
+    // Each RPC is called twice.
     let mut calls: Vec<_> =
         asked.into_iter().map(|(rpc, _)| rpc).skip_while(|rpc| *rpc != Rpc::CreateVolume).collect();
     calls.dedup();

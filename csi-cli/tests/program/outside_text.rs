@@ -1,4 +1,4 @@
-//! Text that a driver chose reaches no terminal as it is, in whatever field it comes.
+//! Text that a driver chose reaches no terminal unescaped, in any field.
 
 use std::process::{Command, Output};
 
@@ -11,12 +11,12 @@ use tonic::{Code, Status};
 use crate::secrets::group;
 use crate::support::*;
 
-/// One character of each class, in the sequences that do harm: set the clipboard, overwrite a line, forge
-/// one, clear the screen by C1, reverse the text, and what is invisible.
+/// One character of each class, in sequences that do harm: set the clipboard, overwrite a line, forge a
+/// line, clear the screen with a C1 character, reverse the text, and invisible characters.
 const OUTSIDE: &str = "\x1b]52;c;cm0=\x07\r\x08\t\nFORGED\0\x7f\u{9b}2J\u{85}\u{ad}\u{200b}\u{200f}\u{2028}\u{2029}\
                        \u{202e}\u{2066}\u{feff}\u{e000}\u{e0041}\u{f0000}\u{ffff}'$(x)`x`\\";
 
-/// The output, which has none of it raw.
+/// The output; checks that it contains no raw character of [`OUTSIDE`].
 #[track_caller]
 fn shown(output: &Output, context: &str) -> String {
     let shown = text(output);
@@ -30,7 +30,7 @@ fn shown(output: &Output, context: &str) -> String {
     shown
 }
 
-/// Every text within.
+/// All texts in the value.
 fn texts(value: &serde_json::Value) -> Vec<&str> {
     match value {
         serde_json::Value::String(text) => vec![text],
@@ -42,7 +42,7 @@ fn texts(value: &serde_json::Value) -> Vec<&str> {
     }
 }
 
-/// How many texts a message has, with the keys of its maps.
+/// The number of texts in a message, including the keys of its maps.
 fn count(value: &Value) -> usize {
     let of_message = |message: &prost_reflect::DynamicMessage| -> usize {
         message.fields().map(|(_, value)| count(value)).sum()
@@ -79,7 +79,7 @@ fn no_field_of_any_answer_is_shown_raw() {
             let json = run(&fake.socket(), &[&words[..], &["--output", "json"]].concat());
             let shown_json = shown(&json, &context);
             let value: serde_json::Value = serde_json::from_str(&shown_json).unwrap();
-            // Mount flags of this kind are hidden whole.
+            // Mount flags of this kind are hidden completely.
             let hidden = shown_json.matches("***").count();
             let whole = texts(&value).iter().filter(|text| text.ends_with(OUTSIDE)).count();
             let answer = filled_answer(&method(*rpc).output(), alternative);
@@ -107,7 +107,7 @@ fn no_message_of_a_refusal_is_shown_raw() {
     }
 }
 
-/// A driver that can do everything, and whose texts are those of [`OUTSIDE`], or end with this.
+/// A driver with every capability whose texts are [`OUTSIDE`], or end with `end`.
 fn hostile(rpc: Rpc, bytes: &[u8], end: &str) -> Result<Answers, Status> {
     let output = method(rpc).output();
     match rpc {
@@ -195,8 +195,8 @@ fn a_life_shows_none_of_it_raw_wherever_it_ends() {
     }
 }
 
-/// What a shell makes of the commands: the words of each, with `csi` and `rmdir` as functions that print
-/// them.
+/// How a shell reads the commands: the words of each, with `csi` and `rmdir` as functions that print their
+/// words.
 fn pasted(commands: &str) -> Vec<Vec<String>> {
     let script = format!(
         "PATH=/nowhere; csi() {{ printf '%s\\0' csi \"$@\"; printf '\\0\\n'; }}; rmdir() {{ csi \"$@\"; }}\n{commands}"
@@ -222,7 +222,7 @@ fn the_commands_that_take_it_back_can_be_pasted() {
     let with_id: Vec<_> = words.iter().filter(|words| words.contains(&due)).collect();
     assert!(with_id.len() >= 4, "{words:?}");
     assert_eq!(words.last().map(Vec::len), Some(2), "the last one is rmdir: {words:?}");
-    // An id with a NUL can't be an argument: then there is no command.
+    // An id with a NUL cannot be an argument, so no command is printed.
     let fake = Fake::new(handler(async |rpc, bytes| hostile(rpc, &bytes, "\0; touch x")));
     let mut command = csi(&fake.socket());
     command.args(["lifecycle", "--no-node", "--keep"]).env("TMPDIR", fake.folder());

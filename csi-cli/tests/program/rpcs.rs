@@ -1,4 +1,4 @@
-//! Every RPC from the command line: what the driver gets, and what is shown of its answer.
+//! Every RPC from the command line: what the driver gets, and how its answer is shown.
 
 use std::fs;
 
@@ -12,7 +12,7 @@ use v1::volume_capability::{AccessMode, AccessType, BlockVolume, MountVolume};
 
 use crate::support::*;
 
-/// The subcommands of an RPC, and those of all.
+/// Each RPC with its group and subcommand.
 fn places() -> Vec<(Rpc, [String; 2])> {
     let mut found = Vec::new();
     for group in ["identity", "controller", "node", "group", "snapshot-metadata"] {
@@ -32,12 +32,12 @@ fn places() -> Vec<(Rpc, [String; 2])> {
     found
 }
 
-/// Answers with a message that has something in every field.
+/// Answers with a message that has every field set.
 fn filling() -> Fake {
     Fake::new(handler(async |rpc, _| answer(&filled(&method(rpc).output()))))
 }
 
-/// Answers with this.
+/// Answers with this message.
 fn answering(message: impl Message + Clone + 'static) -> Fake {
     Fake::new(handler(move |_, _| {
         let answers = answer(&message);
@@ -75,7 +75,7 @@ fn capability(mode: Mode, access: AccessType) -> v1::VolumeCapability {
     v1::VolumeCapability { access_mode: Some(AccessMode { mode: mode.into() }), access_type: Some(access) }
 }
 
-/// What the example of each RPC asks.
+/// The request of each RPC's example.
 fn examples() -> Vec<(Rpc, Vec<u8>)> {
     let text = str::to_owned;
     let pvc = || text("pvc-1");
@@ -165,7 +165,7 @@ fn a_whole_request_and_a_whole_answer_go_through_as_json() {
         let printed: serde_json::Value = serde_json::from_str(&output).unwrap();
         let answer = prost_reflect::DynamicMessage::deserialize(method(rpc).output(), printed);
         assert!(answer.unwrap() == filled(&method(rpc).output()), "{rpc}");
-        // People see something of every answer, too.
+        // The table, too, shows something of every answer.
         let table = ok(&run(&fake.socket(), &words[..4]));
         fake.asked();
         assert!(
@@ -343,7 +343,8 @@ fn volumes() -> v1::ListVolumesResponse {
 fn answers_are_tables_and_json() {
     let fake = answering(volumes());
     let table = ok(&run(&fake.socket(), &["controller", "list-volumes"]));
-    // One row a volume, columns below their names, sizes for people and exactly, what is not of a row below.
+    // One row per volume, columns aligned with their headings, sizes rounded and exact, fields outside the
+    // rows below.
     assert_eq!(
         table,
         "\

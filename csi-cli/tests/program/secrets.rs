@@ -1,4 +1,4 @@
-//! Secrets reach the driver, and nobody else.
+//! Secrets reach the driver and nothing else.
 
 use std::fs;
 
@@ -11,10 +11,10 @@ use tonic::Status;
 
 use crate::support::*;
 
-/// What nobody may see.
+/// The text that must not be shown.
 const CANARY: &str = "canary-7f3a";
 
-/// A driver that tells what it was sent, wherever it can.
+/// A driver that returns the text that it was sent wherever it can.
 fn telltale() -> Fake {
     Fake::new(handler(async |rpc, bytes| {
         let request = format!("{:?}", String::from_utf8_lossy(&bytes));
@@ -82,7 +82,7 @@ fn every_rpc_that_takes_them_gets_them_and_shows_them_nowhere() {
 
 #[test]
 fn those_that_come_back_in_another_case_or_in_base64_are_not_shown() {
-    // Of the canary, and of user:canary.
+    // Forms of the canary, and of user:canary.
     for form in ["CANARY-7F3A", "Y2FuYXJ5LTdmM2E=", "dXNlcjpjYW5hcnktN2YzYQ==", "63616e6172792d37663361"] {
         let fake = Fake::new(handler(move |_, _| async move { Err(Status::internal(form)) }));
         let words = ["controller", "delete-volume", "--secrets-env", "key=LOGIN"];

@@ -18,7 +18,7 @@ fn blocks(start: i64) -> Vec<u8> {
     .encode_to_vec()
 }
 
-/// A driver whose stream says what a test says, when it says it.
+/// A driver whose stream yields what the test sends, when the test sends it.
 fn told() -> (Fake, mpsc::Sender<Result<Vec<u8>, Status>>) {
     let (sender, answers) = mpsc::channel(1);
     let answers = std::sync::Mutex::new(Some(answers));
@@ -42,7 +42,7 @@ fn each_message_is_printed_before_the_next_is_sent() {
     assert_eq!(csi.line().unwrap(), "4 KiB (4096)  4 KiB (4096)");
     assert_eq!(csi.line().unwrap(), "block_metadata_type    FIXED_LENGTH");
     assert_eq!(csi.line().unwrap(), "volume_capacity_bytes  1 GiB (1073741824)");
-    // The heading stands once, and so does what is the same.
+    // The heading is printed once, and so are the fields that do not change.
     driver.blocking_send(Ok(blocks(8192))).unwrap();
     assert_eq!(csi.line().unwrap(), "8 KiB (8192)  4 KiB (4096)");
     assert_eq!(csi.line().unwrap(), "12 KiB (12288)  4 KiB (4096)");
@@ -80,7 +80,7 @@ fn a_stream_that_falls_silent_is_given_up_in_time() {
 fn a_reader_that_went_away_is_no_error() {
     let (fake, driver) = told();
     let mut shell = std::process::Command::new("sh");
-    // The stream goes on until somebody reads no more.
+    // The stream continues until its reader stops reading.
     let script = r#""$0" "$@" | head -n 1; echo "status ${PIPESTATUS}""#.replace("${PIPESTATUS}", "over");
     shell.args(["-c", &script, env!("CARGO_BIN_EXE_csi")]).args(WORDS);
     shell.env("CSI_ENDPOINT", format!("unix://{}", fake.socket().display()));

@@ -1,4 +1,4 @@
-//! The health of a driver, as it changes.
+//! The health of a driver as it changes.
 
 use std::sync::{Arc, Mutex};
 
@@ -12,7 +12,7 @@ use v1::node_service_capability::rpc::Type as NodeRpc;
 
 use crate::support::*;
 
-/// What is wrong with a driver now.
+/// The driver's current health problems.
 #[derive(Default, Clone)]
 struct Health {
     unwell: Vec<(&'static str, &'static str, &'static str)>,
@@ -77,7 +77,7 @@ fn tell(rpc: Rpc, health: &Health) -> Result<Answers, Status> {
     }
 }
 
-/// The line without its time, and each space of it once.
+/// The line without its time, with repeated spaces collapsed.
 fn short(line: &str) -> String {
     line.split_whitespace().skip(1).collect::<Vec<_>>().join(" ")
 }
@@ -96,7 +96,7 @@ fn what_begins_changes_and_ends_is_a_line_and_ctrl_c_ends_it() {
     assert_eq!(line(slow.clone()), "+ controller pvc-1 DEGRADED DiskSlow: a path is lost");
     let slower = Health { unwell: vec![("pvc-1", "DiskSlow", "two are lost")], ..well.clone() };
     assert_eq!(line(slower.clone()), "~ controller pvc-1 DEGRADED DiskSlow: two are lost");
-    // Who does not answer says nothing of what was before.
+    // A source that does not answer leaves its earlier problems as they were.
     assert_eq!(
         line(Health { is_broken: true, ..slower.clone() }),
         "+ csi ControllerListVolumeHealth UNAVAILABLE NotAnswered: the array is away"
@@ -176,7 +176,7 @@ fn a_driver_that_goes_away_and_comes_back_is_told() {
 #[test]
 fn volumes_that_are_named_are_asked_for_in_the_form_that_the_driver_has() {
     let (fake, _) = sick();
-    // This one says that it tells of one volume, and then does not.
+    // This driver offers the health of single volumes and does not implement it.
     let output = run(&fake.socket(), &["watch", "--once", "--volume-id", "pvc-1"]);
     let said = short(&stdout(&output));
     assert_eq!(
@@ -197,7 +197,7 @@ fn volumes_that_are_named_are_asked_for_in_the_form_that_the_driver_has() {
     assert!(stderr(&output).contains("tells no volume's health"), "{}", stderr(&output));
 }
 
-/// A driver that speaks 1.12.
+/// A driver for spec 1.12.
 #[allow(deprecated, reason = "it speaks 1.12")]
 fn older(rpc: Rpc) -> Result<Answers, Status> {
     match rpc {

@@ -1,4 +1,4 @@
-//! Messages by their descriptor, for tests that look at all of them alike.
+//! Messages by their descriptor, for tests that handle all of them alike.
 
 use std::sync::LazyLock;
 
@@ -15,24 +15,24 @@ pub(crate) fn method(rpc: Rpc) -> MethodDescriptor {
     service.methods().find(|method| method.name() == rpc.name()).unwrap()
 }
 
-/// A message of csi-proto as one known by its descriptor.
+/// A message of csi-proto as a dynamic message.
 pub(crate) fn dynamic(descriptor: &MessageDescriptor, bytes: &[u8]) -> DynamicMessage {
     DynamicMessage::decode(descriptor.clone(), bytes).unwrap()
 }
 
-/// A message with something in every field. Of fields that exclude each other it has the first.
+/// A message with every field set. In each oneof the first field is set.
 pub(crate) fn filled(descriptor: &MessageDescriptor) -> DynamicMessage {
     filled_with(descriptor, "", Alternative::First)
 }
 
-/// Which one is set of fields that exclude each other.
+/// Which field of a oneof is set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Alternative {
     First,
     Last,
 }
 
-/// The same, with this at the end of each text and of each key of a map.
+/// The same, with `end` at the end of each text and of each map key.
 pub(crate) fn filled_with(
     descriptor: &MessageDescriptor,
     end: &str,
@@ -67,7 +67,7 @@ pub(crate) fn filled_with(
 
 fn of(field: &FieldDescriptor, end: &str, alternative: Alternative) -> Value {
     let kind = match field.kind() {
-        // The entry of a map: its value.
+        // For the entry of a map, the kind of its value.
         Kind::Message(entry) if field.is_map() => entry.map_entry_value_field().kind(),
         kind => kind,
     };

@@ -1,4 +1,5 @@
-//! `csi` as a process, and drivers for it to call: a recorder that answers as it is told to, and the examples.
+//! `csi` as a process, and drivers for it to call: a fake driver that records calls and gives prepared
+//! answers, and the examples.
 
 #![allow(dead_code, unused_imports, reason = "a module of each test file, which uses its part")]
 
@@ -23,7 +24,7 @@ pub(crate) fn csi(socket: &Path) -> Command {
     command
 }
 
-/// Its words, its result.
+/// Runs it with these words, and returns its result.
 pub(crate) fn run(socket: &Path, words: &[&str]) -> Output {
     csi(socket).args(words).output().unwrap()
 }
@@ -41,13 +42,13 @@ pub(crate) fn text(output: &Output) -> String {
     stdout(output) + &stderr(output)
 }
 
-/// What it printed, once it went well.
+/// Its standard output; panics unless it succeeded.
 pub(crate) fn ok(output: &Output) -> String {
     assert_eq!(output.status.code(), Some(0), "{}", text(output));
     stdout(output)
 }
 
-/// A `csi` that runs, read line by line.
+/// A running `csi`, read line by line.
 pub(crate) struct Running {
     child: Child,
     lines: BufReader<ChildStdout>,
@@ -67,7 +68,7 @@ impl Running {
         (read > 0).then(|| line.trim_end_matches('\n').to_owned())
     }
 
-    /// Reads up to the line that holds this.
+    /// Reads up to the line that contains the marker.
     pub(crate) fn until(&mut self, marker: &str) -> String {
         let mut text = String::new();
         loop {
@@ -80,7 +81,7 @@ impl Running {
         }
     }
 
-    /// Whether one of its threads waits for the other end of a pipe that it opens.
+    /// Whether one of its threads is opening a pipe and waits for the other end.
     pub(crate) fn waits_at_a_pipe(&self) -> bool {
         let tasks =
             std::fs::read_dir(format!("/proc/{}/task", self.child.id())).into_iter().flatten().flatten();
@@ -99,7 +100,7 @@ impl Running {
         String::from_utf8_lossy(&line).replace('\0', " ")
     }
 
-    /// Waits for its end: its status, the rest of its output, its errors.
+    /// Waits until it ends. Returns its status, the rest of its output, and its errors.
     pub(crate) fn finish(mut self) -> (Option<i32>, String, String) {
         let (mut rest, mut errors) = (String::new(), String::new());
         self.lines.read_to_string(&mut rest).unwrap();
@@ -108,7 +109,7 @@ impl Running {
     }
 }
 
-/// Looks again and again, until there is something.
+/// Polls until `look` returns a value.
 pub(crate) fn until<T>(mut look: impl FnMut() -> Option<T>) -> T {
     let end = std::time::Instant::now() + std::time::Duration::from_secs(30);
     loop {

@@ -1,4 +1,4 @@
-//! A driver made of bytes: it records what it is asked, and answers what a test wants.
+//! A fake driver: it records its calls, and answers what a test wants.
 
 use std::convert::Infallible;
 use std::path::{Path, PathBuf};
@@ -16,16 +16,16 @@ use tonic::codegen::{Body, BoxFuture, Service, StdError, http};
 use tonic::server::{Grpc, NamedService, ServerStreamingService};
 use tonic::{Request, Response, Status};
 
-/// What comes back of a call: a message, or several where it is a stream.
+/// The answer to a call: one message, or several for a stream.
 pub(crate) type Answers = mpsc::Receiver<Result<Vec<u8>, Status>>;
-/// What is done about a call.
+/// What the driver does for a call.
 pub(crate) type Handler =
     Arc<dyn Fn(Rpc, Vec<u8>) -> Pin<Box<dyn Future<Output = Result<Answers, Status>> + Send>> + Send + Sync>;
 
-/// What was asked, in its order.
+/// The calls, in order.
 type Asked = Arc<Mutex<Vec<(Rpc, Vec<u8>)>>>;
 
-/// Makes a handler of a function.
+/// Turns a function into a handler.
 pub(crate) fn handler<F: Future<Output = Result<Answers, Status>> + Send + 'static>(
     function: impl Fn(Rpc, Vec<u8>) -> F + Send + Sync + 'static,
 ) -> Handler {
@@ -37,7 +37,7 @@ pub(crate) fn answer(message: &impl Message) -> Result<Answers, Status> {
     one(message.encode_to_vec())
 }
 
-/// The same, of its bytes.
+/// The same, from its bytes.
 pub(crate) fn one(bytes: Vec<u8>) -> Result<Answers, Status> {
     let (sender, answers) = mpsc::channel(1);
     sender.try_send(Ok(bytes)).unwrap();
@@ -56,7 +56,7 @@ pub(crate) async fn forward(
     one(grpc.unary(Request::new(bytes), path, RawCodec).await?.into_inner())
 }
 
-/// Serves on a socket until it is dropped.
+/// A driver that serves on a socket until it is dropped.
 pub(crate) struct Fake {
     folder: tempfile::TempDir,
     asked: Asked,
@@ -88,12 +88,12 @@ impl Fake {
         self.folder.path().join("csi.sock")
     }
 
-    /// A directory that goes with it.
+    /// A directory that is removed with the driver.
     pub(crate) fn folder(&self) -> &Path {
         self.folder.path()
     }
 
-    /// What it was asked since it was looked at last.
+    /// The calls since the last look.
     pub(crate) fn asked(&self) -> Vec<(Rpc, Vec<u8>)> {
         std::mem::take(&mut self.asked.lock().unwrap())
     }
