@@ -1,4 +1,4 @@
-//! Who depends on this crate builds it with no protoc and no build script.
+//! A crate that depends on this one builds it without protoc and without a build script.
 
 use std::path::Path;
 

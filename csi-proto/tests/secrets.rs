@@ -1,4 +1,4 @@
-//! No secret shows in `Debug`, whatever message it is in: a walk over every message of the descriptor.
+//! No secret shows in `Debug` output, in any message: walks over every message of the descriptor.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fmt::Debug;
@@ -44,7 +44,8 @@ struct Filled {
     flags: usize,
 }
 
-/// A message with every field set, a canary wherever a secret may be. Of each oneof, the `choice`th field is set.
+/// A message with every field set, and a canary in every field that can be a secret. In each oneof the
+/// `choice`th field is set.
 fn fill(descriptor: &MessageDescriptor, choice: usize, filled: &mut Filled) -> DynamicMessage {
     let mut message = DynamicMessage::new(descriptor.clone());
     for field in descriptor.fields() {

@@ -1,8 +1,8 @@
-//! The descriptor is the union of the two versions of the interface: every name, number, type and option of both,
-//! and nothing else.
+//! The descriptor is the union of the two versions of the interface: every name, number, type and option of
+//! both, and nothing else.
 //!
-//! `tests/wire/*.txt` hold the facts of the wire, one a line. A fact is compared together with the heading it
-//! stands under: the service, message or enum.
+//! `tests/wire/*.txt` contain the facts of the wire, one per line. A fact is compared together with the
+//! heading above it: the service, message or enum.
 
 use std::collections::BTreeSet;
 
@@ -18,7 +18,7 @@ const V1_13: &str = include_str!("wire/csi-v1.13.0.txt");
 const V1_12: &str = include_str!("wire/csi-v1.12.0.txt");
 const REGISTRATION: &str = include_str!("wire/pluginregistration-v1.txt");
 
-/// The heading and the line under it; for a heading itself, twice the heading.
+/// The heading and the line below it. For a heading itself, the heading twice.
 type Fact = (String, String);
 
 #[derive(Default)]
@@ -43,7 +43,8 @@ impl Facts {
     }
 }
 
-/// The options of anything, as the facts print them; deprecation apart, since the facts know none.
+/// The options of an item, as the facts print them. Deprecation is separate, because the facts do not
+/// contain it.
 struct Options {
     text: String,
     deprecated: bool,
@@ -150,7 +151,7 @@ fn within<'a>(full_name: &'a str, package: &str) -> &'a str {
     full_name.strip_prefix(package).and_then(|n| n.strip_prefix('.')).expect("a name in its package")
 }
 
-/// The facts as they are written down.
+/// The facts from the text file.
 fn written(text: &str) -> BTreeSet<Fact> {
     let mut heading = String::new();
     let mut facts = BTreeSet::new();
@@ -196,7 +197,7 @@ fn what_only_the_older_version_has_is_deprecated_and_nothing_else() {
     let gone: BTreeSet<Fact> = older.difference(&newer).cloned().collect();
     let headings_gone: BTreeSet<&String> =
         gone.iter().filter(|(h, line)| line.starts_with(h.as_str())).map(|(h, _)| h).collect();
-    // Where a whole message went, the message is deprecated and not each of its fields.
+    // If a whole message was removed, the message is deprecated, and not each of its fields.
     let expected: BTreeSet<Fact> = gone
         .iter()
         .filter(|(h, line)| line.starts_with(h.as_str()) || !headings_gone.contains(h))
@@ -213,7 +214,7 @@ fn registration_is_as_the_kubelet_has_it() {
     assert!(facts.deprecated.is_empty());
 }
 
-/// What the facts do not speak of: the descriptor has no more than they do.
+/// Parts that the facts do not mention: the descriptor has none of them.
 #[test]
 fn nothing_else_is_in_the_files() {
     let pool = pool();
@@ -231,7 +232,7 @@ fn nothing_else_is_in_the_files() {
     assert!(names.iter().all(|n| n.starts_with("google/protobuf/") || !n.contains('/')), "{names:?}");
 }
 
-/// Reflection clients decode the descriptor with any protobuf library, the plain one of prost too.
+/// Reflection clients decode the descriptor with any protobuf library, also with plain prost.
 #[test]
 fn the_descriptor_holds_its_imports() {
     let set = prost_reflect::prost_types::FileDescriptorSet::decode(FILE_DESCRIPTOR_SET).expect("it decodes");
