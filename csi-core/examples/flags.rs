@@ -1,4 +1,4 @@
-//! A driver with a flag of its own beside those that every driver has. Its volumes are names in memory.
+//! A driver with its own flag in addition to those of every driver. Its volumes are names in memory.
 //!
 //! `cargo run --example flags -- --endpoint /tmp/csi.sock --metrics-address :9808 --log-level debug`
 

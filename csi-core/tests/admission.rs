@@ -15,7 +15,7 @@ async fn a_caller_that_gives_up_leaves_the_operation_to_the_retry() {
     let memory = Memory::gated();
     let served = Served::start(plugin(memory.clone())).await;
 
-    // The first caller gives up by its deadline, the second by closing its connection.
+    // The first caller gives up by its deadline, the second by dropping the call.
     let mut hurried = tonic::Request::new(stage("v"));
     hurried.set_timeout(Duration::from_millis(50));
     let status = served.node().node_stage_volume(hurried).await.unwrap_err();

@@ -54,8 +54,8 @@ async fn every_form_of_every_authority() {
                 for travel in [Travel::Whole, Travel::Padded, Travel::Continued] {
                     let mut raw = Raw::open(served.endpoint.path()).await;
                     probes(&mut raw, &block(form, value, coded), travel).await;
-                    // The next call refers to the table entry that the first call added, or repeats the
-                    // value.
+                    // The next call refers to the table entry that the first call added, or repeats
+                    // the value.
                     let mut next = head(PROBE);
                     match form.0 {
                         0x40 => next.push(0x80 | 62),
@@ -100,8 +100,8 @@ async fn references_behind_one_that_was_left_out() {
     text(&mut first, b"application/grpc", false);
     plain(&mut first, "te", "trailers");
     probes(&mut raw, &first, Travel::Whole).await;
-    // These calls contain table references only, one of them to the name of the authority that was left
-    // out.
+    // The next two calls refer to the table: the first to whole entries only, the second also to the name
+    // of the entry that was left out.
     let mut second = vec![0x83, 0x86, 0x80 | 64, 0x80 | 63, 0x80 | 62];
     plain(&mut second, "te", "trailers");
     probes(&mut raw, &second, Travel::Whole).await;

@@ -1,5 +1,5 @@
-//! The client: it waits until a plugin is ready, calls it with a deadline, and reconnects after a lost
-//! connection.
+//! The client: it waits until a plugin is ready, calls it with a deadline, and reconnects after a
+//! lost connection.
 
 mod common;
 

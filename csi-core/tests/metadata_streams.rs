@@ -1,5 +1,5 @@
-//! The streams of the SnapshotMetadata service: the rules that the framework keeps, whatever the driver
-//! yields.
+//! The streams of the SnapshotMetadata service: the rules that the framework keeps, whatever the
+//! driver yields.
 
 mod common;
 mod whole;

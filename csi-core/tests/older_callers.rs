@@ -1,5 +1,5 @@
-//! VOLUME_CONDITION, as callers of spec v1.12.0 read it, derived from the driver's answers in the form of
-//! v1.13.0.
+//! VOLUME_CONDITION, as callers of spec v1.12.0 read it, derived from the driver's answers in the form
+//! of v1.13.0.
 #![allow(deprecated, reason = "the older form is what is tested")]
 
 mod common;

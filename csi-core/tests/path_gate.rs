@@ -1,5 +1,5 @@
-//! No Node RPC reaches the driver with a path that belongs to the system or the driver, or with a parent of
-//! one.
+//! No Node RPC reaches the driver with a path that belongs to the system or the driver, or with a parent
+//! of one.
 
 mod common;
 

@@ -32,7 +32,7 @@ fn without_a_key_nothing_is_begun() {
     });
 }
 
-/// Otherwise a workload would write unencrypted data to the device under the closed encryption.
+/// Publishing the device without its open encryption would let a workload write unencrypted data.
 #[test]
 fn an_encrypted_device_that_is_not_open_is_not_published() {
     on_tmpfs(async |place| {

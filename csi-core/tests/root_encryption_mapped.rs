@@ -1,6 +1,5 @@
 //! The life of an encrypted volume through a whole plugin. Needs root and a kernel with `dm_mod` and
-//! `dm_crypt`, so it runs where `cargo xtask test --kernels` provides these, and not with `cargo test`
-//! alone.
+//! `dm_crypt`, so it runs where `cargo xtask test --kernels` provides these, and not with `cargo test` alone.
 #![cfg(all(feature = "luks", target_os = "linux"))]
 
 mod common;

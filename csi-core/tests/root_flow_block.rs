@@ -152,8 +152,7 @@ fn what_a_killed_stage_attached_is_detached_by_one_that_fails() {
     });
 }
 
-/// What the driver stored about the volume when it was created (the label) and attached (the serial
-/// number).
+/// What the driver stored about the volume when it was created (the label) and attached (the serial number).
 #[test]
 fn a_driver_says_which_disk_it_has_to_be_and_what_is_made_on_it() {
     on_tmpfs(async |place| {
@@ -189,8 +188,8 @@ fn a_driver_says_which_disk_it_has_to_be_and_what_is_made_on_it() {
     });
 }
 
-/// A driver that records that a volume has a filesystem does not lose it when the device later reads as
-/// blank.
+/// A driver that records that a volume has a filesystem does not lose it when the device later reads
+/// as blank.
 #[test]
 fn a_volume_that_was_staged_is_never_formatted_again() {
     on_tmpfs(async |place| {

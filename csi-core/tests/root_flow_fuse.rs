@@ -22,11 +22,11 @@ use private::on_tmpfs;
 use tonic::Code;
 
 const AT: &str = "ROOT_FLOW_FUSE_AT";
-/// The file that a daemon writes when it ends; then it hangs.
+/// The variable with the path of a file that the daemon writes when it ends, before it hangs.
 const LATE: &str = "ROOT_FLOW_FUSE_LATE";
 
-/// Not a test: the daemon. It mounts with the name that it reads from its standard input, and answers the
-/// first request and the requests that the health check of a mount makes.
+/// Not a test: the daemon. It mounts with the source name from its standard input, and answers FUSE_INIT
+/// and the requests that a health check of a mount makes.
 #[test]
 fn serve_as_daemon() {
     let Some(at) = std::env::var_os(AT).map(PathBuf::from) else { return };
@@ -51,7 +51,7 @@ fn serve_as_daemon() {
         answer.extend(body);
         let _ = device.write_all(&answer);
     }
-    // Data that the daemon still has to send after its filesystem is unmounted.
+    // Simulates a daemon that still has data to send after its filesystem is unmounted.
     if let Some(file) = std::env::var_os(LATE) {
         std::thread::sleep(Duration::from_millis(300));
         std::fs::write(file, "sent").unwrap();

@@ -120,7 +120,7 @@ fn staged_once_and_bound_for_each_workload() {
     });
 }
 
-/// The foreign mounts are a share of a server and a tmpfs.
+/// The volume is a share of a server, and the foreign mount is a tmpfs.
 #[test]
 fn a_foreign_mount_at_a_volumes_place_is_refused_and_stays() {
     on_tmpfs(async |place| {

@@ -1,5 +1,5 @@
-//! Every valid request, changed in one field at a time, with the expected answer. The descriptor gives the
-//! fields.
+//! Every valid request, changed in one field at a time, with the expected answer. The descriptor gives
+//! the fields.
 
 use csi_core::Rpc;
 use prost::Message;
@@ -10,8 +10,7 @@ use tonic::Code;
 
 use super::samples::samples;
 
-/// A request, what was changed in it, and the expected answer: a code, and the field that its message
-/// names.
+/// A request, what was changed in it, and the expected answer: a code, and the field that its message names.
 #[derive(Debug)]
 pub struct Case {
     pub rpc: Rpc,
