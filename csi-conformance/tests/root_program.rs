@@ -1,5 +1,5 @@
-//! The program: its exit status, its reports, and what it leaves when it is killed. Needs root, for the
-//! mounts.
+//! The program: its exit status, its reports, and what it leaves when it is killed. Needs root, for
+//! the mounts.
 #![cfg(target_os = "linux")]
 
 #[path = "support/memory/mod.rs"]

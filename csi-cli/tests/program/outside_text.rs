@@ -195,8 +195,8 @@ fn a_life_shows_none_of_it_raw_wherever_it_ends() {
     }
 }
 
-/// How a shell reads the commands: the words of each, with `csi` and `rmdir` as functions that print their
-/// words.
+/// How a shell reads the commands: the words of each, with `csi` and `rmdir` as functions that print
+/// their words.
 fn pasted(commands: &str) -> Vec<Vec<String>> {
     let script = format!(
         "PATH=/nowhere; csi() {{ printf '%s\\0' csi \"$@\"; printf '\\0\\n'; }}; rmdir() {{ csi \"$@\"; }}\n{commands}"

@@ -41,8 +41,8 @@ impl Drop for Broken {
     }
 }
 
-/// Works inside the caller's future: when that is dropped, half of the work is done, and it cannot be
-/// continued.
+/// Works inside the caller's future: when that is dropped, half of the work is done, and it cannot
+/// be continued.
 fn broken_by_giving_up(of: Rpc) -> Fault {
     let broken = Arc::new(AtomicBool::new(false));
     fault(move |rpc, bytes, behind| {

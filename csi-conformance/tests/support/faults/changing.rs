@@ -7,8 +7,7 @@ use csi_proto::v1;
 
 use super::*;
 
-/// Forgets the keys that a change does not name, so the request that created the volume no longer matches
-/// it.
+/// Forgets the keys that a change does not name, so the request that created the volume no longer matches it.
 fn forgets_absent_keys() -> Fault {
     let changed_ids = Arc::new(Mutex::new(BTreeSet::new()));
     fault(move |rpc, bytes, behind| {

@@ -1,5 +1,5 @@
-//! Faults that show in the sequence of calls that the orchestrator makes for a volume, or for an inline
-//! volume.
+//! Faults that show in the sequence of calls that the orchestrator makes for a volume, or for an
+//! inline volume.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;

@@ -35,8 +35,8 @@ impl Storage {
         Ok(())
     }
 
-    /// Removes the content, if it exists. Nothing is mounted in a directory, and it contains no
-    /// subdirectories.
+    /// Removes the content, if it exists. Nothing is mounted in a directory, and it contains
+    /// no subdirectories.
     pub(super) fn remove(self, path: &Path) -> Result<()> {
         if !path.exists() {
             return Ok(());
