@@ -1,4 +1,4 @@
-//! What a kill in the middle of CreateVolume leaves is finished by the same call, and removed by DeleteVolume.
+//! When CreateVolume was killed halfway, the same call completes the volume, and DeleteVolume removes it.
 
 use std::fs;
 use std::os::unix::net::UnixStream;
@@ -11,7 +11,7 @@ use v1::volume_capability::{AccessMode, AccessType, BlockVolume, access_mode::Mo
 
 const MIB: i64 = 1 << 20;
 
-/// A driver, which ends with the test.
+/// A driver that is killed at the end of the test.
 struct Driver(Child);
 
 impl Drop for Driver {
@@ -39,7 +39,7 @@ async fn a_creation_that_was_killed_is_finished_or_removed() {
     }
     let channel = tonic::transport::Endpoint::from_shared(endpoint).unwrap().connect_lazy();
     let mut controller = ControllerClient::new(channel);
-    // As if it had been killed before the image had its size.
+    // As if it was killed before the image got its size.
     for name in ["finished", "removed"] {
         fs::File::create(pool.join(name)).unwrap();
     }

@@ -1,6 +1,6 @@
-//! The driver as a process of its own in an empty root, with nothing but the system's tools and devices mounted in: a
-//! volume's whole life on each filesystem, and raw. Built with `-C target-feature=+crt-static`, the driver itself
-//! needs nothing of that root. Needs root.
+//! The driver as a separate process in an empty root with only the system's tools and devices mounted in: a
+//! volume's whole life on each filesystem, and raw. A driver built with `-C target-feature=+crt-static`
+//! itself needs nothing from that root. Needs root.
 
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
@@ -43,10 +43,11 @@ fn raw() {
     private_mount_namespace(|| live(None));
 }
 
-/// A root with the driver in it. At the end the driver is killed and the loop devices of its images are detached.
+/// A root with the driver in it. At the end the driver is killed and the loop devices of its images
+/// are detached.
 ///
-/// The root is a tmpfs with the system's directories bound into it, so it is unmounted as a whole and only its empty
-/// mount point is removed: a recursive delete would go through the binds.
+/// The root is a tmpfs with bind mounts of the system's directories. So it is unmounted as a whole and only
+/// its empty mount point is removed: a recursive delete would delete through the bind mounts.
 struct Chroot {
     root: PathBuf,
     driver: Child,
@@ -74,7 +75,8 @@ impl Chroot {
         for own in ["pool", "pods", "staging", "tmp", "run"] {
             std::fs::create_dir(root.join(own)).unwrap();
         }
-        // Bound and not copied: a copy that another thread's child still has open for writing does not run.
+        // Bound, not copied: a copy that another thread's child still has open for writing cannot be
+        // executed (ETXTBSY).
         let program = Target::new(root.join("block")).unwrap();
         program.create_file().unwrap();
         Bind::new(Path::new(env!("CARGO_BIN_EXE_block"))).at(&program).unwrap();
@@ -95,7 +97,7 @@ impl Chroot {
         this
     }
 
-    /// A path of the driver's as it is seen from here.
+    /// A path inside the root, as the test sees it.
     fn path(&self, inside: &str) -> PathBuf {
         self.root.join(inside.trim_start_matches('/'))
     }
@@ -121,7 +123,8 @@ impl Drop for Chroot {
     }
 }
 
-/// The drivers have targets with the same paths, by which a read-only loop device is found again.
+/// The drivers use the same target paths, and a read-only loop device is found again by its path. So one
+/// runs at a time.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 fn live(filesystem: Option<&str>) {
@@ -192,7 +195,7 @@ impl Orchestrator {
             ..Default::default()
         };
         if let Err(status) = self.node.node_expand_volume(grow).await {
-            // ext4 grows online with CAP_SYS_RESOURCE only; without it, at the next stage.
+            // A mounted ext4 grows only with CAP_SYS_RESOURCE. Without it, it grows at the next stage.
             assert_eq!(status.code(), tonic::Code::FailedPrecondition, "{status}");
             assert!(status.message().contains("CAP_SYS_RESOURCE"), "{status}");
             self.take_down().await;
@@ -220,7 +223,7 @@ impl Orchestrator {
         }
     }
 
-    /// An image that had a filesystem and reads as blank is not formatted.
+    /// An image that had a filesystem and now reads as blank is not formatted.
     async fn lose_content(&mut self, chroot: &Chroot) {
         let image = std::fs::File::options().write(true).open(chroot.path("/pool/vol")).unwrap();
         let size = image.metadata().unwrap().len();
@@ -231,7 +234,7 @@ impl Orchestrator {
         assert!(refused.message().contains("said to have content"), "{refused}");
     }
 
-    /// The loop device of an image that was deleted by hand does not stay.
+    /// If the image is deleted by hand, its loop device is still detached.
     async fn lose_image(&mut self, chroot: &Chroot) {
         let image = chroot.path("/pool/vol");
         let devices = || LoopDevice::find(&image).unwrap().len();
@@ -244,7 +247,7 @@ impl Orchestrator {
         self.controller.delete_volume(delete).await.unwrap();
     }
 
-    /// Writes and reads what was published, and is refused to write what was published read-only.
+    /// Writes to the volume and reads it back. Checks that the read-only target refuses a write.
     fn use_it(&self, chroot: &Chroot) {
         let inside = |target: &str| match self.capability.access_type {
             Some(AccessType::Block(_)) => chroot.path(target),
@@ -257,14 +260,14 @@ impl Orchestrator {
         std::io::Write::write_all(&mut file, b"data of the workload").unwrap();
         file.sync_all().unwrap();
         assert_eq!(&self.read(&reader)[..4], b"data");
-        // Linux lets a read-only device be opened for writing, and refuses the write.
+        // Linux opens a read-only device for writing, and refuses the write.
         let opened = std::fs::File::options().write(true).open(&reader);
         let refused = opened.and_then(|mut file| std::io::Write::write_all(&mut file, &[0; 4096]));
         refused.expect_err("published read-only");
     }
 
-    /// A raw device is read past its cache: published read-only it is a device of its own, which may have cached an
-    /// older state.
+    /// Reads a raw device past its page cache (O_DIRECT): a read-only publish is a separate device, whose
+    /// cache can contain older data.
     fn read(&self, path: &Path) -> Vec<u8> {
         let raw = matches!(self.capability.access_type, Some(AccessType::Block(_)));
         let (flags, unit) = if raw { (nix::libc::O_DIRECT, 4096) } else { (0, 1) };
