@@ -90,7 +90,7 @@ async fn live() {
         assert_eq!(missing.code(), Code::NotFound, "{missing}");
     }
 
-    // Twice the same target, and one whose directory is gone.
+    // The same target twice, and a target whose parent directory is gone.
     for target in ["writer", "reader", "writer", "gone/target"] {
         let target_path = pods.join(target).display().to_string();
         let unpublish = v1::NodeUnpublishVolumeRequest { volume_id: volume_id.clone(), target_path };

@@ -1,4 +1,4 @@
-//! How a driver starts, or says why it can't, and how it stops.
+//! How a driver starts, how it reports why it cannot start, and how it stops.
 
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -78,7 +78,7 @@ fn a_live_socket_is_left_alone_and_a_dead_one_replaced() {
     assert!(socket.exists());
 
     drop(live);
-    // Another test's child has it open until it runs its own program.
+    // A child process of another test can keep the listener open until it executes its own program.
     let end = Instant::now() + Duration::from_secs(20);
     while UnixStream::connect(&socket).is_ok() {
         assert!(Instant::now() < end, "somebody listens on {}", socket.display());
@@ -89,7 +89,7 @@ fn a_live_socket_is_left_alone_and_a_dead_one_replaced() {
     assert!(metadata.file_type().is_socket());
     assert_eq!(metadata.permissions().mode() & 0o777 & !0o660, 0, "nobody else may command the driver");
 
-    // A second one is refused while the first serves, and the first serves on.
+    // A second driver is refused while the first one serves, and the first one continues to serve.
     refused(socket.to_str());
     UnixStream::connect(&socket).unwrap();
 
