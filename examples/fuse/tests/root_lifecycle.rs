@@ -1,5 +1,5 @@
-//! The driver as a process, its FUSE program, and a volume's whole life on a real mount: through the loss of the program
-//! and of the driver. Needs root.
+//! The driver as a process, its FUSE program, and a volume's whole life on a real mount, also when the
+//! program and the driver are killed. Needs root.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
@@ -16,7 +16,7 @@ use v1::controller_client::ControllerClient;
 use v1::node_client::NodeClient;
 use v1::volume_capability::{AccessMode, AccessType, MountVolume, access_mode::Mode};
 
-/// The driver; what it started is killed too where the test fails.
+/// The driver. If the test fails, the programs that it started are also killed.
 struct Driver<'a>(Child, &'a Path);
 
 impl<'a> Driver<'a> {
@@ -48,7 +48,7 @@ impl Drop for Driver<'_> {
     }
 }
 
-/// The processes that serve volumes of this place.
+/// The processes that serve volumes of this directory.
 fn programs(place: &Path) -> Vec<i32> {
     let all = fs::read_dir("/proc").unwrap();
     let numbers = all.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
@@ -129,13 +129,13 @@ async fn live(place: &Path) {
     assert_eq!(programs(place).len(), 1);
     use_files(&pod);
 
-    // The program is lost: the next publish replaces it, and what was written is there.
+    // The program is killed: the next publish replaces it, and the written data is there.
     kill_programs(place);
     eventually("the mount is dead", || matches!(health(&pod).unwrap(), MountHealth::Dead(_)));
     node.node_publish_volume(publish.clone()).await.unwrap();
     assert_eq!(fs::read_to_string(pod.join("kept")).unwrap(), "data");
 
-    // The driver is lost: its volumes are not.
+    // The driver is killed: its volumes stay.
     drop(driver);
     assert_eq!(fs::read_to_string(pod.join("kept")).unwrap(), "data");
     let driver = Driver::start(place);
@@ -162,7 +162,7 @@ async fn live(place: &Path) {
     drop(driver);
 }
 
-/// What a workload does with files.
+/// Uses files as a workload does.
 fn use_files(pod: &Path) {
     fs::write(pod.join("kept"), "data").unwrap();
     let large: Vec<u8> = (0..3_000_000_u32).map(|index| (index * 7 / 5) as u8).collect();

@@ -1,4 +1,4 @@
-//! The promise of the README: a whole driver with a FUSE program in at most 60 lines, but for that program.
+//! The promise of the README: a whole driver with a FUSE program in at most 60 lines, without that program.
 
 #[test]
 fn the_whole_driver_is_at_most_60_lines() {
