@@ -1,5 +1,5 @@
-//! What each capability adds, as its callers see it: attaching with limits and modes, places and pools, parameters that change,
-//! growth, and the two forms of health. Needs root.
+//! What each capability adds for its callers: attaching with limits and modes, topology and pools, mutable
+//! parameters, growth, and the two forms of health. Needs root.
 #![cfg(target_os = "linux")]
 
 mod support;
@@ -13,7 +13,7 @@ use support::{MIB, Run, capability, in_private, wanted};
 use tonic::Code;
 
 const GIB: u64 = 1 << 30;
-/// The spec's numbers of the modes.
+/// The spec's numbers of the access modes.
 const SINGLE_WRITER: i32 = 1;
 const MANY_READERS: i32 = 3;
 const ONE_WRITER_OF_MANY: i32 = 4;
@@ -57,7 +57,7 @@ fn attaching_keeps_to_modes_and_limits() {
                 assert!(refused.message().contains("node-1"), "{refused:?}");
             }
             assert_eq!(code(elsewhere), second, "{name}");
-            // Beside a writer there may be readers, where the mode says so.
+            // In MULTI_NODE_SINGLE_WRITER, other nodes can read next to the writer.
             life.readonly = true;
             if mode == ONE_WRITER_OF_MANY {
                 assert_eq!(code(life.attach("node-2").await), Code::Ok);
@@ -72,7 +72,7 @@ fn attaching_keeps_to_modes_and_limits() {
         }
         assert_eq!(code(lives[0].attach("node-1").await), Code::Ok);
         assert_eq!(code(lives[1].attach("node-1").await), Code::Ok);
-        // Known after a restart too.
+        // The limit counts the attached volumes also after a restart.
         driver.kill().await.unwrap();
         let mut driver = run.start(&["--peer=node-2", "--attach-limit=2"]).await;
         assert_eq!(code(lives[2].attach("node-1").await), Code::ResourceExhausted);
@@ -173,7 +173,7 @@ fn pools_and_places_are_chosen_and_counted() {
         unknown.parameters.insert("pool".to_owned(), "none".to_owned());
         assert_eq!(made(unknown).await.unwrap_err().code(), Code::InvalidArgument);
 
-        // What is taken is counted anew after a restart, and snapshots take room, too.
+        // The used capacity is counted again after a restart, and snapshots use capacity too.
         driver.kill().await.unwrap();
         let mut driver = run.start(&flags).await;
         assert_eq!(left().await, [1024, 2048, 0, 0]);
@@ -238,7 +238,8 @@ fn parameters_change_for_good_and_all_or_none() {
         let mut driver = run.start(&[]).await;
         life.expand(16 * MIB).await.unwrap();
         assert!(blocks() >= 16 * MIB, "thick it stays, over a restart and as it grows");
-        // The volume is by now another one than this asks for, and the one that this asks for.
+        // The volume's mutable parameters changed, so the first request no longer matches it, and one with
+        // the new values does.
         let again = run.client().controller().create_volume(request.clone()).await.unwrap_err();
         assert_eq!(again.code(), Code::AlreadyExists, "{again:?}");
         let pairs = [("provisioning", "thick"), ("description", "mine")];
@@ -256,7 +257,8 @@ fn parameters_change_for_good_and_all_or_none() {
 fn offline_a_volume_in_use_does_not_grow() {
     in_private(async || {
         let run = Run::on_tmpfs(64 << 30);
-        // Neither attached nor staged tells here that a directory is in use: its mounts do.
+        // In the second run only the directory's mounts show that it is in use, because nothing is attached
+        // or staged.
         for flags in [&["--expansion=offline"][..], &["--expansion=offline", "--without=attach,stage"]] {
             let mut driver = run.start(flags).await;
             let mut life = Life::new(&run, wanted("volume", Some(""), 320 * MIB)).await.unwrap();
@@ -311,7 +313,8 @@ fn controller_and_node_can_be_two_processes_and_no_two_controllers_one_directory
     });
 }
 
-/// Where the controller does not see the node's mounts, what it can't hold still is not copied as if nobody wrote to it.
+/// If the controller does not see the node's mounts, it cannot freeze the filesystem. Then it refuses the
+/// copy, and does not copy while a workload can write.
 #[test]
 fn a_controller_that_does_not_see_the_mounts_copies_no_filesystem_in_use() {
     in_private(async || {

@@ -1,5 +1,5 @@
-//! The wall clock jumps by years, to and fro, while the driver serves: nothing waits for it, and nothing is lost by it.
-//! Needs root, and a C compiler for the library that shows the driver another time.
+//! The wall clock jumps forward and back by years while the driver serves: nothing waits for it, and
+//! nothing is lost. Needs root, and a C compiler for the library that gives the driver another time.
 #![cfg(target_os = "linux")]
 
 mod support;
@@ -14,10 +14,10 @@ use tokio::process::Command;
 use tokio::time::timeout;
 
 const YEAR: i64 = 365 * 24 * 60 * 60;
-/// Far above what a call takes on a busy machine, and far below a jump.
+/// Much longer than a call takes on a busy machine, and much shorter than a jump.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// The wall clock is ahead by the seconds in a file; the monotonic clock is as it is.
+/// Adds the seconds in a file to the wall clock. The monotonic clock is unchanged.
 const LIBRARY: &str = r#"
     #define _GNU_SOURCE
     #include <fcntl.h>
@@ -45,7 +45,7 @@ const LIBRARY: &str = r#"
     }
 "#;
 
-/// What the driver takes for the wall clock.
+/// The driver's wall clock.
 struct Clock {
     library: PathBuf,
     file: PathBuf,
@@ -63,7 +63,7 @@ impl Clock {
         clock
     }
 
-    /// Sets the driver's clock so many seconds ahead of this process's.
+    /// Sets the driver's clock this number of seconds ahead of this process's clock.
     fn set_ahead(&self, seconds: i64) {
         use std::os::unix::fs::FileExt as _;
         let file = std::fs::File::options().write(true).open(&self.file).unwrap();
@@ -76,7 +76,7 @@ fn now() -> i64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs() as i64
 }
 
-/// Takes a volume through its life; the clock is elsewhere in each step.
+/// Takes a volume through its life; the clock has another offset in each step.
 async fn live(run: &Run, clock: &Clock, name: &str, ahead: i64) {
     clock.set_ahead(0);
     let mut volume = Life::new(run, wanted(name, Some("xfs"), 320 * MIB)).await.unwrap();
@@ -108,7 +108,7 @@ fn a_clock_that_jumps_changes_nothing_but_the_times_of_snapshots() {
         let mut command = Command::new(env!("CARGO_BIN_EXE_hostpath"));
         command.env("LD_PRELOAD", &clock.library).env("TEST_CLOCK", &clock.file);
         let mut driver = run.start_as(command, &run.endpoint(), "node-1", &["--grace=60s"]).await;
-        // To 1970 too, where a machine without a battery begins.
+        // The last jump goes to 1970, where a machine without a clock battery starts.
         for (nth, ahead) in [0, 10 * YEAR, -10 * YEAR, 1 - now()].into_iter().enumerate() {
             let name = format!("volume-{nth}");
             let life = live(&run, &clock, &name, ahead);

@@ -1,5 +1,5 @@
-//! The driver under the conformance kit: all of it, as filesystems and raw devices, images and directories; each feature left
-//! out; and with other settings. Needs root.
+//! The driver under the conformance kit: all tests on filesystems and raw devices, images and directories;
+//! without each feature; and with other settings. Needs root.
 #![cfg(target_os = "linux")]
 
 mod support;
@@ -13,15 +13,15 @@ use support::life::Life;
 use support::{MIB, Run, in_private, rounds, wanted};
 use tokio::task::JoinSet;
 
-/// How many drivers run at once.
+/// The number of drivers that run at the same time.
 const AT_ONCE: usize = 4;
 
-/// A run of the kit over a driver of its own.
+/// A run of the kit against its own driver.
 struct Case {
     name: &'static str,
     flags: Vec<String>,
     kit: fn(&Run) -> Kit,
-    /// With another node beside it, and with a volume that lost its image.
+    /// With a second node, and with a volume that lost its image.
     in_company: bool,
 }
 
@@ -31,7 +31,7 @@ impl Case {
     }
 
     async fn conforms(self) -> Report {
-        // In memory: the disk's own time is not what is looked at here.
+        // The data is in memory, because the speed of the disk is not tested here.
         let run = Run::on_tmpfs(64 << 30);
         let flags: Vec<&str> = self.flags.iter().map(String::as_str).collect();
         let mut driver = run.start(&flags).await;
@@ -55,7 +55,8 @@ impl Case {
     }
 }
 
-/// All runs, some at a time; what passed in each, by the run's name. One that fails does not keep the others from their end.
+/// Runs all cases, `AT_ONCE` at a time. Returns the passed tests of each run, by the run's name. A failed
+/// run does not stop the others.
 async fn all(cases: Vec<Case>) -> BTreeMap<&'static str, BTreeSet<String>> {
     let (mut running, mut passed, mut failed) = (JoinSet::new(), BTreeMap::new(), None);
     let mut left = cases.into_iter();
@@ -71,7 +72,7 @@ async fn all(cases: Vec<Case>) -> BTreeMap<&'static str, BTreeSet<String>> {
             None => break,
         }
     }
-    // What it was is told by its own panic.
+    // The panic of the failed run says what it was.
     assert!(failed.is_none(), "a run failed");
     passed
 }
@@ -90,7 +91,7 @@ fn directories(run: &Run) -> Kit {
     run.kit_without_filesystem().ephemeral([("kind", "directory")].into_iter().collect())
 }
 
-/// What the kit has that no run of this driver passes, and why.
+/// Tests of the kit that no run of this driver passes, and the reason.
 const NOT_FOR_IT: &[(&str, &str)] = &[];
 
 #[test]
@@ -105,7 +106,7 @@ fn every_test_of_the_kit_passes_in_one_of_the_runs() {
         ];
         let passed = all(vec![
             Case::new("images", &[], images),
-            // A directory has no blocks for the service to tell of.
+            // A directory has no blocks that the service could list.
             Case::new("directories", &["--kind=directory", "--without=snapshot-metadata"], directories),
             Case::new(
                 "offline expansion, blocks of one size",
@@ -129,8 +130,9 @@ fn every_test_of_the_kit_passes_in_one_of_the_runs() {
     });
 }
 
-/// What says most of a driver that lacks something: what it tells of itself, that what is not offered is refused, and a volume's
-/// life and use. All of the kit, where the full size is asked for.
+/// The tests that show most about a driver without a feature: what it reports about itself, that a feature
+/// that is not offered is refused, and a volume's life and use. With `CSI_TEST_ROUNDS` set, all tests of
+/// the kit.
 fn in_short(kit: Kit) -> Kit {
     match rounds(0) {
         0 => ["identity", "fields.not-offered", "sequences", "create-volume.same", "node-use"]
@@ -140,12 +142,13 @@ fn in_short(kit: Kit) -> Kit {
     }
 }
 
-/// The cases, of which one is called "all": in none of the others a test passes that does not there.
+/// Runs the cases, one of which is called "all". No other case passes a test that "all" does not pass.
 async fn nothing_else_changes(cases: Vec<Case>) {
     let count = cases.len();
     let passed = all(cases).await;
     assert_eq!(passed.len(), count);
-    // Without staging a raw device can't be had: what is said of such uses is asked then only.
+    // Without staging there are no raw devices. Only then the tests for unsupported capabilities have
+    // something to ask for.
     let only_then = ["create-volume.unsupported", "get-capacity.no-room-for-unsupported"];
     for (name, tests) in &passed {
         let more: Vec<_> =
@@ -154,12 +157,12 @@ async fn nothing_else_changes(cases: Vec<Case>) {
     }
 }
 
-/// Everything else stays as it is: what is left out is not tested, and nothing else fails.
+/// Nothing else changes: the tests of the missing feature are not run, and no other test fails.
 #[test]
 fn each_feature_can_be_left_out() {
     in_private(async || {
         let names = Feature::value_variants().iter().filter_map(Feature::to_possible_value);
-        // Names of the run, for as long as the test.
+        // The names are leaked because a case needs them as static strings.
         let names: Vec<&'static str> = names.map(|value| &*value.get_name().to_owned().leak()).collect();
         // Without staging there are no images.
         let of_images: Vec<&'static str> = names.iter().copied().filter(|name| *name != "stage").collect();

@@ -1,5 +1,5 @@
-//! What is in a volume: copied by snapshots, clones and groups, also while it is in use; kept through
-//! growth. Needs root.
+//! The content of a volume: copied by snapshots, clones and groups, also while it is in use; kept when the
+//! volume grows. Needs root.
 #![cfg(target_os = "linux")]
 
 mod support;
@@ -16,7 +16,7 @@ use support::life::{Life, of_snapshot, of_volume};
 use support::{MIB, Run, in_private, wanted};
 use tonic::Code;
 
-/// A volume with this file in it, published.
+/// A published volume with this file in it.
 async fn with_file<'a>(run: &'a Run, name: &str, filesystem: &str) -> Life<'a> {
     let mut life = Life::new(run, wanted(name, Some(filesystem), 320 * MIB)).await.unwrap();
     let target = life.start().await.unwrap();
@@ -24,7 +24,7 @@ async fn with_file<'a>(run: &'a Run, name: &str, filesystem: &str) -> Life<'a> {
     life
 }
 
-/// What a new volume of this source has in its file.
+/// The content of the file in a new volume from this source.
 async fn restored(run: &Run, request: v1::CreateVolumeRequest) -> (String, u64) {
     let mut life = Life::new(run, request).await.unwrap();
     let target = life.start().await.unwrap();
@@ -38,7 +38,7 @@ async fn copies_hold_what_was_written(run: Run, flags: &[&str], filesystem: &str
     let mut driver = run.start(flags).await;
     let life = with_file(&run, "origin", filesystem).await;
     let target = life.target("one");
-    // While it is in use, and without anybody having synced it.
+    // The volume is in use, and nobody synced it.
     let snapshot = life.snapshot("cut").await.unwrap();
     fs::write(target.join("file"), "changed").unwrap();
     let from_snapshot = v1::CreateVolumeRequest {
@@ -62,7 +62,7 @@ async fn copies_hold_what_was_written(run: Run, flags: &[&str], filesystem: &str
     };
     let refused = run.client().controller().create_volume(small).await.unwrap_err();
     assert_eq!(refused.code(), Code::OutOfRange, "{refused:?}");
-    // The snapshot outlives its volume, and the driver.
+    // The snapshot outlives its volume and the driver process.
     life.end().await;
     driver.kill().await.unwrap();
     let mut driver = run.start(flags).await;
@@ -78,12 +78,12 @@ async fn copies_hold_what_was_written(run: Run, flags: &[&str], filesystem: &str
 fn copies_of_images_hold_what_was_written() {
     in_private(async || {
         copies_hold_what_was_written(Run::on_tmpfs(64 << 30), &[], "xfs").await;
-        // With blocks that are shared.
+        // On XFS copies share their blocks.
         copies_hold_what_was_written(Run::on_xfs(4 << 30), &[], "ext4").await;
     });
 }
 
-/// Makes the image of a volume, which is not staged, zeros.
+/// Overwrites the image of a volume that is not staged with zeros.
 fn lose_content(run: &Run, id: &str) {
     let image = fs::File::options().write(true).open(run.of("data/volumes").join(id).join("image")).unwrap();
     let size = image.metadata().unwrap().len();
@@ -91,7 +91,8 @@ fn lose_content(run: &Run, id: &str) {
     image.set_len(size).unwrap();
 }
 
-/// Nor a copy of it, nor what is made of its snapshot. One that was never staged is.
+/// The same holds for its clone and for a volume from its snapshot. A clone from before the first stage
+/// is formatted.
 #[test]
 fn an_image_that_was_staged_is_never_formatted_again() {
     in_private(async || {
@@ -132,7 +133,8 @@ fn copies_of_directories_hold_what_was_written() {
     });
 }
 
-/// A workload that counts, in a file of each volume in turn: at one moment the second is never ahead of the first.
+/// A workload that writes a counter to a file in each volume in turn. At no moment is the second volume
+/// ahead of the first.
 fn count(targets: &[std::path::PathBuf], stop: &AtomicBool, counted: &AtomicU64) {
     while !stop.load(Ordering::Relaxed) {
         let next = counted.load(Ordering::Relaxed) + 1;
@@ -231,7 +233,7 @@ fn one_volume_in_use_is_copied_many_times_at_once() {
         let mut driver = run.start(&[]).await;
         let life = with_file(&run, "origin", "xfs").await;
         let target = life.target("one");
-        // So that a copy takes a while.
+        // This makes a copy take a while.
         fs::write(target.join("large"), vec![7; 48 << 20]).unwrap();
         let mut calls = tokio::task::JoinSet::new();
         for at in 0..6 {
@@ -278,7 +280,7 @@ fn one_volume_in_use_is_copied_many_times_at_once() {
             };
             assert_eq!(restored(&run, request).await.0, "origin");
         }
-        // By somebody else it may be thawed at any moment.
+        // A foreign freeze can be thawed by its owner at any moment, so a snapshot is refused.
         let freeze = |how: &str| {
             assert!(std::process::Command::new("fsfreeze").arg(how).arg(&target).status().unwrap().success());
         };
@@ -300,7 +302,7 @@ async fn takes_writes(target: &Path) {
     tokio::time::timeout(Duration::from_secs(20), write).await.expect("it is thawed").unwrap().unwrap();
 }
 
-/// Takes all room that is left on the disk.
+/// Allocates all free space of the disk.
 fn fill(disk: &Path) {
     use nix::fcntl::{FallocateFlags, fallocate};
     let filler = fs::File::create(disk.join("filler")).unwrap();
@@ -314,7 +316,7 @@ fn fill(disk: &Path) {
     filler.sync_all().unwrap();
 }
 
-/// Where copies share blocks, a write to what is shared needs a new one.
+/// A write to a block that copies share needs a new block.
 #[test]
 fn a_thick_volume_takes_writes_when_the_disk_is_full() {
     in_private(async || {

@@ -1,4 +1,5 @@
-//! The driver hammered by another client while the kit is at it, and killed at random moments. Needs root.
+//! Another client makes many calls while the kit runs, and the driver is killed at random moments.
+//! Needs root.
 #![cfg(target_os = "linux")]
 
 mod support;
@@ -12,17 +13,17 @@ use support::life::Life;
 use support::{MIB, Run, capability, in_private, rounds, snapshots, wanted};
 use tokio::task::JoinSet;
 
-/// Calls at once.
+/// Calls at the same time.
 const CALLS: usize = 1000;
-/// Names that they are about, each wanted by ten calls at once.
+/// Volume names that the calls use: ten calls at the same time use each name.
 const NAMES: usize = 100;
 
 fn name_of(at: usize) -> String {
     format!("hammer-{}", at % NAMES)
 }
 
-/// A thousand calls at once, again and again: make a volume, page through the list, delete it. Between two waves is as long a
-/// rest, so that others get their turn on a small machine too.
+/// Makes a thousand calls at the same time, repeatedly: create a volume, list a page, delete the volume. The
+/// pause between two waves is as long as a wave, so that other clients make progress on a small machine too.
 async fn hammer(client: Client) {
     loop {
         let (mut calls, start) = (JoinSet::new(), Instant::now());
@@ -44,7 +45,8 @@ async fn hammer(client: Client) {
     }
 }
 
-/// What the hammer left is deleted by its names: had one been made twice, one of the two would stay.
+/// Deletes the volumes that `hammer` left, by name. If a name existed twice, one of the two volumes
+/// would remain.
 async fn forget_hammer(client: &Client) {
     for at in 0..NAMES {
         let made = client.controller().create_volume(wanted(&name_of(at), Some(""), MIB)).await.unwrap();
@@ -60,7 +62,7 @@ async fn listed(client: &Client) -> Vec<String> {
     list.entries.into_iter().filter_map(|entry| Some(entry.volume?.volume_id)).collect()
 }
 
-/// What is on the disk of a volume, for a failure's words.
+/// The record of a volume on the disk, for the message of a failure.
 fn record(run: &Run, id: &str) -> String {
     let path = run.of("data").join("volumes").join(id).join("record.json");
     format!("{id}: {}", std::fs::read_to_string(path).unwrap_or_else(|error| error.to_string()))
@@ -83,7 +85,7 @@ fn the_kit_passes_while_another_client_hammers() {
     });
 }
 
-/// What the kit is at when the driver is killed, one after the other.
+/// The groups of tests that the kit runs when the driver is killed, one per round.
 const AT: [&str; 7] =
     ["create-volume", "node-publish", "snapshots", "node-use", "groups", "controller-publish", "sequences"];
 
@@ -103,7 +105,7 @@ fn inline(run: &Run, kind: &str) -> v1::NodePublishVolumeRequest {
     }
 }
 
-/// As the kubelet does with a pod that is gone meanwhile.
+/// Unpublishes, as the kubelet does for a pod that was deleted.
 async fn end_inline(run: &Run, request: &v1::NodePublishVolumeRequest) {
     let request = v1::NodeUnpublishVolumeRequest {
         volume_id: request.volume_id.clone(),
@@ -113,7 +115,7 @@ async fn end_inline(run: &Run, request: &v1::NodePublishVolumeRequest) {
     assert!(!run.of("data").join("inline/node-1/inline").exists());
 }
 
-/// Changes a volume's description again and again, in the end to this round's.
+/// Changes a volume's description several times; the last value is "ends" with this round's number.
 async fn change(client: Client, volume_id: String, round: u32) -> Result<(), tonic::Status> {
     for step in ["begins", "goes on", "ends"] {
         let mutable_parameters = [("description".to_owned(), format!("{step}, round {round}"))].into();
@@ -131,20 +133,20 @@ fn description(run: &Run, id: &str) -> String {
     record["mutable"]["description"].as_str().unwrap_or_default().to_owned()
 }
 
-/// A driver that is killed again and again, and what is due on its disk.
+/// A driver that is killed repeatedly, and the expected content of its disk.
 struct Kills<'a> {
     run: &'a Run,
     client: Client,
     /// Volumes and snapshots that nobody deletes.
     kept: BTreeSet<String>,
     cut: BTreeSet<String>,
-    /// The volume that is changed all the time, and its description after the last kill.
+    /// The volume that is changed in every round, and its description after the last kill.
     changed: String,
     description: String,
     dice: u32,
 }
 
-/// What was answered before the kill.
+/// The answers that arrived before the kill.
 struct Answered {
     volume: Option<v1::Volume>,
     was_changed: bool,
@@ -166,7 +168,8 @@ impl<'a> Kills<'a> {
         }
     }
 
-    /// The same name in two rounds is the same volume: what was answered is kept, nothing is doubled.
+    /// Two rounds use the same name, which must be the same volume: an answered create is kept and
+    /// not repeated.
     fn wanted(round: u32) -> v1::CreateVolumeRequest {
         let kind = kind_of(round / 2);
         let mut request = wanted(&format!("kept-{}", round / 2), Some(""), MIB);
@@ -174,7 +177,7 @@ impl<'a> Kills<'a> {
         request
     }
 
-    /// Starts the driver, has it do all kinds of things, and kills it.
+    /// Starts the driver, lets it do all kinds of work, and kills it.
     async fn kill(&mut self, round: u32) -> Answered {
         let (run, client) = (self.run, &self.client);
         let mut driver = run.start(&[]).await;
@@ -187,7 +190,7 @@ impl<'a> Kills<'a> {
             async move { client.node().node_publish_volume(request).await }
         });
         let changing = tokio::spawn(change(client.clone(), self.changed.clone(), round));
-        // With a connection of its own, which goes with it: what it still had to send reaches no later driver.
+        // On its own connection, which is dropped with it, so that no unsent call reaches a later driver.
         let hammering = tokio::spawn(hammer(run.client()));
         let kit = tokio::spawn(run.kit().only(AT[round as usize % AT.len()]).run());
         self.dice = self.dice.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
@@ -203,7 +206,8 @@ impl<'a> Kills<'a> {
         }
     }
 
-    /// Starts it again: what was answered is there, and what is asked again is not doubled.
+    /// Starts the driver again. Checks that everything that was answered exists, and that a repeated
+    /// request creates nothing twice.
     async fn look(&mut self, round: u32, answered: Answered) {
         let mut driver = self.run.start(&[]).await;
         end_inline(self.run, &inline(self.run, kind_of(round))).await;
@@ -254,7 +258,7 @@ impl<'a> Kills<'a> {
     }
 }
 
-/// `CSI_TEST_ROUNDS` says how often; 200 is the full size.
+/// `CSI_TEST_ROUNDS` sets the number of rounds; 200 is the full size.
 // spec: create-volume.same-name-same-volume, create-volume.one-volume-a-name
 // spec: timeouts.retry-continues
 #[test]

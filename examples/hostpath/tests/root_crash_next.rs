@@ -1,4 +1,5 @@
-//! The driver killed at random moments of a volume's life, and then whatever an orchestrator can send next. Needs root.
+//! The driver is killed at random moments of a volume's life. Then it gets every next call that an
+//! orchestrator can send. Needs root.
 #![cfg(target_os = "linux")]
 
 mod support;
@@ -12,22 +13,22 @@ use support::life::Life;
 use support::{MIB, Run, capability, in_private, rounds, wanted};
 use tonic::Status;
 
-/// What comes after the kill and a start of the driver.
+/// What follows after the kill and a restart of the driver.
 #[derive(Debug, Clone, Copy)]
 enum Next {
-    /// The life goes on from its first step, to its end.
+    /// The life is repeated from its first step to its end.
     Repeat,
-    /// The steps back, in their order.
+    /// The undo steps, in their order.
     Undo,
-    /// The steps back, the last one first: each is refused, or does no harm.
+    /// The undo steps, the last one first: each is refused or does no harm.
     LowerFirst,
-    /// The machine was started again, and then the steps back.
+    /// The machine restarts, and then the undo steps follow.
     Reboot,
 }
 
 const NEXT: [Next; 4] = [Next::Repeat, Next::Undo, Next::LowerFirst, Next::Reboot];
 
-/// What the volumes are: mounted images, raw ones that are published to be read or to be written, and directories.
+/// The volumes: mounted images, raw images published for reading or for writing, and directories.
 fn request(round: u32) -> v1::CreateVolumeRequest {
     let (kind, filesystem, mode) = match round / 4 % 4 {
         0 => ("image", Some("ext4"), 1),
@@ -41,7 +42,7 @@ fn request(round: u32) -> v1::CreateVolumeRequest {
     request
 }
 
-/// The whole life. An error is that of the driver that was killed.
+/// The whole life. It fails when the driver is killed.
 async fn live(run: &Run, request: v1::CreateVolumeRequest) -> Result<(), Status> {
     let mut life = Life::new(run, request).await?;
     let target = life.start().await?;
@@ -58,7 +59,8 @@ async fn undo(life: &Life<'_>) {
     life.delete().await.unwrap();
 }
 
-/// As a start of the machine leaves it: nothing is mounted but the disk of the driver, and no loop device is attached.
+/// Makes the state after a machine restart: only the driver's disk is mounted, and no loop device
+/// is attached.
 fn reboot(run: &Run) {
     let places: Vec<PathBuf> = mounts().unwrap().into_iter().map(|entry| entry.mount_point).collect();
     let below = ["staging", "target"].map(|name| run.of(name));
@@ -75,7 +77,7 @@ fn reboot(run: &Run) {
 }
 
 async fn go_on(run: &Run, next: Next, request: v1::CreateVolumeRequest) {
-    // Whoever does not know whether it was made has it made, and then has its id.
+    // A caller that does not know whether the volume was created creates it, and so gets its id.
     let mut life = Life::new(run, request).await.unwrap();
     match next {
         Next::Repeat => {
@@ -92,7 +94,7 @@ async fn go_on(run: &Run, next: Next, request: v1::CreateVolumeRequest) {
     undo(&life).await;
 }
 
-/// `CSI_TEST_ROUNDS` says how often; 320 is the full size.
+/// `CSI_TEST_ROUNDS` sets the number of rounds; 320 is the full size.
 // spec: timeouts.retry-continues
 #[test]
 fn killed_in_a_volumes_life_it_comes_to_a_good_end_by_every_next_step() {
@@ -128,7 +130,7 @@ fn killed_in_a_volumes_life_it_comes_to_a_good_end_by_every_next_step() {
             let list = v1::ListVolumesRequest::default();
             let left = run.client().controller().list_volumes(list).await.unwrap().into_inner().entries;
             assert!(left.is_empty(), "{context}: {left:?}");
-            // A kill before the orchestrator removed its directory.
+            // The kill came before the orchestrator removed its directory.
             for staging in std::fs::read_dir(run.of("staging")).unwrap() {
                 std::fs::remove_dir(staging.unwrap().path()).unwrap();
             }

@@ -1,5 +1,5 @@
-//! Damage that is real is noticed, by the controller and by the node, in the form of v1.13.0 and in that of v1.12.0; and
-//! forgotten when it is mended. Needs root.
+//! Real damage is reported by the controller and by the node, in the form of v1.13.0 and in that of
+//! v1.12.0. After a repair it is no longer reported. Needs root.
 #![cfg(target_os = "linux")]
 
 mod support;
@@ -19,7 +19,7 @@ fn image(run: &Run, life: &Life<'_>) -> std::path::PathBuf {
     run.of("data").join("volumes").join(&life.id).join("image")
 }
 
-/// The volumes that are listed as not well, and those whose condition is abnormal.
+/// The volumes that the health list has, and those whose condition is abnormal.
 async fn listed(client: &Client) -> (Vec<String>, Vec<String>) {
     let request = v1::ControllerListVolumeHealthRequest::default();
     let unwell = client.controller().controller_list_volume_health(request).await.unwrap().into_inner();
@@ -73,7 +73,7 @@ fn an_image_that_is_gone_or_cut_off_is_lost_data() {
         assert_eq!(hurt.wrong().await, (reasons.clone(), reasons));
         let ids = vec![hurt.id.clone()];
         assert_eq!(listed(&run.client()).await, (ids.clone(), ids), "and the other volume is not");
-        // What is left of it goes all the same.
+        // The rest of the damaged volume is deleted all the same.
         hurt.end().await;
         well.delete().await.unwrap();
         run.assert_clean();
@@ -81,7 +81,8 @@ fn an_image_that_is_gone_or_cut_off_is_lost_data() {
     });
 }
 
-/// What is cut off and made as long again holds zeros where data was, and nobody could tell any more.
+/// A truncated image that is extended to its old size has zeros where data was, and nobody could notice
+/// any more.
 #[test]
 fn what_is_cut_off_is_neither_copied_nor_filled_up() {
     in_private(async || {
@@ -132,7 +133,7 @@ fn what_is_cut_off_is_neither_copied_nor_filled_up() {
         assert!(images.iter().all(|image| image.metadata().unwrap().len() == 4 * MIB), "left as they were");
         assert_eq!(listed(&client).await.0, std::slice::from_ref(&hurt.id));
         cut_to(8 * MIB);
-        // Last what changes the size that is due.
+        // All calls succeed now. Only the result of the first one, the expand, is not checked.
         for (at, done) in all().await.into_iter().enumerate().skip(1) {
             done.unwrap_or_else(|refused| panic!("{at}: {refused:?}"));
         }
@@ -177,7 +178,8 @@ fn a_filesystem_that_turned_read_only_or_died_is_told() {
         let mut life = Life::new(&run, wanted("hurt", Some("xfs"), 320 * MIB)).await.unwrap();
         let target = life.start().await.unwrap();
         assert_eq!(life.wrong().await, (none(), none()));
-        // Of the filesystem, as the kernel does it after an error; the mount at the target still allows writes.
+        // Sets the filesystem itself read-only, as the kernel does after an error. The mount at the target
+        // still allows writes.
         remount(&life.staging(), MsFlags::MS_RDONLY);
         assert_eq!(life.wrong().await.1, ["FilesystemReadOnly"]);
         remount(&life.staging(), MsFlags::empty());
@@ -239,7 +241,7 @@ fn a_full_disk_is_told_of_volumes_and_of_the_storage() {
         );
         let (free, most) = capacity().await;
         assert!(free <= 8 * MIB && most.is_none(), "and what others wrote: {free}, {most:?}");
-        // A thick volume needs the room now.
+        // A thick volume needs the space immediately.
         let mut thick = wanted("thick", None, 16 * MIB);
         thick.parameters.insert("provisioning".to_owned(), "thick".to_owned());
         let refused = run.client().controller().create_volume(thick.clone()).await.unwrap_err();
@@ -259,7 +261,8 @@ fn take_room(path: &Path, bytes: u64) {
     nix::fcntl::fallocate(&file, nix::fcntl::FallocateFlags::empty(), 0, bytes as i64).unwrap();
 }
 
-/// What Probe answers once it is as expected: it says what a look each second found last.
+/// Probes until the answer is as expected, for at most 30 s: Probe returns the result of a check that runs
+/// every second.
 async fn probed_until(
     run: &Run,
     is_due: impl Fn(&Result<(), tonic::Status>) -> bool,

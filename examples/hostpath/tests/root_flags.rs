@@ -1,4 +1,4 @@
-//! What flags change in what callers are told and given. Needs root.
+//! How flags change the answers that callers get. Needs root.
 #![cfg(target_os = "linux")]
 
 mod support;
@@ -25,7 +25,7 @@ fn sizes_end_where_the_flags_say() {
         assert_eq!(code(life.expand(65 * MIB).await.map(drop)), Code::OutOfRange);
         assert!(life.expand(64 * MIB).await.unwrap());
         assert_eq!(code(life.expand_on_node(64 * MIB).await), Code::OutOfRange);
-        // The caller recovers by asking for less.
+        // The caller recovers with a smaller size.
         assert_eq!(code(life.expand_on_node(32 * MIB).await), Code::Ok);
         life.end().await;
         driver.kill().await.unwrap();
@@ -46,7 +46,7 @@ fn where_the_node_does_not_expand_staging_does() {
         let target = life.publish("one").await.unwrap();
         assert!(csi_mount::stats(&target).unwrap().bytes.total > 400 * MIB);
         life.end().await;
-        // A raw device has no part for staging.
+        // The parameters of staging do not apply to a raw device.
         let mut raw = Life::new(&run, wanted("raw", None, 8 * MIB)).await.unwrap();
         let target = raw.start().await.unwrap();
         assert!(!raw.expand(16 * MIB).await.unwrap());

@@ -1,4 +1,4 @@
-//! Inline volumes: as long as a pod has them, and no longer. Needs root.
+//! Inline volumes exist as long as their pod, and no longer. Needs root.
 #![cfg(target_os = "linux")]
 
 mod support;
@@ -40,7 +40,7 @@ fn inline_volumes_live_as_long_as_their_pod() {
             let target = Path::new(&request.target_path).to_owned();
             run.client().node().node_publish_volume(request.clone()).await.unwrap();
             fs::write(target.join("file"), "x").unwrap();
-            // The kubelet publishes again and again, and the driver is restarted in between.
+            // The kubelet publishes repeatedly, and the driver restarts in between.
             driver.kill().await.unwrap();
             driver = run.start(&[]).await;
             run.client().node().node_publish_volume(request).await.unwrap();
@@ -82,14 +82,15 @@ fn an_inline_volume_that_is_not_published_is_not_there() {
         let mut driver = run.start(&[]).await;
         for (kind, filesystem) in [("directory", ""), ("image", "xfs")] {
             let request = inline(&run, "csi-1", kind, filesystem);
-            // A file is in the way of the target. The kubelet unpublishes nothing after an error that is final.
+            // A file blocks the target. After a final error the kubelet does not unpublish.
             fs::write(&request.target_path, "x").unwrap();
             run.client().node().node_publish_volume(request.clone()).await.unwrap_err();
             assert_eq!(kept_inline(&run), 0, "{kind}");
             fs::remove_file(&request.target_path).unwrap();
             run.assert_clean();
 
-            // Killed when it was staged, and not published yet; and when it was published.
+            // The driver is killed after the volume was staged and before it was published, and after it
+            // was published.
             run.client().node().node_publish_volume(request.clone()).await.unwrap();
             driver.kill().await.unwrap();
             let place = run.of("data").join("inline/node-1/csi-1");
@@ -106,7 +107,7 @@ fn an_inline_volume_that_is_not_published_is_not_there() {
             unpublished(&run, &request).await;
             run.assert_clean();
 
-            // Those that there are end also where no more are made.
+            // Existing inline volumes are also removed by a driver that no longer creates new ones.
             run.client().node().node_publish_volume(request.clone()).await.unwrap();
             driver.kill().await.unwrap();
             driver = run.start(&["--without=inline"]).await;

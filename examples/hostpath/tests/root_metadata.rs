@@ -1,4 +1,4 @@
-//! What the SnapshotMetadata service tells, compared byte by byte with the images themselves. Needs root.
+//! The answers of the SnapshotMetadata service, compared byte by byte with the images. Needs root.
 #![cfg(target_os = "linux")]
 
 mod support;
@@ -17,7 +17,7 @@ use support::{MIB, Run, in_private, wanted};
 
 const BLOCK: usize = 4096;
 
-/// Numbers that look random, the same in each run.
+/// Pseudo-random numbers, the same in each run.
 struct Dice(u64);
 
 impl Dice {
@@ -27,7 +27,7 @@ impl Dice {
     }
 }
 
-/// The blocks that a stream tells of, and how many ranges it took.
+/// The blocks that a stream lists, and the ranges that it used for them.
 #[derive(Debug, PartialEq, Eq)]
 struct Told {
     blocks: BTreeSet<u64>,
@@ -79,7 +79,8 @@ fn image(run: &Run, snapshot: &str) -> Vec<u8> {
     fs::read(run.of("data").join("snapshots").join(snapshot).join("image")).unwrap()
 }
 
-/// The oracle: blocks that differ, by all their bytes; what one image does not have is zeros.
+/// The expected answer: blocks that differ in any byte. Where one image is shorter, the missing bytes count
+/// as zeros.
 fn differing(base: &[u8], target: &[u8]) -> BTreeSet<u64> {
     let mut base = base.to_vec();
     base.resize(target.len(), 0);
@@ -104,10 +105,10 @@ async fn snapshots_of_one_volume(run: &Run, life: &mut Life<'_>) -> Vec<String> 
         write_at_random(&target, &mut dice, 16 * MIB, 12);
         cut.push(life.snapshot(&format!("written-{round}")).await.unwrap());
     }
-    // The same bytes again are no change; zeros over data are one.
+    // Writing the same bytes again is no change. Writing zeros over data is one.
     let device = File::options().write(true).open(&target).unwrap();
     device.write_all_at(&vec![0; 300_000], 5 * MIB).unwrap();
-    // And so is a hole where data was.
+    // A hole where data was is also a change.
     let punch = FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
     fallocate(&device, punch, 0, 4 << 20).unwrap();
     device.sync_all().unwrap();
@@ -150,7 +151,7 @@ async fn told_is_what_is(run: Run, flags: &[&str]) {
                 differing(&image(&run, base), &content),
                 "{at}: what changed, and nothing else"
             );
-            // Read on from the middle, as a caller does whose stream broke off.
+            // Continue from the middle, as a caller does whose stream was interrupted.
             if let Some((middle, _)) = told.ranges.get(told.ranges.len() / 2) {
                 let rest = delta(&client, base, target, *middle).await;
                 assert_eq!(rest.ranges, told.ranges[told.ranges.len() / 2..]);
@@ -159,7 +160,7 @@ async fn told_is_what_is(run: Run, flags: &[&str]) {
     }
     assert!(allocated(&client, &cut[0], 0).await.ranges.is_empty(), "nothing was written yet");
     life.end().await;
-    // The snapshots need the volume no more.
+    // The snapshots do not need the volume any more.
     assert_eq!(
         delta(&client, &cut[0], &cut[1], 0).await.blocks,
         differing(&image(&run, &cut[0]), &image(&run, &cut[1]))
@@ -184,19 +185,19 @@ fn what_is_told_is_what_the_images_hold() {
     in_private(async || {
         told_is_what_is(Run::on_tmpfs(64 << 30), &[]).await;
         told_is_what_is(Run::on_tmpfs(64 << 30), &["--block-metadata=fixed"]).await;
-        // Snapshots share their blocks here.
+        // On XFS snapshots share their blocks.
         told_is_what_is(Run::on_xfs(1 << 30), &[]).await;
     });
 }
 
-/// As many as the driver tells at once.
+/// The number of streams that the driver serves at the same time.
 const STREAMS: usize = 16;
 
 #[test]
 fn streams_that_nobody_reads_keep_nobody_from_calling() {
     in_private(async || {
         let run = Run::on_tmpfs(64 << 30);
-        // Ranges enough to fill what lies between the driver and a reader.
+        // Enough ranges to fill the buffers between the driver and a reader.
         let mut driver = run.start(&["--block-metadata=fixed"]).await;
         let life = Life::new(&run, wanted("volume", None, 256 * MIB)).await.unwrap();
         let image = run.of("data").join("volumes").join(&life.id).join("image");
@@ -221,7 +222,7 @@ fn streams_that_nobody_reads_keep_nobody_from_calling() {
         assert_eq!(refused.code(), tonic::Code::ResourceExhausted, "{refused:?}");
         run.client().identity().probe(v1::ProbeRequest {}).await.unwrap();
         stalled.clear();
-        // The driver notices when it sends next.
+        // The driver notices the closed stream at its next send.
         let end = Instant::now() + Duration::from_secs(20);
         while let Err(refused) = stream().await {
             assert!(Instant::now() < end, "{refused:?}");

@@ -1,4 +1,4 @@
-//! What a start makes right, and what it leaves alone. Needs root.
+//! What a start repairs, and what it leaves alone. Needs root.
 #![cfg(target_os = "linux")]
 
 mod support;
@@ -20,7 +20,7 @@ async fn group_deleted(client: &Client, group: &v1::VolumeGroupSnapshot) -> Resu
     client.group_controller().delete_volume_group_snapshot(request).await.map(drop)
 }
 
-/// A disk that fails for a moment, or another version's records: nothing is gone by that.
+/// A disk that fails for a moment, or records of another version, do not make anything disappear.
 #[test]
 fn what_can_not_be_read_at_a_start_is_not_lost() {
     in_private(async || {
@@ -50,7 +50,7 @@ fn what_can_not_be_read_at_a_start_is_not_lost() {
         }
         let mut driver = run.start(&[]).await;
         assert_eq!(snapshots(&run.client()).await.into_iter().collect::<BTreeSet<_>>(), due, "its members");
-        // Nor is it told to be deleted.
+        // It is not reported as deleted either.
         for refused in [group_deleted(&run.client(), &group).await, one.delete().await] {
             assert_eq!(refused.unwrap_err().code(), tonic::Code::Internal);
         }
@@ -70,7 +70,7 @@ fn what_can_not_be_read_at_a_start_is_not_lost() {
     });
 }
 
-/// Each kind of half that a kill can leave, made by hand.
+/// Each incomplete state that a kill can leave, made by hand.
 #[test]
 fn what_was_half_done_is_finished_or_taken_back() {
     in_private(async || {
@@ -91,7 +91,8 @@ fn what_was_half_done_is_finished_or_taken_back() {
         }
         driver.kill().await.unwrap();
 
-        // Killed before the group's record, with a filesystem frozen; and between an image and its record.
+        // States after a kill: before the record of the group was written, with a frozen filesystem; and
+        // between an image and its record.
         std::fs::remove_dir_all(run.of("data").join("groups").join(&members[0].group_snapshot_id)).unwrap();
         let frozen = std::process::Command::new("fsfreeze").arg("--freeze").arg(&target).status().unwrap();
         assert!(frozen.success());
@@ -112,7 +113,8 @@ fn what_was_half_done_is_finished_or_taken_back() {
     });
 }
 
-/// A frozen filesystem. The process that froze it thaws it when this is dropped, or when the test's process ends.
+/// A frozen filesystem. The process that froze it thaws it when this value is dropped or when the test's
+/// process ends.
 struct Frozen(std::process::Child);
 
 impl Frozen {
@@ -137,7 +139,7 @@ impl Drop for Frozen {
     }
 }
 
-/// Waits until it is so.
+/// Waits until the condition holds.
 async fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     for _ in 0..1000 {
         if is_so() {
@@ -148,7 +150,8 @@ async fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     panic!("not in 20 seconds: {what}");
 }
 
-/// A thread that waits for a frozen filesystem can't be killed: the process ends with it once it is thawed.
+/// A thread that waits for a frozen filesystem cannot be killed. The process ends with that thread after
+/// the filesystem is thawed.
 #[test]
 fn a_stop_while_an_operation_is_frozen_takes_the_grace_and_loses_nothing() {
     in_private(async || {

@@ -1,5 +1,5 @@
-//! What happens when the disk, the descriptors or the memory run out, or the disk turns read-only under the
-//! driver: each error names the step and the path, and nothing is half made.
+//! What happens when disk space, descriptors or memory run out, or when the disk turns read-only under the
+//! driver. Each error names the step and the path, and nothing is left incomplete.
 #![cfg(target_os = "linux")]
 
 mod support;
@@ -15,7 +15,7 @@ use support::*;
 use tokio::process::Child;
 use tonic::{Code, Status};
 
-/// Creates a volume that is a directory, or an image.
+/// Creates a volume that is a directory or an image.
 async fn create(client: &Client, name: &str, kind: &str) -> Result<String, Status> {
     let mut request = wanted(name, Some(""), MIB);
     let pairs = [("kind", kind), ("provisioning", if kind == "image" { "thick" } else { "thin" })];
@@ -61,7 +61,7 @@ fn below(directory: &Path) -> Vec<PathBuf> {
         .collect()
 }
 
-/// Nothing that was begun is on the disk.
+/// Checks that nothing that was begun is left on the disk.
 #[track_caller]
 fn nothing_is_half_made(run: &Run) {
     for path in below(&run.of("data")) {
@@ -71,7 +71,7 @@ fn nothing_is_half_made(run: &Run) {
     }
 }
 
-/// It names a step, and a path of the data directory or one of these.
+/// Checks that the message names a step, and a path of the data directory or one of the allowed others.
 #[track_caller]
 fn names_its_path(status: &Status, run: &Run, system: &str) {
     let (text, data) = (status.message(), run.of("data").display().to_string());
@@ -80,7 +80,7 @@ fn names_its_path(status: &Status, run: &Run, system: &str) {
     assert!(text.contains(system) && !text.starts_with(system), "{status:?}");
 }
 
-/// Takes all of the disk's room but so many bytes.
+/// Allocates all of the disk's free space except `leave` bytes.
 fn fill(run: &Run, leave: usize) -> PathBuf {
     let path = run.of("data").join("filler");
     let mut file = File::create(&path).unwrap();
@@ -98,7 +98,7 @@ fn a_full_disk_is_named_and_nothing_is_left_of_the_try() {
         let client = run.client();
         let id = create(&client, "before", "directory").await.unwrap();
         let mut refused = 0;
-        // With each number of free pages another step of it fails.
+        // With each number of free pages another step fails.
         for pages in 0..6 {
             let filler = fill(&run, pages * 4096);
             let long = "x".repeat(3500);
@@ -110,7 +110,7 @@ fn a_full_disk_is_named_and_nothing_is_left_of_the_try() {
             ];
             for status in all.into_iter().filter_map(Result::err) {
                 assert_eq!(status.code(), Code::ResourceExhausted, "{status:?}");
-                // A pool that has no room left is told before anything is tried.
+                // A pool without free space is reported before any step is tried.
                 if !status.message().starts_with("none of the") {
                     names_its_path(&status, &run, "No space left on device");
                     refused += 1;
@@ -183,14 +183,14 @@ fn pid(driver: &Child) -> i32 {
     driver.id().unwrap().try_into().unwrap()
 }
 
-/// Refuses the driver each new descriptor whose number is not below this one. Those that it has stay open.
+/// Lets the driver get no new descriptor with a number of `most` or above. Its open descriptors stay open.
 fn limit_descriptors(driver: &Child, most: u64) {
     let words = [format!("--pid={}", pid(driver)), format!("--nofile={most}:")];
     assert!(std::process::Command::new("prlimit").args(words).status().unwrap().success());
 }
 
-/// The limit grows from one that leaves no descriptor to one that leaves enough, so that each step of each operation meets
-/// it, however many the driver itself has open meanwhile.
+/// The limit grows from one that leaves no free descriptor to one that leaves enough. So each step of each
+/// operation meets it, however many descriptors the driver itself has open.
 #[test]
 fn too_many_open_files_names_the_step_and_nothing_is_left_of_the_try() {
     in_private(async || {
@@ -224,14 +224,14 @@ fn too_many_open_files_names_the_step_and_nothing_is_left_of_the_try() {
             modify(&client, &id, "after").await.unwrap();
         }
         driver.kill().await.unwrap();
-        // What could not be removed for want of a descriptor goes at the next start.
+        // What could not be removed without a descriptor is removed at the next start.
         let mut driver = run.start(&[]).await;
         nothing_is_half_made(&run);
         driver.kill().await.unwrap();
     });
 }
 
-/// A control group of memory; gone with it, once no process is in it.
+/// A memory control group. It is removed on drop, when no process is in it.
 struct Group {
     path: PathBuf,
     limit: &'static str,
@@ -267,8 +267,8 @@ impl Drop for Group {
     }
 }
 
-/// The driver's own memory, the pages of its tmpfs and the kernel's count: the creates meet the limit at any
-/// of their steps, and the kernel may kill the driver there.
+/// The limit covers the driver's own memory, the pages of its tmpfs, and the kernel's memory for it. The
+/// creates meet the limit at any step, and the kernel can kill the driver there.
 #[test]
 fn a_create_without_memory_is_refused_or_works_and_is_never_half_made() {
     in_private(async || {
@@ -302,7 +302,7 @@ fn a_create_without_memory_is_refused_or_works_and_is_never_half_made() {
                 }
             }
             let _ = driver.kill().await;
-            // Without a limit, the same names again: what was made is found, and what was not is made.
+            // Without a limit, the same names again: existing volumes are found, missing ones are created.
             let mut driver = run.start(&[]).await;
             nothing_is_half_made(&run);
             let client = run.client();

@@ -1,4 +1,4 @@
-//! What a call takes when there are few volumes, and when there are many: nothing but listing grows. Needs root.
+//! The duration of calls with few and with many volumes: only listing gets slower. Needs root.
 #![cfg(target_os = "linux")]
 
 mod support;
@@ -12,25 +12,25 @@ use support::life::Life;
 use support::{MIB, Run, in_private, wanted};
 use tokio::task::JoinSet;
 
-/// How many calls are measured of each kind.
+/// The number of measured calls of each kind.
 const SAMPLES: usize = 15;
-/// What a page of a listing holds.
+/// The number of entries on a page of a listing.
 const PAGE: i32 = 100;
-/// How much longer a call may take among many volumes: what grew with their number would take ten times as long among ten times
-/// as many.
+/// How much longer a call is allowed to take with many volumes. With ten times as many volumes, a time that
+/// grows with their number would be ten times as long.
 const FLAT: u32 = 4;
-/// With less than this the machine's own doings are what is measured.
+/// Below this, the noise of the machine is what is measured.
 const LEAST: Duration = Duration::from_millis(2);
 
-/// What the volumes are, and how the driver is started for them.
+/// The kind of volumes, and how the driver is started for them.
 struct Shape {
     name: &'static str,
     flags: &'static [&'static str],
     filesystem: &'static str,
     bytes: u64,
-    /// Attached and staged, too.
+    /// Whether the volumes are also attached and staged.
     whole: bool,
-    /// A page of the listing takes no longer: no volume but those on it is looked at.
+    /// Whether a page of the listing takes no longer: only the volumes on the page are looked at.
     pages: bool,
 }
 
@@ -43,8 +43,8 @@ const DIRECTORIES: Shape = Shape {
     pages: true,
 };
 
-/// What the driver does unless it is told otherwise. A volume's condition is that of its image, and of all of them each page of
-/// a listing asks.
+/// The driver with its defaults. A volume's condition is that of its image, and each page of a listing
+/// looks at all images.
 const IMAGES: Shape = Shape {
     name: "images with ext4, attached and staged, listed with their condition",
     flags: &[],
@@ -57,7 +57,7 @@ const IMAGES: Shape = Shape {
 /// The times of calls of one kind.
 type Times = Vec<Duration>;
 
-/// `CSI_TEST_VOLUMES` says up to how many volumes; 10000 is the full size.
+/// `CSI_TEST_VOLUMES` sets the largest number of volumes; 10000 is the full size.
 fn counts() -> Vec<usize> {
     let most = std::env::var("CSI_TEST_VOLUMES").ok().and_then(|text| text.parse().ok()).unwrap_or(300);
     let mut counts: Vec<usize> = [10, 100, 1_000, 10_000].into_iter().filter(|count| *count < most).collect();
@@ -151,7 +151,7 @@ impl Shape {
     }
 }
 
-/// The times of the pages of a listing, and of all of it.
+/// The times of the pages of a listing, and the time of the whole listing.
 async fn list(client: &Client, due: usize) -> (Times, Duration) {
     let (mut pages, mut found, mut starting_token) = (Vec::new(), 0, String::new());
     let start = Instant::now();
@@ -170,8 +170,8 @@ async fn list(client: &Client, due: usize) -> (Times, Duration) {
     (pages, start.elapsed())
 }
 
-/// The time of a call among so many volumes, beside the first that was measured. The fastest counts here: what else the machine
-/// does is in the slower ones.
+/// Checks that a call with `count` volumes takes at most [`FLAT`] times as long as in the first
+/// measurement. Compares the fastest calls, because the slower ones include other work of the machine.
 fn flat(count: usize, first: &mut BTreeMap<String, Duration>, call: &str, times: &Times) {
     let now = *times.iter().min().unwrap();
     let few = *first.entry(call.to_owned()).or_insert(now);
@@ -190,7 +190,7 @@ fn print_row(count: usize, times: Vec<(&'static str, Times)>) {
 #[test]
 fn calls_take_as_long_with_many_volumes_as_with_few() {
     in_private(async || {
-        // One after the other, each with the machine to itself.
+        // One after the other, so that each has the machine to itself.
         for shape in [DIRECTORIES, IMAGES] {
             shape.measure().await;
         }

@@ -1,4 +1,4 @@
-//! A volume's way to a workload and back.
+//! The calls of a volume's life, to a workload and back.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use super::Run;
 pub(crate) struct Life<'a> {
     run: &'a Run,
     pub(crate) client: Client,
-    /// The same, unless the node is another process.
+    /// The client of the node; the same as `client`, unless the node is another process.
     pub(crate) node: Client,
     pub(crate) id: String,
     pub(crate) capability: v1::VolumeCapability,
@@ -93,7 +93,7 @@ impl<'a> Life<'a> {
         Ok(target)
     }
 
-    /// All of the way to one target.
+    /// Attaches, stages and publishes the volume at one target.
     pub(crate) async fn start(&mut self) -> Result<PathBuf, Status> {
         self.attach("node-1").await?;
         self.stage().await?;
@@ -128,7 +128,7 @@ impl<'a> Life<'a> {
         self.client.controller().delete_volume(request).await.map(drop)
     }
 
-    /// All of the way back from one target.
+    /// Undoes all steps of one target and deletes the volume.
     pub(crate) async fn end(&self) {
         self.unpublish(&self.target("one")).await.unwrap();
         self.unstage().await.unwrap();
@@ -136,7 +136,7 @@ impl<'a> Life<'a> {
         self.delete().await.unwrap();
     }
 
-    /// A copy of its content as it is now.
+    /// Creates a snapshot and returns its id.
     pub(crate) async fn snapshot(&self, name: &str) -> Result<String, Status> {
         let request = v1::CreateSnapshotRequest {
             source_volume_id: self.id.clone(),
@@ -147,7 +147,7 @@ impl<'a> Life<'a> {
         Ok(answer.snapshot.unwrap().snapshot_id)
     }
 
-    /// On the controller; whether the node has a part in it, too.
+    /// Expands on the controller. Returns whether the node must expand too.
     pub(crate) async fn expand(&self, bytes: u64) -> Result<bool, Status> {
         let capacity_range = Some(v1::CapacityRange { required_bytes: bytes as i64, limit_bytes: 0 });
         let request = v1::ControllerExpandVolumeRequest {
@@ -171,7 +171,7 @@ impl<'a> Life<'a> {
         self.node.node().node_expand_volume(request).await.map(drop)
     }
 
-    /// What the controller says is wrong, and what the node does, as reasons.
+    /// The reasons that the controller reports, and those that the node reports.
     pub(crate) async fn wrong(&self) -> (Vec<String>, Vec<String>) {
         let request =
             v1::ControllerGetVolumeHealthRequest { volume_id: self.id.clone(), ..Default::default() };
@@ -190,14 +190,14 @@ impl<'a> Life<'a> {
     }
 }
 
-/// A source for a new volume.
+/// A snapshot as the source of a new volume.
 pub(crate) fn of_snapshot(snapshot_id: &str) -> Option<v1::VolumeContentSource> {
     use v1::volume_content_source::{SnapshotSource, Type};
     let r#type = Some(Type::Snapshot(SnapshotSource { snapshot_id: snapshot_id.to_owned() }));
     Some(v1::VolumeContentSource { r#type })
 }
 
-/// The same of a volume.
+/// A volume as the source of a new volume.
 pub(crate) fn of_volume(volume_id: &str) -> Option<v1::VolumeContentSource> {
     use v1::volume_content_source::{Type, VolumeSource};
     let r#type = Some(Type::Volume(VolumeSource { volume_id: volume_id.to_owned() }));

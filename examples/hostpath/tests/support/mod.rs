@@ -1,4 +1,4 @@
-//! The driver as a process of its own, with directories of its own, and what is to be left of it.
+//! The driver as a separate process with its own directories, and checks of what it leaves.
 #![allow(dead_code, reason = "each test file uses a part")]
 
 pub(crate) mod life;
@@ -15,7 +15,7 @@ use tokio::process::{Child, Command};
 
 pub(crate) const MIB: u64 = 1 << 20;
 
-/// Runs a test in a mount namespace of its own.
+/// Runs a test in a private mount namespace.
 pub(crate) fn in_private(test: impl AsyncFnOnce() + Send) {
     csi_mount::testing::private_mount_namespace(|| {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -23,7 +23,8 @@ pub(crate) fn in_private(test: impl AsyncFnOnce() + Send) {
     });
 }
 
-/// How many rounds, or how large: the knob for the full size of what a test does in small otherwise.
+/// The number of rounds, or the size, of a test: `CSI_TEST_ROUNDS`, which selects the full size, or
+/// this default.
 pub(crate) fn rounds(otherwise: u32) -> u32 {
     std::env::var("CSI_TEST_ROUNDS").ok().and_then(|text| text.parse().ok()).unwrap_or(otherwise)
 }
@@ -31,7 +32,7 @@ pub(crate) fn rounds(otherwise: u32) -> u32 {
 /// The driver's directories.
 pub(crate) struct Run {
     directory: Option<tempfile::TempDir>,
-    /// Data on a filesystem of its own, which is taken off last.
+    /// The separate filesystem of the data directory, unmounted last.
     disk: Option<(Target, Option<LoopDevice>)>,
 }
 
@@ -54,7 +55,7 @@ impl Run {
         run
     }
 
-    /// With the data on an XFS, which shares blocks.
+    /// With the data on an XFS, which can share blocks between files.
     pub(crate) fn on_xfs(size: u64) -> Self {
         let mut run = Self::new();
         let disk = run.of("disk");
@@ -84,12 +85,12 @@ impl Run {
         Client::new(&self.endpoint())
     }
 
-    /// The driver, serving.
+    /// Starts the driver and waits until it serves.
     pub(crate) async fn start(&self, flags: &[&str]) -> Child {
         self.start_at(&self.endpoint(), "node-1", flags).await
     }
 
-    /// Another node that has the same data.
+    /// Another node with the same data.
     pub(crate) async fn start_node(&self, id: &str, flags: &[&str]) -> (Child, Endpoint) {
         let endpoint = format!("unix://{}", self.of(&format!("{id}.sock")).display()).parse().unwrap();
         let flags: Vec<&str> = flags.iter().copied().chain(["--mode=node"]).collect();
@@ -100,7 +101,7 @@ impl Run {
         self.start_as(Command::new(env!("CARGO_BIN_EXE_hostpath")), endpoint, id, flags).await
     }
 
-    /// A node whose mounts nobody else sees.
+    /// A node in its own mount namespace: no other process sees its mounts.
     pub(crate) async fn start_node_apart(&self, id: &str) -> (Child, Endpoint) {
         let endpoint = format!("unix://{}", self.of(&format!("{id}.sock")).display()).parse().unwrap();
         let mut command = Command::new("unshare");
@@ -108,7 +109,7 @@ impl Run {
         (self.start_as(command, &endpoint, id, &["--mode=node"]).await, endpoint)
     }
 
-    /// The driver as this command starts it.
+    /// Starts the driver with this command.
     pub(crate) async fn start_as(
         &self,
         mut command: Command,
@@ -130,11 +131,11 @@ impl Run {
     }
 
     pub(crate) fn kit(&self) -> Kit {
-        // XFS grows while it is mounted without CAP_SYS_RESOURCE.
+        // A mounted XFS grows without CAP_SYS_RESOURCE.
         self.kit_without_filesystem().fs_type("xfs").size(320 << 20)
     }
 
-    /// The same for directories, which are of no filesystem.
+    /// The same for directories, which have no filesystem type.
     pub(crate) fn kit_without_filesystem(&self) -> Kit {
         let mutable = Pairs::parse("[ControllerModifyVolume]\ndescription=by the kit\n").unwrap();
         let kit = Kit::new(self.endpoint()).size(16 << 20).deadline(Duration::from_secs(60));
@@ -144,7 +145,7 @@ impl Run {
             .mutable_parameters(mutable)
     }
 
-    /// No mount and no loop device is left, and nothing lies in the kit's directories.
+    /// Checks that no mount and no loop device is left, and that the kit's directories are empty.
     pub(crate) fn assert_clean(&self) {
         let left = self.mounts_left();
         assert!(left.is_empty(), "mounts are left: {left:?}");
@@ -164,7 +165,7 @@ impl Run {
 }
 
 impl Drop for Run {
-    /// What lies below is deleted only when nothing is mounted there.
+    /// The directory is deleted only if nothing is mounted below it.
     fn drop(&mut self) {
         let Some(directory) = self.directory.take() else { return };
         if let Some((place, device)) = self.disk.take() {
@@ -181,7 +182,7 @@ impl Drop for Run {
     }
 }
 
-/// The backing files of loop devices, as the kernel tells them, that lie below a directory.
+/// The backing files of loop devices that lie below a directory, as the kernel reports them.
 pub(crate) fn loops_below(root: &Path) -> Vec<String> {
     let blocks = std::fs::read_dir("/sys/block").unwrap().flatten();
     let files =
@@ -189,7 +190,7 @@ pub(crate) fn loops_below(root: &Path) -> Vec<String> {
     files.filter(|file| Path::new(file.trim()).starts_with(root)).collect()
 }
 
-/// A way of use; a filesystem of no name is the driver's choice, none at all is a raw device.
+/// A capability. An empty filesystem name leaves the choice to the driver; None is a raw device.
 pub(crate) fn capability(filesystem: Option<&str>, mode: i32) -> v1::VolumeCapability {
     use v1::volume_capability::{AccessMode, AccessType, BlockVolume, MountVolume};
     let access_type = match filesystem {
