@@ -1,4 +1,4 @@
-//! The kit on the controller, with a directory of this machine for the share. On mounts it runs in `mounted`.
+//! The kit against the controller, with a local directory as the share. `mounted` runs it on real mounts.
 
 mod support;
 

@@ -1,7 +1,8 @@
-//! The driver on real NFS mounts: of the server that the program has itself, and of the kernel's, versions 3 and 4.2.
+//! The driver on real NFS mounts: of the program's own server, and of the kernel's server, versions 3
+//! and 4.2.
 //!
-//! Not run by `cargo test`: it takes a kernel with client and server of NFS, and a machine of its own, which
-//! `cargo xtask test --kernels` has.
+//! Not run by `cargo test`: it needs a kernel with the NFS client and server, and a machine of its own,
+//! which `cargo xtask test --kernels` provides.
 
 mod support;
 
@@ -95,7 +96,7 @@ fn tree(at: &Path) {
     sparse.set_len(SPARSE).unwrap();
 }
 
-/// Looked at on the server: whether a copy is what the tree is.
+/// Checks on the server that a copy equals the original tree.
 fn is_tree(at: &Path) {
     assert_eq!(fs::read(at.join("inner/file")).unwrap(), vec![7; 1 << 20], "{}", at.display());
     let of = |name: &str| fs::symlink_metadata(at.join(name)).unwrap();
@@ -150,12 +151,14 @@ fn copies_archives_and_what_is_retained_lie_on_the_server_as_they_should() {
     });
 }
 
-/// How long a call may take on an emulated machine, beside the time for which the server is waited for.
+/// How long a call is allowed to take on an emulated machine, in addition to the time it waits for
+/// the server.
 const SLACK: Duration = Duration::from_secs(40);
 
 const PATIENCE: u64 = 4;
 
-/// Calls until it is done, as an orchestrator does; each answer has to come in time, and be one that is asked again after.
+/// Repeats the call until it succeeds, as an orchestrator does. Each answer must arrive in time, and each
+/// error must be one that an orchestrator retries.
 async fn until_done<T>(mut call: impl AsyncFnMut() -> Answer<T>) -> T {
     let end = Instant::now() + Duration::from_secs(60) + SLACK;
     loop {
@@ -173,7 +176,7 @@ async fn timed<T>(call: &mut impl AsyncFnMut() -> Answer<T>) -> Answer<T> {
     let took = start.elapsed();
     assert!(took < 2 * Duration::from_secs(PATIENCE) + SLACK, "it took {took:?}");
     if let Err(status) = &answer {
-        // INTERNAL: a volume or snapshot of which nothing was made yet.
+        // INTERNAL: for a volume or snapshot of which nothing exists yet.
         assert!(matches!(status.code(), Code::Unavailable | Code::Aborted | Code::Internal), "{status}");
     }
     answer
@@ -189,7 +192,7 @@ fn a_server_that_falls_silent_is_given_up_in_time_and_taken_up_again() {
         with_driver(volumes, async |client, _| {
             let ask = |name: &str| Ask::new(name).parameters(&class.parameters).options(&class.mount_options);
             let mut given_up = 0;
-            // In the mount, among the records, at the directory, and so on.
+            // The server stops answering during the mount, at the records, at the directory, and later.
             for questions in [1, 6, 15, 30, 45, 60] {
                 let name = format!("pvc-{questions}");
                 server.pause_after(questions);

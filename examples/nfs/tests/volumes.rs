@@ -1,4 +1,4 @@
-//! What the controller does to a share, here a directory of this machine: by the calls that an orchestrator makes.
+//! What the controller does on a share (here a local directory) for the calls of an orchestrator.
 
 mod support;
 
@@ -12,7 +12,7 @@ use support::calls::*;
 use support::*;
 use tonic::Code;
 
-/// Runs a test against the driver; it is given a client and the share.
+/// Runs a test against the driver, with a client and the share.
 fn on_share(test: impl AsyncFnOnce(Client, &Path)) {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
     runtime.block_on(async {
@@ -23,7 +23,7 @@ fn on_share(test: impl AsyncFnOnce(Client, &Path)) {
     });
 }
 
-/// What is on the share but the driver's own directory.
+/// The entries of the share, without the driver's own directory.
 fn entries(share: &Path) -> Vec<String> {
     let names = fs::read_dir(share).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
     let mut names: Vec<String> = names.filter(|name| name != ".csi-nfs").collect();
@@ -31,7 +31,7 @@ fn entries(share: &Path) -> Vec<String> {
     names
 }
 
-/// What the driver has in its own directory, but for the empty directories that hold it.
+/// The driver's own files, without the empty directories that contain them.
 fn own(share: &Path) -> Vec<PathBuf> {
     let parts = fs::read_dir(share.join(".csi-nfs")).unwrap().map(|part| part.unwrap().path());
     parts.flat_map(|part| fs::read_dir(part).unwrap().map(|entry| entry.unwrap().path())).collect()
@@ -88,7 +88,7 @@ fn what_becomes_of_a_directory_is_as_its_class_says() {
         assert_eq!(read("archive/archived-data/file").as_deref(), Some("2"));
         assert_eq!(read("archive/archived-data-2/file").as_deref(), Some("3"));
 
-        // What was retained is found by the next, and no more goes with it.
+        // The next volume finds the retained directory. Deleting that volume does not remove it.
         let ask = Ask::new("pvc-2").with("onDelete", "delete").with("subDir", "retain/data");
         let volume = ask.create(&client).await.unwrap();
         assert_eq!(read("retain/data/file").as_deref(), Some("1"));
@@ -112,7 +112,8 @@ fn a_directory_goes_with_the_last_of_its_volumes() {
     });
 }
 
-/// Else what becomes of the one becomes of the other, and whoever has the outer one could lead a node elsewhere with a link.
+/// Otherwise deleting or archiving one volume would include the other. And a workload on the outer volume
+/// could redirect a node with a symbolic link.
 #[test]
 fn no_volumes_directory_lies_within_anothers() {
     on_share(async |client, share| {
@@ -139,7 +140,7 @@ fn no_volumes_directory_lies_within_anothers() {
             assert!(text.contains("holds x/y/.z,"), "{text}");
         }
         delete(&client, &inner).await.unwrap();
-        // Now that it holds no volume it may be one.
+        // It contains no volume any more, so it can become one.
         let outer = ask("outer", "x").create(&client).await.unwrap();
         delete(&client, &outer).await.unwrap();
         assert_eq!(entries(share), ["archived-te%am", "te%am", "x"]);
@@ -174,7 +175,7 @@ fn an_archive_takes_no_volumes_place() {
     on_share(async |client, share| {
         let ask = |sub_dir: &str| Ask::new(sub_dir).with("subDir", sub_dir).with("onDelete", "archive");
         let other = ask("archived-data").create(&client).await.unwrap();
-        // As its deleted directory, or one that is yet to come.
+        // The directory of the other volume does not exist: it was deleted, or is not created yet.
         fs::remove_dir(share.join("archived-data")).unwrap();
         let volume = ask("data").create(&client).await.unwrap();
         delete(&client, &volume).await.unwrap();
@@ -200,7 +201,7 @@ fn snapshots_and_clones_are_copies() {
         fs::write(at.join("inner/file"), "second").unwrap();
         delete(&client, &source).await.unwrap();
 
-        // It outlives the volume that it is of.
+        // The snapshot outlives its volume.
         let restored = Ask::new("pvc-3").with("subDir", "deep/down").of_snapshot(&cut.snapshot_id);
         let restored = restored.create(&client).await.unwrap();
         for copy in ["pvc-2", "deep/down"] {
@@ -285,7 +286,7 @@ fn no_name_leads_out_of_the_share() {
         assert_eq!(entries(share), ["link", "up"]);
         assert_eq!(fs::read_dir(&outside).unwrap().count(), 1);
 
-        // A record that somebody forged who can write to the whole share.
+        // A record forged by somebody who can write to the whole share.
         let volume = Ask::new("pvc-1").create(&client).await.unwrap();
         let record = share.join(".csi-nfs/volumes/pvc-1");
         let text = fs::read_to_string(&record).unwrap();
@@ -313,17 +314,17 @@ fn a_retry_goes_on_where_an_attempt_ended() {
         };
         let is_whole = || fs::read_to_string(share.join("pvc-1/file")).is_ok_and(|text| text == "data");
 
-        // Killed before the record said that it was done.
+        // Killed before the record was set to "ready".
         put_back("copied");
         assert_eq!(ask.clone().create(&client).await.unwrap(), volume);
         assert!(is_whole());
-        // Killed in the middle of the copy: what it had made is in the way of nothing.
+        // Killed in the middle of the copy: the incomplete copy does not block the retry.
         put_back("making");
         fs::rename(share.join("pvc-1"), own_of("unfinished")).unwrap();
         fs::write(own_of("unfinished").join("half"), "").unwrap();
         assert_eq!(ask.clone().create(&client).await.unwrap(), volume);
         assert!(is_whole() && !share.join("pvc-1/half").exists() && !own_of("unfinished").exists());
-        // The record is lost, and its place still names it.
+        // The record is lost. The retry creates the volume again.
         fs::remove_file(own_of("volumes")).unwrap();
         fs::rename(share.join("pvc-1"), share.join("gone")).unwrap();
         assert_eq!(ask.create(&client).await.unwrap(), volume);
@@ -346,7 +347,7 @@ fn many_at_once_and_each_of_them_twice() {
         for number in 0..32 {
             for _ in 0..3 {
                 let client = client.clone();
-                // Half of them share a directory.
+                // Half of the volumes share one directory.
                 let sub_dir = if number % 2 == 0 { "common".to_owned() } else { format!("own/{number}") };
                 let ask = Ask::new(&format!("pvc-{number}")).with("subDir", &sub_dir);
                 calls.spawn(async move { ask.create(&client).await.unwrap() });

@@ -1,4 +1,4 @@
-//! Calls of the controller, short.
+//! Short forms of the controller's calls.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use v1::volume_content_source::{SnapshotSource, Type, VolumeSource};
 
 pub(crate) type Answer<T> = Result<T, Status>;
 
-/// A volume on the share of tests, to be asked for.
+/// The request for a volume on the share of the tests.
 #[derive(Clone)]
 pub(crate) struct Ask(pub(crate) v1::CreateVolumeRequest);
 
@@ -66,7 +66,7 @@ impl Ask {
         Ok(client.controller().create_volume(self.0).await?.into_inner().volume.unwrap())
     }
 
-    /// The code and words of its refusal.
+    /// The code and message of its refusal.
     pub(crate) async fn refused(self, client: &Client) -> (tonic::Code, String) {
         let status = self.create(client).await.expect_err("it is refused");
         (status.code(), status.message().to_owned())

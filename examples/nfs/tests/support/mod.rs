@@ -1,4 +1,4 @@
-//! What the tests share: the driver on a socket, and servers.
+//! Shared by the tests: the driver on a socket, and servers.
 #![allow(dead_code, reason = "each test file uses a part")]
 
 pub(crate) mod calls;
@@ -18,7 +18,7 @@ use nfs::VolumeArgs;
 use nfs::try_out::driver_args;
 use tokio::sync::oneshot;
 
-/// Directories for a test; gone with it, once nothing is mounted in them.
+/// Directories for a test. They are removed on drop, if nothing is mounted in them.
 pub(crate) struct Places(Option<tempfile::TempDir>);
 
 impl Places {
@@ -42,21 +42,21 @@ impl Places {
         format!("unix://{}", self.of("csi.sock").display()).parse().unwrap()
     }
 
-    /// The driver with the directory `share` of this machine for every share; only its controller, since nodes mount.
+    /// The driver with the local directory `share` for every share. Only its controller, because nodes mount.
     pub(crate) fn controller(&self, volumes: &VolumeArgs) -> Plugin {
         let share = self.of("share");
         let open = Arc::new(move |_: &_| Ok(Root::open(&share)?));
         nfs::plugin_with(&driver_args(&self.endpoint()), volumes, open).mode(Mode::Controller)
     }
 
-    /// The driver as it is.
+    /// The real driver.
     pub(crate) fn driver(&self, volumes: &VolumeArgs) -> Plugin {
         nfs::plugin(&driver_args(&self.endpoint()), volumes)
     }
 }
 
 impl Drop for Places {
-    /// What lies below is deleted only when nothing is mounted there.
+    /// The directory is deleted only if nothing is mounted below it.
     fn drop(&mut self) {
         let Some(directory) = self.0.take() else { return };
         let table = csi_mount::mounts().unwrap();
@@ -66,7 +66,7 @@ impl Drop for Places {
     }
 }
 
-/// Serves the plugin while `work` goes on.
+/// Serves the plugin while `work` runs.
 pub(crate) async fn with_plugin<T>(
     plugin: Plugin,
     places: &Places,
@@ -84,7 +84,7 @@ pub(crate) async fn with_plugin<T>(
     result
 }
 
-/// The emulated machine comes up without it.
+/// The emulated machine starts without the loopback interface up.
 pub(crate) fn raise_loopback() {
     let status = Command::new("ip").args(["link", "set", "lo", "up"]).status().unwrap();
     assert!(status.success(), "ip link set lo up: {status}");

@@ -1,4 +1,5 @@
-//! The kernel's own NFS server, started without nfs-utils: `/proc/fs/nfsd` and `/proc/net/rpc` are all that these use.
+//! The kernel's NFS server, started without nfs-utils, which also use only `/proc/fs/nfsd`
+//! and `/proc/net/rpc`.
 
 use std::fs::{self, OpenOptions};
 use std::io::{Read, Write};
@@ -10,18 +11,19 @@ use nfs::try_out::Class;
 
 use super::rpc;
 
-/// Of `linux/nfsd/export.h`: any port, asynchronous, no check of subtrees, and the export has the number 0.
+/// From `linux/nfsd/export.h`: NFSEXP_INSECURE_PORT (any port), NFSEXP_ASYNC, NFSEXP_NOSUBTREECHECK, and
+/// NFSEXP_FSID (the export has a number, 0).
 const FLAGS: u32 = 0x0002 | 0x0010 | 0x0400 | 0x2000;
 
-/// What it serves, as it sees it itself.
+/// The exported directory, as the server sees it.
 const EXPORT: &str = "/run/export";
 
 /// A time that never comes, in seconds since 1970.
 const NEVER: u32 = i32::MAX as u32;
 
-/// Serves a directory in memory until it is dropped. There is one for the machine.
+/// Serves a directory in memory until it is dropped. Only one can run on a machine.
 pub(crate) struct Nfsd {
-    /// The directory that it serves, as the server sees it.
+    /// The exported directory, as the server sees it.
     pub(crate) export: PathBuf,
     mount_port: u16,
 }
@@ -43,10 +45,10 @@ impl Nfsd {
         Mount::new("tmpfs", "export").at(&target).unwrap();
         fs::create_dir_all(export.join("share")).unwrap();
 
-        // Its lock manager tells the port mapper of itself.
+        // The server's lock manager registers at the port mapper.
         static PORT_MAPPER: OnceLock<u16> = OnceLock::new();
         PORT_MAPPER.get_or_init(|| rpc::serve(111, agree));
-        // What a test that failed left running takes no other versions.
+        // A server that a failed test left running refuses new versions, so stop it first.
         write("/proc/fs/nfsd/threads", "0\n");
         write("/proc/fs/nfsd/versions", "+3 +4 +4.1 +4.2\n");
         for time in ["nfsv4leasetime", "nfsv4gracetime"] {
@@ -54,7 +56,8 @@ impl Nfsd {
         }
         write("/proc/fs/nfsd/portlist", "tcp 2049\n");
         write("/proc/fs/nfsd/threads", "4\n");
-        // Nobody had a lock before that could be claimed again. It refuses when it knows that by itself.
+        // Ends the grace period: no client has an earlier lock to reclaim. The write fails if the server
+        // already knows that.
         let _ = fs::write("/proc/fs/nfsd/v4_end_grace", "Y\n");
         let path = export.display();
         write("/proc/net/rpc/auth.unix.ip/channel", &format!("nfsd 127.0.0.1 {NEVER} local\n"));
@@ -63,12 +66,12 @@ impl Nfsd {
         Self { export, mount_port: rpc::serve(0, let_in) }
     }
 
-    /// Version 4.2, below the server's root, which is the export.
+    /// Version 4.2: the path is relative to the server's root, which is the export.
     pub(crate) fn version_4(&self) -> Class {
         class("/share", &["nfsvers=4.2", "proto=tcp"])
     }
 
-    /// Version 3, which has no root of its own: what is mounted is a path of the server's.
+    /// Version 3, which has no root of its own: the client mounts a full path of the server.
     pub(crate) fn version_3(&self) -> Class {
         let port = format!("mountport={}", self.mount_port);
         class(
@@ -86,12 +89,12 @@ fn class(share: &str, options: &[&str]) -> Class {
     }
 }
 
-/// `rpcbind`, which agrees to everything.
+/// `rpcbind` that accepts everything.
 fn agree(procedure: u32, _: &[u8]) -> Vec<u8> {
     if procedure == 0 { Vec::new() } else { rpc::words(&[1]) }
 }
 
-/// `rpc.mountd`, which lets everybody in (RFC 1813, appendix I).
+/// `rpc.mountd` that admits everybody (RFC 1813, appendix I).
 fn let_in(procedure: u32, arguments: &[u8]) -> Vec<u8> {
     const MNT: u32 = 1;
     const NO_ENTRY: u32 = 2;
@@ -108,7 +111,7 @@ fn let_in(procedure: u32, arguments: &[u8]) -> Vec<u8> {
     reply
 }
 
-/// The handle by which the server knows a directory.
+/// The server's file handle of a directory.
 fn handle(path: &Path) -> std::io::Result<Vec<u8>> {
     let mut file = OpenOptions::new().read(true).write(true).open("/proc/fs/nfsd/filehandle")?;
     file.write_all(format!("local {} 64\n", path.display()).as_bytes())?;
@@ -121,7 +124,7 @@ fn handle(path: &Path) -> std::io::Result<Vec<u8>> {
 
 impl Drop for Nfsd {
     fn drop(&mut self) {
-        // After a panic mounts of it may be left, which the end of the machine takes care of.
+        // After a panic, mounts of the export can be left; they end with the machine.
         if std::thread::panicking() {
             return;
         }
