@@ -1,7 +1,7 @@
-//! What the quickstart says of a tool that the machine lacks.
+//! What the quickstart reports about a tool that the machine lacks.
 //!
-//! A program of its own: a mount namespace without propagation keeps what other tests have
-//! mounted at that moment, and their devices would be in use.
+//! A separate test program: a mount namespace without propagation keeps the mounts that other tests have at
+//! that moment, and their devices would stay in use.
 
 mod support;
 
@@ -13,7 +13,7 @@ use support::{Place, text};
 fn a_missing_tool_is_named_with_its_package() {
     let place = Place::of_root();
     let (mut command, program) = (Command::new("unshare"), place.command(&[]));
-    // In a mount namespace of its own there is nothing that can be run where the program is.
+    // In this mount namespace `/dev/null` covers the program, so it cannot be executed.
     let script = "mount --bind /dev/null \"$(command -v mkfs.xfs)\" && exec \"$0\" --fs xfs";
     command.args(["--mount", "sh", "-c", script]).arg(program.get_program()).env("TMPDIR", place.path());
     let output = command.output().unwrap();

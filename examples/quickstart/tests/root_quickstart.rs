@@ -25,7 +25,7 @@ fn every_filesystem_twice_and_nothing_is_left() {
 
 #[test]
 fn ctrl_c_at_any_time_leaves_nothing() {
-    // What it waits for, how often that comes, and so during what the signal arrives.
+    // The marker to wait for, and its number of occurrences: they set the step in which the signal arrives.
     for (marker, count) in [
         ("image files on loop devices", 1),
         ("start the driver", 1),
@@ -103,6 +103,6 @@ fn what_is_kept_goes_with_the_commands_that_are_printed() {
     }
     place.assert_clean(&printed);
     assert_eq!(output.status.code(), Some(0), "{printed}");
-    // Two targets of two volumes and a staging directory, three loop devices, the folder.
+    // Two targets for each of two volumes and a staging directory, three loop devices, the folder.
     assert_eq!((left.len(), commands.len()), (9, 9), "{left:#?}\n{printed}");
 }

@@ -1,4 +1,4 @@
-//! Runs the quickstart in a directory of its own for temporary files, and looks for what it left.
+//! Runs the quickstart with its own directory for temporary files, and finds what it left.
 #![allow(dead_code, reason = "a module of each test file, which uses its part")]
 
 use std::fs;
@@ -12,10 +12,10 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, kill, killpg};
 use nix::unistd::{Pid, geteuid};
 
-/// An ordinary user's number.
+/// The user id of an ordinary user.
 const NOBODY: u32 = 65534;
 
-/// A directory for temporary files that one test has for itself, and who works in it.
+/// A private directory for the temporary files of one test, and the user who runs the program.
 pub(crate) struct Place {
     directory: tempfile::TempDir,
     user: u32,
@@ -29,7 +29,7 @@ impl Place {
         Self { directory: tempfile::tempdir().unwrap(), user: 0, program: Program::Original }
     }
 
-    /// For a run as an ordinary user, whoever runs the test.
+    /// For a run as an ordinary user, whichever user runs the test.
     pub(crate) fn of_a_user() -> Self {
         let directory = tempfile::tempdir().unwrap();
         if !geteuid().is_root() {
@@ -43,7 +43,7 @@ impl Place {
         self.directory.path()
     }
 
-    /// The quickstart, with its temporary files here.
+    /// The quickstart, with its temporary files in this directory.
     pub(crate) fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(self.program.path());
         command.args(arguments).env("TMPDIR", self.path()).stdin(Stdio::null()).process_group(0);
@@ -66,13 +66,13 @@ impl Place {
         Running { child, lines, text: String::new() }
     }
 
-    /// Sees that there is no mount, loop device, process or file of this place.
+    /// Checks that no mount, loop device, process or file of this place is left.
     pub(crate) fn assert_clean(&self, text: &str) {
         let left = self.left();
         assert!(left.is_empty(), "left: {left:#?}\n{text}");
     }
 
-    /// The same, for what goes on its own.
+    /// The same, but waits up to 60 s for cleanup that runs on its own.
     pub(crate) fn until_clean(&self) {
         let end = Instant::now() + Duration::from_secs(60);
         while !self.left().is_empty() {
@@ -81,7 +81,7 @@ impl Place {
         }
     }
 
-    /// All that there is of this place.
+    /// Everything that exists of this place.
     pub(crate) fn left(&self) -> Vec<String> {
         let here = self.path().to_str().unwrap();
         let is_here = |text: &str| text.contains(here);
@@ -89,7 +89,7 @@ impl Place {
         let mut left: Vec<String> = mounts.lines().filter(|line| is_here(line)).map(str::to_owned).collect();
         left.extend(loop_devices(here));
         for entry in fs::read_dir("/proc").unwrap() {
-            // The driver has the place in its arguments.
+            // The driver has this path in its arguments.
             let line = fs::read(entry.unwrap().path().join("cmdline")).unwrap_or_default();
             let line = String::from_utf8_lossy(&line).replace('\0', " ");
             if is_here(&line) {
@@ -101,7 +101,7 @@ impl Place {
     }
 }
 
-/// The loop devices over files that have this in their path, and those over these.
+/// The loop devices whose backing file has this text in its path, and the loop devices over those devices.
 fn loop_devices(part: &str) -> Vec<String> {
     let mut found = Vec::new();
     for entry in fs::read_dir("/sys/block").unwrap() {
@@ -116,11 +116,11 @@ fn loop_devices(part: &str) -> Vec<String> {
     found
 }
 
-/// The file of the quickstart.
+/// The executable of the quickstart.
 enum Program {
     /// As cargo built it.
     Original,
-    /// A copy where everybody can run it: the original may be in somebody's home.
+    /// A copy that everybody can execute: the original can be in a private home directory.
     Copy(tempfile::TempDir),
 }
 
@@ -129,7 +129,8 @@ impl Program {
         let folder = tempfile::tempdir().unwrap();
         fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
         let copy = Self::Copy(folder);
-        // Copied by another process, so that no child of another test holds it open for writing.
+        // Another process makes the copy, so that no child of another test holds it open for
+        // writing (ETXTBSY).
         let copied = Command::new("cp").arg(Self::Original.path()).arg(copy.path()).status().unwrap();
         assert!(copied.success());
         copy
@@ -143,16 +144,16 @@ impl Program {
     }
 }
 
-/// A quickstart that runs.
+/// A running quickstart.
 pub(crate) struct Running {
     child: Child,
     lines: BufReader<std::process::ChildStdout>,
-    /// What it printed so far.
+    /// What it printed until now.
     pub(crate) text: String,
 }
 
 impl Running {
-    /// Reads what it prints up to the line that holds `marker` for the `count`th time.
+    /// Reads its output up to the line that contains `marker` for the `count`th time.
     pub(crate) fn until(&mut self, marker: &str, count: usize) {
         for _ in 0..count {
             loop {
@@ -166,18 +167,18 @@ impl Running {
         }
     }
 
-    /// The driver's process, which a line told.
+    /// The process id of the driver, from the printed line.
     pub(crate) fn driver(&self) -> Pid {
         let after = self.text.rsplit("process ").next().unwrap();
         Pid::from_raw(after.split_whitespace().next().unwrap().parse().unwrap())
     }
 
-    /// Signals the process, and no other.
+    /// Signals only this process.
     pub(crate) fn signal(&self, signal: Signal) {
         kill(self.id(), signal).unwrap();
     }
 
-    /// What a terminal does: SIGINT to the whole group of processes.
+    /// Does what a terminal does: sends SIGINT to the whole process group.
     pub(crate) fn ctrl_c(&self) {
         killpg(self.id(), Signal::SIGINT).unwrap();
     }
@@ -186,7 +187,7 @@ impl Running {
         Pid::from_raw(self.child.id().try_into().unwrap())
     }
 
-    /// Waits for its end; its exit status, and all that it printed.
+    /// Waits until it ends. Returns its exit status and everything that it printed.
     pub(crate) fn finish(mut self) -> (Option<i32>, String) {
         self.lines.read_to_string(&mut self.text).unwrap();
         let mut errors = String::new();
@@ -196,7 +197,7 @@ impl Running {
     }
 }
 
-/// What it printed.
+/// Everything that it printed.
 pub(crate) fn text(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
 }
