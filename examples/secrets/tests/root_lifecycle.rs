@@ -11,7 +11,7 @@ use csi_core::proto::v1;
 use v1::node_client::NodeClient;
 use v1::volume_capability::{AccessMode, AccessType, MountVolume, access_mode::Mode};
 
-/// Killed where the test fails.
+/// The driver, which is killed if the test fails.
 struct Driver(Child);
 
 impl Drop for Driver {
@@ -67,7 +67,7 @@ async fn live(place: &Path) {
     node.node_publish_volume(publish.clone()).await.unwrap();
     let first = read("token");
     assert_eq!((read("pod").as_str(), first.len()), ("shop/web-0\n", 32));
-    // Who is in the old version stays in it, whole.
+    // A process in the directory of the old version keeps reading that whole version.
     let version = std::fs::read_link(target.join("..data")).unwrap();
     node.node_publish_volume(publish).await.unwrap();
     assert_ne!(read("token"), first);

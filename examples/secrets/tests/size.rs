@@ -1,4 +1,4 @@
-//! The promise of the README: a whole driver for files of its own in at most 40 lines.
+//! The promise of the README: a whole driver that creates its volumes' files in at most 40 lines.
 
 #[test]
 fn the_whole_driver_is_at_most_40_lines() {
