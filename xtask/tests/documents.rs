@@ -1,4 +1,4 @@
-//! What the documents name is in the tree.
+//! The names in the documents exist in the tree.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -25,7 +25,7 @@ fn has_test(source: &str, name: &str) -> bool {
         if line.trim_start_matches("async ").starts_with(&head) {
             return attributes;
         }
-        // Other attributes may stand between.
+        // Other attributes can stand between.
         attributes = line.starts_with("#[test]")
             || line.starts_with("#[tokio::test")
             || attributes && line.starts_with("#[");
@@ -33,7 +33,8 @@ fn has_test(source: &str, name: &str) -> bool {
     })
 }
 
-/// The cells of a document's first table: four a row, the last with tests of csi-mount's that are there.
+/// The cells of a document's first table: four per row, and the last names existing tests, of csi-mount
+/// unless it says otherwise.
 fn rows_with_tests(document: &str, count: usize) -> Vec<Vec<String>> {
     let text = read(&root().join(document));
     let table =
@@ -106,10 +107,10 @@ fn no_test_is_ignored() {
     assert!(ignored.is_empty(), "{ignored:?}");
 }
 
-/// Packages come from wherever the machine's own clients are set up to get them.
+/// Packages come from the sources that the machine's own clients are configured for.
 #[test]
 fn no_file_names_a_host_to_fetch_from() {
-    // Addresses that identify or explain something; nobody fetches from them.
+    // Hosts in addresses that identify or explain something; nothing is downloaded from them.
     const KNOWN: [&str; 6] =
         ["www.w3.org", "www.apache.org", "www.isthe.com", "docs.rs", "example.org", "localhost"];
     let mut paths = vec![root().join(".ci/run"), root().join("Cargo.toml")];
@@ -147,7 +148,7 @@ fn every_link_leads_to_a_file() {
     }
 }
 
-/// The kernels that a row names are numbers of the emulated tier, and the tests that it names run there.
+/// Every row names kernels, and the test programs that it names run on the emulated kernels.
 #[test]
 fn every_fallback_names_tests_that_run_on_other_kernels() {
     let text = read(&root().join("docs/kernel-features.md"));
@@ -161,7 +162,8 @@ fn every_fallback_names_tests_that_run_on_other_kernels() {
     for row in rows {
         let [feature, _, _, _, tests, kernels] = row.as_slice() else { panic!("six columns: {row:?}") };
         assert!(!kernels.is_empty(), "{feature}: on which kernel?");
-        // Unit tests and single tests have names in brackets or after words; programs come first and are rows.
+        // Only programs are checked here. Unit tests and single tests have their names in brackets or
+        // after words.
         let programs: Vec<&str> =
             quoted(tests).filter(|name| root().join(format!("csi-mount/tests/{name}.rs")).exists()).collect();
         let is_run = |name: &&str| suites.contains(&format!("test: \"{name}\""));

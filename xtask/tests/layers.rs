@@ -1,4 +1,4 @@
-//! Folders are layers: each imports only from those that ARCHITECTURE.md lists above it.
+//! Folders are layers: each one imports only from folders that ARCHITECTURE.md lists above it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -11,30 +11,30 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask is in the workspace").to_owned()
 }
 
-/// The names of a path from the crate's root on: `sys`, `features`, `has`.
+/// A path as names from the crate's root on: `sys`, `features`, `has`.
 type Names = Vec<String>;
 
-/// What one file imports and what it gives on.
+/// What one file imports and re-exports.
 #[derive(Default)]
 struct Module {
-    /// Names that it defines.
+    /// The names that it defines.
     items: BTreeSet<String>,
-    /// Names of others that it gives on, and under which name.
+    /// The names that it re-exports, with the original path of each.
     reexports: BTreeMap<String, Names>,
-    /// Modules of which it gives on everything.
+    /// Modules that it re-exports completely.
     globs: Vec<Names>,
-    /// Every path of this crate that its code names, tests left out.
+    /// Every path of this crate that its code names, without tests.
     named: BTreeSet<Names>,
 }
 
-/// Reads a file, in the module of this path.
+/// Reads a file as the module at this path.
 struct Reader {
     at: Names,
     module: Module,
 }
 
 impl Reader {
-    /// A path from the crate's root on; none if it leads elsewhere.
+    /// The path from the crate's root on; None if it leads outside the crate.
     fn in_crate(&self, path: &[String]) -> Option<Names> {
         let ups = path.iter().take_while(|name| *name == "super").count();
         match path.first()?.as_str() {
@@ -62,7 +62,7 @@ impl Reader {
         };
         let mut path = before.clone();
         path.extend((leaf != "self" && leaf != "*").then_some(leaf));
-        // A path without `crate` may begin with a module that is declared here.
+        // A path without `crate` can begin with a module that this file declares.
         let path = self.in_crate(&path).or_else(|| is_public.then(|| [&self.at[..], &path].concat()));
         let Some(path) = path else { return };
         if is_public && given == "*" {
@@ -136,7 +136,7 @@ fn read(directory: &Path, at: &Names, modules: &mut BTreeMap<Names, Module>) {
             let file = syn::parse_file(&text).unwrap_or_else(|error| panic!("{}: {error}", entry.display()));
             let mut reader = Reader { at: at.clone(), module: Module::default() };
             reader.visit_file(&file);
-            // Tests in a file of their own.
+            // Files that contain only tests are left out.
             if stem != "tests" {
                 modules.insert(at, reader.module);
             }
@@ -144,7 +144,7 @@ fn read(directory: &Path, at: &Names, modules: &mut BTreeMap<Names, Module>) {
     }
 }
 
-/// The module that has what a path names, whichever modules give it on.
+/// The module that defines what a path names, through all re-exports.
 fn owner(path: &[String], modules: &BTreeMap<Names, Module>, depth: usize) -> Option<Names> {
     let length = (0..=path.len()).rev().find(|length| modules.contains_key(&path[..*length]))?;
     let (at, rest) = path.split_at(length);
@@ -164,7 +164,7 @@ fn owner(path: &[String], modules: &BTreeMap<Names, Module>, depth: usize) -> Op
     module.globs.iter().find_map(in_glob).or_else(|| Some(at.to_vec()))
 }
 
-/// The folders of a crate as ARCHITECTURE.md lists them, from the ground up.
+/// The folders of a crate as ARCHITECTURE.md lists them, lowest first.
 fn layers(name: &str) -> Vec<String> {
     let text = fs::read_to_string(root().join("ARCHITECTURE.md")).expect("ARCHITECTURE.md");
     let heading = format!("### {name}");

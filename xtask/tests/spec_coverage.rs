@@ -1,4 +1,4 @@
-//! Every requirement of the spec is cited by what keeps it and by a test that shows it.
+//! Every requirement of the spec is cited by the code that fulfils it and by a test that shows it.
 
 #[path = "../src/coverage.rs"]
 mod coverage;
@@ -17,7 +17,7 @@ fn every_requirement_is_kept_and_shown() {
     assert!(coverage.table().lines().count() > 200, "{}", coverage.table());
 }
 
-/// A small workspace that has nothing wrong, with one text in it changed; and what is wrong then.
+/// The problems of a small correct workspace after one text in it is replaced.
 fn problems_with(file: &str, from: &str, to: &str) -> Vec<String> {
     let root = tempfile::tempdir().expect("a directory");
     let good = [
