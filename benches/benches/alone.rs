@@ -1,4 +1,5 @@
-//! Each contestant by itself, under Criterion: `cargo bench -p benches [-- FILTER]`. See the crate for the other ways.
+//! Each contestant alone, under Criterion: `cargo bench -p benches [-- FILTER]`. The crate's documentation
+//! lists the other ways to measure.
 
 use std::time::Duration;
 
@@ -13,7 +14,7 @@ struct Under<'g, 'c> {
 impl Engine for Under<'_, '_> {
     fn compare(&mut self, contestants: &mut [Contestant<'_>]) {
         for contestant in contestants {
-            // A program takes milliseconds, and its ratio is hundreds: a few runs say it all.
+            // A program takes milliseconds, hundreds of times as long as the library: a few runs are enough.
             self.group.sample_size(if contestant.kind == Kind::Program { 10 } else { 30 });
             let id = BenchmarkId::new(format!("{} {}", contestant.kind.name(), contestant.name), self.size);
             self.group.bench_function(id, |bencher| bencher.iter_custom(|times| contestant.run(times)));
@@ -22,7 +23,7 @@ impl Engine for Under<'_, '_> {
 }
 
 fn main() {
-    // Subjects make mounts before Criterion says what it would run.
+    // Subjects make mounts before Criterion could list what it would run, so the list is printed here.
     if std::env::args().any(|argument| argument == "--list") {
         ALL.iter().for_each(|subject| println!("{}: bench", subject.name));
         return;

@@ -1,6 +1,6 @@
-//! Every subject, each contestant once, at its smallest size: so that what is measured keeps working.
+//! Runs each contestant of every subject once, at its smallest size, so that the benchmarks keep working.
 //!
-//! Without the test harness: the first thread's mount namespace is the one that `/proc/self` shows.
+//! Without the test harness: `/proc/self` shows the mount namespace of the first thread.
 
 use benches::{ALL, Once, enter_namespace};
 
