@@ -128,7 +128,7 @@ fn what_is_kept_is_named_with_what_takes_it_back() {
     assert!(fake.asked().iter().all(|(rpc, _)| !matches!(rpc, Rpc::DeleteVolume | Rpc::DeleteSnapshot)));
 }
 
-/// A driver with topology that asks every node to expand the volume.
+/// A driver with topology whose volumes grow only offline (published on no node).
 fn zonal(rpc: Rpc, bytes: &[u8]) -> Result<Answers, Status> {
     use v1::plugin_capability::{Service, Type, VolumeExpansion, service, volume_expansion};
     let offers = [ControllerRpc::CreateDeleteVolume, ControllerRpc::ExpandVolume];

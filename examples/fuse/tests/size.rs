@@ -1,4 +1,5 @@
-//! The promise of the README: a whole driver with a FUSE program in at most 60 lines, without that program.
+//! The promise of the README: a whole driver with a FUSE program in at most 60 lines, not counting
+//! that program.
 
 #[test]
 fn the_whole_driver_is_at_most_60_lines() {

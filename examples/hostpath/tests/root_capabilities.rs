@@ -314,7 +314,7 @@ fn controller_and_node_can_be_two_processes_and_no_two_controllers_one_directory
 }
 
 /// If the controller does not see the node's mounts, it cannot freeze the filesystem. Then it refuses the
-/// copy, and does not copy while a workload can write.
+/// copy, because a workload could write during the copy.
 #[test]
 fn a_controller_that_does_not_see_the_mounts_copies_no_filesystem_in_use() {
     in_private(async || {

@@ -130,9 +130,8 @@ fn every_test_of_the_kit_passes_in_one_of_the_runs() {
     });
 }
 
-/// The tests that show most about a driver without a feature: what it reports about itself, that a feature
-/// that is not offered is refused, and a volume's life and use. With `CSI_TEST_ROUNDS` set, all tests of
-/// the kit.
+/// The tests that show most about a driver without a feature: what it reports about itself, that it refuses
+/// what it does not offer, and a volume's life and use. With `CSI_TEST_ROUNDS` set, all tests of the kit.
 fn in_short(kit: Kit) -> Kit {
     match rounds(0) {
         0 => ["identity", "fields.not-offered", "sequences", "create-volume.same", "node-use"]

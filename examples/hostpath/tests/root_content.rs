@@ -83,7 +83,7 @@ fn copies_of_images_hold_what_was_written() {
     });
 }
 
-/// Overwrites the image of a volume that is not staged with zeros.
+/// Replaces the content of a volume's image with zeros. The volume must not be staged.
 fn lose_content(run: &Run, id: &str) {
     let image = fs::File::options().write(true).open(run.of("data/volumes").join(id).join("image")).unwrap();
     let size = image.metadata().unwrap().len();

@@ -59,7 +59,7 @@ async fn undo(life: &Life<'_>) {
     life.delete().await.unwrap();
 }
 
-/// Makes the state after a machine restart: only the driver's disk is mounted, and no loop device
+/// Recreates the state after a machine restart: only the driver's disk is mounted, and no loop device
 /// is attached.
 fn reboot(run: &Run) {
     let places: Vec<PathBuf> = mounts().unwrap().into_iter().map(|entry| entry.mount_point).collect();

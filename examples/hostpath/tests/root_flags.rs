@@ -46,7 +46,7 @@ fn where_the_node_does_not_expand_staging_does() {
         let target = life.publish("one").await.unwrap();
         assert!(csi_mount::stats(&target).unwrap().bytes.total > 400 * MIB);
         life.end().await;
-        // The parameters of staging do not apply to a raw device.
+        // A raw device does not need a stage to grow: the published device grows at once.
         let mut raw = Life::new(&run, wanted("raw", None, 8 * MIB)).await.unwrap();
         let target = raw.start().await.unwrap();
         assert!(!raw.expand(16 * MIB).await.unwrap());

@@ -79,7 +79,7 @@ fn image(run: &Run, snapshot: &str) -> Vec<u8> {
     fs::read(run.of("data").join("snapshots").join(snapshot).join("image")).unwrap()
 }
 
-/// The expected answer: blocks that differ in any byte. Where one image is shorter, the missing bytes count
+/// The expected answer: blocks that differ in any byte. If the base is shorter, its missing bytes count
 /// as zeros.
 fn differing(base: &[u8], target: &[u8]) -> BTreeSet<u64> {
     let mut base = base.to_vec();

@@ -19,7 +19,7 @@ fn takes_off_anything(of: Rpc, path: fn(&[u8]) -> String) -> Fault {
     })
 }
 
-/// Whether the path is directly in `target` or `staging` of a temporary directory.
+/// Whether the path is directly in `target` or `staging` of a temporary directory (`.tmp…`).
 fn is_of_test(path: &Path) -> bool {
     let Ok(below) = path.strip_prefix(std::env::temp_dir()) else { return false };
     let mut names = below.iter();

@@ -33,7 +33,7 @@ fn refuses<M: Message + Default + 'static>(of: Rpc, code: Code, is_it: fn(&M) ->
     })
 }
 
-/// Puts `/tmp` before relative paths, and does nothing there.
+/// Answers OK to a relative path, and does nothing.
 fn takes_any_path() -> Fault {
     fault(|rpc, bytes, behind| async move {
         let is_odd = match rpc {

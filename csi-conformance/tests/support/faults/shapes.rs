@@ -9,8 +9,7 @@ use csi_proto::v1;
 
 use super::*;
 
-/// The volume or snapshot id in most requests: their first field. Empty for requests whose first field is
-/// not a string.
+/// The first field of a request, if it is a string: in most requests the id of the volume or snapshot.
 pub(super) fn id_of(bytes: &[u8]) -> String {
     v1::ControllerGetVolumeRequest::decode(bytes).map(|found| found.volume_id).unwrap_or_default()
 }
