@@ -1,4 +1,5 @@
-//! A filesystem volume's way over a node, each step also twice, and what must not happen on it.
+//! The steps of a filesystem volume on a node. Each step also runs twice, and the tests show what each step
+//! refuses.
 
 mod devices;
 
@@ -114,8 +115,8 @@ fn another_device_at_the_staging_directory_is_refused() {
     });
 }
 
-/// A number given to another disk, or a node made anew: the path is one disk when it is looked at, and another when it is
-/// mounted.
+/// A device number can pass to another disk, or a node can be created again. The path then leads to one disk
+/// when it is examined, and to another when it is mounted. Stage must notice this.
 #[test]
 fn a_path_that_leads_elsewhere_meanwhile_is_noticed() {
     private_mount_namespace(|| {
@@ -233,7 +234,8 @@ fn staged_read_only_nothing_is_written() {
     });
 }
 
-/// The device of a volume that had content can read as blank, and is then not the volume that it was.
+/// The device of a volume that had content can read as blank. It is then not the same volume, so a plan can
+/// forbid the format.
 #[test]
 fn a_volume_that_is_said_to_have_content_is_never_formatted() {
     for filesystem in Filesystem::ALL {
@@ -269,7 +271,7 @@ fn a_larger_device_is_used_when_staged_next() {
             unstage(&staging, None).unwrap();
             image.grow_to(640);
             if filesystem == Filesystem::Ext4 {
-                // Growing wants a check, whoever else wants none.
+                // Growing needs a check, even if the plan says that no check is made.
                 let no_time = plan.clone().check(StageCheck::Never, Duration::ZERO);
                 let error = stage(image.path(), &staging, &no_time).unwrap_err();
                 assert_eq!(error.kind(), ErrorKind::Unresponsive, "{error}");
@@ -305,13 +307,14 @@ fn a_staged_volume_expands_or_says_what_it_needs() {
             }
             unpublish(&published).unwrap();
             unstage(&staging, None).unwrap();
-            // Below is the node's own filesystem, which is not to be grown.
+            // Now the path is on the node's own filesystem, which must not be grown.
             assert_eq!(expand(staging.path()).unwrap_err().kind(), ErrorKind::NotFound);
         });
     }
 }
 
-/// A second path to the disk, or the disk that came back by another name: mounted twice, its filesystem would be lost.
+/// A disk can have a second path, or come back under another name. If its filesystem were mounted twice, it
+/// would be lost.
 #[test]
 fn an_xfs_is_not_mounted_twice_by_two_devices_of_its_disk() {
     private_mount_namespace(|| {

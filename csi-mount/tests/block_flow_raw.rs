@@ -1,4 +1,4 @@
-//! A raw block volume at its target: the right device, and read-only where that was asked for.
+//! A raw block volume at its target: it is the right device, and it is read-only if that was requested.
 
 mod devices;
 
@@ -85,7 +85,8 @@ fn a_read_only_target_refuses_writes_beside_a_writable_one() {
     });
 }
 
-/// What comes after unstage is the detaching of the device, whose number the next one gets.
+/// After unstage, the driver detaches the device, and the next device gets its number. So unstage refuses
+/// while the device is published.
 #[test]
 fn a_published_device_is_not_unstaged() {
     private_mount_namespace(|| {
@@ -97,7 +98,7 @@ fn a_published_device_is_not_unstaged() {
             assert_eq!(error.kind(), ErrorKind::Busy, "{error}");
             assert!(error.to_string().contains(at.path().to_str().unwrap()), "{error}");
             assert_eq!(unstaged(&other).unwrap(), Unmounted::NotMounted, "it is another device");
-            // As if the process had died after the unmount.
+            // The state if the process had died after the unmount.
             csi_mount::unmount(&at).unwrap();
             let is_over = !LoopDevice::find(image.path()).unwrap().is_empty();
             assert_eq!(unstaged(&image).is_err(), is_over);
@@ -113,7 +114,7 @@ fn the_loop_device_of_an_interrupted_unpublish_goes_with_the_next() {
         let image = Image::new(8);
         let at = target(&image, "t");
         publish_device(image.path(), &at, DeviceAccess::ReadOnly).unwrap();
-        // As if the process had died after the unmount.
+        // The state if the process had died after the unmount.
         csi_mount::unmount(&at).unwrap();
         assert_eq!(LoopDevice::find(image.path()).unwrap().len(), 1);
         unpublish(&at).unwrap();
@@ -121,7 +122,7 @@ fn the_loop_device_of_an_interrupted_unpublish_goes_with_the_next() {
     });
 }
 
-/// Also where the file has gone with its pod.
+/// Unpublish also detaches the loop device if the target's file was removed together with its pod.
 #[test]
 fn the_loop_device_of_a_target_without_its_file_goes_with_unpublish() {
     private_mount_namespace(|| {
@@ -138,7 +139,7 @@ fn the_loop_device_of_a_target_without_its_file_goes_with_unpublish() {
     });
 }
 
-/// Where nothing is at the path, it is known by its volume alone.
+/// If nothing exists at the path, only the volume's name identifies the loop device.
 #[test]
 fn the_loop_device_of_another_volumes_target_stays() {
     private_mount_namespace(|| {
@@ -154,7 +155,7 @@ fn the_loop_device_of_another_volumes_target_stays() {
     });
 }
 
-/// Two drivers on one machine, each with a root of its own, can have targets with the same path.
+/// Two drivers on one machine, each with its own root, can have targets with the same path.
 #[test]
 fn the_loop_device_of_the_same_path_in_another_mount_namespace_stays() {
     private_mount_namespace(|| {
@@ -162,10 +163,11 @@ fn the_loop_device_of_the_same_path_in_another_mount_namespace_stays() {
         let at = target(&image, "t");
         publish_device(image.path(), &at, DeviceAccess::ReadOnly).unwrap();
         let number = device_of(at.path()).unwrap();
-        // By its processes a mount namespace is seen from another; by a mere thread it is not.
+        // A mount namespace is visible from another one only through its processes, not through a mere
+        // thread.
         let mut driver = std::process::Command::new("sleep").arg("600").spawn().unwrap();
         private_mount_namespace(|| {
-            // Here the target's path is another file: there is nothing at it.
+            // In this namespace the target's path is a different file, and nothing exists there.
             csi_mount::unmount(&target(&image, "t")).unwrap();
             run("mount", &["-t", "tmpfs", "tmpfs", image.directory().to_str().unwrap()]);
             assert_eq!(unpublish(&target(&image, "t")).unwrap(), Removed::WasAbsent);
@@ -179,7 +181,8 @@ fn the_loop_device_of_the_same_path_in_another_mount_namespace_stays() {
     });
 }
 
-/// Detached while a program has it open, it goes with that program, and its number to another volume.
+/// A loop device that was detached while a program has it open disappears with that program. Its number then
+/// passes to another volume.
 #[test]
 fn a_loop_device_that_is_already_detached_is_not_published_again() {
     private_mount_namespace(|| {

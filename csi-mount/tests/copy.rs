@@ -1,5 +1,5 @@
-//! Copies of files: their blocks shared where the filesystem can, as sparse where not. And filesystems that are held still
-//! meanwhile.
+//! Copies of files share blocks if the filesystem supports this, and are sparse otherwise. A filesystem can
+//! be frozen during the copy.
 
 mod devices;
 mod mount_support;
@@ -15,7 +15,7 @@ use csi_mount::{ErrorKind, Frozen, Mount, copy_file, data_ranges, thaw, unmount}
 use devices::{Image, MIB, run};
 use mount_support::{sandbox, target};
 
-/// A file of 8 MiB that holds data at 1 MiB and at its end, and nothing else.
+/// Makes a file of 8 MiB that has data only at 1 MiB and at its end.
 fn sparse(path: &Path) {
     let file = File::create(path).unwrap();
     file.write_all_at(&[7; 4096], MIB).unwrap();
@@ -91,7 +91,7 @@ fn nobody_writes_to_a_frozen_filesystem() {
         fs::write(place.join("before"), vec![3; 8192]).unwrap();
         let frozen = Frozen::at(place).unwrap();
         assert_eq!(Frozen::at(place).unwrap_err().kind(), ErrorKind::Busy);
-        // All of it is in the image by now, which another system could mount.
+        // All the data is already in the image, and another system could mount it.
         assert!(image.blocks_that_start_with(&[3; 64]) >= 2);
         let (sender, wrote) = channel();
         let file = place.join("after");
@@ -110,7 +110,7 @@ fn nobody_writes_to_a_frozen_filesystem() {
 #[test]
 fn what_a_killed_process_left_frozen_is_thawed() {
     on_xfs(|place, _| {
-        // A process of its own, that ends without thawing it.
+        // A separate process, which ends without thawing the filesystem.
         run("fsfreeze", &["--freeze", place.to_str().unwrap()]);
         assert!(thaw(place).unwrap());
         fs::write(place.join("file"), "x").unwrap();

@@ -1,4 +1,5 @@
-//! Copying a directory, and a driver's own files, in a place that nobody sees: real filesystems, and races.
+//! Copies of directories, also in a mount that is attached nowhere, and a driver's own files: on real
+//! filesystems, and with races.
 
 mod mount_support;
 
@@ -17,7 +18,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 const SPARSE: u64 = 8 << 20;
 
-/// A tree with one of each that a copy can get wrong.
+/// Makes a tree that has one of each thing that a copy can get wrong.
 fn tree(at: &Path) {
     fs::create_dir_all(at.join("a/b")).unwrap();
     fs::write(at.join("a/plain"), "plain").unwrap();
@@ -52,7 +53,7 @@ fn a_copy_is_what_it_was_copied_from() {
         rustix::fs::setxattr(&acl, "trusted.mark", b"value", XattrFlags::empty()).unwrap();
         let from = Target::new(place.join("from")).unwrap();
         let copied = from.copy_tree(&Target::new(place.join("to")).unwrap()).unwrap();
-        // What a hole holds is not copied.
+        // Holes are not copied.
         assert_eq!(copied.entries, 7, "{copied:?}");
         assert!(copied.bytes < SPARSE / 2, "{copied:?}");
 
@@ -84,7 +85,7 @@ fn a_copy_is_what_it_was_copied_from() {
     });
 }
 
-/// CAP_NET_RAW, as setcap(8) writes it.
+/// CAP_NET_RAW, in the form that setcap(8) writes.
 const CAPABILITY: &[u8] = &[0, 0, 0, 2, 0, 32, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
 
 #[test]
@@ -103,7 +104,8 @@ fn what_is_mounted_in_it_is_not_copied() {
     });
 }
 
-/// Somebody who can write to the tree swaps a directory and a link to a secret; no copy ever holds the secret.
+/// A process that can write to the tree exchanges a directory and a link to a secret. No copy ever contains
+/// the secret.
 #[test]
 fn a_link_that_is_swapped_in_is_never_followed() {
     sandbox(|place| {
@@ -124,7 +126,7 @@ fn a_link_that_is_swapped_in_is_never_followed() {
             });
             for round in 0..200 {
                 let to = place.join(format!("to{round}"));
-                // It may fail when it sees the swap; what it copied is what counts.
+                // The copy is allowed to fail if it notices the exchange. Only what it copied matters.
                 let _ = Target::new(&from).unwrap().copy_tree(&Target::new(&to).unwrap());
                 for name in ["real", "link"] {
                     let copied = to.join(name);
@@ -139,8 +141,9 @@ fn a_link_that_is_swapped_in_is_never_followed() {
     });
 }
 
-/// What others delete of the tree is passed over, and what they delete of the copy is not: a copy that is said to be whole
-/// has the second name of a file whose first one was taken away before it could be linked.
+/// Entries that others delete from the source tree are skipped. Deletions from the copy are an error: a copy
+/// that is reported as complete has the second name of a file even if the first name was removed before it
+/// could be linked.
 #[test]
 fn what_is_deleted_of_the_copy_is_an_error() {
     sandbox(|place| {
@@ -202,7 +205,7 @@ fn a_filesystem_that_nobody_sees_is_worked_in_and_goes() {
         let copied = root.target("a").unwrap().copy_tree(&root.target("copy").unwrap()).unwrap();
         assert_eq!((copied.entries, copied.bytes), (3, 7));
         assert_eq!(root.target("copy/b/c/file").unwrap().read_file(100).unwrap().unwrap(), b"content");
-        // Onto another filesystem, too.
+        // The copy also works to another filesystem.
         let here = Root::open(place).unwrap().target("here").unwrap();
         root.target("copy").unwrap().copy_tree(&here).unwrap();
         assert_eq!(fs::read(place.join("here/b/c/file")).unwrap(), b"content");
@@ -239,7 +242,7 @@ fn files_and_places_of_a_driver_follow_no_links() {
             assert_eq!(fs::metadata(place.join("file")).unwrap().mode() & 0o777, 0o600);
         }
         assert_eq!(file.read_file(3).unwrap_err().kind(), ErrorKind::OutOfRange);
-        // What a writer left that was killed is no obstacle.
+        // A file left by a writer that was killed is no obstacle.
         OpenOptions::new().write(true).create_new(true).mode(0o0).open(place.join(".file.new")).unwrap();
         file.replace_file(b"third").unwrap();
         fs::remove_file(place.join(".file.new")).unwrap();
@@ -301,7 +304,7 @@ fn the_deepest_tree_takes_few_descriptors_and_little_stack() {
             here = openat(&here, "d", OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()).unwrap();
         }
         let limits = getrlimit(Resource::Nofile);
-        // Nobody else in this process needs more meanwhile: it has other tests, and they have few files open.
+        // The limit applies to the whole process. The other tests in it have few files open.
         setrlimit(Resource::Nofile, Rlimit { current: Some(256), ..limits }).unwrap();
         let [from, to] = [&volume, &copy].map(|path| Target::new(path).unwrap());
         let small = std::thread::Builder::new().stack_size(128 << 10);

@@ -1,7 +1,8 @@
-//! Some hundred images of everything that a device may hold: what the prober says of each beside libblkid, and that
-//! nothing but zeros is ever formatted.
+//! Several hundred images of what a device can hold. The tests compare the prober's result for each with
+//! libblkid's, and show that only zeros are ever formatted.
 //!
-//! `CSI_CORPUS=all` adds the tools that a test machine does not have by itself, and fails if one is missing.
+//! `CSI_CORPUS=all` adds tools that a test machine does not have by default, and fails if one of them is
+//! missing.
 
 mod corpus_images;
 mod devices;
@@ -18,7 +19,7 @@ use csi_mount::testing::private_mount_namespace;
 use csi_mount::{ErrorKind, Filesystem, MountState, Probe, Target};
 use devices::{Image, MIB};
 
-/// What the prober and libblkid say, in the same words.
+/// A result of the prober or of libblkid, in common terms.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 enum Verdict {
     Nothing,
@@ -52,7 +53,7 @@ fn blkid(image: &Image) -> Verdict {
     }
 }
 
-/// How often they agreed, and every other case.
+/// How many results were equal, and the images whose results differ.
 #[derive(Default)]
 struct Tally {
     images: usize,
@@ -87,7 +88,7 @@ impl Tally {
     }
 }
 
-/// Looks at one image, and tries to have it formatted.
+/// Probes one image, and tries to format it.
 fn examine(tally: &mut Tally, name: String, image: &Image) {
     let before = image.content();
     let is_blank = image.is_zero();
@@ -111,7 +112,7 @@ fn examine(tally: &mut Tally, name: String, image: &Image) {
 #[test]
 fn whatever_a_device_holds_is_kept() {
     let all = std::env::var("CSI_CORPUS").is_ok_and(|which| which == "all");
-    // Attaching and detaching is waiting for the kernel most of the time, so several are at it.
+    // Attaching and detaching mostly wait for the kernel, so several threads work in parallel.
     let bases = Mutex::new(corpus_images::bases(all));
     let next = || bases.lock().unwrap().next();
     let look = || {
@@ -137,8 +138,8 @@ fn whatever_a_device_holds_is_kept() {
         tally.print();
         assert!(tally.images >= 500, "only {} images", tally.images);
         for ((ours, oracle), names) in &tally.others {
-            // What it names, we name too, and nobody makes a filesystem over it. The other way round we are more careful:
-            // we want no checksum to be right.
+            // The prober names everything that libblkid names, and no filesystem is created over it. In the
+            // other direction the prober is stricter: it names a signature even if its checksum is wrong.
             let is_careful = match (ours, oracle) {
                 (Verdict::Named(_) | Verdict::Several, Verdict::Nothing) => true,
                 (Verdict::Named(ours), Verdict::Named(other)) => {
@@ -158,12 +159,12 @@ fn is_boot_record(name: &str) -> bool {
     ["dos", "PMBR"].contains(&name)
 }
 
-/// Zeros but for one byte in the first or the last MiB.
+/// Zeros, except for one byte in the first or the last MiB.
 fn one_byte_anywhere(tally: &mut Tally) {
     let image = Image::new(32);
     for (index, base) in [0, 31 * MIB].into_iter().enumerate() {
         for step in 0..64u64 {
-            // A place in each 16 KiB, and the last byte.
+            // One position in each 16 KiB, and the last byte.
             let place = base + if step == 63 { MIB - 1 } else { step * 16_384 + (step * 7919 + 13) % 16_384 };
             image.write(place, &[0x5a]);
             examine(tally, format!("one byte {index}/{step}"), &image);
@@ -185,7 +186,7 @@ fn random_data(tally: &mut Tally) {
                 state.to_le_bytes()[3]
             })
             .collect();
-        // Everywhere at the ends, where all is read.
+        // Positions from both ends of the device.
         let place =
             if round % 2 == 0 { round * 97_000 } else { 12 * MIB - noise.len() as u64 - round * 97_000 };
         image.write(place / 512 * 512, &noise);
@@ -193,7 +194,7 @@ fn random_data(tally: &mut Tally) {
     }
 }
 
-/// A device whose end can't be read: its backing file was cut under it.
+/// The end of the device can't be read, because its backing file was truncated.
 #[test]
 fn what_cannot_be_read_is_kept() {
     private_mount_namespace(|| {

@@ -1,7 +1,8 @@
-//! Killed before any system call, a step of a block device comes to the right end with whatever follows: see [`matrix`].
+//! A step on a block device that is killed before any of its system calls ends in the right state, whatever
+//! comes next: see [`matrix`].
 //!
-//! Each test kills at so many points as [`Points`](stepper::Points) says (together about a minute), and prints how many there
-//! were. `CSI_CRASH_STRIDE=1` takes all of them.
+//! Each test kills at the number of points that [`Points`](stepper::Points) gives (together about a minute),
+//! and prints this number. `CSI_CRASH_STRIDE=1` makes it kill at every point.
 
 mod devices;
 mod flow_support;
@@ -24,7 +25,7 @@ use stepper::{Kill, Programs, do_job};
 
 /// What is written to a device that has data.
 const DATA: &str = "kept";
-/// By how much a device grows.
+/// How much a device grows, in MiB.
 const MORE: u64 = 8;
 
 fn job(words: &[&str]) -> csi_mount::Result<()> {
@@ -36,7 +37,8 @@ fn job(words: &[&str]) -> csi_mount::Result<()> {
     }
 }
 
-/// As on a kernel that mounts in a private place first, and attaches loop devices in several steps.
+/// Without these features, a mount is prepared in a private place, and a loop device is attached in several
+/// steps.
 const OLD: &[Feature] =
     &[Feature::FsContext, Feature::MountSetattr, Feature::Statmount, Feature::LoopConfigure];
 
@@ -54,7 +56,7 @@ fn do_step(
     };
     match (step, raw) {
         ("stage", None) => stage(device, staging, &StagePlan::new(flow.parse()?)).map(drop),
-        // A raw device needs none.
+        // A raw device needs no stage.
         ("stage", Some(_)) => Ok(()),
         ("publish", None) => publish(staging.path(), target, MountAttributes::RDONLY).map(drop),
         ("publish", Some(access)) => publish_device(device, target, access).map(drop),
@@ -66,12 +68,12 @@ fn do_step(
     }
 }
 
-/// A loop device over an image, by a node of its own.
+/// A loop device over an image, with its own node.
 struct Disk {
     flow: &'static str,
     mebibytes: u64,
     image: Image,
-    /// With data; none of a device that is blank at each point.
+    /// The image with data. `None` for a device that is blank at each point.
     template: Option<(tempfile::TempDir, PathBuf)>,
     place: Place,
     node: PathBuf,
@@ -105,7 +107,7 @@ impl Disk {
         disk
     }
 
-    /// None of a raw device.
+    /// Returns `None` for a raw device.
     fn filesystem(&self) -> Option<Filesystem> {
         self.flow.trim_start_matches("old ").parse().ok()
     }
@@ -188,7 +190,7 @@ impl Volume for Disk {
     }
 
     fn killed(&mut self, step: Step) {
-        // The controller may expand it meanwhile.
+        // The controller can expand the volume between two steps.
         if step == Step::Publish && self.grows_at(step) {
             self.image.grow_to(self.mebibytes + MORE);
         }
@@ -206,7 +208,7 @@ impl Volume for Disk {
     fn lose(&mut self) {
         fs::remove_file(&self.node).unwrap();
         fs::remove_file(self.image.file()).unwrap();
-        // In use, it goes with its last user.
+        // A loop device in use is detached when its last user closes it.
         run("losetup", &["--detach", self.image.path().to_str().unwrap()]);
     }
 
@@ -237,13 +239,13 @@ impl Volume for Disk {
 }
 
 impl Disk {
-    /// Whether it has another size after a point of this step.
+    /// Whether the device has another size after a point of this step.
     fn grows_at(&self, step: Step) -> bool {
         step == Step::Change || step == Step::Publish && self.flow.ends_with("raw ro")
     }
 }
 
-/// Kills each step at its number of points, and the programs that it runs with it.
+/// Kills each step, and the programs that the step runs, at its number of points.
 fn kill_disk(
     test: &str,
     disk: impl FnOnce(&Path) -> Disk + Send,
@@ -266,7 +268,7 @@ fn stage_of_a_blank_device_as_ext4() {
     formats("stage_of_a_blank_device_as_ext4", "ext4", 64);
 }
 
-/// The least that ext4 takes: `mkfs` writes on most of it.
+/// The smallest size that ext4 accepts: `mkfs` writes to most of it.
 #[test]
 fn stage_of_the_smallest_device_as_ext4() {
     formats("stage_of_the_smallest_device_as_ext4", "ext4", 2);
@@ -282,7 +284,7 @@ fn stage_of_a_blank_device_as_btrfs() {
     formats("stage_of_a_blank_device_as_btrfs", "btrfs", 128);
 }
 
-/// All steps of a filesystem that has data.
+/// Runs all steps of a filesystem that has data.
 fn steps_of(test: &str, flow: &'static str, mebibytes: u64, changes: bool) {
     let mut steps = vec![
         (Step::Stage, 18, 50),
@@ -296,7 +298,7 @@ fn steps_of(test: &str, flow: &'static str, mebibytes: u64, changes: bool) {
     kill_disk(test, |base| Disk::with_data(flow, mebibytes, base), &steps, 60);
 }
 
-/// Without a change: whether ext4 grows while it is mounted depends on a capability.
+/// There is no expand step: whether ext4 grows while it is mounted depends on a capability.
 #[test]
 fn steps_of_a_device_with_ext4() {
     steps_of("steps_of_a_device_with_ext4", "ext4", 16, false);
@@ -307,7 +309,7 @@ fn steps_of_a_device_with_xfs() {
     steps_of("steps_of_a_device_with_xfs", "xfs", 300, true);
 }
 
-/// It grows to no less than 256 MiB.
+/// btrfs does not grow to less than 256 MiB.
 #[test]
 fn steps_of_a_device_with_btrfs() {
     steps_of("steps_of_a_device_with_btrfs", "btrfs", 300, true);

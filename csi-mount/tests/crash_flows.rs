@@ -1,9 +1,10 @@
-//! Killed before any system call, a step of a directory, of the shared and ephemeral flows comes to the right end with whatever
-//! follows: see [`matrix`].
+//! A step of the directory, shared and ephemeral flows that is killed before any of its system calls ends in
+//! the right state, whatever comes next: see [`matrix`].
 //!
-//! Each test kills at so many points as [`Points`](stepper::Points) says (in CI a matter of seconds), and prints how many there
-//! were. `CSI_CRASH_STRIDE=1` takes all of them. An ext4 on a loop device stands for what a server shares, and a FUSE
-//! filesystem without its daemon for a server that is gone: this needs no client of NFS.
+//! Each test kills at the number of points that [`Points`](stepper::Points) gives (in CI a few seconds), and
+//! prints this number. `CSI_CRASH_STRIDE=1` makes it kill at every point. An ext4 on a loop device stands for
+//! the share of a server. A FUSE filesystem without its daemon stands for a server that is gone. So the tests
+//! need no NFS client.
 
 mod devices;
 mod flow_support;
@@ -44,7 +45,7 @@ fn job(words: &[&str]) -> csi_mount::Result<()> {
             Bind::new(source).attributes(read_only).at(&target).map(drop)
         }
         ("directory", "unpublish") => unmount(&target).and_then(|_| target.remove()).map(drop),
-        // These need none.
+        // These flows need no stage.
         ("shared directly" | "ephemeral" | "directory", "stage" | "unstage") => Ok(()),
         other => panic!("{other:?}"),
     }
@@ -54,17 +55,17 @@ fn plan() -> EphemeralPlan {
     EphemeralPlan::new("volume").attributes(MountAttributes::RDONLY)
 }
 
-/// Both files say which version it is.
+/// Both files contain the version.
 fn content(version: &str) -> Content {
     Content::new().file("a", version).unwrap().file("below/b", version).unwrap()
 }
 
-/// What a server would share: an ext4 with a file in it.
+/// Stands for the share of a server: an ext4 with a file on it.
 struct Shared {
     image: Image,
     node: PathBuf,
     place: Place,
-    /// Mounted at the target, and not staged.
+    /// It is mounted at the target and not staged.
     is_direct: bool,
     /// A step finds a mount whose server is gone.
     lost_server: bool,
@@ -130,7 +131,7 @@ impl Volume for Shared {
     }
 }
 
-/// A directory that is bound.
+/// A directory that is bound to the target.
 struct Directory {
     source: PathBuf,
     place: Place,
@@ -183,7 +184,8 @@ impl Volume for Directory {
 /// Files in memory.
 struct Ephemeral {
     place: Place,
-    /// Whether the version that was published first can be read after the kill.
+    /// Whether the killed step changes a published volume. The second version can then also be read after the
+    /// kill.
     had_first: Cell<bool>,
 }
 
@@ -192,9 +194,9 @@ impl Ephemeral {
         Self { place: Place::new(&base.join("volume")), had_first: Cell::new(false) }
     }
 
-    /// The version, which all files have.
+    /// Returns the version, which is the same in all files.
     fn version(&self) -> String {
-        // By one way in, as the kubelet's own volumes are read.
+        // All files are read through one version directory, like the kubelet's own volumes.
         let target = self.place.target.path();
         let data = target.join(fs::read_link(target.join("..data")).unwrap());
         let read = |name| fs::read_to_string(data.join(name)).unwrap();
@@ -220,7 +222,7 @@ impl Volume for Ephemeral {
         self.had_first.set(step == Step::Change);
     }
 
-    /// Nobody sees it before it has its content, nor two versions of that.
+    /// The volume is never visible before it has its content, and never with two versions of it.
     fn killed(&mut self, _step: Step) {
         if layers(self.place.target.path()) > 0 {
             let version = self.version();

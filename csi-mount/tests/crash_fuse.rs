@@ -1,8 +1,8 @@
-//! Killed before any system call, a step of the FUSE flow comes to the right end with whatever follows: see [`matrix`]. The
-//! daemon is killed too, while it starts and while it serves.
+//! A step of the FUSE flow that is killed before any of its system calls ends in the right state, whatever
+//! comes next: see [`matrix`]. The daemon is also killed, while it starts and while it serves.
 //!
-//! Each test kills at so many points as [`Points`](stepper::Points) says (together less than a minute), and prints how many there
-//! were. `CSI_CRASH_STRIDE=1` takes all of them.
+//! Each test kills at the number of points that [`Points`](stepper::Points) gives (together less than a
+//! minute), and prints this number. `CSI_CRASH_STRIDE=1` makes it kill at every point.
 
 mod flow_support;
 mod fuse_support;
@@ -38,7 +38,7 @@ fn job(words: &[&str]) -> csi_mount::Result<()> {
     }
 }
 
-/// As an orchestrator does it.
+/// Repeats the stage until it succeeds, as an orchestrator does.
 fn stage_until_it_is_there(staging: &Target) -> csi_mount::Result<()> {
     for _ in 0..20 {
         if fuse::stage(staging, &daemon(staging.path())).is_ok() {
@@ -49,7 +49,8 @@ fn stage_until_it_is_there(staging: &Target) -> csi_mount::Result<()> {
     fuse::stage(staging, &daemon(staging.path())).map(drop)
 }
 
-/// No test: the daemon, when this program is started as one. It outlives who started it.
+/// This is not a test. It is the daemon, if this program was started as one. The daemon outlives the process
+/// that started it.
 #[test]
 fn serve_as_daemon() {
     let Some(at) = std::env::var_os(DAEMON_AT).map(PathBuf::from) else { return };
@@ -57,7 +58,7 @@ fn serve_as_daemon() {
     std::process::exit(0);
 }
 
-/// Through a shell, so that it does not hold the output of the job.
+/// A shell starts the daemon with other output files, so that the daemon does not keep the job's output open.
 fn daemon(staging: &Path) -> FuseDaemon {
     FuseDaemon::new(std::env::current_exe().unwrap())
         .args(["--exact", "serve_as_daemon", "--nocapture"])
@@ -65,7 +66,7 @@ fn daemon(staging: &Path) -> FuseDaemon {
         .launcher(["sh", "-c", "exec \"$@\" >/dev/null 2>&1", "sh"])
 }
 
-/// The processes that serve a place.
+/// Returns the processes that serve the filesystem at this path.
 fn daemons(staging: &Path) -> Vec<i32> {
     let mark = format!("CSI_MOUNT_FUSE_AT={}", staging.display());
     let all = fs::read_dir("/proc").unwrap().flatten();
@@ -79,18 +80,18 @@ fn daemons(staging: &Path) -> Vec<i32> {
 
 fn kill_daemons(staging: &Path) {
     for pid in daemons(staging) {
-        // An error: it has ended.
+        // An error means that the process has already ended.
         let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
     }
     eventually("the daemon is gone", || daemons(staging).is_empty());
 }
 
-/// A FUSE filesystem, served by this program.
+/// A FUSE filesystem that this program serves.
 struct Served {
     place: Place,
     /// A step finds a mount whose daemon is gone.
     lost_daemon: bool,
-    /// The daemon that serves it is killed, and not the step.
+    /// The daemon that serves the filesystem is killed, and the step is not.
     daemon_dies: bool,
 }
 
@@ -178,7 +179,8 @@ fn a_fuse_filesystem() {
     });
 }
 
-/// The daemon is killed while it starts, and the step that starts it is not; or the step is killed, and its daemon goes on.
+/// First, only the process that makes the call is killed: the daemon while it starts, or the step, whose
+/// daemon then continues. After that, both are killed.
 #[test]
 fn a_fuse_daemon_that_is_killed_while_it_starts() {
     let test = "a_fuse_daemon_that_is_killed_while_it_starts";
@@ -193,7 +195,7 @@ fn a_fuse_daemon_that_is_killed_while_it_starts() {
     });
 }
 
-/// The daemon is killed while a step is at work, which goes on.
+/// The daemon is killed during a step, and the step continues.
 #[test]
 fn a_fuse_daemon_that_is_killed_while_it_serves() {
     let test = "a_fuse_daemon_that_is_killed_while_it_serves";
@@ -213,7 +215,8 @@ fn a_fuse_daemon_that_is_killed_while_it_serves() {
     });
 }
 
-/// A stage that was killed between fork and exec has left a daemon that nothing tells from another child.
+/// A stage that was killed between fork and exec leaves a daemon that cannot be distinguished from any other
+/// child process. So the next stage waits until it runs.
 #[test]
 fn a_fuse_daemon_that_does_not_run_yet_is_waited_for() {
     let test = "a_fuse_daemon_that_does_not_run_yet_is_waited_for";
@@ -235,7 +238,7 @@ fn a_fuse_daemon_that_does_not_run_yet_is_waited_for() {
     });
 }
 
-/// As when a driver is replaced while its predecessor is still at work.
+/// Several processes stage at once when a driver is replaced while its predecessor is still working.
 #[test]
 fn processes_that_stage_one_fuse_filesystem_come_to_one_daemon() {
     let test = "processes_that_stage_one_fuse_filesystem_come_to_one_daemon";

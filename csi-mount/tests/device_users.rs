@@ -1,4 +1,4 @@
-//! Who uses a block device: each of many kinds of use keeps it from being formatted, staged and unstaged.
+//! The users of a block device: each of many kinds of use prevents a format, a stage and an unstage.
 
 mod devices;
 mod mount_support;
@@ -20,7 +20,7 @@ use csi_mount::{
 use devices::{Image, MIB, run};
 use mount_support::{sandbox, target};
 
-/// Somebody's use of a device, which ends when it is dropped.
+/// A use of a device. It ends when this value is dropped.
 struct Use(Option<Box<dyn FnOnce()>>);
 
 impl Use {
@@ -37,7 +37,7 @@ impl Drop for Use {
     }
 }
 
-/// A program in a mount namespace of its own, once it has done what it was told.
+/// Runs a script in a new mount namespace, waits until the script is done, and keeps the namespace.
 fn in_another_namespace(script: &str) -> Use {
     let mut child = Command::new("unshare")
         .args([
@@ -67,7 +67,7 @@ fn losetup(arguments: &[&str]) -> Use {
     Use::until(move || drop(run("losetup", &["--detach", &node])))
 }
 
-/// Makes the second MiB of a disk its first partition, and gives its node.
+/// Makes the second MiB of a disk its first partition, and returns the partition's node.
 fn partition(image: &Image) -> (PathBuf, Use) {
     let disk = image.path().to_str().unwrap().to_owned();
     run("addpart", &[&disk, "1", "2048", "2048"]);
@@ -89,7 +89,8 @@ fn mount_ext4(device: &Path, at: &Path) -> Use {
     Use::until(move || _ = unmount(&at).unwrap())
 }
 
-/// With nothing left that the kernel would write later by itself: the tests compare what is on the device.
+/// Makes an ext4 to which the kernel later writes nothing on its own: the tests compare the content of the
+/// device.
 fn mkfs(device: &Path) {
     let all_now = ["-E", "lazy_itable_init=0,lazy_journal_init=0", "-N", "64"];
     run("mkfs.ext4", &[&["-q", "-F"], &all_now[..], &[device.to_str().unwrap()]].concat());
@@ -97,7 +98,8 @@ fn mkfs(device: &Path) {
 
 type Begin = fn(&Image, &Path) -> Vec<Use>;
 
-/// What the user is called in a message, and how the use begins. What is made later ends first.
+/// How an error message names the user, and how the use begins. The uses are listed so that the last one made
+/// is dropped first.
 const KINDS: [(&str, Begin); 14] = [
     ("it is mounted at ", |image, at| {
         mkfs(image.path());
@@ -120,7 +122,7 @@ const KINDS: [(&str, Begin); 14] = [
         let script = format!("mount --bind {} {}", image.path().display(), at.join("p").display());
         vec![in_another_namespace(&script)]
     }),
-    // A node of another name.
+    // A node with another name.
     ("in another mount namespace", |image, at| {
         File::create(at.join("p")).unwrap();
         devices::put_node(&at.join("node"), image.loop_device().number());
@@ -129,7 +131,7 @@ const KINDS: [(&str, Begin); 14] = [
     }),
     ("is over it", |image, _| vec![losetup(&[image.path().to_str().unwrap()])]),
     ("is over it for reading", |image, _| vec![losetup(&["--read-only", image.path().to_str().unwrap()])]),
-    // As it was: a filesystem far inside, by a loop device over a part.
+    // An earlier failure: a filesystem far inside the device, on a loop device over a part of it.
     ("it is mounted at |is over it", |image, at| {
         let part = LoopOffset::attach(image.path(), 40 * MIB);
         mkfs(&part.0);
@@ -147,7 +149,7 @@ const KINDS: [(&str, Begin); 14] = [
         run("swapon", &["--priority", "0", &device]);
         vec![Use::until(move || drop(run("swapoff", &[&device])))]
     }),
-    // Its partitions.
+    // Users of its partitions.
     ("is over it", |image, _| {
         let (node, partition) = partition(image);
         vec![losetup(&[node.to_str().unwrap()]), partition]
@@ -214,7 +216,7 @@ fn a_device_in_use_is_neither_formatted_nor_staged_nor_free() {
     }
 }
 
-/// The kernel shares one filesystem among its mounts, and who only reads the device changes nothing beneath it.
+/// The kernel shares one filesystem among its mounts, and a reader of the device changes nothing under it.
 #[test]
 fn readers_and_other_mounts_go_together_with_a_stage_and_writers_do_not() {
     sandbox(|sandbox| {
@@ -256,7 +258,7 @@ fn readers_and_other_mounts_go_together_with_a_stage_and_writers_do_not() {
     });
 }
 
-/// A loop device over another part of the disk is none of a partition's users.
+/// A loop device over another part of the disk is not a user of the partition.
 #[test]
 fn a_partition_has_the_users_of_its_part_of_the_disk() {
     let image = Image::new(16);
@@ -271,7 +273,8 @@ fn a_partition_has_the_users_of_its_part_of_the_disk() {
     }
 }
 
-/// It is named by a process that is in its namespace, and stays as long as somebody has it open.
+/// The error names the copy by a process in its mount namespace. The copy is not unmounted while a process
+/// has a file open on it.
 #[test]
 fn a_copy_of_a_mount_elsewhere_is_named_and_unmounted_only_if_unused_and_asked_for() {
     sandbox(|sandbox| {
@@ -298,7 +301,7 @@ fn a_copy_of_a_mount_elsewhere_is_named_and_unmounted_only_if_unused_and_asked_f
     });
 }
 
-/// Unmounted, nobody could thaw it.
+/// After an unmount nobody could thaw the filesystem.
 #[test]
 fn a_frozen_filesystem_is_said_to_be_frozen_and_stays_mounted() {
     sandbox(|sandbox| {

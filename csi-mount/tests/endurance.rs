@@ -1,4 +1,4 @@
-//! Nothing grows, however often a volume is published and unpublished.
+//! Nothing grows in this process or in the mount table, however often a volume is published and unpublished.
 
 mod measure;
 mod mount_support;
@@ -28,7 +28,7 @@ fn many_rounds_leave_nothing_behind() {
             assert_eq!(unmount(&target).unwrap(), Unmounted::Unmounted { layers: 1 });
             assert_eq!(target.remove().unwrap(), Removed::Removed);
         };
-        // What is set up once is set up now.
+        // These rounds run first, so that everything that is set up only once exists before the measurement.
         (0..rounds / 10).for_each(round);
         let (before, start) = (measure(), Instant::now());
         (0..rounds).for_each(round);

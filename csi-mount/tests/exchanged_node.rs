@@ -1,4 +1,4 @@
-//! Programs get the open device: a node that leads to another disk when they run makes no difference.
+//! Programs get the open device. If the node leads to another disk when they run, this makes no difference.
 
 mod devices;
 
@@ -16,7 +16,7 @@ use devices::{Image, put_node};
 
 const JOB: &str = "CSI_MOUNT_EXCHANGE_JOB";
 
-/// What a process of its own does, whose programs are those of another directory.
+/// The job of a separate process, which runs the programs of another directory.
 fn job(step: &str, node: &Path) -> Result<()> {
     let device = BlockDevice::open(node)?;
     let (step, of) = step.split_once(' ').unwrap();
@@ -36,7 +36,7 @@ fn job(step: &str, node: &Path) -> Result<()> {
     }
 }
 
-/// A directory of programs, each of which first exchanges the node for another disk's.
+/// Makes a directory of programs. Each program first replaces the node with one of another disk.
 fn programs(directory: &Path, node: &Path, other: &Image) {
     fs::create_dir(directory).unwrap();
     let number = other.loop_device().number();
@@ -57,13 +57,14 @@ fn programs(directory: &Path, node: &Path, other: &Image) {
     }
 }
 
-/// Does a step while the node is exchanged, and gives back the disk that it was for.
+/// Runs a step while the node is exchanged. Returns the disk that the step was meant for, and the step's
+/// error.
 fn exchange(step: &str, prepare: impl FnOnce(&Image)) -> (Image, Option<Error>) {
     let (ours, other) = (Image::new(320), Image::new(320));
     prepare(&ours);
     let place = Target::new(ours.directory().join("dev")).unwrap();
     place.create_dir().unwrap();
-    // The directory of the image may be on a filesystem without nodes.
+    // The directory of the image can be on a filesystem without device nodes.
     Mount::new("tmpfs", "dev").at(&place).unwrap();
     let node = place.path().join("disk");
     put_node(&node, ours.loop_device().number());
@@ -104,7 +105,7 @@ fn no_foreign_disk_is_touched() {
     private_mount_namespace(|| {
         for made in ["ext4", "xfs", "btrfs", "luks"] {
             let (ours, failure) = exchange(&format!("format {made}"), |_| ());
-            // Seen before anything was written.
+            // It is noticed before anything is written.
             let failure = failure.unwrap_or_else(|| panic!("{made} was made")).to_string();
             assert!(failure.contains("another disk"), "{made}: {failure}");
             assert!(ours.is_zero(), "{made}");
@@ -117,7 +118,7 @@ fn no_foreign_disk_is_touched() {
             }
         };
         for filesystem in Filesystem::ALL {
-            // It is our own that was found sound.
+            // The disk that was checked is our own.
             let (_, failure) = exchange(&format!("check {filesystem}"), formatted(filesystem));
             assert!(failure.is_none(), "{failure:?}");
         }
@@ -127,7 +128,8 @@ fn no_foreign_disk_is_touched() {
             formatted(Filesystem::Ext4)(image);
             image.grow_to(400);
         });
-        // The check, then its own program; what the path leads to then is noticed.
+        // Grow runs the check and then resize2fs. It is allowed to fail only because it notices that the path
+        // leads to another disk.
         let failure = failure.map_or(String::new(), |failure| failure.to_string());
         assert!(failure.is_empty() || failure.contains("another disk"), "{failure}");
         drop(ours);

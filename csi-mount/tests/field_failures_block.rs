@@ -1,10 +1,13 @@
-//! What users of block volumes met elsewhere and must not meet here, each named after the threads that tell of it.
+//! Failures that users of block volumes reported for other drivers, and that must not happen here. Each test
+//! names the issues that report its failure.
 //!
-//! Those not here are beside what they belong to: `block_flow.rs` has the staging mount of another device
-//! (sergelogvinov/proxmox-csi-plugin#601), the clone with its origin's UUID (container-storage-interface/spec#482,
-//! topolvm/topolvm#522), mounts in other namespaces (kubernetes-sigs/azuredisk-csi-driver#3761), foreign binds
-//! (openebs/mayastor-control-plane#377, #390) and the larger device (kubernetes/kubernetes#94929); `block_flow_raw.rs`
-//! has the writable read-only device (piraeusdatastore/linstor-csi#88).
+//! Other files have the tests of these failures:
+//!
+//! - `block_flow.rs`: the staging mount of another device (sergelogvinov/proxmox-csi-plugin#601), the clone
+//!   with its origin's UUID (container-storage-interface/spec#482, topolvm/topolvm#522), mounts in other
+//!   namespaces (kubernetes-sigs/azuredisk-csi-driver#3761), foreign binds
+//!   (openebs/mayastor-control-plane#377, #390), the larger device (kubernetes/kubernetes#94929).
+//! - `block_flow_raw.rs`: the writable read-only device (piraeusdatastore/linstor-csi#88).
 
 mod devices;
 
@@ -26,7 +29,8 @@ fn staging(image: &Image) -> Target {
     Target::new(image.directory().join("staging")).unwrap()
 }
 
-/// kubernetes/kubernetes#142243, #95183, longhorn/longhorn#14042, NetApp/trident#418: the probe failed and mkfs ran.
+/// kubernetes/kubernetes#142243, #95183, longhorn/longhorn#14042, NetApp/trident#418: the probe failed, and
+/// mkfs ran.
 #[test]
 fn a_device_that_cannot_be_read_is_not_formatted() {
     private_mount_namespace(|| {
@@ -40,7 +44,7 @@ fn a_device_that_cannot_be_read_is_not_formatted() {
     });
 }
 
-/// hetznercloud/csi-driver#1346: absent at the probe, there at mkfs.
+/// hetznercloud/csi-driver#1346: the device was absent at the probe, and existed at mkfs.
 #[test]
 fn a_device_that_comes_late_is_waited_for_and_looked_at_first() {
     private_mount_namespace(|| {
@@ -63,7 +67,7 @@ fn a_device_that_comes_late_is_waited_for_and_looked_at_first() {
     });
 }
 
-/// kubernetes/kubernetes#43378: a partitioned disk was taken for an empty one.
+/// kubernetes/kubernetes#43378: a partitioned disk was treated as empty.
 #[test]
 fn a_partition_table_is_not_an_empty_disk() {
     private_mount_namespace(|| {
@@ -104,7 +108,7 @@ fn a_stale_link_is_no_proof_of_which_disk_it_is() {
     });
 }
 
-/// cocoonstack/sandbox#78: the kernel knew the disk before its node was there.
+/// cocoonstack/sandbox#78: the kernel knew the disk before its node existed.
 #[test]
 fn a_node_of_another_number_is_not_the_disk() {
     let (image, other) = (Image::new(8), Image::new(8));
@@ -113,7 +117,7 @@ fn a_node_of_another_number_is_not_the_disk() {
     let expected = ExpectedDevice::new().number(image.loop_device().number());
     std::thread::scope(|scope| {
         let waiting = scope.spawn(|| expected.wait_at(&node, Duration::from_secs(60)).unwrap());
-        // Swapped at once, as udev does; it looks again until it is right.
+        // The node is replaced atomically, as udev does. The wait looks again until it finds the right node.
         let right = image.directory().join("right");
         put_node(&right, image.loop_device().number());
         fs::rename(&right, &node).unwrap();
@@ -143,7 +147,8 @@ fn a_profile_leaves_off_what_an_older_kernel_does_not_know() {
     }
 }
 
-/// The same on this very kernel: what this mkfs makes by itself is mounted, or it is said why not; ours is mounted.
+/// The same failure on the running kernel. What this mkfs creates by default is mounted, or the error says
+/// why not. What the profile for the running kernel creates is mounted.
 #[test]
 fn what_mkfs_makes_for_a_newer_kernel_is_named() {
     private_mount_namespace(|| {
@@ -171,7 +176,8 @@ fn what_mkfs_makes_for_a_newer_kernel_is_named() {
     });
 }
 
-/// Microsoft local-csi-driver#458, piraeusdatastore/linstor-csi#385: fsck ran out of bounds, and on a mounted device.
+/// Microsoft local-csi-driver#458, piraeusdatastore/linstor-csi#385: fsck ran without limits, and on a
+/// mounted device.
 #[test]
 fn a_filesystem_with_errors_is_mended_before_it_is_mounted_and_never_while() {
     private_mount_namespace(|| {
@@ -183,7 +189,7 @@ fn a_filesystem_with_errors_is_mended_before_it_is_mounted_and_never_while() {
         assert_eq!(busy.kind(), ErrorKind::Busy);
         unstage(&staging(&image), None).unwrap();
 
-        // The superblock's state: errors were found.
+        // The state field of the superblock: 2 means that errors were found.
         let has_errors = || image.read(1024 + 58, 2)[0] & 2 != 0;
         let damage = || image.write(1024 + 58, &[2, 0]);
         damage();
@@ -196,7 +202,8 @@ fn a_filesystem_with_errors_is_mended_before_it_is_mounted_and_never_while() {
         unstage(&staging(&image), None).unwrap();
         assert!(!has_errors(), "it was not mended");
 
-        // Less than a program needs to start. It is looked at while it runs, and a quick one may have come to its end before.
+        // Less memory than a program needs to start. The memory is measured while the program runs, and a
+        // fast program can end before the measurement.
         let starved = plan.clone().check(StageCheck::WhenNeeded, CheckLimits::default().memory(4096));
         let attempt = || {
             damage();
@@ -221,7 +228,7 @@ fn a_filesystem_with_errors_is_mended_before_it_is_mounted_and_never_while() {
     });
 }
 
-/// ydb-platform/nbs#2936: ext4 had gone read-only, and the next pod got it.
+/// ydb-platform/nbs#2936: ext4 had become read-only, and the next pod got it.
 #[test]
 fn a_filesystem_that_went_read_only_is_not_staged_for_writing() {
     private_mount_namespace(|| {
@@ -235,14 +242,15 @@ fn a_filesystem_that_went_read_only_is_not_staged_for_writing() {
         let error = stage(image.path(), &staging(&image), &plan).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::ReadOnly, "{error}");
         unstage(&staging(&image), None).unwrap();
-        // Staged anew it is mended, and takes writes.
+        // A new stage repairs it, and it accepts writes.
         stage(image.path(), &staging(&image), &plan).unwrap();
         fs::write(staging(&image).path().join("file"), "x").unwrap();
         unstage(&staging(&image), None).unwrap();
     });
 }
 
-/// longhorn/longhorn#9908: mkfs of a large volume takes longer than a call, many of them slow each other down.
+/// longhorn/longhorn#9908: mkfs of a large volume takes longer than a call, and many of them slow each other
+/// down.
 #[test]
 fn formats_take_turns_and_tell_their_steps() {
     let images: Vec<Image> = (0..3).map(|_| Image::new(64)).collect();
@@ -267,7 +275,7 @@ fn formats_take_turns_and_tell_their_steps() {
     }
 }
 
-/// Mounted after the proof was made.
+/// The device is mounted after the proof was made.
 #[test]
 fn a_device_mounted_elsewhere_is_neither_formatted_nor_checked() {
     private_mount_namespace(|| {
@@ -282,7 +290,8 @@ fn a_device_mounted_elsewhere_is_neither_formatted_nor_checked() {
     });
 }
 
-/// A node without the filesystem's tools: named with their package, and the device stays as it was.
+/// On a node without the filesystem's tools, the error names them and their package, and the device is not
+/// changed.
 #[test]
 fn a_missing_mkfs_is_named_before_anything_is_written() {
     private_mount_namespace(|| {
@@ -301,7 +310,7 @@ fn a_missing_mkfs_is_named_before_anything_is_written() {
             assert_eq!(error.kind(), ErrorKind::MissingTool, "{error}");
             let text = error.to_string();
             assert!(text.contains(&format!("mkfs.{filesystem}")) && text.contains(package), "{text}");
-            // At the start of the driver it is told, too.
+            // The check at the start of the driver also reports it.
             let report = self_check("/", &[filesystem]);
             let program = format!("mkfs.{filesystem} for {filesystem}");
             let found = report.findings().iter().find(|found| found.subject == program).unwrap();

@@ -1,4 +1,4 @@
-//! What users of block volumes met elsewhere, beside what is in `field_failures_block.rs`.
+//! More failures that users of block volumes reported for other drivers; see also `field_failures_block.rs`.
 
 mod devices;
 mod measure;
@@ -17,8 +17,8 @@ use devices::Image;
 use measure::rounds;
 use mount_support::{sandbox, target};
 
-/// kubernetes/kubernetes#140681: after a hard reboot the mounts are gone, the orchestrator's files are not, and
-/// cleaning up after them deleted a volume's data.
+/// kubernetes/kubernetes#140681: after a hard reboot the mounts are gone, but the orchestrator's files are
+/// not. The cleanup of these files deleted a volume's data.
 #[test]
 fn after_a_reboot_only_empty_directories_are_removed() {
     sandbox(|sandbox| {
@@ -29,7 +29,7 @@ fn after_a_reboot_only_empty_directories_are_removed() {
             stage(image.path(), &staging, &plan).unwrap();
             publish(staging.path(), &published, MountAttributes::empty()).unwrap();
         };
-        // What is mounted here is gone at its end, as with a reboot.
+        // The mounts that are made in this namespace disappear at its end, as with a reboot.
         private_mount_namespace(|| {
             let at = |target: &Target| Target::new(target.path()).unwrap();
             stage(image.path(), &at(&staging), &plan).unwrap();
@@ -47,7 +47,8 @@ fn after_a_reboot_only_empty_directories_are_removed() {
         assert_eq!(unstage(&staging, Some(image.path())).unwrap(), Unmounted::NotMounted);
         assert!(published.path().join("vol_data.json").exists() && staging.path().join("left").exists());
 
-        // The volume comes back over what lies there, and goes without it.
+        // The volume is mounted over the files that lie there, and its data is not affected when it is
+        // unmounted.
         up();
         assert_eq!(fs::read_to_string(published.path().join("file")).unwrap(), "data");
         assert_eq!(unpublish(&published).unwrap_err().kind(), ErrorKind::Busy);
@@ -58,7 +59,7 @@ fn after_a_reboot_only_empty_directories_are_removed() {
     });
 }
 
-/// Every command line of the machine that has one of these words in it.
+/// Returns every command line of the machine that contains one of these words.
 fn command_lines(words: [&str; 2]) -> BTreeSet<String> {
     let lines = fs::read_dir("/proc").unwrap().flatten().filter_map(|entry| {
         let line = fs::read(entry.path().join("cmdline")).ok()?;
@@ -67,7 +68,8 @@ fn command_lines(words: [&str; 2]) -> BTreeSet<String> {
     lines.filter(|line| words.iter().any(|word| line.contains(word))).collect()
 }
 
-/// kubernetes-sigs/azurefile-csi-driver#1828: the password was an argument of `mount`, for every user to read.
+/// kubernetes-sigs/azurefile-csi-driver#1828: the password was an argument of `mount`, which every user could
+/// read.
 #[test]
 fn the_value_of_a_mount_option_is_on_no_command_line() {
     const SECRET: &str = "8151623";
@@ -87,7 +89,7 @@ fn the_value_of_a_mount_option_is_on_no_command_line() {
             });
             for _ in 0..rounds(10) {
                 let image = Image::new(64);
-                // With mkfs, and then with what is there.
+                // The first stage runs mkfs. The second one uses the existing filesystem.
                 for _ in 0..2 {
                     stage(image.path(), &staging, &plan).unwrap();
                     unstage(&staging, Some(image.path())).unwrap();

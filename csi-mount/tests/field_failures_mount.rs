@@ -1,6 +1,7 @@
-//! What users of mounts met elsewhere and must not meet here, each named after the threads that tell of it.
+//! Failures that users of mounts reported for other drivers, and that must not happen here. Each test names
+//! the issues that report its failure.
 //!
-//! docs/field-failures.md has the whole list, with those that are shown beside what they belong to.
+//! docs/field-failures.md has the whole list, including the failures that are tested in other files.
 
 mod fuse_support;
 mod mount_support;
@@ -21,7 +22,7 @@ use nix::libc;
 use rustix::fs::{Mode, OFlags};
 use rustix::mount::MountFlags;
 
-/// Keeps what is mounted there in use, without asking it anything.
+/// Keeps the mount there in use, without a request to its filesystem.
 fn hold(path: &Path) -> OwnedFd {
     rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).unwrap()
 }
@@ -30,8 +31,9 @@ fn unless_it_lives() -> Unmount {
     Unmount::new().detach(Detach::IfUnresponsive)
 }
 
-/// spiffe/spiffe-csi#331, topolvm/topolvm#1225: each publish added a mount, and the propagated ones multiplied, until
-/// 13 were 49,153. A driver for secrets in Rust: a publish again put a second tmpfs over the first.
+/// spiffe/spiffe-csi#331, topolvm/topolvm#1225: each publish added a mount, and the propagated mounts
+/// multiplied, until 13 mounts were 49,153. A driver for secrets in Rust: a repeated publish put a second
+/// tmpfs over the first.
 #[test]
 fn publishing_again_and_again_is_one_mount() {
     sandbox(|sandbox| {
@@ -58,14 +60,14 @@ fn publishing_again_and_again_is_one_mount() {
     });
 }
 
-/// moosefs/moosefs-csi#34: unpublish said OK, and it was mounted still.
+/// moosefs/moosefs-csi#34: unpublish returned OK, and the volume was still mounted.
 #[test]
 fn unpublish_is_not_done_while_a_layer_is_left() {
     sandbox(|sandbox| {
         let target = target(sandbox, "target");
         Mount::new("tmpfs", "lower").at(&target).unwrap();
         let in_use = hold(target.path());
-        // As a driver without checks does.
+        // A driver without checks does this.
         rustix::mount::mount("upper", target.path(), "tmpfs", MountFlags::empty(), c"").unwrap();
         for _ in 0..2 {
             assert_eq!(unmount(&target).unwrap_err().kind(), ErrorKind::Busy);
@@ -78,7 +80,8 @@ fn unpublish_is_not_done_while_a_layer_is_left() {
     });
 }
 
-/// kubernetes-sigs/blob-csi-driver#117, ceph/ceph-csi#2634: the daemon was restarted, and every pod had ENOTCONN.
+/// kubernetes-sigs/blob-csi-driver#117, ceph/ceph-csi#2634: the daemon was restarted, and every pod got
+/// ENOTCONN.
 #[test]
 fn a_mount_whose_daemon_was_restarted_is_found_taken_away_and_made_again() {
     sandbox(|sandbox| {
@@ -104,7 +107,7 @@ fn a_mount_whose_daemon_was_restarted_is_found_taken_away_and_made_again() {
     });
 }
 
-/// seaweedfs/seaweedfs-csi-driver#307: the mount of a dead daemon was busy for ever.
+/// seaweedfs/seaweedfs-csi-driver#307: the mount of a dead daemon was busy forever.
 #[test]
 fn a_busy_mount_is_detached_when_its_daemon_is_dead_and_not_when_it_lives() {
     sandbox(|sandbox| {
@@ -124,7 +127,7 @@ fn a_busy_mount_is_detached_when_its_daemon_is_dead_and_not_when_it_lives() {
     });
 }
 
-/// kubernetes/kubernetes#101398: the SMB server was down, and EHOSTDOWN was not known for a broken mount.
+/// kubernetes/kubernetes#101398: the SMB server was down, and EHOSTDOWN was not recognized as a broken mount.
 #[test]
 fn a_server_that_is_down_is_a_broken_mount() {
     for number in [libc::EHOSTDOWN, libc::ESTALE, libc::EIO] {
@@ -143,7 +146,7 @@ fn a_server_that_is_down_is_a_broken_mount() {
     }
 }
 
-/// ceph/ceph-csi#2295: the SELinux context was dropped, and nobody was told.
+/// ceph/ceph-csi#2295: the SELinux context was dropped without an error.
 #[test]
 fn an_selinux_context_is_in_force_or_refused() {
     let context = "system_u:object_r:container_file_t:s0:c1,c2";
@@ -168,7 +171,7 @@ fn an_selinux_context_is_in_force_or_refused() {
     });
 }
 
-/// kubernetes/kubernetes#101791: the table of mounts changed while it was read, so a mount was not seen, and the disk
+/// kubernetes/kubernetes#101791: the mount table changed while it was read. A mount was missed, and the disk
 /// was attached to two nodes.
 #[test]
 fn a_table_that_changes_while_it_is_read_hides_no_mount() {
@@ -190,7 +193,7 @@ fn a_table_that_changes_while_it_is_read_hides_no_mount() {
             });
             let mut read = 0;
             for round in 0..2000 {
-                // A table that is never the same twice is an error: what is mounted is unknown then.
+                // A table that differs at every read is an error: it is then unknown what is mounted.
                 if let Ok(table) = mounts() {
                     read += 1;
                     assert!(table.iter().any(|entry| entry.mount_point == stable.path()), "{round}");
@@ -213,7 +216,7 @@ fn a_table_that_changes_while_it_is_read_hides_no_mount() {
     });
 }
 
-/// The same: a table that can't be read at all is not an empty one.
+/// kubernetes/kubernetes#101791 as well: a table that can't be read at all is not an empty table.
 #[test]
 fn a_table_that_can_not_be_read_is_an_error() {
     sandbox(|sandbox| {

@@ -1,4 +1,5 @@
-//! A volume of known content: there from its first moment, exchanged as one, never stacked, gone at the end.
+//! A volume with known content: the content exists from the first moment, is replaced as a whole, is never
+//! stacked, and is gone at the end.
 
 mod flow_support;
 mod measure;
@@ -27,7 +28,7 @@ fn read(target: &Target, file: &str) -> String {
     fs::read_to_string(target.path().join(file)).unwrap()
 }
 
-/// The names that do not begin with a dot.
+/// Returns the names that do not begin with a dot.
 fn names(directory: &Path) -> Vec<String> {
     let names =
         fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
@@ -98,7 +99,8 @@ fn what_is_the_same_is_not_touched() {
     });
 }
 
-/// A reader that keeps one version's directory sees that version, and a name always leads to a whole file.
+/// A reader that keeps the directory of one version sees only that version, and a name always leads to a
+/// complete file.
 #[test]
 fn a_reader_never_sees_a_mixture() {
     on_tmpfs(|place| {
@@ -110,7 +112,8 @@ fn a_reader_never_sees_a_mixture() {
         publish(&target, &version(0), &plan()).unwrap();
         let (is_over, reads) = (AtomicBool::new(false), AtomicU64::new(0));
         std::thread::scope(|scope| {
-            // By a link to the version, as a program does that wants files that belong together.
+            // The reader goes through the link to the version, like a program that needs files of one
+            // version.
             let reader = scope.spawn(|| {
                 while !is_over.load(Ordering::Relaxed) {
                     let version =
@@ -118,7 +121,7 @@ fn a_reader_never_sees_a_mixture() {
                     let version = target.path().join(version);
                     let both =
                         fs::read(version.join("a")).and_then(|a| Ok((a, fs::read(version.join("b"))?)));
-                    // Two publishes later the version has gone.
+                    // After two more publishes this version is gone.
                     let Ok((a, b)) = both else { continue };
                     assert_eq!(a.len(), 4096, "a whole file");
                     assert_eq!(a, b, "of one version");
@@ -136,7 +139,8 @@ fn a_reader_never_sees_a_mixture() {
     });
 }
 
-/// Who has found the way into a version can still read it after it was replaced.
+/// A reader that has already resolved the path to a version can still read this version after it was
+/// replaced.
 #[test]
 fn the_version_before_stays_until_the_next_publish() {
     on_tmpfs(|place| {
@@ -161,7 +165,7 @@ fn many_publishers_mount_once() {
                     let (target, content) = (Target::new(target).unwrap(), one_file(&number.to_string()));
                     let begun = Instant::now();
                     for _ in 0..20 {
-                        // On a slow machine one of them may stand behind the others for longer than a publish waits.
+                        // On a slow machine a publish can wait behind the others for longer than its limit.
                         while let Err(error) = publish(&target, &content, &plan()) {
                             assert_eq!(error.kind(), ErrorKind::Busy, "{error}");
                             assert!(begun.elapsed() < Duration::from_secs(120), "{error}");
@@ -206,7 +210,7 @@ fn too_much_is_refused_and_the_old_version_stays() {
         assert!(!target.path().exists(), "what a refused publish made is gone");
 
         publish(&target, &one_file("1"), &plan).unwrap();
-        // The workload fills it.
+        // The workload writes its own file to the volume.
         fs::write(target.path().join("mine"), vec![0; 48 << 10]).unwrap();
         let large = Content::new().file("file", vec![0; 24 << 10]).unwrap();
         assert_eq!(publish(&target, &large, &plan).unwrap_err().kind(), ErrorKind::NoSpace);
@@ -217,7 +221,7 @@ fn too_much_is_refused_and_the_old_version_stays() {
     });
 }
 
-/// What a writer left that was killed at any point is finished or swept by the next one.
+/// If a writer was killed at any point, the next publish completes or removes what it left.
 #[test]
 fn the_next_publish_mends_what_an_interrupted_one_left() {
     on_tmpfs(|place| {

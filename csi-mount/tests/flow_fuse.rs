@@ -1,5 +1,5 @@
-//! FUSE filesystems: the daemon is started and found again, its loss mended, its end seen. The daemon is this very
-//! program, started anew.
+//! FUSE filesystems: the daemon is started and found again, a lost daemon is replaced, and its end is
+//! noticed. The daemon is this test program, started again.
 
 mod flow_support;
 mod fuse_support;
@@ -26,7 +26,7 @@ use rustix::fs::{FlockOperation, flock};
 const MODE: &str = "FLOW_FUSE_TEST_MODE";
 const AT: &str = "FLOW_FUSE_TEST_AT";
 
-/// No test: what a daemon does, when this program is started as one.
+/// This is not a test. It is the daemon's code, if this program was started as a daemon.
 #[test]
 fn serve_as_daemon() {
     let Ok(mode) = std::env::var(MODE) else { return };
@@ -37,7 +37,7 @@ fn serve_as_daemon() {
         "idle" => std::thread::sleep(Duration::from_secs(600)),
         "background" => {
             let child = itself("serve", Command::new(std::env::current_exe().unwrap()), &at).spawn().unwrap();
-            // It is to outlive this process, which ends here.
+            // The child must outlive this process, which ends here.
             std::mem::forget(child);
         }
         "late" => {
@@ -58,7 +58,7 @@ fn itself(mode: &str, mut command: Command, at: &Path) -> Command {
     command
 }
 
-/// Mounts by the name that standard input says, and answers what a look at the mount asks.
+/// Mounts with the source name that standard input contains, and answers the requests of a health check.
 fn serve(mode: &str, at: &Path) {
     let mut name = String::new();
     std::io::stdin().read_to_string(&mut name).unwrap();
@@ -69,7 +69,7 @@ fn serve(mode: &str, at: &Path) {
     let options = options.with_option("fd", &device.as_raw_fd().to_string()).unwrap();
     Mount::new("fuse", &name).options(&options).at(&Target::new(at).unwrap()).unwrap();
     if mode == "held" {
-        // Bears no mark, and keeps the connection for a moment longer.
+        // A process without a mark, which keeps the connection open for a moment longer.
         let other = device.try_clone().unwrap();
         let mut holder = Command::new("sleep");
         drop(holder.arg("3").env_clear().stdin(other).stdout(Stdio::null()).stderr(Stdio::null()).spawn());
@@ -81,7 +81,7 @@ fn serve(mode: &str, at: &Path) {
         if matches!(mode, "silent" | "held") || opcode == 36 {
             continue;
         }
-        // ENOSYS for all but GETATTR and STATFS.
+        // Answers ENOSYS to everything except GETATTR (3) and STATFS (17).
         let (error, body): (i32, Vec<u8>) = match opcode {
             3 => (0, attributes()),
             17 => (0, vec![0; 80]),
@@ -98,7 +98,7 @@ fn serve(mode: &str, at: &Path) {
     }
 }
 
-/// `struct fuse_attr_out` of a directory.
+/// Returns a `struct fuse_attr_out` of a directory.
 fn attributes() -> Vec<u8> {
     let mut bytes = vec![0; 104];
     bytes[16..24].copy_from_slice(&1_u64.to_ne_bytes());
@@ -115,7 +115,7 @@ fn daemon(mode: &str, staging: &Target) -> FuseDaemon {
         .ready_within(Duration::from_secs(30))
 }
 
-/// By what the daemon itself bears, so that it does not matter which process asks.
+/// What is served is known from marks in the daemon's own environment, so any process can find it.
 #[test]
 fn what_is_served_is_known_and_nothing_else_is_taken_for_it() {
     on_tmpfs(|place| {
@@ -129,7 +129,7 @@ fn what_is_served_is_known_and_nothing_else_is_taken_for_it() {
         assert!(error.to_string().contains("volume-1 rw, and not volume-2 rw"), "{error}");
         unstage(&staging).unwrap();
 
-        // Somebody else's: no daemon of this place serves it.
+        // A foreign mount: no daemon of this path serves it.
         let foreign = fuse_support::answering_daemon(&staging, None);
         let error = asked("volume-1 rw").unwrap_err();
         assert_eq!(error.kind(), ErrorKind::AlreadyMounted, "{error}");
@@ -144,7 +144,7 @@ fn what_is_served_is_known_and_nothing_else_is_taken_for_it() {
     });
 }
 
-/// The daemon's processes, by the mark that the flow gives them.
+/// Returns the daemon's processes. They are found by the mark that the flow gives them.
 fn processes(staging: &Target) -> Vec<u32> {
     let mark = format!("CSI_MOUNT_FUSE_AT={}", staging.path().display());
     let all = fs::read_dir("/proc").unwrap();
@@ -160,7 +160,7 @@ fn kill(pid: u32) {
     nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid.cast_signed()), nix::sys::signal::SIGKILL).unwrap();
 }
 
-/// Kills the daemons of a test that failed, which would keep its output open.
+/// Kills the daemons if a test failed. They would keep its output open.
 struct NoDaemons<'a>(&'a Target);
 
 impl Drop for NoDaemons<'_> {
@@ -171,7 +171,7 @@ impl Drop for NoDaemons<'_> {
     }
 }
 
-/// In a namespace of its own, with nothing left of mounts and daemons.
+/// Runs the test in its own namespace, and checks that no mount and no daemon is left.
 fn in_place(test: impl FnOnce(&Target, &Target) + Send) {
     on_tmpfs(|place| {
         let before = mount_count();
@@ -245,7 +245,7 @@ fn a_lost_daemon_is_found_and_replaced() {
     });
 }
 
-/// The newest kernels have another error for it than that of a daemon that was lost later.
+/// The newest kernels return another error here than for a daemon that was lost later.
 #[test]
 fn a_daemon_that_ended_before_its_first_answer_is_replaced() {
     in_place(|staging, _| {
@@ -261,7 +261,7 @@ fn a_daemon_that_ended_before_its_first_answer_is_replaced() {
 #[test]
 fn a_daemon_may_go_into_the_background_or_have_a_launcher() {
     in_place(|staging, _| {
-        // A launcher that passes nothing on: its own words say how the daemon is to behave.
+        // A launcher that passes no environment on. Its own arguments set the daemon's mode and path.
         let launched = daemon("serve", staging).launcher([
             "/usr/bin/env".to_owned(),
             "-i".to_owned(),
@@ -285,7 +285,8 @@ fn a_daemon_that_does_not_come_up_leaves_nothing() {
         assert!(error.to_string().contains("exit status: 3"), "{error}");
         let error = stage(staging, &daemon("leave", staging)).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::ToolFailed, "{error}");
-        // The last one's mount does not answer for a while after it was killed, as where a machine is slow.
+        // In the last mode, the mount does not answer for a while after its daemon was killed. This happens
+        // on a slow machine.
         for mode in ["idle", "silent", "held"] {
             let late = daemon(mode, staging).ready_within(Duration::from_millis(1500));
             let error = stage(staging, &late).unwrap_err();
@@ -313,7 +314,7 @@ fn what_an_interrupted_stage_left_is_ended() {
     });
 }
 
-/// As by a child of a killed stage, which has it until it runs the daemon.
+/// A child of a killed stage holds this lock until the child runs the daemon.
 #[test]
 fn while_the_parent_directory_is_locked_no_daemon_is_started() {
     in_place(|staging, _| {
@@ -331,7 +332,7 @@ fn while_the_parent_directory_is_locked_no_daemon_is_started() {
             flock(&parent, FlockOperation::Unlock).unwrap();
             assert_eq!(patient.join().unwrap().unwrap(), Outcome::Mounted);
         });
-        // It is free again, though the daemon runs.
+        // The lock is free again, even though the daemon runs.
         flock(&parent, FlockOperation::NonBlockingLockExclusive).unwrap();
         drop(parent);
         unstage(staging).unwrap();
@@ -356,7 +357,7 @@ fn who_was_overtaken_by_another_process_leaves_its_daemon_alone() {
     });
 }
 
-/// Of a stage that was killed: it may come to mount only when it is unstaged.
+/// A daemon that a killed stage left can make its mount as late as during unstage.
 #[test]
 fn a_daemon_that_mounts_while_it_is_waited_for_leaves_no_mount() {
     in_place(|staging, _| {

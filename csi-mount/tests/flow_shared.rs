@@ -1,5 +1,5 @@
-//! Shared filesystems: mounted once, bound for each workload, and let go of whatever their server does. Tmpfs, overlay
-//! and ext4 are mounted for what a server would share, and FUSE daemons that hang or are gone stand for the server.
+//! Shared filesystems: mounted once, bound for each workload, and released whatever their server does. Tmpfs,
+//! overlay and ext4 stand for the share of a server. FUSE daemons that hang or are gone stand for the server.
 
 mod devices;
 mod flow_support;
@@ -25,7 +25,7 @@ fn target(place: &Path, name: &str) -> Target {
     Target::new(place.join(name)).unwrap()
 }
 
-/// Stage, publish twice, and back, for one kind of source.
+/// Stages, publishes twice and undoes everything, for one kind of source.
 fn round(place: &Path, source: &SharedSource) {
     let before = mount_count();
     let (staging, rw, ro) = (target(place, "staging"), target(place, "rw"), target(place, "ro"));
@@ -159,7 +159,7 @@ fn what_cannot_be_mounted_leaves_nothing_and_tells_no_secret() {
     });
 }
 
-/// A source whose server is the given FUSE device.
+/// Returns a source whose server is the given FUSE device.
 fn served_by(device: &fs::File) -> SharedSource {
     let options = MountOptions::parse(["rootmode=40000", "user_id=0", "group_id=0"]).unwrap();
     let options = options.with_option("fd", &device.as_raw_fd().to_string()).unwrap();

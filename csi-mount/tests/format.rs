@@ -1,4 +1,5 @@
-//! Formatting: with a proof, on the right device, undisturbed, and the result mounts.
+//! Formatting: it needs a proof, formats the right device, tolerates no other user, and the result can be
+//! mounted.
 
 mod devices;
 
@@ -108,7 +109,7 @@ fn what_mkfs_says_is_told() {
     assert!(text.contains(image.path().to_str().unwrap()), "{text}");
 }
 
-/// The path led to one disk at the proof, and to another when `mkfs` would open it.
+/// The path leads to one disk when the proof is made, and to another one when `mkfs` would open it.
 #[test]
 fn another_disk_at_the_path_is_noticed() {
     let (image, other) = (Image::new(64), Image::new(64));
@@ -164,7 +165,7 @@ fn damage_is_reported_and_preened() {
     format(&image, &Format::new(Filesystem::Ext4).arguments(["-O", "^metadata_csum,^64bit"])).unwrap();
     let device = image.open();
     assert_eq!(check(&device, Filesystem::Ext4, CheckPolicy::Preen).unwrap(), CheckReport::Clean);
-    // A wrong link count of the root directory, whose inode is the second: preen mends that.
+    // A wrong link count of the root directory, whose inode is number 2. Preen repairs this.
     let dump = devices::run("dumpe2fs", &[image.path().to_str().unwrap()]);
     let table = dump.lines().find_map(|line| line.trim().strip_prefix("Inode table at ")).unwrap();
     let table: u64 = table.split('-').next().unwrap().parse().unwrap();
@@ -183,7 +184,7 @@ fn block_size(dump: &str) -> u64 {
     line.trim().parse().unwrap()
 }
 
-/// `mkfs` has no device that it could leave anything on, whether it fails or is ended.
+/// `mkfs` has no device to which it could write anything, whether it fails or is killed.
 #[test]
 fn an_mkfs_that_fails_leaves_the_device_as_it_was() {
     for filesystem in Filesystem::ALL {
@@ -201,21 +202,21 @@ fn an_mkfs_that_fails_leaves_the_device_as_it_was() {
     }
 }
 
-/// Each block that would be written is read first: on a large device the prober does not see them all.
+/// Each block is read before it is written: on a large device the prober does not read all of them.
 #[test]
 fn no_block_that_is_not_zero_is_written_over() {
     for filesystem in Filesystem::ALL {
         let made = Image::new(1024);
         format(&made, &Format::new(filesystem)).unwrap();
         let places: Vec<u64> = made.nonzero_blocks().map(|(place, _)| place).collect();
-        // The log and the journal, which are zeros.
+        // Two places in the log or the journal, which are zeros.
         let more = [512 * MIB + 8 * 4096, 520 * MIB];
         let more = more.into_iter().filter(|_| filesystem != Filesystem::Btrfs);
         for place in places.iter().step_by((places.len() / 6).max(1)).copied().chain(more) {
             let image = Image::new(1024);
             let device = image.open();
             let Probe::Blank(proof) = device.probe() else { panic!("not blank") };
-            // After the proof, as if the prober did not look there.
+            // The data is written after the proof, as if it were where the prober does not look.
             image.write(place, b"somebody's");
             let before = image.content();
             let error = Format::new(filesystem).run(proof).unwrap_err();
@@ -225,7 +226,8 @@ fn no_block_that_is_not_zero_is_written_over() {
     }
 }
 
-/// The same as `mkfs` makes that is given the device: sectors and stripes, on disks of both sector sizes.
+/// The result is the same as when `mkfs` gets the device: sectors and stripes, on disks with both sector
+/// sizes.
 #[test]
 fn what_is_made_in_memory_is_what_mkfs_makes_of_the_device() {
     for filesystem in Filesystem::ALL {
@@ -238,7 +240,7 @@ fn what_is_made_in_memory_is_what_mkfs_makes_of_the_device() {
             Filesystem::Xfs => {
                 ("mkfs.xfs", &["-m", "uuid=11111111-2222-4333-8444-555555555555"], &["-q", "-K"])
             }
-            // It refuses a UUID that another disk has.
+            // mkfs.btrfs refuses a UUID that another disk has.
             _ => ("mkfs.btrfs", &[], &["-q", "-K"]),
         };
         for (sector, mebibytes) in [(512, 320), (512, 2048), (4096, 320), (4096, 2048)] {
@@ -260,7 +262,7 @@ fn what_is_made_in_memory_is_what_mkfs_makes_of_the_device() {
 
 const UUID: &str = "11111111-2222-4333-8444-555555555555";
 
-/// What a filesystem's own program says of it, without times, random numbers and sums of these.
+/// Returns what the filesystem's own program reports, without times, random numbers and checksums over them.
 fn shape(filesystem: Filesystem, image: &Image) -> Vec<String> {
     let path = image.path().to_str().unwrap();
     let text = match filesystem {

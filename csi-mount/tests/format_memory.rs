@@ -1,4 +1,4 @@
-//! How much memory a format takes of what a container may have: what its file in memory has at most.
+//! How much memory a format takes from a container's limit: the largest size of its file in memory.
 
 mod devices;
 
@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use csi_mount::{Filesystem, Format, LoopOptions, Probe};
 use devices::{Image, MIB};
 
-/// The shared memory of the machine, in KiB: files in memory are in it.
+/// Returns the shared memory of the machine, in KiB. It includes files in memory.
 fn shared() -> u64 {
     let text = fs::read_to_string("/proc/meminfo").unwrap();
     let line = text.lines().find_map(|line| line.strip_prefix("Shmem:")).unwrap();
@@ -42,7 +42,7 @@ fn zeros_that_mkfs_writes_take_little_memory() {
         });
         let taken = most.saturating_sub(before) / 1024;
         println!("{filesystem} of {gibibytes} GiB {arguments:?}: {taken} MiB of memory at most");
-        // Other tests have files in memory too.
+        // The files in memory of other tests also count.
         assert!(taken < 160, "{filesystem} of {gibibytes} GiB {arguments:?}: {taken} MiB");
     }
 }

@@ -1,4 +1,5 @@
-//! A volume's files for a group: by changing them, without leaving the volume, or by a mount that shows them so.
+//! A volume's files are given to a group: by changing the files, without leaving the volume, or by a mount
+//! that shows the group.
 
 mod devices;
 mod measure;
@@ -37,7 +38,7 @@ fn file(path: PathBuf, mode: u32) -> PathBuf {
     path
 }
 
-/// kubernetes/kubernetes#69699: done again for every pod, it took hours.
+/// kubernetes/kubernetes#69699: the change was repeated for every pod, and took hours.
 #[test]
 fn files_are_given_once_and_as_the_kubelet_does() {
     sandbox(|sandbox| {
@@ -61,7 +62,7 @@ fn files_are_given_once_and_as_the_kubelet_does() {
         assert_eq!(group_and_mode(&others), (0, 0o600), "another mount is not entered");
         assert_eq!(give(&volume), GroupOutcome::WasDone);
 
-        // As an interruption leaves it: the root is last.
+        // The state after an interruption: the root is changed last.
         chown(&volume, None, Some(0)).unwrap();
         chown(&plain, None, Some(0)).unwrap();
         assert_eq!(give(&volume), GroupOutcome::Walked { files: 7, changed: 2 });
@@ -90,7 +91,7 @@ fn the_deepest_tree_takes_no_more_descriptors() {
         }
         assert_eq!(give(&volume), GroupOutcome::Walked { files: 2 * DEPTH - 1, changed: 2 * DEPTH - 1 });
         assert_eq!(rustix::fs::fstat(&here).unwrap().st_gid, GROUP);
-        // Two thousand entries are more than one reading takes.
+        // 2,000 entries are more than one read of the directory returns.
         let wide = sandbox.join("wide");
         (0..2000).for_each(|index| fs::create_dir_all(wide.join(format!("{index}/below"))).unwrap());
         assert_eq!(give(&wide), GroupOutcome::Walked { files: 4001, changed: 4001 });
@@ -146,7 +147,7 @@ fn what_has_no_files_of_ours_is_refused() {
 #[test]
 fn a_bind_shows_files_as_a_groups_and_the_disk_keeps_its_own() {
     sandbox(|sandbox| {
-        // Not the tmpfs: the kernel maps its owners since Linux 6.3 only.
+        // Not the tmpfs: the kernel maps its owners only since Linux 6.3.
         let (image, disk) = (Image::new(64), target(sandbox, "disk"));
         run("mkfs.ext4", &["-q", image.path().to_str().unwrap()]);
         Mount::new("ext4", image.path()).at(&disk).unwrap();

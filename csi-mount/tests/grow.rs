@@ -1,4 +1,4 @@
-//! A filesystem grows to its device's size, mounted or not, whichever it can.
+//! A filesystem grows to its device's size, mounted or unmounted, depending on what it supports.
 
 mod devices;
 
@@ -118,7 +118,7 @@ fn ext4_grows_mounted_or_names_the_capability() {
         match grow_mounted(&device, Filesystem::Ext4, target.path()) {
             Ok(grown) => assert_eq!(grown.size(), 640 * MIB),
             Err(error) => {
-                // Where it is said so, this is no machine that refuses it.
+                // This variable says that the machine allows it.
                 assert!(std::env::var_os("CSI_TEST_EXT4_GROWS_MOUNTED").is_none(), "{error}");
                 assert!(!may_resize(), "this process has the capability: {error}");
                 assert_eq!(error.kind(), ErrorKind::PermissionDenied, "{error}");
@@ -130,7 +130,7 @@ fn ext4_grows_mounted_or_names_the_capability() {
     });
 }
 
-/// A last group too small to be used must not have ext4 checked and resized at every stage.
+/// A last block group that is too small to be used must not cause a check and a resize at every stage.
 #[test]
 fn a_remainder_that_ext4_cannot_use_is_no_reason_to_grow() {
     let image = Image::new(1025);

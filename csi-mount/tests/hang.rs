@@ -24,7 +24,7 @@ use hang_table::fate::{Asked, Fate, do_as_asked};
 use measure::{Measure, measure, rounds};
 use mount_support::{sandbox, target};
 
-/// A test counts the children of the process, so they run one after the other.
+/// The tests count the children of the process, so they run one after the other.
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
@@ -35,7 +35,8 @@ const SECOND: Duration = Duration::from_secs(1);
 const BOUND: Duration = Duration::from_secs(10);
 
 fn forced() -> Unmount {
-    // Time for a child to be run on a busy machine: only a silent one makes it wait so long.
+    // Long enough for a child process on a busy machine. Only a filesystem that does not answer makes the
+    // call wait that long.
     Unmount::new().detach(Detach::IfUnresponsive).timeout(SECOND)
 }
 
@@ -59,11 +60,11 @@ fn each_call_returns_with_the_right_outcome() {
             let error = bounded(BOUND, || stats_within(target.path(), MOMENT)).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Unresponsive, "{error}");
         }
-        // An earlier child is stuck, so nobody waits again.
+        // An earlier child process is stuck, so no call waits again.
         let error = bounded(SECOND, || stats_within(publish.path(), BOUND)).unwrap_err();
         assert!(error.to_string().contains("an earlier call still waits"), "{error}");
 
-        // The helper is held by the mount that it asked, which makes it busy.
+        // The helper process is stuck in the mount that it queried, and this makes the mount busy.
         let error = bounded(BOUND, || unmount(&staging)).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Busy);
         assert!(error.to_string().contains("does not answer; have it detached"), "{error}");
@@ -78,7 +79,7 @@ fn each_call_returns_with_the_right_outcome() {
     });
 }
 
-/// What it kept open would be busy for as long as the filesystem is silent.
+/// Files that the helper process kept open would be busy for as long as the filesystem does not answer.
 #[test]
 fn a_helper_that_is_stuck_has_none_of_our_files() {
     let _alone = alone();
@@ -94,7 +95,7 @@ fn a_helper_that_is_stuck_has_none_of_our_files() {
                 .unwrap()
                 .map(|entry| fs::read_link(entry.unwrap().path()).unwrap())
                 .collect();
-            // Before the look, so that a helper that has them goes, too.
+            // The unmount comes before the check, so that the helper process ends even if it has these files.
             let ended = forced().at(&staging);
             let is_needed =
                 |file: &PathBuf| file == staging.path() || file.to_str().unwrap().starts_with("socket:");
@@ -106,7 +107,7 @@ fn a_helper_that_is_stuck_has_none_of_our_files() {
     }
 }
 
-/// An overlay's layer in it stands for the server that a mount waits for.
+/// An overlay with a layer on this filesystem stands for a mount that waits for its server.
 #[test]
 fn a_mount_that_waits_for_it_is_given_up() {
     let _alone = alone();
@@ -135,7 +136,7 @@ fn mount_that_waits(sandbox: &Path) {
     assert!(after.threads <= before.threads && after.descriptors <= before.descriptors);
     assert_eq!(after.children, 1, "one process waits; it can't be killed, since the daemon has its request");
     assert_eq!(publish.state().unwrap(), MountState::NotMounted);
-    // Ends the connection, and with it the wait.
+    // This ends the connection, and with it the wait.
     let _ = bounded(BOUND, || forced().at(&staging)).unwrap();
     daemon.taken();
     settle(0);
@@ -169,7 +170,7 @@ fn ways_through(sandbox: &Path, kernel: &[Feature]) {
         scope.spawn(|| given_up(BOUND, &|| root.target("directory/target").map(drop)));
     });
     assert_eq!(publish.state().unwrap(), MountState::NotMounted);
-    // The child that went this way is stuck, so the next one knows at once.
+    // The child process that took this path is stuck, so the next call fails immediately.
     given_up(SECOND, &bind);
     given_up(SECOND, &|| Target::new(below.join("target")).map(drop));
     drop(root);
@@ -177,7 +178,8 @@ fn ways_through(sandbox: &Path, kernel: &[Feature]) {
     assert!(daemon.taken() >= 1);
 }
 
-/// However many descriptors of its directory there are, and names in it: what they wait for is one.
+/// However many descriptors of the directory and names in it are used, all of them wait for one filesystem.
+/// So one helper process is enough.
 #[test]
 fn many_ways_into_it_take_turns() {
     let _alone = alone();
@@ -185,7 +187,7 @@ fn many_ways_into_it_take_turns() {
         let staging = target(sandbox, "staging");
         let daemon = SilentDaemon::mount(&staging);
         settle(0);
-        // The directory is known from memory; the names in it are not.
+        // The kernel has the directory in memory, but not the names in it.
         let inside = &|index: u32| staging.path().join(format!("pod{index}"));
         let targets: Vec<_> = (0..16).map(|index| Target::new(inside(index % 4)).unwrap()).collect();
         let refused = |result: csi_mount::Result<MountState>| {
@@ -206,11 +208,11 @@ fn many_ways_into_it_take_turns() {
     });
 }
 
-/// Waits for helpers to go that are free to go.
+/// Waits until the helper processes that can end have ended.
 fn settle(children: usize) {
     let end = Instant::now() + BOUND;
     loop {
-        // Any question collects those that went.
+        // Any query reaps the helper processes that have ended.
         csi_mount::stats("/").unwrap();
         if measure::children() <= children {
             return;
@@ -244,12 +246,12 @@ fn a_thousand_calls_leave_one_helper_process_and_no_thread() {
             slowest = slowest.max(start.elapsed());
         }
         let took = start.elapsed();
-        // One that has answered takes a while to end on a busy machine.
+        // On a busy machine, a helper process that has answered takes a while to end.
         settle(1);
         let mut after = measure();
         let is_as_before =
             |after: &Measure| (after.descriptors, after.threads) <= (before.descriptors, before.threads);
-        // The test runner's own threads come and go. What is leaked stays.
+        // The test runner's own threads come and go. A leak stays.
         while !is_as_before(&after) && start.elapsed() < took + BOUND {
             std::thread::sleep(MOMENT);
             after = measure();
@@ -310,7 +312,7 @@ fn many_forced_unmounts_at_once_take_turns() {
             let unmount = || bounded(BOUND, || forced().at(&staging));
             let unmounts: Vec<_> = (0..32).map(|_| scope.spawn(unmount)).collect();
             let outcomes: Vec<_> = unmounts.into_iter().map(ScopedJoinHandle::join).collect();
-            // Before anything may panic: the scope waits for the watcher.
+            // This comes before anything can panic, because the scope waits for the watcher.
             is_done.store(true, std::sync::atomic::Ordering::Relaxed);
             for outcome in outcomes {
                 outcome.unwrap().unwrap();
@@ -327,7 +329,8 @@ fn many_forced_unmounts_at_once_take_turns() {
     });
 }
 
-/// What it has not written when it is unmounted is written then.
+/// What the filesystem has not written before the unmount is written during it. So the unmount is done only
+/// when the filesystem has finished.
 #[test]
 fn an_unmount_is_done_when_the_filesystem_has_finished() {
     let _alone = alone();
@@ -337,7 +340,7 @@ fn an_unmount_is_done_when_the_filesystem_has_finished() {
         let late = LateEnd::mount(&target, image.path());
         settle(0);
         let unmount = Unmount::new().timeout(MOMENT).finish_within(2 * MOMENT);
-        // Asked by a thread that ends, as those of a pool do.
+        // The calling thread ends, as those of a thread pool do.
         let first = std::thread::scope(|scope| scope.spawn(|| bounded(BOUND, || unmount.at(&target))).join());
         for outcome in [first.unwrap(), unmount.at(&target), unmount.at(&target)] {
             let error = outcome.unwrap_err();
@@ -350,7 +353,7 @@ fn an_unmount_is_done_when_the_filesystem_has_finished() {
         assert_eq!(unmount.finish_within(BOUND).at(&target).unwrap(), Unmounted::NotMounted);
         settle(0);
 
-        // One that may be detached is waited for as long, and no longer.
+        // An unmount that is allowed to detach waits just as long, and not longer.
         let late = LateEnd::mount(&target, image.path());
         let start = Instant::now();
         let forced = forced().timeout(MOMENT).finish_within(3 * MOMENT);
@@ -361,7 +364,7 @@ fn an_unmount_is_done_when_the_filesystem_has_finished() {
     });
 }
 
-/// As does who asks once more and may give it up.
+/// If an earlier unmount was left unfinished, a repeated call that is allowed to detach gives it up.
 #[test]
 fn an_unmount_that_was_left_unfinished_is_given_up_when_asked() {
     let _alone = alone();
@@ -396,13 +399,15 @@ fn a_daemon_that_never_starts_leaves_no_helper_at_all() {
     });
 }
 
-/// No test: what a process does that is to make one call of the table of what hangs on NFS.
+/// This is not a test. A process that is started for it makes one call of the table of calls that hang on
+/// NFS.
 #[test]
 fn make_one_call() {
     do_as_asked();
 }
 
-/// The table does not say of a call that it hangs whose process had not come to it: the time counts from its begin.
+/// A call is not listed as hanging if its process has not made it yet: the time counts from the start of the
+/// call.
 #[test]
 fn a_call_that_has_not_begun_is_no_hang() {
     let _alone = alone();

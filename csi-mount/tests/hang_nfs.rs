@@ -1,5 +1,6 @@
-//! What hangs on a real NFS mount whose server is stopped, as a table, and what this crate does about it: everything it
-//! offers returns in time with the right outcome, and all is well when the server comes back.
+//! A table of what hangs on a real NFS mount whose server is stopped, and what this crate does about it:
+//! everything that the crate offers returns in time with the right outcome, and everything works again when
+//! the server comes back.
 //!
 //! `cargo xtask test --kernels newest hang_nfs` runs it in an emulated machine and prints the table.
 
@@ -29,12 +30,13 @@ use nfs_support::{Patience, Protocol, Server};
 use rustix::fs::{Mode, OFlags};
 
 const SECOND: Duration = Duration::from_secs(1);
-/// For what asks no server.
+/// The time limit for calls that send nothing to the server.
 const SOON: Duration = Duration::from_secs(4);
-/// For what waits for a server within the crate's own limits, at emulation's pace.
+/// The time limit for calls that wait for the server within the crate's own limits, on a slow emulated
+/// machine.
 const BOUND: Duration = Duration::from_secs(30);
 
-/// How long the client believes what it knows of files, and a little.
+/// Slightly more than the time for which the client trusts its cached file attributes.
 const CACHED: Duration = Duration::from_millis(1300);
 
 #[test]
@@ -57,7 +59,7 @@ fn v4_soft() {
     table(Protocol::V4, Patience::Soft);
 }
 
-/// No test: what a process does that is to make one call of the table.
+/// This is not a test. A process that is started for it makes one call of the table.
 #[test]
 fn make_one_call() {
     do_as_asked();
@@ -93,13 +95,13 @@ fn table(protocol: Protocol, patience: Patience) {
     });
 }
 
-/// Who is at a mount that is taken away.
+/// The user of a mount that is removed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum At {
     Nobody,
-    /// A process that has asked the server.
+    /// A process that has sent a request to the server.
     Waiting,
-    /// Whoever has a descriptor of it that asks nothing.
+    /// A process with a descriptor of the mount that sends no request.
     Descriptor,
 }
 
@@ -114,13 +116,13 @@ impl At {
         }
     }
 
-    /// The row of this crate's answer.
+    /// Returns the name of the row with this crate's own result.
     fn unstage(self) -> String {
         format!("{}, {}", helper::UNSTAGE, self.words())
     }
 }
 
-/// One that is there, and goes when the server can be asked.
+/// A running user. It ends when the server answers again.
 enum User {
     Nobody,
     Waiting(Begun),
@@ -186,7 +188,7 @@ impl<'a> Volume<'a> {
         sleep(CACHED);
     }
 
-    /// How long a system call is waited for: a soft mount gives up by itself.
+    /// How long the test waits for a system call. A soft mount gives up on its own.
     fn limit(&self) -> Duration {
         match self.patience {
             Patience::Hard => 3 * SECOND,
@@ -194,12 +196,12 @@ impl<'a> Volume<'a> {
         }
     }
 
-    /// Each by a process of its own, all at the same time.
+    /// Makes each call in a separate process, all at the same time.
     fn fates(&self, calls: &'static [Call], at: &Target) -> Vec<(&'static Call, Fate)> {
         let asked: Vec<_> = calls.iter().map(|call| (call, asked(call, at))).collect();
         let begun: Vec<_> = asked.into_iter().map(|(call, asked)| (call, asked.begun())).collect();
         let start = Instant::now();
-        // Of what can't hang a busy machine makes no call that does.
+        // A call that can't hang must not count as hanging because the machine is busy.
         let limit = |call: &Call| if call.is_relied_on { BOUND } else { self.limit() };
         let fate = |(call, begun): (&'static Call, Begun)| (call, begun.fate(start + limit(call)));
         let fates: Vec<_> = begun.into_iter().map(fate).collect();
@@ -219,7 +221,7 @@ impl<'a> Volume<'a> {
         table
     }
 
-    /// Of a mount whose client believes for long what it knows, and has just asked for all that it can know.
+    /// The results for a mount whose client has a long cache time and has just cached everything that it can.
     fn calls_of_what_is_fresh(&self, believed: &SharedSource) -> Vec<(&'static Call, Fate)> {
         let place = self.target("fresh");
         stage(&place, believed).unwrap();
@@ -238,7 +240,7 @@ impl<'a> Volume<'a> {
         fates
     }
 
-    /// What does not take it away.
+    /// The results of this crate's functions that leave the mount in place.
     fn helpers(&self) -> Table {
         let mut table = Table::default();
         let (staging, at) = (&self.staging, self.staging.path());
@@ -281,7 +283,8 @@ impl<'a> Volume<'a> {
         table
     }
 
-    /// In words, that an outcome is the server's silence and nothing else. A soft mount calls that EIO.
+    /// Describes an outcome, which must be a server that does not answer and nothing else. A soft mount
+    /// reports this as EIO.
     fn silence<T: std::fmt::Debug>(&self, outcome: &Result<T>) -> String {
         let error = outcome.as_ref().unwrap_err();
         match (error.kind(), error.raw_os_error()) {
@@ -291,7 +294,7 @@ impl<'a> Volume<'a> {
         }
     }
 
-    /// The server answers again, and nobody has done anything else.
+    /// The server answers again, and nothing else is done.
     fn come_back(&self) {
         self.server.gate.go_on();
         let start = Instant::now();
@@ -300,7 +303,7 @@ impl<'a> Volume<'a> {
         self.is_well();
         assert_eq!(stage(&self.staging, self.share).unwrap(), Outcome::AlreadyMounted);
         assert_eq!(self.publish(&self.pod).unwrap(), Outcome::AlreadyMounted);
-        // What was to be mounted meanwhile is not there, and can be.
+        // What was to be mounted in the meantime is not mounted, and can be mounted now.
         let other = self.target("other");
         assert_eq!(other.state().unwrap(), MountState::NotMounted);
         eventually("it can be staged", || stage(&other, self.share).is_ok());
@@ -308,7 +311,7 @@ impl<'a> Volume<'a> {
         self.go_down();
     }
 
-    /// The plain system calls that take a mount away, of a mount that is the filesystem's last.
+    /// The plain system calls that unmount, on the last mount of the filesystem.
     fn unmounts(&self) -> CallTable {
         let mut table = CallTable::default();
         for call in UNMOUNTS {
@@ -329,7 +332,7 @@ impl<'a> Volume<'a> {
         table
     }
 
-    /// Stops the server, with somebody at the mount.
+    /// Stops the server while the mount has this user.
     fn stop_with(&self, at: At) -> User {
         let fd = (at == At::Descriptor).then(|| {
             let flags = OFlags::PATH | OFlags::CLOEXEC;
@@ -343,7 +346,7 @@ impl<'a> Volume<'a> {
         }
     }
 
-    /// A process that has asked the server.
+    /// Starts a process that has sent a request to the server.
     fn waiting_process(&self) -> Begun {
         let statfs = CALLS.iter().find(|call| call.name == "`statfs`").unwrap();
         let process = asked(statfs, &self.staging).begun();
@@ -351,7 +354,7 @@ impl<'a> Volume<'a> {
         process
     }
 
-    /// The steps that end a volume, while the server is stopped.
+    /// The steps that end a volume while the server is stopped.
     fn taken_away_while_dead(&self) -> Table {
         let mut table = Table::default();
         let removed = |outcome: &Result<Removed>| {

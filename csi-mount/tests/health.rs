@@ -1,4 +1,4 @@
-//! The health of a mount is what happened to it, and a busy mount names who uses it.
+//! A mount's health reports what happened to the mount, and the error for a busy mount names its users.
 
 mod devices;
 mod fuse_support;
@@ -28,7 +28,7 @@ fn run(program: &str, arguments: &[&str]) {
     assert!(status.unwrap_or_else(|error| panic!("{program}: {error}")).success());
 }
 
-/// A filesystem on an image, mounted with these options.
+/// Makes a filesystem on an image and mounts it with these options.
 fn mounted(filesystem: &str, options: &[&str], target: &Target) -> Image {
     let image = Image::new(if filesystem == "xfs" { 300 } else { 64 });
     run(&format!("mkfs.{filesystem}"), &["-q", image.path().to_str().unwrap()]);
@@ -68,7 +68,7 @@ fn an_ext4_that_met_an_error_is_read_only() {
             fs::write(format!("/sys/fs/ext4/{name}/trigger_fs_error"), "1").unwrap();
             without_features(kernel, || {
                 assert_eq!(health(target.path()).unwrap(), MountHealth::ReadOnly, "without {kernel:?}");
-                // Nor does it count as the mount that was asked for.
+                // It does not count as the requested mount either.
                 let error = Mount::new("ext4", image.path()).at(&target).unwrap_err();
                 assert_eq!(error.kind(), ErrorKind::ReadOnly, "{error}");
             });
@@ -90,7 +90,7 @@ fn an_xfs_that_shut_down_is_dead_and_never_detached_for_it() {
         let found = health(target.path()).unwrap();
         assert_eq!(found, MountHealth::Dead(libc::EIO));
         assert!(found.to_string().contains("the filesystem is dead: Input/output error"), "{found}");
-        // Nothing that is asked for again counts as done.
+        // A repeated request does not count as done.
         let staged = stage(image.path(), &target, &StagePlan::new(Filesystem::Xfs)).map(drop);
         let published = publish(target.path(), &pod, MountAttributes::empty()).map(drop);
         let again =
@@ -166,7 +166,7 @@ fn who_uses_its_copy_in_another_namespace_is_named() {
         let target = target(sandbox, "target");
         let peer = PeerNamespace::new();
         Bind::new(&source).at(&target).unwrap();
-        // The sandbox itself is of the same filesystem, and says nothing about the target.
+        // The sandbox is on the same filesystem, but its users say nothing about the target.
         let _elsewhere = Sleeper::at(sandbox);
         let path = target.path().to_owned();
         let sleeper = peer.run(move || Sleeper::at(&path));
@@ -199,8 +199,8 @@ fn a_loop_device_and_a_mount_below_are_named() {
     });
 }
 
-/// Of a filesystem that the kernel has in its memory nobody needs a child to ask, and the answers are the same. A thread
-/// whose children are in a namespace that they don't see their parent from gets no answer of a child.
+/// For a filesystem that the kernel answers for from memory, no child process is needed, and the results are
+/// the same. In the test, a thread's children are in a new PID namespace, where a query by a child fails.
 #[test]
 fn what_answers_from_memory_is_asked_without_a_child() {
     sandbox(|sandbox| {

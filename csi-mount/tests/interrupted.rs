@@ -1,4 +1,5 @@
-//! A format that was cut short: it is begun again, and nothing that anybody wrote meanwhile is excused by it.
+//! A format that was interrupted: it is started again, and data that was written in the meantime is never
+//! formatted over.
 
 mod devices;
 mod stepper;
@@ -17,7 +18,7 @@ use stepper::{End, Job, Programs, do_job};
 
 const DATA: &[u8] = b"somebody's data, which nobody may write over";
 
-/// What is made, by name.
+/// What is created, and the size of its device in MiB.
 const MADE: [(&str, u64); 4] = [("ext4", 64), ("xfs", 300), ("btrfs", 120), ("luks", 40)];
 
 fn make(device: &BlockDevice, made: &str) -> Result<()> {
@@ -51,7 +52,7 @@ fn job(words: &[&str]) -> Result<()> {
     make(&BlockDevice::open(device)?, made)
 }
 
-/// Killed shortly before its end: nearly all is written.
+/// Returns a device whose format was killed shortly before its end, when nearly everything was written.
 fn killed(test: &str, made: &str, mebibytes: u64) -> Image {
     let run = |call| {
         let image = Image::new(mebibytes);
@@ -60,7 +61,7 @@ fn killed(test: &str, made: &str, mebibytes: u64) -> Image {
         (image, end)
     };
     let End::Finished { calls } = run(u64::MAX).1 else { panic!("{made} was killed") };
-    // How many calls there are varies a little, as does what each of them is.
+    // The number of calls varies a little, and so does the meaning of each.
     for back in (5..calls).step_by(4).cycle().take(1000) {
         let (image, _) = run(calls - back);
         if is_interrupted(&image) {
@@ -70,12 +71,13 @@ fn killed(test: &str, made: &str, mebibytes: u64) -> Image {
     panic!("{made} is nowhere interrupted");
 }
 
-/// Failed at a write, on a disk that is full: the record and some of the rest are written.
+/// Returns a device whose format failed at a write to a full disk. The record and a part of the rest are
+/// written.
 fn failed(made: &str, mebibytes: u64) -> Image {
     failed_after(made, mebibytes, 100)
 }
 
-/// Failed when so many KiB were written.
+/// Returns a device whose format failed after this many KiB were written.
 fn failed_after(made: &str, mebibytes: u64, kibibytes: u32) -> Image {
     let directory = tempfile::tempdir().unwrap();
     let place = Target::new(directory.path().join("full")).unwrap();
@@ -87,7 +89,7 @@ fn failed_after(made: &str, mebibytes: u64, kibibytes: u32) -> Image {
     let disk = LoopDevice::attach(&file, &LoopOptions::new()).unwrap();
     let error = make(&BlockDevice::open(disk.path()).unwrap(), made).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NoSpace, "{made}: {error}");
-    // What it left, on a disk with room.
+    // The content that the format left, on a disk with enough space.
     let image = Image::new(mebibytes);
     let device = fs::OpenOptions::new().write(true).open(image.path()).unwrap();
     let content = fs::read(&file).unwrap();
@@ -103,7 +105,7 @@ fn failed_after(made: &str, mebibytes: u64, kibibytes: u32) -> Image {
     image
 }
 
-/// Places all over a device of this size.
+/// Returns places all over a device of this size.
 fn places(size: u64) -> Vec<u64> {
     const KIB: u64 = 1024;
     let from_the_start = [
@@ -146,7 +148,7 @@ fn places(size: u64) -> Vec<u64> {
     from_the_start.into_iter().chain(from_the_end.map(|place| size - place)).chain(parts).collect()
 }
 
-/// Places data on copies of an interrupted format, one place a time, and tries to have each formatted.
+/// Writes data to copies of an interrupted format, one place in each copy, and tries to format each copy.
 fn nothing_is_formatted_over(made: &str, interrupted: &Image) -> (usize, usize) {
     let size = interrupted.open().size().unwrap();
     let blocks: Vec<u64> = interrupted.nonzero_blocks().map(|(place, _)| place).collect();
@@ -162,7 +164,7 @@ fn nothing_is_formatted_over(made: &str, interrupted: &Image) -> (usize, usize) 
                 assert_eq!(error.kind(), ErrorKind::NotBlank, "{made}, data at {place}: {error}");
                 assert_eq!(image.content(), before, "{made}, data at {place}: it was written to");
             }
-            // Where nothing looks, and nothing is written.
+            // At a place that is neither read nor written.
             Ok(()) => {
                 assert!(!is_read && !blocks.contains(&(place / 4096 * 4096)), "{made}, data at {place}");
             }
@@ -199,7 +201,8 @@ fn data_that_came_after_a_failed_format_is_kept() {
     });
 }
 
-/// Wherever the disk was full: before the manifest was whole, too.
+/// Whichever write fails because the disk is full, the format can be started again, even before the manifest
+/// is complete.
 #[test]
 fn a_format_that_failed_at_any_write_is_begun_anew() {
     private_mount_namespace(|| {
@@ -218,7 +221,7 @@ fn staging(image: &Image) -> Target {
     Target::new(image.directory().join("staging")).unwrap()
 }
 
-/// By another node, as another filesystem, on a device that has grown.
+/// The format is started again on another node, as another filesystem, on a device that has grown.
 #[test]
 fn an_interrupted_format_is_begun_anew_by_whoever_stages_next() {
     private_mount_namespace(|| {
@@ -243,7 +246,7 @@ fn assert_no_record(image: &Image) {
     }
 }
 
-/// A copy of a whole disk, record and all, inside another disk.
+/// A copy of a whole disk, with the record, inside another disk does not allow a format.
 #[test]
 fn a_record_inside_another_disk_excuses_nothing() {
     private_mount_namespace(|| {
@@ -259,7 +262,7 @@ fn a_record_inside_another_disk_excuses_nothing() {
     });
 }
 
-/// A pod gets a blank device, or, if there is anything else, its data without the record.
+/// A pod gets a blank device or, if the device has other data, that data without the record.
 #[test]
 fn a_device_published_for_writing_has_no_record() {
     private_mount_namespace(|| {
@@ -278,14 +281,15 @@ fn a_device_published_for_writing_has_no_record() {
             assert_no_record(&image);
             assert_eq!(image.read(3 * MIB, DATA.len()), DATA, "{made}");
             unpublish(&raw).unwrap();
-            // Without that data, too: what is left is nobody's to format.
+            // Without that data it is not formatted either: what is left has no record.
             image.write(3 * MIB, &[0; DATA.len()]);
             assert_eq!(make(&image.open(), made).unwrap_err().kind(), ErrorKind::NotBlank, "{made}");
         }
     });
 }
 
-/// As long as somebody holds the device, its record can't go, and what a pod wrote would be formatted over.
+/// While a process holds the device, the record cannot be removed, and data that a pod wrote would be
+/// formatted over.
 #[test]
 fn a_device_whose_record_stays_is_not_published_for_writing() {
     private_mount_namespace(|| {
@@ -299,7 +303,7 @@ fn a_device_whose_record_stays_is_not_published_for_writing() {
         drop(held);
         image.is_let_go("held by nobody");
         publish_device(image.path(), &raw, DeviceAccess::ReadWrite).unwrap();
-        // A device without a record is nobody's concern.
+        // A device without a record can be published while a process holds it.
         let held = fs::OpenOptions::new().read(true).custom_flags(exclusive).open(image.path()).unwrap();
         let other = Target::new(image.directory().join("other")).unwrap();
         publish_device(image.path(), &other, DeviceAccess::ReadWrite).unwrap();

@@ -1,4 +1,4 @@
-//! Loop devices come, are found by what they are attached to, and go.
+//! Loop devices are attached, found by their file, and detached.
 
 mod devices;
 
@@ -46,7 +46,8 @@ fn a_device_is_found_by_its_file_and_not_by_its_name() {
     assert_eq!(names(&LoopDevice::find(other_way.join("renamed")).unwrap()), [path.as_str()], "deleted");
 }
 
-/// A device that was detached while a program had it open goes with that program: whoever gets it would lose it.
+/// A loop device that was detached while a program has it open disappears with that program. A caller that
+/// got this device would lose it.
 #[test]
 fn a_detached_device_is_waited_for_unless_it_is_mounted() {
     let mut image = Image::new(8);
@@ -174,7 +175,7 @@ fn older_kernels_attach_in_steps() {
     });
 }
 
-/// Before Linux 5.15 a disk has nothing but its number.
+/// Before Linux 5.15 a disk has no sequence number, and only its device number identifies it.
 #[test]
 fn without_a_number_in_sequence_a_disk_is_known_by_its_own() {
     without_features(&[Feature::DiskSequence], || {
@@ -200,7 +201,7 @@ fn without_a_number_in_sequence_anothers_file_is_not_detached() {
         for file in [&ours, &theirs] {
             File::create(file).unwrap().set_len(8 * MIB).unwrap();
         }
-        // The number is free for a moment only, and other tests want numbers too.
+        // The number is free for a moment only, and other tests also attach devices.
         let is_taken_over = |device: &LoopDevice| {
             LoopDevice::detach_all_of(&ours).unwrap();
             let attached = std::process::Command::new("losetup").arg(device.path()).arg(&theirs).status();

@@ -1,4 +1,4 @@
-//! A loop device over a file whose server is gone keeps nobody else's volume from its step.
+//! A loop device over a file whose server is gone does not stop the steps of other volumes.
 
 mod devices;
 mod fuse_support;
@@ -18,7 +18,7 @@ use devices::{Image, run};
 use fuse_support::{Fate, FileServer, bounded};
 use mount_support::{sandbox, target};
 
-/// No more than a busy machine needs: what does not answer is waited for by nobody.
+/// Only as long as a busy machine needs: no step waits for a loop device that does not answer.
 const AT_ONCE: Duration = Duration::from_secs(2);
 
 /// A loop device of another program, over a file of a server.
@@ -31,7 +31,7 @@ impl Foreign {
     fn over(mount: &Target, name: &str) -> Self {
         let server = FileServer::mount(mount);
         let file = mount.path().join(name);
-        // By another process: this one remembers what it attached itself.
+        // Another process attaches it, because this process remembers the devices that it attached.
         let node = run("losetup", &["--find", "--show", file.to_str().unwrap()]);
         Self { node: node.trim_end().into(), server }
     }
@@ -50,13 +50,13 @@ impl Drop for Foreign {
     }
 }
 
-/// What a loop device answered to one test's question is known to all of this process.
+/// The answer of a loop device is kept for the whole process, so the tests run one after the other.
 fn alone() -> MutexGuard<'static, ()> {
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Volumes that have nothing to do with it, each at a step that looks for loop devices.
+/// Volumes that are independent of the foreign device. Each is at a step that looks for loop devices.
 struct Volumes {
     filesystem: Image,
     raw: Image,
@@ -114,7 +114,8 @@ fn a_loop_device_on_a_dead_filesystem_holds_no_other_volume_up() {
     }
 }
 
-/// Where nothing shows that the file has a server, the loop device is asked, once, by a child that is given up.
+/// If nothing shows that the file has a server, the loop device is queried once, by a child process that is
+/// given up.
 #[test]
 fn nor_does_one_whose_filesystem_is_mounted_in_another_namespace() {
     let _alone = alone();
@@ -125,7 +126,7 @@ fn nor_does_one_whose_filesystem_is_mounted_in_another_namespace() {
             let path = target(sandbox, "fuse").path().to_owned();
             let mut foreign = peer.run(move || Foreign::over(&Target::new(path).unwrap(), "image"));
             foreign.server.meets(fate);
-            // The one wait, for all of them together.
+            // This is the only wait, for all steps together.
             let found = bounded(Duration::from_secs(5), || LoopDevice::find(volumes.raw.path())).unwrap();
             assert_eq!(found.len(), 1);
             volumes.go_on();
@@ -133,7 +134,7 @@ fn nor_does_one_whose_filesystem_is_mounted_in_another_namespace() {
     }
 }
 
-/// What is left out must not be what keeps a device from being formatted.
+/// A loop device that is ignored must not be one that has to prevent the format.
 #[test]
 fn one_that_does_not_answer_and_may_be_over_the_device_is_busy() {
     let _alone = alone();
@@ -152,7 +153,7 @@ fn one_that_does_not_answer_and_may_be_over_the_device_is_busy() {
     });
 }
 
-/// Files that are bound inside a filesystem that does not answer: none of them is looked at for longer than the others.
+/// Files that are bound inside a filesystem that does not answer. All of them together cost one time limit.
 #[test]
 fn binds_inside_a_silent_filesystem_cost_one_limit_together() {
     let _alone = alone();

@@ -1,8 +1,9 @@
-//! Killed before any system call, its own, `cryptsetup`'s or `mkfs`'s, a step of an encrypted volume that is repeated by a new
-//! process comes to the right end, and leaves no mapping.
+//! A step of an encrypted volume is killed before any system call of its own, of `cryptsetup` or of `mkfs`. A
+//! new process repeats the step, which ends in the right state and leaves no mapping.
 //!
-//! It kills at so many points as [`Points`] says, and prints how many there were. All of it needs a kernel with `dm_mod` and
-//! `dm_crypt`: it runs where `cargo xtask test --kernels` brings them, and not with `cargo test` alone.
+//! Each test kills at the number of points that [`Points`] gives, and prints this number. All tests need a
+//! kernel with `dm_mod` and `dm_crypt`. They run where `cargo xtask test --kernels` provides these modules,
+//! and not with `cargo test` alone.
 
 mod devices;
 mod stepper;
@@ -42,7 +43,7 @@ fn job(words: &[&str]) -> csi_mount::Result<()> {
     }
 }
 
-/// An encrypted device and the place of its steps, made anew for every point.
+/// An encrypted device and the path of its steps, created for each point.
 struct Volume {
     image: Image,
     names: [String; 2],
@@ -89,13 +90,13 @@ impl Volume {
     }
 }
 
-/// How many mappings the kernel has, half made ones too.
+/// Returns how many mappings the kernel has, including incomplete ones.
 fn mappings() -> usize {
     let listed = devices::run("dmsetup", &["ls"]);
     listed.lines().filter(|line| line.starts_with("csi-")).count()
 }
 
-/// Kills `step` at its points, each time on a new volume, and repeats it; `expected` looks at the end.
+/// Kills `step` at its points, each time on a new volume, and repeats it. `expected` checks the result.
 fn at_every_point(
     test: &'static str,
     step: &'static str,
@@ -112,7 +113,7 @@ fn at_every_point(
             let job = Job { programs: Programs::Followed, test, words: &[step, device, staging] };
             let end = job.kill_before(points.call());
             if let End::Killed = end {
-                // In between it may also be given up.
+                // The volume can also be taken down before the step is repeated.
                 if round % 3 == 0 && step != "grow" {
                     volume.take_down();
                 }

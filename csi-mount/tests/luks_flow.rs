@@ -1,5 +1,6 @@
-//! Volumes inside encrypted devices, from blank to gone. All of it needs a kernel with `dm_mod` and `dm_crypt`:
-//! it runs where `cargo xtask test --kernels` brings them, and not with `cargo test` alone.
+//! Volumes inside encrypted devices, from a blank device to the end. All tests need a kernel with `dm_mod`
+//! and `dm_crypt`. They run where `cargo xtask test --kernels` provides these modules, and not with `cargo
+//! test` alone.
 
 mod devices;
 mod flow_support;
@@ -33,7 +34,7 @@ fn plan(filesystem: Filesystem) -> StagePlan {
     StagePlan::new(filesystem).encrypted(luks(), key())
 }
 
-/// The mappings of the whole machine, of which only one test at a time makes any: `name uuid`, one a line.
+/// Returns the mappings of the whole machine as `name uuid`. Only one test at a time makes mappings.
 fn mappings() -> Vec<String> {
     let block = fs::read_dir("/sys/block").unwrap().flatten().map(|entry| entry.path());
     let of = |path: PathBuf| {
@@ -43,7 +44,6 @@ fn mappings() -> Vec<String> {
     block.filter_map(of).collect()
 }
 
-/// An image and the places of a volume.
 struct Volume {
     image: Image,
     staging: Target,
@@ -62,7 +62,7 @@ impl Volume {
         stage(self.image.path(), &self.staging, plan)
     }
 
-    /// Encrypted, with a filesystem and a file in it.
+    /// An encrypted volume with a filesystem and a file in it.
     fn with_data(mebibytes: u64, filesystem: Filesystem) -> Self {
         let volume = Self::new(mebibytes);
         volume.stage(&plan(filesystem)).unwrap();
@@ -81,7 +81,7 @@ impl Volume {
         assert_eq!(mappings(), Vec::<String>::new());
     }
 
-    /// The device inside, opened as it is by a raw stage.
+    /// Opens the device inside, as a raw stage does.
     fn stage_raw(&self) -> csi_mount::Result<PathBuf> {
         self.stage_raw_with(&luks(), &key())
     }
@@ -90,7 +90,7 @@ impl Volume {
         stage_device(self.image.path(), &self.staging, luks, key, DeviceAccess::ReadWrite)
     }
 
-    /// Published raw, with its canary at the start.
+    /// A volume that is published raw, with its canary at the start.
     fn published() -> Self {
         let volume = Self::new(20);
         let device = volume.stage_raw().unwrap();
@@ -99,7 +99,7 @@ impl Volume {
         volume
     }
 
-    /// No other volume holds it.
+    /// Text that no other volume contains.
     fn canary(&self) -> String {
         format!("canary of {}", self.image.path().display())
     }
@@ -116,18 +116,19 @@ impl Volume {
     }
 }
 
-/// Whether the image file holds these bytes anywhere. By a program, as all here is slow on an emulated machine.
+/// Whether the image file contains these bytes anywhere. A program searches, because the test's own code is
+/// slow on an emulated machine.
 fn holds(image: &Image, bytes: &[u8]) -> bool {
     let text = std::str::from_utf8(bytes).unwrap();
     std::process::Command::new("grep").args(["-qaF", text]).arg(image.file()).status().unwrap().success()
 }
 
-/// A number that changes with any byte of the image.
+/// Returns a number that changes with any byte of the image.
 fn content(image: &Image) -> String {
     run("cksum", &[image.file().to_str().unwrap()])
 }
 
-/// A stage that is refused leaves the device as it was, and nothing open.
+/// A stage that is refused does not change the device, and leaves nothing open.
 fn assert_refused(volume: &Volume, plan: &StagePlan, expected: ErrorKind) -> String {
     let before = content(&volume.image);
     let error = volume.stage(plan).unwrap_err();
@@ -206,7 +207,7 @@ fn another_key_opens_nothing_and_is_said_by_its_kind() {
 #[test]
 fn foreign_data_is_kept() {
     private_mount_namespace(|| {
-        // Beneath: a filesystem that is not encrypted, and bytes that nobody knows.
+        // Outside: a filesystem that is not encrypted, and unknown bytes.
         let volume = Volume::new(20);
         run("mkfs.ext4", &["-q", volume.image.path().to_str().unwrap()]);
         let text = assert_refused(&volume, &plan(Filesystem::Ext4), ErrorKind::NotBlank);
@@ -216,10 +217,10 @@ fn foreign_data_is_kept() {
             volume.image.write(place, b"x");
             assert_refused(&volume, &plan(Filesystem::Ext4), ErrorKind::NotBlank);
         }
-        // An encrypted device is no plain one.
+        // An encrypted device is not staged as a plain one.
         let volume = Volume::with_data(20, Filesystem::Ext4);
         assert_refused(&volume, &StagePlan::new(Filesystem::Ext4), ErrorKind::NotBlank);
-        // Inside: another filesystem than is asked for, and bytes that nobody knows.
+        // Inside: a filesystem other than the requested one, and unknown bytes.
         assert_refused(&volume, &plan(Filesystem::Xfs), ErrorKind::NotBlank);
         for place in [0, 3000, 3 * MIB] {
             let volume = Volume::new(20);
@@ -238,7 +239,8 @@ fn write(device: &Path, place: u64, bytes: &[u8]) {
     file.sync_all().unwrap();
 }
 
-/// One that another program encrypted, of either version, is opened; what is inside is made if nobody ever wrote there.
+/// A device that another program encrypted, with either LUKS version, is opened. A filesystem is created
+/// inside if nothing was ever written there.
 #[test]
 fn what_another_program_encrypted_is_used() {
     private_mount_namespace(|| {
@@ -266,7 +268,7 @@ fn a_mapping_over_another_device_is_refused() {
     private_mount_namespace(|| {
         let (volume, other) = (Volume::with_data(20, Filesystem::Ext4), Volume::new(20));
         volume.stage(&plan(Filesystem::Ext4)).unwrap();
-        // Mounted, and then only open.
+        // First mounted, then only open.
         for expected in [ErrorKind::AlreadyMounted, ErrorKind::WrongDevice] {
             let error = stage(other.image.path(), &volume.staging, &plan(Filesystem::Ext4)).unwrap_err();
             assert_eq!(error.kind(), expected, "{error}");
@@ -277,7 +279,7 @@ fn a_mapping_over_another_device_is_refused() {
         }
         let (name, _) = volume.name_and_uuid();
         volume.unstage();
-        // Of the same name, and not ours.
+        // A mapping with the same name that is not ours.
         programs_of_mapper(&["create", &name, "--table", "0 8 error"]);
         let error = volume.stage(&plan(Filesystem::Ext4)).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Busy, "{error}");
@@ -287,17 +289,18 @@ fn a_mapping_over_another_device_is_refused() {
     });
 }
 
-/// What killed programs leave: a mapping without a table, one that waits, one whose opening was not ours to see.
+/// What killed programs leave: a suspended mapping, a mapping without a table, and an open mapping that is
+/// not mounted.
 #[test]
 fn half_a_mapping_is_taken_down_or_made_anew() {
     private_mount_namespace(|| {
         let volume = Volume::with_data(20, Filesystem::Ext4);
         volume.stage(&plan(Filesystem::Ext4)).unwrap();
         let (name, uuid) = volume.name_and_uuid();
-        // Waiting: a filesystem on it can't be unmounted before it goes on.
+        // The mapping is suspended: a filesystem on it can't be unmounted before it is resumed.
         programs_of_mapper(&["suspend", "--nolockfs", "--noflush", &name]);
         volume.unstage();
-        // Newer kernels have it in no list but their own.
+        // Newer kernels list such a mapping only in device mapper's own list.
         let half = || programs_of_mapper(&["create", &name, "--notable", "--uuid", &uuid]);
         half();
         volume.unstage();
@@ -367,7 +370,7 @@ fn grows(filesystem: Filesystem, from: u64, to: u64) {
         assert_eq!(fs::read(volume.file()).unwrap(), DATA);
         volume.unstage();
 
-        // Or when it is staged next.
+        // It also grows at the next stage.
         volume.image.grow_to(to + 40);
         let staged = volume.stage(&plan(filesystem)).unwrap();
         let grown = staged.grown.unwrap().size();
@@ -404,15 +407,15 @@ fn raw_it_is_the_device_inside_that_is_published() {
     });
 }
 
-/// As after a restart of whoever calls: nobody has the devices open at the moment, and were they closed, one would come back
-/// with the number of the other, whose node a pod has.
+/// After a restart of the driver no process has the devices open. If they were closed, one device could come
+/// back with the number of the other, whose node is in a pod.
 #[test]
 fn what_is_published_raw_is_not_closed_by_another_stage() {
     private_mount_namespace(|| {
         let volumes = [Volume::published(), Volume::published()];
         let (before, wrong) = (mappings(), LuksKey::new("canary-of-another").unwrap());
         let open = volumes.each_ref().map(|volume| inside(volume.image.path()).unwrap().unwrap());
-        // It is open, so its key is not asked for.
+        // The device is already open, so its key is not checked.
         for key in [&wrong, &key()] {
             for (volume, open) in volumes.iter().zip(&open).rev() {
                 assert_eq!(volume.stage_raw_with(&luks(), key).unwrap(), *open);
@@ -434,7 +437,8 @@ fn what_is_published_raw_is_not_closed_by_another_stage() {
     });
 }
 
-/// Somebody else closed it, and the node that a pod has waits for the next device of its number.
+/// Another program closed the device. The node in the pod would then lead to the next device with that
+/// number.
 #[test]
 fn no_volume_is_opened_under_a_number_that_is_published() {
     private_mount_namespace(|| {
@@ -456,14 +460,15 @@ fn no_volume_is_opened_under_a_number_that_is_published() {
     });
 }
 
-/// A workload may discard what it has: then all of it reads as if nobody had ever written there.
+/// A workload can discard its data. The device then reads as if nothing had ever been written there. Stage
+/// must still not write to it while a process has it open.
 #[test]
 fn what_somebody_has_open_is_not_written_to_by_another_stage() {
     private_mount_namespace(|| {
         let luks = luks().discards(LuksDiscards::Passed);
         let volume = Volume::new(20);
         let device = volume.stage_raw_with(&luks, &key()).unwrap();
-        // Published read-only it is a loop device that has it open; else its user.
+        // If it is published read-only, a loop device has it open. Otherwise its user has it open.
         publish_device(&device, &volume.target, DeviceAccess::ReadOnly).unwrap();
         for is_published in [true, false] {
             let user = fs::File::open(&device).unwrap();
@@ -477,14 +482,15 @@ fn what_somebody_has_open_is_not_written_to_by_another_stage() {
             assert_eq!(mappings(), open);
             drop(user);
         }
-        // Nobody has it: it is made to read as zeros again.
+        // No process has it open now, so stage makes it read as zeros again.
         let device = volume.stage_raw_with(&luks, &key()).unwrap();
         assert!(fs::read(&device).unwrap() == vec![0; 4 << 20]);
         volume.unstage();
     });
 }
 
-/// Another node may have it, too, and write where nobody looks.
+/// Another node can also use the device, and write at places that stage does not read. So stage writes
+/// nothing where it reads zeros.
 #[test]
 fn what_reads_as_zeros_is_not_written_to_by_another_stage() {
     private_mount_namespace(|| {
@@ -560,7 +566,7 @@ fn a_device_that_is_gone_leaves_no_mapping() {
     });
 }
 
-/// A disk of memory (`null_blk`) that goes while it is in use.
+/// A disk in memory (`null_blk`) that can disappear while it is in use.
 struct Disk {
     node: PathBuf,
     config: PathBuf,

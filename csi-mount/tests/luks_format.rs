@@ -1,5 +1,5 @@
-//! Encrypting a device: what is kept, what is refused, what a killed run leaves, and where the key is not. None of it needs a
-//! device mapper.
+//! Encrypting a device: what is kept, what is refused, what a killed run leaves, and where the key never
+//! appears. No test here needs device mapper.
 
 mod devices;
 mod stepper;
@@ -25,12 +25,12 @@ fn key() -> LuksKey {
     LuksKey::new(KEY).unwrap()
 }
 
-/// Cheap, for tests.
+/// A cheap key derivation, for tests.
 fn luks() -> Luks {
     Luks::new().pbkdf(LuksPbkdf::Pbkdf2 { iterations: 1000 })
 }
 
-/// Encrypts it if it is blank, or was begun.
+/// Encrypts the device if it is blank, or if a format of it was interrupted.
 fn encrypt(device: &BlockDevice, luks: &Luks) -> Result<()> {
     match device.probe() {
         Probe::Blank(proof) => luks.format(proof, &key()),
@@ -129,7 +129,7 @@ fn a_device_in_use_is_not_encrypted() {
     drop(holder);
 }
 
-/// Without a device mapper what was encrypted could not be opened: nothing is begun.
+/// Without device mapper the encrypted device could not be opened, so nothing is begun.
 #[test]
 fn without_a_device_mapper_nothing_is_done() {
     let image = Image::new(64);
@@ -162,7 +162,7 @@ fn memory_and_time_are_bounded_and_the_device_stays_as_it_was() {
     assert_encrypted(&image);
 }
 
-/// Every process that runs meanwhile is looked at, `cryptsetup` among them.
+/// Every process that runs during the format is checked, including `cryptsetup`.
 #[test]
 fn the_key_is_in_no_command_line_and_no_environment() {
     let image = Image::new(64);
@@ -184,7 +184,7 @@ fn the_key_is_in_no_command_line_and_no_environment() {
     println!("cryptsetup's command line was read {seen} times");
 }
 
-/// How many `cryptsetup` it saw.
+/// Returns how many `cryptsetup` processes it saw.
 fn look_for_the_key() -> usize {
     let canary = b"canary-of-the-key";
     let mut seen = 0;
@@ -204,7 +204,7 @@ fn job(words: &[&str]) -> Result<()> {
     let [device] = words else { panic!("{words:?}") };
     let device = BlockDevice::open(device)?;
     match device.probe() {
-        // Killed after the last write: it is done.
+        // It was killed after the last write, so it is complete.
         Probe::Container(_) => Ok(()),
         Probe::Blank(proof) => luks().format(proof, &key()),
         Probe::Interrupted(format) => luks().format(format.into_proof(), &key()),
@@ -212,7 +212,7 @@ fn job(words: &[&str]) -> Result<()> {
     }
 }
 
-/// Before calls of this crate and of `cryptsetup`.
+/// It is killed before calls of this crate and of `cryptsetup`.
 #[test]
 fn killed_anywhere_it_is_begun_anew() {
     const TEST: &str = "killed_anywhere_it_is_begun_anew";
@@ -228,7 +228,7 @@ fn killed_anywhere_it_is_begun_anew() {
             job.run();
         }
         let records = image.blocks_that_start_with(b"\x89csi-mount begun");
-        // Those of a run that was killed after its last write go when the device is staged.
+        // The records of a run that was killed after its last write are removed when the device is staged.
         assert!(records == 0 || is_killed, "killed before call {}: records are left", points.call());
         assert!(opens(image.path(), KEY), "killed before call {}", points.call());
         if !points.next("encrypt", end) {

@@ -1,4 +1,4 @@
-//! Binds keep their attributes wherever they are seen, are made once, and never of the wrong thing.
+//! Bind mounts have their attributes in every namespace, are made once, and never bind the wrong thing.
 
 mod measure;
 mod mount_support;
@@ -16,7 +16,7 @@ use measure::rounds;
 use mount_support::{layers, sandbox, source, target, unmount_watched, write_error};
 use nix::libc;
 
-/// Every way that a bind is made, from today's kernel to the oldest.
+/// Each method of making a bind mount, from the newest kernel to the oldest.
 const KERNELS: [&[Feature]; 3] = [
     &[],
     &[Feature::Statmount, Feature::MountSetattr],
@@ -87,7 +87,7 @@ fn nobody_ever_sees_the_target_without_its_attributes() {
             let is_done = Arc::new(AtomicBool::new(false));
             let (path, count, stop) = (target.path().join("file"), refused.clone(), is_done.clone());
             let watcher = host.start(move || {
-                // The file is there through the bind alone, so opening it for writing must never succeed.
+                // The file exists only through the bind, so opening it for writing must never succeed.
                 while !stop.load(Ordering::Relaxed) {
                     match fs::OpenOptions::new().write(true).open(&path) {
                         Ok(_) => {
@@ -106,11 +106,11 @@ fn nobody_ever_sees_the_target_without_its_attributes() {
                 for _ in 0..rounds(200) {
                     let seen = refused.load(Ordering::Relaxed);
                     Bind::new(&source).attributes(MountAttributes::RDONLY).at(&target).unwrap();
-                    // Until the watcher has met this very mount, or has ended with its finding.
+                    // Waits until the watcher has seen this mount, or has ended with a finding.
                     let deadline = Instant::now() + Duration::from_secs(30);
                     while refused.load(Ordering::Relaxed) == seen && !is_done.load(Ordering::Relaxed) {
                         if Instant::now() > deadline {
-                            // Who waits for the watcher would wait for ever.
+                            // Otherwise the thread that waits for the watcher would wait forever.
                             is_done.store(true, Ordering::Relaxed);
                             panic!("the watcher never met the mount");
                         }
@@ -271,8 +271,9 @@ fn what_can_not_be_bound_is_refused() {
     });
 }
 
-/// What is inside what is told by what the kernel knows of both, and by the way up where that does not suffice: the two agree
-/// for every pair of directories, across mounts and by names that are aliases.
+/// Whether a directory is inside another one is decided by what the kernel reports about both, or by
+/// following `..` if this is not enough. Both methods agree for every pair of directories, across mounts and
+/// through aliases.
 #[test]
 fn what_is_inside_is_known_at_once_as_by_the_way_up() {
     sandbox(|sandbox| {
@@ -281,7 +282,8 @@ fn what_is_inside_is_known_at_once_as_by_the_way_up() {
         let mounted = |fs_type: &str, path: &str| {
             csi_mount::Mount::new(fs_type, "volume").at(&Target::new(sandbox.join(path)).unwrap()).unwrap();
         };
-        // A filesystem of its own in the tree, one more in that, and one that does not count its directories.
+        // A separate filesystem in the tree, another one inside it, and one that does not count its
+        // directories.
         mounted("tmpfs", "a/b/c");
         ["a/b/c/d/e", "a/b/c/full/of"].into_iter().for_each(make);
         mounted("tmpfs", "a/b/c/d/e");
@@ -314,13 +316,14 @@ fn what_is_inside_is_known_at_once_as_by_the_way_up() {
         for (from, onto) in all.iter().flat_map(|from| all.iter().map(move |onto| (*from, *onto))) {
             let source = sandbox.join(from);
             let target = Target::new(sandbox.join(onto)).unwrap();
-            // Where something is mounted it is compared with that, and nobody asks what is inside.
+            // If something is mounted there, it is compared with the source, and nesting is not checked.
             if matches!(target.state().unwrap(), MountState::Mounted(_)) {
                 continue;
             }
             let bind = || match Bind::new(&source).at(&target) {
                 Ok(_) => {
-                    // By an alias it may be in its own source, and 5.10 then propagates it into itself, where it is busy.
+                    // Through an alias the target can be inside its own source. Linux 5.10 then propagates
+                    // the bind into itself, where it is busy.
                     Unmount::new().detach(Detach::IfBusy).at(&target).unwrap();
                     None
                 }

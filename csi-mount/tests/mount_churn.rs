@@ -1,4 +1,4 @@
-//! The mount table is read while it changes all the time.
+//! The mount table is read while it changes constantly.
 
 mod measure;
 mod mount_support;
@@ -11,13 +11,14 @@ use mount_support::{sandbox, source, target};
 
 const STAYING: usize = 1500;
 
-/// Whatever comes and goes, what stays is in every read, once.
+/// Whatever comes and goes, each mount that stays is in every read exactly once.
 #[test]
 fn a_table_that_always_changes_is_read() {
     sandbox(|sandbox| {
         let bound = source(sandbox, "source");
         for index in 0..STAYING {
-            // By the bare call: under emulation the checks of so many take minutes.
+            // The plain system call is used: on an emulated machine the checks for so many mounts take
+            // minutes.
             let place = target(sandbox, &format!("t{index}"));
             rustix::mount::mount_bind(&bound, place.path()).unwrap();
         }

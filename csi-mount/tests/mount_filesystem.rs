@@ -1,4 +1,4 @@
-//! Filesystems are mounted with their options, once, and a failure says what is wrong.
+//! Filesystems are mounted with their options, once, and the error of a failed mount says what is wrong.
 
 mod devices;
 mod mount_support;
@@ -16,10 +16,10 @@ use devices::Image;
 use mount_support::{layers, sandbox, target, write_error};
 use nix::libc;
 
-/// As the kernel is, and as one that has `mount(2)` only.
+/// The running kernel, and a kernel that has only `mount(2)`.
 const KERNELS: [&[Feature]; 2] = [&[], &[Feature::FsContext, Feature::MountSetattr, Feature::Statmount]];
 
-/// An image with a filesystem on it, by the program that everybody uses.
+/// An image with a filesystem from the standard mkfs program.
 fn image(filesystem: &str) -> Image {
     let image = Image::new(if filesystem == "xfs" { 300 } else { 128 });
     let program = format!("mkfs.{filesystem}");
@@ -145,7 +145,7 @@ fn a_clone_of_a_mounted_xfs_is_explained() {
     let original = image("xfs");
     let copy = tempfile::tempdir().unwrap();
     let file = copy.path().join("copy");
-    // Sparse, as the original.
+    // The copy is sparse, like the original.
     assert!(
         Command::new("cp").arg("--sparse=always").arg(original.file()).arg(&file).status().unwrap().success()
     );
@@ -195,7 +195,7 @@ fn a_filesystem_that_turned_read_only_is_not_taken_for_writable() {
     let image = image("ext4");
     sandbox(|sandbox| {
         let target = target(sandbox, "target");
-        // A writable mount of a read-only superblock, as it is after an error with errors=remount-ro.
+        // A writable mount of a read-only superblock, as after an error with errors=remount-ro.
         let context = rustix::mount::fsopen("ext4", FsOpenFlags::FSOPEN_CLOEXEC).unwrap();
         rustix::mount::fsconfig_set_string(&context, "source", image.path()).unwrap();
         rustix::mount::fsconfig_set_flag(&context, "ro").unwrap();

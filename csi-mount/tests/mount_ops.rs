@@ -1,4 +1,4 @@
-//! The kernel and the model of it keep the same promises: each test runs against both.
+//! The kernel and the model of it behave the same: each test runs against both.
 
 mod fuse_support;
 mod mount_support;
@@ -16,14 +16,15 @@ use csi_mount::{
 use fuse_support::{answer_init, fuse};
 use mount_support::sandbox;
 
-/// A machine with the mount operations of a driver on it, and what others do there.
+/// A machine with the mount operations of a driver, and with actions of other programs.
 trait Machine {
     fn ops(&self) -> &dyn MountOps;
     fn base(&self) -> &Path;
     fn make_dir(&self, path: &Path);
-    /// Mounts without looking.
+    /// Mounts one more layer without any check.
     fn stack(&self, path: &Path);
-    /// Attributes of the layers at a path, as a second namespace has them that receives from this one.
+    /// Returns the attributes of the layers at a path in a second namespace, which receives mounts from this
+    /// one.
     fn seen_by_peer(&self, path: &Path) -> Vec<MountAttributes>;
     /// Uses the mount at the path while the closure runs.
     fn held(&self, path: &Path, run: &mut dyn FnMut());
@@ -156,7 +157,7 @@ fn a_filesystem_is_mounted_with_what_is_below_it_hidden() {
         assert_eq!(machine.seen_by_peer(&target), [options.attributes()]);
         let other = ops.mount("tmpfs", Path::new("other"), &options, &target).unwrap_err();
         assert_eq!(other.kind(), ErrorKind::AlreadyMounted);
-        // A bind has the attributes of its source's mount, too.
+        // A bind also has the attributes of its source's mount.
         let bound = machine.path("bound");
         machine.make_dir(&bound);
         ops.bind(&target, RO, &bound).unwrap();
@@ -226,7 +227,7 @@ fn a_dead_filesystem_is_known_and_unmounted() {
     });
 }
 
-/// A force would have ended it for the others, who wait for the server to come back.
+/// A forced unmount would end the mount for the other users, who wait for the server to come back.
 #[test]
 fn a_silent_mount_is_taken_from_one_and_stays_for_the_others() {
     let model = Model::new();
@@ -245,7 +246,8 @@ fn a_silent_mount_is_taken_from_one_and_stays_for_the_others() {
     }
 }
 
-/// A slow disk is no proof of anything.
+/// A filesystem of a block device that does not answer can be on a slow disk, which does not prove that it is
+/// dead.
 #[test]
 fn a_silent_filesystem_of_a_block_device_is_not_detached_for_it() {
     let model = Model::new();
@@ -315,7 +317,7 @@ fn what_can_not_be_mounted_is_refused() {
     });
 }
 
-/// What a driver does, as often as it is asked to.
+/// The publish sequence of a driver. It can be repeated.
 fn publish(ops: &dyn MountOps) -> csi_mount::Result<()> {
     let (staging, target) = (Path::new("/base/staging"), Path::new("/base/target"));
     ops.create_dir(staging)?;

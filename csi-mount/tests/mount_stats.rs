@@ -1,4 +1,4 @@
-//! Usage is what statfs says, and a filesystem that never answers costs bounded time.
+//! Usage is what statfs reports, and a filesystem that never answers costs bounded time.
 
 mod fuse_support;
 mod mount_support;
@@ -59,7 +59,8 @@ fn a_request_that_is_never_answered_costs_bounded_time() {
         let target = target(sandbox, "target");
         let device = fuse(&target);
         answer_init(&device);
-        // Taken and kept: the child can't even be killed while this descriptor is open.
+        // The request is taken and kept: the child process can't even be killed while this descriptor is
+        // open.
         let kept = std::thread::spawn({
             let mut device = device.try_clone().unwrap();
             move || device.read(&mut [0; 8192]).unwrap()
@@ -87,7 +88,7 @@ fn a_filesystem_that_keeps_requests_is_unmounted_by_force_when_asked() {
             let mut device = device.try_clone().unwrap();
             move || device.read(&mut [0; 8192]).unwrap()
         });
-        // A child that waits for the daemon, and makes the mount busy.
+        // A child process waits for the daemon, and makes the mount busy.
         stats_within(target.path(), Duration::from_millis(50)).unwrap_err();
         kept.join().unwrap();
         assert_eq!(unmount(&target).unwrap_err().kind(), ErrorKind::Busy);
@@ -115,7 +116,7 @@ fn a_mount_whose_daemon_is_gone_is_known_and_taken_away() {
     });
 }
 
-/// Holds the root of a mount open without asking its filesystem.
+/// Holds the root of a mount open without a request to its filesystem.
 fn hold(path: &Path) -> rustix::fd::OwnedFd {
     use rustix::fs::{Mode, OFlags};
     rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).unwrap()

@@ -1,4 +1,4 @@
-//! A target is what its path said when it was made, and a root keeps what is below it below it.
+//! A target stays what its path named when it was opened, and a root keeps everything below it inside it.
 
 mod mount_support;
 
@@ -13,7 +13,7 @@ use csi_mount::{Created, ErrorKind, Mount, MountState, Removed, Root, Target, mo
 use mount_support::{sandbox, target};
 use rustix::mount::MountFlags;
 
-/// As the kernel is, and as an old one.
+/// The running kernel, and an old one.
 const KERNELS: [&[Feature]; 2] = [&[], &[Feature::Openat2, Feature::StatxMount, Feature::Statmount]];
 
 #[test]
@@ -141,7 +141,7 @@ fn a_root_is_not_escaped() {
                 assert_eq!(target.create_dir().unwrap(), Created::Created);
                 assert_eq!(target.remove().unwrap(), Removed::Removed);
             }
-            // The last component may be a link: it is refused where something is done to it.
+            // The last component can be a link. Each operation on it refuses it.
             let link = root.target("within").unwrap();
             assert_eq!(link.create_dir().unwrap_err().kind(), ErrorKind::InvalidInput);
             assert_eq!(root.target("absent/x").unwrap().state().unwrap(), MountState::Absent);
@@ -153,7 +153,7 @@ fn a_root_is_not_escaped() {
 fn the_mount_table_is_read_as_the_kernel_wrote_it() {
     sandbox(|sandbox| {
         let name = OsStr::from_bytes(b"a b\\c\n\xff");
-        // What others mount need not be text.
+        // The mount points of other programs need not be text.
         let odd = sandbox.join(name);
         fs::create_dir(&odd).unwrap();
         rustix::mount::mount("so urce", &odd, "tmpfs", MountFlags::empty(), c"").unwrap();

@@ -1,4 +1,4 @@
-//! Unmounting takes every layer, only with proof takes more than that, and looks afterwards.
+//! An unmount removes every layer, does more than that only with proof, and verifies the result.
 
 mod mount_support;
 
@@ -10,7 +10,7 @@ use csi_mount::testing::{Feature, PeerNamespace, without_features};
 use csi_mount::{Bind, Detach, ErrorKind, Mount, MountState, Removed, Target, Unmount, Unmounted, unmount};
 use mount_support::{layers, sandbox, source, target};
 
-/// Mounts one more on what is mounted, as a driver without checks does.
+/// Mounts another layer over the existing mount, as a driver without checks does.
 fn stack(target: &Target) {
     rustix::mount::mount("layer", target.path(), "tmpfs", rustix::mount::MountFlags::empty(), c"").unwrap();
 }
@@ -101,7 +101,8 @@ fn a_symbolic_link_is_not_followed_to_what_is_mounted() {
     }
 }
 
-/// Who has less to say in a user namespace of their own keeps what they were given, and is told.
+/// In a user namespace with fewer rights, inherited mounts are locked (mount_namespaces(7)). An unmount
+/// leaves them, and the error says why.
 #[test]
 fn a_mount_of_another_user_namespace_stays_and_says_so() {
     const INSIDE: &str = "CSI_MOUNT_TEST_LOCKED_AT";

@@ -1,4 +1,4 @@
-//! Mount tables of any content are read as what they mean, and as the `procfs` crate reads them.
+//! Mount tables with any content are read correctly, and as the `procfs` crate reads them.
 
 mod measure;
 
@@ -47,7 +47,7 @@ impl Optional {
     }
 }
 
-/// As the kernel writes a path: what would end the field as a backslash and octal digits.
+/// Writes a path as the kernel does: a byte that would end the field becomes a backslash and octal digits.
 fn escaped(bytes: &[u8]) -> Vec<u8> {
     let escape = |byte: &u8| match byte {
         b' ' | b'\t' | b'\n' | b'\\' | b'#' => format!("\\{byte:03o}").into_bytes(),
@@ -63,7 +63,7 @@ impl Line {
         text.extend(escaped(&self.root));
         text.push(b' ');
         text.extend(escaped(&self.mount_point));
-        // mountinfo names relatime, and is silent about strictatime.
+        // mountinfo shows relatime, and does not show strictatime.
         let words = self.attributes.to_string().replace(",strictatime", "");
         let is_relatime =
             !self.attributes.intersects(MountAttributes::NOATIME | MountAttributes::STRICTATIME);
@@ -78,14 +78,14 @@ impl Line {
     }
 }
 
-/// Bytes of a path, with many of those that are written in another way.
+/// Bytes of a path, with many that need an escape.
 fn path() -> impl Strategy<Value = Vec<u8>> {
     let byte = prop_oneof![
         4 => b'a'..=b'z',
         1 => Just(b'/'),
         2 => prop::sample::select(&b" \t\n\\#0178"[..]),
     ];
-    // Any bytes but NUL; most paths are text, which is all that the other crate takes.
+    // Any bytes except NUL. Most paths are UTF-8 text, because the other crate accepts nothing else.
     let paths = prop_oneof![9 => vec(byte, 0..24).boxed(), 1 => vec(1_u8..=255, 0..24).boxed()];
     paths.prop_map(|mut bytes| {
         bytes.insert(0, b'/');
@@ -96,7 +96,7 @@ fn path() -> impl Strategy<Value = Vec<u8>> {
 fn attributes() -> impl Strategy<Value = MountAttributes> {
     any::<u64>().prop_map(|bits| {
         let found = MountAttributes::from_bits_truncate(bits);
-        // A mount has one access time mode.
+        // A mount has only one access time mode.
         if found.contains(MountAttributes::NOATIME) { found - MountAttributes::STRICTATIME } else { found }
     })
 }
@@ -167,7 +167,8 @@ fn compare_with_truth(line: &Line) {
     }
 }
 
-/// What the other crate makes of the same line. It leaves escapes as they are and takes UTF-8 alone.
+/// Compares with what the other crate reads from the same line. That crate does not decode escapes, and
+/// accepts only UTF-8.
 fn compare_with_procfs(line: &Line) -> bool {
     let text = line.text();
     let Ok(text) = std::str::from_utf8(text.trim_ascii_end()) else { return false };
@@ -199,7 +200,7 @@ fn compare_with_procfs(line: &Line) -> bool {
     assert_eq!(groups, (ours.peer_group, ours.master));
     for (key, value) in &theirs.super_options {
         match value {
-            // Of a key that comes twice the other crate keeps the last.
+            // If a key appears twice, the other crate keeps the last value.
             Some(_) => assert!(ours.super_options.value(key).is_some(), "{key}"),
             None => assert!(ours.super_options.has_flag(key), "{key}"),
         }
@@ -207,7 +208,8 @@ fn compare_with_procfs(line: &Line) -> bool {
     true
 }
 
-/// A read that ended in the middle: whole lines are what they were, and half a line is an error or a line.
+/// Checks a read that ended in the middle: complete lines are unchanged, and a partial line is an error or a
+/// line.
 fn tear(lines: &[Line], at: prop::sample::Index) {
     let text: Vec<u8> = lines.iter().flat_map(Line::text).collect();
     let whole = parse_mountinfo(&text).unwrap();

@@ -1,5 +1,5 @@
-//! Only what is known to be a volume's is unmounted and removed. Each test mounts below a directory of its own, in a mount
-//! namespace of its own.
+//! Only mounts and paths that are known to belong to a volume are unmounted and removed. Each test mounts
+//! below its own directory, in its own mount namespace.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader};
@@ -22,14 +22,14 @@ fn target(path: &Path, volume: &str) -> Target {
     Target::new(path).unwrap().owned_by(owner(volume))
 }
 
-/// A foreign tmpfs with data in it.
+/// Mounts a foreign tmpfs with data in it.
 fn mount_foreign(path: &Path) {
     fs::create_dir_all(path).unwrap();
     Mount::new("tmpfs", "foreign").at(&Target::new(path).unwrap()).unwrap();
     fs::write(path.join("data"), "precious").unwrap();
 }
 
-/// Puts a foreign tmpfs over whatever is there.
+/// Mounts a foreign tmpfs over whatever is at the path.
 fn cover(path: &Path) {
     rustix::mount::mount("foreign", path, "tmpfs", rustix::mount::MountFlags::empty(), c"").unwrap();
     fs::write(path.join("data"), "precious").unwrap();
@@ -49,7 +49,7 @@ fn in_directory(test: impl FnOnce(&dyn Fn(&str) -> PathBuf) + Send) {
 
 type Step = fn(&Target) -> Result<()>;
 
-/// All ways by which a volume leaves a place.
+/// All steps by which a volume leaves a path.
 const STEPS: [(&str, Step); 8] = [
     ("unmount", |target| unmount(target).map(drop)),
     ("detach", |target| Unmount::new().detach(Detach::IfBusy).at(target).map(drop)),
@@ -165,14 +165,14 @@ fn two_layers_of_the_volume_go_and_one_that_is_not_its_own_keeps_both() {
 fn only_a_place_of_the_volumes_is_removed() {
     in_directory(|path| {
         let removed = |name: &str, owner: Owner| Target::new(path(name)).unwrap().owned_by(owner).remove();
-        // Made for the volume by a process that was killed then.
+        // Created for the volume by a process that was then killed.
         target(&path("made"), "v").create_dir().unwrap();
         target(&path("made-file"), "v").create_file().unwrap();
         for name in ["made", "made-file"] {
             assert_eq!(removed(name, owner("other")).unwrap(), Removed::Kept, "{name}");
             assert_eq!(removed(name, owner("v")).unwrap(), Removed::Removed, "{name}");
         }
-        // Made by nobody that is known.
+        // Created by an unknown process.
         fs::create_dir(path("bare")).unwrap();
         assert_eq!(removed("bare", owner("v")).unwrap(), Removed::Kept);
         assert_eq!(removed("bare", owner("v").roots([path("no-such"), path("bar")])).unwrap(), Removed::Kept);
@@ -208,7 +208,7 @@ fn a_place_on_which_another_namespace_has_something_mounted_stays() {
     });
 }
 
-/// A workload gets only what is not known to be foreign.
+/// A workload gets only a mount that is not known to be foreign.
 #[test]
 fn a_foreign_mount_is_refused_before_it_is_used() {
     in_directory(|path| {
@@ -225,7 +225,7 @@ fn a_foreign_mount_is_refused_before_it_is_used() {
         assert_eq!(target(&path("place"), "w").refuse_foreign().unwrap_err().kind(), ErrorKind::NotOwned);
         cover(&path("place"));
         assert_eq!(place.refuse_foreign().unwrap_err().kind(), ErrorKind::NotOwned);
-        // Where no mark can be kept, nothing is known.
+        // If no mark can be kept, nothing is known.
         fs::create_dir(path("plain")).unwrap();
         Mount::new("ramfs", "plain").at(&Target::new(path("plain")).unwrap()).unwrap();
         mount_foreign(&path("plain/place"));

@@ -1,4 +1,4 @@
-//! What the prober says of devices, and that what it does not know is never formatted.
+//! What the prober reports about devices, and that a device with unrecognized content is never formatted.
 
 mod devices;
 
@@ -14,7 +14,7 @@ fn is_blank(device: &BlockDevice) -> bool {
     matches!(device.probe(), Probe::Blank(_))
 }
 
-/// The words for what is on the image; probing must not change it.
+/// Returns the description of the image's content. The probe must not change the image.
 fn found(image: &Image) -> String {
     let before = image.content();
     let device = image.open();
@@ -67,7 +67,7 @@ fn a_small_device_is_read_in_full() {
 fn data_in_the_middle_is_seen_where_spare_superblocks_are() {
     let image = Image::new(512);
     run("mkfs.ext4", &["-q", "-F", image.path().to_str().unwrap()]);
-    // The start is gone, as after a mistaken `dd`; the spare superblock of group 1 is left.
+    // The start is overwritten, as by a mistaken `dd`. The spare superblock of group 1 is left.
     image.write(0, &vec![0; 8 << 20]);
     let text = found(&image);
     assert!(text.contains("data at byte"), "{text}");
@@ -149,7 +149,7 @@ fn swap_and_tables_and_containers_are_named() {
         (b"EFI PART", 16 * MIB - 512, "the partition table gpt"),
         (b"\x55\xaa", 510, "the partition table dos"),
         (b"CD001", 32_769, "the filesystem iso9660"),
-        // One uberblock in a ring: of the first label, the second, the third, the last.
+        // One uberblock in the ring of the first label, of the second, of the third and of the last.
         (b"\x0c\xb1\xba\0\0\0\0\0", 131 << 10, "zfs_member at byte 134144"),
         (b"\x0c\xb1\xba\0\0\0\0\0", 400 << 10, "zfs_member at byte 409600"),
         (b"\x0c\xb1\xba\0\0\0\0\0", 16 * MIB - (300 << 10), "zfs_member"),
@@ -175,7 +175,7 @@ fn two_things_at_once_are_ambiguous() {
 
 #[test]
 fn a_device_that_cannot_be_read_is_not_blank() {
-    // How much can be read, and the first place of the rest that the prober looks at.
+    // How much can be read, and the first place in the rest that the prober reads.
     for (kept, failing) in [(0, 0), (2, 2 * MIB), (31, 32 * MIB - 128 * 1024)] {
         let image = that_can_fail(32);
         let device = image.open();
@@ -187,18 +187,18 @@ fn a_device_that_cannot_be_read_is_not_blank() {
     }
 }
 
-/// What the page cache holds of a device need not be what is on it.
+/// The content of the page cache can differ from what is on the device.
 #[test]
 fn the_page_cache_is_not_believed() {
     for hidden in [&[][..], &[Feature::DirectRead]] {
         without_features(hidden, || {
             let image = Image::new(32);
-            // Its cache lasts as long as the device is open.
+            // The device's page cache lasts as long as the device is open.
             let mut open = File::open(image.path()).unwrap();
             let mut cached = vec![1; 4 << 20];
             open.read_exact(&mut cached).unwrap();
             assert!(cached.iter().all(|byte| *byte == 0), "now it is in the cache, as zeros");
-            // Written beneath the device, which its cache does not see.
+            // Written beneath the device, where the device's page cache does not notice it.
             let beneath = OpenOptions::new().write(true).open(image.file()).unwrap();
             beneath.write_all_at(b"x", 1000).unwrap();
             let text = found(&image);
@@ -212,7 +212,8 @@ fn the_page_cache_is_not_believed() {
     }
 }
 
-/// Blank at the probe, then somebody writes: the second look refuses.
+/// The device is blank at the probe, and another program then writes to it. The second probe refuses the
+/// format.
 #[test]
 fn data_that_appears_after_the_proof_is_kept() {
     for filesystem in Filesystem::ALL {

@@ -1,4 +1,4 @@
-//! Of a loop device over a file the prober knows where it has data, and reads all of that.
+//! For a loop device over a file, the prober knows where the file has data, and reads all of that.
 
 mod devices;
 
@@ -13,7 +13,8 @@ use devices::{Image, MIB, run};
 use nix::mount::{MsFlags, mount, umount};
 use rustix::fs::FallocateFlags;
 
-/// Of a device whose size is exactly known, only the places of signatures are read where it has no data.
+/// The limit for reads outside the data, if the holes are known exactly: only the places of signatures are
+/// read there.
 const NAMED: u64 = MIB / 2;
 
 fn bytes_read(device: &BlockDevice) -> u64 {
@@ -25,7 +26,7 @@ fn is_exact(device: &BlockDevice) -> bool {
     bytes_read(device) < NAMED
 }
 
-/// The place of the unknown data that is found.
+/// Returns the place of the unknown data that the probe reports.
 #[track_caller]
 fn place_found(device: &BlockDevice) -> u64 {
     match device.probe() {
@@ -34,7 +35,7 @@ fn place_found(device: &BlockDevice) -> u64 {
     }
 }
 
-/// Places that follow no rule, in multiples of 4 KiB.
+/// Returns irregular places, in multiples of 4 KiB.
 fn places(size: u64) -> impl Iterator<Item = u64> {
     let mut state = 0x9e37_79b9_7f4a_7c15u64;
     std::iter::repeat_with(move || {
@@ -45,7 +46,7 @@ fn places(size: u64) -> impl Iterator<Item = u64> {
     })
 }
 
-/// A file on a loop device; it detaches when it is dropped.
+/// A file on a loop device, which is detached when this is dropped.
 struct Attached(Option<LoopDevice>);
 
 impl Attached {
@@ -70,7 +71,7 @@ impl Drop for Attached {
     }
 }
 
-/// Runs the closure with a directory on a filesystem of this kind, in a namespace of its own.
+/// Runs the closure with a directory on a filesystem of this kind, in a separate namespace.
 fn on_filesystem(kind: &str, work: impl FnOnce(&Path) + Send) {
     private_mount_namespace(|| {
         let image = Image::new(400);
@@ -85,7 +86,7 @@ fn on_filesystem(kind: &str, work: impl FnOnce(&Path) + Send) {
             }
         }
         work(place.path());
-        // A detached loop device lets go of its file a moment later.
+        // A detached loop device releases its file a moment later.
         let end = Instant::now() + Duration::from_secs(60);
         while let Err(error) = umount(place.path()) {
             assert!(error == nix::Error::EBUSY && Instant::now() < end, "{error}");
@@ -120,14 +121,14 @@ fn one_block_anywhere_is_seen_on_every_filesystem_whose_holes_are_exact() {
     }
 }
 
-/// Neither through the device's page cache nor through its file's is anything written that is not seen.
+/// Data that is only in the device's page cache, or only in the page cache of its file, is also found.
 #[test]
 fn what_is_in_a_page_cache_is_seen() {
     on_filesystem("ext4", |directory| {
         let (file, size) = (directory.join("image"), 20 << 30);
         for place in places(size).take(8) {
             let attached = Attached::new(&file, size, LoopCache::Buffered);
-            // Open, so that nothing is written out when it is closed.
+            // It stays open, so that closing it does not write the data out.
             let through_device = OpenOptions::new().write(true).open(attached.path()).unwrap();
             through_device.write_all_at(b"x", place + 4000).unwrap();
             assert_eq!(place_found(&attached.open()), place + 4000);
@@ -135,7 +136,7 @@ fn what_is_in_a_page_cache_is_seen() {
             fs::remove_file(&file).unwrap();
 
             let attached = Attached::new(&file, size, LoopCache::Buffered);
-            // Allocated, and so neither a hole nor data until it is written to.
+            // The range is allocated, and so neither a hole nor data until it is written to.
             let beneath = OpenOptions::new().write(true).open(&file).unwrap();
             rustix::fs::fallocate(&beneath, FallocateFlags::empty(), place, 65_536).unwrap();
             assert!(matches!(attached.open().probe(), Probe::Blank(_)));
@@ -171,7 +172,7 @@ fn zeros_that_were_written_are_read_and_blank() {
     });
 }
 
-/// A device over a part of a file is that part.
+/// A device over a part of a file contains only that part.
 #[test]
 fn a_part_of_a_file_is_known_by_its_place() {
     on_filesystem("ext4", |directory| {
@@ -185,7 +186,7 @@ fn a_part_of_a_file_is_known_by_its_place() {
         let node = node.trim();
         let device = BlockDevice::open(node).unwrap();
         let beneath = OpenOptions::new().write(true).open(&file).unwrap();
-        // Around it.
+        // Data around the part.
         for place in [0, offset - 1, offset + size, (2 << 30) - 1] {
             beneath.write_all_at(b"x", place).unwrap();
         }
@@ -200,7 +201,7 @@ fn a_part_of_a_file_is_known_by_its_place() {
     });
 }
 
-/// Where the path of the file leads elsewhere, or nowhere, the device is read as any other.
+/// If the file's path leads to another file or to none, the device is read like any other device.
 #[test]
 fn another_file_at_the_path_is_not_taken_for_the_devices() {
     on_filesystem("ext4", |directory| {

@@ -1,4 +1,4 @@
-//! At no moment, in no namespace, is a target seen without its attributes.
+//! A target is never visible without its attributes, at any moment or in any namespace.
 
 mod measure;
 mod mount_support;
@@ -19,7 +19,7 @@ const KERNELS: [&[Feature]; 3] = [
     &[Feature::MountSetattr, Feature::FsContext, Feature::Statmount],
 ];
 
-/// What a watcher saw so far, and when it is to stop.
+/// What a watcher has seen so far, and whether it must stop.
 #[derive(Debug, Default)]
 struct Watch {
     seen: AtomicU64,
@@ -28,7 +28,7 @@ struct Watch {
 }
 
 impl Watch {
-    /// The file is there through the bind alone, and one call tells of the mount that led to it.
+    /// The file exists only through the bind, and one call returns the flags of the mount that leads to it.
     fn poll(&self, file: &PathBuf) {
         let wanted = StatVfsMountFlags::RDONLY
             | StatVfsMountFlags::NOSUID
@@ -46,7 +46,7 @@ impl Watch {
     }
 }
 
-/// Ends watchers when dropped.
+/// Ends the watchers when it is dropped.
 struct Stop<'a>([&'a Watch; 2]);
 
 impl Drop for Stop<'_> {
@@ -70,7 +70,7 @@ fn no_poll_ever_sees_the_target_bare() {
             });
             std::thread::scope(|scope| {
                 scope.spawn(|| here.poll(&file));
-                // However it ends, the watchers end.
+                // The watchers end however the test ends.
                 let _stop = Stop([&there, &here]);
                 for _ in 0..rounds {
                     let before = there.seen();

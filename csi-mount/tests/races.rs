@@ -1,4 +1,5 @@
-//! Many at one target never stack and never take away what is another's; nobody leads us out of a root.
+//! Many callers at one target never stack mounts and never remove those of others, and no attacker leads a
+//! call out of a root.
 
 mod measure;
 mod mount_support;
@@ -23,7 +24,7 @@ use stepper::{Job, Programs, do_job};
 
 const THREADS: usize = 64;
 
-/// How often each thing happened.
+/// How often each outcome occurred.
 #[derive(Debug, Default)]
 struct Tally {
     mounted: AtomicU64,
@@ -62,7 +63,7 @@ fn many_publish_and_unpublish_one_target() {
     let rounds = measure::rounds(1600) / THREADS as u32;
     sandbox(|sandbox| {
         let (source, shared) = (source(sandbox, "source"), target(sandbox, "target"));
-        // Each thread's own, which nobody else has any business with.
+        // Each thread's own target, which no other thread uses.
         let own: Vec<_> = (0..THREADS).map(|index| target(sandbox, &format!("own{index}"))).collect();
         own.iter().for_each(|own| assert_eq!(Bind::new(&source).at(own).unwrap(), Outcome::Mounted));
         let ids = || own.iter().map(|own| own.state().unwrap().mount_point().unwrap().id).collect::<Vec<_>>();
@@ -96,7 +97,8 @@ fn many_publish_and_unpublish_one_target() {
     });
 }
 
-/// How many layers were seen at once at a path, by one who looks until it is told to stop.
+/// Returns how often the mount table was read, and the most layers that were seen at once at a path. Runs
+/// until `is_done` is set.
 fn watch(path: &Path, is_done: &AtomicBool) -> (u64, usize) {
     let (mut polls, mut most) = (0_u64, 0);
     while !is_done.load(Ordering::Relaxed) {
@@ -109,8 +111,8 @@ fn watch(path: &Path, is_done: &AtomicBool) -> (u64, usize) {
     (polls, most)
 }
 
-/// How many mounts lie on each other at a path. One that went and one that came during one read of the table may both be
-/// listed, but neither is the other's parent.
+/// Returns how many mounts are stacked at a path. A read of the table can list both a mount that was removed
+/// and one that was added during the read, but neither is the parent of the other.
 fn layers(mounts: &[MountEntry], path: &Path) -> usize {
     let there: Vec<_> = mounts.iter().filter(|entry| entry.mount_point == path).collect();
     let is_on_another = |entry: &&&MountEntry| there.iter().any(|other| other.id == entry.parent);
@@ -128,7 +130,8 @@ fn publish_and_unpublish_often(words: &[&str]) -> csi_mount::Result<()> {
     Ok(())
 }
 
-/// As when a driver is replaced while its predecessor is still at work: they have no lock in common but the kernel's.
+/// Several processes work at one target when a driver is replaced while its predecessor is still working.
+/// They share no lock except the kernel's.
 #[test]
 fn many_processes_publish_and_unpublish_one_target() {
     const PROCESSES: u32 = 6;
@@ -155,7 +158,7 @@ fn many_processes_publish_and_unpublish_one_target() {
     });
 }
 
-/// Everything below a directory, and every mount that is not the attacked root's.
+/// Returns everything below a directory, and every mount that is not below the attacked root.
 fn outside(directory: &Path, root: &Path) -> (BTreeMap<PathBuf, Option<Vec<u8>>>, Vec<String>) {
     let mut files = BTreeMap::new();
     let mut left = vec![directory.to_owned()];
@@ -170,18 +173,19 @@ fn outside(directory: &Path, root: &Path) -> (BTreeMap<PathBuf, Option<Vec<u8>>>
     (files, others.map(|entry| format!("{entry:?}")).collect())
 }
 
-/// What the attacker wants touched, each file with its mount's device: an escape that is undone later is one, too.
+/// Returns the device and inode of each file that the attacker aims at. They are checked after each attempt,
+/// so that an escape that is undone later also counts.
 fn marks(victim: &Path) -> [Option<(u64, u64)>; 2] {
     let mark = |name| fs::symlink_metadata(victim.join(name)).map(|found| (found.dev(), found.ino())).ok();
     ["volume/target", "mounted"].map(mark)
 }
 
-/// Swaps a name in a directory with its link for as long as it may, and leaves it right for a moment at times.
+/// Exchanges a name in a directory with its link until `is_done` is set, with short pauses.
 fn attack(directory: &OwnedFd, name: &str, is_done: &AtomicBool) -> u64 {
     let link = format!("{name}-link");
     let mut swaps = 0;
     while !is_done.load(Ordering::Relaxed) {
-        // A directory that something is mounted on is not renamed.
+        // A directory with a mount on it can't be renamed.
         swaps += u64::from(renameat_with(directory, name, directory, &link, RenameFlags::EXCHANGE).is_ok());
         if swaps % 4 == 0 {
             std::thread::sleep(Duration::from_micros(swaps % 300));
@@ -190,7 +194,7 @@ fn attack(directory: &OwnedFd, name: &str, is_done: &AtomicBool) -> u64 {
     swaps
 }
 
-/// One try at a target that may be anywhere at this moment; true when all of it went well.
+/// One attempt at a target that can be anywhere at this moment. Returns true if every call succeeds.
 fn publish_and_unpublish(root: &Root, source: &Path) -> bool {
     let path = Path::new("uid/volume/target");
     let publish = || -> csi_mount::Result<()> {
@@ -233,7 +237,8 @@ fn an_attacker_who_swaps_components_gains_nothing() {
             let swaps: Vec<u64> = std::thread::scope(|scope| {
                 let attackers =
                     [("", "uid"), ("uid", "volume"), ("uid/volume", "target")].map(|(path, name)| {
-                        // Opened before anything is swapped, so that the attack itself stays in the root.
+                        // They are opened before the first exchange, so that the attack itself stays in the
+                        // root.
                         let directory: OwnedFd = File::open(pods.join(path)).unwrap().into();
                         let is_done = &is_done;
                         move || attack(&directory, name, is_done)

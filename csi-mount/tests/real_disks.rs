@@ -1,7 +1,7 @@
-//! SCSI and NVMe disks, and one disk by several paths, as the kernel's own drivers show them.
+//! SCSI disks, NVMe disks and a multipath disk, as the kernel's own drivers present them.
 //!
-//! An ordinary kernel lacks these drivers, so this runs where `cargo xtask test --kernels` brings them, and not with
-//! `cargo test` alone.
+//! An ordinary kernel does not have these drivers. The tests run where `cargo xtask test --kernels` provides
+//! them, and not with `cargo test` alone.
 
 mod devices;
 
@@ -32,7 +32,8 @@ fn eventually<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-/// Hosts of `scsi_debug`, each with one and the same disk of 8 MiB in memory. There is one such driver, so one at a time.
+/// Hosts of `scsi_debug`, all with the same disk of 8 MiB in memory. The driver exists once, so only one test
+/// at a time uses it.
 struct Scsi {
     _alone: MutexGuard<'static, ()>,
 }
@@ -70,7 +71,7 @@ impl Scsi {
         }
     }
 
-    /// The nodes of the disks.
+    /// Returns the nodes of the disks.
     fn disks(&self) -> Vec<String> {
         let is_ours = |name: &String| {
             let model = fs::read_to_string(format!("/sys/block/{name}/device/model")).unwrap_or_default();
@@ -108,7 +109,7 @@ fn a_scsi_disk_is_known_and_waited_for_by_what_it_says() {
     let by_wwn = |prefix: &str| ExpectedDevice::new().wwn(format!("{prefix}{digits}"));
     for expected in [by_serial.clone(), by_wwn("naa."), by_wwn("wwn-0x"), by_wwn("scsi-3")] {
         assert_eq!(expected.wait(LONG).unwrap().path(), Path::new(&path), "{expected:?}");
-        // A link that leads to another disk leads nobody astray.
+        // A link to another disk does not mislead the wait.
         let other = Image::new(8);
         let link = other.directory().join("by-id");
         symlink(other.path(), &link).unwrap();
@@ -162,7 +163,7 @@ fn a_scsi_disk_with_a_bad_sector_is_not_formatted() {
     unstage(&staging, Some(path.as_ref())).unwrap();
 }
 
-/// Two paths made one by multipath, as `multipathd` does it.
+/// A multipath device over two paths, set up as `multipathd` does.
 struct Multipath;
 
 impl Multipath {
@@ -227,7 +228,7 @@ fn a_disk_with_several_paths_is_its_multipath_device() {
     drop(multipath);
 }
 
-/// An NVMe controller over loopback, whose one namespace is a loop device.
+/// An NVMe controller over loopback, with a loop device as its only namespace.
 struct Nvme {
     image: Image,
 }

@@ -1,4 +1,4 @@
-//! What can not work is refused with a clear error, and nothing is changed by the attempt.
+//! What can't work is refused with a clear error, and the attempt changes nothing.
 
 mod devices;
 mod mount_support;
@@ -18,7 +18,7 @@ use devices::Image;
 use mount_support::{sandbox, source, target};
 use rustix::mount::{UnmountFlags, mount_bind};
 
-/// The mounts and all files of the sandbox.
+/// Returns the mounts, and all files of the sandbox.
 fn world(sandbox: &Path) -> (Vec<String>, BTreeSet<PathBuf>) {
     let (mut files, mut left) = (BTreeSet::new(), vec![sandbox.to_owned()]);
     while let Some(directory) = left.pop() {
@@ -30,7 +30,7 @@ fn world(sandbox: &Path) -> (Vec<String>, BTreeSet<PathBuf>) {
     (mounts().unwrap().iter().map(|entry| format!("{entry:?}")).collect(), files)
 }
 
-/// Runs what has to be refused so, with these words, and change nothing.
+/// Runs a call that must be refused with this kind and these words, and that must not change anything.
 #[track_caller]
 fn refused<T: std::fmt::Debug>(
     sandbox: &Path,
@@ -91,7 +91,7 @@ fn paths_that_are_no_text_are_refused_and_seen() {
         let refused = |words: &str, run: &dyn Fn() -> Result<(), Error>| {
             refused(sandbox, ErrorKind::InvalidInput, words, run);
         };
-        // Which it is, exactly, and what to do.
+        // The error says exactly what is wrong and how to fix it.
         let words = "is not UTF-8; give it a name that is";
         refused(words, &|| Target::new(&place).map(drop));
         refused(words, &|| Target::new(place.join("below/./it")).map(drop));
@@ -105,7 +105,7 @@ fn paths_that_are_no_text_are_refused_and_seen() {
         refused("ima\\xC3ge", &|| BlockDevice::open(&image).map(drop));
         refused("ima\\xC3ge", &|| LoopDevice::attach(&image, &LoopOptions::new()).map(drop));
 
-        // What others mount there is in the table, byte for byte.
+        // What other programs mount there is in the table, byte for byte.
         mount_bind(directory.path(), &place).unwrap();
         let seen = mounts().unwrap().into_iter().filter(|entry| entry.mount_point == place).count();
         rustix::mount::unmount(&place, UnmountFlags::empty()).unwrap();

@@ -1,4 +1,4 @@
-//! Deleting a directory never leaves its own mount.
+//! The removal of a directory never leaves its own mount.
 
 use std::fs;
 use std::os::fd::OwnedFd;
@@ -10,7 +10,8 @@ use csi_mount::{Bind, ErrorKind, Mount, MountAttributes, Removed, Target, unmoun
 use rustix::fs::{Mode, OFlags, mkdirat, openat};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Runs the closure with a tmpfs that goes with the namespace. Only its empty mount point is removed afterwards.
+/// Runs the closure with a tmpfs that disappears with the namespace. Only its empty mount point is removed
+/// afterwards.
 fn on_tmpfs(run: impl FnOnce(&Path) + Send) {
     let place = tempfile::tempdir().unwrap().keep();
     private_mount_namespace(|| {
@@ -51,7 +52,7 @@ fn nothing_goes_while_anything_is_mounted_below() {
         symlink(place, &alias).unwrap();
         let inner = Target::new(volume.join("a/b")).unwrap();
         Bind::new(&other).attributes(MountAttributes::empty()).at(&inner).unwrap();
-        // Also by a path that the mount table does not know.
+        // This also works through a path that is not in the mount table.
         for path in [volume.clone(), alias.join("volume")] {
             let error = Target::new(&path).unwrap().remove_tree().unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Busy);
@@ -111,7 +112,7 @@ fn a_mount_that_comes_and_goes_meanwhile_is_never_entered() {
     });
 }
 
-/// A chain of directories, deeper than a path can tell, with something beside each.
+/// Makes a chain of directories that is deeper than a path can name, with other entries in each of them.
 fn chain(at: &Path, depth: usize) -> OwnedFd {
     fs::create_dir(at).unwrap();
     let mut here: OwnedFd = fs::File::open(at).unwrap().into();
@@ -132,7 +133,7 @@ fn the_deepest_tree_takes_few_descriptors_and_little_stack() {
         let volume = place.join("volume");
         drop(chain(&volume, 5000));
         let limits = getrlimit(Resource::Nofile);
-        // Nobody else in this process needs more meanwhile: it has other tests, and they have few files open.
+        // The limit applies to the whole process. The other tests in it have few files open.
         setrlimit(Resource::Nofile, Rlimit { current: Some(256), ..limits }).unwrap();
         let small = std::thread::Builder::new().stack_size(128 << 10);
         let removed = small.spawn(move || Target::new(&volume).unwrap().remove_tree()).unwrap().join();
@@ -150,7 +151,7 @@ fn a_directory_that_is_moved_away_while_it_is_emptied_takes_nothing_along() {
         let is_over = || rounds.load(std::sync::atomic::Ordering::Relaxed) >= 100;
         std::thread::scope(|scope| {
             scope.spawn(|| {
-                // From a place below those that are kept open to one outside of the tree.
+                // Moves a directory from below those that are kept open to a place outside the tree.
                 let deep = volume.join(["d"; 20].join("/"));
                 while !is_over() {
                     if fs::rename(&deep, other.join("moved")).is_ok() {

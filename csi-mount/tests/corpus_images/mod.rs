@@ -1,4 +1,4 @@
-//! The images: what each tool makes, what the magic numbers alone make, and what becomes of them.
+//! The images of the corpus: what each tool writes, magic numbers alone, and changes to these images.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt as _;
@@ -9,27 +9,27 @@ use csi_mount::LoopOptions;
 
 use crate::devices::{Image, MIB};
 
-/// An image as a tool made it.
+/// An image as its tool wrote it.
 pub(crate) struct Base {
     pub(crate) name: String,
     pub(crate) bytes: Vec<u8>,
 }
 
-/// What becomes of an image.
+/// A change to an image.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Change {
     None,
-    /// Cut to the half, rounded up to a MiB.
+    /// Truncated to one half, rounded up to a MiB.
     Truncated,
     FirstHalfZero,
     SecondHalfZero,
-    /// Only its first 64 KiB are zero, as after a short `dd`.
+    /// Only the first 64 KiB are zero, as after a short `dd`.
     StartZero,
-    /// Moved by a sector, a block, and as into a partition.
+    /// Moved by one sector, by one block, or by 1 MiB as if into a partition.
     BySector,
     ByBlock,
     ByMebibyte,
-    /// In a partition of a table that names it.
+    /// In a partition, with a partition table that names it.
     InPartition,
     /// On a larger device.
     OnLargerDevice,
@@ -49,7 +49,7 @@ impl Change {
         Self::OnLargerDevice,
     ];
 
-    /// The image, if this can be done to it.
+    /// Returns the changed image, or `None` if the change is not possible for it.
     pub(crate) fn apply(self, bytes: &[u8]) -> Option<Image> {
         let (half, mebibyte) = (bytes.len() / 2, MIB as usize);
         let (mut bytes, shift, more) = match self {
@@ -93,10 +93,10 @@ fn write_sparse(image: &Image, bytes: &[u8]) {
     device.sync_all().unwrap();
 }
 
-/// A tool and its arguments; `@` is the image.
+/// A name, the size in MiB, and a tool with its arguments. `@` stands for the image.
 type Tool = (&'static str, u64, &'static str);
 
-/// What every machine that runs these tests has.
+/// The tools that every machine with these tests has.
 const TOOLS: &[Tool] = &[
     ("ext2", 8, "mkfs.ext2 -q -F @"),
     ("ext3", 16, "mkfs.ext3 -q -F @"),
@@ -117,7 +117,7 @@ const TOOLS: &[Tool] = &[
     ("cramfs", 4, "mkfs.cramfs /etc/apt @"),
 ];
 
-/// What has to be installed first.
+/// The tools that must be installed first.
 const MORE_TOOLS: &[Tool] = &[
     ("dos table", 16, "sh -c echo ,,L|sfdisk -q --label dos @"),
     ("empty dos table", 16, "parted -s @ mklabel msdos"),
@@ -149,15 +149,15 @@ const MORE_TOOLS: &[Tool] = &[
     ),
 ];
 
-/// Those whose tools want a block device.
+/// The tools that need a block device.
 const DEVICE_TOOLS: &[Tool] =
     &[("lvm2", 16, "pvcreate -q -y --devices @ @"), ("bcache", 16, "make-bcache -B @")];
 
-/// A magic number and its place.
+/// A position and the magic number there.
 type Number = (i64, &'static [u8]);
 
-/// Magic numbers alone, for what no tool here makes: a name, the size in MiB, and each number with its place, counted
-/// from the end if negative.
+/// Magic numbers alone, for formats that no tool here writes: a name, the size in MiB, and each number with
+/// its position. A negative position counts from the end.
 const WRITTEN: &[(&str, u64, &[Number])] = &[
     ("md 1.1 by hand", 16, &[(0, b"\xfc\x4e\x2b\xa9\x01\0\0\0")]),
     ("md 1.2 by hand", 16, &[(4096, b"\xfc\x4e\x2b\xa9\x01\0\0\0")]),
@@ -189,7 +189,7 @@ const WRITTEN: &[(&str, u64, &[Number])] = &[
     ("text in the middle of the last MiB", 16, &[(-500_000, b"This disk is in use.")]),
 ];
 
-/// Every image, those of tools that have to be installed only if asked for.
+/// Returns every image. Those of tools that must be installed are included only if `all` is set.
 pub(crate) fn bases(all: bool) -> impl Iterator<Item = Base> {
     let tools = TOOLS.iter().chain(if all { MORE_TOOLS } else { &[] });
     let made = tools.map(|tool| Base { name: tool.0.to_owned(), bytes: on_file(tool) });
@@ -215,7 +215,7 @@ fn on_file((_, mebibytes, line): &Tool) -> Vec<u8> {
     File::create(&file).unwrap().set_len(size).unwrap();
     run_line(line, &file);
     let mut bytes = fs::read(&file).unwrap();
-    // Some tools make the file as long as they need it.
+    // Some tools extend the file to the size that they need.
     bytes.resize(bytes.len().max(size as usize).next_multiple_of(4096), 0);
     bytes
 }
@@ -227,7 +227,8 @@ fn on_device((_, mebibytes, line): &Tool) -> Vec<u8> {
     fs::read(image.file()).unwrap()
 }
 
-/// The superblock of a RAID 1, by hand where the kernel has no RAID: checksummed, as libblkid wants it.
+/// Builds the superblock of a RAID 1 without the kernel's RAID driver, with the checksum that libblkid
+/// requires.
 fn md(version: &str) -> Base {
     let size = 16 * MIB as usize;
     let mut bytes = vec![0; size];
@@ -249,7 +250,7 @@ fn md(version: &str) -> Base {
     block[..8].copy_from_slice(b"\xfc\x4e\x2b\xa9\x01\0\0\0");
     block[16..32].copy_from_slice(&[7; 16]);
     block[32..37].copy_from_slice(b"md:md");
-    // The superblock's own place, in sectors.
+    // The position of the superblock itself, in sectors.
     block[144..152].copy_from_slice(&(place as u64 / 512).to_le_bytes());
     let sum: u64 = block.chunks(4).map(|word| u64::from(u32::from_le_bytes(word.try_into().unwrap()))).sum();
     let folded = (sum & 0xffff_ffff) + (sum >> 32);

@@ -1,4 +1,4 @@
-//! Sparse image files on loop devices, which leave nothing behind.
+//! Sparse image files on loop devices. They are removed when they are dropped.
 #![allow(dead_code, reason = "each test file uses a part")]
 
 use std::fs::{File, OpenOptions};
@@ -11,7 +11,7 @@ use rustix::fs::{CWD, FileType, Mode, mknodat};
 
 pub(crate) const MIB: u64 = 1 << 20;
 
-/// An image file in a directory of its own, on a loop device.
+/// An image file in its own directory, on a loop device.
 pub(crate) struct Image {
     directory: tempfile::TempDir,
     device: Option<LoopDevice>,
@@ -45,18 +45,18 @@ impl Image {
         Self { directory, device: Some(device) }
     }
 
-    /// Takes the device that the file is attached to by now.
+    /// Uses the device to which the file is attached now.
     pub(crate) fn find_again(&mut self) {
         self.device = LoopDevice::find(self.file()).unwrap().pop();
     }
 
-    /// Says that nothing is attached any more. Dropped later, before Linux 5.15, this might detach the device of another
-    /// file, with the same number on both: of the device, and of the inode.
+    /// Records that no device is attached any more. Before Linux 5.15, dropping the old device later can
+    /// detach the device of another file if both numbers are the same: the device's and the inode's.
     pub(crate) fn is_detached(&mut self) {
         self.device = None;
     }
 
-    /// Attaches the file to another device, as after a start of the machine.
+    /// Attaches the file to another device, as after a reboot.
     pub(crate) fn attach_again(&mut self) {
         let device = self.device.take().unwrap();
         device.detach().unwrap();
@@ -75,7 +75,6 @@ impl Image {
         self.device.as_ref().unwrap()
     }
 
-    /// The device's node.
     pub(crate) fn path(&self) -> &Path {
         self.loop_device().path()
     }
@@ -84,8 +83,8 @@ impl Image {
         BlockDevice::open(self.path()).unwrap()
     }
 
-    /// Waits until nobody uses it: what was open here a child process of another test has too, until it runs its
-    /// program.
+    /// Waits until nothing uses the device. A child process of another test inherits what is open here, until
+    /// it runs its program.
     pub(crate) fn is_let_go(&self, what: &str) {
         let end = Instant::now() + Duration::from_secs(30);
         loop {
@@ -98,14 +97,13 @@ impl Image {
         }
     }
 
-    /// Writes through the device, as another program would.
+    /// Writes through the device, as another program does.
     pub(crate) fn write(&self, offset: u64, bytes: &[u8]) {
         let device = OpenOptions::new().write(true).open(self.path()).unwrap();
         device.write_all_at(bytes, offset).unwrap();
         device.sync_all().unwrap();
     }
 
-    /// Reads through the device.
     pub(crate) fn read(&self, offset: u64, length: usize) -> Vec<u8> {
         let mut bytes = vec![0; length];
         File::open(self.path()).unwrap().read_exact_at(&mut bytes, offset).unwrap();
@@ -117,12 +115,12 @@ impl Image {
         self.loop_device().refresh_size().unwrap();
     }
 
-    /// How many blocks of 4 KiB begin with these bytes.
+    /// Returns how many blocks of 4 KiB begin with these bytes.
     pub(crate) fn blocks_that_start_with(&self, bytes: &[u8]) -> usize {
         self.blocks().filter(|(_, block)| block.starts_with(bytes)).count()
     }
 
-    /// The blocks of the image, of 4 KiB each, with their places; holes in the file are skipped.
+    /// Returns the blocks of the image, of 4 KiB each, with their positions. Holes in the file are skipped.
     fn blocks(&self) -> impl Iterator<Item = (u64, Vec<u8>)> {
         use rustix::fs::{SeekFrom, seek};
         let file = File::open(self.file()).unwrap();
@@ -141,7 +139,7 @@ impl Image {
         })
     }
 
-    /// A copy of what is on another image, on a device of this many bytes.
+    /// Returns a device of this many bytes with a copy of another image's content.
     pub(crate) fn with_content_of(other: &Self, size: u64) -> Self {
         let image = Self::of_bytes(size, &LoopOptions::new());
         let device = OpenOptions::new().write(true).open(image.path()).unwrap();
@@ -152,17 +150,16 @@ impl Image {
         image
     }
 
-    /// The blocks of the image that are not zero, with their places.
+    /// Returns the blocks of the image that are not zero, with their positions.
     pub(crate) fn nonzero_blocks(&self) -> impl Iterator<Item = (u64, Vec<u8>)> {
         self.blocks().filter(|(_, block)| block.iter().any(|byte| *byte != 0))
     }
 
-    /// Whether every byte of the image is zero.
     pub(crate) fn is_zero(&self) -> bool {
         self.blocks().all(|(_, block)| block.iter().all(|byte| *byte == 0))
     }
 
-    /// A number that changes with any byte of the image.
+    /// Returns a number that changes with any byte of the image.
     pub(crate) fn content(&self) -> u64 {
         use std::hash::{DefaultHasher, Hasher as _};
         let mut hasher = DefaultHasher::new();
@@ -186,18 +183,16 @@ impl Drop for Image {
     }
 }
 
-/// An image that can't be read where its file was cut off. Before Linux 6.16 a loop device that goes through the page
-/// cache reads zeros there.
+/// Returns an image that can't be read beyond the point where its file is truncated. Before Linux 6.16, a
+/// loop device that goes through the page cache reads zeros there, so this one uses direct I/O.
 pub(crate) fn that_can_fail(mebibytes: u64) -> Image {
     Image::with(mebibytes, &LoopOptions::new().cache(LoopCache::Direct))
 }
 
-/// Makes a node of a block device.
 pub(crate) fn put_node(at: &Path, number: DeviceNumber) {
     mknodat(CWD, at, FileType::BlockDevice, Mode::RUSR | Mode::WUSR, number.dev_t()).unwrap();
 }
 
-/// Runs a program that must succeed.
 pub(crate) fn run(program: &str, arguments: &[&str]) -> String {
     let output = std::process::Command::new(program)
         .args(arguments)

@@ -1,5 +1,5 @@
-//! What the tests of the flows share: a tmpfs in a mount namespace of its own. Nothing is deleted but its empty mount
-//! point, so that no mistake with a mount in it can reach the node's own files.
+//! Common parts of the flow tests: a tmpfs in a separate mount namespace. Only its empty mount point is
+//! deleted, so that a mistake with a mount in it can't reach the node's own files.
 #![allow(dead_code, reason = "each test file uses a part")]
 
 use std::path::Path;
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use csi_mount::testing::private_mount_namespace;
 use csi_mount::{Mount, Target};
 
-/// Runs the closure with a tmpfs that goes with the namespace.
+/// Runs the closure with a tmpfs that disappears with the namespace.
 pub(crate) fn on_tmpfs(run: impl FnOnce(&Path) + Send) {
     let place = tempfile::tempdir().unwrap().keep();
     private_mount_namespace(|| {
@@ -18,17 +18,16 @@ pub(crate) fn on_tmpfs(run: impl FnOnce(&Path) + Send) {
     std::fs::remove_dir(&place).unwrap();
 }
 
-/// How many mounts are on top of each other at a path.
+/// Returns how many mounts are stacked at a path.
 pub(crate) fn layers(path: &Path) -> usize {
     csi_mount::mounts().unwrap().iter().filter(|entry| entry.mount_point == path).count()
 }
 
-/// How many mounts this namespace has.
 pub(crate) fn mount_count() -> usize {
     csi_mount::mounts().unwrap().len()
 }
 
-/// Waits for something that has to come about within half a minute.
+/// Waits up to 30 seconds for a condition.
 pub(crate) fn eventually(what: &str, is_so: impl Fn() -> bool) {
     let end = Instant::now() + Duration::from_secs(30);
     while !is_so() {

@@ -1,4 +1,4 @@
-//! FUSE filesystems whose daemon is the test, and does as much of its work as the test says.
+//! FUSE filesystems whose daemon is the test. The daemon does only as much of its work as the test says.
 #![allow(dead_code, reason = "each test file uses a part")]
 
 use std::fs::File;
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use csi_mount::{Mount, MountOptions, Target};
 
-/// A FUSE filesystem whose daemon did nothing yet.
+/// A FUSE filesystem whose daemon has not done anything yet.
 pub(crate) fn fuse(target: &Target) -> File {
     let device = File::options().read(true).write(true).open("/dev/fuse").expect("open /dev/fuse as root");
     let options = MountOptions::parse(["rootmode=40000", "user_id=0", "group_id=0"]).unwrap();
@@ -19,7 +19,7 @@ pub(crate) fn fuse(target: &Target) -> File {
     device
 }
 
-/// Answers the first request, FUSE_INIT, so that the next ones are sent.
+/// Answers the first request, FUSE_INIT, so that the kernel sends the next ones.
 pub(crate) fn answer_init(mut device: &File) {
     let mut request = [0; 8192];
     let length = device.read(&mut request).unwrap();
@@ -34,13 +34,13 @@ pub(crate) fn answer_init(mut device: &File) {
     device.write_all(&answer).unwrap();
 }
 
-/// A FUSE filesystem at the target, which is made, whose daemon is gone.
+/// Creates the target and mounts a FUSE filesystem there whose daemon is gone.
 pub(crate) fn lost_server(target: &Target) {
     target.create_dir().unwrap();
     answer_init(&fuse(target));
 }
 
-/// A daemon that takes every request and answers none: who waits for it can't even be killed.
+/// A daemon that takes every request and answers none. A process that waits for it can't even be killed.
 pub(crate) struct SilentDaemon {
     thread: JoinHandle<usize>,
 }
@@ -51,10 +51,10 @@ impl SilentDaemon {
         answer_init(&device);
         let thread = std::thread::spawn(move || {
             let mut taken = 0;
-            // The end comes with the filesystem's: ENODEV.
+            // The loop ends with the filesystem: the read returns ENODEV.
             let mut request = [0; 8192];
             while device.read(&mut request).is_ok() {
-                // That somebody who waits is to be killed (FUSE_INTERRUPT) is told, too.
+                // FUSE_INTERRUPT, which says that a waiting process is to be killed, does not count.
                 taken += usize::from(request[4..8] != 36_u32.to_ne_bytes());
             }
             taken
@@ -62,13 +62,14 @@ impl SilentDaemon {
         Self { thread }
     }
 
-    /// How many requests it took, once it is unmounted.
+    /// Returns how many requests the daemon took. It waits until the filesystem is unmounted.
     pub(crate) fn taken(self) -> usize {
         self.thread.join().unwrap()
     }
 }
 
-/// A daemon that lives and answers each request at once: as an empty filesystem, or with this error number.
+/// A daemon that is alive and answers each request immediately: as an empty filesystem, or with this error
+/// number.
 pub(crate) fn answering_daemon(target: &Target, fails_with: Option<i32>) -> JoinHandle<()> {
     const GETATTR: u32 = 3;
     const STATFS: u32 = 17;
@@ -97,14 +98,14 @@ pub(crate) fn answering_daemon(target: &Target, fails_with: Option<i32>) -> Join
             answer.extend((-error).to_ne_bytes());
             answer.extend(&request[8..16]);
             answer.extend(body);
-            // Who asked may be gone.
+            // The process that sent the request can be gone.
             drop(device.write_all(&answer));
         }
     })
 }
 
-/// A filesystem on a block device whose daemon is asked for the end, as a server is for the last writes, and gives it when it
-/// is told to.
+/// A filesystem on a block device whose daemon gets the request to end (like a server that gets the last
+/// writes), and answers it only when the test says so.
 pub(crate) struct LateEnd {
     let_go: std::sync::mpsc::Sender<()>,
     thread: JoinHandle<()>,
@@ -126,7 +127,7 @@ impl LateEnd {
             while fuse.read(&mut request).is_ok() {
                 let is_end = request[4..8] == DESTROY.to_ne_bytes();
                 if is_end {
-                    // An error: the test is over.
+                    // An error means that the test is over.
                     let _ = told.recv();
                 }
                 let mut answer = 16_u32.to_ne_bytes().to_vec();
@@ -144,7 +145,7 @@ impl LateEnd {
     }
 }
 
-/// Runs something that has to end in time.
+/// Runs something that must end within the limit.
 pub(crate) fn bounded<T>(limit: Duration, run: impl FnOnce() -> T) -> T {
     let start = Instant::now();
     let result = run();
@@ -152,7 +153,7 @@ pub(crate) fn bounded<T>(limit: Duration, run: impl FnOnce() -> T) -> T {
     result
 }
 
-/// How a [`FileServer`] goes on.
+/// What happens to a [`FileServer`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fate {
     /// It takes every request and answers none.
@@ -161,7 +162,7 @@ pub(crate) enum Fate {
     Killed,
 }
 
-/// A daemon with one file of zeros in its root, by whatever name it is looked for.
+/// A daemon with one file of zeros in its root. Every name leads to this file.
 pub(crate) struct FileServer {
     fate: std::sync::Arc<std::sync::Mutex<Option<Fate>>>,
     thread: Option<JoinHandle<()>>,
@@ -179,7 +180,7 @@ impl FileServer {
         Self { fate, thread: Some(thread) }
     }
 
-    /// From now on it is so. Killed, it is gone when this returns.
+    /// Sets the server's fate. If it is killed, it is gone when this returns.
     pub(crate) fn meets(&mut self, fate: Fate) {
         *self.fate.lock().unwrap() = Some(fate);
         if fate == Fate::Killed
@@ -234,7 +235,7 @@ fn serve_file(mut device: File, fate: &std::sync::Mutex<Option<Fate>>) {
         }
         let inode = u64::from_ne_bytes(request[16..24].try_into().unwrap());
         let body = match operation {
-            // The number, its generation, and no time for which either is good.
+            // The inode number, its generation, and cache times of zero.
             LOOKUP => [2_u64.to_ne_bytes().to_vec(), vec![0; 32], attributes(2)].concat(),
             GETATTR => [vec![0; 16], attributes(inode)].concat(),
             OPEN => vec![0; 16],

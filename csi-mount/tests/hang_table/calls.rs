@@ -1,4 +1,4 @@
-//! The system calls of the table, each made by a process of its own.
+//! The system calls of the table. Each one is made by a separate process.
 
 use std::fs::File;
 use std::io;
@@ -15,9 +15,9 @@ use rustix::mount::{OpenTreeFlags, UnmountFlags, mount_bind, open_tree, unmount}
 /// One system call at a mount point.
 pub(crate) struct Call {
     pub(crate) name: &'static str,
-    /// Whether this crate makes it without a child, taking for granted that it can't hang.
+    /// Whether this crate makes the call without a child process, because it relies on it not to hang.
     pub(crate) is_relied_on: bool,
-    /// The row of this crate's own answers that stands beside it; empty if there is none.
+    /// The row with this crate's own result that is printed next to the call. Empty if there is none.
     pub(crate) helper: &'static str,
     pub(crate) make: fn(&Path) -> io::Result<()>,
 }
@@ -30,7 +30,7 @@ const fn sure(name: &'static str, helper: &'static str, make: fn(&Path) -> io::R
     Call { name, is_relied_on: true, helper, make }
 }
 
-/// This crate's own questions and steps.
+/// This crate's own queries and steps.
 pub(crate) mod helper {
     pub(crate) const STATE: &str = "`mount_state`";
     pub(crate) const HEALTH: &str = "`health_within` a second";
@@ -52,7 +52,7 @@ fn look(at: &Path, flags: AtFlags, mask: StatxFlags) -> io::Result<()> {
 
 const BASIC: StatxFlags = StatxFlags::BASIC_STATS;
 
-/// In the order of the table: what never waits first.
+/// In the order of the table: calls that never wait come first.
 pub(crate) const CALLS: &[Call] = &[
     sure("read mountinfo", helper::STATE, |_| std::fs::read("/proc/thread-self/mountinfo").map(drop)),
     sure("open it with `O_PATH`", helper::STATE, |at| place(at).map(drop)),
@@ -104,7 +104,7 @@ pub(crate) const CALLS: &[Call] = &[
         }
     }),
     call("`getxattr`", helper::HEALTH, |at| {
-        // No data or no such thing is an answer as well.
+        // An answer such as "no data" or "no such attribute" also counts.
         Ok(getxattr(at, "user.x", &mut [0_u8; 64]).map(drop)?)
     }),
     call("`stat` of its `..`", helper::HEALTH, |at| Ok(stat(at.join("..")).map(drop)?)),
@@ -115,8 +115,8 @@ pub(crate) const CALLS: &[Call] = &[
     }),
 ];
 
-/// Where the client knows all that it can know: of a mount that it has just asked, and believes for long. This crate is asked about
-/// the other mount only.
+/// Calls that the client can answer from its cache: on a mount that was just queried and has a long cache
+/// time. This crate's own rows are about the other mount only.
 pub(crate) const FRESH: &[Call] = &[
     call("`stat`, what it knows is fresh", "", |at| Ok(stat(at).map(drop)?)),
     call("`statx` with `FORCE_SYNC`, what it knows is fresh", "", |at| {
@@ -126,14 +126,13 @@ pub(crate) const FRESH: &[Call] = &[
     call("`fstatfs`, what it knows is fresh", "", |at| Ok(fstatfs(place(at)?).map(drop)?)),
 ];
 
-/// What takes it off.
+/// The calls that remove the mount.
 pub(crate) const UNMOUNTS: &[Call] = &[
     call("`umount`", helper::UNSTAGE, |at| Ok(unmount(at, UnmountFlags::empty())?)),
     call("`umount` with `MNT_FORCE`", helper::UNSTAGE, |at| Ok(unmount(at, UnmountFlags::FORCE)?)),
     call("`umount` with `MNT_DETACH`", helper::UNSTAGE, |at| Ok(unmount(at, UnmountFlags::DETACH)?)),
 ];
 
-/// Each of them.
 pub(crate) fn all() -> impl Iterator<Item = &'static Call> {
     CALLS.iter().chain(FRESH).chain(UNMOUNTS)
 }

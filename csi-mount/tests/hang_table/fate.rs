@@ -1,4 +1,4 @@
-//! What becomes of a system call, seen from outside.
+//! The outcome of a system call, observed from outside.
 
 use std::fmt;
 use std::io::{self, BufRead as _, BufReader, Read as _};
@@ -13,22 +13,22 @@ const NAME: &str = "HANG_TABLE_CALL";
 const AT: &str = "HANG_TABLE_AT";
 const BEGIN: &str = "begin";
 
-/// How long a killed process may take to go.
+/// How long a killed process can take to end.
 const KILLING: Duration = Duration::from_secs(10);
 
 /// How a call ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fate {
-    /// By itself: 0 or the error's number.
+    /// By itself, with 0 or an error number.
     Answered { after: Duration, error: i32 },
     /// When its process was killed.
     Killed { after: Duration },
-    /// Not even then.
+    /// Not even when its process was killed.
     Stuck,
 }
 
 impl Fate {
-    /// Whether it came to an end, and not to that of a mount that gave its server up.
+    /// Whether the call ended, and not because the mount gave up on its server.
     pub(crate) fn is_no_answer_of_a_server(&self) -> bool {
         use nix::libc::{EIO, ESTALE, ETIMEDOUT};
         matches!(self, Self::Answered { error, .. } if ![EIO, ESTALE, ETIMEDOUT].contains(error))
@@ -54,12 +54,13 @@ impl fmt::Display for Fate {
     }
 }
 
-/// What a process does that was started by [`Asked::start`]: says that it begins, makes the call, and tells how it went.
+/// The code of a process that [`Asked::start`] started: it reports that it begins, makes the call, and
+/// reports the outcome.
 pub(crate) fn do_as_asked() {
     let Ok(name) = std::env::var(NAME) else { return };
     let at = std::env::var_os(AT).unwrap();
     let call = calls::all().find(|call| call.name == name).unwrap();
-    // Until whoever asks lets it.
+    // Waits until the test lets it begin.
     io::stdin().read_to_end(&mut Vec::new()).unwrap();
     println!("\n{BEGIN}");
     let start = Instant::now();
@@ -68,21 +69,21 @@ pub(crate) fn do_as_asked() {
     std::process::exit(0);
 }
 
-/// A call that a process was asked to make. How long it takes to come to that is no part of the call.
+/// A call that a process was told to make. The time until the process begins it is not part of the call.
 pub(crate) struct Asked {
     child: Child,
     output: BufReader<ChildStdout>,
 }
 
 impl Asked {
-    /// Has another process make the call; `test` is the test that calls [`do_as_asked`].
+    /// Starts another process that makes the call. `test` is the test that calls [`do_as_asked`].
     pub(crate) fn start(call: &Call, at: &Path, test: &str) -> Self {
         let (asked, go) = Self::held(call, at, test);
         drop(go);
         asked
     }
 
-    /// As [`start`](Self::start); it begins when the other is dropped.
+    /// Like [`start`](Self::start), but the call begins when the returned `ChildStdin` is dropped.
     pub(crate) fn held(call: &Call, at: &Path, test: &str) -> (Self, ChildStdin) {
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", test, "--nocapture", "--test-threads=1"])
@@ -96,23 +97,23 @@ impl Asked {
         (Self { child, output: BufReader::new(output) }, go)
     }
 
-    /// Waits until it has begun.
+    /// Waits until the call has begun.
     pub(crate) fn begun(mut self) -> Begun {
         self.line(|line| (line == BEGIN).then_some(())).expect("it says that it begins");
         Begun(self)
     }
 
-    /// The first line to come of which something is made.
+    /// Returns the first line for which `of` returns a value.
     fn line<T>(&mut self, of: impl Fn(&str) -> Option<T>) -> Option<T> {
         self.output.by_ref().lines().find_map(|line| of(&line.unwrap()))
     }
 }
 
-/// A call that a process is at.
+/// A call that a process has begun.
 pub(crate) struct Begun(Asked);
 
 impl Begun {
-    /// Waits for it until then, and kills it.
+    /// Waits for the call until the deadline, then kills the process.
     pub(crate) fn fate(mut self, deadline: Instant) -> Fate {
         if self.has_ended_by(deadline) {
             let words = self.0.line(|line| Some(line.strip_prefix("fate ")?.to_owned()));

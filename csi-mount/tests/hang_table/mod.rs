@@ -6,7 +6,7 @@ pub(crate) mod fate;
 
 use std::time::{Duration, Instant};
 
-/// Rows as they come, in Markdown.
+/// Rows in the order in which they are added, printed as Markdown.
 #[derive(Default)]
 pub(crate) struct Table(Vec<[String; 2]>);
 
@@ -15,7 +15,7 @@ impl Table {
         self.0.push([what.to_string(), outcome.to_string()]);
     }
 
-    /// What came of the row of this name, after its name; nothing if it has none.
+    /// Returns the name and the outcome of the row with this name, or a dash for an empty name.
     fn beside(&self, what: &str) -> String {
         match self.0.iter().find(|row| row[0] == what) {
             Some([what, outcome]) => format!("{what}: {outcome}"),
@@ -26,8 +26,7 @@ impl Table {
         }
     }
 
-    /// Runs what has to come to its end within the limit; `tell` says in words how it went, or panics where it went
-    /// wrong.
+    /// Runs something that must end within the limit. `tell` describes the result, or panics if it is wrong.
     pub(crate) fn bounded<T>(
         &mut self,
         what: &str,
@@ -50,7 +49,8 @@ impl Table {
     }
 }
 
-/// What became of system calls, with what this crate answers beside each: the row of that name in the other table.
+/// The outcomes of system calls. Next to each is this crate's own result: the row with that name in the other
+/// table.
 #[derive(Default)]
 pub(crate) struct CallTable(Vec<[String; 3]>);
 

@@ -1,5 +1,6 @@
-//! The matrix of the crash tests: a step of a flow is killed before one of its system calls, and then comes what an
-//! orchestrator can send next. Whatever that is, it ends well and leaves nothing.
+//! The matrix of the crash tests: a step of a flow is killed before one of its system calls, and one of the
+//! requests that an orchestrator can send next follows. Whichever request it is, the volume ends in the right
+//! state and leaves nothing behind.
 #![allow(dead_code, reason = "each test file uses a part")]
 
 use std::collections::BTreeSet;
@@ -14,21 +15,21 @@ use crate::stepper::{self, End, Kill, Points, Programs};
 
 pub(crate) mod sweep;
 
-/// Does the step that the words name: the flow, the step, what the volume is made of, the staging and the target path.
+/// Runs the step that the words name: the flow, the step, the volume's source, the staging path and the
+/// target path.
 pub(crate) type Job = fn(&[&str]) -> csi_mount::Result<()>;
 
-/// A step of a flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Step {
     Stage,
     Publish,
-    /// Of what is published: it grows, or has new content.
+    /// A change of a published volume: it grows, or gets new content.
     Change,
     Unpublish,
     Unstage,
 }
 
-/// What is true of a volume between two steps.
+/// The state of a volume between two steps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Level {
     Free,
@@ -36,20 +37,20 @@ pub(crate) enum Level {
     Published,
 }
 
-/// What comes after the kill.
+/// What follows the kill.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Next {
-    /// The same step.
     Repeat,
     /// The step that undoes it: unpublish after publish, and publish after unpublish.
     Undo,
-    /// The lower step first: unstage, and only then unpublish. It may be refused, and then changes nothing for the better one.
+    /// The steps in the wrong order: unstage before unpublish, or unpublish where nothing is published.
+    /// Unstage can be refused, and then the right order still succeeds.
     LowerFirst,
-    /// The device, the directory or the daemon is gone; what is there is taken down.
+    /// The device, the directory or the daemon is gone, and the volume is taken down.
     Lose,
-    /// The node starts again, and the orchestrator goes on with the same step, and then from the first.
+    /// The node reboots. The orchestrator sends the same step, and then starts from the first step.
     Reboot,
-    /// The node starts again, and the pod is gone.
+    /// The node reboots, and the pod is gone.
     RebootAndUndo,
 }
 
@@ -84,7 +85,7 @@ impl Step {
     }
 }
 
-/// The paths of a volume. Nothing else is in their directory, which is on a tmpfs of the test's own.
+/// The paths of a volume. Nothing else is in their directory, which is on the test's own tmpfs.
 pub(crate) struct Place {
     pub(crate) staging: Target,
     pub(crate) target: Target,
@@ -102,42 +103,43 @@ impl Place {
     }
 }
 
-/// A volume of a flow.
 pub(crate) trait Volume {
     /// The first word of its jobs.
     fn flow(&self) -> String;
-    /// What it is made of, for its jobs: a device, a directory.
+    /// What the volume is made of, for its jobs: a device or a directory.
     fn source(&self) -> String {
         String::new()
     }
     fn place(&self) -> &Place;
-    /// How many mounts are at the staging directory and at the target.
+    /// How many mounts are at the staging path and at the target.
     fn layers(&self, level: Level) -> (usize, usize);
-    /// Makes it ready for the next point, where the last one changed more than a step does.
+    /// Prepares the volume for the next point, if the last point changed more than a step does.
     fn renew(&mut self, _step: Step) {}
-    /// Brings it to where the step begins, if that is not where the steps before lead.
+    /// Brings the volume to the state in which the step begins, and returns true, if the steps before do not
+    /// lead to this state.
     fn prepare(&mut self, _step: Step) -> bool {
         false
     }
-    /// What happens to it right before the step.
+    /// What happens to the volume just before the step.
     fn before(&mut self, _step: Step) {}
-    /// What happens to it, or is true of it, right after the kill.
+    /// What happens to the volume, or is checked, just after the kill.
     fn killed(&mut self, _step: Step) {}
-    /// Its content, which the level makes visible. `after` was the last step.
+    /// Checks the content that is visible at this level. `after` was the last step.
     fn assert_content(&self, level: Level, after: Step);
-    /// Its device, directory or daemon goes.
+    /// Its device, directory or daemon disappears.
     fn lose(&mut self) {}
-    /// What was lost is there again.
+    /// What was lost exists again.
     fn find(&mut self) {}
-    /// The node starts again; what was mounted is not any more.
+    /// The node reboots: nothing is mounted any more.
     fn reboot(&mut self) {}
-    /// The steps that come to where a killed one would have, if that takes more than the same step.
+    /// The steps that lead to the state after a killed step, if repeating this step is not enough.
     fn repeats(&self, step: Step) -> Vec<Step> {
         vec![step]
     }
-    /// Nothing uses its device, and no process serves it.
+    /// Checks that nothing uses its device, and no process serves it.
     fn assert_free(&self) {}
-    /// Whether the next point is made of another volume, so that it is to be staged again at this one.
+    /// Whether the next point uses a new volume. If so, this volume is staged and published once more at its
+    /// own point.
     fn is_used_once(&self) -> bool {
         false
     }
@@ -151,14 +153,14 @@ pub(crate) struct Case<'a> {
     pub(crate) programs: Programs,
     pub(crate) kill: Kill<'a>,
     pub(crate) step: Step,
-    /// About so many points there are, unless the environment says otherwise.
+    /// The approximate number of points, unless the environment sets it.
     pub(crate) points: u64,
-    /// With fewer system calls than this the step does not do what it did.
+    /// The lowest plausible number of system calls. With fewer, the step no longer does its work.
     pub(crate) least_calls: u64,
 }
 
 impl Case<'_> {
-    /// Kills the step at its points, and takes a continuation after each; the result is the number of points.
+    /// Kills the step at its points, and runs a continuation after each. Returns the number of points.
     pub(crate) fn run(&self, volume: &mut dyn Volume) -> u32 {
         let baseline: BTreeSet<MountId> = mounts().unwrap().iter().map(|entry| entry.id).collect();
         let name = format!("{} {}", volume.flow(), self.step.word());
@@ -191,7 +193,7 @@ impl Case<'_> {
     }
 }
 
-/// Which point it was, when something fails there.
+/// Names the point if something fails there.
 struct Context(String);
 
 impl Drop for Context {
@@ -218,7 +220,7 @@ impl Walk<'_> {
         [self.volume.flow(), step.word().to_owned(), self.volume.source(), staging, target]
     }
 
-    /// Comes to where the step begins, and has it killed.
+    /// Brings the volume to the state in which the step begins, and has the step killed.
     fn kill_before(&mut self, call: u64) -> End {
         let step = self.case.step;
         self.volume.renew(step);
@@ -243,12 +245,13 @@ impl Walk<'_> {
                 self.go_up_to(step.before());
                 self.assert_is(step.before(), Step::Publish);
             }
-            // There is no pod yet, or no more.
+            // The pod does not exist yet, or no longer exists.
             (Next::Undo, Step::Stage) => return self.run(Step::Unstage),
             (Next::Undo, _) => {}
             (Next::LowerFirst, Step::Stage | Step::Unstage) => self.run(Step::Unpublish),
             (Next::LowerFirst, _) => {
-                // Refused or not: what is still published can be unpublished, and then it is unstaged.
+                // Whether this is refused or not, a volume that is still published can be unpublished and
+                // then unstaged.
                 let refused = self.once(Step::Unstage).err().filter(|error| error.kind() != ErrorKind::Busy);
                 assert!(refused.is_none(), "unstage: {}", refused.unwrap());
             }
@@ -259,7 +262,7 @@ impl Walk<'_> {
             }
             (Next::Reboot, _) => {
                 self.reboot();
-                // It may be refused: nothing is staged.
+                // This can be refused, because nothing is staged.
                 drop(self.once(step));
                 self.go_up_to(Level::Published);
             }
@@ -272,7 +275,7 @@ impl Walk<'_> {
         for step in [Step::Stage, Step::Publish].into_iter().filter(|step| step.after() <= level) {
             self.run(step);
             self.volume.assert_content(step.after(), step);
-            // After a reboot a publish alone may have been enough.
+            // After a reboot, publish alone can be enough.
             if step.after() == level {
                 self.assert_is(level, step);
             }
@@ -284,7 +287,8 @@ impl Walk<'_> {
         self.run(Step::Unstage);
     }
 
-    /// As an orchestrator does it, which repeats what is refused as busy: what was killed may not be gone yet.
+    /// Repeats a step that is refused as busy, as an orchestrator does: a killed process might not be gone
+    /// yet.
     fn run(&mut self, step: Step) {
         let end = Instant::now() + Duration::from_secs(30);
         while let Err(error) = self.once(step) {
@@ -293,7 +297,8 @@ impl Walk<'_> {
         }
     }
 
-    /// On another thread: what it starts is no child of this one, which waits for all that it traces.
+    /// Runs on another thread. What it starts must not be a child of this thread, which waits for everything
+    /// that it traces.
     fn once(&self, step: Step) -> csi_mount::Result<()> {
         let words = self.words(step);
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
@@ -309,16 +314,17 @@ impl Walk<'_> {
         self.volume.assert_content(level, after);
     }
 
-    /// As a start of the node leaves it: no mount of ours, whatever it was.
+    /// Removes every mount of ours, as a reboot does.
     fn reboot(&mut self) {
         for entry in self.mounts().iter().rev() {
-            // An error: it went with another one.
+            // An error means that it was removed together with another mount.
             let _ = rustix::mount::unmount(&entry.mount_point, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW);
         }
         self.volume.reboot();
     }
 
-    /// No mount, no file, nobody who uses it. The staging directory is the orchestrator's, which removes it.
+    /// Checks that no mount, no file and no user is left. The staging directory belongs to the orchestrator,
+    /// which removes it.
     fn assert_nothing_left(&self) {
         let place = self.volume.place();
         let left: Vec<PathBuf> = self.mounts().into_iter().map(|entry| entry.mount_point).collect();
@@ -332,7 +338,7 @@ impl Walk<'_> {
         self.volume.assert_free();
     }
 
-    /// The mounts that were made for the volume, the oldest first.
+    /// Returns the mounts that were made for the volume, the oldest first.
     fn mounts(&self) -> Vec<MountEntry> {
         let directory = self.volume.place().target.path().parent().unwrap();
         let is_ours = |entry: &MountEntry| {

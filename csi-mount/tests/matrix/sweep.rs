@@ -3,13 +3,13 @@
 use super::{Case, Job, Step, Volume};
 use crate::stepper::{Kill, Programs};
 
-/// A step with its number of points; fewer system calls than the last number are too few.
+/// A step, its number of points, and the lowest number of system calls that it must have.
 pub(crate) type Row = (Step, u64, u64);
 
-/// The step is killed, and with it what it starts but for daemons.
+/// The step is killed together with the processes that it started, except daemons.
 pub(crate) const STEP_DIES: (Programs, Kill<'_>) = (Programs::LetGo, Kill::Job);
 
-/// Kills the steps; the result is the number of points.
+/// Kills the steps. Returns the number of points.
 pub(crate) fn kill_steps(
     (test, job): (&str, Job),
     volume: &mut dyn Volume,
@@ -23,7 +23,7 @@ pub(crate) fn kill_steps(
     killed.sum()
 }
 
-/// So many points there are at least, unless the environment says how many.
+/// Checks that there were at least this many points, unless the environment sets the number.
 pub(crate) fn assert_points(test: &str, points: u32, least: u32) {
     println!("{test}: {points} points");
     let is_changed =

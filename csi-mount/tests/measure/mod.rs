@@ -1,10 +1,10 @@
-//! What this process has of the machine: to see that it does not grow.
+//! Resources that this process uses, to show that they do not grow.
 #![allow(dead_code, reason = "each test file uses a part")]
 
 use std::fmt;
 use std::fs;
 
-/// How many rounds a test runs: few by default, as many as `CSI_TEST_ROUNDS` says for the full run.
+/// How many rounds a test runs: `few`, or the number in `CSI_TEST_ROUNDS`, which the full run sets.
 pub(crate) fn rounds(few: u32) -> u32 {
     match std::env::var("CSI_TEST_ROUNDS") {
         Ok(rounds) => rounds.parse().expect("CSI_TEST_ROUNDS is a number"),
@@ -16,7 +16,7 @@ pub(crate) fn rounds(few: u32) -> u32 {
 pub(crate) struct Measure {
     pub(crate) descriptors: usize,
     pub(crate) threads: usize,
-    /// Children of this process, zombies too.
+    /// Children of this process, including zombies.
     pub(crate) children: usize,
     /// Mounts of this thread's namespace.
     pub(crate) mounts: usize,
@@ -52,7 +52,7 @@ pub(crate) fn child_processes() -> Vec<u32> {
     let own = std::process::id().to_string();
     let stats = fs::read_dir("/proc").unwrap().flatten();
     let stats = stats.filter_map(|entry| fs::read_to_string(entry.path().join("stat")).ok());
-    // After the name in brackets: the state, and the parent.
+    // After the name in brackets come the state and the parent.
     let is_own =
         |stat: &String| stat.rsplit(") ").next().and_then(|rest| rest.split(' ').nth(1)) == Some(&own);
     stats.filter(is_own).map(|stat| stat.split(' ').next().unwrap().parse().unwrap()).collect()

@@ -1,4 +1,4 @@
-//! What the mount tests share: a shared tmpfs in a mount namespace that dies with the test.
+//! Common parts of the mount tests: a shared tmpfs in a mount namespace that ends with the test.
 #![allow(dead_code, reason = "each test file uses a part")]
 
 use std::fs;
@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 use csi_mount::testing::{private_mount_namespace, share};
 use csi_mount::{ErrorKind, Mount, Outcome, Target, unmount};
 
-/// An empty directory to mount on. It goes by rmdir alone, so whatever may be mounted below is never entered.
+/// An empty directory to mount on. It is removed by rmdir only, so that nothing mounted below it is ever
+/// entered.
 struct MountPoint(PathBuf);
 
 impl Drop for MountPoint {
@@ -22,7 +23,7 @@ impl Drop for MountPoint {
     }
 }
 
-/// Runs a test in a directory that is a shared tmpfs, in a namespace of its own.
+/// Runs a test in a directory that is a shared tmpfs, in a separate namespace.
 pub(crate) fn sandbox(test: impl FnOnce(&Path) + Send) {
     let directory = MountPoint(tempfile::tempdir().unwrap().keep());
     private_mount_namespace(|| {
@@ -34,7 +35,7 @@ pub(crate) fn sandbox(test: impl FnOnce(&Path) + Send) {
     });
 }
 
-/// A directory with a file in it, to be bound.
+/// Makes a directory with a file in it, as the source of a bind.
 pub(crate) fn source(sandbox: &Path, name: &str) -> PathBuf {
     let path = sandbox.join(name);
     fs::create_dir(&path).unwrap();
@@ -42,24 +43,25 @@ pub(crate) fn source(sandbox: &Path, name: &str) -> PathBuf {
     path
 }
 
-/// A directory to mount on.
+/// Makes a directory to mount on.
 pub(crate) fn target(sandbox: &Path, name: &str) -> Target {
     let target = Target::new(sandbox.join(name)).unwrap();
     target.create_dir().unwrap();
     target
 }
 
-/// The error number of an attempt to write a new file in a directory.
+/// Returns the error number of an attempt to write a new file in a directory.
 pub(crate) fn write_error(directory: &Path) -> Option<i32> {
     fs::write(directory.join("new"), "x").err().and_then(|error: io::Error| error.raw_os_error())
 }
 
-/// How many mounts are on top of each other at a path.
+/// Returns how many mounts are stacked at a path.
 pub(crate) fn layers(path: &Path) -> usize {
     csi_mount::mounts().unwrap().iter().filter(|entry| entry.mount_point == path).count()
 }
 
-/// Unmounts what threads of the test keep looking at: on a slow machine one of them may have it open whenever it is tried.
+/// Unmounts a target that threads of the test keep reading: on a slow machine one of them can have it open at
+/// each attempt.
 pub(crate) fn unmount_watched(target: &Target) {
     let deadline = Instant::now() + Duration::from_secs(30);
     loop {

@@ -1,4 +1,4 @@
-//! NFS as it is met: the kernel's server, and a way to it that can be cut.
+//! A real NFS server: the kernel's own, and a connection to it that can be stopped.
 #![allow(dead_code, reason = "each test file uses a part")]
 
 pub(crate) mod nfsd;
@@ -11,7 +11,6 @@ use csi_mount::flow::shared::SharedSource;
 use nfsd::{EXPORT, PORT};
 use proxy::Gate;
 
-/// Which protocol is spoken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Protocol {
     V3,
@@ -42,12 +41,12 @@ impl Server {
         Self { gate, port, mount_port }
     }
 
-    /// Its share. What the client knows of files it believes for a second.
+    /// Returns its share. The client caches file attributes for one second.
     pub(crate) fn share(&self, protocol: Protocol, patience: Patience) -> SharedSource {
         self.share_believed_for(1, protocol, patience)
     }
 
-    /// Its share, and for how many seconds the client believes what it knows of files.
+    /// Returns its share. The client caches file attributes for this many seconds.
     pub(crate) fn share_believed_for(
         &self,
         seconds: u32,

@@ -1,5 +1,5 @@
-//! The kernel's own NFS server, started without nfs-utils: `/proc/fs/nfsd` and `/proc/net/rpc` are all that these use.
-//! There is one for a machine, so this is for a machine of its own.
+//! The kernel's NFS server, started without nfs-utils, directly through `/proc/fs/nfsd` and `/proc/net/rpc`.
+//! A machine has only one such server, so the test must have the machine to itself.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Read as _, Write as _};
@@ -10,28 +10,28 @@ use csi_mount::{Mount, Target};
 
 use super::rpc;
 
-/// The server's port.
 pub(crate) const PORT: u16 = 2049;
 
-/// What it serves, as it sees it itself. `share` in it is for volumes.
+/// The exported directory, as a path on the server. `share` inside it is for volumes.
 pub(crate) const EXPORT: &str = "/run/export";
 
 const CONTROL: &str = "/proc/fs/nfsd";
 
-/// `NFSEXP_…` of `linux/nfsd/export.h`: any port, asynchronous, no check of subtrees, and the export has the number 0.
+/// `NFSEXP_…` of `linux/nfsd/export.h`: any client port, asynchronous, no subtree check, and the export has
+/// fsid 0.
 const FLAGS: u32 = 0x0002 | 0x0010 | 0x0400 | 0x2000;
 
-/// A time that never comes, in seconds since 1970.
+/// A time that is never reached, in seconds since 1970.
 const NEVER: u32 = i32::MAX as u32;
 
-/// Serves a directory in memory, for as long as the machine runs: the server is in grace when it starts, and lets nobody
-/// open a file of version 4 for some ten seconds.
+/// Exports a directory in memory until the machine ends. The server is started only once: it begins with a
+/// grace period, in which no client can open an NFSv4 file for about ten seconds.
 pub(crate) fn start() {
     let is_running = fs::read_to_string(Path::new(CONTROL).join("threads"));
     if is_running.is_ok_and(|threads| threads.trim() != "0") {
         return;
     }
-    // The emulated machine comes up without it.
+    // The loopback interface of the emulated machine is down at boot.
     let raised = Command::new("ip").args(["link", "set", "lo", "up"]).status().unwrap();
     assert!(raised.success(), "ip link set lo up: {raised}");
     Mount::new("nfsd", "nfsd").at(&Target::new(CONTROL).unwrap()).unwrap();
@@ -40,7 +40,7 @@ pub(crate) fn start() {
     Mount::new("tmpfs", "export").at(&export).unwrap();
     fs::create_dir(export.path().join("share")).unwrap();
 
-    // Its lock manager tells the port mapper of itself.
+    // The server's lock manager registers with the port mapper.
     rpc::serve(111, agree);
     control("versions", "+3 +4 +4.1 +4.2");
     for time in ["nfsv4leasetime", "nfsv4gracetime"] {
@@ -53,7 +53,7 @@ pub(crate) fn start() {
     tell("nfsd.fh", &format!("local 1 \\x00000000 {NEVER} {EXPORT}"));
 }
 
-/// Starts what the client asks first in version 3, for the life of the process; gives back its port.
+/// Starts the service that an NFSv3 client queries first, for the life of the process. Returns its port.
 pub(crate) fn mountd() -> u16 {
     rpc::serve(0, let_in)
 }
@@ -62,7 +62,7 @@ fn control(file: &str, text: &str) {
     write(&Path::new(CONTROL).join(file), text);
 }
 
-/// What the server would ask `mountd` for.
+/// Writes what the server would otherwise request from `mountd`.
 fn tell(channel: &str, text: &str) {
     write(&PathBuf::from(format!("/proc/net/rpc/{channel}/channel")), text);
 }
@@ -73,12 +73,12 @@ fn write(path: &Path, text: &str) {
     written.unwrap_or_else(|error| panic!("{}: {text:?}: {error}", path.display()));
 }
 
-/// `rpcbind`, which agrees to everything.
+/// An `rpcbind` that agrees to everything.
 fn agree(procedure: u32, _: &[u8]) -> Vec<u8> {
     if procedure == 0 { Vec::new() } else { rpc::words(&[1]) }
 }
 
-/// `mountd`, which lets everybody in (RFC 1813, appendix I).
+/// A `mountd` that admits every client (RFC 1813, appendix I).
 fn let_in(procedure: u32, arguments: &[u8]) -> Vec<u8> {
     const MNT: u32 = 1;
     const NO_ENTRY: u32 = 2;
@@ -95,7 +95,7 @@ fn let_in(procedure: u32, arguments: &[u8]) -> Vec<u8> {
     reply
 }
 
-/// The handle by which the server knows a directory.
+/// Returns the file handle by which the server knows a directory.
 fn handle(path: &str) -> io::Result<Vec<u8>> {
     let mut file = OpenOptions::new().read(true).write(true).open(Path::new(CONTROL).join("filehandle"))?;
     file.write_all(format!("local {path} 64\n").as_bytes())?;

@@ -1,11 +1,13 @@
-//! A way to a server that can be cut without anybody noticing: connections stay, and nothing comes through.
+//! A connection to a server that can be stopped without a visible change: connections stay open, and nothing
+//! passes through them.
 
 use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
 
-/// Whether the server is to be heard. As one whose machine hangs: what is sent meanwhile is answered later.
+/// Whether the server is reachable. A stopped server behaves like a machine that hangs: what is sent in the
+/// meantime is answered later.
 #[derive(Clone, Default)]
 pub(crate) struct Gate(Arc<(Mutex<bool>, Condvar)>);
 
@@ -25,7 +27,7 @@ impl Gate {
     }
 }
 
-/// A port of the loopback address that leads to another one, for the life of the process.
+/// Opens a port of the loopback address that leads to another port, for the life of the process.
 pub(crate) fn lead_to(server: u16, gate: &Gate) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();

@@ -1,4 +1,4 @@
-//! Runs a part of a test in a process of its own, and kills that process before any one of its system calls.
+//! Runs a part of a test in a separate process, and kills that process before any one of its system calls.
 #![allow(dead_code, reason = "each test file uses a part")]
 
 use std::collections::HashMap;
@@ -13,25 +13,25 @@ use nix::unistd::Pid;
 const JOB: &str = "CSI_MOUNT_CRASH_JOB";
 const READY: &str = "ready for the job";
 
-/// What the process is to do, if this is one that was started by [`Job`]; ends it afterwards.
+/// Runs the job if [`Job`] started this process, and then ends the process.
 pub(crate) fn do_job(jobs: impl FnOnce(&[&str]) -> csi_mount::Result<()>) {
     let Some(job) = std::env::var_os(JOB) else { return };
     let job = job.into_string().unwrap();
     eprintln!("{READY} {}", rustix::thread::gettid().as_raw_nonzero());
-    // The tracer is there when this returns.
+    // The tracer is attached when this returns.
     std::io::stdin().lock().read_line(&mut String::new()).unwrap();
     let failed = jobs(&job.split('\n').collect::<Vec<_>>()).map_err(|error| eprintln!("{error}")).is_err();
     std::process::exit(i32::from(failed));
 }
 
-/// What becomes of the programs that a job starts.
+/// What happens to the programs that a job starts.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Programs {
-    /// Their system calls count too, and they die with the job.
+    /// Their system calls also count, and they die with the job.
     Followed,
-    /// Up to their start only: they are daemons, which outlive it.
+    /// They are traced only until they start: they are daemons, which outlive the job.
     LetGo,
-    /// Their system calls count too, until the job has ended. What lives then is let go.
+    /// Their system calls also count until the job has ended. Those that are then alive are released.
     Daemons,
 }
 
@@ -40,9 +40,9 @@ pub(crate) enum Programs {
 pub(crate) enum Kill<'a> {
     /// The job, and the process that makes the call.
     Job,
-    /// Only the process that makes the call: the job, or what it started.
+    /// Only the process that makes the call: the job, or one that it started.
     Caller,
-    /// Those that this function kills. The job continues to its end.
+    /// The processes that this function kills. The job continues to its end.
     Others(&'a dyn Fn()),
 }
 
@@ -59,14 +59,15 @@ pub(crate) struct Job<'a> {
 pub(crate) enum End {
     /// Killed before the system call.
     Killed,
-    /// It came to its end before that, with so many system calls.
+    /// It ended before that, with this many system calls.
     Finished { calls: u64 },
 }
 
-/// The points at which a step is killed: pairs of a system call and a continuation, in the order of the calls.
+/// The points at which a step is killed: pairs of a system call and a continuation, in the order of the
+/// calls.
 ///
-/// A run takes the first pair and then each so-many-th. `CSI_CRASH_STRIDE` says how many, 1 being all of them;
-/// `CSI_CRASH_POINTS` how many points there are at most, where a machine is slow.
+/// A run takes the first pair and then each n-th one. `CSI_CRASH_STRIDE` sets n; 1 takes all pairs.
+/// `CSI_CRASH_POINTS` sets the largest number of points, for a slow machine.
 pub(crate) struct Points {
     pair: u64,
     stride: u64,
@@ -80,13 +81,13 @@ fn number(name: &str) -> Option<u64> {
 }
 
 impl Points {
-    /// With one continuation, and with this stride where the environment says nothing.
+    /// Points with one continuation, and with this stride unless the environment sets one.
     pub(crate) fn new(stride: u64) -> Self {
         Self::of(number("CSI_CRASH_STRIDE").unwrap_or(stride), number("CSI_CRASH_POINTS"), 1)
     }
 
-    /// With so many continuations, and about so many points where the environment says nothing. The stride is made one by
-    /// which all continuations have their turn.
+    /// Points with this many continuations. There are about `points` of them unless the environment sets a
+    /// number. The stride is chosen so that all continuations are used.
     pub(crate) fn with_continuations(points: u64, continuations: usize) -> Self {
         match number("CSI_CRASH_STRIDE") {
             Some(stride) => Self::of(stride, None, continuations),
@@ -111,21 +112,20 @@ impl Points {
         self.killed.len() as u64
     }
 
-    /// Before which call to kill it now.
+    /// Returns the number of the call before which the step is killed now.
     pub(crate) fn call(&self) -> u64 {
         match self.at_most {
-            // The first run is to the end then, and shows how many calls there are.
+            // The first run then goes to the end, and shows how many calls there are.
             Some(_) => u64::MAX,
             None => 1 + self.pair / self.continuations(),
         }
     }
 
-    /// Which continuation to take now.
     pub(crate) fn continuation(&self) -> usize {
         (self.pair % self.continuations()) as usize
     }
 
-    /// Goes on to the next point; the result when there is none.
+    /// Moves to the next point. Returns the result if no point is left.
     pub(crate) fn step(&mut self, end: End) -> Option<Swept> {
         match (end, self.at_most.take()) {
             (End::Finished { calls }, Some(at_most)) => {
@@ -144,7 +144,7 @@ impl Points {
         }
     }
 
-    /// As [`step`](Self::step), where there is one continuation: false when there is no next point.
+    /// Like [`step`](Self::step), for one continuation. Returns false if no point is left.
     pub(crate) fn next(&mut self, step: &str, end: End) -> bool {
         let Some(result) = self.step(end) else { return true };
         let killed = result.points();
@@ -154,10 +154,10 @@ impl Points {
     }
 }
 
-/// At how many points a step was killed.
+/// The number of points at which a step was killed.
 pub(crate) struct Swept {
     pub(crate) calls: u64,
-    /// For each continuation.
+    /// The number for each continuation.
     pub(crate) killed: Vec<u32>,
 }
 
@@ -168,7 +168,7 @@ impl Swept {
 }
 
 impl Job<'_> {
-    /// Starts it, and says which of its threads will do it.
+    /// Starts the process. Also returns the thread that runs the job.
     fn start(&self) -> (Child, Pid, BufReader<ChildStderr>) {
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", self.test, "--nocapture", "--test-threads=1"])
@@ -190,7 +190,7 @@ impl Job<'_> {
         (child, thread, errors)
     }
 
-    /// Runs it to its end, which must be a good one.
+    /// Runs the job to its end. The job must succeed.
     pub(crate) fn run(&self) {
         let (mut child, _, mut errors) = self.start();
         child.stdin.take().unwrap().write_all(b"\n").unwrap();
@@ -199,7 +199,8 @@ impl Job<'_> {
         assert!(child.wait().unwrap().success(), "{:?}: {text}", self.words);
     }
 
-    /// As [`start`](Self::start), and goes on from its first system call as this thread says.
+    /// Like [`start`](Self::start), and traces the job's thread from its first system call on. This thread is
+    /// the tracer.
     fn start_traced(&self) -> (Child, Pid, Pid, BufReader<ChildStderr>) {
         let (mut child, thread, errors) = self.start();
         let process = Pid::from_raw(child.id().try_into().unwrap());
@@ -215,7 +216,7 @@ impl Job<'_> {
         (child, process, thread, errors)
     }
 
-    /// Kills it when a child of its is about to run a program, which the child comes to after `meanwhile`.
+    /// Kills the job when its child process is about to run a program. The child continues after `meanwhile`.
     pub(crate) fn kill_before_exec(&self, meanwhile: impl FnOnce()) {
         let (_child, process, thread, _errors) = self.start_traced();
         let mut meanwhile = Some(meanwhile);
@@ -234,17 +235,18 @@ impl Job<'_> {
         assert!(meanwhile.is_none(), "it starts no program");
     }
 
-    /// Kills it before its system call of this number, counted over it and all that it starts.
+    /// Kills the job before its system call with this number. The calls of the job and of everything that it
+    /// starts count.
     pub(crate) fn kill_before(&self, call: u64) -> End {
         self.stop_before(call, Kill::Job)
     }
 
-    /// Kills these processes before its system call of this number, and returns when it has ended. An end that it comes to
-    /// without a kill has to be a good one.
+    /// Kills these processes before the system call with this number, and returns when the job has ended. A
+    /// job that is not killed must succeed.
     pub(crate) fn stop_before(&self, call: u64, kill: Kill<'_>) -> End {
         let (mut child, process, thread, mut errors) = self.start_traced();
         let end = Tracer { process, thread, kill, programs: self.programs }.run(call);
-        // Reaped above, which this value does not know.
+        // The child was reaped above, without this value.
         drop(child.stdin.take());
         if let End::Finished { .. } = end {
             let mut text = String::new();
@@ -255,12 +257,12 @@ impl Job<'_> {
     }
 }
 
-/// Only what this thread traces: other tests have processes too.
+/// Only what this thread traces: other tests also have processes.
 fn any_of_this_thread() -> Option<WaitPidFlag> {
     Some(WaitPidFlag::__WALL | WaitPidFlag::__WNOTHREAD)
 }
 
-/// Follows the thread that does the job, and its children.
+/// Traces the thread that runs the job, and its children.
 struct Tracer<'a> {
     process: Pid,
     thread: Pid,
@@ -269,9 +271,9 @@ struct Tracer<'a> {
 }
 
 impl Tracer<'_> {
-    /// Until all are gone or let go.
+    /// Runs until all processes have ended or are released.
     fn run(&self, call: u64) -> End {
-        // Whether each is inside a system call.
+        // Whether each thread is inside a system call.
         let mut inside: HashMap<Pid, bool> = HashMap::new();
         let (mut count, mut is_killed) = (0, false);
         while let Ok(status) = waitpid(None, any_of_this_thread()) {
@@ -292,7 +294,7 @@ impl Tracer<'_> {
                 {
                     let _ = ptrace::detach(pid, None);
                 }
-                // A stop that the job asked for lasts until the job lets it go on.
+                // A stop that the job itself requested lasts until the job continues it.
                 WaitStatus::PtraceEvent(pid, Signal::SIGSTOP, nix::libc::PTRACE_EVENT_STOP) => {
                     let _ = csi_mount::testing::calls::ptrace_listen(pid.as_raw());
                 }
@@ -319,7 +321,7 @@ impl Tracer<'_> {
             Kill::Others(kill_them) => kill_them(),
             Kill::Caller if !is_job => kill(caller, Signal::SIGKILL).unwrap(),
             Kill::Job | Kill::Caller => {
-                // What it started dies exactly here too, and otherwise of itself.
+                // A process that the job started also dies exactly here. Otherwise it ends on its own.
                 if !is_job {
                     kill(caller, Signal::SIGKILL).unwrap();
                 }
@@ -329,10 +331,10 @@ impl Tracer<'_> {
     }
 }
 
-/// Lets these run on without a tracer, and what they have just started.
+/// Lets these processes, and those that they have just started, continue without a tracer.
 fn let_go(tracees: impl Iterator<Item = Pid>) {
     for pid in tracees {
-        // An error: it has ended.
+        // An error means that the process has already ended.
         let _ = ptrace::interrupt(pid);
     }
     while let Ok(status) = waitpid(None, any_of_this_thread()) {
@@ -346,20 +348,20 @@ fn let_go(tracees: impl Iterator<Item = Pid>) {
     }
 }
 
-/// The process that a thread belongs to.
+/// Returns the process that a thread belongs to.
 fn process_of(thread: Pid) -> Option<Pid> {
     let status = std::fs::read_to_string(format!("/proc/{thread}/status")).ok()?;
     let number = status.lines().find_map(|line| line.strip_prefix("Tgid:"))?;
     number.trim().parse().ok().map(Pid::from_raw)
 }
 
-/// Of one that is stopped in a system call.
+/// Whether a thread that is stopped in a system call is in execve.
 fn is_in_exec(pid: Pid) -> bool {
     let call = std::fs::read_to_string(format!("/proc/{pid}/syscall")).unwrap_or_default();
     call.split(' ').next() == Some(&nix::libc::SYS_execve.to_string())
 }
 
 fn go_on(pid: Pid, signal: Option<Signal>) {
-    // It may have been killed meanwhile.
+    // It can have been killed in the meantime.
     let _ = ptrace::syscall(pid, signal);
 }
