@@ -1,5 +1,4 @@
-//! The steps of a filesystem volume on a node. Each step also runs twice, and the tests show what each step
-//! refuses.
+//! The steps of a filesystem volume on a node. Each step runs twice, and the tests show what it refuses.
 
 mod devices;
 

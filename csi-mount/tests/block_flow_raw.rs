@@ -163,8 +163,7 @@ fn the_loop_device_of_the_same_path_in_another_mount_namespace_stays() {
         let at = target(&image, "t");
         publish_device(image.path(), &at, DeviceAccess::ReadOnly).unwrap();
         let number = device_of(at.path()).unwrap();
-        // A mount namespace is visible from another one only through its processes, not through a mere
-        // thread.
+        // A mount namespace is visible from another one only through its processes, not through a thread.
         let mut driver = std::process::Command::new("sleep").arg("600").spawn().unwrap();
         private_mount_namespace(|| {
             // In this namespace the target's path is a different file, and nothing exists there.

@@ -1,8 +1,7 @@
 //! Several hundred images of what a device can hold. The tests compare the prober's result for each with
 //! libblkid's, and show that only zeros are ever formatted.
 //!
-//! `CSI_CORPUS=all` adds tools that a test machine does not have by default, and fails if one of them is
-//! missing.
+//! `CSI_CORPUS=all` adds tools that a test machine does not have by default, and fails if one is missing.
 
 mod corpus_images;
 mod devices;

@@ -37,8 +37,7 @@ fn job(words: &[&str]) -> csi_mount::Result<()> {
     }
 }
 
-/// Without these features, a mount is prepared in a private place, and a loop device is attached in several
-/// steps.
+/// Without these features, mounts are prepared in a private place, and loop devices take several steps.
 const OLD: &[Feature] =
     &[Feature::FsContext, Feature::MountSetattr, Feature::Statmount, Feature::LoopConfigure];
 

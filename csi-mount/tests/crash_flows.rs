@@ -184,8 +184,8 @@ impl Volume for Directory {
 /// Files in memory.
 struct Ephemeral {
     place: Place,
-    /// Whether the killed step changes a published volume. The second version can then also be read after the
-    /// kill.
+    /// Whether the step that is killed changes a published volume. If so, its second version is also valid
+    /// then.
     had_first: Cell<bool>,
 }
 

@@ -89,8 +89,7 @@ fn mount_ext4(device: &Path, at: &Path) -> Use {
     Use::until(move || _ = unmount(&at).unwrap())
 }
 
-/// Makes an ext4 to which the kernel later writes nothing on its own: the tests compare the content of the
-/// device.
+/// Makes an ext4 to which the kernel later writes nothing on its own: the tests compare the device's content.
 fn mkfs(device: &Path) {
     let all_now = ["-E", "lazy_itable_init=0,lazy_journal_init=0", "-N", "64"];
     run("mkfs.ext4", &[&["-q", "-F"], &all_now[..], &[device.to_str().unwrap()]].concat());

@@ -57,8 +57,7 @@ fn programs(directory: &Path, node: &Path, other: &Image) {
     }
 }
 
-/// Runs a step while the node is exchanged. Returns the disk that the step was meant for, and the step's
-/// error.
+/// Runs a step while the node is exchanged. Returns the intended disk and the step's error.
 fn exchange(step: &str, prepare: impl FnOnce(&Image)) -> (Image, Option<Error>) {
     let (ours, other) = (Image::new(320), Image::new(320));
     prepare(&ours);

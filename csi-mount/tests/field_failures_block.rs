@@ -249,8 +249,7 @@ fn a_filesystem_that_went_read_only_is_not_staged_for_writing() {
     });
 }
 
-/// longhorn/longhorn#9908: mkfs of a large volume takes longer than a call, and many of them slow each other
-/// down.
+/// longhorn/longhorn#9908: mkfs of a large volume outlasts a call, and many of them slow each other down.
 #[test]
 fn formats_take_turns_and_tell_their_steps() {
     let images: Vec<Image> = (0..3).map(|_| Image::new(64)).collect();
@@ -290,8 +289,7 @@ fn a_device_mounted_elsewhere_is_neither_formatted_nor_checked() {
     });
 }
 
-/// On a node without the filesystem's tools, the error names them and their package, and the device is not
-/// changed.
+/// If the filesystem's tools are missing, the error names them and their package. The device is unchanged.
 #[test]
 fn a_missing_mkfs_is_named_before_anything_is_written() {
     private_mount_namespace(|| {

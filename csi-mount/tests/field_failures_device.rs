@@ -47,8 +47,7 @@ fn after_a_reboot_only_empty_directories_are_removed() {
         assert_eq!(unstage(&staging, Some(image.path())).unwrap(), Unmounted::NotMounted);
         assert!(published.path().join("vol_data.json").exists() && staging.path().join("left").exists());
 
-        // The volume is mounted over the files that lie there, and its data is not affected when it is
-        // unmounted.
+        // The volume is mounted over the files that lie there, and is unmounted without them.
         up();
         assert_eq!(fs::read_to_string(published.path().join("file")).unwrap(), "data");
         assert_eq!(unpublish(&published).unwrap_err().kind(), ErrorKind::Busy);
@@ -68,8 +67,7 @@ fn command_lines(words: [&str; 2]) -> BTreeSet<String> {
     lines.filter(|line| words.iter().any(|word| line.contains(word))).collect()
 }
 
-/// kubernetes-sigs/azurefile-csi-driver#1828: the password was an argument of `mount`, which every user could
-/// read.
+/// kubernetes-sigs/azurefile-csi-driver#1828: the password was an argument of `mount`, for all users to read.
 #[test]
 fn the_value_of_a_mount_option_is_on_no_command_line() {
     const SECRET: &str = "8151623";

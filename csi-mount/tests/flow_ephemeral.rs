@@ -112,8 +112,7 @@ fn a_reader_never_sees_a_mixture() {
         publish(&target, &version(0), &plan()).unwrap();
         let (is_over, reads) = (AtomicBool::new(false), AtomicU64::new(0));
         std::thread::scope(|scope| {
-            // The reader goes through the link to the version, like a program that needs files of one
-            // version.
+            // The reader follows the link to the version, like a program that needs files of one version.
             let reader = scope.spawn(|| {
                 while !is_over.load(Ordering::Relaxed) {
                     let version =
@@ -139,8 +138,7 @@ fn a_reader_never_sees_a_mixture() {
     });
 }
 
-/// A reader that has already resolved the path to a version can still read this version after it was
-/// replaced.
+/// A reader that has resolved the path to a version can still read this version after it was replaced.
 #[test]
 fn the_version_before_stays_until_the_next_publish() {
     on_tmpfs(|place| {

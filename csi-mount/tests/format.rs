@@ -1,5 +1,4 @@
-//! Formatting: it needs a proof, formats the right device, tolerates no other user, and the result can be
-//! mounted.
+//! A format needs a proof, formats the right device, tolerates no other user, and its result can be mounted.
 
 mod devices;
 
@@ -226,8 +225,7 @@ fn no_block_that_is_not_zero_is_written_over() {
     }
 }
 
-/// The result is the same as when `mkfs` gets the device: sectors and stripes, on disks with both sector
-/// sizes.
+/// The result is the same as when `mkfs` gets the device: sectors and stripes, for both sector sizes.
 #[test]
 fn what_is_made_in_memory_is_what_mkfs_makes_of_the_device() {
     for filesystem in Filesystem::ALL {

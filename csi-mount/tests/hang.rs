@@ -399,15 +399,13 @@ fn a_daemon_that_never_starts_leaves_no_helper_at_all() {
     });
 }
 
-/// This is not a test. A process that is started for it makes one call of the table of calls that hang on
-/// NFS.
+/// This is not a test. A process that is started for it makes one call of the NFS table.
 #[test]
 fn make_one_call() {
     do_as_asked();
 }
 
-/// A call is not listed as hanging if its process has not made it yet: the time counts from the start of the
-/// call.
+/// A call is not listed as hanging if its process has not made it yet: the time counts from its start.
 #[test]
 fn a_call_that_has_not_begun_is_no_hang() {
     let _alone = alone();

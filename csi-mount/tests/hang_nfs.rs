@@ -32,8 +32,7 @@ use rustix::fs::{Mode, OFlags};
 const SECOND: Duration = Duration::from_secs(1);
 /// The time limit for calls that send nothing to the server.
 const SOON: Duration = Duration::from_secs(4);
-/// The time limit for calls that wait for the server within the crate's own limits, on a slow emulated
-/// machine.
+/// The time limit for calls that wait for the server within the crate's own limits, under slow emulation.
 const BOUND: Duration = Duration::from_secs(30);
 
 /// Slightly more than the time for which the client trusts its cached file attributes.

@@ -71,7 +71,7 @@ fn killed(test: &str, made: &str, mebibytes: u64) -> Image {
     panic!("{made} is nowhere interrupted");
 }
 
-/// Returns a device whose format failed at a write to a full disk. The record and a part of the rest are
+/// Returns a device whose format failed because the disk was full. The record and some other blocks are
 /// written.
 fn failed(made: &str, mebibytes: u64) -> Image {
     failed_after(made, mebibytes, 100)

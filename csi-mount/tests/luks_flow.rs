@@ -437,8 +437,7 @@ fn what_is_published_raw_is_not_closed_by_another_stage() {
     });
 }
 
-/// Another program closed the device. The node in the pod would then lead to the next device with that
-/// number.
+/// Another program closed the device. The pod's node would lead to the next device with that number.
 #[test]
 fn no_volume_is_opened_under_a_number_that_is_published() {
     private_mount_namespace(|| {

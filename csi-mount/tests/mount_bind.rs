@@ -282,8 +282,7 @@ fn what_is_inside_is_known_at_once_as_by_the_way_up() {
         let mounted = |fs_type: &str, path: &str| {
             csi_mount::Mount::new(fs_type, "volume").at(&Target::new(sandbox.join(path)).unwrap()).unwrap();
         };
-        // A separate filesystem in the tree, another one inside it, and one that does not count its
-        // directories.
+        // A filesystem in the tree, another one inside it, and one that does not count its directories.
         mounted("tmpfs", "a/b/c");
         ["a/b/c/d/e", "a/b/c/full/of"].into_iter().for_each(make);
         mounted("tmpfs", "a/b/c/d/e");

@@ -17,8 +17,7 @@ fn a_table_that_always_changes_is_read() {
     sandbox(|sandbox| {
         let bound = source(sandbox, "source");
         for index in 0..STAYING {
-            // The plain system call is used: on an emulated machine the checks for so many mounts take
-            // minutes.
+            // The plain system call is used: under emulation the checks for so many mounts take minutes.
             let place = target(sandbox, &format!("t{index}"));
             rustix::mount::mount_bind(&bound, place.path()).unwrap();
         }

@@ -23,8 +23,7 @@ trait Machine {
     fn make_dir(&self, path: &Path);
     /// Mounts one more layer without any check.
     fn stack(&self, path: &Path);
-    /// Returns the attributes of the layers at a path in a second namespace, which receives mounts from this
-    /// one.
+    /// The attributes of the layers at a path in a second namespace, which receives mounts from this one.
     fn seen_by_peer(&self, path: &Path) -> Vec<MountAttributes>;
     /// Uses the mount at the path while the closure runs.
     fn held(&self, path: &Path, run: &mut dyn FnMut());
@@ -246,8 +245,7 @@ fn a_silent_mount_is_taken_from_one_and_stays_for_the_others() {
     }
 }
 
-/// A filesystem of a block device that does not answer can be on a slow disk, which does not prove that it is
-/// dead.
+/// A filesystem on a block device that does not answer is not proven to be dead: its disk can be slow.
 #[test]
 fn a_silent_filesystem_of_a_block_device_is_not_detached_for_it() {
     let model = Model::new();

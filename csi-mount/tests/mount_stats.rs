@@ -59,8 +59,7 @@ fn a_request_that_is_never_answered_costs_bounded_time() {
         let target = target(sandbox, "target");
         let device = fuse(&target);
         answer_init(&device);
-        // The request is taken and kept: the child process can't even be killed while this descriptor is
-        // open.
+        // The request is taken and kept: the child can't even be killed while this descriptor is open.
         let kept = std::thread::spawn({
             let mut device = device.try_clone().unwrap();
             move || device.read(&mut [0; 8192]).unwrap()

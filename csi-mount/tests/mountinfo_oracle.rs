@@ -208,8 +208,7 @@ fn compare_with_procfs(line: &Line) -> bool {
     true
 }
 
-/// Checks a read that ended in the middle: complete lines are unchanged, and a partial line is an error or a
-/// line.
+/// Checks a read that ended in the middle: complete lines are unchanged; half a line is an error or a line.
 fn tear(lines: &[Line], at: prop::sample::Index) {
     let text: Vec<u8> = lines.iter().flat_map(Line::text).collect();
     let whole = parse_mountinfo(&text).unwrap();

@@ -212,8 +212,7 @@ fn the_page_cache_is_not_believed() {
     }
 }
 
-/// The device is blank at the probe, and another program then writes to it. The second probe refuses the
-/// format.
+/// The device is blank at the probe, and another program then writes to it. The second probe refuses.
 #[test]
 fn data_that_appears_after_the_proof_is_kept() {
     for filesystem in Filesystem::ALL {

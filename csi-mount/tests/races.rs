@@ -237,8 +237,7 @@ fn an_attacker_who_swaps_components_gains_nothing() {
             let swaps: Vec<u64> = std::thread::scope(|scope| {
                 let attackers =
                     [("", "uid"), ("uid", "volume"), ("uid/volume", "target")].map(|(path, name)| {
-                        // They are opened before the first exchange, so that the attack itself stays in the
-                        // root.
+                        // Opened before the first exchange, so that the attack itself stays in the root.
                         let directory: OwnedFd = File::open(pods.join(path)).unwrap().into();
                         let is_done = &is_done;
                         move || attack(&directory, name, is_done)

@@ -10,8 +10,7 @@ use csi_mount::{Bind, ErrorKind, Mount, MountAttributes, Removed, Target, unmoun
 use rustix::fs::{Mode, OFlags, mkdirat, openat};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Runs the closure with a tmpfs that disappears with the namespace. Only its empty mount point is removed
-/// afterwards.
+/// Runs the closure with a tmpfs that ends with the namespace. It then removes the empty mount point only.
 fn on_tmpfs(run: impl FnOnce(&Path) + Send) {
     let place = tempfile::tempdir().unwrap().keep();
     private_mount_namespace(|| {

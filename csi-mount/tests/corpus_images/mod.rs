@@ -227,8 +227,7 @@ fn on_device((_, mebibytes, line): &Tool) -> Vec<u8> {
     fs::read(image.file()).unwrap()
 }
 
-/// Builds the superblock of a RAID 1 without the kernel's RAID driver, with the checksum that libblkid
-/// requires.
+/// Builds a RAID 1 superblock without the kernel's RAID driver, with the checksum that libblkid requires.
 fn md(version: &str) -> Base {
     let size = 16 * MIB as usize;
     let mut bytes = vec![0; size];

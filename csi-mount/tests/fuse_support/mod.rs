@@ -68,8 +68,7 @@ impl SilentDaemon {
     }
 }
 
-/// A daemon that is alive and answers each request immediately: as an empty filesystem, or with this error
-/// number.
+/// A daemon that answers each request immediately: as an empty filesystem, or with this error number.
 pub(crate) fn answering_daemon(target: &Target, fails_with: Option<i32>) -> JoinHandle<()> {
     const GETATTR: u32 = 3;
     const STATFS: u32 = 17;

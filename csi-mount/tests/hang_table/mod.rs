@@ -49,8 +49,7 @@ impl Table {
     }
 }
 
-/// The outcomes of system calls. Next to each is this crate's own result: the row with that name in the other
-/// table.
+/// The outcomes of system calls. Next to each is this crate's own result: the other table's row of that name.
 #[derive(Default)]
 pub(crate) struct CallTable(Vec<[String; 3]>);
 

@@ -287,8 +287,7 @@ impl Walk<'_> {
         self.run(Step::Unstage);
     }
 
-    /// Repeats a step that is refused as busy, as an orchestrator does: a killed process might not be gone
-    /// yet.
+    /// Repeats a step that is refused as busy, as an orchestrator does: a killed process can still exist.
     fn run(&mut self, step: Step) {
         let end = Instant::now() + Duration::from_secs(30);
         while let Err(error) = self.once(step) {

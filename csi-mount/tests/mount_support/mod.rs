@@ -9,8 +9,7 @@ use std::time::{Duration, Instant};
 use csi_mount::testing::{private_mount_namespace, share};
 use csi_mount::{ErrorKind, Mount, Outcome, Target, unmount};
 
-/// An empty directory to mount on. It is removed by rmdir only, so that nothing mounted below it is ever
-/// entered.
+/// An empty directory to mount on. It is removed by rmdir only, so nothing mounted below it is ever entered.
 struct MountPoint(PathBuf);
 
 impl Drop for MountPoint {

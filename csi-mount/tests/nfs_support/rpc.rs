@@ -1,5 +1,4 @@
-//! The part of ONC RPC over TCP (RFC 5531) that is needed for the small services that the kernel's NFS server
-//! expects.
+//! The part of ONC RPC over TCP (RFC 5531) for the small services that the kernel's NFS server expects.
 
 use std::io::{self, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};

@@ -63,8 +63,7 @@ pub(crate) enum End {
     Finished { calls: u64 },
 }
 
-/// The points at which a step is killed: pairs of a system call and a continuation, in the order of the
-/// calls.
+/// The points at which a step is killed: pairs of a system call and a continuation, in call order.
 ///
 /// A run takes the first pair and then each n-th one. `CSI_CRASH_STRIDE` sets n; 1 takes all pairs.
 /// `CSI_CRASH_POINTS` sets the largest number of points, for a slow machine.
