@@ -104,8 +104,7 @@ fn what_is_mounted_in_it_is_not_copied() {
     });
 }
 
-/// A process that can write to the tree exchanges a directory and a link to a secret. No copy ever contains
-/// the secret.
+/// A process that can write to the tree exchanges a directory and a link to a secret. No copy contains it.
 #[test]
 fn a_link_that_is_swapped_in_is_never_followed() {
     sandbox(|place| {

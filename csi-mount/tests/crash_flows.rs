@@ -184,8 +184,7 @@ impl Volume for Directory {
 /// Files in memory.
 struct Ephemeral {
     place: Place,
-    /// Whether the step that is killed changes a published volume. If so, its second version is also valid
-    /// then.
+    /// Whether the killed step changes a published volume. If so, the second version is also valid.
     had_first: Cell<bool>,
 }
 

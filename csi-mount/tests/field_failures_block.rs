@@ -29,8 +29,8 @@ fn staging(image: &Image) -> Target {
     Target::new(image.directory().join("staging")).unwrap()
 }
 
-/// kubernetes/kubernetes#142243, #95183, longhorn/longhorn#14042, NetApp/trident#418: the probe failed, and
-/// mkfs ran.
+/// kubernetes/kubernetes#142243, #95183, longhorn/longhorn#14042, NetApp/trident#418: mkfs ran after a failed
+/// probe.
 #[test]
 fn a_device_that_cannot_be_read_is_not_formatted() {
     private_mount_namespace(|| {

@@ -71,8 +71,7 @@ fn killed(test: &str, made: &str, mebibytes: u64) -> Image {
     panic!("{made} is nowhere interrupted");
 }
 
-/// Returns a device whose format failed because the disk was full. The record and some other blocks are
-/// written.
+/// Returns a device whose format failed on a full disk. The record and some other blocks are written.
 fn failed(made: &str, mebibytes: u64) -> Image {
     failed_after(made, mebibytes, 100)
 }
@@ -201,8 +200,7 @@ fn data_that_came_after_a_failed_format_is_kept() {
     });
 }
 
-/// Whichever write fails because the disk is full, the format can be started again, even before the manifest
-/// is complete.
+/// Whichever write fails on a full disk, the format starts again, even before the manifest is complete.
 #[test]
 fn a_format_that_failed_at_any_write_is_begun_anew() {
     private_mount_namespace(|| {

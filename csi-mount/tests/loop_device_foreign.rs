@@ -114,8 +114,8 @@ fn a_loop_device_on_a_dead_filesystem_holds_no_other_volume_up() {
     }
 }
 
-/// If nothing shows that the file has a server, the loop device is queried once, by a child process that is
-/// given up.
+/// If nothing shows that the file has a server, a child process queries the loop device once, and is given
+/// up.
 #[test]
 fn nor_does_one_whose_filesystem_is_mounted_in_another_namespace() {
     let _alone = alone();

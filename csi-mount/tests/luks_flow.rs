@@ -1,6 +1,6 @@
 //! Volumes inside encrypted devices, from a blank device to the end. All tests need a kernel with `dm_mod`
-//! and `dm_crypt`. They run where `cargo xtask test --kernels` provides these modules, and not with `cargo
-//! test` alone.
+//! and `dm_crypt`. `cargo test` alone does not run them, but `cargo xtask test --kernels` does: it provides
+//! these modules.
 
 mod devices;
 mod flow_support;
@@ -289,8 +289,7 @@ fn a_mapping_over_another_device_is_refused() {
     });
 }
 
-/// What killed programs leave: a suspended mapping, a mapping without a table, and an open mapping that is
-/// not mounted.
+/// Mappings that killed programs leave: suspended, without a table, or open and not mounted.
 #[test]
 fn half_a_mapping_is_taken_down_or_made_anew() {
     private_mount_namespace(|| {

@@ -13,8 +13,7 @@ use devices::{Image, MIB, run};
 use nix::mount::{MsFlags, mount, umount};
 use rustix::fs::FallocateFlags;
 
-/// The limit for reads outside the data, if the holes are known exactly: only the places of signatures are
-/// read there.
+/// The limit for reads outside the data, if the holes are known exactly: only the places of signatures.
 const NAMED: u64 = MIB / 2;
 
 fn bytes_read(device: &BlockDevice) -> u64 {

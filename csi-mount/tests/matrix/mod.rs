@@ -15,8 +15,7 @@ use crate::stepper::{self, End, Kill, Points, Programs};
 
 pub(crate) mod sweep;
 
-/// Runs the step that the words name: the flow, the step, the volume's source, the staging path and the
-/// target path.
+/// Runs the step that the words name: flow, step, the volume's source, staging path and target path.
 pub(crate) type Job = fn(&[&str]) -> csi_mount::Result<()>;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -138,8 +137,7 @@ pub(crate) trait Volume {
     }
     /// Checks that nothing uses its device, and no process serves it.
     fn assert_free(&self) {}
-    /// Whether the next point uses a new volume. If so, this volume is staged and published once more at its
-    /// own point.
+    /// Whether the next point uses a new volume. If so, this one is staged and published again here.
     fn is_used_once(&self) -> bool {
         false
     }

@@ -59,8 +59,7 @@ pub(crate) fn layers(path: &Path) -> usize {
     csi_mount::mounts().unwrap().iter().filter(|entry| entry.mount_point == path).count()
 }
 
-/// Unmounts a target that threads of the test keep reading: on a slow machine one of them can have it open at
-/// each attempt.
+/// Unmounts a target that threads of the test read: on a slow machine one can have it open at each attempt.
 pub(crate) fn unmount_watched(target: &Target) {
     let deadline = Instant::now() + Duration::from_secs(30);
     loop {

@@ -17,8 +17,7 @@ pub(crate) const EXPORT: &str = "/run/export";
 
 const CONTROL: &str = "/proc/fs/nfsd";
 
-/// `NFSEXP_…` of `linux/nfsd/export.h`: any client port, asynchronous, no subtree check, and the export has
-/// fsid 0.
+/// `NFSEXP_…` of `linux/nfsd/export.h`: any client port, asynchronous, no subtree check, and fsid 0.
 const FLAGS: u32 = 0x0002 | 0x0010 | 0x0400 | 0x2000;
 
 /// A time that is never reached, in seconds since 1970.

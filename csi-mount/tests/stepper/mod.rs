@@ -198,8 +198,7 @@ impl Job<'_> {
         assert!(child.wait().unwrap().success(), "{:?}: {text}", self.words);
     }
 
-    /// Like [`start`](Self::start), and traces the job's thread from its first system call on. This thread is
-    /// the tracer.
+    /// Like [`start`](Self::start), and traces the job's thread from its first system call on.
     fn start_traced(&self) -> (Child, Pid, Pid, BufReader<ChildStderr>) {
         let (mut child, thread, errors) = self.start();
         let process = Pid::from_raw(child.id().try_into().unwrap());
@@ -234,8 +233,7 @@ impl Job<'_> {
         assert!(meanwhile.is_none(), "it starts no program");
     }
 
-    /// Kills the job before its system call with this number. The calls of the job and of everything that it
-    /// starts count.
+    /// Kills the job before its system call with this number. The calls of all that it starts also count.
     pub(crate) fn kill_before(&self, call: u64) -> End {
         self.stop_before(call, Kill::Job)
     }
