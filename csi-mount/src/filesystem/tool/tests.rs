@@ -64,8 +64,9 @@ fn a_tool_dies_with_its_caller() {
     }
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("id");
+    let (_crate, module) = module_path!().split_once("::").unwrap();
     let mut caller = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "tool::tests::a_tool_dies_with_its_caller"])
+        .args(["--exact", &format!("{module}::a_tool_dies_with_its_caller")])
         .env(FILE, &file)
         .stdout(Stdio::null())
         .spawn()
