@@ -5,9 +5,8 @@ use std::path::Path;
 
 use crate::path::lookup;
 use crate::table::details::Details;
-use crate::{DeviceNumber, MountEntry};
-
 use crate::table::facts;
+use crate::{DeviceNumber, MountEntry};
 
 impl MountEntry {
     /// Whether its filesystem is on this block device.
@@ -38,6 +37,5 @@ pub(crate) fn block_device_at(path: &OsStr) -> Option<DeviceNumber> {
         return None;
     }
     let fd = lookup::open_path(path, rustix::fs::OFlags::empty()).ok()?;
-    let facts = facts::from_fd(fd).ok()?;
-    (facts.file_type == rustix::fs::FileType::BlockDevice).then_some(facts.node)
+    facts::from_fd(fd).ok()?.block_device()
 }
