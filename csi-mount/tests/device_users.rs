@@ -17,7 +17,7 @@ use csi_mount::{
     Mount, MountHealth, MountOptions, MountState, Outcome, Probe, Target, Unmounted, check, grow_unmounted,
     health, unmount,
 };
-use devices::{Image, MIB, run};
+use devices::{Image, MIB, run, run_when_let_go};
 use mount_support::{sandbox, target};
 
 /// A use of a device. It ends when this value is dropped.
@@ -73,7 +73,7 @@ fn partition(image: &Image) -> (PathBuf, Use) {
     run("addpart", &[&disk, "1", "2048", "2048"]);
     let name = image.path().file_name().unwrap().to_str().unwrap();
     let node = PathBuf::from(format!("/dev/{name}p1"));
-    (node, Use::until(move || drop(run("delpart", &[&disk, "1"]))))
+    (node, Use::until(move || run_when_let_go("delpart", &[&disk, "1"])))
 }
 
 fn publish(device: &Path, at: &Path, access: DeviceAccess) -> Use {

@@ -194,11 +194,25 @@ pub(crate) fn put_node(at: &Path, number: DeviceNumber) {
 }
 
 pub(crate) fn run(program: &str, arguments: &[&str]) -> String {
+    try_run(program, arguments).unwrap_or_else(|error| panic!("{program} {arguments:?}: {error}"))
+}
+
+/// Runs a program that fails while a device is open, until it succeeds. A child process of another test
+/// inherits what is open here, until it runs its program.
+pub(crate) fn run_when_let_go(program: &str, arguments: &[&str]) {
+    let end = Instant::now() + Duration::from_secs(30);
+    while let Err(error) = try_run(program, arguments) {
+        assert!(Instant::now() < end, "{program} {arguments:?}: {error}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn try_run(program: &str, arguments: &[&str]) -> Result<String, String> {
     let output = std::process::Command::new(program)
         .args(arguments)
         .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
         .output()
         .unwrap_or_else(|error| panic!("{program} is needed here: {error}"));
-    assert!(output.status.success(), "{program} {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8_lossy(&output.stdout).into_owned()
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    if output.status.success() { Ok(text(&output.stdout)) } else { Err(text(&output.stderr)) }
 }
