@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use csi_core::Rpc;
+use csi_proto::Rpc;
 use csi_proto::redact::{HIDDEN, SecretMap};
 
 /// The secrets of calls, for every RPC or for one.

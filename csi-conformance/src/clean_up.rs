@@ -1,6 +1,6 @@
 //! Undoes what a test, or a run that died, left behind: the reverse of each call, the last call first.
 
-use csi_core::Rpc;
+use csi_proto::Rpc;
 use csi_proto::{escape, v1};
 use prost::Message;
 use tonic::Code;

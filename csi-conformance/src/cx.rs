@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use csi_core::client::Client;
-use csi_core::{Rpc, Service};
+use csi_proto::client::Client;
 use csi_proto::v1;
+use csi_proto::{Rpc, Service};
 use prost::Message;
 use tonic::Code;
 use v1::volume_capability::{AccessMode, AccessType, BlockVolume, MountVolume, access_mode::Mode};

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Mutex;
 
-use csi_core::{Rpc, Service};
+use csi_proto::{Rpc, Service};
 use prost_reflect::{DescriptorPool, DynamicMessage, Kind, MessageDescriptor, ReflectMessage, Value};
 use tonic::Code;
 

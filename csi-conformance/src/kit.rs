@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use csi_core::Endpoint;
+use csi_proto::Endpoint;
 use csi_proto::v1::volume_capability::MountVolume;
 
 use crate::settings::{MountAccess, Pairs, Settings};

@@ -5,7 +5,7 @@ use std::io::{Error, ErrorKind, Result};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
-use csi_core::Rpc;
+use csi_proto::Rpc;
 use csi_proto::v1;
 use prost::Message;
 

@@ -57,4 +57,4 @@ pub use settings::{MountAccess, Pairs};
 pub use soak::{Soak, SoakReport};
 pub use test::Test;
 
-pub use csi_core::Endpoint;
+pub use csi_proto::Endpoint;

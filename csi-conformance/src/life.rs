@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use csi_core::{ControllerCapability, NodeCapability};
 use csi_proto::v1;
+use csi_proto::{ControllerCapability, NodeCapability};
 
 use crate::cx::Cx;
 use crate::failure::{Failure, Outcome};

@@ -5,9 +5,9 @@ use std::io::ErrorKind;
 use std::path::Path;
 use std::time::Duration;
 
-use csi_core::client::Client;
-use csi_core::{ControllerCapability, Endpoint};
+use csi_proto::client::Client;
 use csi_proto::v1;
+use csi_proto::{ControllerCapability, Endpoint};
 use tonic::Code;
 use v1::plugin_capability::service::Type as PluginService;
 

@@ -1,6 +1,6 @@
 //! What tests need, and why a need is not met.
 
-use csi_core::{ControllerCapability, NodeCapability};
+use csi_proto::{ControllerCapability, NodeCapability};
 
 use csi_proto::v1::plugin_capability::{service::Type as PluginService, volume_expansion::Type as Expansion};
 

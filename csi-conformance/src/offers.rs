@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use csi_core::{ControllerCapability, NodeCapability};
 use csi_proto::v1;
+use csi_proto::{ControllerCapability, NodeCapability};
 use v1::plugin_capability::Type;
 use v1::plugin_capability::service::Type as PluginService;
 use v1::plugin_capability::volume_expansion::Type as Expansion;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use csi_core::Endpoint;
+use csi_proto::Endpoint;
 use csi_proto::v1::volume_capability::MountVolume;
 
 /// Keys and values, for all RPCs or for one.
@@ -27,7 +27,7 @@ impl Pairs {
                 continue;
             }
             if let Some(name) = line.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
-                if !csi_core::Rpc::ALL.iter().any(|known| known.name() == name) {
+                if !csi_proto::Rpc::ALL.iter().any(|known| known.name() == name) {
                     return Err(format!("line {}: the spec has no RPC named {name:?}", at + 1));
                 }
                 rpc = name.to_owned();
@@ -42,7 +42,7 @@ impl Pairs {
     }
 
     /// The pairs for this RPC: those for all RPCs, overridden by its own.
-    pub(crate) fn of(&self, rpc: csi_core::Rpc) -> BTreeMap<String, String> {
+    pub(crate) fn of(&self, rpc: csi_proto::Rpc) -> BTreeMap<String, String> {
         let part = |name: &str| self.0.get(name).cloned().unwrap_or_default();
         let mut all = part("");
         all.extend(part(rpc.name()));
@@ -113,9 +113,9 @@ mod tests {
     #[test]
     fn pairs_are_for_all_rpcs_or_for_one() {
         let pairs = Pairs::parse("# who\nuser = me\n[CreateVolume]\nuser=other\nkey=a=b\n").unwrap();
-        assert_eq!(pairs.of(csi_core::Rpc::DeleteVolume), [("user".into(), "me".into())].into());
-        assert_eq!(pairs.of(csi_core::Rpc::CreateVolume)["user"], "other");
-        assert_eq!(pairs.of(csi_core::Rpc::CreateVolume)["key"], "a=b");
+        assert_eq!(pairs.of(csi_proto::Rpc::DeleteVolume), [("user".into(), "me".into())].into());
+        assert_eq!(pairs.of(csi_proto::Rpc::CreateVolume)["user"], "other");
+        assert_eq!(pairs.of(csi_proto::Rpc::CreateVolume)["key"], "a=b");
         assert!(!format!("{pairs:?}").contains("me"), "{pairs:?}");
         let error = Pairs::parse("a=b\nhunter2").unwrap_err();
         assert!(error.contains("line 2") && !error.contains("hunter2"), "{error}");

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use csi_core::Rpc;
+use csi_proto::Rpc;
 
 use crate::clean_up::clean_up;
 use crate::kit::Kit;

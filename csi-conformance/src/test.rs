@@ -3,8 +3,8 @@
 use std::future::Future;
 use std::pin::Pin;
 
-use csi_core::{ControllerCapability, NodeCapability};
 use csi_proto::v1::plugin_capability::service::Type as PluginService;
+use csi_proto::{ControllerCapability, NodeCapability};
 
 use crate::cx::Cx;
 use crate::failure::Outcome;

@@ -2,7 +2,7 @@
 
 use std::sync::Mutex;
 
-use csi_core::Rpc;
+use csi_proto::Rpc;
 use tonic::Code;
 
 /// The code of a call's answer; `None` if it has not come, or the caller gave up.

@@ -1,8 +1,8 @@
 //! Requests and answers as bytes, so that the kit can also send what no message type allows.
 
-use csi_core::{Rpc, Service};
 use csi_proto::raw::RawCodec;
 use csi_proto::v1;
+use csi_proto::{Rpc, Service};
 use prost::Message;
 use tonic::transport::Channel;
 use tonic::{Code, Request, Status};

@@ -108,7 +108,8 @@ fn check_sources(group: &VolumeGroupSnapshot, asked: &[String]) -> Result<()> {
         true => Ok(()),
         false => Err(Error::Incompatible(
             "source_volume_ids: a group snapshot of this name exists and was cut from other volumes"
-                .to_owned(),
+                .to_owned()
+                .into(),
         )),
     }
 }

@@ -79,8 +79,6 @@
 #![cfg(unix)]
 
 // The layers, lowest first: a module imports only from groups above it in this list.
-mod rpc;
-
 mod ids;
 mod mode;
 
@@ -112,8 +110,6 @@ mod server;
 
 mod plugin;
 
-#[cfg(feature = "client")]
-pub mod client;
 #[cfg(feature = "log")]
 mod log;
 
@@ -128,6 +124,9 @@ pub use async_trait::async_trait;
 #[cfg(all(feature = "mount", target_os = "linux"))]
 pub use csi_mount as mount;
 pub use csi_proto as proto;
+#[cfg(feature = "client")]
+pub use csi_proto::client;
+pub use csi_proto::{ControllerCapability, Endpoint, EndpointError, NodeCapability, Rpc, Service};
 
 pub use blocking::blocking;
 pub use controller::{
@@ -140,7 +139,7 @@ pub use controller::{
     ListVolumeHealth, ListVolumes, ListVolumesRequest, ModifyVolume, Page, Pager, PublishUnpublishVolume,
     Published, Reservation, ValidateVolumeCapabilitiesRequest, VolumeListing,
 };
-pub use error::{Error, IoContext, Result};
+pub use error::{Error, IoContext, Reason, Result};
 #[cfg(feature = "clap")]
 pub use flags::DriverArgs;
 pub use group_controller::{
@@ -164,10 +163,9 @@ pub use node_plugins::{
     FuseFilesystems, FuseNode, MountGroup, SharedFilesystems, SharedNode, mounted_from, remove_tree,
     stage_plan,
 };
-pub use offer::{ControllerCapability, Expansion, NodeCapability};
+pub use offer::Expansion;
 pub use plugin::Plugin;
-pub use rpc::{Rpc, Service};
-pub use server::{Endpoint, Registration, ServeError, SocketRemoval};
+pub use server::{Registration, ServeError, SocketRemoval};
 pub use snapshot_metadata::{
     BlockMetadata, BlockMetadataType, BlockRange, GetMetadataAllocatedRequest, GetMetadataDeltaRequest,
     SnapshotMetadata,

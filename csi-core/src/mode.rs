@@ -24,7 +24,7 @@ impl Mode {
         match service {
             Service::Identity => true,
             Service::Node => self != Self::Controller,
-            Service::Controller | Service::GroupController | Service::SnapshotMetadata => self != Self::Node,
+            _ => self != Self::Node,
         }
     }
 }

@@ -7,11 +7,8 @@ use std::collections::BTreeSet;
 use std::sync::OnceLock;
 
 use csi_proto::v1;
+pub(crate) use csi_proto::{ControllerCapability, NodeCapability};
 
-/// A capability of the Controller service, by its name and number in the spec.
-pub use v1::controller_service_capability::rpc::Type as ControllerCapability;
-/// A capability of the Node service, by its name and number in the spec.
-pub use v1::node_service_capability::rpc::Type as NodeCapability;
 pub(crate) use v1::plugin_capability::service::Type as PluginService;
 use v1::plugin_capability::volume_expansion::Type as PluginExpansion;
 

@@ -29,7 +29,7 @@ fn range(byte_offset: u64, size_bytes: u64) -> Result<BlockRange> {
 impl SnapshotMetadata for Blocks {
     async fn metadata_allocated(&self, request: GetMetadataAllocatedRequest) -> Result<BlockMetadata> {
         Ok(match request.snapshot_id.as_str() {
-            "fails" => ranges(vec![range(0, 10), Err(Error::Unavailable("a disk went away".to_owned()))]),
+            "fails" => ranges(vec![range(0, 10), Err(Error::Unavailable("a disk went away".into()))]),
             "disordered" => ranges(vec![range(10, 10), range(5, 1)]),
             "panics" => BlockMetadata {
                 ranges: Box::pin(
@@ -58,7 +58,7 @@ impl SnapshotMetadata for Blocks {
 
     async fn metadata_delta(&self, request: GetMetadataDeltaRequest) -> Result<BlockMetadata> {
         match request.base_snapshot_id.as_str() {
-            "untracked" => Err(Error::NotPossible("changes are not tracked".to_owned())),
+            "untracked" => Err(Error::NotPossible("changes are not tracked".into())),
             "gone" => Err(Error::SnapshotNotFound(request.base_snapshot_id)),
             _ => Ok(ranges(vec![range(0, 10), range(20, 10)])),
         }

@@ -29,7 +29,7 @@ impl Ward {
         match volume_id.as_str() {
             "b" => Ok(unwell(volume_id)),
             "c" => Err(Error::VolumeNotFound(volume_id)),
-            "d" => Err(Error::Unavailable("the pool does not answer".to_owned())),
+            "d" => Err(Error::Unavailable("the pool does not answer".into())),
             _ => Ok(VolumeHealth { volume_id, entries: vec![] }),
         }
     }

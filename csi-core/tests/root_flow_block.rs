@@ -64,7 +64,7 @@ impl BlockDevices for Disk {
 
     async fn staged(&self, volume: &Attachment) -> Result<()> {
         if volume.volume_context.get("note").is_some() {
-            return Err(Error::Unavailable("the note can't be kept".to_owned()));
+            return Err(Error::Unavailable("the note can't be kept".into()));
         }
         self.staged.fetch_add(1, Ordering::Relaxed);
         Ok(())

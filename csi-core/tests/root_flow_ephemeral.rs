@@ -31,7 +31,7 @@ impl EphemeralContent for Vault {
 
     async fn content(&self, request: &NodePublishVolumeRequest) -> Result<Content> {
         let secret = self.secret.lock().unwrap().clone();
-        let secret = secret.ok_or_else(|| Error::Unavailable("the vault is sealed".to_owned()))?;
+        let secret = secret.ok_or_else(|| Error::Unavailable("the vault is sealed".into()))?;
         let pod = request.volume_context.pod("pod.name").unwrap_or_default();
         Ok(Content::new().file_with_mode("secret", secret, 0o440)?.file("pod/name", pod)?)
     }

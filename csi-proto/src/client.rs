@@ -2,8 +2,8 @@
 //!
 //! ```no_run
 //! # async fn f() -> Result<(), Box<dyn std::error::Error>> {
-//! use csi_core::client::Client;
-//! use csi_core::proto::v1;
+//! use csi_proto::client::Client;
+//! use csi_proto::v1;
 //! use std::time::Duration;
 //!
 //! let client = Client::new(&"unix:///run/csi/csi.sock".parse()?);
@@ -16,7 +16,6 @@
 use std::path::Path;
 use std::time::Duration;
 
-use csi_proto::{escape, v1};
 use hyper_util::rt::TokioIo;
 use tokio::net::UnixStream;
 use tokio::time::{Instant, sleep, timeout_at};
@@ -31,7 +30,7 @@ use v1::identity_client::IdentityClient;
 use v1::node_client::NodeClient;
 use v1::snapshot_metadata_client::SnapshotMetadataClient;
 
-use crate::Endpoint;
+use crate::{Endpoint, escape, v1};
 
 /// The pause between two probes of a plugin that is not ready.
 const PAUSE: Duration = Duration::from_millis(10);

@@ -4,8 +4,6 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use super::ServeError;
-
 const VARIABLE: &str = "CSI_ENDPOINT";
 /// The longest path in a `sockaddr_un`, without its closing NUL (unix(7)).
 const PATH_MAX: usize = 107;
@@ -20,8 +18,8 @@ impl Endpoint {
     /// - spec: `endpoint.from-environment`
     ///
     /// # Errors
-    /// [`ServeError::Endpoint`] when `CSI_ENDPOINT` is not set or is not a unix socket.
-    pub fn from_env() -> Result<Self, ServeError> {
+    /// [`EndpointError`] when `CSI_ENDPOINT` is not set or is not a unix socket.
+    pub fn from_env() -> Result<Self, EndpointError> {
         match std::env::var(VARIABLE) {
             Ok(text) if !text.is_empty() => text.parse(),
             Err(std::env::VarError::NotUnicode(_)) => Err(refuse("is not UTF-8")),
@@ -36,10 +34,10 @@ impl Endpoint {
 }
 
 impl FromStr for Endpoint {
-    type Err = ServeError;
+    type Err = EndpointError;
 
     // spec: endpoint.unix-socket
-    fn from_str(text: &str) -> Result<Self, ServeError> {
+    fn from_str(text: &str) -> Result<Self, EndpointError> {
         let path = match text.split_once("://") {
             Some(("unix", path)) => path,
             Some((scheme, _)) => {
@@ -69,8 +67,13 @@ impl fmt::Display for Endpoint {
     }
 }
 
-fn refuse(what: &str) -> ServeError {
-    ServeError::Endpoint(format!(
+/// The endpoint is missing, or not a unix socket. The text says what is wrong and how to fix it.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct EndpointError(String);
+
+fn refuse(what: &str) -> EndpointError {
+    EndpointError(format!(
         "{VARIABLE} {what}; set it to the socket to serve on, unix:///run/csi/csi.sock say"
     ))
 }
@@ -94,7 +97,6 @@ mod tests {
             ["tcp://127.0.0.1:1", "http:///x", "unix://relative.sock", "csi.sock", "unix:///", "unix:///a\0b"]
         {
             let error = bad.parse::<Endpoint>().unwrap_err();
-            assert!(error.is_start_up());
             let text = error.to_string();
             assert!(text.starts_with("CSI_ENDPOINT is ") && text.contains("unix:///run/csi"), "{text}");
         }

@@ -28,9 +28,13 @@
 //! |---|---|
 //! | [`v1`] | the messages of the five services, and a client module and a server module for each service |
 //! | [`pluginregistration`] | the same for the kubelet's plugin registration |
+//! | `client` | [`Client`](client::Client): waits for a plugin and calls it with deadlines (feature `client`) |
 //! | `raw` | a codec that leaves messages as bytes (feature `client` or `server`) |
 //! | [`redact`] | wrappers that hide secrets, for types that copy fields out of a message |
 //! | [`escape`] | makes text from outside safe to show: on a terminal, in JSON, in a command |
+//!
+//! [`Rpc`] and [`Service`] have the names of the spec's RPCs and services; [`Endpoint`] is the address of a
+//! plugin's socket.
 //!
 //! A map is a `BTreeMap`, so equal messages encode to equal bytes.
 //!
@@ -39,17 +43,21 @@
 //! | feature | default | gives |
 //! |---|---|---|
 //! | `server` | yes | the traits of the services and tonic servers around them, such as `v1::node_server` |
-//! | `client` | yes | tonic clients, such as `v1::node_client`, with a channel to connect by |
+//! | `client` | yes | tonic clients, such as `v1::node_client`, and the module `client`, which connects them to a plugin's socket |
 //!
 //! Without both features, the crate has only the messages and does not depend on tonic.
 
 #![forbid(unsafe_code)]
 
+#[cfg(feature = "client")]
+pub mod client;
+mod endpoint;
 pub mod escape;
 #[cfg(any(feature = "client", feature = "server"))]
 pub mod raw;
 #[macro_use]
 pub mod redact;
+mod rpc;
 
 #[rustfmt::skip]
 #[allow(
@@ -72,7 +80,13 @@ mod generated {
     mod redaction;
 }
 
+pub use endpoint::{Endpoint, EndpointError};
 pub use generated::{pluginregistration, v1};
+pub use rpc::{Rpc, Service};
+/// A capability of the Controller service, by its name and number in the spec.
+pub use v1::controller_service_capability::rpc::Type as ControllerCapability;
+/// A capability of the Node service, by its name and number in the spec.
+pub use v1::node_service_capability::rpc::Type as NodeCapability;
 
 /// The encoded `FileDescriptorSet` of `csi.proto` and `pluginregistration.proto`, with everything they
 /// import.

@@ -51,8 +51,9 @@ rpcs! {
 }
 
 impl Rpc {
-    /// The RPC of a gRPC request's path, for example `/csi.v1.Identity/Probe`.
-    pub(crate) fn of_path(path: &str) -> Option<Self> {
+    /// Returns the RPC of a gRPC request's path, for example `/csi.v1.Identity/Probe`; `None` for the path of
+    /// another service.
+    pub fn from_path(path: &str) -> Option<Self> {
         let (service, name) = path.strip_prefix("/csi.v1.")?.split_once('/')?;
         let is_it = |rpc: &Self| rpc.name() == name && rpc.service().to_string() == service;
         Self::ALL.iter().copied().find(is_it)
@@ -77,17 +78,17 @@ mod tests {
 
     #[test]
     fn a_path_names_its_rpc() {
-        assert_eq!(Rpc::of_path("/csi.v1.Identity/Probe"), Some(Rpc::Probe));
+        assert_eq!(Rpc::from_path("/csi.v1.Identity/Probe"), Some(Rpc::Probe));
         for other in ["/csi.v1.Node/Probe", "/csi.v1.Identity/probe", "csi.v1.Identity/Probe", "/x/Probe", ""]
         {
-            assert_eq!(Rpc::of_path(other), None, "{other}");
+            assert_eq!(Rpc::from_path(other), None, "{other}");
         }
     }
 
     #[test]
     fn every_rpc_of_the_descriptor_is_listed() {
         use prost::Message;
-        let set = prost_types::FileDescriptorSet::decode(csi_proto::FILE_DESCRIPTOR_SET).unwrap();
+        let set = prost_types::FileDescriptorSet::decode(crate::FILE_DESCRIPTOR_SET).unwrap();
         let mut due: Vec<(String, String)> = set
             .file
             .iter()

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use csi_core::Rpc;
+use csi_proto::Rpc;
 use csi_proto::{escape, v1};
 use tokio::time::{Instant, sleep};
 use tonic::{Code, Status};
@@ -136,7 +136,7 @@ impl Begun {
             match self.take_back(sockets, step).await {
                 Err(status) if status.code() == Code::NotFound => return Ok(None),
                 Err(status) if is_passing(&status) && Instant::now() < end => sleep(PAUSE).await,
-                result => return result.map_err(|status| csi_core::client::explain(&status)),
+                result => return result.map_err(|status| csi_proto::client::explain(&status)),
             }
         }
     }

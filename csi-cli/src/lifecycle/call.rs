@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use csi_core::client::{Client, Transport, explain};
+use csi_proto::client::{Client, Transport, explain};
 use csi_proto::v1;
 use tonic::{Code, Response, Status};
 use v1::controller_client::ControllerClient;

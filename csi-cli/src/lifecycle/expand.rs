@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use csi_core::Rpc;
+use csi_proto::Rpc;
 use csi_proto::v1;
 use tonic::Code;
 

@@ -6,7 +6,7 @@
 //!
 //! ```no_run
 //! use csi_cli::lifecycle::{Begun, Caller, Content, Places, Report, Sockets, Wanted, meet, play};
-//! use csi_core::client::Client;
+//! use csi_proto::client::Client;
 //! use std::time::Duration;
 //!
 //! # async fn f() -> Result<(), Box<dyn std::error::Error>> {

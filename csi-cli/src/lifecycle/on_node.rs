@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use csi_core::Rpc;
+use csi_proto::Rpc;
 use csi_proto::v1;
 
 use super::begun::Step;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use csi_core::Rpc;
+use csi_proto::Rpc;
 use csi_proto::v1;
 
 use super::begun::{Begun, Step};

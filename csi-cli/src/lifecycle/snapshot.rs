@@ -1,6 +1,6 @@
 //! A snapshot of the volume, if the driver supports snapshots.
 
-use csi_core::Rpc;
+use csi_proto::Rpc;
 use csi_proto::v1;
 
 use super::begun::Step;

@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use csi_core::Rpc;
-use csi_core::client::{Client, explain};
+use csi_proto::Rpc;
+use csi_proto::client::{Client, explain};
 use prost::Message as _;
 use prost_reflect::{DynamicMessage, MessageDescriptor};
 use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder, Streaming};

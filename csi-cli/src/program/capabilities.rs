@@ -1,8 +1,8 @@
 //! `csi capabilities`: a driver's capabilities on one page.
 
 use clap::{ArgMatches, Command};
-use csi_core::Rpc;
-use csi_core::client::Client;
+use csi_proto::Rpc;
+use csi_proto::client::Client;
 use prost_reflect::{DynamicMessage, ReflectMessage as _, Value};
 use serde_json::json;
 use tonic::Code;

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use clap::{Arg, ArgMatches, ValueHint, builder::ValueParser};
-use csi_core::Endpoint;
-use csi_core::client::Client;
+use csi_proto::Endpoint;
+use csi_proto::client::Client;
 use tokio::net::UnixStream;
 
 use super::call::Limits;

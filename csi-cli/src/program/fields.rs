@@ -2,7 +2,7 @@
 
 use clap::builder::ValueParser;
 use clap::{Arg, ArgAction, ArgMatches, ValueHint};
-use csi_core::Rpc;
+use csi_proto::Rpc;
 use csi_proto::v1;
 use prost::Message;
 use prost_reflect::{

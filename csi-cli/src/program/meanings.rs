@@ -1,6 +1,6 @@
 //! The meanings of capabilities, as text.
 
-use csi_core::Rpc;
+use csi_proto::Rpc;
 use prost_reflect::{FieldDescriptor, Kind};
 
 /// One kind of capability.

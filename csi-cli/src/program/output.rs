@@ -3,7 +3,7 @@
 use std::io::{Error, ErrorKind, Write as _};
 use std::time::Duration;
 
-use csi_core::Rpc;
+use csi_proto::Rpc;
 use csi_proto::escape;
 use tonic::{Code, Status};
 

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Arg, ArgAction, ArgMatches, Command, ValueHint};
-use csi_core::Rpc;
+use csi_proto::Rpc;
 use prost_reflect::{DynamicMessage, Kind, Value};
 
 use super::common::Common;

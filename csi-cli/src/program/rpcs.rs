@@ -2,7 +2,7 @@
 
 use std::sync::LazyLock;
 
-use csi_core::{Rpc, Service};
+use csi_proto::{Rpc, Service};
 use prost_reflect::{DescriptorPool, MethodDescriptor};
 
 /// The description of each RPC, and the arguments of its example.

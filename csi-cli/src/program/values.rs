@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use csi_core::Quantity;
 use csi_proto::v1;
+use parse_size::{ByteSuffix, Config};
 use v1::volume_capability::access_mode::Mode;
 use v1::volume_capability::{AccessMode, AccessType, BlockVolume, MountVolume};
 
@@ -140,7 +140,9 @@ fn mode(word: &str) -> Result<Mode, String> {
 /// # Errors
 /// When it is not a size, or too large.
 pub(crate) fn size(text: &str) -> Result<i64, String> {
-    let bytes = text.parse().ok().and_then(|quantity: Quantity| i64::try_from(quantity.bytes()).ok());
+    // `b` could mean bits.
+    let sizes = Config::new().with_byte_suffix(ByteSuffix::Deny);
+    let bytes = sizes.parse_size(text).ok().and_then(|bytes| i64::try_from(bytes).ok());
     bytes.ok_or_else(|| format!("{text:?} is no size: write 1Gi, 500M, 1.5Ti or bytes, less than 8Ei"))
 }
 

@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     fn error(text: &str) -> String {
-        let message = crate::program::rpcs::method(csi_core::Rpc::CreateVolume).input();
+        let message = crate::program::rpcs::method(csi_proto::Rpc::CreateVolume).input();
         parse(text, &message, &mut Hidden::default()).unwrap_err()
     }
 

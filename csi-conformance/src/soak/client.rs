@@ -4,8 +4,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use csi_core::{ControllerCapability as Can, NodeCapability, Rpc};
 use csi_proto::v1;
+use csi_proto::{ControllerCapability as Can, NodeCapability, Rpc};
 use tonic::Code;
 use v1::plugin_capability::{service::Type as PluginService, volume_expansion::Type as Expansion};
 

@@ -4,11 +4,11 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use csi_core::ControllerCapability::{
+use csi_proto::ControllerCapability::{
     CloneVolume, CreateDeleteSnapshot, CreateDeleteVolume, ExpandVolume, ListSnapshots,
     PublishUnpublishVolume,
 };
-use csi_core::NodeCapability::StageUnstageVolume;
+use csi_proto::NodeCapability::StageUnstageVolume;
 use csi_proto::v1;
 use tonic::Code;
 use v1::plugin_capability::service::Type::SnapshotMetadataService;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use csi_core::ControllerCapability::{CreateDeleteVolume, GetCapacity};
+use csi_proto::ControllerCapability::{CreateDeleteVolume, GetCapacity};
 use csi_proto::v1;
 use tonic::Code;
 
@@ -17,14 +17,14 @@ crate::test::tests! { "get-capacity", "Controller Service RPC: GetCapacity";
 }
 
 async fn not_negative(cx: &Cx) -> Outcome {
-    let parameters = cx.settings.parameters.of(csi_core::Rpc::CreateVolume);
+    let parameters = cx.settings.parameters.of(csi_proto::Rpc::CreateVolume);
     let answer = cx.ok(v1::GetCapacityRequest { parameters, ..Default::default() }).await?;
     let all = [Some(answer.available_capacity), answer.maximum_volume_size, answer.minimum_volume_size];
     check(all.iter().flatten().all(|bytes| *bytes >= 0), "sizes of 0 or more", || format!("{all:?}"))
 }
 
 async fn raw_parameters(cx: &Cx) -> Outcome {
-    let mut parameters: BTreeMap<_, _> = cx.settings.parameters.of(csi_core::Rpc::CreateVolume);
+    let mut parameters: BTreeMap<_, _> = cx.settings.parameters.of(csi_proto::Rpc::CreateVolume);
     parameters.insert("csi.storage.k8s.io/fstype".into(), "ext4".into());
     parameters.insert("csi.storage.k8s.io/provisioner-secret-name".into(), "name".into());
     cx.ok(v1::GetCapacityRequest { parameters, ..Default::default() }).await.map(drop)
@@ -32,7 +32,7 @@ async fn raw_parameters(cx: &Cx) -> Outcome {
 
 fn asked(cx: &Cx) -> v1::GetCapacityRequest {
     v1::GetCapacityRequest {
-        parameters: cx.settings.parameters.of(csi_core::Rpc::CreateVolume),
+        parameters: cx.settings.parameters.of(csi_proto::Rpc::CreateVolume),
         volume_capabilities: vec![cx.capability(cx.any_kind())],
         ..Default::default()
     }

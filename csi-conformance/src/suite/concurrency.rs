@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use csi_core::ControllerCapability::{CreateDeleteVolume, ListVolumes};
+use csi_proto::ControllerCapability::{CreateDeleteVolume, ListVolumes};
 use csi_proto::v1;
 use tonic::Code;
 

@@ -1,6 +1,6 @@
 //! The content of clones and restored snapshots: source and copy do not change each other.
 
-use csi_core::ControllerCapability::{CloneVolume, CreateDeleteSnapshot, CreateDeleteVolume};
+use csi_proto::ControllerCapability::{CloneVolume, CreateDeleteSnapshot, CreateDeleteVolume};
 use csi_proto::v1;
 use tonic::Code;
 use v1::volume_content_source::{SnapshotSource, Type, VolumeSource};

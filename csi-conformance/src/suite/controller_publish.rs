@@ -1,6 +1,6 @@
 //! ControllerPublishVolume and ControllerUnpublishVolume, as the attacher calls them.
 
-use csi_core::ControllerCapability::{
+use csi_proto::ControllerCapability::{
     CreateDeleteVolume, GetVolume, ListVolumes, ListVolumesPublishedNodes, PublishReadonly,
     PublishUnpublishVolume,
 };

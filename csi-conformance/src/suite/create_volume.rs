@@ -1,6 +1,6 @@
 //! CreateVolume, DeleteVolume, ValidateVolumeCapabilities.
 
-use csi_core::ControllerCapability::{CloneVolume, CreateDeleteVolume};
+use csi_proto::ControllerCapability::{CloneVolume, CreateDeleteVolume};
 use csi_proto::v1;
 use tonic::Code;
 use v1::volume_content_source::{SnapshotSource, Type, VolumeSource};
@@ -133,7 +133,7 @@ async fn empty_capability(cx: &Cx) -> Outcome {
 
 async fn missing_source(cx: &Cx) -> Outcome {
     let mut sources = vec![Type::Volume(VolumeSource { volume_id: cx.name() })];
-    if cx.offers.controller(csi_core::ControllerCapability::CreateDeleteSnapshot) {
+    if cx.offers.controller(csi_proto::ControllerCapability::CreateDeleteSnapshot) {
         sources.push(Type::Snapshot(SnapshotSource { snapshot_id: cx.name() }));
     }
     for source in sources {
@@ -235,7 +235,7 @@ async fn unsupported(cx: &Cx) -> Outcome {
 
 /// The volume as each RPC that returns volumes reports it.
 async fn context_stays(cx: &Cx) -> Outcome {
-    use csi_core::ControllerCapability::{GetVolume, ListVolumes};
+    use csi_proto::ControllerCapability::{GetVolume, ListVolumes};
     let request = cx.create(&cx.name());
     let first = cx.created(request.clone()).await?;
     let mut told = vec![("CreateVolume, again", Some(cx.created(request).await?))];

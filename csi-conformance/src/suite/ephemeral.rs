@@ -1,6 +1,6 @@
 //! Inline ephemeral volumes, as the kubelet publishes them: without CreateVolume and without staging.
 
-use csi_core::NodeCapability::GetVolumeStats;
+use csi_proto::NodeCapability::GetVolumeStats;
 use csi_proto::v1;
 
 use super::node_publish::{gone, is_directory, mounts_at};
@@ -19,7 +19,7 @@ crate::test::tests! { "ephemeral", "NodePublishVolume, with the volume_context o
 
 /// The kubelet generates the id, and adds the pod's names.
 fn inline(cx: &Cx) -> Life {
-    let attributes = cx.settings.ephemeral.as_ref().map(|pairs| pairs.of(csi_core::Rpc::NodePublishVolume));
+    let attributes = cx.settings.ephemeral.as_ref().map(|pairs| pairs.of(csi_proto::Rpc::NodePublishVolume));
     let mut volume_context = attributes.unwrap_or_default();
     for (key, value) in [
         ("ephemeral", "true"),

@@ -26,7 +26,7 @@ async fn judged(cx: &Cx, breach: Breach) -> Outcome {
     request.volume_id = cx.name();
     request.volume_capabilities = cx.create("").volume_capabilities;
     let _ = cx.call(request.clone()).await;
-    if cx.offers.controller(csi_core::ControllerCapability::CreateDeleteVolume) {
+    if cx.offers.controller(csi_proto::ControllerCapability::CreateDeleteVolume) {
         let _ =
             cx.call(v1::CreateVolumeRequest { secrets: request.secrets.clone(), ..Default::default() }).await;
     }

@@ -1,7 +1,7 @@
 //! ControllerExpandVolume.
 
-use csi_core::ControllerCapability::{CreateDeleteVolume, ExpandVolume};
-use csi_core::NodeCapability::ExpandVolume as NodeExpandVolume;
+use csi_proto::ControllerCapability::{CreateDeleteVolume, ExpandVolume};
+use csi_proto::NodeCapability::ExpandVolume as NodeExpandVolume;
 use csi_proto::v1;
 use tonic::Code;
 

@@ -1,6 +1,6 @@
 //! Every field of every request, as listed in the descriptor: unset, too large, negative.
 
-use csi_core::{ControllerCapability as C, NodeCapability as N, Rpc};
+use csi_proto::{ControllerCapability as C, NodeCapability as N, Rpc};
 use prost::Message;
 use prost_reflect::{DynamicMessage, FieldDescriptor, Kind as Wire, MapKey, ReflectMessage, Value};
 use tonic::Code;
@@ -107,7 +107,7 @@ fn everywhere(sample: &DynamicMessage, changes: Changes) -> Vec<Change> {
 async fn refuse_all(cx: &Cx, is_node: bool, changes: Changes, codes: fn(Rpc) -> &'static [Code]) -> Outcome {
     let mut wrong: Vec<Failure> = Vec::new();
     for (rpc, bytes) in samples::samples(cx) {
-        if (rpc.service() == csi_core::Service::Node) != is_node || !offered(cx, rpc) {
+        if (rpc.service() == csi_proto::Service::Node) != is_node || !offered(cx, rpc) {
             continue;
         }
         let sample = cx.judge.input(rpc, &bytes).expect("it was just encoded");
@@ -228,7 +228,7 @@ fn invalid_or_no_size(rpc: Rpc) -> &'static [Code] {
 
 async fn not_offered(cx: &Cx) -> Outcome {
     for (rpc, bytes) in samples::samples(cx) {
-        if offered(cx, rpc) || (rpc.service() == csi_core::Service::Node && !cx.offers.has_node) {
+        if offered(cx, rpc) || (rpc.service() == csi_proto::Service::Node && !cx.offers.has_node) {
             continue;
         }
         match cx.raw(rpc, bytes, cx.settings.deadline).await {

@@ -5,7 +5,7 @@
 
 use std::path::Path;
 
-use csi_core::NodeCapability::StageUnstageVolume;
+use csi_proto::NodeCapability::StageUnstageVolume;
 use csi_proto::v1;
 
 use super::node_publish::mounts_at;

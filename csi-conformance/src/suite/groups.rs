@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use csi_core::ControllerCapability::CreateDeleteVolume;
+use csi_proto::ControllerCapability::CreateDeleteVolume;
 use csi_proto::v1;
 use tonic::Code;
 
@@ -25,7 +25,7 @@ pub(super) async fn request(cx: &Cx) -> Outcome<v1::CreateVolumeGroupSnapshotReq
     Ok(v1::CreateVolumeGroupSnapshotRequest {
         name: cx.name(),
         source_volume_ids,
-        parameters: cx.settings.parameters.of(csi_core::Rpc::CreateVolumeGroupSnapshot),
+        parameters: cx.settings.parameters.of(csi_proto::Rpc::CreateVolumeGroupSnapshot),
         ..Default::default()
     })
 }

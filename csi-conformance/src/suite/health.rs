@@ -1,9 +1,9 @@
 //! Health in the forms of v1.13.0 and v1.12.0.
 
-use csi_core::ControllerCapability::{
+use csi_proto::ControllerCapability::{
     CreateDeleteVolume, GetVolume, GetVolumeHealth, ListVolumeHealth, ListVolumes,
 };
-use csi_core::NodeCapability as N;
+use csi_proto::NodeCapability as N;
 use csi_proto::v1;
 use tonic::Code;
 

@@ -1,7 +1,7 @@
 //! The plugin's name, version and capabilities.
 
-use csi_core::{ControllerCapability as C, NodeCapability as N};
 use csi_proto::v1;
+use csi_proto::{ControllerCapability as C, NodeCapability as N};
 use v1::plugin_capability::{service::Type as P, volume_expansion::Type as E};
 
 use crate::cx::Cx;

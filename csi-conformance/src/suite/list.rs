@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use csi_core::ControllerCapability::{CreateDeleteVolume, GetVolume, ListVolumes};
+use csi_proto::ControllerCapability::{CreateDeleteVolume, GetVolume, ListVolumes};
 use csi_proto::v1;
 use tonic::Code;
 

@@ -1,6 +1,6 @@
 //! The allocated blocks of a snapshot, as a stream.
 
-use csi_core::ControllerCapability::CreateDeleteSnapshot;
+use csi_proto::ControllerCapability::CreateDeleteSnapshot;
 use csi_proto::v1;
 use tonic::Code;
 use v1::plugin_capability::service::Type::SnapshotMetadataService;

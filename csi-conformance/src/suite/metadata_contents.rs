@@ -1,6 +1,6 @@
 //! Changed blocks, compared with what was written.
 
-use csi_core::ControllerCapability::CreateDeleteSnapshot;
+use csi_proto::ControllerCapability::CreateDeleteSnapshot;
 use csi_proto::v1;
 use tonic::Code;
 use v1::plugin_capability::service::Type::SnapshotMetadataService;

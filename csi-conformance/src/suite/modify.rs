@@ -1,7 +1,7 @@
 //! ControllerModifyVolume.
 
-use csi_core::ControllerCapability::{CreateDeleteVolume, ModifyVolume};
-use csi_core::Rpc;
+use csi_proto::ControllerCapability::{CreateDeleteVolume, ModifyVolume};
+use csi_proto::Rpc;
 use csi_proto::v1;
 use tonic::Code;
 

@@ -2,7 +2,7 @@
 
 use std::os::unix::fs::MetadataExt as _;
 
-use csi_core::NodeCapability::VolumeMountGroup;
+use csi_proto::NodeCapability::VolumeMountGroup;
 use csi_proto::v1;
 use v1::volume_capability::AccessType;
 

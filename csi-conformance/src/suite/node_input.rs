@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use csi_core::NodeCapability::{ExpandVolume, StageUnstageVolume};
+use csi_proto::NodeCapability::{ExpandVolume, StageUnstageVolume};
 use csi_proto::v1;
 use tonic::Code;
 

@@ -1,7 +1,7 @@
 //! The node's answers for volumes that do not exist.
 
-use csi_core::ControllerCapability::PublishUnpublishVolume;
-use csi_core::NodeCapability::{ExpandVolume, StageUnstageVolume};
+use csi_proto::ControllerCapability::PublishUnpublishVolume;
+use csi_proto::NodeCapability::{ExpandVolume, StageUnstageVolume};
 use csi_proto::v1;
 use tonic::Code;
 

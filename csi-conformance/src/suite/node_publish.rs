@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use csi_core::NodeCapability::StageUnstageVolume;
+use csi_proto::NodeCapability::StageUnstageVolume;
 use csi_proto::v1;
 use tonic::Code;
 
@@ -52,7 +52,7 @@ async fn device_is_idempotent(cx: &Cx) -> Outcome {
 }
 
 async fn matrix_of(cx: &Cx, kind: Kind) -> Outcome {
-    let declared = cx.offers.node(csi_core::NodeCapability::SingleNodeMultiWriter);
+    let declared = cx.offers.node(csi_proto::NodeCapability::SingleNodeMultiWriter);
     for mode in cx.modes.iter().filter(|(one, _)| *one == kind).map(|(_, mode)| *mode) {
         if mode >= 6 && !declared {
             continue;

@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use csi_core::ControllerCapability::ExpandVolume as ControllerExpandVolume;
-use csi_core::NodeCapability::{ExpandVolume, GetVolumeStats};
+use csi_proto::ControllerCapability::ExpandVolume as ControllerExpandVolume;
+use csi_proto::NodeCapability::{ExpandVolume, GetVolumeStats};
 use csi_proto::v1;
 use tonic::Code;
 use v1::plugin_capability::volume_expansion::Type::Online;

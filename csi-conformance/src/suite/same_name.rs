@@ -1,6 +1,6 @@
 //! CreateVolume with an existing name and a different request; fields of a volume other than its size.
 
-use csi_core::ControllerCapability::{
+use csi_proto::ControllerCapability::{
     CloneVolume, CreateDeleteSnapshot, CreateDeleteVolume, SingleNodeMultiWriter,
 };
 use csi_proto::v1;

@@ -1,6 +1,6 @@
 //! The calls in the order in which the orchestrator's components make them, with the fields that they add.
 
-use csi_core::ControllerCapability::{CreateDeleteVolume, PublishUnpublishVolume};
+use csi_proto::ControllerCapability::{CreateDeleteVolume, PublishUnpublishVolume};
 use csi_proto::v1;
 use tonic::Code;
 use v1::plugin_capability::service::Type::{ControllerService, GroupControllerService};
@@ -44,7 +44,7 @@ async fn life_of(cx: &Cx, kind: Kind) -> Outcome {
     life.prepare().await?;
     let target = life.target();
     cx.ok(life.publishing(&target)).await?;
-    if cx.offers.node(csi_core::NodeCapability::GetVolumeStats) {
+    if cx.offers.node(csi_proto::NodeCapability::GetVolumeStats) {
         cx.ok(life.stats(&target)).await?;
     }
     life.end(&[&target]).await

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use csi_core::ControllerCapability::{
+use csi_proto::ControllerCapability::{
     CreateDeleteSnapshot, CreateDeleteVolume, ListSnapshots, ListVolumes, ListVolumesPublishedNodes,
     PublishUnpublishVolume,
 };

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use csi_core::ControllerCapability::{CreateDeleteSnapshot, CreateDeleteVolume, GetSnapshot, ListSnapshots};
+use csi_proto::ControllerCapability::{CreateDeleteSnapshot, CreateDeleteVolume, GetSnapshot, ListSnapshots};
 use csi_proto::v1;
 use tonic::Code;
 use v1::volume_content_source::{SnapshotSource, Type};

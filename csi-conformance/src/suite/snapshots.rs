@@ -1,6 +1,6 @@
 //! Snapshots: create, delete, list, get, restore.
 
-use csi_core::ControllerCapability::{CreateDeleteSnapshot, GetSnapshot, ListSnapshots};
+use csi_proto::ControllerCapability::{CreateDeleteSnapshot, GetSnapshot, ListSnapshots};
 use csi_proto::v1;
 use tonic::Code;
 use v1::volume_content_source::{SnapshotSource, Type};
@@ -26,7 +26,7 @@ pub(super) fn request(cx: &Cx, source: &v1::Volume) -> v1::CreateSnapshotRequest
     v1::CreateSnapshotRequest {
         source_volume_id: source.volume_id.clone(),
         name: cx.name(),
-        parameters: cx.settings.parameters.of(csi_core::Rpc::CreateSnapshot),
+        parameters: cx.settings.parameters.of(csi_proto::Rpc::CreateSnapshot),
         ..Default::default()
     }
 }

@@ -1,6 +1,6 @@
 //! Where volumes can be used: the topologies that callers ask for, and those that the driver reports.
 
-use csi_core::ControllerCapability::{CreateDeleteVolume, GetCapacity};
+use csi_proto::ControllerCapability::{CreateDeleteVolume, GetCapacity};
 use csi_proto::v1;
 use tonic::Code;
 
@@ -80,7 +80,7 @@ async fn two_cases(cx: &Cx) -> Outcome {
 }
 
 async fn no_room_elsewhere(cx: &Cx) -> Outcome {
-    let parameters = cx.settings.parameters.of(csi_core::Rpc::CreateVolume);
+    let parameters = cx.settings.parameters.of(csi_proto::Rpc::CreateVolume);
     let request = v1::GetCapacityRequest {
         parameters: parameters.clone(),
         accessible_topology: Some(elsewhere(cx)),

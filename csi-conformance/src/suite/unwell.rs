@@ -1,6 +1,6 @@
 //! An unhealthy volume: in the list, by its own RPC, and in the form of v1.12.0.
 
-use csi_core::ControllerCapability::{GetVolume, GetVolumeHealth, ListVolumeHealth, ListVolumes};
+use csi_proto::ControllerCapability::{GetVolume, GetVolumeHealth, ListVolumeHealth, ListVolumes};
 use csi_proto::v1;
 
 use super::paging::{listed_unwell, listed_volume};

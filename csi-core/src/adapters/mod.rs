@@ -38,9 +38,13 @@ impl Core {
     fn table<'a, T>(&self, service: Service, table: &'a Option<T>) -> Result<&'a T> {
         if !self.mode.serves(service) {
             let mode = self.mode;
-            return Err(Error::Unimplemented(format!("the {service} service is not served in mode {mode}")));
+            return Err(Error::Unimplemented(
+                format!("the {service} service is not served in mode {mode}").into(),
+            ));
         }
-        table.as_ref().ok_or_else(|| Error::Unimplemented(format!("the driver has no {service} service")))
+        table
+            .as_ref()
+            .ok_or_else(|| Error::Unimplemented(format!("the driver has no {service} service").into()))
     }
 
     fn identity(&self) -> Result<&Self> {
@@ -66,7 +70,7 @@ impl Core {
 
 // spec: services.unsupported-is-unimplemented
 fn not_offered(rpc: Rpc) -> Error {
-    Error::Unimplemented(format!("the driver does not offer {rpc}"))
+    Error::Unimplemented(format!("the driver does not offer {rpc}").into())
 }
 
 /// All services of the wire, for one plugin.

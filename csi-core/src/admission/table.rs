@@ -92,10 +92,9 @@ impl Admission {
             if let Some(joined) = join(&*running.flight) {
                 return Ok(Admitted::Join(joined));
             }
-            return Err(Error::Pending(format!(
-                "{}: {} is running on it; try again when it is done",
-                claim.key, running.rpc,
-            )));
+            return Err(Error::Pending(
+                format!("{}: {} is running on it; try again when it is done", claim.key, running.rpc,).into(),
+            ));
         }
         let operation = Arc::new(Operation { rpc, flight });
         for Held { shard, claim } in &claims {

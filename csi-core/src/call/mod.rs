@@ -278,7 +278,7 @@ impl<T, F: Future<Output = Result<T>> + Unpin> Future for Caught<F> {
         let poll = AssertUnwindSafe(|| Pin::new(&mut self.0.0).poll(context));
         std::panic::catch_unwind(poll).unwrap_or_else(|_| {
             let message = "the driver panicked; its log has the place";
-            std::task::Poll::Ready(Err(Error::internal_message(message)))
+            std::task::Poll::Ready(Err(Error::Internal(message.into())))
         })
     }
 }

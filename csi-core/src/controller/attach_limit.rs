@@ -84,7 +84,9 @@ impl AttachLimit {
         let taken = nodes.attached.get(node_id);
         let count = taken.map_or(0, HashMap::len);
         if count >= most && !taken.is_some_and(|volumes| volumes.contains_key(volume_id)) {
-            return Err(Error::LimitReached(format!("node {node_id} has {count} volumes, and takes {most}")));
+            return Err(Error::LimitReached(
+                format!("node {node_id} has {count} volumes, and takes {most}").into(),
+            ));
         }
         let volumes = nodes.attached.entry(node_id.clone()).or_default();
         volumes.entry(volume_id.clone()).or_default().reservations += 1;

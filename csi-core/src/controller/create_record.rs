@@ -150,7 +150,7 @@ impl CreateRecord {
 }
 
 fn differs(field: &str, how: &str) -> Error {
-    Error::Incompatible(format!("{field}: a volume of this name exists and differs: {how}"))
+    Error::Incompatible(format!("{field}: a volume of this name exists and differs: {how}").into())
 }
 
 fn owned<'a>(pairs: impl Iterator<Item = (&'a str, &'a str)>) -> BTreeMap<String, String> {
@@ -259,7 +259,7 @@ mod tests {
         for (field, change) in cases {
             let error = check(change).expect_err(field);
             assert!(
-                matches!(&error, Error::Incompatible(text) if text.starts_with(field)),
+                matches!(&error, Error::Incompatible(text) if text.as_str().starts_with(field)),
                 "{field}: {error}"
             );
         }

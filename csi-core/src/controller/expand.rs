@@ -82,7 +82,7 @@ impl Call for ControllerExpandVolumeRequest {
         if limit != 0 && capacity_bytes > limit {
             return Err(Error::OutOfRange(format!(
                 "capacity_range.limit_bytes: the volume has {capacity_bytes} bytes by now, more than {limit}"
-            )));
+            ).into()));
         }
         Ok(v1::ControllerExpandVolumeResponse {
             capacity_bytes,

@@ -82,9 +82,12 @@ impl Pager {
         for (key, entry) in entries {
             if let Some(before) = last.as_ref().filter(|before| before.as_ref() >= key.as_ref()) {
                 let (before, key) = (before.as_ref(), key.as_ref());
-                return Err(Error::internal_message(format!(
-                    "a listing gives {key:?} after {before:?}: sort it by key, bytewise, each key once"
-                )));
+                return Err(Error::Internal(
+                    format!(
+                        "a listing gives {key:?} after {before:?}: sort it by key, bytewise, each key once"
+                    )
+                    .into(),
+                ));
             }
             if page.len() == self.most {
                 let before = last.as_ref().map_or("", AsRef::as_ref);
@@ -111,9 +114,9 @@ fn token_between(last: &str, next: &str) -> Result<Token> {
     // `next` is greater, so it has a character after the common prefix.
     let end = alike + next[alike..].chars().next().map_or(0, char::len_utf8);
     Token::new(format!("{VERSION}{}", &next[..end])).map_err(|_| {
-        Error::internal_message(format!(
+        Error::Internal(format!(
             "the keys {last:?} and {next:?} differ too late for a token of 128 bytes: page by shorter ones"
-        ))
+        ).into())
     })
 }
 

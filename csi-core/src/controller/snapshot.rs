@@ -162,13 +162,13 @@ impl Call for CreateSnapshotRequest {
         if snapshot.source_volume_id.as_str() != request.source_volume_id {
             let other = snapshot.source_volume_id;
             let text = format!("source_volume_id: a snapshot of this name exists and was cut from {other}");
-            return Err(Error::Incompatible(text));
+            return Err(Error::Incompatible(text.into()));
         }
         let requirements = TopologyRequirement::asked(request.accessibility_requirements.as_ref())?;
         if !requirements.is_met_by(&snapshot.accessible_topology) {
             let text =
                 "accessibility_requirements: a snapshot of this name exists and is not usable from there";
-            return Err(Error::Incompatible(text.to_owned()));
+            return Err(Error::Incompatible(text.to_owned().into()));
         }
         Ok(v1::CreateSnapshotResponse { snapshot: Some(snapshot.answer(offer)?) })
     }

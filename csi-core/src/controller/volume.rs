@@ -176,16 +176,20 @@ impl Call for CreateVolumeRequest {
             None => CapacityRange::default(),
         };
         if volume.capacity_bytes != 0 && !range.contains(volume.capacity_bytes) {
-            return Err(Error::Incompatible(format!(
-                "capacity_range: a volume of this name exists and has {} bytes",
-                volume.capacity_bytes
-            )));
+            return Err(Error::Incompatible(
+                format!(
+                    "capacity_range: a volume of this name exists and has {} bytes",
+                    volume.capacity_bytes
+                )
+                .into(),
+            ));
         }
         let requirements = TopologyRequirement::asked(request.accessibility_requirements.as_ref())?;
         if !requirements.is_met_by(&volume.accessible_topology) {
             return Err(Error::Incompatible(
                 "accessibility_requirements: a volume of this name exists and is not usable from there"
-                    .to_owned(),
+                    .to_owned()
+                    .into(),
             ));
         }
         let asked = request
@@ -197,7 +201,7 @@ impl Call for CreateVolumeRequest {
             volume.content_source = asked;
         } else if volume.content_source != asked {
             let text = "volume_content_source: a volume of this name exists with another source";
-            return Err(Error::Incompatible(text.to_owned()));
+            return Err(Error::Incompatible(text.to_owned().into()));
         }
         Ok(v1::CreateVolumeResponse { volume: Some(volume.answer(offer)?) })
     }

@@ -4,7 +4,7 @@ use std::io;
 use std::panic::Location;
 use std::path::Path;
 
-use super::{Error, Result};
+use super::{Error, Reason, Result};
 
 /// Adds the operation and the path to an I/O error: from [`std::io`], from rustix, or any error that
 /// converts into one.
@@ -55,9 +55,9 @@ impl From<io::Error> for Error {
 fn named(message: String, error: io::Error) -> Error {
     match error.kind() {
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::OutOfMemory => {
-            Error::LimitReached(message)
+            Error::LimitReached(Reason::because(message, error))
         }
-        _ => Error::internal_because(message, error),
+        _ => Error::Internal(Reason::because(message, error)),
     }
 }
 
@@ -85,6 +85,7 @@ mod tests {
             let error = Err::<(), _>(system).at("write", "/data/record").unwrap_err();
             assert_eq!(error.to_string(), due);
             assert_eq!(error.with_causes(), due, "said once");
+            assert!(std::error::Error::source(&error).is_some_and(|source| source.is::<io::Error>()));
             assert_eq!(matches!(error, Error::LimitReached(_)), is_limit, "{due}");
         }
         let other = Error::from(io::Error::other("the pool is gone"));

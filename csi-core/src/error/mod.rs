@@ -8,12 +8,15 @@
 mod io;
 #[cfg(all(feature = "mount", target_os = "linux"))]
 mod mount;
+mod reason;
 
 use std::fmt;
 
 use tonic::Code;
 
 pub use io::IoContext;
+pub use reason::Reason;
+use reason::Source;
 
 use crate::Rpc;
 use crate::ids::{GroupSnapshotId, NodeId, SnapshotId, VolumeId};
@@ -21,13 +24,20 @@ use crate::ids::{GroupSnapshotId, NodeId, SnapshotId, VolumeId};
 /// The result of every driver method.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-type Source = Box<dyn std::error::Error + Send + Sync>;
-
 /// An error condition that the spec names. The condition and the RPC determine the status code: see
 /// [`Error::code`].
 ///
 /// A driver reports the condition; it never chooses a code. `?` on an [`std::io::Error`] or a mount error
-/// gives the matching condition.
+/// gives the matching condition, with that error as its source.
+///
+/// ```
+/// use csi_core::{Error, Reason};
+///
+/// let full = Error::LimitReached("pool a has no room for 1Gi".into());
+/// let cause = std::io::Error::other("10.0.0.7: no route");
+/// let silent = Error::Unavailable(Reason::because("the pool does not answer", cause));
+/// assert_eq!(silent.to_string(), "the pool does not answer");
+/// ```
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Error {
@@ -37,7 +47,7 @@ pub enum Error {
         /// The field's name on the wire, with its path: `volume_capabilities[0].access_mode`.
         field: String,
         /// What is wrong with it.
-        reason: String,
+        reason: Reason,
     },
     /// The volume does not exist. A delete then succeeds: the framework answers OK.
     #[doc(alias = "NOT_FOUND")]
@@ -53,16 +63,16 @@ pub enum Error {
     NodeNotFound(NodeId),
     /// The source of the volume's content does not exist; the text names it.
     #[doc(alias = "NOT_FOUND")]
-    SourceNotFound(String),
+    SourceNotFound(Reason),
     /// The object already exists and differs from the request; the text names the difference.
     #[doc(alias = "ALREADY_EXISTS")]
-    Incompatible(String),
+    Incompatible(Reason),
     /// The storage can't provide the requested size.
     #[doc(alias = "OUT_OF_RANGE")]
-    OutOfRange(String),
+    OutOfRange(Reason),
     /// The object is in use, or has dependants. It was not changed.
     #[doc(alias = "FAILED_PRECONDITION")]
-    InUse(String),
+    InUse(Reason),
     /// The volume is attached to another node and can't be attached to two.
     #[doc(alias = "FAILED_PRECONDITION")]
     PublishedElsewhere(NodeId),
@@ -70,29 +80,29 @@ pub enum Error {
     /// volumes that can't be snapshotted together, changes that are not tracked. The object was not
     /// changed.
     #[doc(alias = "FAILED_PRECONDITION")]
-    NotPossible(String),
+    NotPossible(Reason),
     /// The volume is not staged at the path that the call names.
     #[doc(alias = "FAILED_PRECONDITION")]
-    NotStaged(String),
+    NotStaged(Reason),
     /// A limit is reached: volumes on a node, space in a pool, snapshots of a volume.
     #[doc(alias = "RESOURCE_EXHAUSTED")]
-    LimitReached(String),
+    LimitReached(Reason),
     /// The volume can't be created where it must be usable.
     #[doc(alias = "RESOURCE_EXHAUSTED")]
-    TopologyUnsatisfied(String),
+    TopologyUnsatisfied(Reason),
     /// The driver does not support the request: a capability, parameter or combination; the text names it.
     #[doc(alias = "INVALID_ARGUMENT", alias = "FAILED_PRECONDITION")]
-    Unsupported(String),
+    Unsupported(Reason),
     /// Another operation on the same object is running.
     #[doc(alias = "ABORTED")]
-    Pending(String),
+    Pending(Reason),
     /// The token was not issued by this driver, or is too old; the caller starts from the beginning.
     #[doc(alias = "ABORTED")]
     InvalidToken,
     /// Something that the volume needs does not answer at the moment. The operation has ended; a retry can
     /// help.
     #[doc(alias = "UNAVAILABLE", alias = "INTERNAL")]
-    Unavailable(String),
+    Unavailable(Reason),
     /// The operation failed here, but the backend might still run or complete what it started, for example
     /// because a request to the backend timed out. The caller retries until it gets another answer.
     ///
@@ -100,60 +110,39 @@ pub enum Error {
     /// claim was deleted, so that nothing is left behind, and external-attacher treats the volume as
     /// possibly attached. Use another condition for an operation that failed and left nothing behind.
     #[doc(alias = "UNAVAILABLE")]
-    OutcomeUnknown(String),
+    OutcomeUnknown(Reason),
     /// A dependency of the driver is missing or unhealthy. From Probe this error requests a restart.
     #[doc(alias = "UNAVAILABLE", alias = "FAILED_PRECONDITION")]
-    Unhealthy(String),
+    Unhealthy(Reason),
     /// The credentials are not valid.
     #[doc(alias = "UNAUTHENTICATED")]
-    Unauthenticated(String),
+    Unauthenticated(Reason),
     /// The credentials are valid, but do not allow the operation.
     #[doc(alias = "PERMISSION_DENIED")]
-    PermissionDenied(String),
+    PermissionDenied(Reason),
     /// The RPC is not offered.
     #[doc(alias = "UNIMPLEMENTED")]
-    Unimplemented(String),
+    Unimplemented(Reason),
     /// Any other error.
     #[doc(alias = "INTERNAL")]
-    Internal {
-        /// For the caller; contains no secrets.
-        message: String,
-        /// For the log, with its own sources.
-        source: Option<Source>,
-    },
+    Internal(Reason),
 }
 
 impl Error {
     /// Creates an [`InvalidArgument`](Self::InvalidArgument): a field is missing or malformed.
-    pub fn invalid(field: impl Into<String>, reason: impl Into<String>) -> Self {
+    pub fn invalid(field: impl Into<String>, reason: impl Into<Reason>) -> Self {
         Self::InvalidArgument { field: field.into(), reason: reason.into() }
     }
 
-    /// Creates an internal error with this cause. The caller sees the cause's message; the cause's sources
-    /// go to the log.
-    pub fn internal(source: impl Into<Source>) -> Self {
-        let source = source.into();
-        Self::Internal { message: source.to_string(), source: Some(source) }
-    }
-
-    /// Creates an internal error with this message for the caller; the source goes only to the log.
-    ///
-    /// ```
-    /// let error = csi_core::Error::internal_because("the pool does not answer", std::io::Error::other("10.0.0.7: no route"));
-    /// assert_eq!(error.to_string(), "the pool does not answer");
-    /// ```
-    pub fn internal_because(message: impl Into<String>, source: impl Into<Source>) -> Self {
-        Self::Internal { message: message.into(), source: Some(source.into()) }
-    }
-
-    /// Creates an internal error with this message.
-    pub fn internal_message(message: impl Into<String>) -> Self {
-        Self::Internal { message: message.into(), source: None }
+    /// Creates an [`Internal`](Self::Internal) error with this cause. The caller sees the cause's message; the
+    /// cause's sources go to the log.
+    pub fn internal(cause: impl Into<Source>) -> Self {
+        Self::Internal(Reason::from_error(cause))
     }
 
     /// The driver's answer breaks a rule of the spec. The log and the caller's message name the rule.
     pub(crate) fn broken(rule: impl fmt::Display) -> Self {
-        Self::internal_message(format!("the driver's answer breaks the spec: {rule}"))
+        Self::Internal(Reason::new(format!("the driver's answer breaks the spec: {rule}")))
     }
 
     /// Returns the status code of this condition in the answer to this RPC.
@@ -222,7 +211,7 @@ impl Error {
             Self::Unauthenticated(_) => Code::Unauthenticated,
             Self::PermissionDenied(_) => Code::PermissionDenied,
             Self::Unimplemented(_) => Code::Unimplemented,
-            Self::Internal { .. } => Code::Internal,
+            Self::Internal(_) => Code::Internal,
         }
     }
 
@@ -293,7 +282,7 @@ impl fmt::Display for Error {
             | Self::Unauthenticated(text)
             | Self::PermissionDenied(text)
             | Self::Unimplemented(text)
-            | Self::Internal { message: text, .. } => f.write_str(text),
+            | Self::Internal(text) => text.fmt(f),
         }
     }
 }
@@ -301,8 +290,30 @@ impl fmt::Display for Error {
 impl std::error::Error for Error {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
-            Self::Internal { source: Some(source), .. } => Some(source.as_ref()),
-            _ => None,
+            Self::InvalidArgument { reason, .. }
+            | Self::SourceNotFound(reason)
+            | Self::Incompatible(reason)
+            | Self::OutOfRange(reason)
+            | Self::InUse(reason)
+            | Self::NotPossible(reason)
+            | Self::NotStaged(reason)
+            | Self::LimitReached(reason)
+            | Self::TopologyUnsatisfied(reason)
+            | Self::Unsupported(reason)
+            | Self::Pending(reason)
+            | Self::Unavailable(reason)
+            | Self::OutcomeUnknown(reason)
+            | Self::Unhealthy(reason)
+            | Self::Unauthenticated(reason)
+            | Self::PermissionDenied(reason)
+            | Self::Unimplemented(reason)
+            | Self::Internal(reason) => reason.source(),
+            Self::VolumeNotFound(_)
+            | Self::SnapshotNotFound(_)
+            | Self::GroupSnapshotNotFound(_)
+            | Self::NodeNotFound(_)
+            | Self::PublishedElsewhere(_)
+            | Self::InvalidToken => None,
         }
     }
 }

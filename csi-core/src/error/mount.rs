@@ -2,32 +2,33 @@
 
 use csi_mount::ErrorKind;
 
-use super::Error;
+use super::{Error, Reason};
 
 /// Maps each kind to the condition with the same meaning; docs/error-mapping.md has the table.
 impl From<csi_mount::Error> for Error {
     fn from(error: csi_mount::Error) -> Self {
-        let text = error.to_string();
-        match error.kind() {
+        let kind = error.kind();
+        let reason = Reason::from_error(error);
+        match kind {
             ErrorKind::InvalidInput | ErrorKind::Protected | ErrorKind::Unsupported => {
-                Self::Unsupported(text)
+                Self::Unsupported(reason)
             }
-            ErrorKind::AlreadyMounted => Self::Incompatible(text),
-            ErrorKind::Busy => Self::InUse(text),
+            ErrorKind::AlreadyMounted => Self::Incompatible(reason),
+            ErrorKind::Busy => Self::InUse(reason),
             ErrorKind::NotBlank | ErrorKind::ReadOnly | ErrorKind::Damaged | ErrorKind::NotOwned => {
-                Self::NotPossible(text)
+                Self::NotPossible(reason)
             }
-            ErrorKind::OutOfRange => Self::OutOfRange(text),
-            ErrorKind::NoSpace => Self::LimitReached(text),
+            ErrorKind::OutOfRange => Self::OutOfRange(reason),
+            ErrorKind::NoSpace => Self::LimitReached(reason),
             // Devices and servers can come back, so a retry can help.
             ErrorKind::NotFound
             | ErrorKind::Unresponsive
             | ErrorKind::WrongDevice
-            | ErrorKind::OutOfMemory => Self::Unavailable(text),
-            ErrorKind::WrongKey => Self::Unauthenticated(text),
-            ErrorKind::MissingTool => Self::Unhealthy(text),
+            | ErrorKind::OutOfMemory => Self::Unavailable(reason),
+            ErrorKind::WrongKey => Self::Unauthenticated(reason),
+            ErrorKind::MissingTool => Self::Unhealthy(reason),
             // Not PERMISSION_DENIED, which concerns the caller's credentials.
-            _ => Self::internal(error),
+            _ => Self::Internal(reason),
         }
     }
 }

@@ -26,25 +26,25 @@ fn conditions() -> BTreeMap<&'static str, Error> {
         Error::SnapshotNotFound(SnapshotId::new("s").unwrap()),
         Error::GroupSnapshotNotFound(GroupSnapshotId::new("g").unwrap()),
         Error::NodeNotFound(NodeId::new("n").unwrap()),
-        Error::SourceNotFound(text()),
-        Error::Incompatible(text()),
-        Error::OutOfRange(text()),
-        Error::InUse(text()),
-        Error::NotPossible(text()),
+        Error::SourceNotFound(text().into()),
+        Error::Incompatible(text().into()),
+        Error::OutOfRange(text().into()),
+        Error::InUse(text().into()),
+        Error::NotPossible(text().into()),
         Error::PublishedElsewhere(NodeId::new("n").unwrap()),
-        Error::NotStaged(text()),
-        Error::LimitReached(text()),
-        Error::TopologyUnsatisfied(text()),
-        Error::Unsupported(text()),
-        Error::Pending(text()),
+        Error::NotStaged(text().into()),
+        Error::LimitReached(text().into()),
+        Error::TopologyUnsatisfied(text().into()),
+        Error::Unsupported(text().into()),
+        Error::Pending(text().into()),
         Error::InvalidToken,
-        Error::Unavailable(text()),
-        Error::OutcomeUnknown(text()),
-        Error::Unhealthy(text()),
-        Error::Unauthenticated(text()),
-        Error::PermissionDenied(text()),
-        Error::Unimplemented(text()),
-        Error::internal_message(text()),
+        Error::Unavailable(text().into()),
+        Error::OutcomeUnknown(text().into()),
+        Error::Unhealthy(text().into()),
+        Error::Unauthenticated(text().into()),
+        Error::PermissionDenied(text().into()),
+        Error::Unimplemented(text().into()),
+        Error::Internal(text().into()),
     ];
     all.into_iter().map(|error| (name(&error), error)).collect()
 }
@@ -74,7 +74,7 @@ fn name(error: &Error) -> &'static str {
         Error::Unauthenticated(_) => "Unauthenticated",
         Error::PermissionDenied(_) => "PermissionDenied",
         Error::Unimplemented(_) => "Unimplemented",
-        Error::Internal { .. } => "Internal",
+        Error::Internal(_) => "Internal",
     }
 }
 
@@ -171,6 +171,8 @@ fn mount_errors_keep_their_meaning_and_their_text() {
             Error::from(csi_mount::Error::new(kind, "stage", "as it is").at("/dev/sdx").hint("fix it"));
         assert_eq!(name(&error), due, "{kind:?}");
         assert_eq!(error.to_string(), "stage /dev/sdx: as it is; fix it", "{kind:?}");
+        let source = std::error::Error::source(&error).and_then(<dyn std::error::Error>::downcast_ref);
+        assert_eq!(source.map(csi_mount::Error::kind), Some(kind), "the mount error is the source");
     }
 }
 
@@ -182,7 +184,8 @@ fn the_cause_of_a_mount_error_is_for_the_log() {
         let error = Error::from(io);
         assert_eq!(error.with_causes(), "read /dev/sdx: Input/output error: Input/output error (os error 5)");
     }
-    let error = Error::internal_because("the pool does not answer", std::io::Error::other("10.0.0.7"));
+    let error =
+        Error::Internal(Reason::because("the pool does not answer", std::io::Error::other("10.0.0.7")));
     assert!(!error.status(Rpc::CreateVolume).message().contains("10.0.0.7"));
 }
 
@@ -205,7 +208,8 @@ fn the_cause_is_for_the_log() {
     assert_eq!(error.to_string(), "disk on fire");
     assert!(std::error::Error::source(&error).is_some());
     assert_eq!(error.with_causes(), "disk on fire", "once");
-    let error = Error::internal_because("the pool does not answer", std::io::Error::other("no route"));
+    let error =
+        Error::Internal(Reason::because("the pool does not answer", std::io::Error::other("no route")));
     assert_eq!(error.with_causes(), "the pool does not answer: no route");
     let full = Error::from(std::io::Error::from(std::io::ErrorKind::StorageFull));
     assert_eq!(full.code(Rpc::CreateVolume), Code::ResourceExhausted);

@@ -73,10 +73,9 @@ impl Quantity {
 /// # Ok::<(), csi_core::Error>(())
 /// ```
 pub fn round_up(bytes: u64, granularity: u64) -> Result<u64> {
-    bytes
-        .checked_next_multiple_of(granularity.max(1))
-        .filter(|size| i64::try_from(*size).is_ok())
-        .ok_or_else(|| Error::OutOfRange(format!("{bytes} bytes, rounded up to {granularity}, are too many")))
+    bytes.checked_next_multiple_of(granularity.max(1)).filter(|size| i64::try_from(*size).is_ok()).ok_or_else(
+        || Error::OutOfRange(format!("{bytes} bytes, rounded up to {granularity}, are too many").into()),
+    )
 }
 
 /// # Errors

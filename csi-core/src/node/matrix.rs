@@ -89,13 +89,13 @@ impl PublishedTargets {
     pub fn check(&self, mode: AccessMode, single_node_writer: SingleNodeWriter) -> Result<()> {
         match (&self.at_target, self.elsewhere.first()) {
             (AtTarget::Other(difference), _) => {
-                Err(Error::Incompatible(format!("target_path: {difference}")))
+                Err(Error::Incompatible(format!("target_path: {difference}").into()))
             }
             (AtTarget::Nothing, Some(other)) if !mode.allows_many_targets(single_node_writer) => {
                 Err(Error::InUse(format!(
                     "target_path: the volume is published at {} on this node, and {mode} allows one target",
                     other.display()
-                )))
+                ).into()))
             }
             _ => Ok(()),
         }
@@ -116,7 +116,7 @@ impl OneAtATime {
             true => Ok(Entered { volumes: self, volume_id: volume_id.clone() }),
             false => Err(Error::Pending(format!(
                 "volume {volume_id}: is being published at another target, and its mode allows one; try again"
-            ))),
+            ).into())),
         }
     }
 

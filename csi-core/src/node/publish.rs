@@ -121,7 +121,7 @@ impl Call for NodePublishVolumeRequest {
         let staged = self.staging_target_path.is_some();
         if offer.has_node(Capability::StageUnstageVolume) && !staged && !self.volume_context.is_ephemeral() {
             let text = "staging_target_path: is required, for the driver offers STAGE_UNSTAGE_VOLUME";
-            return Err(Error::NotStaged(text.to_owned()));
+            return Err(Error::NotStaged(text.to_owned().into()));
         }
         Ok(())
     }

@@ -23,7 +23,7 @@ use crate::node::{
     NodeStageVolumeRequest, NodeUnpublishVolumeRequest, NodeUnstageVolumeRequest, PublishedTargets,
     StageUnstageVolume,
 };
-use crate::{AbsolutePath, Error, Result, VolumeHealth, VolumeId, VolumeStats, blocking};
+use crate::{AbsolutePath, Error, Reason, Result, VolumeHealth, VolumeId, VolumeStats, blocking};
 
 /// A node plugin for block devices: stages, formats, mounts, grows and publishes them, as filesystems or
 /// raw.
@@ -160,7 +160,9 @@ impl<D: BlockDevices> Node for BlockNode<D> {
 
     async fn publish_volume(&self, request: NodePublishVolumeRequest) -> Result<()> {
         let Some(device) = content(&*self.0, &request.volume_id).await? else {
-            return Err(Error::NotStaged(format!("volume {} is not staged on this node", request.volume_id)));
+            return Err(Error::NotStaged(
+                format!("volume {} is not staged on this node", request.volume_id).into(),
+            ));
         };
         if request.volume_capability.is_block() {
             refuse_closed(&*self.0, &request).await?;
@@ -178,12 +180,13 @@ impl<D: BlockDevices> Node for BlockNode<D> {
             return Err(Error::invalid("staging_target_path", "is required: this driver stages its volumes"));
         };
         blocking(move || {
-            is_at(&staging, &device)
-                .map_err(|error| not_staged(&error, &staging))?
-                .then_some(())
-                .ok_or_else(|| {
-                    Error::NotStaged(format!("staging_target_path: another volume is staged at {staging}"))
-                })?;
+            is_at(&staging, &device).map_err(|error| not_staged(error, &staging))?.then_some(()).ok_or_else(
+                || {
+                    Error::NotStaged(
+                        format!("staging_target_path: another volume is staged at {staging}").into(),
+                    )
+                },
+            )?;
             let id_map = group.apply(&staging, attributes.contains(MountAttributes::RDONLY))?;
             block::publish_shown(&staging, &request.target()?, attributes, id_map)?;
             Ok(())
@@ -239,8 +242,11 @@ fn is_at(path: &Path, device: &Path) -> csi_mount::Result<bool> {
     Ok(block::device_of(path)? == BlockDevice::open(device)?.number())
 }
 
-fn not_staged(error: &csi_mount::Error, staging: &Path) -> Error {
-    Error::NotStaged(format!("staging_target_path: no volume is staged at {}: {error}", staging.display()))
+fn not_staged(error: csi_mount::Error, staging: &Path) -> Error {
+    Error::NotStaged(Reason::because(
+        format!("staging_target_path: no volume is staged at {}: {error}", staging.display()),
+        error,
+    ))
 }
 
 #[async_trait]
@@ -262,7 +268,7 @@ impl<D: BlockDevices> GetVolumeStats for BlockNode<D> {
                 Ok((VolumeUsage::Filesystem(stats), _)) => {
                     Ok(VolumeStats::of_filesystem(usage(stats.bytes), stats.inodes.map(usage)))
                 }
-                Ok(_) => Err(Error::internal_message("usage of a kind that this driver does not know")),
+                Ok(_) => Err(Error::Internal("usage of a kind that this driver does not know".into())),
             }
         })
         .await
@@ -297,7 +303,7 @@ impl<D: BlockDevices> NodeExpandVolume for BlockNode<D> {
                 ErrorKind::NotFound => Error::VolumeNotFound(volume_id),
                 // It can't grow now and here; the next stage grows it. FAILED_PRECONDITION lets the kubelet
                 // continue.
-                ErrorKind::PermissionDenied => Error::InUse(error.to_string()),
+                ErrorKind::PermissionDenied => Error::InUse(Reason::from_error(error)),
                 _ => error.into(),
             })?;
             // For a raw read-only publish, the workload sees a loop device over the device.

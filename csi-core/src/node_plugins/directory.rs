@@ -69,7 +69,7 @@ impl<D: Directories> DirectoryNode<D> {
             }
             match place.state()? {
                 MountState::Absent => Err(Error::VolumeNotFound(volume_id)),
-                _ => Err(Error::internal_message(format!("{} is not a directory", path.display()))),
+                _ => Err(Error::Internal(format!("{} is not a directory", path.display()).into())),
             }
         })
         .await
@@ -137,9 +137,9 @@ impl<D: Directories> NodeGetVolumeHealth for DirectoryNode<D> {
 /// Refuses a directory on a filesystem that does not answer, before a workload gets it.
 fn require_alive(directory: &Path) -> Result<()> {
     match health_of_filesystem(directory)? {
-        unwell @ (MountHealth::Dead(_) | MountHealth::Unresponsive) => {
-            Err(Error::Unavailable(format!("the volume's directory {}: {unwell}", directory.display())))
-        }
+        unwell @ (MountHealth::Dead(_) | MountHealth::Unresponsive) => Err(Error::Unavailable(
+            format!("the volume's directory {}: {unwell}", directory.display()).into(),
+        )),
         _ => Ok(()),
     }
 }

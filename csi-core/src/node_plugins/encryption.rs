@@ -26,9 +26,9 @@ impl Encryption {
         let name = devices.encryption_key();
         match key(devices, &volume.secrets)? {
             Some(key) => Ok(Self { luks: Some((luks, key)) }),
-            None => Err(Error::Unauthenticated(format!(
-                "secrets[{name}]: the volume is encrypted, and its key is missing"
-            ))),
+            None => Err(Error::Unauthenticated(
+                format!("secrets[{name}]: the volume is encrypted, and its key is missing").into(),
+            )),
         }
     }
 
@@ -92,7 +92,7 @@ pub(super) async fn refuse_closed(
         Some(device) => blocking(move || Ok(block::inside(&device)?)).await?,
         None => None,
     };
-    let closed = || Error::NotStaged(format!("the encrypted device of volume {id} is not open"));
+    let closed = || Error::NotStaged(format!("the encrypted device of volume {id} is not open").into());
     inside.map(drop).ok_or_else(closed)
 }
 

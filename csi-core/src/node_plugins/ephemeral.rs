@@ -62,7 +62,7 @@ fn plan(request: &NodePublishVolumeRequest) -> Result<EphemeralPlan> {
         return Err(Error::invalid("volume_capability.mount.mount_flags", reason));
     }
     if !request.volume_capability.is_mount() {
-        return Err(Error::Unsupported("volume_capability.block: these volumes are files".to_owned()));
+        return Err(Error::Unsupported("volume_capability.block: these volumes are files".into()));
     }
     let plan = EphemeralPlan::new(request.volume_id.as_str()).attributes(request.attributes()?);
     Ok(match mount_group::group(&request.volume_capability)? {

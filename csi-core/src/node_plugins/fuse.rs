@@ -19,7 +19,9 @@ use crate::node::{
     NodeInfo, NodePublishVolumeRequest, NodeService, NodeStageVolumeRequest, NodeUnpublishVolumeRequest,
     NodeUnstageVolumeRequest, PublishedTargets, StageUnstageVolume,
 };
-use crate::{Error, MountFlags, Result, VolumeCapability, VolumeHealth, VolumeId, VolumeStats, blocking};
+use crate::{
+    Error, MountFlags, Reason, Result, VolumeCapability, VolumeHealth, VolumeId, VolumeStats, blocking,
+};
 
 /// What only the driver knows about its FUSE filesystems. [`FuseNode`] makes a node plugin of it.
 #[async_trait]
@@ -158,7 +160,7 @@ fn flags(capability: &VolumeCapability) -> Option<&MountFlags> {
 }
 
 fn no_device() -> Error {
-    Error::Unsupported("volume_capability.block: a FUSE filesystem is no device".to_owned())
+    Error::Unsupported("volume_capability.block: a FUSE filesystem is no device".into())
 }
 
 #[async_trait]
@@ -225,7 +227,9 @@ impl<F: FuseFilesystems> Node for FuseNode<F> {
         }
         blocking(move || match fuse::publish(&staging, &wanted.target()?, attributes) {
             Ok(_) => Ok(()),
-            Err(error) if error.kind() == ErrorKind::NotFound => Err(Error::NotStaged(error.to_string())),
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                Err(Error::NotStaged(Reason::from_error(error)))
+            }
             Err(error) => Err(error.into()),
         })
         .await

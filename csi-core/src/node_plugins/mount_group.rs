@@ -64,7 +64,7 @@ pub(super) fn refuse(capability: &VolumeCapability) -> Result<()> {
         Some(_) => Err(Error::Unsupported(
             "volume_capability.mount.volume_mount_group: the server or daemon says who owns the files; leave \
              VOLUME_MOUNT_GROUP undeclared"
-                .to_owned(),
+                .to_owned().into(),
         )),
     }
 }

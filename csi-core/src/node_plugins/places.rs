@@ -10,7 +10,7 @@ use crate::call::request::PluginContext;
 use crate::node::{
     NodePublishVolumeRequest, NodeStageVolumeRequest, NodeUnpublishVolumeRequest, NodeUnstageVolumeRequest,
 };
-use crate::{Error, Result, VolumeId};
+use crate::{Error, Reason, Result, VolumeId};
 
 type Plugin<'a> = Option<&'a Arc<PluginContext>>;
 
@@ -94,7 +94,7 @@ pub(super) fn refuse_to_publish(staging: &Path, id: &VolumeId, owner: &Owner) ->
         return Err(another_is_staged(staging, id));
     }
     match Target::new(staging)?.owned_by(owner.clone()).refuse_foreign() {
-        Err(error) if error.kind() == ErrorKind::NotOwned => Err(Error::NotStaged(error.to_string())),
+        Err(error) if error.kind() == ErrorKind::NotOwned => Err(Error::NotStaged(Reason::from_error(error))),
         known => Ok(known?),
     }
 }
@@ -110,5 +110,5 @@ pub(super) fn refuse_to_tell(path: &Path, id: &VolumeId, plugin: Plugin<'_>) -> 
 /// The error when a volume is to be published from a path at which another volume is staged.
 pub(super) fn another_is_staged(staging: &Path, id: &VolumeId) -> Error {
     let place = staging.display();
-    Error::NotStaged(format!("what is staged at {place} is another volume than {id}"))
+    Error::NotStaged(format!("what is staged at {place} is another volume than {id}").into())
 }

@@ -24,12 +24,15 @@ pub async fn remove_tree(directory: impl Into<PathBuf>) -> Result<()> {
     blocking(move || {
         let users = mounted_from(&directory)?;
         if let Some(first) = users.first() {
-            return Err(Error::InUse(format!(
-                "{} is published at {} ({} mounts in all)",
-                directory.display(),
-                first.display(),
-                users.len()
-            )));
+            return Err(Error::InUse(
+                format!(
+                    "{} is published at {} ({} mounts in all)",
+                    directory.display(),
+                    first.display(),
+                    users.len()
+                )
+                .into(),
+            ));
         }
         Target::new(&directory)?.remove_tree()?;
         Ok(())

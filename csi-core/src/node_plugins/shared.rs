@@ -19,7 +19,7 @@ use crate::node::{
     NodeInfo, NodePublishVolumeRequest, NodeService, NodeStageVolumeRequest, NodeUnpublishVolumeRequest,
     NodeUnstageVolumeRequest, PublishedTargets, StageUnstageVolume,
 };
-use crate::{Error, Result, VolumeCapability, VolumeHealth, VolumeStats, blocking};
+use crate::{Error, Reason, Result, VolumeCapability, VolumeHealth, VolumeStats, blocking};
 
 /// What only the driver knows about its shared filesystems (NFS, CephFS, SMB and similar). [`SharedNode`]
 /// makes a node plugin of it.
@@ -114,7 +114,7 @@ impl<S: SharedFilesystems> SharedNode<S> {
     async fn source(&self, volume: &Attachment, capability: &VolumeCapability) -> Result<SharedSource> {
         if !capability.is_mount() {
             return Err(Error::Unsupported(
-                "volume_capability.block: a shared filesystem is no device".to_owned(),
+                "volume_capability.block: a shared filesystem is no device".into(),
             ));
         }
         let asked = mount_options(capability)?;
@@ -181,7 +181,7 @@ impl<S: SharedFilesystems> Node for SharedNode<S> {
         mount_group::refuse(&request.volume_capability)?;
         if !request.volume_capability.is_mount() {
             return Err(Error::Unsupported(
-                "volume_capability.block: a shared filesystem is no device".to_owned(),
+                "volume_capability.block: a shared filesystem is no device".into(),
             ));
         }
         let attributes = request.attributes()?;
@@ -198,7 +198,9 @@ impl<S: SharedFilesystems> Node for SharedNode<S> {
             refuse_to_publish(&staging, &request.volume_id, &owner(&request.volume_id, request.plugin()))?;
             match shared::publish(&staging, &request.target()?, attributes) {
                 Ok(_) => Ok(()),
-                Err(error) if error.kind() == ErrorKind::NotFound => Err(Error::NotStaged(error.to_string())),
+                Err(error) if error.kind() == ErrorKind::NotFound => {
+                    Err(Error::NotStaged(Reason::from_error(error)))
+                }
                 Err(error) => Err(error.into()),
             }
         })

@@ -3,7 +3,8 @@
 use std::process::ExitCode;
 
 use super::Plugin;
-use crate::server::{self, Ended, Endpoint, ServeError, Stop};
+use crate::Endpoint;
+use crate::server::{self, Ended, ServeError, Stop};
 
 impl Plugin {
     /// Serves on the socket that `CSI_ENDPOINT` names, until SIGTERM or SIGINT. Then running operations
@@ -71,7 +72,7 @@ impl Plugin {
         let name = self.name.clone();
         let served = match Endpoint::from_env() {
             Ok(endpoint) => self.serve_signals(&endpoint).await,
-            Err(error) => (Ended::Idle, Err(error)),
+            Err(error) => (Ended::Idle, Err(error.into())),
         };
         exit_code(&name, served)
     }

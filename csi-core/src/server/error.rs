@@ -2,13 +2,15 @@
 
 use std::path::PathBuf;
 
+use csi_proto::EndpointError;
+
 /// Why a plugin could not start, or stopped serving. The text says what is wrong and how to fix it.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ServeError {
     /// The endpoint is missing or not a unix socket.
-    #[error("{0}")]
-    Endpoint(String),
+    #[error(transparent)]
+    Endpoint(#[from] EndpointError),
     /// The plugin's parts contradict each other.
     #[error("{0}")]
     Plugin(String),

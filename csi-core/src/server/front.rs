@@ -50,7 +50,7 @@ impl hyper::service::Service<Request<Incoming>> for Front {
                 Err(_) => Status::deadline_exceeded("the caller's deadline is over").into_http(),
             };
             if !arrival.is_whole()
-                && let Some(rpc) = Rpc::of_path(uri.path())
+                && let Some(rpc) = Rpc::from_path(uri.path())
                 && let Some(code) = recode(response.headers_mut())
             {
                 metrics.refused(rpc, code, since.elapsed());

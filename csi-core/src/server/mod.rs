@@ -6,7 +6,6 @@
 mod authority;
 mod connections;
 mod descriptors;
-mod endpoint;
 mod error;
 #[cfg(feature = "http")]
 mod exposition;
@@ -28,12 +27,11 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use csi_proto::v1;
+use csi_proto::{Endpoint, v1};
 use tokio::net::UnixListener;
 use tokio::task::JoinSet;
 use tonic::service::Routes;
 
-pub use endpoint::Endpoint;
 pub use error::ServeError;
 pub use registration::Registration;
 pub(crate) use settings::Settings;

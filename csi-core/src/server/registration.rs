@@ -12,10 +12,11 @@ use tonic::service::Routes;
 use tonic::{Request, Response, Status};
 use wire::registration_server::RegistrationServer;
 
+use super::ServeError;
 use super::connections::Connections;
 use super::socket::{Lost, Socket};
 use super::stop::Stop;
-use super::{Endpoint, ServeError};
+use crate::Endpoint;
 use crate::call::metrics::Metrics;
 
 /// A process that can write to the socket could pretend to be the kubelet.

@@ -33,9 +33,9 @@ impl Ranges {
         signed("volume_capacity_bytes", capacity)?;
         let starting_offset = u64::try_from(starting_offset).unwrap_or_default();
         if starting_offset > capacity {
-            return Err(Error::OutOfRange(format!(
-                "starting_offset: is {starting_offset}, the volume has {capacity} bytes"
-            )));
+            return Err(Error::OutOfRange(
+                format!("starting_offset: is {starting_offset}, the volume has {capacity} bytes").into(),
+            ));
         }
         let at_most = match usize::try_from(max_results) {
             Ok(max) if max > 0 => max.min(AT_MOST),

@@ -58,7 +58,7 @@ impl CapacityRange {
                 "capacity_range: no multiple of {granularity} bytes lies between required_bytes {} and limit_bytes {}",
                 self.required_bytes.unwrap_or(0),
                 self.limit_bytes.map_or_else(|| "(none)".to_owned(), |limit| limit.to_string()),
-            ))),
+            ).into())),
         }
     }
 
@@ -80,9 +80,9 @@ impl CapacityRange {
             (None, None) => {
                 Err(Error::invalid(field, "must have required_bytes or limit_bytes when it is given"))
             }
-            (Some(required), Some(limit)) if required > limit => Err(Error::OutOfRange(format!(
-                "{field}: required_bytes {required} is more than limit_bytes {limit}"
-            ))),
+            (Some(required), Some(limit)) if required > limit => Err(Error::OutOfRange(
+                format!("{field}: required_bytes {required} is more than limit_bytes {limit}").into(),
+            )),
             _ => Ok(range),
         }
     }

@@ -73,7 +73,7 @@ impl<T> Place<T> {
             return Err(Error::TopologyUnsatisfied(format!(
                 "accessibility_requirements: none of the driver's {} places is usable from where the volume has to be",
                 places.len()
-            )));
+            ).into()));
         }
         let (room, count) =
             (|place: &&Self| place.available_bytes.is_none_or(|room| room >= bytes), allowed.len());
@@ -81,7 +81,7 @@ impl<T> Place<T> {
         if fitting.is_empty() {
             return Err(Error::LimitReached(format!(
                 "none of the {count} places that are usable from where the volume has to be has {bytes} bytes left"
-            )));
+            ).into()));
         }
         Ok(fitting)
     }

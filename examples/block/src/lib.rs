@@ -79,7 +79,7 @@ impl CreateDeleteVolume for Images {
 
     async fn delete_volume(&self, request: DeleteVolumeRequest) -> Result<()> {
         self.with(&request.volume_id, |image| match device(image)? {
-            Some(device) => Err(Error::InUse(format!("attached as {}", device.path().display()))),
+            Some(device) => Err(Error::InUse(format!("attached as {}", device.path().display()).into())),
             None => fs::remove_file(image).at("remove", image),
         })
         .await

@@ -156,9 +156,9 @@ impl Sizes {
 fn within(flag: &str, most: u64, bytes: u64) -> Result<()> {
     match bytes <= most {
         true => Ok(()),
-        false => {
-            Err(Error::OutOfRange(format!("{bytes} bytes are more than {flag} allows, which is {most}")))
-        }
+        false => Err(Error::OutOfRange(
+            format!("{bytes} bytes are more than {flag} allows, which is {most}").into(),
+        )),
     }
 }
 

@@ -74,7 +74,11 @@ fn refuse(what: &str, id: &str, found: Option<VolumeHealthEntry>) -> Result<()> 
         None => Ok(()),
         Some(entry) => {
             let text = format!("{what} {id} is damaged: {}", entry.message);
-            Err(if entry.status == DataLoss { Error::NotPossible(text) } else { Error::Unavailable(text) })
+            Err(if entry.status == DataLoss {
+                Error::NotPossible(text.into())
+            } else {
+                Error::Unavailable(text.into())
+            })
         }
     }
 }

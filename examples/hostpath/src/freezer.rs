@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use csi_core::mount::{DeviceNumber, ErrorKind, Frozen};
-use csi_core::{Error, Result};
+use csi_core::{Error, Reason, Result};
 
 /// The filesystems that this process holds frozen, by device. The kernel refuses to freeze a frozen
 /// filesystem, but several snapshots or clones of a volume can be cut at the same time.
@@ -41,7 +41,10 @@ impl Freezer {
         let mut holders = place.lock();
         if holders.frozen.is_none() {
             holders.frozen = Some(Frozen::at(mounted).map_err(|error| match error.kind() {
-                ErrorKind::Busy => Error::Unavailable(format!("another program has it frozen: {error}")),
+                ErrorKind::Busy => Error::Unavailable(Reason::because(
+                    format!("another program has it frozen: {error}"),
+                    error,
+                )),
                 _ => error.into(),
             })?);
         }

@@ -151,9 +151,9 @@ fn lock(data: &Path) -> Result<File> {
             }
             Err(rustix::io::Errno::WOULDBLOCK) => {
                 let data = data.display();
-                return Err(Error::Unhealthy(format!(
-                    "another controller serves {data}: stop it, or give --mode node"
-                )));
+                return Err(Error::Unhealthy(
+                    format!("another controller serves {data}: stop it, or give --mode node").into(),
+                ));
             }
             Err(error) => return Err(error).at("lock", path),
         }

@@ -15,19 +15,19 @@ impl Host {
     /// here.
     pub(crate) fn refuse_in_use(&self, id: &str, record: &VolumeRecord) -> Result<()> {
         if let Some(node) = record.attached.keys().next() {
-            return Err(Error::InUse(format!("volume {id} is attached to node {node}")));
+            return Err(Error::InUse(format!("volume {id} is attached to node {node}").into()));
         }
         let content = record.kind.content(&self.volumes.place(id));
         match record.kind {
             Kind::Image => match LoopDevice::find(&content)?.first() {
-                Some(device) => {
-                    Err(Error::InUse(format!("volume {id} is on this node, as {}", device.path().display())))
-                }
+                Some(device) => Err(Error::InUse(
+                    format!("volume {id} is on this node, as {}", device.path().display()).into(),
+                )),
                 None => Ok(()),
             },
             Kind::Directory => match mounted_from(&content)?.first() {
                 Some(target) => {
-                    Err(Error::InUse(format!("volume {id} is published at {}", target.display())))
+                    Err(Error::InUse(format!("volume {id} is published at {}", target.display()).into()))
                 }
                 None => Ok(()),
             },

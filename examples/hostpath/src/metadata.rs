@@ -101,7 +101,9 @@ impl Host {
         work: impl FnOnce(&mut Found) -> io::Result<()> + Send + 'static,
     ) -> Result<BlockMetadata> {
         let turn = Arc::clone(&self.streams).try_acquire_owned().map_err(|_| {
-            Error::LimitReached(format!("{STREAMS} streams are being read: ask again when one has ended"))
+            Error::LimitReached(
+                format!("{STREAMS} streams are being read: ask again when one has ended").into(),
+            )
         })?;
         let (sender, ranges) = channel(AHEAD);
         let mut found = Found { kind: self.block_metadata, pending: None, sender };

@@ -96,13 +96,14 @@ impl Pools {
     /// # Errors
     /// [`Error::LimitReached`] when the pool has less space left.
     pub(crate) fn reserve(&self, name: &str, bytes: u64) -> Result<Room> {
-        let pool = self.get(name).ok_or_else(|| Error::LimitReached(format!("pool {name} is gone")))?;
+        let pool =
+            self.get(name).ok_or_else(|| Error::LimitReached(format!("pool {name} is gone").into()))?;
         let mut given = self.given();
         let left = left(pool, &given);
         if bytes > left {
-            return Err(Error::LimitReached(format!(
-                "pool {name} has {left} bytes left, {bytes} are needed"
-            )));
+            return Err(Error::LimitReached(
+                format!("pool {name} has {left} bytes left, {bytes} are needed").into(),
+            ));
         }
         *given.entry(name.to_owned()).or_default() += bytes;
         Ok(Room { pools: self.clone(), pool: name.to_owned(), bytes })

@@ -39,10 +39,9 @@ impl Host {
         let mut holds = Vec::new();
         if record.kind == Kind::Directory {
             return match mounted_from(&content)?.first() {
-                Some(target) if moment == Moment::Shared => Err(Error::NotPossible(format!(
-                    "volume {id} is a directory in use, at {}",
-                    target.display()
-                ))),
+                Some(target) if moment == Moment::Shared => Err(Error::NotPossible(
+                    format!("volume {id} is a directory in use, at {}", target.display()).into(),
+                )),
                 _ => Ok(Still { _holds: holds }),
             };
         }
@@ -54,12 +53,12 @@ impl Host {
                     return Err(Error::Unavailable(format!(
                         "volume {id} is {path}, and nobody here sees it mounted: it is being staged or unstaged, or the \
                          node's mounts are not shared with this process"
-                    )));
+                    ).into()));
                 }
                 None if moment == Moment::Shared => {
                     return Err(Error::NotPossible(format!(
                         "{path} is a raw device in use: nothing keeps its workload from writing between two cuts"
-                    )));
+                    ).into()));
                 }
                 None => sync(device.path())?,
             }

@@ -42,10 +42,10 @@ impl DataWatch {
         let last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let silent = last.at.elapsed();
         match &last.wrong {
-            Some(wrong) => Err(Error::Unhealthy(wrong.clone())),
+            Some(wrong) => Err(Error::Unhealthy(wrong.clone().into())),
             None if silent > LIMIT => {
                 let seconds = silent.as_secs();
-                Err(Error::Unhealthy(format!("the data directory has not answered for {seconds} s")))
+                Err(Error::Unhealthy(format!("the data directory has not answered for {seconds} s").into()))
             }
             None => Ok(()),
         }

@@ -34,8 +34,8 @@ impl Shares {
     /// The source of a new volume. Whether it exists is checked when it is held and copied.
     async fn content(&self, source: &ContentSource) -> Result<Content> {
         let missing = || match source {
-            ContentSource::Volume(id) => Error::SourceNotFound(format!("volume {id}")),
-            ContentSource::Snapshot(id) => Error::SourceNotFound(format!("snapshot {id}")),
+            ContentSource::Volume(id) => Error::SourceNotFound(format!("volume {id}").into()),
+            ContentSource::Snapshot(id) => Error::SourceNotFound(format!("snapshot {id}").into()),
         };
         let (share, key) = match source {
             ContentSource::Volume(id) => Share::of_volume(id),

@@ -88,14 +88,14 @@ impl Desk {
         while silent < CHANCES {
             match tokio::time::timeout(turn, &mut outcome).await {
                 Ok(Ok(result)) => return result,
-                Ok(Err(_)) => return Err(Error::internal_message("the work on the share has panicked")),
+                Ok(Err(_)) => return Err(Error::Internal("the work on the share has panicked".into())),
                 Err(_) => {}
             }
             let asked = Arc::clone(root);
             let answer = blocking(move || Ok(asked.root()?.stats_within(turn)?)).await;
             silent = if answer.is_ok() { 0 } else { silent + 1 };
         }
-        Err(Error::Unavailable(format!("{share} does not answer; see to its server")))
+        Err(Error::Unavailable(format!("{share} does not answer; see to its server").into()))
     }
 
     /// The lock of a share's places: two volumes must not take the same place.
@@ -114,7 +114,7 @@ impl Opened {
     }
 
     pub(crate) fn root(&self) -> Result<&Root> {
-        self.0.as_ref().ok_or_else(|| Error::internal_message("the share is closed"))
+        self.0.as_ref().ok_or_else(|| Error::Internal("the share is closed".into()))
     }
 
     /// Closes the share now, unless others use it. Runs on a thread that is allowed to block.

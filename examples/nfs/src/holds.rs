@@ -44,7 +44,7 @@ impl Holds {
         let taken = if holders.contains_key(id) { Some(id) } else { source.filter(|_| is_copied_alone) };
         if let Some(taken) = taken {
             let text = format!("{taken}: an earlier operation on it still waits for the server of its share");
-            return Err(Error::Pending(text));
+            return Err(Error::Pending(text.into()));
         }
         holders.insert(id.to_owned(), Holder::Alone);
         if let Some(source) = source
@@ -86,7 +86,7 @@ mod tests {
         drop(second);
         let deleting = holds.take("volume", None).unwrap();
         let error = holds.take("snapshot-3", Some("volume")).unwrap_err();
-        assert!(matches!(&error, Error::Pending(text) if text.starts_with("volume:")), "{error}");
+        assert!(matches!(&error, Error::Pending(text) if text.as_str().starts_with("volume:")), "{error}");
         drop(deleting);
         assert!(is_free("volume", Some("volume")));
         assert!(locked(&holds.0).is_empty());

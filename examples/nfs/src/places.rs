@@ -67,7 +67,7 @@ pub(crate) fn enter(root: &Root, sub_dir: &str, key: &str, is_copy: bool) -> Res
         let text = format!(
             "parameters[subDir]: {sub_dir} is there already, and a copy needs a directory of its own"
         );
-        return Err(Error::Incompatible(text));
+        return Err(Error::Incompatible(text.into()));
     }
     let mut place = match found {
         Some(place) => place,
@@ -79,7 +79,7 @@ pub(crate) fn enter(root: &Root, sub_dir: &str, key: &str, is_copy: bool) -> Res
     if let (Some(first), 1) = (place.volumes.first(), place.volumes.len())
         && volumes::find(root, first)?.is_some_and(|volume| volume.is_unfinished_copy())
     {
-        return Err(Error::Pending(format!("parameters[subDir]: a copy is being made at {sub_dir}")));
+        return Err(Error::Pending(format!("parameters[subDir]: a copy is being made at {sub_dir}").into()));
     }
     place.volumes.insert(key.to_owned());
     Part::Places.write(root, &escaped(sub_dir), &place)?;
@@ -97,7 +97,7 @@ fn refuse_nested(root: &Root, sub_dir: &str) -> Result<()> {
         };
         let text =
             format!("parameters[subDir]: {sub_dir} {verb} {other}, which is another volume's directory");
-        return Err(Error::InUse(text));
+        return Err(Error::InUse(text.into()));
     }
     Ok(())
 }

@@ -1,7 +1,7 @@
 //! The driver's own directory on a share, and the records in it.
 
 use csi_core::mount::{Root, Target};
-use csi_core::{Error, Result};
+use csi_core::{Error, Reason, Result};
 use serde::{Serialize, de::DeserializeOwned};
 
 /// The driver's own directory on a share. Nothing in it belongs to a volume.
@@ -65,7 +65,10 @@ impl Part {
         let Some(content) = file.read_file(LARGEST)? else { return Ok(None) };
         let broken = |error: serde_json::Error| {
             let place = file.path().display();
-            Error::internal_message(format!("{place}: is no record of this driver's: {error}"))
+            Error::Internal(Reason::because(
+                format!("{place}: is no record of this driver's: {error}"),
+                error,
+            ))
         };
         serde_json::from_slice(&content).map(Some).map_err(broken)
     }

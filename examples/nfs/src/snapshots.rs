@@ -37,7 +37,7 @@ impl Cut {
 pub(crate) fn create(root: &Root, key: &str, name: &str, source: &VolumeId, source_key: &str) -> Result<Cut> {
     if let Some(found) = Part::Snapshots.read::<Cut>(root, key)? {
         if found.name != name {
-            return Err(Error::Incompatible(format!("name: {:?} has the same key {key}", found.name)));
+            return Err(Error::Incompatible(format!("name: {:?} has the same key {key}", found.name).into()));
         }
         if found.is_finished || found.source_volume_id != source.as_str() {
             return Ok(found);

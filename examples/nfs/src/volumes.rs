@@ -26,7 +26,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use csi_core::mount::{Created, ErrorKind, Root, Target};
-use csi_core::{ContentSource, CreateRecord, CreateVolumeRequest, Error, Result, Volume, VolumeId};
+use csi_core::{ContentSource, CreateRecord, CreateVolumeRequest, Error, Reason, Result, Volume, VolumeId};
 use serde::{Deserialize, Serialize};
 
 use crate::desk::{Opened, locked};
@@ -95,7 +95,7 @@ impl Content {
         let directory = path.map(|path| root.target(path)).transpose()?;
         match directory {
             Some(directory) if directory.is_directory()? => Ok(directory),
-            _ => Err(Error::SourceNotFound(missing)),
+            _ => Err(Error::SourceNotFound(missing.into())),
         }
     }
 }
@@ -106,7 +106,7 @@ pub(crate) fn find(root: &Root, key: &str) -> Result<Option<Kept>> {
     let Some(kept) = found else { return Ok(None) };
     // A user who can write to the whole share could have written the record.
     let sub_dir = sub_dir_of("the record's sub_dir", &kept.sub_dir);
-    let sub_dir = sub_dir.map_err(|error| Error::internal_message(error.to_string()))?;
+    let sub_dir = sub_dir.map_err(|error| Error::Internal(Reason::from_error(error)))?;
     Ok(Some(Kept { sub_dir, ..kept }))
 }
 
@@ -152,7 +152,7 @@ fn begin(
 ) -> Result<Kept> {
     if let Some(kept) = find(root, key)? {
         if kept.name != request.name.as_str() {
-            return Err(Error::Incompatible(format!("name: {:?} has the same key {key}", kept.name)));
+            return Err(Error::Incompatible(format!("name: {:?} has the same key {key}", kept.name).into()));
         }
         if !matches!(kept.state, State::Going | State::Undone) {
             kept.created.check(request)?;
@@ -309,7 +309,7 @@ fn archive(root: &Root, sub_dir: &str, directory: &Target) -> Result<()> {
             renamed => return Ok(renamed?),
         }
     }
-    Err(Error::LimitReached(format!("{ARCHIVES} directories archived-{name} are there; remove some")))
+    Err(Error::LimitReached(format!("{ARCHIVES} directories archived-{name} are there; remove some").into()))
 }
 
 /// Records the volume's larger size. The server is not asked: it alone limits a directory.

@@ -124,7 +124,7 @@ impl Driver {
     /// # Errors
     /// When the driver ends before that, or takes too long.
     pub(crate) async fn connect(&mut self) -> Result<Client, String> {
-        let endpoint = self.endpoint.parse().map_err(|error: csi_core::ServeError| error.to_string())?;
+        let endpoint = self.endpoint.parse().map_err(|error: csi_core::EndpointError| error.to_string())?;
         let client = Client::new(&endpoint).deadline(PATIENCE);
         tokio::select! {
             ready = client.ready(START) => ready.map_err(|error| error.to_string())?,

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use csi_core::Rpc;
+use csi_proto::Rpc;
 use csi_proto::v1;
 use tonic::{Code, Status};
 use v1::controller_service_capability::{Type as ControllerType, rpc::Type as ControllerRpc};

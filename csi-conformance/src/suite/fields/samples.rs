@@ -1,6 +1,6 @@
 //! A complete request of each kind, about objects that do not exist, so that it can do no harm.
 
-use csi_core::Rpc;
+use csi_proto::Rpc;
 use csi_proto::v1;
 
 use crate::cx::Cx;

@@ -193,7 +193,7 @@ impl CreateDeleteVolume for Memory {
         let least = source.as_ref().map_or(*SIZES.start(), |(_, bytes)| *bytes);
         let bytes = request.capacity_range.at_least(least).choose(least, 1)?;
         if !SIZES.contains(&bytes) {
-            return Err(Error::OutOfRange(format!("a volume has at most {} bytes", SIZES.end())));
+            return Err(Error::OutOfRange(format!("a volume has at most {} bytes", SIZES.end()).into()));
         }
         let places = [Place::new(zone(), ())];
         let place = Place::candidates(&places, request.accessibility_requirements.as_ref(), bytes)?[0];
@@ -208,7 +208,7 @@ impl CreateDeleteVolume for Memory {
 
     async fn delete_volume(&self, request: DeleteVolumeRequest) -> Result<()> {
         if let Some((node, _)) = self.state().attached.get(request.volume_id.as_str()) {
-            return Err(Error::InUse(format!("it is attached to {node}")));
+            return Err(Error::InUse(format!("it is attached to {node}").into()));
         }
         // The loop device of a deleted image would never be found again.
         if self.storage != Storage::Directories && self.attached_as(&request.volume_id)?.is_some() {
@@ -234,7 +234,7 @@ impl ExpandVolume for Memory {
         let now = known.volume.capacity_bytes;
         let bytes = request.capacity_range.choose(now, 1)?.max(now);
         if !SIZES.contains(&bytes) {
-            return Err(Error::OutOfRange(format!("a volume has at most {} bytes", SIZES.end())));
+            return Err(Error::OutOfRange(format!("a volume has at most {} bytes", SIZES.end()).into()));
         }
         self.storage.make(&place, None, bytes)?;
         known.volume.capacity_bytes = bytes;

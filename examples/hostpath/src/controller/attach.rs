@@ -23,9 +23,9 @@ impl PublishUnpublishVolume for Driver {
             }
             if !record.kind.supports(&request.volume_capability) {
                 let (kind, asked) = (record.kind.name(), &request.volume_capability);
-                return Err(Error::Unsupported(format!(
-                    "volume_capability: is {asked}, the volume is of kind {kind}"
-                )));
+                return Err(Error::Unsupported(
+                    format!("volume_capability: is {asked}, the volume is of kind {kind}").into(),
+                ));
             }
             let place = host.attach_limit.reserve(node, id)?;
             let wanted = AttachedAs::of(&request);
@@ -87,11 +87,14 @@ fn attach(record: &mut VolumeRecord, node: &NodeId, wanted: AttachedAs) -> Resul
     if let Some(found) = record.attached.get(node.as_str()) {
         return match *found == wanted {
             true => Ok(()),
-            false => Err(Error::Incompatible(format!(
-                "it is attached to {node} already, as {}{}",
-                found.capability,
-                if found.readonly { ", read-only" } else { "" }
-            ))),
+            false => Err(Error::Incompatible(
+                format!(
+                    "it is attached to {node} already, as {}{}",
+                    found.capability,
+                    if found.readonly { ", read-only" } else { "" }
+                )
+                .into(),
+            )),
         };
     }
     match record.attached.iter().find(|(_, found)| found.excludes(&wanted)) {

@@ -102,7 +102,7 @@ impl Host {
                 }
             }
         }
-        Err(full.unwrap_or_else(|| Error::internal_message("no place to put the volume")))
+        Err(full.unwrap_or_else(|| Error::Internal("no place to put the volume".into())))
     }
 
     fn make(&self, id: String, record: VolumeRecord, bytes: u64, origin: Option<&Origin>) -> Result<()> {
@@ -128,7 +128,7 @@ impl Host {
         match source {
             ContentSource::Snapshot(id) => {
                 let found = self.snapshots.find(id.as_str())?;
-                let record = found.ok_or_else(|| Error::SourceNotFound(format!("snapshot {id}")))?;
+                let record = found.ok_or_else(|| Error::SourceNotFound(format!("snapshot {id}").into()))?;
                 damage::refuse_snapshot(self, id.as_str(), &record)?;
                 Ok(Origin {
                     kind: record.kind,
@@ -140,7 +140,7 @@ impl Host {
             }
             ContentSource::Volume(id) => {
                 let found = self.volumes.find(id.as_str())?;
-                let record = found.ok_or_else(|| Error::SourceNotFound(format!("volume {id}")))?;
+                let record = found.ok_or_else(|| Error::SourceNotFound(format!("volume {id}").into()))?;
                 damage::refuse_volume(self, id.as_str(), &record)?;
                 Ok(Origin {
                     kind: record.kind,

@@ -24,9 +24,9 @@ impl Host {
         let record = self.volumes.find(id)?.ok_or_else(not_found)?;
         if let Some(asked) = request.volume_capability.as_ref().filter(|asked| !record.kind.supports(asked)) {
             let kind = record.kind.name();
-            return Err(Error::Unsupported(format!(
-                "volume_capability: is {asked}, the volume is of kind {kind}"
-            )));
+            return Err(Error::Unsupported(
+                format!("volume_capability: is {asked}, the volume is of kind {kind}").into(),
+            ));
         }
         let now = record.created.capacity_bytes();
         let wanted = request.capacity_range.choose(now, MIB)?.max(now);

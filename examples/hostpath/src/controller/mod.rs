@@ -51,7 +51,7 @@ impl Host {
                 Err(Error::invalid("parameters[kind]", reason))
             }
             None => self.kinds().find(serves).ok_or_else(|| {
-                Error::Unsupported("volume_capabilities: no kind of volume serves all of these".to_owned())
+                Error::Unsupported("volume_capabilities: no kind of volume serves all of these".into())
             }),
         }
     }

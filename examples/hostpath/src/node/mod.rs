@@ -58,9 +58,9 @@ fn check_use(record: &VolumeRecord, capability: &VolumeCapability) -> Result<()>
         true => Ok(()),
         false => {
             let kind = record.kind.name();
-            Err(Error::Unsupported(format!(
-                "volume_capability: is {capability}, the volume is of kind {kind}"
-            )))
+            Err(Error::Unsupported(
+                format!("volume_capability: is {capability}, the volume is of kind {kind}").into(),
+            ))
         }
     }
 }

@@ -16,7 +16,7 @@ impl StageUnstageVolume for HostNode {
         check_use(&record, &request.volume_capability)?;
         match record.kind {
             Kind::Directory => match damage::of_content(&volumes.place(&request.volume_id)?, &record) {
-                Some(entry) => Err(Error::Unavailable(entry.message)),
+                Some(entry) => Err(Error::Unavailable(entry.message.into())),
                 None => Ok(()),
             },
             Kind::Image => {

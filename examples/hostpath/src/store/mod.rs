@@ -127,10 +127,13 @@ impl<T: Record> Store<T> {
     /// When it is on the disk, but its record could not be read when the store was opened.
     pub(crate) fn find(&self, id: &str) -> Result<Option<Arc<T>>> {
         match self.get(id) {
-            None if self.unreadable.contains(id) => Err(Error::internal_message(format!(
-                "{} can't be read: mend it, and start the driver anew",
-                self.place(id).join(RECORD).display()
-            ))),
+            None if self.unreadable.contains(id) => Err(Error::Internal(
+                format!(
+                    "{} can't be read: mend it, and start the driver anew",
+                    self.place(id).join(RECORD).display()
+                )
+                .into(),
+            )),
             found => Ok(found),
         }
     }

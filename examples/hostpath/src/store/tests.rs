@@ -64,7 +64,7 @@ fn what_was_committed_is_found_again_and_what_was_not_is_gone() {
 fn what_fails_leaves_nothing() {
     let root = tempfile::tempdir().unwrap();
     let store = open(&root);
-    let failed = store.make("a".to_owned(), thing("one"), |_| Err(Error::LimitReached("full".to_owned())));
+    let failed = store.make("a".to_owned(), thing("one"), |_| Err(Error::LimitReached("full".into())));
     assert!(matches!(failed, Err(Error::LimitReached(_))));
     drop(store.make("b".to_owned(), thing("two"), |_| Ok(())).unwrap());
     assert_eq!(fs::read_dir(root.path().join("things").join(NEW)).unwrap().count(), 0);
@@ -78,7 +78,7 @@ fn a_change_is_whole_or_is_none() {
     store.commit(store.make("a".to_owned(), thing("one"), |_| Ok(())).unwrap()).unwrap();
     let refused: Result<Option<()>, Error> = store.update("a", |thing| {
         thing.size = 7;
-        Err(Error::LimitReached("no".to_owned()))
+        Err(Error::LimitReached("no".into()))
     });
     assert!(refused.is_err() && store.get("a").unwrap().size == 1);
     assert!(store.update("none", |_| Ok(())).unwrap().is_none());
