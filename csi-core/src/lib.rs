@@ -130,14 +130,15 @@ pub use csi_proto::{ControllerCapability, Endpoint, EndpointError, NodeCapabilit
 
 pub use blocking::blocking;
 pub use controller::{
-    AttachLimit, Capacity, Controller, ControllerExpandVolumeRequest, ControllerGetVolumeHealthRequest,
-    ControllerGetVolumeRequest, ControllerListVolumeHealthRequest, ControllerModifyVolumeRequest,
-    ControllerPublishVolumeRequest, ControllerService, ControllerUnpublishVolumeRequest,
-    CreateDeleteSnapshot, CreateDeleteVolume, CreateRecord, CreateSnapshotRequest, CreateVolumeRequest,
-    DeleteSnapshotRequest, DeleteVolumeRequest, ExpandVolume, Expanded, GetCapacity, GetCapacityRequest,
-    GetSnapshot, GetSnapshotRequest, GetVolume, GetVolumeHealth, ListSnapshots, ListSnapshotsRequest,
-    ListVolumeHealth, ListVolumes, ListVolumesRequest, ModifyVolume, Page, Pager, PublishUnpublishVolume,
-    Published, Reservation, ValidateVolumeCapabilitiesRequest, VolumeListing,
+    AttachLimit, Capacity, Controller, ControllerExpandVolume, ControllerExpandVolumeRequest,
+    ControllerGetVolume, ControllerGetVolumeHealth, ControllerGetVolumeHealthRequest,
+    ControllerGetVolumeRequest, ControllerListVolumeHealth, ControllerListVolumeHealthRequest,
+    ControllerModifyVolume, ControllerModifyVolumeRequest, ControllerPublishVolumeRequest, ControllerService,
+    ControllerUnpublishVolumeRequest, CreateDeleteSnapshot, CreateDeleteVolume, CreateRecord,
+    CreateSnapshotRequest, CreateVolumeRequest, DeleteSnapshotRequest, DeleteVolumeRequest, Expanded,
+    GetCapacity, GetCapacityRequest, GetSnapshot, GetSnapshotRequest, ListSnapshots, ListSnapshotsRequest,
+    ListVolumes, ListVolumesRequest, Page, Pager, PublishUnpublishVolume, Published, Reservation,
+    ValidateVolumeCapabilitiesRequest, VolumeListing,
 };
 pub use error::{Error, IoContext, Reason, Result};
 #[cfg(feature = "clap")]
@@ -152,10 +153,11 @@ pub use kubernetes::{ClaimNames, PodInfo, Quantity, ServiceAccountToken, Service
 pub use log::{LogFormat, init_log};
 pub use mode::Mode;
 pub use node::{
-    AtTarget, GetStorageHealth, GetVolumeStats, Node, NodeExpandVolume, NodeExpandVolumeRequest,
-    NodeGetStorageHealthRequest, NodeGetVolumeHealth, NodeGetVolumeHealthRequest, NodeGetVolumeStatsRequest,
-    NodeInfo, NodePublishVolumeRequest, NodeService, NodeStageVolumeRequest, NodeUnpublishVolumeRequest,
-    NodeUnstageVolumeRequest, PublishedTargets, SingleNodeWriter, StageUnstageVolume,
+    AtTarget, Node, NodeExpandVolume, NodeExpandVolumeRequest, NodeGetStorageHealth,
+    NodeGetStorageHealthRequest, NodeGetVolumeHealth, NodeGetVolumeHealthRequest, NodeGetVolumeStats,
+    NodeGetVolumeStatsRequest, NodeInfo, NodePublishVolumeRequest, NodeService, NodeStageVolumeRequest,
+    NodeUnpublishVolumeRequest, NodeUnstageVolumeRequest, PublishedTargets, SingleNodeWriter,
+    StageUnstageVolume,
 };
 #[cfg(all(feature = "mount", target_os = "linux"))]
 pub use node_plugins::{

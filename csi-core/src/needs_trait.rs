@@ -39,11 +39,11 @@ controller_needs! {
     "create_delete_snapshot()", CreateDeleteSnapshot;
     "list_snapshots()", ListSnapshots;
     "get_snapshot()", GetSnapshot;
-    "expand_volume(Expansion::Online)", ExpandVolume;
-    "get_volume()", GetVolume;
-    "modify_volume()", ModifyVolume;
-    "get_volume_health()", GetVolumeHealth;
-    "list_volume_health()", ListVolumeHealth;
+    "expand_volume(Expansion::Online)", ControllerExpandVolume;
+    "get_volume()", ControllerGetVolume;
+    "modify_volume()", ControllerModifyVolume;
+    "get_volume_health()", ControllerGetVolumeHealth;
+    "list_volume_health()", ControllerListVolumeHealth;
 }
 
 macro_rules! bare_node {
@@ -74,8 +74,8 @@ const _: () = ();
 
 node_needs! {
     "stage_unstage_volume()", StageUnstageVolume;
-    "get_volume_stats()", GetVolumeStats;
+    "get_volume_stats()", NodeGetVolumeStats;
     "expand_volume()", NodeExpandVolume;
     "get_volume_health()", NodeGetVolumeHealth;
-    "get_storage_health()", GetStorageHealth;
+    "get_storage_health()", NodeGetStorageHealth;
 }

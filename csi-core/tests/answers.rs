@@ -44,7 +44,7 @@ says! {
         unpublish_volume: ControllerUnpublishVolumeRequest => ()
     }
     ListVolumes { list_volumes: ListVolumesRequest => Page<VolumeListing> }
-    GetVolume { get_volume: ControllerGetVolumeRequest => VolumeListing }
+    ControllerGetVolume { get_volume: ControllerGetVolumeRequest => VolumeListing }
     GetCapacity { capacity: GetCapacityRequest => Capacity }
     CreateDeleteSnapshot {
         create_snapshot: CreateSnapshotRequest => Snapshot,
@@ -52,10 +52,10 @@ says! {
     }
     ListSnapshots { list_snapshots: ListSnapshotsRequest => Page<Snapshot> }
     GetSnapshot { get_snapshot: GetSnapshotRequest => Snapshot }
-    ExpandVolume { expand_volume: ControllerExpandVolumeRequest => Expanded }
-    ModifyVolume { modify_volume: ControllerModifyVolumeRequest => () }
-    GetVolumeHealth { volume_health: ControllerGetVolumeHealthRequest => VolumeHealth }
-    ListVolumeHealth { list_volume_health: ControllerListVolumeHealthRequest => Page<VolumeHealth> }
+    ControllerExpandVolume { expand_volume: ControllerExpandVolumeRequest => Expanded }
+    ControllerModifyVolume { modify_volume: ControllerModifyVolumeRequest => () }
+    ControllerGetVolumeHealth { volume_health: ControllerGetVolumeHealthRequest => VolumeHealth }
+    ControllerListVolumeHealth { list_volume_health: ControllerListVolumeHealthRequest => Page<VolumeHealth> }
     GroupController {
         create_volume_group_snapshot: CreateVolumeGroupSnapshotRequest => VolumeGroupSnapshot,
         delete_volume_group_snapshot: DeleteVolumeGroupSnapshotRequest => (),
@@ -66,10 +66,10 @@ says! {
         metadata_delta: GetMetadataDeltaRequest => BlockMetadata
     }
     StageUnstageVolume { stage_volume: NodeStageVolumeRequest => (), unstage_volume: NodeUnstageVolumeRequest => () }
-    GetVolumeStats { volume_stats: NodeGetVolumeStatsRequest => VolumeStats }
+    NodeGetVolumeStats { volume_stats: NodeGetVolumeStatsRequest => VolumeStats }
     NodeExpandVolume { expand_volume: NodeExpandVolumeRequest => u64 }
     NodeGetVolumeHealth { volume_health: NodeGetVolumeHealthRequest => VolumeHealth }
-    GetStorageHealth { storage_health: NodeGetStorageHealthRequest => Vec<StorageHealthEntry> }
+    NodeGetStorageHealth { storage_health: NodeGetStorageHealthRequest => Vec<StorageHealthEntry> }
 }
 
 #[async_trait]

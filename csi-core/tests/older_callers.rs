@@ -57,21 +57,21 @@ impl ListVolumes for Ward {
 }
 
 #[async_trait]
-impl GetVolume for Ward {
+impl ControllerGetVolume for Ward {
     async fn get_volume(&self, request: ControllerGetVolumeRequest) -> Result<VolumeListing> {
         Ok(VolumeListing { volume: volume(&request.volume_id), published_node_ids: vec![] })
     }
 }
 
 #[async_trait]
-impl GetVolumeHealth for Ward {
+impl ControllerGetVolumeHealth for Ward {
     async fn volume_health(&self, request: ControllerGetVolumeHealthRequest) -> Result<VolumeHealth> {
         self.health(request.volume_id)
     }
 }
 
 #[async_trait]
-impl ListVolumeHealth for Ward {
+impl ControllerListVolumeHealth for Ward {
     /// Two pages; the first one is about a volume that is in no listing.
     async fn list_volume_health(
         &self,
@@ -100,7 +100,7 @@ impl Node for Ward {
 }
 
 #[async_trait]
-impl GetVolumeStats for Ward {
+impl NodeGetVolumeStats for Ward {
     async fn volume_stats(&self, _: NodeGetVolumeStatsRequest) -> Result<VolumeStats> {
         Ok(VolumeStats::of_device(5))
     }

@@ -42,14 +42,14 @@ impl Node for Inline {
 }
 
 #[async_trait]
-impl GetVolumeStats for Inline {
+impl NodeGetVolumeStats for Inline {
     async fn volume_stats(&self, request: NodeGetVolumeStatsRequest) -> Result<VolumeStats> {
         self.0.volume_stats(request).await
     }
 }
 
 #[async_trait]
-impl GetStorageHealth for Inline {
+impl NodeGetStorageHealth for Inline {
     async fn storage_health(&self, _: NodeGetStorageHealthRequest) -> Result<Vec<StorageHealthEntry>> {
         Ok(vec![StorageHealthEntry {
             status: StorageHealthStatus::Degraded,

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use csi_proto::v1;
 
 use super::{
-    ControllerGetVolumeHealthRequest, ControllerListVolumeHealthRequest, GetVolumeHealth, ListVolumeHealth,
-    Page, VolumeListing,
+    ControllerGetVolumeHealth, ControllerGetVolumeHealthRequest, ControllerListVolumeHealth,
+    ControllerListVolumeHealthRequest, Page, VolumeListing,
 };
 use crate::types::health::condition;
 use crate::{Error, Result, VolumeId};
@@ -23,8 +23,8 @@ pub(crate) struct Listed {
 /// The sources of volumes' conditions. The default has none: no older caller is served.
 #[derive(Clone, Default)]
 pub(crate) struct Conditions {
-    pub(crate) get: Option<Arc<dyn GetVolumeHealth>>,
-    pub(crate) list: Option<Arc<dyn ListVolumeHealth>>,
+    pub(crate) get: Option<Arc<dyn ControllerGetVolumeHealth>>,
+    pub(crate) list: Option<Arc<dyn ControllerListVolumeHealth>>,
 }
 
 impl Conditions {
@@ -67,7 +67,7 @@ impl Conditions {
 type Unwell = BTreeMap<VolumeId, v1::VolumeCondition>;
 
 /// The conditions of all unhealthy volumes.
-async fn unwell(driver: &dyn ListVolumeHealth) -> Result<Unwell> {
+async fn unwell(driver: &dyn ControllerListVolumeHealth) -> Result<Unwell> {
     let mut found = Unwell::new();
     let mut starting_token = String::new();
     loop {

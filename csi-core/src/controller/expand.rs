@@ -13,7 +13,7 @@ use crate::{Error, RequiredCapacity, Result, Rpc, Secrets, VolumeCapability, Vol
 
 /// Expands volumes. Spec: "ControllerExpandVolume".
 #[async_trait]
-pub trait ExpandVolume: Controller {
+pub trait ControllerExpandVolume: Controller {
     /// Makes the volume at least as large as required. A volume that is already large enough is `Ok`; a
     /// volume never shrinks. With [`Expansion::Online`](crate::Expansion::Online), a published volume grows
     /// too.

@@ -15,7 +15,7 @@ use crate::{Error, Result, Rpc, Secrets, Token, VolumeHealth, VolumeId};
 
 /// Reports one volume's health. Spec: "ControllerGetVolumeHealth".
 #[async_trait]
-pub trait GetVolumeHealth: Controller {
+pub trait ControllerGetVolumeHealth: Controller {
     /// Returns the problems of the volume, as the storage system sees them; a healthy volume has no
     /// entries. An entry stays until its condition is gone, even after a newer entry is added.
     ///
@@ -40,7 +40,7 @@ request! {
 /// Lists the unhealthy volumes. A driver that lists them must also report the health of one. Spec:
 /// "ControllerListVolumeHealth".
 #[async_trait]
-pub trait ListVolumeHealth: GetVolumeHealth {
+pub trait ControllerListVolumeHealth: ControllerGetVolumeHealth {
     /// Returns a page of the unhealthy volumes, and of no others.
     ///
     /// - spec: `controller-list-volume-health.only-unwell`, `controller-list-volume-health.pages`

@@ -52,7 +52,7 @@ request! {
 
 /// Returns one volume. Alpha. Spec: "ControllerGetVolume".
 #[async_trait]
-pub trait GetVolume: Controller {
+pub trait ControllerGetVolume: Controller {
     /// Returns the volume and the nodes that it is attached to.
     ///
     /// - spec: `controller-get-volume.current`, `controller-get-volume.missing`

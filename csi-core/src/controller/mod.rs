@@ -28,15 +28,16 @@ use csi_proto::v1;
 
 pub use attach_limit::{AttachLimit, Reservation};
 pub use create_record::CreateRecord;
-pub use expand::{ControllerExpandVolumeRequest, ExpandVolume, Expanded};
+pub use expand::{ControllerExpandVolume, ControllerExpandVolumeRequest, Expanded};
 pub use health::{
-    ControllerGetVolumeHealthRequest, ControllerListVolumeHealthRequest, GetVolumeHealth, ListVolumeHealth,
+    ControllerGetVolumeHealth, ControllerGetVolumeHealthRequest, ControllerListVolumeHealth,
+    ControllerListVolumeHealthRequest,
 };
 pub use list::{
-    Capacity, ControllerGetVolumeRequest, GetCapacity, GetCapacityRequest, GetVolume, ListVolumes,
+    Capacity, ControllerGetVolume, ControllerGetVolumeRequest, GetCapacity, GetCapacityRequest, ListVolumes,
     ListVolumesRequest, VolumeListing,
 };
-pub use modify::{ControllerModifyVolumeRequest, ModifyVolume};
+pub use modify::{ControllerModifyVolume, ControllerModifyVolumeRequest};
 pub use page::Page;
 pub use pager::Pager;
 pub use publish::{

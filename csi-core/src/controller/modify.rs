@@ -13,7 +13,7 @@ use crate::{MutableParameters, Result, Rpc, Secrets, VolumeId};
 
 /// Changes parameters of existing volumes. Spec: "ControllerModifyVolume".
 #[async_trait]
-pub trait ModifyVolume: Controller {
+pub trait ControllerModifyVolume: Controller {
     /// Sets the named parameters to these values; other parameters stay unchanged. Values that the volume
     /// already has are `Ok`.
     ///

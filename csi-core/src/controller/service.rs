@@ -6,8 +6,9 @@ use std::sync::Arc;
 
 use super::condition::Conditions;
 use super::{
-    Controller, CreateDeleteSnapshot, CreateDeleteVolume, ExpandVolume, GetCapacity, GetSnapshot, GetVolume,
-    GetVolumeHealth, ListSnapshots, ListVolumeHealth, ListVolumes, ModifyVolume, PublishUnpublishVolume,
+    Controller, ControllerExpandVolume, ControllerGetVolume, ControllerGetVolumeHealth,
+    ControllerListVolumeHealth, ControllerModifyVolume, CreateDeleteSnapshot, CreateDeleteVolume,
+    GetCapacity, GetSnapshot, ListSnapshots, ListVolumes, PublishUnpublishVolume,
 };
 use crate::offer::{ControllerCapability as Capability, Expansion};
 
@@ -21,11 +22,11 @@ pub(crate) struct ControllerTable {
     pub(crate) create_delete_snapshot: Option<Arc<dyn CreateDeleteSnapshot>>,
     pub(crate) list_snapshots: Option<Arc<dyn ListSnapshots>>,
     pub(crate) snapshot: Option<Arc<dyn GetSnapshot>>,
-    pub(crate) expand_volume: Option<Arc<dyn ExpandVolume>>,
-    pub(crate) volume: Option<Arc<dyn GetVolume>>,
-    pub(crate) modify_volume: Option<Arc<dyn ModifyVolume>>,
-    pub(crate) volume_health: Option<Arc<dyn GetVolumeHealth>>,
-    pub(crate) list_volume_health: Option<Arc<dyn ListVolumeHealth>>,
+    pub(crate) expand_volume: Option<Arc<dyn ControllerExpandVolume>>,
+    pub(crate) volume: Option<Arc<dyn ControllerGetVolume>>,
+    pub(crate) modify_volume: Option<Arc<dyn ControllerModifyVolume>>,
+    pub(crate) volume_health: Option<Arc<dyn ControllerGetVolumeHealth>>,
+    pub(crate) list_volume_health: Option<Arc<dyn ControllerListVolumeHealth>>,
     pub(crate) conditions: Conditions,
     pub(crate) expansion: Option<Expansion>,
     pub(crate) offered: BTreeSet<Capability>,
@@ -165,7 +166,7 @@ impl<D: Controller> ControllerService<D> {
     #[must_use]
     pub fn expand_volume(mut self, expansion: Expansion) -> Self
     where
-        D: ExpandVolume,
+        D: ControllerExpandVolume,
     {
         self.table.expand_volume = Some(Arc::clone(&self.driver) as _);
         self.table.expansion = Some(expansion);
@@ -236,7 +237,7 @@ impl<D: Controller> ControllerService<D> {
     #[must_use]
     pub fn get_volume(mut self) -> Self
     where
-        D: GetVolume,
+        D: ControllerGetVolume,
     {
         self.table.volume = Some(Arc::clone(&self.driver) as _);
         self.offer(Capability::GetVolume)
@@ -246,7 +247,7 @@ impl<D: Controller> ControllerService<D> {
     #[must_use]
     pub fn modify_volume(mut self) -> Self
     where
-        D: ModifyVolume,
+        D: ControllerModifyVolume,
     {
         self.table.modify_volume = Some(Arc::clone(&self.driver) as _);
         self.offer(Capability::ModifyVolume)
@@ -257,7 +258,7 @@ impl<D: Controller> ControllerService<D> {
     #[must_use]
     pub fn get_volume_health(mut self) -> Self
     where
-        D: GetVolumeHealth,
+        D: ControllerGetVolumeHealth,
     {
         self.table.volume_health = Some(Arc::clone(&self.driver) as _);
         self.offer(Capability::GetVolumeHealth)
@@ -269,7 +270,7 @@ impl<D: Controller> ControllerService<D> {
     #[must_use]
     pub fn list_volume_health(mut self) -> Self
     where
-        D: ListVolumeHealth,
+        D: ControllerListVolumeHealth,
     {
         self.table.list_volume_health = Some(Arc::clone(&self.driver) as _);
         self.offer(Capability::ListVolumeHealth).get_volume_health()
@@ -288,7 +289,7 @@ impl<D: Controller> ControllerService<D> {
     ///
     /// ```
     /// # use csi_core::{Result, prelude::*};
-    /// # fn configured<D: GetVolumeHealth>(service: ControllerService<D>, callers_are_old: bool) -> ControllerService<D> {
+    /// # fn configured<D: ControllerGetVolumeHealth>(service: ControllerService<D>, callers_are_old: bool) -> ControllerService<D> {
     /// let service = service.get_volume_health();
     /// if callers_are_old { service.without(ControllerCapability::GetVolumeHealth) } else { service }
     /// # }

@@ -39,7 +39,7 @@ request! {
 
 /// Reports the backends' health as this node sees it. Spec: "NodeGetStorageHealth".
 #[async_trait]
-pub trait GetStorageHealth: Node {
+pub trait NodeGetStorageHealth: Node {
     /// Returns the problems of the backends; empty if all are healthy.
     ///
     /// # Errors

@@ -19,7 +19,7 @@ mod stats;
 
 pub use expand::{NodeExpandVolume, NodeExpandVolumeRequest};
 pub use health::{
-    GetStorageHealth, NodeGetStorageHealthRequest, NodeGetVolumeHealth, NodeGetVolumeHealthRequest,
+    NodeGetStorageHealth, NodeGetStorageHealthRequest, NodeGetVolumeHealth, NodeGetVolumeHealthRequest,
 };
 pub use info::NodeInfo;
 pub(crate) use info::{NodeGetCapabilitiesRequest, NodeGetInfoRequest};
@@ -29,4 +29,4 @@ pub use publish::{Node, NodePublishVolumeRequest, NodeUnpublishVolumeRequest};
 pub use service::NodeService;
 pub(crate) use service::NodeTable;
 pub use stage::{NodeStageVolumeRequest, NodeUnstageVolumeRequest, StageUnstageVolume};
-pub use stats::{GetVolumeStats, NodeGetVolumeStatsRequest};
+pub use stats::{NodeGetVolumeStats, NodeGetVolumeStatsRequest};

@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::{
-    GetStorageHealth, GetVolumeStats, Node, NodeExpandVolume, NodeGetVolumeHealth, OneAtATime,
+    Node, NodeExpandVolume, NodeGetStorageHealth, NodeGetVolumeHealth, NodeGetVolumeStats, OneAtATime,
     SingleNodeWriter, StageUnstageVolume,
 };
 use crate::offer::NodeCapability as Capability;
@@ -14,10 +14,10 @@ use crate::offer::NodeCapability as Capability;
 pub(crate) struct NodeTable {
     pub(crate) node: Arc<dyn Node>,
     pub(crate) stage_unstage_volume: Option<Arc<dyn StageUnstageVolume>>,
-    pub(crate) volume_stats: Option<Arc<dyn GetVolumeStats>>,
+    pub(crate) volume_stats: Option<Arc<dyn NodeGetVolumeStats>>,
     pub(crate) expand_volume: Option<Arc<dyn NodeExpandVolume>>,
     pub(crate) volume_health: Option<Arc<dyn NodeGetVolumeHealth>>,
-    pub(crate) storage_health: Option<Arc<dyn GetStorageHealth>>,
+    pub(crate) storage_health: Option<Arc<dyn NodeGetStorageHealth>>,
     /// Reports a volume's health to callers of spec v1.12.0, if they are served.
     pub(crate) condition: Option<Arc<dyn NodeGetVolumeHealth>>,
     pub(crate) one_at_a_time: Arc<OneAtATime>,
@@ -112,7 +112,7 @@ impl<D: Node> NodeService<D> {
     #[must_use]
     pub fn get_volume_stats(mut self) -> Self
     where
-        D: GetVolumeStats,
+        D: NodeGetVolumeStats,
     {
         self.table.volume_stats = Some(Arc::clone(&self.driver) as _);
         self.offer(Capability::GetVolumeStats)
@@ -143,7 +143,7 @@ impl<D: Node> NodeService<D> {
     #[must_use]
     pub fn get_storage_health(mut self) -> Self
     where
-        D: GetStorageHealth,
+        D: NodeGetStorageHealth,
     {
         self.table.storage_health = Some(Arc::clone(&self.driver) as _);
         self.offer(Capability::GetStorageHealth)

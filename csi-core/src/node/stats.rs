@@ -16,7 +16,7 @@ use crate::{AbsolutePath, Error, Result, Rpc, VolumeId, VolumePath, VolumeStats}
 
 /// Reports a volume's usage. Spec: "NodeGetVolumeStats".
 #[async_trait]
-pub trait GetVolumeStats: Node {
+pub trait NodeGetVolumeStats: Node {
     /// Returns the usage of the volume that is published or staged at the path. The kubelet asks every
     /// minute for every volume, so the method must be cheap and must not hang.
     ///
@@ -52,7 +52,7 @@ impl NodeGetVolumeStatsRequest {
     // spec: node-get-volume-stats.condition
     pub(crate) async fn answer(
         self,
-        driver: &dyn GetVolumeStats,
+        driver: &dyn NodeGetVolumeStats,
         health: Option<Arc<dyn NodeGetVolumeHealth>>,
     ) -> Result<StatsAndCondition> {
         let wire = v1::NodeGetVolumeHealthRequest {

@@ -18,8 +18,8 @@ use super::mount_group::Due;
 use super::places::owner_known_by;
 use super::targets::MountTable;
 use crate::node::{
-    GetVolumeStats, Node, NodeExpandVolume, NodeExpandVolumeRequest, NodeGetVolumeHealth,
-    NodeGetVolumeHealthRequest, NodeGetVolumeStatsRequest, NodeInfo, NodePublishVolumeRequest, NodeService,
+    Node, NodeExpandVolume, NodeExpandVolumeRequest, NodeGetVolumeHealth, NodeGetVolumeHealthRequest,
+    NodeGetVolumeStats, NodeGetVolumeStatsRequest, NodeInfo, NodePublishVolumeRequest, NodeService,
     NodeStageVolumeRequest, NodeUnpublishVolumeRequest, NodeUnstageVolumeRequest, PublishedTargets,
     StageUnstageVolume,
 };
@@ -250,7 +250,7 @@ fn not_staged(error: csi_mount::Error, staging: &Path) -> Error {
 }
 
 #[async_trait]
-impl<D: BlockDevices> GetVolumeStats for BlockNode<D> {
+impl<D: BlockDevices> NodeGetVolumeStats for BlockNode<D> {
     async fn volume_stats(&self, request: NodeGetVolumeStatsRequest) -> Result<VolumeStats> {
         let volume_id = request.volume_id;
         let Some(device) = content(&*self.0, &volume_id).await? else {

@@ -11,7 +11,7 @@ use super::mount_group::{Due, MountGroup};
 use super::places::owner_known_by;
 use super::targets::MountTable;
 use crate::node::{
-    GetVolumeStats, Node, NodeGetVolumeHealth, NodeGetVolumeHealthRequest, NodeGetVolumeStatsRequest,
+    Node, NodeGetVolumeHealth, NodeGetVolumeHealthRequest, NodeGetVolumeStats, NodeGetVolumeStatsRequest,
     NodeInfo, NodePublishVolumeRequest, NodeService, NodeUnpublishVolumeRequest, PublishedTargets,
 };
 use crate::{Error, Result, VolumeHealth, VolumeId, VolumeStats, blocking};
@@ -114,7 +114,7 @@ impl<D: Directories> Node for DirectoryNode<D> {
 }
 
 #[async_trait]
-impl<D: Directories> GetVolumeStats for DirectoryNode<D> {
+impl<D: Directories> NodeGetVolumeStats for DirectoryNode<D> {
     async fn volume_stats(&self, request: NodeGetVolumeStatsRequest) -> Result<VolumeStats> {
         let source = self.existing(&request.volume_id).await?;
         // The filesystem has just answered, so access to the path does not hang.

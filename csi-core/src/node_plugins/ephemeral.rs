@@ -10,7 +10,7 @@ use csi_mount::{Evidence, MountEntry};
 use super::kernel::mount_options;
 use super::{mount_group, targets::MountTable};
 use crate::node::{
-    GetVolumeStats, Node, NodeGetVolumeStatsRequest, NodeInfo, NodePublishVolumeRequest, NodeService,
+    Node, NodeGetVolumeStats, NodeGetVolumeStatsRequest, NodeInfo, NodePublishVolumeRequest, NodeService,
     NodeUnpublishVolumeRequest, PublishedTargets,
 };
 use crate::{Error, Result, VolumeId, VolumeStats, blocking};
@@ -146,7 +146,7 @@ impl<C: EphemeralContent> Node for EphemeralNode<C> {
 }
 
 #[async_trait]
-impl<C: EphemeralContent> GetVolumeStats for EphemeralNode<C> {
+impl<C: EphemeralContent> NodeGetVolumeStats for EphemeralNode<C> {
     async fn volume_stats(&self, request: NodeGetVolumeStatsRequest) -> Result<VolumeStats> {
         request.statfs().await
     }

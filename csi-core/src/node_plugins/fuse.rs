@@ -15,7 +15,7 @@ use super::{
     targets::MountTable,
 };
 use crate::node::{
-    GetVolumeStats, Node, NodeGetVolumeHealth, NodeGetVolumeHealthRequest, NodeGetVolumeStatsRequest,
+    Node, NodeGetVolumeHealth, NodeGetVolumeHealthRequest, NodeGetVolumeStats, NodeGetVolumeStatsRequest,
     NodeInfo, NodePublishVolumeRequest, NodeService, NodeStageVolumeRequest, NodeUnpublishVolumeRequest,
     NodeUnstageVolumeRequest, PublishedTargets, StageUnstageVolume,
 };
@@ -253,7 +253,7 @@ impl<F: FuseFilesystems> Node for FuseNode<F> {
 }
 
 #[async_trait]
-impl<F: FuseFilesystems> GetVolumeStats for FuseNode<F> {
+impl<F: FuseFilesystems> NodeGetVolumeStats for FuseNode<F> {
     async fn volume_stats(&self, request: NodeGetVolumeStatsRequest) -> Result<VolumeStats> {
         request.statfs().await
     }

@@ -15,7 +15,7 @@ use super::{
     targets::MountTable,
 };
 use crate::node::{
-    GetVolumeStats, Node, NodeGetVolumeHealth, NodeGetVolumeHealthRequest, NodeGetVolumeStatsRequest,
+    Node, NodeGetVolumeHealth, NodeGetVolumeHealthRequest, NodeGetVolumeStats, NodeGetVolumeStatsRequest,
     NodeInfo, NodePublishVolumeRequest, NodeService, NodeStageVolumeRequest, NodeUnpublishVolumeRequest,
     NodeUnstageVolumeRequest, PublishedTargets, StageUnstageVolume,
 };
@@ -235,7 +235,7 @@ impl<S: SharedFilesystems> Node for SharedNode<S> {
 }
 
 #[async_trait]
-impl<S: SharedFilesystems> GetVolumeStats for SharedNode<S> {
+impl<S: SharedFilesystems> NodeGetVolumeStats for SharedNode<S> {
     async fn volume_stats(&self, request: NodeGetVolumeStatsRequest) -> Result<VolumeStats> {
         request.statfs().await
     }

@@ -88,7 +88,7 @@ impl PublishUnpublishVolume for Memory {
 }
 
 #[async_trait]
-impl ExpandVolume for Memory {
+impl ControllerExpandVolume for Memory {
     async fn expand_volume(&self, request: ControllerExpandVolumeRequest) -> Result<Expanded> {
         Ok(Expanded { capacity_bytes: request.capacity_range.choose(0, 1)?, node_expansion_required: true })
     }
@@ -125,7 +125,7 @@ impl StageUnstageVolume for Memory {
 }
 
 #[async_trait]
-impl GetVolumeStats for Memory {
+impl NodeGetVolumeStats for Memory {
     async fn volume_stats(&self, request: NodeGetVolumeStatsRequest) -> Result<VolumeStats> {
         match request.volume_path.is_absolute() {
             true => Ok(VolumeStats::of_device(5)),

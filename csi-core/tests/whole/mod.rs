@@ -70,7 +70,7 @@ impl ListVolumes for Whole {
 }
 
 #[async_trait]
-impl GetVolume for Whole {
+impl ControllerGetVolume for Whole {
     async fn get_volume(&self, request: ControllerGetVolumeRequest) -> Result<VolumeListing> {
         Ok(VolumeListing { volume: volume(&request.volume_id), published_node_ids: vec![] })
     }
@@ -111,14 +111,14 @@ impl GetSnapshot for Whole {
 }
 
 #[async_trait]
-impl ExpandVolume for Whole {
+impl ControllerExpandVolume for Whole {
     async fn expand_volume(&self, request: ControllerExpandVolumeRequest) -> Result<Expanded> {
         Ok(Expanded { capacity_bytes: request.capacity_range.choose(0, 1)?, node_expansion_required: true })
     }
 }
 
 #[async_trait]
-impl ModifyVolume for Whole {
+impl ControllerModifyVolume for Whole {
     async fn modify_volume(&self, _: ControllerModifyVolumeRequest) -> Result<()> {
         Ok(())
     }
@@ -134,14 +134,14 @@ pub fn unwell(volume_id: VolumeId) -> VolumeHealth {
 }
 
 #[async_trait]
-impl GetVolumeHealth for Whole {
+impl ControllerGetVolumeHealth for Whole {
     async fn volume_health(&self, request: ControllerGetVolumeHealthRequest) -> Result<VolumeHealth> {
         Ok(VolumeHealth { volume_id: request.volume_id, entries: vec![] })
     }
 }
 
 #[async_trait]
-impl ListVolumeHealth for Whole {
+impl ControllerListVolumeHealth for Whole {
     async fn list_volume_health(&self, _: ControllerListVolumeHealthRequest) -> Result<Page<VolumeHealth>> {
         Ok(Page { entries: vec![unwell(any(VolumeId::new))], next_token: None })
     }
@@ -218,7 +218,7 @@ impl StageUnstageVolume for Whole {
 }
 
 #[async_trait]
-impl GetVolumeStats for Whole {
+impl NodeGetVolumeStats for Whole {
     async fn volume_stats(&self, request: NodeGetVolumeStatsRequest) -> Result<VolumeStats> {
         match request.volume_path.is_absolute() {
             true => Ok(VolumeStats::of_device(5)),
@@ -245,7 +245,7 @@ impl NodeGetVolumeHealth for Whole {
 }
 
 #[async_trait]
-impl GetStorageHealth for Whole {
+impl NodeGetStorageHealth for Whole {
     async fn storage_health(&self, _: NodeGetStorageHealthRequest) -> Result<Vec<StorageHealthEntry>> {
         Ok(vec![])
     }

@@ -87,7 +87,7 @@ impl CreateDeleteVolume for Images {
 }
 
 #[async_trait]
-impl ExpandVolume for Images {
+impl ControllerExpandVolume for Images {
     async fn expand_volume(&self, request: ControllerExpandVolumeRequest) -> Result<Expanded> {
         let id = request.volume_id.clone();
         let grow = move |image: &Path| {

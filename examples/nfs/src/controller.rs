@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use csi_core::{
-    ContentSource, Controller, ControllerExpandVolumeRequest, CreateDeleteSnapshot, CreateDeleteVolume,
-    CreateSnapshotRequest, CreateVolumeRequest, DeleteSnapshotRequest, DeleteVolumeRequest, Error,
-    ExpandVolume, Expanded, Result, Snapshot, Volume, VolumeCapability, VolumeId, async_trait,
+    ContentSource, Controller, ControllerExpandVolume, ControllerExpandVolumeRequest, CreateDeleteSnapshot,
+    CreateDeleteVolume, CreateSnapshotRequest, CreateVolumeRequest, DeleteSnapshotRequest,
+    DeleteVolumeRequest, Error, Expanded, Result, Snapshot, Volume, VolumeCapability, VolumeId, async_trait,
 };
 use serde::Deserialize;
 
@@ -97,7 +97,7 @@ impl CreateDeleteVolume for Shares {
 }
 
 #[async_trait]
-impl ExpandVolume for Shares {
+impl ControllerExpandVolume for Shares {
     async fn expand_volume(&self, request: ControllerExpandVolumeRequest) -> Result<Expanded> {
         let (share, key) = Share::of_volume(&request.volume_id)?;
         let wanted = request.capacity_range.choose(0, 1)?;

@@ -55,7 +55,7 @@ impl ListVolumes for Memory {
 }
 
 #[async_trait]
-impl GetVolume for Memory {
+impl ControllerGetVolume for Memory {
     async fn get_volume(&self, request: ControllerGetVolumeRequest) -> Result<VolumeListing> {
         let state = self.state();
         let known = state.volumes.get(request.volume_id.as_str());

@@ -21,7 +21,7 @@ impl Memory {
 }
 
 #[async_trait]
-impl GetVolumeHealth for Memory {
+impl ControllerGetVolumeHealth for Memory {
     async fn volume_health(&self, request: ControllerGetVolumeHealthRequest) -> Result<VolumeHealth> {
         let found = self.lookup(&request.volume_id).await?;
         found.ok_or(Error::VolumeNotFound(request.volume_id.clone()))?;
@@ -30,7 +30,7 @@ impl GetVolumeHealth for Memory {
 }
 
 #[async_trait]
-impl ListVolumeHealth for Memory {
+impl ControllerListVolumeHealth for Memory {
     async fn list_volume_health(
         &self,
         request: ControllerListVolumeHealthRequest,

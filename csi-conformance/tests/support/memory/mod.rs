@@ -221,7 +221,7 @@ impl CreateDeleteVolume for Memory {
 }
 
 #[async_trait]
-impl ExpandVolume for Memory {
+impl ControllerExpandVolume for Memory {
     async fn expand_volume(&self, request: ControllerExpandVolumeRequest) -> Result<Expanded> {
         let place = self.place(request.volume_id.as_str())?;
         let mut state = self.state();
@@ -246,7 +246,7 @@ impl ExpandVolume for Memory {
 }
 
 #[async_trait]
-impl ModifyVolume for Memory {
+impl ControllerModifyVolume for Memory {
     async fn modify_volume(&self, request: ControllerModifyVolumeRequest) -> Result<()> {
         let _: Mutable = request.mutable_parameters.parse()?;
         let mut state = self.state();

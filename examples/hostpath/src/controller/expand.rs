@@ -1,7 +1,7 @@
 //! EXPAND_VOLUME.
 
 use csi_core::mount::LoopDevice;
-use csi_core::{ControllerExpandVolumeRequest, Error, ExpandVolume, Expanded, Result, async_trait};
+use csi_core::{ControllerExpandVolume, ControllerExpandVolumeRequest, Error, Expanded, Result, async_trait};
 
 use crate::content::{self, Fill};
 use crate::host::{Driver, Host};
@@ -11,7 +11,7 @@ use crate::{Feature, When, damage};
 const MIB: u64 = 1 << 20;
 
 #[async_trait]
-impl ExpandVolume for Driver {
+impl ControllerExpandVolume for Driver {
     async fn expand_volume(&self, request: ControllerExpandVolumeRequest) -> Result<Expanded> {
         self.with(move |host| host.expand(&request)).await
     }

@@ -1,15 +1,15 @@
 //! GET_VOLUME_HEALTH and LIST_VOLUME_HEALTH: the damage of volumes on the disk.
 
 use csi_core::{
-    ControllerGetVolumeHealthRequest, ControllerListVolumeHealthRequest, Error, GetVolumeHealth,
-    ListVolumeHealth, Page, Pager, Result, VolumeHealth, VolumeId, async_trait,
+    ControllerGetVolumeHealth, ControllerGetVolumeHealthRequest, ControllerListVolumeHealth,
+    ControllerListVolumeHealthRequest, Error, Page, Pager, Result, VolumeHealth, VolumeId, async_trait,
 };
 
 use crate::damage::{self, Disk};
 use crate::host::Driver;
 
 #[async_trait]
-impl GetVolumeHealth for Driver {
+impl ControllerGetVolumeHealth for Driver {
     async fn volume_health(&self, request: ControllerGetVolumeHealthRequest) -> Result<VolumeHealth> {
         self.with(move |host| {
             let volume_id = request.volume_id;
@@ -23,7 +23,7 @@ impl GetVolumeHealth for Driver {
 }
 
 #[async_trait]
-impl ListVolumeHealth for Driver {
+impl ControllerListVolumeHealth for Driver {
     async fn list_volume_health(
         &self,
         request: ControllerListVolumeHealthRequest,

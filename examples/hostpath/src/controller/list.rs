@@ -1,8 +1,8 @@
 //! LIST_VOLUMES, LIST_VOLUMES_PUBLISHED_NODES and GET_VOLUME.
 
 use csi_core::{
-    ControllerGetVolumeRequest, Error, GetVolume, ListVolumes, ListVolumesRequest, Page, Pager, Result,
-    VolumeListing, async_trait,
+    ControllerGetVolume, ControllerGetVolumeRequest, Error, ListVolumes, ListVolumesRequest, Page, Pager,
+    Result, VolumeListing, async_trait,
 };
 
 use crate::host::Driver;
@@ -20,7 +20,7 @@ impl ListVolumes for Driver {
 }
 
 #[async_trait]
-impl GetVolume for Driver {
+impl ControllerGetVolume for Driver {
     async fn get_volume(&self, request: ControllerGetVolumeRequest) -> Result<VolumeListing> {
         let id = request.volume_id;
         let record = self.volumes.find(id.as_str())?;

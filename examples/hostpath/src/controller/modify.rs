@@ -1,6 +1,6 @@
 //! MODIFY_VOLUME.
 
-use csi_core::{ControllerModifyVolumeRequest, Error, ModifyVolume, Result, async_trait};
+use csi_core::{ControllerModifyVolume, ControllerModifyVolumeRequest, Error, Result, async_trait};
 
 use crate::content::{self, Fill};
 use crate::damage;
@@ -8,7 +8,7 @@ use crate::host::Driver;
 use crate::parameters::Mutable;
 
 #[async_trait]
-impl ModifyVolume for Driver {
+impl ControllerModifyVolume for Driver {
     async fn modify_volume(&self, request: ControllerModifyVolumeRequest) -> Result<()> {
         self.with(move |host| {
             let id = request.volume_id.as_str();

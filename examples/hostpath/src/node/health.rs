@@ -1,8 +1,8 @@
 //! GET_VOLUME_HEALTH and GET_STORAGE_HEALTH on the node: the state of the mounts and of the content.
 
 use csi_core::{
-    GetStorageHealth, NodeGetStorageHealthRequest, NodeGetVolumeHealth, NodeGetVolumeHealthRequest, Result,
-    StorageHealthEntry, VolumeHealth, async_trait, blocking,
+    NodeGetStorageHealth, NodeGetStorageHealthRequest, NodeGetVolumeHealth, NodeGetVolumeHealthRequest,
+    Result, StorageHealthEntry, VolumeHealth, async_trait, blocking,
 };
 
 use super::HostNode;
@@ -27,7 +27,7 @@ impl NodeGetVolumeHealth for HostNode {
 }
 
 #[async_trait]
-impl GetStorageHealth for HostNode {
+impl NodeGetStorageHealth for HostNode {
     async fn storage_health(&self, _: NodeGetStorageHealthRequest) -> Result<Vec<StorageHealthEntry>> {
         self.driver.with(|host| damage::of_storage(host)).await
     }

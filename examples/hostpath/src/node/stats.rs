@@ -1,12 +1,12 @@
 //! GET_VOLUME_STATS.
 
-use csi_core::{GetVolumeStats, NodeGetVolumeStatsRequest, Result, VolumeStats, async_trait};
+use csi_core::{NodeGetVolumeStats, NodeGetVolumeStatsRequest, Result, VolumeStats, async_trait};
 
 use super::HostNode;
 use crate::kind::Kind;
 
 #[async_trait]
-impl GetVolumeStats for HostNode {
+impl NodeGetVolumeStats for HostNode {
     async fn volume_stats(&self, request: NodeGetVolumeStatsRequest) -> Result<VolumeStats> {
         let (volumes, record) = self.find(&request.volume_id).await?;
         match record.kind {
