@@ -101,7 +101,7 @@ impl DriverArgs {
     pub fn node_info(&self) -> Result<NodeInfo> {
         match &self.node_id {
             Some(id) => NodeInfo::new(id.as_str()),
-            None => NodeInfo::of_host(),
+            None => NodeInfo::from_host_name(),
         }
     }
 

@@ -80,9 +80,9 @@
 
 // The layers, lowest first: a module imports only from groups above it in this list.
 mod ids;
-mod mode;
 
 mod error;
+mod mode;
 
 mod blocking;
 mod offer;
@@ -156,8 +156,7 @@ pub use node::{
     AtTarget, Node, NodeExpandVolume, NodeExpandVolumeRequest, NodeGetStorageHealth,
     NodeGetStorageHealthRequest, NodeGetVolumeHealth, NodeGetVolumeHealthRequest, NodeGetVolumeStats,
     NodeGetVolumeStatsRequest, NodeInfo, NodePublishVolumeRequest, NodeService, NodeStageVolumeRequest,
-    NodeUnpublishVolumeRequest, NodeUnstageVolumeRequest, PublishedTargets, SingleNodeWriter,
-    StageUnstageVolume,
+    NodeUnpublishVolumeRequest, NodeUnstageVolumeRequest, PublishedTargets, StageUnstageVolume,
 };
 #[cfg(all(feature = "mount", target_os = "linux"))]
 pub use node_plugins::{

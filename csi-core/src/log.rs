@@ -13,6 +13,7 @@ use crate::ServeError;
 
 /// The format of the log's lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub enum LogFormat {
     /// For people; coloured on a terminal.
     #[default]

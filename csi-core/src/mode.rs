@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::Service;
+use crate::{Error, Result, Service};
 
 /// Which services an instance serves. The plugin capabilities are those of the whole plugin in every mode,
 /// as the spec requires.
@@ -40,12 +40,12 @@ impl fmt::Display for Mode {
 }
 
 impl FromStr for Mode {
-    type Err = String;
+    type Err = Error;
 
-    fn from_str(text: &str) -> Result<Self, String> {
+    fn from_str(text: &str) -> Result<Self> {
         [Self::All, Self::Controller, Self::Node]
             .into_iter()
             .find(|mode| mode.to_string() == text)
-            .ok_or_else(|| format!("mode {text:?} is none of all, controller, node"))
+            .ok_or_else(|| Error::invalid("mode", format!("{text:?} is none of all, controller, node")))
     }
 }

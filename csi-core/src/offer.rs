@@ -14,6 +14,7 @@ use v1::plugin_capability::volume_expansion::Type as PluginExpansion;
 
 /// When a volume can be expanded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Expansion {
     /// Also while it is published to a node.
     Online,

@@ -148,33 +148,28 @@ fn snap(text: &str, source: &str) -> Snapshot {
 }
 
 fn listed(volume: Volume) -> VolumeListing {
-    VolumeListing { volume, published_node_ids: vec![] }
+    VolumeListing::new(volume, vec![])
 }
 
 fn page<T>(entries: Vec<T>) -> Page<T> {
-    Page { entries, next_token: None }
+    Page::new(entries, None)
 }
 
 /// A page whose next token is the token that the sample request starts from.
 fn round<T>(entries: Vec<T>) -> Page<T> {
-    Page { entries, next_token: Some(id(Token::new, "t")) }
+    Page::new(entries, Some(id(Token::new, "t")))
 }
 
 fn health(text: &str, reasons: &[&str]) -> VolumeHealth {
-    let entry = |reason: &&str| VolumeHealthEntry {
-        status: VolumeHealthStatus::Degraded,
-        reason: (*reason).to_owned(),
-        message: "m".repeat(1000),
+    let entry = |reason: &&str| {
+        VolumeHealthEntry::new(VolumeHealthStatus::Degraded, (*reason).to_owned(), "m".repeat(1000))
     };
-    VolumeHealth { volume_id: id(VolumeId::new, text), entries: reasons.iter().map(entry).collect() }
+    VolumeHealth::new(id(VolumeId::new, text), reasons.iter().map(entry))
 }
 
 fn storage(reasons: &[&str]) -> Vec<StorageHealthEntry> {
-    let entry = |reason: &&str| StorageHealthEntry {
-        status: StorageHealthStatus::Degraded,
-        reason: (*reason).to_owned(),
-        message: String::new(),
-        capability: None,
+    let entry = |reason: &&str| {
+        StorageHealthEntry::new(StorageHealthStatus::Degraded, (*reason).to_owned(), String::new())
     };
     reasons.iter().map(entry).collect()
 }
@@ -203,8 +198,8 @@ fn volume_cases() -> Vec<Case> {
     let mut large_context = vol("v");
     large_context.volume_context = large_map();
     let other_source = sized(0).source(ContentSource::Volume(id(VolumeId::new, "other")));
-    let expanded = |capacity_bytes| Expanded { capacity_bytes, node_expansion_required: false };
-    let capacity = Capacity { available_capacity: 1, ..Default::default() };
+    let expanded = |capacity_bytes| Expanded::complete(capacity_bytes);
+    let capacity = Capacity::new(1);
     vec![
         case(CreateVolume, vol("v").accessible_from(in_zone("zone")), Good, ""),
         case(CreateVolume, large_context, Internal, "volume.volume_context: is 4097 bytes"),
@@ -228,12 +223,7 @@ fn volume_cases() -> Vec<Case> {
             Internal,
             "volume.accessible_topology: key \"-\"",
         ),
-        case(
-            ControllerPublishVolume,
-            Published { publish_context: large_map() },
-            Internal,
-            "publish_context: is",
-        ),
+        case(ControllerPublishVolume, Published::new(large_map()), Internal, "publish_context: is"),
         case(ListVolumes, page(vec![listed(vol("a")), listed(vol("b"))]), Good, ""),
         case(ListVolumes, page(vec![listed(vol("a")); 3]), Internal, "3 of them, max_entries is 2"),
         case(ListVolumes, round(vec![listed(vol("a"))]), Internal, "next_token is the starting_token"),
@@ -244,24 +234,9 @@ fn volume_cases() -> Vec<Case> {
             "volume.volume_id is w, not the volume asked about",
         ),
         case(ControllerGetVolume, listed(sized(u64::MAX)), Internal, "does not fit an int64"),
-        case(
-            GetCapacity,
-            Capacity { available_capacity: u64::MAX, ..capacity },
-            Internal,
-            "available_capacity",
-        ),
-        case(
-            GetCapacity,
-            Capacity { maximum_volume_size: Some(u64::MAX), ..capacity },
-            Internal,
-            "maximum_volume",
-        ),
-        case(
-            GetCapacity,
-            Capacity { minimum_volume_size: Some(u64::MAX), ..capacity },
-            Internal,
-            "minimum_volume",
-        ),
+        case(GetCapacity, Capacity::new(u64::MAX), Internal, "available_capacity"),
+        case(GetCapacity, capacity.maximum_volume_size(u64::MAX), Internal, "maximum_volume"),
+        case(GetCapacity, capacity.minimum_volume_size(u64::MAX), Internal, "minimum_volume"),
         case(ControllerExpandVolume, expanded(50), Good, ""),
         case(ControllerExpandVolume, expanded(4), Internal, "capacity_bytes 4 is less than was required"),
         case(ControllerExpandVolume, expanded(51), OutOfRange, "capacity_range.limit_bytes"),
@@ -320,13 +295,13 @@ fn snapshot_cases() -> Vec<Case> {
         case(GetMetadataAllocated, ranges(vec![]), Good, ""),
         case(
             GetMetadataDelta,
-            BlockMetadata { volume_capacity_bytes: u64::MAX, ..ranges(vec![]) },
+            BlockMetadata::new(BlockMetadataType::VariableLength, u64::MAX, tokio_stream::empty()),
             Internal,
             "volume_capacity_bytes",
         ),
         case(
             GetMetadataDelta,
-            ranges(vec![Ok(BlockRange { byte_offset: 7, size_bytes: 0 })]),
+            ranges(vec![Ok(BlockRange::new(7, 0))]),
             Internal,
             "block_metadata at 7: its size is 0",
         ),
@@ -337,7 +312,7 @@ fn health_and_node_cases() -> Vec<Case> {
     use Code::{Internal, Ok as Good};
     use Rpc::*;
     let info = || NodeInfo::new("n").unwrap();
-    let usage = Usage { total: u64::MAX, used: 0, available: 0 };
+    let usage = Usage::new(u64::MAX, 0, 0);
     vec![
         case(ControllerGetVolumeHealth, health("v", &["DiskSlow", "PoolFull"]), Good, ""),
         case(ControllerGetVolumeHealth, health("w", &[]), Internal, "volume_health.volume_id is w"),
@@ -382,7 +357,7 @@ fn health_and_node_cases() -> Vec<Case> {
             "all must have one",
         ),
         case(NodeGetVolumeStats, VolumeStats::default(), Internal, "neither bytes nor inodes"),
-        case(NodeGetVolumeStats, VolumeStats::of_filesystem(usage, None), Internal, "usage.total"),
+        case(NodeGetVolumeStats, VolumeStats::from_usage(usage, None), Internal, "usage.total"),
         case(NodeExpandVolume, u64::MAX, Internal, "capacity_bytes"),
     ]
 }

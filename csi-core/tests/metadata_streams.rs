@@ -22,7 +22,11 @@ struct Blocks {
 }
 
 fn range(byte_offset: u64, size_bytes: u64) -> Result<BlockRange> {
-    Ok(BlockRange { byte_offset, size_bytes })
+    Ok(BlockRange::new(byte_offset, size_bytes))
+}
+
+fn metadata(ranges: impl tokio_stream::Stream<Item = Result<BlockRange>> + Send + 'static) -> BlockMetadata {
+    BlockMetadata::new(BlockMetadataType::VariableLength, 100, ranges)
 }
 
 #[async_trait]
@@ -31,25 +35,22 @@ impl SnapshotMetadata for Blocks {
         Ok(match request.snapshot_id.as_str() {
             "fails" => ranges(vec![range(0, 10), Err(Error::Unavailable("a disk went away".into()))]),
             "disordered" => ranges(vec![range(10, 10), range(5, 1)]),
-            "panics" => BlockMetadata {
-                ranges: Box::pin(
-                    tokio_stream::iter(0..2).map(|at| if at == 0 { range(0, 10) } else { panic!("so") }),
-                ),
-                ..ranges(vec![])
-            },
+            "panics" => {
+                metadata(tokio_stream::iter(0..2).map(|at| if at == 0 { range(0, 10) } else { panic!("so") }))
+            }
             "endless" => {
                 let yielded = Arc::clone(&self.yielded);
                 let forever = tokio_stream::iter(0..).map(move |at| {
                     yielded.fetch_add(1, Ordering::SeqCst);
                     range(at, 1)
                 });
-                BlockMetadata { volume_capacity_bytes: 1 << 40, ranges: Box::pin(forever), ..ranges(vec![]) }
+                BlockMetadata::new(BlockMetadataType::VariableLength, 1 << 40, forever)
             }
             "silent" => {
                 let held = Arc::clone(&self.yielded);
                 let never = tokio_stream::pending::<()>()
                     .map(move |()| range(u64::from(Arc::strong_count(&held) as u32), 1));
-                BlockMetadata { ranges: Box::pin(never), ..ranges(vec![]) }
+                metadata(never)
             }
             "panics at once" => panic!("at once"),
             _ => ranges(vec![range(0, 10), range(10, 10), range(40, 20), range(90, 10)]),

@@ -52,7 +52,7 @@ impl ListSnapshots for Empty {
         match (request.snapshot_id, request.source_volume_id) {
             (Some(id), _) => Err(Error::SnapshotNotFound(id)),
             (_, Some(id)) => Err(Error::VolumeNotFound(id)),
-            _ => Ok(Page { entries: Vec::new(), next_token: None }),
+            _ => Ok(Page::new(Vec::new(), None)),
         }
     }
 }

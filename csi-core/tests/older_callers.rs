@@ -30,7 +30,7 @@ impl Ward {
             "b" => Ok(unwell(volume_id)),
             "c" => Err(Error::VolumeNotFound(volume_id)),
             "d" => Err(Error::Unavailable("the pool does not answer".into())),
-            _ => Ok(VolumeHealth { volume_id, entries: vec![] }),
+            _ => Ok(VolumeHealth::new(volume_id, vec![])),
         }
     }
 }
@@ -49,17 +49,15 @@ impl Controller for Ward {
 #[async_trait]
 impl ListVolumes for Ward {
     async fn list_volumes(&self, _: ListVolumesRequest) -> Result<Page<VolumeListing>> {
-        let entries = ["a", "b", "c", "d"]
-            .map(|name| VolumeListing { volume: volume(&id(name)), published_node_ids: vec![] })
-            .into();
-        Ok(Page { entries, next_token: None })
+        let entries = ["a", "b", "c", "d"].map(|name| VolumeListing::new(volume(&id(name)), vec![])).into();
+        Ok(Page::new(entries, None))
     }
 }
 
 #[async_trait]
 impl ControllerGetVolume for Ward {
     async fn get_volume(&self, request: ControllerGetVolumeRequest) -> Result<VolumeListing> {
-        Ok(VolumeListing { volume: volume(&request.volume_id), published_node_ids: vec![] })
+        Ok(VolumeListing::new(volume(&request.volume_id), vec![]))
     }
 }
 
@@ -78,8 +76,8 @@ impl ControllerListVolumeHealth for Ward {
         request: ControllerListVolumeHealthRequest,
     ) -> Result<Page<VolumeHealth>> {
         Ok(match request.starting_token {
-            None => Page { entries: vec![unwell(id("z"))], next_token: Some(Token::new("more")?) },
-            Some(_) => Page { entries: vec![unwell(id("b"))], next_token: None },
+            None => Page::new(vec![unwell(id("z"))], Some(Token::new("more")?)),
+            Some(_) => Page::new(vec![unwell(id("b"))], None),
         })
     }
 }
@@ -102,7 +100,7 @@ impl Node for Ward {
 #[async_trait]
 impl NodeGetVolumeStats for Ward {
     async fn volume_stats(&self, _: NodeGetVolumeStatsRequest) -> Result<VolumeStats> {
-        Ok(VolumeStats::of_device(5))
+        Ok(VolumeStats::from_device_size(5))
     }
 }
 

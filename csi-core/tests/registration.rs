@@ -50,8 +50,7 @@ impl Node {
     async fn start() -> Self {
         let registry = tempfile::tempdir().unwrap();
         let registration = Registration::new(registry.path())
-            .kubelet_socket_path("/var/lib/kubelet/plugins/memory/csi.sock")
-            .watch_every(Duration::from_millis(20));
+            .kubelet_socket_path("/var/lib/kubelet/plugins/memory/csi.sock");
         let served = Served::start(plugin(Default::default()).register(registration)).await;
         let socket = registry.path().join(format!("{NAME}-reg.sock"));
         eventually("the registration's socket is there", || socket.exists()).await;

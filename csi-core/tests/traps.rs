@@ -178,7 +178,7 @@ impl Node for Tokens {
     /// Answers like a driver that finds its volume at the target.
     async fn published(&self, _: &NodePublishVolumeRequest) -> Result<PublishedTargets> {
         let at_target = if self.0.lock().unwrap().is_empty() { AtTarget::Nothing } else { AtTarget::Same };
-        Ok(PublishedTargets { at_target, elsewhere: vec![] })
+        Ok(PublishedTargets::new(at_target, vec![]))
     }
 }
 

@@ -51,12 +51,7 @@ impl NodeGetVolumeStats for Inline {
 #[async_trait]
 impl NodeGetStorageHealth for Inline {
     async fn storage_health(&self, _: NodeGetStorageHealthRequest) -> Result<Vec<StorageHealthEntry>> {
-        Ok(vec![StorageHealthEntry {
-            status: StorageHealthStatus::Degraded,
-            reason: "DiskLost".to_owned(),
-            message: "it was made so".to_owned(),
-            capability: None,
-        }])
+        Ok(vec![StorageHealthEntry::new(StorageHealthStatus::Degraded, "DiskLost", "it was made so")])
     }
 }
 

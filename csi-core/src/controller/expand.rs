@@ -31,11 +31,25 @@ pub trait ControllerExpandVolume: Controller {
 
 /// The size of a volume after expansion.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Expanded {
     /// In bytes.
     pub capacity_bytes: u64,
     /// Whether the node still has work to do, for example to grow a filesystem.
     pub node_expansion_required: bool,
+}
+
+impl Expanded {
+    /// Creates the answer for a volume that has this size in bytes, with nothing left to do on the node.
+    pub fn complete(capacity_bytes: u64) -> Self {
+        Self { capacity_bytes, node_expansion_required: false }
+    }
+
+    /// Creates the answer for a volume that has this size in bytes, and which the node still has to expand,
+    /// for example to grow its filesystem.
+    pub fn node_expansion_required(capacity_bytes: u64) -> Self {
+        Self { capacity_bytes, node_expansion_required: true }
+    }
 }
 
 request! {

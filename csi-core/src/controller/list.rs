@@ -16,6 +16,7 @@ use crate::{Error, NodeId, Parameters, Result, Rpc, Token, Topology, Volume, Vol
 
 /// A volume in a listing.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct VolumeListing {
     /// The volume.
     pub volume: Volume,
@@ -23,6 +24,14 @@ pub struct VolumeListing {
     /// external-attacher corrects every difference from its own view, so a wrong node here detaches volumes
     /// in use.
     pub published_node_ids: Vec<NodeId>,
+}
+
+impl VolumeListing {
+    /// Creates the entry of a volume that is attached to these nodes. A driver that does not offer
+    /// LIST_VOLUMES_PUBLISHED_NODES gives none.
+    pub fn new(volume: Volume, published_node_ids: impl IntoIterator<Item = NodeId>) -> Self {
+        Self { volume, published_node_ids: published_node_ids.into_iter().collect() }
+    }
 }
 
 /// Lists volumes. Spec: "ListVolumes".
@@ -88,6 +97,7 @@ pub trait GetCapacity: Controller {
 
 /// Capacity for volumes, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub struct Capacity {
     /// The total capacity available.
     pub available_capacity: u64,
@@ -95,6 +105,25 @@ pub struct Capacity {
     pub maximum_volume_size: Option<u64>,
     /// The size of the smallest volume that can be created, if such a limit exists. Alpha.
     pub minimum_volume_size: Option<u64>,
+}
+
+impl Capacity {
+    /// Creates a capacity of this many bytes, without limits for the size of a volume.
+    pub fn new(available_capacity: u64) -> Self {
+        Self { available_capacity, ..Self::default() }
+    }
+
+    /// Sets the size in bytes of the largest volume that can be created.
+    #[must_use]
+    pub fn maximum_volume_size(self, bytes: u64) -> Self {
+        Self { maximum_volume_size: Some(bytes), ..self }
+    }
+
+    /// Sets the size in bytes of the smallest volume that can be created. Alpha.
+    #[must_use]
+    pub fn minimum_volume_size(self, bytes: u64) -> Self {
+        Self { minimum_volume_size: Some(bytes), ..self }
+    }
 }
 
 request! {

@@ -4,6 +4,7 @@ use crate::{Error, Result, Token};
 
 /// A page of a listing, and where the next one starts.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Page<T> {
     /// The entries, at most as many as the caller requested.
     pub entries: Vec<T>,
@@ -12,6 +13,12 @@ pub struct Page<T> {
 }
 
 impl<T> Page<T> {
+    /// Creates a page of these entries. `next_token` says where the next page starts; `None` after the last
+    /// page.
+    pub fn new(entries: Vec<T>, next_token: Option<Token>) -> Self {
+        Self { entries, next_token }
+    }
+
     /// The entries and the token on the wire, after a check of the rules: no more entries than requested,
     /// and a token that differs from the one in the request.
     // spec: list-volumes.max-entries, controller-list-volume-health.pages, list-snapshots.max-entries

@@ -50,12 +50,20 @@ pub trait PublishUnpublishVolume: Controller {
 
 /// What the node needs to find the volume that was attached to it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub struct Published {
     /// Passed to the node's stage and publish calls. It must contain no secrets: it is stored in clear
     /// text.
     ///
     /// - spec: `controller-publish-volume.context-without-secrets`
     pub publish_context: BTreeMap<String, String>,
+}
+
+impl Published {
+    /// Creates the answer with this publish context.
+    pub fn new(publish_context: BTreeMap<String, String>) -> Self {
+        Self { publish_context }
+    }
 }
 
 request! {

@@ -85,7 +85,7 @@ mod tests {
             let error = Err::<(), _>(system).at("write", "/data/record").unwrap_err();
             assert_eq!(error.to_string(), due);
             assert_eq!(error.with_causes(), due, "said once");
-            assert!(std::error::Error::source(&error).is_some_and(|source| source.is::<io::Error>()));
+            assert!(std::error::Error::source(&error).is_some_and(<dyn std::error::Error>::is::<io::Error>));
             assert_eq!(matches!(error, Error::LimitReached(_)), is_limit, "{due}");
         }
         let other = Error::from(io::Error::other("the pool is gone"));

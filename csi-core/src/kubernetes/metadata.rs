@@ -22,7 +22,7 @@ pub struct ClaimNames<'a> {
 
 impl<'a> ClaimNames<'a> {
     /// Reads the names from CreateVolume's parameters.
-    pub fn of(parameters: &'a Parameters) -> Self {
+    pub fn from_parameters(parameters: &'a Parameters) -> Self {
         Self {
             claim: parameters.kubernetes("pvc/name"),
             namespace: parameters.kubernetes("pvc/namespace"),
@@ -51,7 +51,7 @@ impl<'a> PodInfo<'a> {
     /// # Errors
     /// [`Error::InvalidArgument`] that names the missing key and how to fix it, for example that the
     /// CSIDriver object lacks `podInfoOnMount: true`.
-    pub fn of(context: &'a VolumeContext) -> Result<Self> {
+    pub fn from_context(context: &'a VolumeContext) -> Result<Self> {
         let part = |key: &str| {
             context.pod(key).ok_or_else(|| {
                 let field = format!("volume_context[csi.storage.k8s.io/{key}]");
@@ -77,7 +77,7 @@ const TOKENS: &str = "csi.storage.k8s.io/serviceAccount.tokens";
 /// ```
 /// # use csi_core::{Result, prelude::*};
 /// # fn publish(request: &NodePublishVolumeRequest) -> Result<()> {
-/// let tokens = ServiceAccountTokens::of(&request.secrets, &request.volume_context)?;
+/// let tokens = ServiceAccountTokens::from_request(&request.secrets, &request.volume_context)?;
 /// if let Some(token) = tokens.for_audience("vault") {
 ///     let bearer = token.reveal();
 /// #   let _ = bearer;
@@ -94,7 +94,7 @@ impl ServiceAccountTokens {
     /// # Errors
     /// [`Error::InvalidArgument`] when the tokens can't be parsed. It names the key, and nothing of the
     /// value.
-    pub fn of(secrets: &Secrets, context: &VolumeContext) -> Result<Self> {
+    pub fn from_request(secrets: &Secrets, context: &VolumeContext) -> Result<Self> {
         let places =
             [("secrets", secrets.get(TOKENS)), ("volume_context", context.pod("serviceAccount.tokens"))];
         let Some((map, json)) = places.into_iter().find_map(|(map, json)| json.map(|json| (map, json)))
@@ -181,7 +181,10 @@ mod tests {
 
     fn tokens(secrets: &[(&str, &str)], context: &[(&str, &str)]) -> Result<ServiceAccountTokens> {
         let secrets = Secrets::read("secrets", &map(secrets)).unwrap();
-        ServiceAccountTokens::of(&secrets, &VolumeContext::read("volume_context", &map(context)).unwrap())
+        ServiceAccountTokens::from_request(
+            &secrets,
+            &VolumeContext::read("volume_context", &map(context)).unwrap(),
+        )
     }
 
     fn json(token: &str) -> String {
@@ -232,15 +235,15 @@ mod tests {
             .into();
         let parameters = Parameters::read("parameters", &parameters).unwrap();
         let due = ClaimNames { claim: Some("c"), namespace: Some("n"), volume: Some("v") };
-        assert_eq!(ClaimNames::of(&parameters), due);
+        assert_eq!(ClaimNames::from_parameters(&parameters), due);
 
         let pod = [("pod.name", "p"), ("pod.namespace", "n"), ("pod.uid", "u"), ("serviceAccount.name", "s")];
         let mut context: BTreeMap<_, _> = pod.map(|(k, v)| (prefixed(k), v.to_owned())).into();
         let read = |context: &_| VolumeContext::read("volume_context", context).unwrap();
         let due = PodInfo { name: "p", namespace: "n", uid: "u", service_account: "s" };
-        assert_eq!(PodInfo::of(&read(&context)).unwrap(), due);
+        assert_eq!(PodInfo::from_context(&read(&context)).unwrap(), due);
         context.remove("csi.storage.k8s.io/pod.uid");
-        let error = PodInfo::of(&read(&context)).unwrap_err().to_string();
+        let error = PodInfo::from_context(&read(&context)).unwrap_err().to_string();
         assert!(
             error.starts_with("volume_context[csi.storage.k8s.io/pod.uid]: is missing: set podInfo"),
             "{error}"

@@ -36,7 +36,7 @@ impl NodeInfo {
     ///
     /// # Errors
     /// [`Error::Internal`] when the host name can't be read.
-    pub fn of_host() -> Result<Self> {
+    pub fn from_host_name() -> Result<Self> {
         let name = std::fs::read_to_string("/proc/sys/kernel/hostname")?;
         Self::new(name.trim()).map_err(Error::internal)
     }

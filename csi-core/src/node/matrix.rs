@@ -16,6 +16,7 @@ use crate::{AccessMode, Error, Result, VolumeId};
 
 /// Where on this node a volume that is to be published is already published.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub struct PublishedTargets {
     /// What is at the request's target path.
     pub at_target: AtTarget,
@@ -44,7 +45,7 @@ pub enum AtTarget {
 /// ReadWriteOnce and publishes the volume to every pod of the node that uses it. To refuse the second
 /// target would then break pods that work today.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum SingleNodeWriter {
+pub(crate) enum SingleNodeWriter {
     /// One target per node, as the spec says: the driver offers SINGLE_NODE_MULTI_WRITER.
     OneTarget,
     /// Any number of targets: the driver does not offer SINGLE_NODE_MULTI_WRITER.
@@ -53,7 +54,7 @@ pub enum SingleNodeWriter {
 
 impl AccessMode {
     /// Whether a node can have a volume of this mode at several targets at once.
-    pub fn allows_many_targets(self, single_node_writer: SingleNodeWriter) -> bool {
+    pub(crate) fn allows_many_targets(self, single_node_writer: SingleNodeWriter) -> bool {
         match self {
             Self::MultiNodeReaderOnly
             | Self::MultiNodeSingleWriter
@@ -66,19 +67,12 @@ impl AccessMode {
 }
 
 impl PublishedTargets {
+    /// Creates what is at the request's target, and the volume's other targets.
+    pub fn new(at_target: AtTarget, elsewhere: impl IntoIterator<Item = PathBuf>) -> Self {
+        Self { at_target, elsewhere: elsewhere.into_iter().collect() }
+    }
+
     /// Checks a publish in this mode against the targets, as the spec requires.
-    ///
-    /// The framework applies it to the result of [`Node::published`]; a driver that decides itself can also
-    /// use it.
-    ///
-    /// ```
-    /// use csi_core::{AccessMode, PublishedTargets, SingleNodeWriter};
-    ///
-    /// let found = PublishedTargets { elsewhere: vec!["/pods/1/volume".into()], ..Default::default() };
-    /// assert!(found.check(AccessMode::MultiNodeMultiWriter, SingleNodeWriter::OneTarget).is_ok());
-    /// let refused = found.check(AccessMode::SingleNodeSingleWriter, SingleNodeWriter::OneTarget).unwrap_err();
-    /// assert!(refused.to_string().contains("/pods/1/volume"));
-    /// ```
     ///
     /// - spec: `node-publish-volume.repeated-is-ok`, `node-publish-volume.differs-is-already-exists`
     /// - spec: `node-publish-volume.second-target`
@@ -86,7 +80,7 @@ impl PublishedTargets {
     /// # Errors
     /// [`Error::Incompatible`] (ALREADY_EXISTS) when something else is at the target; [`Error::InUse`]
     /// (FAILED_PRECONDITION) when the mode does not allow another target.
-    pub fn check(&self, mode: AccessMode, single_node_writer: SingleNodeWriter) -> Result<()> {
+    pub(crate) fn check(&self, mode: AccessMode, single_node_writer: SingleNodeWriter) -> Result<()> {
         match (&self.at_target, self.elsewhere.first()) {
             (AtTarget::Other(difference), _) => {
                 Err(Error::Incompatible(format!("target_path: {difference}").into()))

@@ -24,7 +24,8 @@ pub use health::{
 pub use info::NodeInfo;
 pub(crate) use info::{NodeGetCapabilitiesRequest, NodeGetInfoRequest};
 pub(crate) use matrix::OneAtATime;
-pub use matrix::{AtTarget, PublishedTargets, SingleNodeWriter};
+pub(crate) use matrix::SingleNodeWriter;
+pub use matrix::{AtTarget, PublishedTargets};
 pub use publish::{Node, NodePublishVolumeRequest, NodeUnpublishVolumeRequest};
 pub use service::NodeService;
 pub(crate) use service::NodeTable;

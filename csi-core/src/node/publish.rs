@@ -46,7 +46,7 @@ pub trait Node: Send + Sync + 'static {
 
     /// Returns where the request's volume is already published on this node. The framework asks before
     /// [`publish_volume`](Self::publish_volume) and refuses what the spec refuses: a target that holds
-    /// something else, and a second target of a volume whose mode allows one ([`PublishedTargets::check`]).
+    /// something else, and a second target of a volume whose mode allows one.
     ///
     /// A driver that keeps the default implementation must enforce the modes in its `publish_volume`.
     ///

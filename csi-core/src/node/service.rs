@@ -160,7 +160,7 @@ impl<D: Node> NodeService<D> {
     }
 
     /// Declares VOLUME_MOUNT_GROUP: the driver gives a volume's files to the group in
-    /// [`Access::Mount`](crate::Access::Mount).
+    /// [`AccessType::Mount`](crate::AccessType::Mount).
     #[must_use]
     pub fn volume_mount_group(self) -> Self {
         self.offer(Capability::VolumeMountGroup)

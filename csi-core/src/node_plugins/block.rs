@@ -95,29 +95,22 @@ impl<D: BlockDevices> BlockNode<D> {
 impl<D: BlockDevices> StageUnstageVolume for BlockNode<D> {
     async fn stage_volume(&self, request: NodeStageVolumeRequest) -> Result<()> {
         let is_read_only = request.volume_capability.access_mode.is_read_only();
-        let wanted = request.clone();
-        let volume = Attachment {
-            volume_id: request.volume_id,
-            publish_context: request.publish_context,
-            volume_context: request.volume_context,
-            secrets: request.secrets,
-        };
+        let volume = Attachment::from(&request);
         let plan = match request.volume_capability.is_mount() {
             true => Some(self.0.plan(&volume, &request.volume_capability).await?),
             false => None,
         };
         let encryption = Encryption::of(&*self.0, &volume)?;
-        let volume_id = volume.volume_id.clone();
-        let was_staged = self.is_staged(&volume_id, &wanted.staging_target_path).await?;
+        let was_staged = self.is_staged(&volume.volume_id, &request.staging_target_path).await?;
         let device = self.0.attach(&volume).await?;
-        let place = (wanted.staging()?, device.clone());
+        let place = (request.staging()?, device.clone());
         let is_mount = plan.is_some();
         let staged = blocking(move || {
             let Some(plan) = plan else {
                 let access = if is_read_only { DeviceAccess::ReadOnly } else { DeviceAccess::ReadWrite };
-                return encryption.stage_device(&device, &wanted.staging()?, access);
+                return encryption.stage_device(&device, &request.staging()?, access);
             };
-            let staged = block::stage(&device, &wanted.staging()?, &encryption.plan(plan))?;
+            let staged = block::stage(&device, &request.staging()?, &encryption.plan(plan))?;
             tracing::info!(device = %device.display(), ?staged, "staged");
             Ok(())
         })
@@ -130,7 +123,7 @@ impl<D: BlockDevices> StageUnstageVolume for BlockNode<D> {
         // earlier call that was killed, is detached here.
         if staged.is_err()
             && !was_staged
-            && let Err(left) = self.take_back(&volume_id, place).await
+            && let Err(left) = self.take_back(&volume.volume_id, place).await
         {
             tracing::warn!("the device of a volume that could not be staged stays: {left}");
         }
@@ -264,9 +257,9 @@ impl<D: BlockDevices> NodeGetVolumeStats for BlockNode<D> {
                 Err(error) if error.kind() == ErrorKind::NotFound => Err(Error::VolumeNotFound(volume_id)),
                 Err(error) => Err(error.into()),
                 Ok((_, found)) if !is_beneath(found, &device)? => Err(Error::VolumeNotFound(volume_id)),
-                Ok((VolumeUsage::Device { size }, _)) => Ok(VolumeStats::of_device(size)),
+                Ok((VolumeUsage::Device { size }, _)) => Ok(VolumeStats::from_device_size(size)),
                 Ok((VolumeUsage::Filesystem(stats), _)) => {
-                    Ok(VolumeStats::of_filesystem(usage(stats.bytes), stats.inodes.map(usage)))
+                    Ok(VolumeStats::from_usage(usage(stats.bytes), stats.inodes.map(usage)))
                 }
                 Ok(_) => Err(Error::Internal("usage of a kind that this driver does not know".into())),
             }

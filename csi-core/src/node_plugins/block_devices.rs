@@ -9,7 +9,10 @@ use csi_mount::flow::block::{MountCopies, StagePlan};
 use super::kernel::mount_options;
 use super::mount_group::MountGroup;
 use crate::node::NodeInfo;
-use crate::{Error, PublishContext, Result, Secrets, VolumeCapability, VolumeContext, VolumeId};
+use crate::{
+    Error, NodePublishVolumeRequest, NodeStageVolumeRequest, PublishContext, Result, Secrets,
+    VolumeCapability, VolumeContext, VolumeId,
+};
 
 /// What only the driver knows about its block devices. [`BlockNode`](super::BlockNode) makes a node plugin
 /// of it.
@@ -21,7 +24,7 @@ pub trait BlockDevices: Send + Sync + 'static {
     /// # Errors
     /// Those of any RPC.
     async fn info(&self) -> Result<NodeInfo> {
-        NodeInfo::of_host()
+        NodeInfo::from_host_name()
     }
 
     /// Makes the volume's device appear on this node, and returns its path. If the device already exists,
@@ -171,3 +174,19 @@ pub struct Attachment {
     /// Credentials.
     pub secrets: Secrets,
 }
+
+macro_rules! from_request {
+    ($($request:ident),+) => {
+        $(impl From<&$request> for Attachment {
+            fn from(request: &$request) -> Self {
+                Self {
+                    volume_id: request.volume_id.clone(),
+                    publish_context: request.publish_context.clone(),
+                    volume_context: request.volume_context.clone(),
+                    secrets: request.secrets.clone(),
+                }
+            }
+        })+
+    };
+}
+from_request!(NodeStageVolumeRequest, NodePublishVolumeRequest);

@@ -24,7 +24,7 @@ pub trait Directories: Send + Sync + 'static {
     /// # Errors
     /// Those of any RPC.
     async fn info(&self) -> Result<NodeInfo> {
-        NodeInfo::of_host()
+        NodeInfo::from_host_name()
     }
 
     /// Returns the directory that the volume is, or would be: the caller checks whether it exists.

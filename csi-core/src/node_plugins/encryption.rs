@@ -79,12 +79,7 @@ pub(super) async fn refuse_closed(
     request: &NodePublishVolumeRequest,
 ) -> Result<()> {
     let id = &request.volume_id;
-    let volume = Attachment {
-        volume_id: id.clone(),
-        publish_context: request.publish_context.clone(),
-        volume_context: request.volume_context.clone(),
-        secrets: request.secrets.clone(),
-    };
+    let volume = Attachment::from(request);
     if !is_encrypted(devices, &volume)? {
         return Ok(());
     }

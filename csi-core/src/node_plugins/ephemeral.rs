@@ -24,7 +24,7 @@ pub trait EphemeralContent: Send + Sync + 'static {
     /// # Errors
     /// Those of any RPC.
     async fn info(&self) -> Result<NodeInfo> {
-        NodeInfo::of_host()
+        NodeInfo::from_host_name()
     }
 
     /// Returns all files that the volume currently has. The request says for which pod: see

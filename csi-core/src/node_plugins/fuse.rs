@@ -31,7 +31,7 @@ pub trait FuseFilesystems: Send + Sync + 'static {
     /// # Errors
     /// Those of any RPC.
     async fn info(&self) -> Result<NodeInfo> {
-        NodeInfo::of_host()
+        NodeInfo::from_host_name()
     }
 
     /// Returns the program that mounts the volume at this directory. The driver translates the caller's
@@ -153,9 +153,9 @@ fn is_of(mark: &str, id: &VolumeId) -> bool {
 }
 
 fn flags(capability: &VolumeCapability) -> Option<&MountFlags> {
-    match &capability.access {
-        crate::Access::Mount { mount_flags, .. } => Some(mount_flags),
-        crate::Access::Block => None,
+    match &capability.access_type {
+        crate::AccessType::Mount { mount_flags, .. } => Some(mount_flags),
+        crate::AccessType::Block => None,
     }
 }
 
@@ -168,12 +168,7 @@ impl<F: FuseFilesystems> StageUnstageVolume for FuseNode<F> {
     async fn stage_volume(&self, request: NodeStageVolumeRequest) -> Result<()> {
         mount_group::refuse(&request.volume_capability)?;
         let owner = owner(&request.volume_id, request.plugin());
-        let volume = Attachment {
-            volume_id: request.volume_id,
-            publish_context: request.publish_context,
-            volume_context: request.volume_context,
-            secrets: request.secrets,
-        };
+        let volume = Attachment::from(&request);
         self.stage(&volume, &request.volume_capability, (&request.staging_target_path, owner)).await
     }
 
@@ -215,17 +210,11 @@ impl<F: FuseFilesystems> Node for FuseNode<F> {
             }
             Ok(fuse::is_lost(&path)?)
         });
-        let wanted = request.clone();
         if is_lost.await? {
-            let volume = Attachment {
-                volume_id: request.volume_id,
-                publish_context: request.publish_context,
-                volume_context: request.volume_context,
-                secrets: request.secrets,
-            };
+            let volume = Attachment::from(&request);
             self.stage(&volume, &request.volume_capability, (&staging, owner)).await?;
         }
-        blocking(move || match fuse::publish(&staging, &wanted.target()?, attributes) {
+        blocking(move || match fuse::publish(&staging, &request.target()?, attributes) {
             Ok(_) => Ok(()),
             Err(error) if error.kind() == ErrorKind::NotFound => {
                 Err(Error::NotStaged(Reason::from_error(error)))

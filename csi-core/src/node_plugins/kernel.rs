@@ -111,7 +111,7 @@ impl NodeGetVolumeStatsRequest {
                 return Err(Error::VolumeNotFound(volume_id));
             }
             let stats = csi_mount::stats(&path)?;
-            Ok(VolumeStats::of_filesystem(usage(stats.bytes), stats.inodes.map(usage)))
+            Ok(VolumeStats::from_usage(usage(stats.bytes), stats.inodes.map(usage)))
         })
         .await
     }

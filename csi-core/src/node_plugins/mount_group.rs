@@ -4,7 +4,7 @@ use std::path::Path;
 
 use csi_mount::{GroupChange, IdMap, give_to_group};
 
-use crate::{Access, Error, Result, VolumeCapability};
+use crate::{AccessType, Error, Result, VolumeCapability};
 
 /// How the group that the caller names gets access to a volume's files, if the plugin declares
 /// VOLUME_MOUNT_GROUP ([`NodeService::volume_mount_group`](crate::NodeService::volume_mount_group)).
@@ -51,7 +51,9 @@ impl Due {
 
 /// The group that the caller names.
 pub(super) fn group(capability: &VolumeCapability) -> Result<Option<u32>> {
-    let Access::Mount { volume_mount_group: Some(group), .. } = &capability.access else { return Ok(None) };
+    let AccessType::Mount { volume_mount_group: Some(group), .. } = &capability.access_type else {
+        return Ok(None);
+    };
     let number = group.parse().ok().filter(|number| *number != u32::MAX);
     let wrong = || Error::invalid("volume_capability.mount.volume_mount_group", "is no group's number");
     number.map(Some).ok_or_else(wrong)

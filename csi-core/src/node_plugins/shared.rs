@@ -30,7 +30,7 @@ pub trait SharedFilesystems: Send + Sync + 'static {
     /// # Errors
     /// Those of any RPC.
     async fn info(&self) -> Result<NodeInfo> {
-        NodeInfo::of_host()
+        NodeInfo::from_host_name()
     }
 
     /// Returns the volume's filesystem: its type, its source, and the options that only the driver knows,
@@ -122,12 +122,7 @@ impl<S: SharedFilesystems> SharedNode<S> {
     }
 
     async fn source_at_target(&self, request: &NodePublishVolumeRequest) -> Result<SharedSource> {
-        let volume = Attachment {
-            volume_id: request.volume_id.clone(),
-            publish_context: request.publish_context.clone(),
-            volume_context: request.volume_context.clone(),
-            secrets: request.secrets.clone(),
-        };
+        let volume = Attachment::from(request);
         self.source(&volume, &request.volume_capability).await
     }
 
@@ -142,19 +137,13 @@ impl<S: SharedFilesystems> StageUnstageVolume for SharedNode<S> {
     async fn stage_volume(&self, request: NodeStageVolumeRequest) -> Result<()> {
         mount_group::refuse(&request.volume_capability)?;
         let is_read_only = request.volume_capability.access_mode.is_read_only();
-        let wanted = request.clone();
-        let volume = Attachment {
-            volume_id: request.volume_id,
-            publish_context: request.publish_context,
-            volume_context: request.volume_context,
-            secrets: request.secrets,
-        };
+        let volume = Attachment::from(&request);
         let mut source = self.source(&volume, &request.volume_capability).await?;
         if is_read_only {
             source = source.with_attributes(MountAttributes::RDONLY);
         }
         blocking(move || {
-            let outcome = shared::stage(&wanted.staging()?, &source)?;
+            let outcome = shared::stage(&request.staging()?, &source)?;
             tracing::info!(?source, ?outcome, "staged");
             Ok(())
         })

@@ -44,13 +44,12 @@ const REFUSAL_MOST: usize = 1024;
 pub struct Registration {
     directory: PathBuf,
     kubelet_socket_path: Option<PathBuf>,
-    watch: Duration,
 }
 
 impl Registration {
     /// Registers in this directory: the kubelet's `plugins_registry`, as this process sees it.
     pub fn new(directory: impl Into<PathBuf>) -> Self {
-        Self { directory: directory.into(), kubelet_socket_path: None, watch: WATCH }
+        Self { directory: directory.into(), kubelet_socket_path: None }
     }
 
     pub(crate) fn directory(&self) -> &Path {
@@ -64,13 +63,6 @@ impl Registration {
         self.kubelet_socket_path = Some(path.into());
         self
     }
-
-    /// Sets how often to check whether the socket still exists. The default is every 5 seconds.
-    #[must_use]
-    pub fn watch_every(mut self, period: Duration) -> Self {
-        self.watch = period;
-        self
-    }
 }
 
 /// A registration that is being served.
@@ -79,7 +71,6 @@ pub(super) struct Registrar {
     socket: Socket,
     listener: UnixListener,
     info: wire::PluginInfo,
-    watch: Duration,
 }
 
 impl Registrar {
@@ -105,7 +96,7 @@ impl Registrar {
         };
         let path = registration.directory.join(format!("{name}-reg.sock"));
         let (socket, listener) = Socket::bind(&path, MODE)?;
-        Ok(Self { path, socket, listener, info, watch: registration.watch })
+        Ok(Self { path, socket, listener, info })
     }
 
     /// Serves until the stop request. A refusal requests a stop.
@@ -124,11 +115,11 @@ impl Registrar {
                     let _in_time_or_not = tokio::time::timeout(FAREWELL, connections.closed()).await;
                     return Err(ServeError::Refused(message));
                 }
-                () = until_removed(&self.socket, &self.path, self.watch) => {}
+                () = until_removed(&self.socket, &self.path, WATCH) => {}
             }
             let again = tokio::select! {
                 () = stop.requested() => return Ok(()),
-                again = Socket::make_again(&self.path, MODE, self.watch) => again,
+                again = Socket::make_again(&self.path, MODE, WATCH) => again,
             };
             match again {
                 Ok(again) => (self.socket, self.listener) = again,

@@ -6,6 +6,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use super::Registration;
+use crate::{Error, Result};
 
 /// What is served apart from the plugin's services, and how.
 #[derive(Debug, Clone)]
@@ -44,6 +45,7 @@ impl Default for Settings {
 /// What a plugin does when its socket is removed while it serves, for example by a cleanup of the kubelet's
 /// directory, or by a script.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub enum SocketRemoval {
     /// It creates the socket again within a second at the same path. Running calls are not affected.
     #[default]
@@ -63,12 +65,12 @@ impl fmt::Display for SocketRemoval {
 }
 
 impl FromStr for SocketRemoval {
-    type Err = String;
+    type Err = Error;
 
-    fn from_str(text: &str) -> Result<Self, String> {
+    fn from_str(text: &str) -> Result<Self> {
         [Self::MakeAgain, Self::Stop]
             .into_iter()
             .find(|removal| removal.to_string() == text)
-            .ok_or_else(|| format!("{text:?} is none of make-again, stop"))
+            .ok_or_else(|| Error::invalid("socket removal", format!("{text:?} is none of make-again, stop")))
     }
 }

@@ -51,6 +51,7 @@ pub trait SnapshotMetadata: Send + Sync + 'static {
 
 /// The kind of ranges in a stream; one kind for the whole stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum BlockMetadataType {
     /// All ranges have the same length.
     FixedLength,
@@ -60,6 +61,7 @@ pub enum BlockMetadataType {
 
 /// A range of a snapshot, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct BlockRange {
     /// The start of the range.
     pub byte_offset: u64,
@@ -69,6 +71,7 @@ pub struct BlockRange {
 
 /// The answer to a metadata call: facts about the volume, then ranges in ascending order that do not
 /// overlap.
+#[non_exhaustive]
 pub struct BlockMetadata {
     /// The kind of ranges.
     pub block_metadata_type: BlockMetadataType,
@@ -78,6 +81,25 @@ pub struct BlockMetadata {
     /// ones and cuts the stream into messages. A range out of order, or whose length differs in a stream of
     /// fixed length, ends the stream with INTERNAL.
     pub ranges: Pin<Box<dyn Stream<Item = Result<BlockRange>> + Send>>,
+}
+
+impl BlockRange {
+    /// Creates a range from its start and its length, in bytes.
+    pub fn new(byte_offset: u64, size_bytes: u64) -> Self {
+        Self { byte_offset, size_bytes }
+    }
+}
+
+impl BlockMetadata {
+    /// Creates the answer: the kind of ranges, the size in bytes of the volume that the snapshot was taken
+    /// of, and the [ranges](Self::ranges).
+    pub fn new(
+        block_metadata_type: BlockMetadataType,
+        volume_capacity_bytes: u64,
+        ranges: impl Stream<Item = Result<BlockRange>> + Send + 'static,
+    ) -> Self {
+        Self { block_metadata_type, volume_capacity_bytes, ranges: Box::pin(ranges) }
+    }
 }
 
 impl fmt::Debug for BlockMetadata {

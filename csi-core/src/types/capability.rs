@@ -3,7 +3,7 @@
 use std::fmt;
 
 use csi_proto::{redact, v1};
-use v1::volume_capability::{AccessType, access_mode::Mode};
+use v1::volume_capability::{AccessType as WireAccessType, access_mode::Mode};
 
 use super::id::{STRING_MAX, check_size};
 use super::wire::{FLAGS_MAX, check_total};
@@ -109,10 +109,12 @@ impl fmt::Debug for MountFlags {
 
 /// How the workload sees the volume.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Access {
+#[non_exhaustive]
+pub enum AccessType {
     /// As a raw block device.
     Block,
     /// As a mounted filesystem.
+    #[non_exhaustive]
     Mount {
         /// The requested filesystem; `None` lets the driver choose.
         fs_type: Option<String>,
@@ -128,7 +130,7 @@ pub enum Access {
 #[non_exhaustive]
 pub struct VolumeCapability {
     /// Block or mount.
-    pub access: Access,
+    pub access_type: AccessType,
     /// Who can use the volume at the same time.
     pub access_mode: AccessMode,
 }
@@ -136,7 +138,7 @@ pub struct VolumeCapability {
 impl VolumeCapability {
     /// Whether the volume is used as a raw block device.
     pub fn is_block(&self) -> bool {
-        self.access == Access::Block
+        self.access_type == AccessType::Block
     }
 
     /// Whether the volume is used as a mounted filesystem.
@@ -146,25 +148,25 @@ impl VolumeCapability {
 
     /// The requested filesystem, if the volume is to be mounted and the caller named one.
     pub fn fs_type(&self) -> Option<&str> {
-        match &self.access {
-            Access::Mount { fs_type, .. } => fs_type.as_deref(),
-            Access::Block => None,
+        match &self.access_type {
+            AccessType::Mount { fs_type, .. } => fs_type.as_deref(),
+            AccessType::Block => None,
         }
     }
 
     /// The group that is to own the volume's files, if the caller named one.
     pub fn volume_mount_group(&self) -> Option<&str> {
-        match &self.access {
-            Access::Mount { volume_mount_group, .. } => volume_mount_group.as_deref(),
-            Access::Block => None,
+        match &self.access_type {
+            AccessType::Mount { volume_mount_group, .. } => volume_mount_group.as_deref(),
+            AccessType::Block => None,
         }
     }
 
     /// The mount options; none for a raw block volume.
     pub fn mount_flags(&self) -> impl Iterator<Item = &str> {
-        match &self.access {
-            Access::Mount { mount_flags, .. } => mount_flags.0.as_slice(),
-            Access::Block => &[],
+        match &self.access_type {
+            AccessType::Mount { mount_flags, .. } => mount_flags.0.as_slice(),
+            AccessType::Block => &[],
         }
         .iter()
         .map(String::as_str)
@@ -180,25 +182,25 @@ impl VolumeCapability {
             ));
         }
         let access_mode = AccessMode::read(&format!("{field}.access_mode.mode"), mode)?;
-        let access = match &wire.access_type {
+        let access_type = match &wire.access_type {
             None => {
                 return Err(Error::invalid(format!("{field}.access_type"), "is required: block or mount"));
             }
-            Some(AccessType::Block(_)) => Access::Block,
-            Some(AccessType::Mount(mount)) => read_mount(&format!("{field}.mount"), mount)?,
+            Some(WireAccessType::Block(_)) => AccessType::Block,
+            Some(WireAccessType::Mount(mount)) => read_mount(&format!("{field}.mount"), mount)?,
         };
-        Ok(Self { access, access_mode })
+        Ok(Self { access_type, access_mode })
     }
 }
 
 // spec: size-limits.mount-flags
-fn read_mount(field: &str, mount: &v1::volume_capability::MountVolume) -> Result<Access> {
+fn read_mount(field: &str, mount: &v1::volume_capability::MountVolume) -> Result<AccessType> {
     let optional = |name: &str, text: &str| {
         check_size(&format!("{field}.{name}"), text, STRING_MAX)?;
         Ok::<_, Error>((!text.is_empty()).then(|| text.to_owned()))
     };
     check_total(&format!("{field}.mount_flags"), mount.mount_flags.iter().map(String::len), FLAGS_MAX)?;
-    Ok(Access::Mount {
+    Ok(AccessType::Mount {
         fs_type: optional("fs_type", &mount.fs_type)?,
         mount_flags: MountFlags(mount.mount_flags.clone()),
         volume_mount_group: optional("volume_mount_group", &mount.volume_mount_group)?,
@@ -208,8 +210,8 @@ fn read_mount(field: &str, mount: &v1::volume_capability::MountVolume) -> Result
 /// Shows access and mode, for example `mount (xfs), SINGLE_NODE_WRITER`; never the flags.
 impl fmt::Display for VolumeCapability {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match (&self.access, self.fs_type()) {
-            (Access::Block, _) => f.write_str("block")?,
+        match (&self.access_type, self.fs_type()) {
+            (AccessType::Block, _) => f.write_str("block")?,
             (_, Some(fs_type)) => write!(f, "mount ({fs_type})")?,
             (_, None) => f.write_str("mount")?,
         }
@@ -219,10 +221,10 @@ impl fmt::Display for VolumeCapability {
 
 impl From<&VolumeCapability> for v1::VolumeCapability {
     fn from(capability: &VolumeCapability) -> Self {
-        let access_type = match &capability.access {
-            Access::Block => AccessType::Block(v1::volume_capability::BlockVolume {}),
-            Access::Mount { fs_type, mount_flags, volume_mount_group } => {
-                AccessType::Mount(v1::volume_capability::MountVolume {
+        let access_type = match &capability.access_type {
+            AccessType::Block => WireAccessType::Block(v1::volume_capability::BlockVolume {}),
+            AccessType::Mount { fs_type, mount_flags, volume_mount_group } => {
+                WireAccessType::Mount(v1::volume_capability::MountVolume {
                     fs_type: fs_type.clone().unwrap_or_default(),
                     mount_flags: mount_flags.0.clone(),
                     volume_mount_group: volume_mount_group.clone().unwrap_or_default(),

@@ -6,6 +6,7 @@ use crate::{Error, Result};
 
 /// The sizes that the caller accepts, in bytes. Both ends are optional and inclusive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub struct CapacityRange {
     /// The minimum size in bytes.
     pub required_bytes: Option<u64>,
@@ -14,6 +15,11 @@ pub struct CapacityRange {
 }
 
 impl CapacityRange {
+    /// Creates a range from its minimum and maximum, in bytes.
+    pub const fn new(required_bytes: Option<u64>, limit_bytes: Option<u64>) -> Self {
+        Self { required_bytes, limit_bytes }
+    }
+
     /// Whether the caller accepts a volume of this size.
     pub fn contains(&self, bytes: u64) -> bool {
         self.required_bytes.is_none_or(|least| bytes >= least)
@@ -43,7 +49,7 @@ impl CapacityRange {
     /// ```
     /// use csi_core::CapacityRange;
     /// const MIB: u64 = 1 << 20;
-    /// let range = CapacityRange { required_bytes: Some(1_000_000), limit_bytes: None };
+    /// let range = CapacityRange::new(Some(1_000_000), None);
     /// assert_eq!(range.choose(1 << 30, MIB)?, MIB);
     /// assert_eq!(CapacityRange::default().choose(1 << 30, MIB)?, 1 << 30);
     /// # Ok::<(), csi_core::Error>(())

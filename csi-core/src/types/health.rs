@@ -22,6 +22,7 @@ pub enum VolumeHealthStatus {
 
 /// One problem of a volume.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct VolumeHealthEntry {
     /// How severe the problem is.
     pub status: VolumeHealthStatus,
@@ -33,6 +34,7 @@ pub struct VolumeHealthEntry {
 
 /// A volume and its problems; a healthy volume has none.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct VolumeHealth {
     /// The volume.
     pub volume_id: VolumeId,
@@ -52,6 +54,7 @@ pub enum StorageHealthStatus {
 
 /// One problem of a backend.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct StorageHealthEntry {
     /// How severe the problem is.
     pub status: StorageHealthStatus,
@@ -61,6 +64,34 @@ pub struct StorageHealthEntry {
     pub message: String,
     /// The kind of volumes that the problem affects; `None` means all.
     pub capability: Option<VolumeCapability>,
+}
+
+impl VolumeHealthEntry {
+    /// Creates a problem: its severity, one CamelCase word for programs, and a text for people.
+    pub fn new(status: VolumeHealthStatus, reason: impl Into<String>, message: impl Into<String>) -> Self {
+        Self { status, reason: reason.into(), message: message.into() }
+    }
+}
+
+impl VolumeHealth {
+    /// Creates the health of a volume with these problems; none means healthy.
+    pub fn new(volume_id: VolumeId, entries: impl IntoIterator<Item = VolumeHealthEntry>) -> Self {
+        Self { volume_id, entries: entries.into_iter().collect() }
+    }
+}
+
+impl StorageHealthEntry {
+    /// Creates a problem that affects all kinds of volumes: its severity, one CamelCase word for programs,
+    /// and a text for people.
+    pub fn new(status: StorageHealthStatus, reason: impl Into<String>, message: impl Into<String>) -> Self {
+        Self { status, reason: reason.into(), message: message.into(), capability: None }
+    }
+
+    /// Says that the problem affects only this kind of volumes.
+    #[must_use]
+    pub fn capability(self, capability: VolumeCapability) -> Self {
+        Self { capability: Some(capability), ..self }
+    }
 }
 
 impl VolumeHealthStatus {

@@ -1,5 +1,6 @@
 //! Identifiers and names: checked once when a request arrives, then never used as bare strings.
 
+use super::percent;
 use crate::{Error, Result};
 
 pub use crate::ids::{
@@ -91,16 +92,8 @@ impl VolumeId {
     /// # Errors
     /// [`Error::InvalidArgument`] that names `name`, when the encoded form exceeds 128 bytes.
     pub fn from_name(name: &VolumeName) -> Result<Self> {
-        let mut id = String::with_capacity(name.as_str().len());
-        for (at, character) in name.as_str().char_indices() {
-            match character {
-                '/' => id.push_str("%2F"),
-                '%' => id.push_str("%25"),
-                '.' if at == 0 => id.push_str("%2E"),
-                other => id.push(other),
-            }
-        }
-        Self::read("name", id)
+        let is_escaped = |at, character| matches!(character, '/' | '%') || (at == 0 && character == '.');
+        Self::read("name", percent::encode(name.as_str(), is_escaped))
     }
 
     /// Returns the id as one path component, to join to a directory of the driver.

@@ -1,8 +1,9 @@
 //! Volume ids that contain the location of the volume.
 
-use std::fmt::{self, Write as _};
+use std::fmt;
 use std::marker::PhantomData;
 
+use super::percent;
 use crate::{Error, Result, VolumeId};
 
 /// Types that can be the fields of an id: tuples of up to five parts that implement `Display` and
@@ -112,14 +113,14 @@ impl<F: IdFields> IdCodec<F> {
         let mut id = self.version.to_owned();
         for field in fields.to_fields() {
             id.push(':');
-            escape(&mut id, &field);
+            id.push_str(&percent::encode(&field, is_escaped));
         }
         id
     }
 
     fn read(&self, id: &str) -> Option<F> {
         let fields = id.strip_prefix(self.version)?.strip_prefix(':')?;
-        let fields: Option<Vec<String>> = fields.split(':').map(unescape).collect();
+        let fields: Option<Vec<String>> = fields.split(':').map(percent::decode).collect();
         F::from_fields(&fields?).filter(|fields| self.text(fields) == id)
     }
 }
@@ -130,26 +131,8 @@ impl<F> fmt::Debug for IdCodec<F> {
     }
 }
 
-fn escape(id: &mut String, field: &str) {
-    for character in field.chars() {
-        if matches!(character, ':' | '/' | '%') || character.is_ascii_control() {
-            // Writing to a String can't fail.
-            let _ = write!(id, "%{:02X}", u32::from(character));
-        } else {
-            id.push(character);
-        }
-    }
-}
-
-fn unescape(field: &str) -> Option<String> {
-    let mut parts = field.split('%');
-    let mut text = parts.next()?.to_owned();
-    for part in parts {
-        let code = u8::from_str_radix(part.get(..2)?, 16).ok().filter(u8::is_ascii)?;
-        text.push(char::from(code));
-        text.push_str(&part[2..]);
-    }
-    Some(text)
+fn is_escaped(_: usize, character: char) -> bool {
+    matches!(character, ':' | '/' | '%') || character.is_ascii_control()
 }
 
 #[cfg(test)]

@@ -14,6 +14,7 @@ mod id_codec;
 mod map;
 mod offered;
 mod path;
+mod percent;
 pub(crate) mod place;
 mod snapshot;
 mod topology;
@@ -22,7 +23,7 @@ mod values;
 pub(crate) mod volume;
 pub(crate) mod wire;
 
-pub use capability::{Access, AccessMode, MountFlags, VolumeCapabilities, VolumeCapability};
+pub use capability::{AccessMode, AccessType, MountFlags, VolumeCapabilities, VolumeCapability};
 pub use capacity::{CapacityRange, RequiredCapacity};
 pub use health::{
     StorageHealthEntry, StorageHealthStatus, VolumeHealth, VolumeHealthEntry, VolumeHealthStatus,

@@ -110,6 +110,7 @@ impl From<Topology> for v1::Topology {
 ///
 /// - spec: `topology.documented`
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub struct TopologyRequirement {
     /// The volume must be usable from at least one of these; empty is no constraint.
     pub requisite: Vec<Topology>,
@@ -118,6 +119,14 @@ pub struct TopologyRequirement {
 }
 
 impl TopologyRequirement {
+    /// Creates a requirement, for tests of a driver.
+    pub fn new(
+        requisite: impl IntoIterator<Item = Topology>,
+        preferred: impl IntoIterator<Item = Topology>,
+    ) -> Self {
+        Self { requisite: requisite.into_iter().collect(), preferred: preferred.into_iter().collect() }
+    }
+
     // spec: topology.preferred-is-requisite, topology.one-list-is-given
     pub(crate) fn read(field: &str, wire: &v1::TopologyRequirement) -> Result<Self> {
         let list = |name: &str, wire: &[v1::Topology]| {

@@ -8,6 +8,7 @@ use crate::Result;
 
 /// Usage in bytes or in inodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub struct Usage {
     /// The total amount.
     pub total: u64,
@@ -15,6 +16,14 @@ pub struct Usage {
     pub used: u64,
     /// The amount still available to an ordinary user.
     pub available: u64,
+}
+
+impl Usage {
+    /// Creates a usage: the total amount, the used amount, and the amount still available to an ordinary
+    /// user.
+    pub fn new(total: u64, used: u64, available: u64) -> Self {
+        Self { total, used, available }
+    }
 }
 
 /// The answer to NodeGetVolumeStats. The kubelet treats an answer with neither field as an error.
@@ -29,12 +38,12 @@ pub struct VolumeStats {
 
 impl VolumeStats {
     /// Creates the usage of a filesystem.
-    pub fn of_filesystem(bytes: Usage, inodes: Option<Usage>) -> Self {
+    pub fn from_usage(bytes: Usage, inodes: Option<Usage>) -> Self {
         Self { bytes: Some(bytes), inodes }
     }
 
     /// Creates the usage of a raw block device with this size in bytes; how much of it is used is unknown.
-    pub fn of_device(size: u64) -> Self {
+    pub fn from_device_size(size: u64) -> Self {
         Self { bytes: Some(Usage { total: size, used: 0, available: 0 }), inodes: None }
     }
 

@@ -1,6 +1,7 @@
 //! A volume in a driver's answers.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use csi_proto::v1;
 use v1::volume_content_source as wire_source;
@@ -12,6 +13,7 @@ use crate::{Error, Result};
 
 /// The source of a new volume's content.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum ContentSource {
     /// A snapshot.
     Snapshot(SnapshotId),
@@ -20,6 +22,14 @@ pub enum ContentSource {
 }
 
 impl ContentSource {
+    /// Returns the id of the snapshot or volume.
+    pub fn id(&self) -> &str {
+        match self {
+            Self::Snapshot(id) => id.as_str(),
+            Self::Volume(id) => id.as_str(),
+        }
+    }
+
     // spec: fields.one-of
     pub(crate) fn read(field: &str, wire: &v1::VolumeContentSource) -> Result<Self> {
         use wire_source::Type;
@@ -33,6 +43,16 @@ impl ContentSource {
                     .map(Self::Volume)
             }
             None => Err(Error::invalid(field, "must have snapshot or volume when it is given")),
+        }
+    }
+}
+
+/// Shows the kind and the id, for example `snapshot snap-1`.
+impl fmt::Display for ContentSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Snapshot(id) => write!(f, "snapshot {id}"),
+            Self::Volume(id) => write!(f, "volume {id}"),
         }
     }
 }

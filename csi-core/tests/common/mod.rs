@@ -79,7 +79,7 @@ impl CreateDeleteVolume for Memory {
 #[async_trait]
 impl PublishUnpublishVolume for Memory {
     async fn publish_volume(&self, _: ControllerPublishVolumeRequest) -> Result<Published> {
-        Ok(Published { publish_context: BTreeMap::from([("device".to_owned(), "sdx".to_owned())]) })
+        Ok(Published::new(BTreeMap::from([("device".to_owned(), "sdx".to_owned())])))
     }
 
     async fn unpublish_volume(&self, _: ControllerUnpublishVolumeRequest) -> Result<()> {
@@ -90,7 +90,7 @@ impl PublishUnpublishVolume for Memory {
 #[async_trait]
 impl ControllerExpandVolume for Memory {
     async fn expand_volume(&self, request: ControllerExpandVolumeRequest) -> Result<Expanded> {
-        Ok(Expanded { capacity_bytes: request.capacity_range.choose(0, 1)?, node_expansion_required: true })
+        Ok(Expanded::node_expansion_required(request.capacity_range.choose(0, 1)?))
     }
 }
 
@@ -128,7 +128,7 @@ impl StageUnstageVolume for Memory {
 impl NodeGetVolumeStats for Memory {
     async fn volume_stats(&self, request: NodeGetVolumeStatsRequest) -> Result<VolumeStats> {
         match request.volume_path.is_absolute() {
-            true => Ok(VolumeStats::of_device(5)),
+            true => Ok(VolumeStats::from_device_size(5)),
             false => Err(Error::VolumeNotFound(request.volume_id)),
         }
     }

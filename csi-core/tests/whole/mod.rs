@@ -52,7 +52,7 @@ impl CreateDeleteVolume for Whole {
 #[async_trait]
 impl PublishUnpublishVolume for Whole {
     async fn publish_volume(&self, _: ControllerPublishVolumeRequest) -> Result<Published> {
-        Ok(Published { publish_context: BTreeMap::from([("device".to_owned(), "sdx".to_owned())]) })
+        Ok(Published::new(BTreeMap::from([("device".to_owned(), "sdx".to_owned())])))
     }
 
     async fn unpublish_volume(&self, _: ControllerUnpublishVolumeRequest) -> Result<()> {
@@ -63,23 +63,22 @@ impl PublishUnpublishVolume for Whole {
 #[async_trait]
 impl ListVolumes for Whole {
     async fn list_volumes(&self, _: ListVolumesRequest) -> Result<Page<VolumeListing>> {
-        let listing =
-            VolumeListing { volume: volume(&any(VolumeId::new)), published_node_ids: vec![any(NodeId::new)] };
-        Ok(Page { entries: vec![listing], next_token: None })
+        let listing = VolumeListing::new(volume(&any(VolumeId::new)), vec![any(NodeId::new)]);
+        Ok(Page::new(vec![listing], None))
     }
 }
 
 #[async_trait]
 impl ControllerGetVolume for Whole {
     async fn get_volume(&self, request: ControllerGetVolumeRequest) -> Result<VolumeListing> {
-        Ok(VolumeListing { volume: volume(&request.volume_id), published_node_ids: vec![] })
+        Ok(VolumeListing::new(volume(&request.volume_id), vec![]))
     }
 }
 
 #[async_trait]
 impl csi_core::GetCapacity for Whole {
     async fn capacity(&self, _: GetCapacityRequest) -> Result<Capacity> {
-        Ok(Capacity { available_capacity: 5, maximum_volume_size: Some(4), minimum_volume_size: Some(1) })
+        Ok(Capacity::new(5).maximum_volume_size(4).minimum_volume_size(1))
     }
 }
 
@@ -99,7 +98,7 @@ impl ListSnapshots for Whole {
     async fn list_snapshots(&self, request: ListSnapshotsRequest) -> Result<Page<Snapshot>> {
         let id = request.snapshot_id.unwrap_or_else(|| any(SnapshotId::new));
         let source = request.source_volume_id.unwrap_or_else(|| any(VolumeId::new));
-        Ok(Page { entries: vec![snapshot(&id, &source)], next_token: None })
+        Ok(Page::new(vec![snapshot(&id, &source)], None))
     }
 }
 
@@ -113,7 +112,7 @@ impl GetSnapshot for Whole {
 #[async_trait]
 impl ControllerExpandVolume for Whole {
     async fn expand_volume(&self, request: ControllerExpandVolumeRequest) -> Result<Expanded> {
-        Ok(Expanded { capacity_bytes: request.capacity_range.choose(0, 1)?, node_expansion_required: true })
+        Ok(Expanded::node_expansion_required(request.capacity_range.choose(0, 1)?))
     }
 }
 
@@ -125,25 +124,21 @@ impl ControllerModifyVolume for Whole {
 }
 
 pub fn unwell(volume_id: VolumeId) -> VolumeHealth {
-    let entry = VolumeHealthEntry {
-        status: VolumeHealthStatus::Degraded,
-        reason: "DiskSlow".to_owned(),
-        message: "a disk is slow".to_owned(),
-    };
-    VolumeHealth { volume_id, entries: vec![entry] }
+    let entry = VolumeHealthEntry::new(VolumeHealthStatus::Degraded, "DiskSlow", "a disk is slow");
+    VolumeHealth::new(volume_id, vec![entry])
 }
 
 #[async_trait]
 impl ControllerGetVolumeHealth for Whole {
     async fn volume_health(&self, request: ControllerGetVolumeHealthRequest) -> Result<VolumeHealth> {
-        Ok(VolumeHealth { volume_id: request.volume_id, entries: vec![] })
+        Ok(VolumeHealth::new(request.volume_id, vec![]))
     }
 }
 
 #[async_trait]
 impl ControllerListVolumeHealth for Whole {
     async fn list_volume_health(&self, _: ControllerListVolumeHealthRequest) -> Result<Page<VolumeHealth>> {
-        Ok(Page { entries: vec![unwell(any(VolumeId::new))], next_token: None })
+        Ok(Page::new(vec![unwell(any(VolumeId::new))], None))
     }
 }
 
@@ -173,21 +168,17 @@ impl GroupController for Whole {
 }
 
 pub fn ranges(ranges: Vec<Result<BlockRange>>) -> BlockMetadata {
-    BlockMetadata {
-        block_metadata_type: BlockMetadataType::VariableLength,
-        volume_capacity_bytes: 100,
-        ranges: Box::pin(tokio_stream::iter(ranges)),
-    }
+    BlockMetadata::new(BlockMetadataType::VariableLength, 100, Box::pin(tokio_stream::iter(ranges)))
 }
 
 #[async_trait]
 impl SnapshotMetadata for Whole {
     async fn metadata_allocated(&self, _: GetMetadataAllocatedRequest) -> Result<BlockMetadata> {
-        Ok(ranges(vec![Ok(BlockRange { byte_offset: 0, size_bytes: 10 })]))
+        Ok(ranges(vec![Ok(BlockRange::new(0, 10))]))
     }
 
     async fn metadata_delta(&self, _: GetMetadataDeltaRequest) -> Result<BlockMetadata> {
-        Ok(ranges(vec![Ok(BlockRange { byte_offset: 0, size_bytes: 10 })]))
+        Ok(ranges(vec![Ok(BlockRange::new(0, 10))]))
     }
 }
 
@@ -221,7 +212,7 @@ impl StageUnstageVolume for Whole {
 impl NodeGetVolumeStats for Whole {
     async fn volume_stats(&self, request: NodeGetVolumeStatsRequest) -> Result<VolumeStats> {
         match request.volume_path.is_absolute() {
-            true => Ok(VolumeStats::of_device(5)),
+            true => Ok(VolumeStats::from_device_size(5)),
             false => Err(Error::VolumeNotFound(request.volume_id)),
         }
     }
@@ -240,7 +231,7 @@ impl NodeExpandVolume for Whole {
 #[async_trait]
 impl NodeGetVolumeHealth for Whole {
     async fn volume_health(&self, request: NodeGetVolumeHealthRequest) -> Result<VolumeHealth> {
-        Ok(VolumeHealth { volume_id: request.volume_id, entries: vec![] })
+        Ok(VolumeHealth::new(request.volume_id, vec![]))
     }
 }
 

@@ -97,7 +97,7 @@ impl ControllerExpandVolume for Images {
             file.and_then(|file| file.set_len(wanted)).at("grow", image).map(|()| wanted)
         };
         let capacity_bytes = self.with(&request.volume_id, grow).await?;
-        Ok(Expanded { capacity_bytes, node_expansion_required: true })
+        Ok(Expanded::node_expansion_required(capacity_bytes))
     }
 }
 

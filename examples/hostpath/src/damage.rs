@@ -104,7 +104,7 @@ fn of(place: &Path, kind: Kind, due: u64) -> Option<VolumeHealthEntry> {
 pub(crate) fn of_storage(host: &Host) -> Result<Vec<StorageHealthEntry>> {
     use StorageHealthStatus::{Degraded, Unreachable};
     let entry = |status, reason: &str, message: String| {
-        vec![StorageHealthEntry { status, reason: reason.to_owned(), message, capability: None }]
+        vec![StorageHealthEntry::new(status, reason.to_owned(), message)]
     };
     if let Err(error) = std::fs::read_dir(&host.data) {
         return Ok(entry(Unreachable, "DataDirectoryGone", format!("the data directory: {error}")));
@@ -127,5 +127,5 @@ fn unreadable(kind: &str, error: &IoError) -> VolumeHealthEntry {
 }
 
 fn entry(status: VolumeHealthStatus, reason: &str, message: String) -> VolumeHealthEntry {
-    VolumeHealthEntry { status, reason: reason.to_owned(), message }
+    VolumeHealthEntry::new(status, reason.to_owned(), message)
 }

@@ -116,11 +116,7 @@ impl Host {
                 Ok(()) => {}
             }
         });
-        Ok(BlockMetadata {
-            block_metadata_type: self.block_metadata,
-            volume_capacity_bytes,
-            ranges: Box::pin(ReceiverStream::new(ranges)),
-        })
+        Ok(BlockMetadata::new(self.block_metadata, volume_capacity_bytes, ReceiverStream::new(ranges)))
     }
 }
 
@@ -149,11 +145,11 @@ impl Found {
         let Some((start, end)) = self.pending.take() else { return Ok(()) };
         let step = match self.kind {
             BlockMetadataType::FixedLength => BLOCK,
-            BlockMetadataType::VariableLength => end - start,
+            _ => end - start,
         };
         let mut at = start;
         while at < end {
-            let range = BlockRange { byte_offset: at, size_bytes: step };
+            let range = BlockRange::new(at, step);
             self.sender.blocking_send(Ok(range)).map_err(|_| io::Error::from(io::ErrorKind::BrokenPipe))?;
             at += step;
         }

@@ -115,7 +115,7 @@ impl VolumeRecord {
 
     pub(crate) fn listing(&self, id: &str) -> Result<VolumeListing> {
         let nodes = self.attached.keys().map(csi_core::NodeId::new);
-        Ok(VolumeListing { volume: self.volume(id)?, published_node_ids: nodes.collect::<Result<_>>()? })
+        Ok(VolumeListing::new(self.volume(id)?, nodes.collect::<Result<Vec<_>>>()?))
     }
 }
 

@@ -33,13 +33,11 @@ impl Shares {
 
     /// The source of a new volume. Whether it exists is checked when it is held and copied.
     async fn content(&self, source: &ContentSource) -> Result<Content> {
-        let missing = || match source {
-            ContentSource::Volume(id) => Error::SourceNotFound(format!("volume {id}").into()),
-            ContentSource::Snapshot(id) => Error::SourceNotFound(format!("snapshot {id}").into()),
-        };
+        let missing = || Error::SourceNotFound(source.to_string().into());
         let (share, key) = match source {
             ContentSource::Volume(id) => Share::of_volume(id),
             ContentSource::Snapshot(id) => Share::of_snapshot(id),
+            _ => Err(missing()),
         }
         .map_err(|_| missing())?;
         Ok(Content { root: self.desk.share(&share).await?, source: source.clone(), key })
@@ -78,10 +76,7 @@ impl CreateDeleteVolume for Shares {
             Some(source) => Some(self.content(source).await?),
             None => None,
         };
-        let source = request.volume_content_source.as_ref().map(|source| match source {
-            ContentSource::Volume(id) => id.to_string(),
-            ContentSource::Snapshot(id) => id.to_string(),
-        });
+        let source = request.volume_content_source.as_ref().map(|source| source.id().to_owned());
         let (places, made) = (self.desk.places_of(&share), key.clone());
         let make = move |root: &_| volumes::create(root, &places, &made, &wanted, &request, content.as_ref());
         let kept = self.desk.work(&share, id.as_str(), source.as_deref(), make).await?;
@@ -103,7 +98,7 @@ impl ControllerExpandVolume for Shares {
         let wanted = request.capacity_range.choose(0, 1)?;
         let expand = move |root: &_| volumes::expand(root, &key, wanted);
         let capacity_bytes = self.desk.work(&share, request.volume_id.as_str(), None, expand).await?;
-        Ok(Expanded { capacity_bytes, node_expansion_required: false })
+        Ok(Expanded::complete(capacity_bytes))
     }
 }
 

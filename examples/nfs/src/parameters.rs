@@ -108,7 +108,9 @@ impl Wanted {
         let flags = request.volume_capabilities.iter().flat_map(csi_core::VolumeCapability::mount_flags);
         let share = Share::new(&written.server, &written.share)?.spoken_to(flags)?;
         let sub_dir = match &written.sub_dir {
-            Some(template) => filled(template, &ClaimNames::of(&request.parameters), request.name.as_str())?,
+            Some(template) => {
+                filled(template, &ClaimNames::from_parameters(&request.parameters), request.name.as_str())?
+            }
             None => records::key(request.name.as_str()),
         };
         let mode = match written.mount_permissions.as_deref() {

@@ -86,16 +86,15 @@ pub(crate) struct Content {
 impl Content {
     fn directory(&self) -> Result<Target> {
         let root = self.root.root()?;
-        let (path, missing) = match &self.source {
-            ContentSource::Volume(id) => {
-                (ready(root, &self.key)?.map(|kept| kept.sub_dir), format!("volume {id}"))
-            }
-            ContentSource::Snapshot(id) => (snapshots::content(root, &self.key)?, format!("snapshot {id}")),
+        let path = match &self.source {
+            ContentSource::Volume(_) => ready(root, &self.key)?.map(|kept| kept.sub_dir),
+            ContentSource::Snapshot(_) => snapshots::content(root, &self.key)?,
+            _ => None,
         };
         let directory = path.map(|path| root.target(path)).transpose()?;
         match directory {
             Some(directory) if directory.is_directory()? => Ok(directory),
-            _ => Err(Error::SourceNotFound(missing.into())),
+            _ => Err(Error::SourceNotFound(self.source.to_string().into())),
         }
     }
 }

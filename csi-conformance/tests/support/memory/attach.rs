@@ -25,7 +25,7 @@ impl PublishUnpublishVolume for Memory {
         self.attached.reserve(&request.node_id, &request.volume_id)?.keep();
         let access = if request.readonly { "read-only" } else { "read-write" };
         state.attached.insert(id, (request.node_id.clone(), request));
-        Ok(Published { publish_context: [("access".to_owned(), access.to_owned())].into() })
+        Ok(Published::new([("access".to_owned(), access.to_owned())].into()))
     }
 
     async fn unpublish_volume(&self, request: ControllerUnpublishVolumeRequest) -> Result<()> {
@@ -39,8 +39,8 @@ impl PublishUnpublishVolume for Memory {
 impl Memory {
     fn listing(state: &State, known: &Known) -> VolumeListing {
         let attached = state.attached.get(known.volume.volume_id.as_str());
-        let published_node_ids = attached.map(|(node, _)| node.clone()).into_iter().collect();
-        VolumeListing { volume: known.volume.clone(), published_node_ids }
+        let published_node_ids = attached.map(|(node, _)| node.clone());
+        VolumeListing::new(known.volume.clone(), published_node_ids)
     }
 }
 

@@ -4,11 +4,8 @@ use super::*;
 
 impl Memory {
     fn health(id: &VolumeId) -> VolumeHealth {
-        let entry = |status, reason: &str| VolumeHealthEntry {
-            status,
-            reason: reason.to_owned(),
-            message: "it was made so".to_owned(),
-        };
+        let entry =
+            |status, reason: &str| VolumeHealthEntry::new(status, reason.to_owned(), "it was made so");
         let entries = match id.as_str() {
             UNWELL => vec![
                 entry(VolumeHealthStatus::Degraded, "ReplicaLost"),
@@ -16,7 +13,7 @@ impl Memory {
             ],
             _ => vec![],
         };
-        VolumeHealth { volume_id: id.clone(), entries }
+        VolumeHealth::new(id.clone(), entries)
     }
 }
 

@@ -152,6 +152,7 @@ impl Memory {
                 let snapshot = state.snapshots.get(id.as_str()).ok_or(Error::SnapshotNotFound(id.clone()))?;
                 (id.as_str(), snapshot.size_bytes)
             }
+            _ => return Err(Error::SourceNotFound(source.to_string().into())),
         };
         Ok((self.place(id)?, bytes))
     }
@@ -241,7 +242,10 @@ impl ControllerExpandVolume for Memory {
         if let Some(record) = &mut known.record {
             record.expanded(bytes);
         }
-        Ok(Expanded { capacity_bytes: bytes, node_expansion_required: self.storage != Storage::Directories })
+        Ok(match self.storage {
+            Storage::Directories => Expanded::complete(bytes),
+            _ => Expanded::node_expansion_required(bytes),
+        })
     }
 }
 
@@ -262,10 +266,8 @@ impl GetCapacity for Memory {
     async fn capacity(&self, request: GetCapacityRequest) -> Result<Capacity> {
         let is_here = request.accessible_topology.is_none_or(|place| place == zone());
         let fits = is_here && request.volume_capabilities.iter().all(|one| self.supports(one));
-        Ok(Capacity {
-            available_capacity: if fits { SIZES.end() * 8 } else { 0 },
-            maximum_volume_size: Some(*SIZES.end()),
-            minimum_volume_size: Some(*SIZES.start()),
-        })
+        Ok(Capacity::new(if fits { SIZES.end() * 8 } else { 0 })
+            .maximum_volume_size(*SIZES.end())
+            .minimum_volume_size(*SIZES.start()))
     }
 }

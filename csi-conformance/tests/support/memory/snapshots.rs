@@ -93,13 +93,9 @@ impl Memory {
 
 fn blocks(image: &[u8], differs: impl Fn(usize, &[u8]) -> bool) -> BlockMetadata {
     let chunks = image.chunks_exact(BLOCK).enumerate().filter(|(at, block)| differs(*at, block));
-    let range = |(at, _)| BlockRange { byte_offset: (at * BLOCK) as u64, size_bytes: BLOCK as u64 };
+    let range = |(at, _)| BlockRange::new((at * BLOCK) as u64, BLOCK as u64);
     let ranges: Vec<_> = chunks.map(range).map(Ok).collect();
-    BlockMetadata {
-        block_metadata_type: BlockMetadataType::FixedLength,
-        volume_capacity_bytes: image.len() as u64,
-        ranges: Box::pin(iter(ranges)),
-    }
+    BlockMetadata::new(BlockMetadataType::FixedLength, image.len() as u64, Box::pin(iter(ranges)))
 }
 
 #[async_trait]

@@ -12,9 +12,7 @@ impl GetCapacity for Driver {
         let Ok(kind) = self.choose_kind(parameters.kind, &request.volume_capabilities) else {
             return Ok(Capacity::default());
         };
-        let here = request
-            .accessible_topology
-            .map(|place| TopologyRequirement { requisite: vec![place], preferred: vec![] });
+        let here = request.accessible_topology.map(|place| TopologyRequirement::new([place], []));
         let mut pools = std::collections::BTreeMap::new();
         let places = self.pools.places(parameters.pool.as_deref(), "");
         // A pool that has several places is counted once.
@@ -24,11 +22,9 @@ impl GetCapacity for Driver {
         // Promised but unwritten space counts as free on the disk; space that other programs use does not.
         let free = self.with(|host| host.free_bytes()).await?;
         let most = pools.values().copied().max().unwrap_or(0).min(self.sizes.most);
-        Ok(Capacity {
-            available_capacity: free.min(pools.values().sum()),
-            // A thin volume can be larger than the free space, so that is not reported as its maximum.
-            maximum_volume_size: (most <= free).then_some(most),
-            minimum_volume_size: Some(kind.least(&request.volume_capabilities)),
-        })
+        let capacity = Capacity::new(free.min(pools.values().sum()))
+            .minimum_volume_size(kind.least(&request.volume_capabilities));
+        // A thin volume can be larger than the free space, so that is not reported as its maximum.
+        Ok(if most <= free { capacity.maximum_volume_size(most) } else { capacity })
     }
 }

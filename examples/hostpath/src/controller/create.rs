@@ -125,10 +125,11 @@ impl Host {
     }
 
     fn origin(&self, source: &ContentSource) -> Result<Origin> {
+        let missing = || Error::SourceNotFound(source.to_string().into());
         match source {
             ContentSource::Snapshot(id) => {
                 let found = self.snapshots.find(id.as_str())?;
-                let record = found.ok_or_else(|| Error::SourceNotFound(format!("snapshot {id}").into()))?;
+                let record = found.ok_or_else(missing)?;
                 damage::refuse_snapshot(self, id.as_str(), &record)?;
                 Ok(Origin {
                     kind: record.kind,
@@ -140,7 +141,7 @@ impl Host {
             }
             ContentSource::Volume(id) => {
                 let found = self.volumes.find(id.as_str())?;
-                let record = found.ok_or_else(|| Error::SourceNotFound(format!("volume {id}").into()))?;
+                let record = found.ok_or_else(missing)?;
                 damage::refuse_volume(self, id.as_str(), &record)?;
                 Ok(Origin {
                     kind: record.kind,
@@ -150,6 +151,7 @@ impl Host {
                     volume: Some((id.clone(), record)),
                 })
             }
+            _ => Err(missing()),
         }
     }
 }

@@ -52,13 +52,15 @@ impl Host {
             expanded.ok_or_else(not_found)?;
             room.keep();
         }
-        let node_expansion_required = record.kind == Kind::Image && self.features.has(Feature::NodeExpand);
-        if record.kind == Kind::Image && !node_expansion_required {
+        if record.kind == Kind::Image && self.features.has(Feature::NodeExpand) {
+            return Ok(Expanded::node_expansion_required(wanted));
+        }
+        if record.kind == Kind::Image {
             // The part of the node's work that the controller can do. The filesystem grows at its next stage.
             for device in LoopDevice::find(record.kind.content(&self.volumes.place(id)))? {
                 device.refresh_size()?;
             }
         }
-        Ok(Expanded { capacity_bytes: wanted, node_expansion_required })
+        Ok(Expanded::complete(wanted))
     }
 }

@@ -16,7 +16,7 @@ impl ControllerGetVolumeHealth for Driver {
             let record = host.volumes.find(volume_id.as_str())?;
             let record = record.ok_or_else(|| Error::VolumeNotFound(volume_id.clone()))?;
             let entries = damage::of_volume(host, volume_id.as_str(), &record, &Disk::of(host));
-            Ok(VolumeHealth { volume_id, entries })
+            Ok(VolumeHealth::new(volume_id, entries))
         })
         .await
     }
@@ -35,7 +35,7 @@ impl ControllerListVolumeHealth for Driver {
                 let entries = damage::of_volume(host, &id, &record, &disk);
                 if !entries.is_empty() {
                     let volume_id = VolumeId::new(&id)?;
-                    unwell.push((id, VolumeHealth { volume_id, entries }));
+                    unwell.push((id, VolumeHealth::new(volume_id, entries)));
                 }
             }
             pager.page(unwell)

@@ -152,7 +152,7 @@ impl ListSnapshots for Driver {
             pager.page(passing.map(|(id, record)| (id.to_owned(), (id.to_owned(), record))))
         })?;
         let entries = page.entries.into_iter().map(|(id, record)| record.snapshot(&id));
-        Ok(Page { entries: entries.collect::<Result<_>>()?, next_token: page.next_token })
+        Ok(Page::new(entries.collect::<Result<_>>()?, page.next_token))
     }
 }
 
