@@ -13,9 +13,10 @@ use csi_mount::{
 use super::block_devices::{Attachment, BlockDevices};
 use super::condition::device_gone;
 use super::encryption::{Encryption, content, expander, refuse_closed};
-use super::kernel::usage;
+use super::kernel::{mount_options, usage};
 use super::mount_group::Due;
 use super::places::owner_known_by;
+use super::selinux::require_context;
 use super::targets::MountTable;
 use crate::node::{
     Node, NodeExpandVolume, NodeExpandVolumeRequest, NodeGetVolumeHealth, NodeGetVolumeHealthRequest,
@@ -167,7 +168,7 @@ impl<D: BlockDevices> Node for BlockNode<D> {
             })
             .await;
         }
-        let attributes = request.attributes()?;
+        let (options, attributes) = (mount_options(&request.volume_capability)?, request.attributes()?);
         let group = Due::new(&request.volume_capability, self.0.mount_group())?;
         let Some(staging) = request.staging_target_path.clone() else {
             return Err(Error::invalid("staging_target_path", "is required: this driver stages its volumes"));
@@ -180,6 +181,7 @@ impl<D: BlockDevices> Node for BlockNode<D> {
                     )
                 },
             )?;
+            require_context(&options, &staging)?;
             let id_map = group.apply(&staging, attributes.contains(MountAttributes::RDONLY))?;
             block::publish_shown(&staging, &request.target()?, attributes, id_map)?;
             Ok(())

@@ -8,6 +8,7 @@ use csi_mount::flow::ephemeral::{self, Content, EphemeralPlan};
 use csi_mount::{Evidence, MountEntry};
 
 use super::kernel::mount_options;
+use super::selinux::refuse_filesystem_options;
 use super::{mount_group, targets::MountTable};
 use crate::node::{
     Node, NodeGetVolumeStats, NodeGetVolumeStatsRequest, NodeInfo, NodePublishVolumeRequest, NodeService,
@@ -57,10 +58,7 @@ pub trait EphemeralContent: Send + Sync + 'static {
 }
 
 fn plan(request: &NodePublishVolumeRequest) -> Result<EphemeralPlan> {
-    if let Some(option) = mount_options(&request.volume_capability)?.filesystem().first() {
-        let reason = format!("{} is an option of a filesystem, which these volumes can't have", option.key());
-        return Err(Error::invalid("volume_capability.mount.mount_flags", reason));
-    }
+    refuse_filesystem_options(&mount_options(&request.volume_capability)?, "this volume")?;
     if !request.volume_capability.is_mount() {
         return Err(Error::Unsupported("volume_capability.block: these volumes are files".into()));
     }

@@ -9,6 +9,8 @@ use async_trait::async_trait;
 use csi_mount::flow::fuse::{self, FuseDaemon};
 use csi_mount::{ErrorKind, Owner, Target, UNMOUNT_TIME_LIMIT};
 
+use super::kernel::mount_options;
+use super::selinux::require_context;
 use super::{
     Attachment, mount_group,
     places::{another_is_staged, owner, refuse_to_publish},
@@ -194,7 +196,7 @@ impl<F: FuseFilesystems> Node for FuseNode<F> {
             return Err(no_device());
         }
         // The daemon gets the filesystem's flags; the bind mount gets the mount attributes.
-        let attributes = request.attributes()?;
+        let (options, attributes) = (mount_options(&request.volume_capability)?, request.attributes()?);
         let Some(staging) = request.staging_target_path.clone() else {
             return Err(Error::invalid("staging_target_path", "is required: this driver stages its volumes"));
         };
@@ -214,12 +216,15 @@ impl<F: FuseFilesystems> Node for FuseNode<F> {
             let volume = Attachment::from(&request);
             self.stage(&volume, &request.volume_capability, (&staging, owner)).await?;
         }
-        blocking(move || match fuse::publish(&staging, &request.target()?, attributes) {
-            Ok(_) => Ok(()),
-            Err(error) if error.kind() == ErrorKind::NotFound => {
-                Err(Error::NotStaged(Reason::from_error(error)))
+        blocking(move || {
+            require_context(&options, &staging)?;
+            match fuse::publish(&staging, &request.target()?, attributes) {
+                Ok(_) => Ok(()),
+                Err(error) if error.kind() == ErrorKind::NotFound => {
+                    Err(Error::NotStaged(Reason::from_error(error)))
+                }
+                Err(error) => Err(error.into()),
             }
-            Err(error) => Err(error.into()),
         })
         .await
     }

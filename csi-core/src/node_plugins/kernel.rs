@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use csi_mount::{Bind, IdMap, MountAttributes, MountOptions, MountState, Owner, Removed, Target};
 
 use super::places::refuse_to_tell;
+use super::selinux;
 use crate::node::{NodeGetVolumeStatsRequest, NodePublishVolumeRequest, NodeUnpublishVolumeRequest};
 use crate::{Error, Result, Usage, VolumeCapability, VolumeStats, blocking};
 
@@ -49,15 +50,7 @@ impl NodePublishVolumeRequest {
     /// Like [`bind`](Self::bind), with owners shown through this id map.
     pub(crate) async fn bind_shown(&self, source: impl Into<PathBuf>, id_map: IdMap) -> Result<()> {
         let options = mount_options(&self.volume_capability)?;
-        if let Some(option) = options.filesystem().first() {
-            return Err(Error::invalid(
-                "volume_capability.mount.mount_flags",
-                format!(
-                    "{} is an option of a filesystem, which a bind of a directory can't have",
-                    option.key()
-                ),
-            ));
-        }
+        selinux::refuse_filesystem_options(&options, "a bind of a directory")?;
         let (source, request, attributes) = (source.into(), self.clone(), self.attributes()?);
         blocking(move || {
             let target = request.target()?;

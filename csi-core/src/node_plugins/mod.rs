@@ -17,6 +17,7 @@ mod kernel;
 mod mount_group;
 mod places;
 mod remove_tree;
+mod selinux;
 mod shared;
 mod targets;
 

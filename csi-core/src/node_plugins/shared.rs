@@ -9,6 +9,7 @@ use csi_mount::flow::shared::{self, SharedSource};
 use csi_mount::{ErrorKind, MountAttributes, UNMOUNT_TIME_LIMIT};
 
 use super::kernel::mount_options;
+use super::selinux::require_context;
 use super::{
     Attachment, mount_group,
     places::{owner, refuse_to_publish},
@@ -173,7 +174,7 @@ impl<S: SharedFilesystems> Node for SharedNode<S> {
                 "volume_capability.block: a shared filesystem is no device".into(),
             ));
         }
-        let attributes = request.attributes()?;
+        let (options, attributes) = (mount_options(&request.volume_capability)?, request.attributes()?);
         if !self.is_bound(&request) {
             let source = self.source_at_target(&request).await?;
             return blocking(move || {
@@ -185,6 +186,7 @@ impl<S: SharedFilesystems> Node for SharedNode<S> {
         let Some(staging) = request.staging_target_path.clone() else { return Ok(()) };
         blocking(move || {
             refuse_to_publish(&staging, &request.volume_id, &owner(&request.volume_id, request.plugin()))?;
+            require_context(&options, &staging)?;
             match shared::publish(&staging, &request.target()?, attributes) {
                 Ok(_) => Ok(()),
                 Err(error) if error.kind() == ErrorKind::NotFound => {

@@ -13,10 +13,7 @@ use crate::{Error, Result, Topology, TopologyRequirement};
 ///     Place::new(zone("z2"), "pool-b").available_bytes(1 << 20),
 ///     Place::new(zone("z3"), "pool-c"),
 /// ];
-/// let required = TopologyRequirement {
-///     requisite: vec![zone("z1"), zone("z2"), zone("z3")],
-///     preferred: vec![zone("z3")],
-/// };
+/// let required = TopologyRequirement::new([zone("z1"), zone("z2"), zone("z3")], [zone("z3")]);
 /// let found = Place::candidates(&pools, Some(&required), 1 << 30)?;
 /// let pools: Vec<_> = found.into_iter().map(|place| place.value).collect();
 /// assert_eq!(pools, ["pool-c", "pool-a"], "preferred first; pool-b is too small");
