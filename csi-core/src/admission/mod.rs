@@ -9,14 +9,12 @@
 //!
 //! The table holds running operations only, so its size is proportional to their number.
 //!
-//! It imports the RPCs and errors. Its types are [`Admission`], [`Claim`] and [`InFlight`].
+//! It imports the RPCs and errors. Its types are [`Admission`] and [`Claim`].
 
-mod in_flight;
 mod key;
 #[cfg(test)]
 mod model;
 mod table;
 
-pub(crate) use in_flight::InFlight;
 pub(crate) use key::{Claim, Key};
 pub(crate) use table::{Admission, Admitted};

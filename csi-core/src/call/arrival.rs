@@ -4,19 +4,20 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-use crate::admission::InFlight;
+use tokio_util::task::TaskTracker;
+use tokio_util::task::task_tracker::TaskTrackerToken;
 
 /// The arrival of one request. It is stored in the request's extensions.
 #[derive(Clone)]
 pub(crate) struct Arrival {
     /// The counter of the connection's running calls.
-    calls: Arc<InFlight>,
+    calls: TaskTracker,
     is_whole: Arc<AtomicBool>,
 }
 
 impl Arrival {
     /// Creates the arrival of a request on the connection with this counter.
-    pub(crate) fn new(calls: Arc<InFlight>) -> Self {
+    pub(crate) fn new(calls: TaskTracker) -> Self {
         Self { calls, is_whole: Arc::default() }
     }
 
@@ -25,8 +26,7 @@ impl Arrival {
     pub(super) fn of<T>(request: &tonic::Request<T>) -> Option<RunningCall> {
         let arrival = request.extensions().get::<Self>()?;
         arrival.is_whole.store(true, Relaxed);
-        arrival.calls.enter();
-        Some(RunningCall(Arc::clone(&arrival.calls)))
+        Some(RunningCall { _counted: arrival.calls.token() })
     }
 
     /// Whether the request reached the call path.
@@ -36,10 +36,6 @@ impl Arrival {
 }
 
 /// A running call of a connection.
-pub(super) struct RunningCall(Arc<InFlight>);
-
-impl Drop for RunningCall {
-    fn drop(&mut self) {
-        self.0.leave();
-    }
+pub(super) struct RunningCall {
+    _counted: TaskTrackerToken,
 }

@@ -9,8 +9,6 @@ use csi_proto::escape;
 
 use crate::Rpc;
 
-/// Parts of the table, each with its own lock, so that no lock is taken by every call.
-const SHARDS: usize = 16;
 /// How many calls are named; the others are counted.
 const NAMED: usize = 20;
 
@@ -23,47 +21,39 @@ struct Entry {
 /// The calls whose driver's method runs, by request number. An entry stays until the method returns, even
 /// if the caller has left.
 #[derive(Default)]
-pub(crate) struct Running {
-    shards: [Mutex<BTreeMap<u64, Entry>>; SHARDS],
-}
+pub(crate) struct Running(Mutex<BTreeMap<u64, Entry>>);
 
 impl Running {
     pub(super) fn enter(self: &Arc<Self>, request: u64, rpc: Rpc, subject: &str) -> Entered {
         let entry = Entry { rpc, subject: subject.into(), since: Instant::now() };
-        self.shard(request).insert(request, entry);
+        self.calls().insert(request, entry);
         Entered { running: Arc::clone(self), request }
     }
 
-    fn shard(&self, request: u64) -> MutexGuard<'_, BTreeMap<u64, Entry>> {
-        // The remainder is less than SHARDS, so the cast loses nothing.
-        let shard = &self.shards[(request % SHARDS as u64) as usize];
-        shard.lock().unwrap_or_else(PoisonError::into_inner)
+    fn calls(&self) -> MutexGuard<'_, BTreeMap<u64, Entry>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The calls that run now, the oldest first. `None` if there are none.
     pub(crate) fn list(&self) -> Option<List> {
-        let mut list: Vec<(u64, String, Duration)> = Vec::new();
-        for shard in &self.shards {
-            let shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
-            list.extend(shard.iter().map(|(request, entry)| {
-                let subject = match &*entry.subject {
-                    "" => String::new(),
-                    subject => format!(" {}", escape::terminal(subject)),
-                };
-                (*request, format!("{}{subject} (request {request})", entry.rpc), entry.since.elapsed())
-            }));
-        }
-        list.sort_by_key(|(request, ..)| *request);
-        (!list.is_empty()).then_some(List(list))
+        let calls = self.calls();
+        let list = calls.iter().map(|(request, entry)| {
+            let subject = match &*entry.subject {
+                "" => String::new(),
+                subject => format!(" {}", escape::terminal(subject)),
+            };
+            (format!("{}{subject} (request {request})", entry.rpc), entry.since.elapsed())
+        });
+        (!calls.is_empty()).then(|| List(list.collect()))
     }
 }
 
 /// Prints as `NodeStageVolume v1 (request 7) since 12.3s`, and so on.
-pub(crate) struct List(Vec<(u64, String, Duration)>);
+pub(crate) struct List(Vec<(String, Duration)>);
 
 impl fmt::Display for List {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (nth, (_, name, took)) in self.0.iter().take(NAMED).enumerate() {
+        for (nth, (name, took)) in self.0.iter().take(NAMED).enumerate() {
             let comma = if nth == 0 { "" } else { ", " };
             write!(f, "{comma}{name} since {:.1}s", took.as_secs_f64())?;
         }
@@ -82,7 +72,7 @@ pub(super) struct Entered {
 
 impl Drop for Entered {
     fn drop(&mut self) {
-        self.running.shard(self.request).remove(&self.request);
+        self.running.calls().remove(&self.request);
     }
 }
 

@@ -16,12 +16,12 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::Notify;
 use tokio::task::{AbortHandle, Id, JoinError, JoinSet};
 use tokio::time::{Instant, sleep};
+use tokio_util::task::TaskTracker;
 use tonic::service::Routes;
 
 use super::Stop;
 use super::authority::Repaired;
 use super::front::Front;
-use crate::admission::InFlight;
 use crate::call::{Arrival, metrics::Metrics};
 
 /// How long a connection can take to end after it was told to end and has no running call.
@@ -40,7 +40,7 @@ const STREAMS_MOST: u32 = 1024;
 pub(super) struct Connection {
     since: Instant,
     /// Calls that arrived complete and have no answer yet.
-    calls: Arc<InFlight>,
+    calls: TaskTracker,
     called: AtomicBool,
     leaving: AtomicBool,
     leave: Notify,
@@ -48,9 +48,12 @@ pub(super) struct Connection {
 
 impl Connection {
     fn new() -> Self {
+        let calls = TaskTracker::new();
+        // A closed tracker still counts; its `wait` returns when the count is zero.
+        calls.close();
         Self {
             since: Instant::now(),
-            calls: Arc::default(),
+            calls,
             called: AtomicBool::new(false),
             leaving: AtomicBool::new(false),
             leave: Notify::new(),
@@ -64,7 +67,7 @@ impl Connection {
 
     /// The arrival that a request over this connection carries into the call path.
     pub(super) fn arrival(&self) -> Arrival {
-        Arrival::new(Arc::clone(&self.calls))
+        Arrival::new(self.calls.clone())
     }
 
     fn has_called(&self) -> bool {
@@ -210,7 +213,8 @@ impl Connections {
                 _ => self.silent.remove(&number),
             };
         }
-        let is_idle = |open: &&(Arc<Connection>, AbortHandle)| !open.0.is_leaving() && open.0.calls.is_zero();
+        let is_idle =
+            |open: &&(Arc<Connection>, AbortHandle)| !open.0.is_leaving() && open.0.calls.is_empty();
         let Some((youngest, _)) = self.open.values().rev().find(is_idle) else { return false };
         youngest.leaving.store(true, Relaxed);
         youngest.leave.notify_one();
@@ -261,11 +265,11 @@ async fn serve(stream: UnixStream, front: Front, connection: Arc<Connection>, st
 }
 
 /// Completes when no call runs and none ran a moment ago, so that the last answer has had time to be sent.
-async fn unused(calls: &InFlight) {
+async fn unused(calls: &TaskTracker) {
     loop {
-        calls.none().await;
+        calls.wait().await;
         sleep(FAREWELL).await;
-        if calls.is_zero() {
+        if calls.is_empty() {
             return;
         }
     }
