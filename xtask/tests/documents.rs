@@ -96,6 +96,7 @@ fn no_test_is_ignored() {
         "csi-cli",
         "examples",
         "benches",
+        "test-support",
         "xtask",
     ] {
         files(&root().join(member), "rs", &mut sources);
