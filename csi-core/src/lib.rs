@@ -172,8 +172,3 @@ pub use snapshot_metadata::{
     SnapshotMetadata,
 };
 pub use types::*;
-
-/// Compiles the driver in the README.
-#[cfg(all(doctest, feature = "mount", target_os = "linux"))]
-#[doc = include_str!("../../README.md")]
-struct Readme;

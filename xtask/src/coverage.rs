@@ -9,7 +9,7 @@ use std::{fs, io};
 const KEEPERS: [&str; 3] = ["csi-proto", "csi-core", "csi-mount"];
 
 /// Folders with more tests.
-const SHOWN_BY: [&str; 2] = ["examples", "benches"];
+const SHOWN_BY: [&str; 3] = ["examples", "benches", "xtask/tests"];
 
 /// The tests of the conformance kit have the ids as strings.
 const CONFORMANCE: &str = "csi-conformance/src";

@@ -96,6 +96,7 @@ fn no_test_is_ignored() {
         "csi-cli",
         "examples",
         "benches",
+        "test-support",
         "xtask",
     ] {
         files(&root().join(member), "rs", &mut sources);
@@ -136,7 +137,9 @@ fn no_file_names_a_host_to_fetch_from() {
 #[test]
 fn every_link_leads_to_a_file() {
     let mut documents = Vec::new();
-    files(&root().join("docs"), "md", &mut documents);
+    for folder in ["docs", "csi-core/docs"] {
+        files(&root().join(folder), "md", &mut documents);
+    }
     documents.extend(["README.md", "ARCHITECTURE.md"].map(|name| root().join(name)));
     for document in documents {
         let text = read(&document);

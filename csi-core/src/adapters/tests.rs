@@ -19,7 +19,7 @@ use crate::{
     NodeUnstageVolumeRequest, Rpc,
 };
 
-const DOCUMENT: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/admission.md"));
+const DOCUMENT: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/admission.md"));
 
 /// What requests can be about. The test makes two requests that have some of these in common, and nothing
 /// else.

@@ -3,7 +3,6 @@
 
 pub(crate) mod nfsd;
 pub(crate) mod proxy;
-pub(crate) mod rpc;
 
 use csi_mount::MountOptions;
 use csi_mount::flow::shared::SharedSource;

@@ -20,6 +20,7 @@ use nfs::try_out::{Class, Server, live};
 use support::calls::*;
 use support::nfsd::Nfsd;
 use support::*;
+use test_support::nfsd::raise_loopback;
 use tonic::Code;
 
 fn run<T>(test: impl AsyncFnOnce() -> T) -> T {

@@ -3,11 +3,8 @@
 
 pub(crate) mod calls;
 pub(crate) mod nfsd;
-#[path = "../../../../csi-mount/tests/nfs_support/rpc.rs"]
-pub(crate) mod rpc;
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -82,10 +79,4 @@ pub(crate) async fn with_plugin<T>(
     drop(stop);
     server.await.unwrap().unwrap();
     result
-}
-
-/// The emulated machine starts without the loopback interface up.
-pub(crate) fn raise_loopback() {
-    let status = Command::new("ip").args(["link", "set", "lo", "up"]).status().unwrap();
-    assert!(status.success(), "ip link set lo up: {status}");
 }

@@ -1,0 +1,174 @@
+//! Compares the tables of `docs/error-mapping.md` with the code: the status code of every condition for every
+//! RPC, and the condition of every kind of mount error.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::Path;
+
+use csi_core::{Error, GroupSnapshotId, NodeId, Rpc, SnapshotId, VolumeId};
+use tonic::Code;
+
+fn read(path: &str) -> String {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask is in the workspace");
+    fs::read_to_string(root.join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
+}
+
+/// The rows of the document's table whose first column has this heading.
+fn rows(heading: &str) -> Vec<[String; 3]> {
+    let text = read("docs/error-mapping.md");
+    let table = text.lines().skip_while(|line| !line.starts_with(&format!("| {heading} |"))).skip(2);
+    let rows = table.take_while(|line| line.starts_with('|')).map(|line| {
+        let mut cells = line.trim_matches('|').split('|').map(|cell| cell.trim().to_owned());
+        let mut cell = || cells.next().expect("three columns");
+        [cell(), cell(), cell()]
+    });
+    rows.collect()
+}
+
+/// The variants of an enum, read from its source: the compiler does not report a variant that is missing
+/// here, because both enums are `non_exhaustive`.
+fn variants(path: &str, name: &str) -> BTreeSet<String> {
+    let file = syn::parse_file(&read(path)).unwrap_or_else(|error| panic!("{path}: {error}"));
+    let found = file.items.into_iter().find_map(|item| match item {
+        syn::Item::Enum(item) if item.ident == name => Some(item.variants),
+        _ => None,
+    });
+    let variants = found.unwrap_or_else(|| panic!("{path} has no enum {name}"));
+    variants.into_iter().map(|variant| variant.ident.to_string()).collect()
+}
+
+/// One error of each condition, by the condition's name.
+fn conditions() -> BTreeMap<String, Error> {
+    let text = String::new;
+    let all = [
+        Error::invalid("field", "reason"),
+        Error::VolumeNotFound(VolumeId::new("v").unwrap()),
+        Error::SnapshotNotFound(SnapshotId::new("s").unwrap()),
+        Error::GroupSnapshotNotFound(GroupSnapshotId::new("g").unwrap()),
+        Error::NodeNotFound(NodeId::new("n").unwrap()),
+        Error::SourceNotFound(text().into()),
+        Error::Incompatible(text().into()),
+        Error::OutOfRange(text().into()),
+        Error::InUse(text().into()),
+        Error::NotPossible(text().into()),
+        Error::PublishedElsewhere(NodeId::new("n").unwrap()),
+        Error::NotStaged(text().into()),
+        Error::LimitReached(text().into()),
+        Error::TopologyUnsatisfied(text().into()),
+        Error::Unsupported(text().into()),
+        Error::Pending(text().into()),
+        Error::InvalidToken,
+        Error::Unavailable(text().into()),
+        Error::OutcomeUnknown(text().into()),
+        Error::Unhealthy(text().into()),
+        Error::Unauthenticated(text().into()),
+        Error::PermissionDenied(text().into()),
+        Error::Unimplemented(text().into()),
+        Error::Internal(text().into()),
+    ];
+    let conditions: BTreeMap<_, _> = all.into_iter().map(|error| (name(&error), error)).collect();
+    let names: BTreeSet<String> = conditions.keys().cloned().collect();
+    assert_eq!(names, variants("csi-core/src/error/mod.rs", "Error"), "the conditions (right) and this list");
+    conditions
+}
+
+/// The name of its condition, with which its `Debug` output begins.
+fn name(error: &Error) -> String {
+    format!("{error:?}").chars().take_while(char::is_ascii_alphanumeric).collect()
+}
+
+/// A code by the spec's name.
+fn code(name: &str) -> Code {
+    let all = (0..17).map(Code::from_i32);
+    let spelt = |code: &Code| format!("{code:?}").to_uppercase() == name.replace('_', "");
+    all.into_iter().find(spelt).unwrap_or_else(|| panic!("{name} is no code"))
+}
+
+// spec: concurrency.pending-is-aborted, errors.failure-is-an-error, errors.status-codes-only
+// spec: errors.code-of-the-condition, errors.permission-denied, errors.unauthenticated, probe.unhealthy
+// spec: create-volume.differs-is-already-exists, create-volume.out-of-range, create-volume.source-missing
+// spec: create-volume.topology-unmet, delete-volume.in-use
+// spec: controller-publish-volume.differs-is-already-exists, controller-publish-volume.volume-missing
+// spec: controller-publish-volume.node-missing, controller-publish-volume.on-another-node
+// spec: controller-publish-volume.limit, controller-unpublish-volume.missing
+// spec: validate-volume-capabilities.missing, list-volumes.bad-token, controller-get-volume.missing
+// spec: controller-modify-volume.invalid-changes-nothing, controller-modify-volume.missing
+// spec: controller-expand-volume.missing, controller-expand-volume.in-use
+// spec: controller-expand-volume.out-of-range, controller-expand-volume.beyond-capabilities
+// spec: controller-get-volume-health.missing, controller-list-volume-health.pages
+// spec: create-snapshot.other-source, create-snapshot.no-room, delete-snapshot.group-member
+// spec: delete-snapshot.in-use, list-snapshots.bad-token, get-snapshot.missing
+// spec: create-volume-group-snapshot.differs-is-already-exists, create-volume-group-snapshot.not-together
+// spec: create-volume-group-snapshot.no-room, delete-volume-group-snapshot.mismatch
+// spec: delete-volume-group-snapshot.in-use, get-volume-group-snapshot.missing
+// spec: get-volume-group-snapshot.mismatch, node-stage-volume.differs-is-already-exists
+// spec: node-stage-volume.missing, node-stage-volume.beyond-capabilities, node-unstage-volume.missing
+// spec: node-publish-volume.beyond-capabilities, node-publish-volume.missing, node-unpublish-volume.missing
+// spec: node-get-volume-stats.missing, node-expand-volume.missing, node-expand-volume.in-use
+// spec: node-expand-volume.out-of-range, node-expand-volume.beyond-capabilities
+// spec: node-get-volume-health.missing, get-metadata-allocated.missing, get-metadata-delta.missing
+// spec: get-metadata-delta.not-tracked
+#[test]
+fn the_document_s_table_is_the_code_s_for_every_condition_and_rpc() {
+    let conditions = conditions();
+    let cells = |condition| Rpc::ALL.iter().map(move |rpc| (condition, *rpc));
+    let mut left: BTreeSet<(&String, Rpc)> = conditions.keys().flat_map(cells).collect();
+    assert_eq!(left.len(), 24 * 36);
+    for [condition, rpcs, due] in rows("condition") {
+        let (condition, error) = conditions
+            .get_key_value(&condition)
+            .unwrap_or_else(|| panic!("there is no condition {condition}"));
+        let named: Vec<&str> = rpcs.split(", ").collect();
+        let rest = ["every RPC", "all others"].contains(&rpcs.as_str());
+        assert!(rest || named.iter().all(|name| Rpc::ALL.iter().any(|rpc| rpc.name() == *name)), "{rpcs}");
+        for rpc in Rpc::ALL.iter().filter(|rpc| rest || named.contains(&rpc.name())) {
+            // Rows go from the particular to the general: an earlier row takes precedence.
+            if left.remove(&(condition, *rpc)) {
+                assert_eq!(error.code(*rpc), code(&due), "{condition} of {rpc}");
+            }
+        }
+    }
+    assert!(left.is_empty(), "not in the table: {left:?}");
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn mount_errors_keep_their_meaning_and_their_text() {
+    use csi_core::mount::{self, ErrorKind::*};
+    let kinds = [
+        InvalidInput,
+        Protected,
+        NotOwned,
+        NotFound,
+        AlreadyMounted,
+        Busy,
+        Unresponsive,
+        NotBlank,
+        Unreadable,
+        WrongDevice,
+        ReadOnly,
+        OutOfRange,
+        NoSpace,
+        Damaged,
+        Unsupported,
+        WrongKey,
+        MissingTool,
+        OutOfMemory,
+        PermissionDenied,
+        ToolFailed,
+        Io,
+    ];
+    let names: BTreeSet<String> = kinds.iter().map(|kind| format!("{kind:?}")).collect();
+    assert_eq!(names, variants("csi-mount/src/error.rs", "ErrorKind"), "the kinds (right) and this list");
+    let rows = rows("kind");
+    assert_eq!(rows.len(), kinds.len());
+    for kind in kinds {
+        let row = rows.iter().find(|[name, ..]| *name == format!("{kind:?}"));
+        let [_, due, _] = row.unwrap_or_else(|| panic!("{kind:?} is not in the table"));
+        let error = Error::from(mount::Error::new(kind, "stage", "as it is").at("/dev/sdx").hint("fix it"));
+        assert_eq!(name(&error), *due, "{kind:?}");
+        assert_eq!(error.to_string(), "stage /dev/sdx: as it is; fix it", "{kind:?}");
+        let source = std::error::Error::source(&error).and_then(<dyn std::error::Error>::downcast_ref);
+        assert_eq!(source.map(mount::Error::kind), Some(kind), "the mount error is the source");
+    }
+}
