@@ -12,11 +12,14 @@ mod kernels;
 mod members;
 mod needs;
 mod progress;
+mod public_api;
+mod rust_source;
 mod step;
 mod system;
 mod target;
 mod test;
 
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -46,6 +49,8 @@ Usage: cargo xtask <command>
                       docs/abuse.md. With options it writes nothing: --quick, --only, or somebody else's driver;
                       `abuse --help` says more
   coverage            print what the spec asks of a plugin, who keeps it, and how many places cite it, with counts
+  public-api          write docs/public-api/<crate>.txt: the public items of each published crate, read from its source
+  public-api --count  print the number of public items of each published crate, and write nothing
   needs               list what the tests need of this machine, and what of it is missing
 
 Root and ordinary users:
@@ -65,6 +70,26 @@ fn print_coverage(root: &Path) -> Result<(), Failure> {
         problems if problems.is_empty() => Ok(()),
         problems => Err(Failure::new(problems.join("\n"))),
     }
+}
+
+fn write_public_api(root: &Path) -> Result<(), Failure> {
+    for name in public_api::CRATES {
+        let document = public_api::document(root, name);
+        fs::create_dir_all(document.parent().unwrap_or(root))?;
+        fs::write(document, public_api::list(root, name)?.join("\n") + "\n")?;
+    }
+    Ok(())
+}
+
+fn count_public_api(root: &Path) -> Result<(), Failure> {
+    let mut all = 0;
+    for name in public_api::CRATES {
+        let count = public_api::count(&public_api::list(root, name)?);
+        all += count;
+        println!("{name:<16}{count:>6}");
+    }
+    println!("{:<16}{all:>6}", "all");
+    Ok(())
 }
 
 fn main() -> ExitCode {
@@ -90,6 +115,8 @@ fn main() -> ExitCode {
         }
         ["abuse", options @ ..] => abuse::run(&root, options),
         ["coverage"] => print_coverage(&root),
+        ["public-api"] => write_public_api(&root),
+        ["public-api", "--count"] => count_public_api(&root),
         ["needs"] => needs::report(),
         ["help" | "--help" | "-h"] => {
             print!("{HELP}");

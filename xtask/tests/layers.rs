@@ -1,18 +1,19 @@
 //! Folders are layers: each one imports only from folders that ARCHITECTURE.md lists above it.
 
+#[path = "../src/rust_source.rs"]
+mod rust_source;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use rust_source::{Names, imports, in_crate, is_test};
 use syn::visit::{self, Visit};
-use syn::{Attribute, Item, ItemMod, ItemUse, UseTree, Visibility};
+use syn::{Item, ItemMod, ItemUse, Visibility};
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask is in the workspace").to_owned()
 }
-
-/// A path as names from the crate's root on: `sys`, `features`, `has`.
-type Names = Vec<String>;
 
 /// What one file imports and re-exports.
 #[derive(Default)]
@@ -31,56 +32,6 @@ struct Module {
 struct Reader {
     at: Names,
     module: Module,
-}
-
-impl Reader {
-    /// The path from the crate's root on; None if it leads outside the crate.
-    fn in_crate(&self, path: &[String]) -> Option<Names> {
-        let ups = path.iter().take_while(|name| *name == "super").count();
-        match path.first()?.as_str() {
-            "crate" => Some(path[1..].to_vec()),
-            "self" => Some([&self.at, &path[1..]].concat()),
-            "super" => Some([&self.at[..self.at.len().checked_sub(ups)?], &path[ups..]].concat()),
-            _ => None,
-        }
-    }
-
-    fn use_tree(&mut self, tree: &UseTree, before: &mut Names, is_public: bool) {
-        let (leaf, given) = match tree {
-            UseTree::Path(path) => {
-                before.push(path.ident.to_string());
-                self.use_tree(&path.tree, before, is_public);
-                before.pop();
-                return;
-            }
-            UseTree::Group(group) => {
-                return group.items.iter().for_each(|tree| self.use_tree(tree, before, is_public));
-            }
-            UseTree::Name(name) => (name.ident.to_string(), name.ident.to_string()),
-            UseTree::Rename(rename) => (rename.ident.to_string(), rename.rename.to_string()),
-            UseTree::Glob(_) => ("*".to_owned(), "*".to_owned()),
-        };
-        let mut path = before.clone();
-        path.extend((leaf != "self" && leaf != "*").then_some(leaf));
-        // A path without `crate` can begin with a module that this file declares.
-        let path = self.in_crate(&path).or_else(|| is_public.then(|| [&self.at[..], &path].concat()));
-        let Some(path) = path else { return };
-        if is_public && given == "*" {
-            self.module.globs.push(path.clone());
-        } else if is_public {
-            let given = if given == "self" { before.last().cloned().unwrap_or_default() } else { given };
-            self.module.reexports.insert(given, path.clone());
-        }
-        self.module.named.insert(path);
-    }
-}
-
-fn is_test(attributes: &[Attribute]) -> bool {
-    let is = |attribute: &Attribute| {
-        attribute.path().is_ident("cfg")
-            && attribute.parse_args::<syn::Ident>().is_ok_and(|word| word == "test")
-    };
-    attributes.iter().any(is)
 }
 
 impl<'ast> Visit<'ast> for Reader {
@@ -114,34 +65,35 @@ impl<'ast> Visit<'ast> for Reader {
 
     fn visit_item_use(&mut self, item: &'ast ItemUse) {
         let is_public = !matches!(item.vis, Visibility::Inherited);
-        self.use_tree(&item.tree, &mut Vec::new(), is_public);
+        for import in imports(&item.tree) {
+            // A path without `crate` can begin with a module that this file declares.
+            let path = in_crate(&self.at, &import.path)
+                .or_else(|| is_public.then(|| [&self.at[..], &import.path].concat()));
+            let Some(path) = path else { continue };
+            if is_public && import.name == "*" {
+                self.module.globs.push(path.clone());
+            } else if is_public {
+                self.module.reexports.insert(import.name, path.clone());
+            }
+            self.module.named.insert(path);
+        }
     }
 
     fn visit_path(&mut self, path: &'ast syn::Path) {
         let names: Names = path.segments.iter().map(|segment| segment.ident.to_string()).collect();
-        self.module.named.extend(self.in_crate(&names));
+        self.module.named.extend(in_crate(&self.at, &names));
         visit::visit_path(self, path);
     }
 }
 
-fn read(directory: &Path, at: &Names, modules: &mut BTreeMap<Names, Module>) {
-    for entry in fs::read_dir(directory).expect("a directory").map(|entry| entry.expect("an entry").path()) {
-        let stem = entry.file_stem().and_then(|stem| stem.to_str()).expect("a name").to_owned();
-        let below = || [&at[..], std::slice::from_ref(&stem)].concat();
-        if entry.is_dir() {
-            read(&entry, &below(), modules);
-        } else if entry.extension().is_some_and(|is| is == "rs") {
-            let at = if ["mod", "lib"].contains(&&*stem) { at.clone() } else { below() };
-            let text = fs::read_to_string(&entry).expect("a source file");
-            let file = syn::parse_file(&text).unwrap_or_else(|error| panic!("{}: {error}", entry.display()));
-            let mut reader = Reader { at: at.clone(), module: Module::default() };
-            reader.visit_file(&file);
-            // Files that contain only tests are left out.
-            if stem != "tests" {
-                modules.insert(at, reader.module);
-            }
-        }
-    }
+fn read(src: &Path) -> BTreeMap<Names, Module> {
+    let files = rust_source::read(src).expect("a readable crate");
+    let modules = files.into_iter().map(|(at, file)| {
+        let mut reader = Reader { at: at.clone(), module: Module::default() };
+        reader.visit_file(&file);
+        (at, reader.module)
+    });
+    modules.collect()
 }
 
 /// The module that defines what a path names, through all re-exports.
@@ -176,8 +128,7 @@ fn layers(name: &str) -> Vec<String> {
 }
 
 fn no_import_runs_upward(name: &str, least: usize) {
-    let (layers, mut modules) = (layers(name), BTreeMap::new());
-    read(&root().join(name).join("src"), &Vec::new(), &mut modules);
+    let (layers, modules) = (layers(name), read(&root().join(name).join("src")));
     let floor = |top: &String| {
         let floor = layers.iter().position(|layer| layer == top);
         floor.unwrap_or_else(|| panic!("{name}: {top} is not among the layers of ARCHITECTURE.md"))
