@@ -42,3 +42,10 @@ pub struct MountPoint {
     /// number of the subvolume, and the block device is in [`MountEntry::source`](crate::MountEntry::source).
     pub device: DeviceNumber,
 }
+
+impl MountPoint {
+    /// The mount with this id, whose root has this `st_dev`.
+    pub const fn new(id: MountId, device: DeviceNumber) -> Self {
+        Self { id, device }
+    }
+}

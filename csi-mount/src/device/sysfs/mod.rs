@@ -58,6 +58,7 @@ fn bare_wwn(name: &str) -> String {
 
 /// Whether a disk was asked for its size again: see [`BlockDevice::rescan`](crate::BlockDevice::rescan).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Rescan {
     /// The disk was asked.
     Requested,
