@@ -9,7 +9,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use csi_mount::flow::block::{
-    Content, StageCheck, StagePlan, VolumeUsage, device_of, expand, publish, stage, unpublish, unstage, usage,
+    FilesystemOrigin, StageCheck, StagePlan, VolumeUsage, device_of, expand, publish, stage, unpublish,
+    unstage, usage,
 };
 use csi_mount::testing::{PeerNamespace, private_mount_namespace};
 use csi_mount::{
@@ -42,16 +43,16 @@ fn every_step_can_be_repeated() {
                 move |step| steps.lock().unwrap().push(step)
             };
             let plan = StagePlan::new(filesystem).label("volume");
-            let plan = plan.formats_at_once(&FormatLimit::new(1)).on_format_step(watcher);
+            let plan = plan.format_limit(&FormatLimit::new(1)).on_format_step(watcher);
             let first = stage(image.path(), &staging, &plan).unwrap();
             assert_eq!(
-                (first.outcome, first.content),
-                (Outcome::Mounted, Content::Formatted),
+                (first.outcome, first.origin),
+                (Outcome::Mounted, FilesystemOrigin::Formatted),
                 "{filesystem}"
             );
             assert_eq!(first.device, image.loop_device().number());
             let again = stage(image.path(), &staging, &plan).unwrap();
-            assert_eq!((again.outcome, again.content), (Outcome::AlreadyMounted, Content::Kept));
+            assert_eq!((again.outcome, again.origin), (Outcome::AlreadyMounted, FilesystemOrigin::Existing));
 
             let mut steps = steps.lock().unwrap().clone();
             steps.retain(|step| !matches!(step, FormatStep::Making { .. }));
@@ -87,7 +88,7 @@ fn every_step_can_be_repeated() {
             );
 
             let later = stage(image.path(), &staging, &plan).unwrap();
-            assert_eq!((later.outcome, later.content), (Outcome::Mounted, Content::Kept));
+            assert_eq!((later.outcome, later.origin), (Outcome::Mounted, FilesystemOrigin::Existing));
             assert_eq!(fs::read_to_string(staging.path().join("file")).unwrap(), "data");
             unstage(&staging, Some(image.path())).unwrap();
         });
@@ -253,7 +254,7 @@ fn a_volume_that_is_said_to_have_content_is_never_formatted() {
             stage(image.path(), &staging, &plan).unwrap();
             unstage(&staging, None).unwrap();
             let staged = stage(image.path(), &staging, &plan.never_format()).unwrap();
-            assert_eq!(staged.content, Content::Kept);
+            assert_eq!(staged.origin, FilesystemOrigin::Existing);
             unstage(&staging, None).unwrap();
         });
     }

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use csi_mount::flow::block::{
-    Content, MountCopies, StagePlan, publish_device, stage, unpublish, unstage, unstage_with,
+    FilesystemOrigin, MountCopies, StagePlan, publish_device, stage, unpublish, unstage, unstage_with,
 };
 use csi_mount::{
     BlockDevice, CheckPolicy, CheckReport, DeviceAccess, DeviceUser, ErrorKind, Filesystem, Format, Frozen,
@@ -226,7 +226,7 @@ fn readers_and_other_mounts_go_together_with_a_stage_and_writers_do_not() {
         assert_eq!(check(&image.open(), Filesystem::Ext4, CheckPolicy::Preen).unwrap(), CheckReport::Clean);
         let elsewhere = mount_ext4(image.path(), &sandbox.join("m"));
         let staged = stage(image.path(), &staging, &plan).unwrap();
-        assert_eq!((staged.outcome, staged.content), (Outcome::Mounted, Content::Kept));
+        assert_eq!((staged.outcome, staged.origin), (Outcome::Mounted, FilesystemOrigin::Existing));
         assert_eq!(stage(image.path(), &staging, &plan).unwrap().outcome, Outcome::AlreadyMounted);
         drop(elsewhere);
         let users = image.open().users().unwrap();

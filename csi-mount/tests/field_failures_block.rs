@@ -98,7 +98,7 @@ fn a_stale_link_is_no_proof_of_which_disk_it_is() {
         }
         let found = ExpectedDevice::new().number(number).wait(short).unwrap();
         assert_eq!((found.number(), found.path()), (number, image.path()), "sysfs knows it");
-        let small = ExpectedDevice::new().number(number).least_size(65 * MIB).wait(short).unwrap_err();
+        let small = ExpectedDevice::new().number(number).min_size(65 * MIB).wait(short).unwrap_err();
         assert_eq!(small.kind(), ErrorKind::OutOfRange, "{small}");
         assert_eq!(ExpectedDevice::new().wait(short).unwrap_err().kind(), ErrorKind::InvalidInput);
         let absent = ExpectedDevice::new().serial("no disk has this").wait(short).unwrap_err();
@@ -136,7 +136,7 @@ fn a_profile_leaves_off_what_an_older_kernel_does_not_know() {
         let version = run("xfs_db", &["-r", "-c", "version", image.path().to_str().unwrap()]);
         ["BIGTIME", "INOBTCNT", "NREXT64"].map(|name| version.contains(name))
     };
-    let old = MkfsProfile::Kernel(KernelVersion { major: 5, minor: 4 });
+    let old = MkfsProfile::Kernel(KernelVersion::new(5, 4));
     assert_eq!(words(old), [false; 3]);
     assert!(words(MkfsProfile::Mkfs)[0], "this mkfs.xfs switches it on by itself");
     for (filesystem, kernel) in [(Filesystem::Ext4, "linux-4.18"), (Filesystem::Btrfs, "linux-4.18")] {
@@ -262,7 +262,7 @@ fn formats_take_turns_and_tell_their_steps() {
                 let device = image.open();
                 let Probe::Blank(proof) = device.probe() else { panic!("not blank") };
                 let watcher = move |step| steps.lock().unwrap().push((index, step));
-                Format::new(Filesystem::Ext4).at_once(&limit).on_step(watcher).run(proof).unwrap();
+                Format::new(Filesystem::Ext4).format_limit(&limit).on_step(watcher).run(proof).unwrap();
             });
         }
     });

@@ -269,7 +269,7 @@ fn files_belong_to_the_group_and_leave_swap_alone() {
         let entry = target.mounted().unwrap().unwrap();
         assert_eq!(entry.source, "content:v1");
         assert!(matches!(mount_state(target.path()).unwrap(), MountState::Mounted(_)));
-        if KernelVersion::running().unwrap() >= (KernelVersion { major: 6, minor: 4 }) {
+        if KernelVersion::running().unwrap() >= KernelVersion::new(6, 4) {
             assert!(entry.super_options.has_flag("noswap"), "{:?}", entry.super_options);
         }
     });

@@ -12,11 +12,11 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use csi_mount::flow::fuse::{
-    FuseDaemon, is_lost, publish, served_at, stage, unpublish, unstage, unstage_within,
+    FuseDaemon, identity_at, is_lost, publish, stage, unpublish, unstage, unstage_within,
 };
 use csi_mount::testing::{Feature, without_features};
 use csi_mount::{
-    ErrorKind, Mount, MountAttributes, MountHealth, MountOptions, Outcome, Removed, STATS_TIMEOUT, Target,
+    ErrorKind, Mount, MountAttributes, MountHealth, MountOptions, Outcome, Removed, STATS_TIME_LIMIT, Target,
     health, stats,
 };
 use flow_support::{eventually, layers, mount_count, on_tmpfs};
@@ -112,7 +112,7 @@ fn daemon(mode: &str, staging: &Target) -> FuseDaemon {
         .args(["--exact", "serve_as_daemon", "--nocapture"])
         .env(MODE, mode)
         .env(AT, staging.path())
-        .ready_within(Duration::from_secs(30))
+        .ready_time_limit(Duration::from_secs(30))
 }
 
 /// What is served is known from marks in the daemon's own environment, so any process can find it.
@@ -120,10 +120,10 @@ fn daemon(mode: &str, staging: &Target) -> FuseDaemon {
 fn what_is_served_is_known_and_nothing_else_is_taken_for_it() {
     on_tmpfs(|place| {
         let staging = Target::new(place.join("staging")).unwrap();
-        let asked = |serves: &str| stage(&staging, &daemon("serve", &staging).serves(serves));
+        let asked = |serves: &str| stage(&staging, &daemon("serve", &staging).identity(serves));
         assert_eq!(asked("volume-1 rw").unwrap(), Outcome::Mounted);
         assert_eq!(asked("volume-1 rw").unwrap(), Outcome::AlreadyMounted);
-        assert_eq!(served_at(staging.path()).unwrap(), "volume-1 rw");
+        assert_eq!(identity_at(staging.path()).unwrap(), "volume-1 rw");
         let error = asked("volume-2 rw").unwrap_err();
         assert_eq!(error.kind(), ErrorKind::AlreadyMounted, "{error}");
         assert!(error.to_string().contains("volume-1 rw, and not volume-2 rw"), "{error}");
@@ -133,7 +133,7 @@ fn what_is_served_is_known_and_nothing_else_is_taken_for_it() {
         let foreign = fuse_support::answering_daemon(&staging, None);
         let error = asked("volume-1 rw").unwrap_err();
         assert_eq!(error.kind(), ErrorKind::AlreadyMounted, "{error}");
-        let launched = daemon("serve", &staging).serves("volume-1 rw").launcher(["setsid"]);
+        let launched = daemon("serve", &staging).identity("volume-1 rw").launcher(["setsid"]);
         assert_eq!(
             stage(&staging, &launched).unwrap(),
             Outcome::AlreadyMounted,
@@ -288,7 +288,7 @@ fn a_daemon_that_does_not_come_up_leaves_nothing() {
         // In the last mode, the mount does not answer for a while after its daemon was killed. This happens
         // on a slow machine.
         for mode in ["idle", "silent", "held"] {
-            let late = daemon(mode, staging).ready_within(Duration::from_millis(1500));
+            let late = daemon(mode, staging).ready_time_limit(Duration::from_millis(1500));
             let error = stage(staging, &late).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Unresponsive, "{mode}: {error}");
             assert!(processes(staging).is_empty(), "{mode}");
@@ -320,7 +320,7 @@ fn while_the_parent_directory_is_locked_no_daemon_is_started() {
     in_place(|staging, _| {
         let parent = File::open(staging.path().parent().unwrap()).unwrap();
         flock(&parent, FlockOperation::LockExclusive).unwrap();
-        let hurried = daemon("serve", staging).ready_within(Duration::from_millis(200));
+        let hurried = daemon("serve", staging).ready_time_limit(Duration::from_millis(200));
         let error = stage(staging, &hurried).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Busy, "{error}");
         assert!(error.to_string().contains("parent directory locked"), "{error}");
@@ -383,7 +383,7 @@ fn a_mount_that_does_not_answer_is_asked_once() {
         let device = fuse_support::fuse(staging);
         answer_init(&device);
         let refused = || stage(staging, &daemon("serve", staging)).unwrap_err();
-        let error = fuse_support::bounded(2 * STATS_TIMEOUT, refused);
+        let error = fuse_support::bounded(2 * STATS_TIME_LIMIT, refused);
         assert_eq!(error.kind(), ErrorKind::Unresponsive, "{error}");
         drop(device);
         unstage(staging).unwrap();

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use csi_mount::flow::shared::{SharedSource, publish, publish_directly, stage, unpublish, unstage};
 use csi_mount::{
-    ErrorKind, MountAttributes, MountHealth, MountOptions, MountState, Outcome, Removed, STATS_TIMEOUT,
+    ErrorKind, MountAttributes, MountHealth, MountOptions, MountState, Outcome, Removed, STATS_TIME_LIMIT,
     Target, Unmounted, health, mount_state, stats,
 };
 use devices::{Image, run};
@@ -217,7 +217,7 @@ fn a_server_that_hangs_is_asked_once() {
         let device = fuse(&staging);
         answer_init(&device);
         let source = SharedSource::new("fuse", "silent");
-        let error = bounded(2 * STATS_TIMEOUT, || stage(&staging, &source)).unwrap_err();
+        let error = bounded(2 * STATS_TIME_LIMIT, || stage(&staging, &source)).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unresponsive, "{error}");
         drop(device);
         unstage(&staging).unwrap();

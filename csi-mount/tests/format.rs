@@ -65,7 +65,7 @@ fn the_image_stays_sparse() {
 fn the_least_size_is_enough_and_less_is_refused() {
     for filesystem in Filesystem::ALL {
         private_mount_namespace(move || {
-            let image = Image::of_bytes(filesystem.minimum_size(), &LoopOptions::new());
+            let image = Image::of_bytes(filesystem.min_size(), &LoopOptions::new());
             format(&image, &Format::new(filesystem)).unwrap();
             let target = Target::new(image.directory().join("at")).unwrap();
             target.create_dir().unwrap();
@@ -73,7 +73,7 @@ fn the_least_size_is_enough_and_less_is_refused() {
             fs::write(target.path().join("file"), "room").unwrap();
             unmount(&target).unwrap();
 
-            let less = Image::of_bytes(filesystem.minimum_size() - 4096, &LoopOptions::new());
+            let less = Image::of_bytes(filesystem.min_size() - 4096, &LoopOptions::new());
             let error = format(&less, &Format::new(filesystem)).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::OutOfRange, "{error}");
             assert!(less.is_zero(), "it was written to");

@@ -37,7 +37,7 @@ const BOUND: Duration = Duration::from_secs(10);
 fn forced() -> Unmount {
     // Long enough for a child process on a busy machine. Only a filesystem that does not answer makes the
     // call wait that long.
-    Unmount::new().detach(Detach::IfUnresponsive).timeout(SECOND)
+    Unmount::new().detach(Detach::IfUnresponsive).answer_time_limit(SECOND)
 }
 
 #[test]
@@ -339,7 +339,7 @@ fn an_unmount_is_done_when_the_filesystem_has_finished() {
         let target = target(sandbox, "target");
         let late = LateEnd::mount(&target, image.path());
         settle(0);
-        let unmount = Unmount::new().timeout(MOMENT).finish_within(2 * MOMENT);
+        let unmount = Unmount::new().answer_time_limit(MOMENT).finish_time_limit(2 * MOMENT);
         // The calling thread ends, as those of a thread pool do.
         let first = std::thread::scope(|scope| scope.spawn(|| bounded(BOUND, || unmount.at(&target))).join());
         for outcome in [first.unwrap(), unmount.at(&target), unmount.at(&target)] {
@@ -350,13 +350,13 @@ fn an_unmount_is_done_when_the_filesystem_has_finished() {
         assert_eq!(target.state().unwrap(), MountState::NotMounted);
         assert_eq!(measure::children(), 1, "the one that unmounts, and no other");
         late.let_go();
-        assert_eq!(unmount.finish_within(BOUND).at(&target).unwrap(), Unmounted::NotMounted);
+        assert_eq!(unmount.finish_time_limit(BOUND).at(&target).unwrap(), Unmounted::NotMounted);
         settle(0);
 
         // An unmount that is allowed to detach waits just as long, and not longer.
         let late = LateEnd::mount(&target, image.path());
         let start = Instant::now();
-        let forced = forced().timeout(MOMENT).finish_within(3 * MOMENT);
+        let forced = forced().answer_time_limit(MOMENT).finish_time_limit(3 * MOMENT);
         assert_eq!(bounded(BOUND, || forced.at(&target)).unwrap(), Unmounted::Detached);
         assert!(start.elapsed() >= 3 * MOMENT, "{:?}", start.elapsed());
         late.let_go();
@@ -372,9 +372,9 @@ fn an_unmount_that_was_left_unfinished_is_given_up_when_asked() {
     sandbox(|sandbox| {
         let target = target(sandbox, "target");
         let late = LateEnd::mount(&target, image.path());
-        let plain = Unmount::new().timeout(MOMENT).finish_within(MOMENT);
+        let plain = Unmount::new().answer_time_limit(MOMENT).finish_time_limit(MOMENT);
         plain.at(&target).unwrap_err();
-        let forced = forced().finish_within(MOMENT);
+        let forced = forced().finish_time_limit(MOMENT);
         assert_eq!(bounded(BOUND, || forced.at(&target)).unwrap(), Unmounted::Detached);
         assert_eq!(bounded(BOUND, || plain.at(&target)).unwrap(), Unmounted::NotMounted, "it is given up");
         late.let_go();

@@ -7,7 +7,7 @@ mod stepper;
 use std::fs::{self, File};
 use std::os::unix::fs::OpenOptionsExt as _;
 
-use csi_mount::flow::block::{Content, StagePlan, publish_device, stage, unpublish, unstage};
+use csi_mount::flow::block::{FilesystemOrigin, StagePlan, publish_device, stage, unpublish, unstage};
 use csi_mount::testing::{private_mount_namespace, probe_reads};
 use csi_mount::{
     BlockDevice, DeviceAccess, Error, ErrorKind, Filesystem, Format, LoopDevice, LoopOptions, Luks, LuksKey,
@@ -232,7 +232,7 @@ fn an_interrupted_format_is_begun_anew_by_whoever_stages_next() {
         let read_only = plan.clone().options(MountOptions::new().read_only());
         let refused = stage(image.path(), &staging(&image), &read_only).unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::ReadOnly);
-        assert_eq!(stage(image.path(), &staging(&image), &plan).unwrap().content, Content::Formatted);
+        assert_eq!(stage(image.path(), &staging(&image), &plan).unwrap().origin, FilesystemOrigin::Formatted);
         unstage(&staging(&image), None).unwrap();
         assert_no_record(&image);
     });

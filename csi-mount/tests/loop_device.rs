@@ -167,8 +167,8 @@ fn older_kernels_attach_in_steps() {
         let image = Image::with(8, &LoopOptions::new().sector_size(4096).cache(LoopCache::Direct));
         assert_eq!(image.loop_device().access().unwrap(), DeviceAccess::ReadWrite);
         image.write(0, b"written");
-        assert_eq!(LoopDevice::detach_all_of(image.file()).unwrap(), 1);
-        assert_eq!(LoopDevice::detach_all_of(image.file()).unwrap(), 0);
+        assert_eq!(LoopDevice::detach_all(image.file()).unwrap(), 1);
+        assert_eq!(LoopDevice::detach_all(image.file()).unwrap(), 0);
 
         let image = Image::with(8, &LoopOptions::new().access(DeviceAccess::ReadOnly));
         assert!(image.open().is_read_only().unwrap());
@@ -188,7 +188,7 @@ fn without_a_number_in_sequence_a_disk_is_known_by_its_own() {
         devices::put_node(&node, other.loop_device().number());
         assert_eq!(device.verify().unwrap_err().kind(), ErrorKind::WrongDevice);
         drop(device);
-        assert_eq!(LoopDevice::detach_all_of(image.file()).unwrap(), 1);
+        assert_eq!(LoopDevice::detach_all(image.file()).unwrap(), 1);
         assert_eq!(LoopDevice::find(image.file()).unwrap().len(), 0);
     });
 }
@@ -203,14 +203,14 @@ fn without_a_number_in_sequence_anothers_file_is_not_detached() {
         }
         // The number is free for a moment only, and other tests also attach devices.
         let is_taken_over = |device: &LoopDevice| {
-            LoopDevice::detach_all_of(&ours).unwrap();
+            LoopDevice::detach_all(&ours).unwrap();
             let attached = std::process::Command::new("losetup").arg(device.path()).arg(&theirs).status();
             attached.unwrap().success()
         };
         let mut attached = (0..64).map(|_| LoopDevice::attach(&ours, &LoopOptions::new()).unwrap());
         let device = attached.find(is_taken_over).expect("the number again");
         device.detach().unwrap();
-        assert_eq!(LoopDevice::detach_all_of(&theirs).unwrap(), 1, "it is still there");
+        assert_eq!(LoopDevice::detach_all(&theirs).unwrap(), 1, "it is still there");
     });
 }
 
@@ -244,5 +244,5 @@ fn a_node_that_leads_to_another_disk_is_noticed() {
         (device.number(), first.path()),
         "links are followed once"
     );
-    assert_eq!(BlockDevice::by_number(device.number()).unwrap().path(), first.path());
+    assert_eq!(BlockDevice::from_number(device.number()).unwrap().path(), first.path());
 }

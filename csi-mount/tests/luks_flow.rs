@@ -9,8 +9,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use csi_mount::flow::block::{
-    Content, StagePlan, expand, expand_encrypted, inside, publish, publish_device, stage, stage_device,
-    unpublish, unstage, usage,
+    FilesystemOrigin, StagePlan, expand, expand_encrypted, opened_device, publish, publish_device, stage,
+    stage_device, unpublish, unstage, usage,
 };
 use csi_mount::testing::private_mount_namespace;
 use csi_mount::{
@@ -162,15 +162,15 @@ fn lives_inside(filesystem: Filesystem, mebibytes: u64) {
     private_mount_namespace(|| {
         let volume = Volume::new(mebibytes);
         let staged = volume.stage(&plan(filesystem)).unwrap();
-        assert_eq!((staged.outcome, staged.content), (Outcome::Mounted, Content::Formatted));
+        assert_eq!((staged.outcome, staged.origin), (Outcome::Mounted, FilesystemOrigin::Formatted));
         assert_ne!(staged.device, volume.image.open().number());
         let again = volume.stage(&plan(filesystem)).unwrap();
-        assert_eq!((again.outcome, again.content), (Outcome::AlreadyMounted, Content::Kept));
+        assert_eq!((again.outcome, again.origin), (Outcome::AlreadyMounted, FilesystemOrigin::Existing));
         fs::write(volume.file(), DATA).unwrap();
         publish(volume.staging.path(), &volume.target, MountAttributes::RDONLY).unwrap();
         assert_eq!(fs::read(volume.target.path().join("file")).unwrap(), DATA);
         assert_eq!(usage(volume.target.path()).unwrap().1, Some(staged.device));
-        let found = inside(volume.image.path()).unwrap().unwrap();
+        let found = opened_device(volume.image.path()).unwrap().unwrap();
         assert_eq!(BlockDevice::open(found).unwrap().number(), staged.device);
 
         let busy = unstage(&volume.staging, Some(volume.image.path())).unwrap_err();
@@ -184,7 +184,7 @@ fn lives_inside(filesystem: Filesystem, mebibytes: u64) {
         }
 
         let kept = volume.stage(&plan(filesystem)).unwrap();
-        assert_eq!(kept.content, Content::Kept);
+        assert_eq!(kept.origin, FilesystemOrigin::Existing);
         assert_eq!(fs::read(volume.file()).unwrap(), DATA);
         volume.unstage();
     });
@@ -253,10 +253,10 @@ fn what_another_program_encrypted_is_used() {
             let cost = ["--pbkdf=pbkdf2", "--pbkdf-force-iterations=1000"];
             run("cryptsetup", &["luksFormat", "--batch-mode", &file, version, cost[0], cost[1], path]);
             let staged = volume.stage(&plan(Filesystem::Ext4)).unwrap();
-            assert_eq!(staged.content, Content::Formatted, "{version}");
+            assert_eq!(staged.origin, FilesystemOrigin::Formatted, "{version}");
             fs::write(volume.file(), DATA).unwrap();
             volume.unstage();
-            assert_eq!(volume.stage(&plan(Filesystem::Ext4)).unwrap().content, Content::Kept);
+            assert_eq!(volume.stage(&plan(Filesystem::Ext4)).unwrap().origin, FilesystemOrigin::Existing);
             assert_eq!(fs::read(volume.file()).unwrap(), DATA);
             volume.unstage();
         }
@@ -328,7 +328,7 @@ fn read_only_nothing_is_written_and_nothing_made() {
         let volume = Volume::with_data(20, Filesystem::Ext4);
         let before = content(&volume.image);
         volume.stage(&read_only(Filesystem::Ext4)).unwrap();
-        let device = BlockDevice::open(inside(volume.image.path()).unwrap().unwrap()).unwrap();
+        let device = BlockDevice::open(opened_device(volume.image.path()).unwrap().unwrap()).unwrap();
         assert!(device.is_read_only().unwrap());
         drop(device);
         assert_eq!(fs::read(volume.file()).unwrap(), DATA);
@@ -384,7 +384,7 @@ fn raw_it_is_the_device_inside_that_is_published() {
     private_mount_namespace(|| {
         let volume = Volume::new(20);
         let device = volume.stage_raw().unwrap();
-        assert_eq!(Some(&device), inside(volume.image.path()).unwrap().as_ref());
+        assert_eq!(Some(&device), opened_device(volume.image.path()).unwrap().as_ref());
         let start = fs::read(&device).unwrap();
         assert!(start == vec![0; 4 << 20], "somebody may find something there");
         publish_device(&device, &volume.target, DeviceAccess::ReadWrite).unwrap();
@@ -413,7 +413,7 @@ fn what_is_published_raw_is_not_closed_by_another_stage() {
     private_mount_namespace(|| {
         let volumes = [Volume::published(), Volume::published()];
         let (before, wrong) = (mappings(), LuksKey::new("canary-of-another").unwrap());
-        let open = volumes.each_ref().map(|volume| inside(volume.image.path()).unwrap().unwrap());
+        let open = volumes.each_ref().map(|volume| opened_device(volume.image.path()).unwrap().unwrap());
         // The device is already open, so its key is not checked.
         for key in [&wrong, &key()] {
             for (volume, open) in volumes.iter().zip(&open).rev() {
@@ -510,7 +510,7 @@ fn what_reads_as_zeros_is_not_written_to_by_another_stage() {
         assert!(fs::read(device.unwrap()).unwrap() == vec![0; 4 << 20]);
         assert_eq!(written(), before);
         volume.unstage();
-        assert_eq!(volume.stage(&plan(Filesystem::Ext4)).unwrap().content, Content::Formatted);
+        assert_eq!(volume.stage(&plan(Filesystem::Ext4)).unwrap().origin, FilesystemOrigin::Formatted);
         volume.unstage();
     });
 }

@@ -91,7 +91,8 @@ fn a_filesystem_that_keeps_requests_is_unmounted_by_force_when_asked() {
         stats_within(target.path(), Duration::from_millis(50)).unwrap_err();
         kept.join().unwrap();
         assert_eq!(unmount(&target).unwrap_err().kind(), ErrorKind::Busy);
-        let forced = Unmount::new().detach(Detach::IfUnresponsive).timeout(Duration::from_millis(100));
+        let forced =
+            Unmount::new().detach(Detach::IfUnresponsive).answer_time_limit(Duration::from_millis(100));
         let unmounted = bounded(Duration::from_secs(10), || forced.at(&target)).unwrap();
         assert_eq!(unmounted, Unmounted::Unmounted { layers: 1 });
         assert_eq!(target.state().unwrap(), MountState::NotMounted);

@@ -245,7 +245,7 @@ fn where_no_mark_can_be_kept_a_mount_is_known_by_the_volume_itself() {
         bound.create_dir().unwrap();
         Bind::new(&path("source")).at(&bound).unwrap();
         assert_eq!(bound.marked_owner().unwrap(), None);
-        let known = |evidence| Target::new(&place).unwrap().owned_by(owner("v").known_by(evidence));
+        let known = |evidence| Target::new(&place).unwrap().owned_by(owner("v").evidence(evidence));
         let source = |source: &str| Evidence::Source { fs_type: "ramfs".into(), source: source.into() };
         for unknown in
             [Evidence::Directory(path("plain")), Evidence::Directory(path("gone")), source("plain")]

@@ -105,7 +105,7 @@ impl BlockDevice {
     ///
     /// As for [`open`](Self::open), and [`WrongDevice`](ErrorKind::WrongDevice) if the node in `/dev` is of
     /// another device.
-    pub fn by_number(number: DeviceNumber) -> Result<Self> {
+    pub fn from_number(number: DeviceNumber) -> Result<Self> {
         let sys = PathBuf::from(format!("/sys/dev/block/{number}/uevent"));
         let events = fs::read_to_string(&sys)
             .map_err(|error| Error::os("find the node of a block device in", &sys, error))?;

@@ -107,7 +107,7 @@ impl Mapping {
     /// [`WrongDevice`](ErrorKind::WrongDevice) if the mapping was closed in the meantime, or is another one
     /// now.
     pub(crate) fn device(&self) -> Result<BlockDevice> {
-        let device = BlockDevice::by_number(self.number)?;
+        let device = BlockDevice::from_number(self.number)?;
         // While it is open it keeps its number; before, the number could become another volume's.
         match Self::find(&self.name)? {
             Some(now) if (now.number, now.beneath) == (self.number, self.beneath) => Ok(device),

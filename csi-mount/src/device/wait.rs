@@ -20,7 +20,7 @@ const PAUSES: [Duration; 2] = [Duration::from_millis(5), Duration::from_millis(5
 /// use csi_mount::ExpectedDevice;
 /// use std::time::Duration;
 ///
-/// let expected = ExpectedDevice::new().serial("pvc-1").least_size(1 << 30);
+/// let expected = ExpectedDevice::new().serial("pvc-1").min_size(1 << 30);
 /// let device = expected.wait_at("/dev/disk/by-id/virtio-pvc-1", Duration::from_secs(60))?;
 /// # Ok::<(), csi_mount::Error>(())
 /// ```
@@ -30,7 +30,7 @@ pub struct ExpectedDevice {
     serial: Option<String>,
     wwn: Option<String>,
     number: Option<DeviceNumber>,
-    least_size: u64,
+    min_size: u64,
 }
 
 impl ExpectedDevice {
@@ -61,8 +61,8 @@ impl ExpectedDevice {
     }
 
     /// Requires at least this size in bytes.
-    pub fn least_size(mut self, bytes: u64) -> Self {
-        self.least_size = bytes;
+    pub fn min_size(mut self, bytes: u64) -> Self {
+        self.min_size = bytes;
         self
     }
 
@@ -149,7 +149,7 @@ impl ExpectedDevice {
     ///
     /// # Errors
     ///
-    /// Those of [`BlockDevice::by_number`], and [`OutOfRange`](ErrorKind::OutOfRange) if it is too small.
+    /// Those of [`BlockDevice::from_number`], and [`OutOfRange`](ErrorKind::OutOfRange) if it is too small.
     pub fn find(&self) -> Result<Option<BlockDevice>> {
         let matching = |(number, found): &(DeviceNumber, DeviceIdentity)| {
             self.number.is_none_or(|wanted| wanted == *number)
@@ -159,7 +159,7 @@ impl ExpectedDevice {
         let found: Vec<_> = Sysfs::of_the_system().disks()?.into_iter().filter(matching).collect();
         match found.as_slice() {
             [] => Ok(None),
-            [(number, _)] => self.check(BlockDevice::by_number(*number)?).map(Some),
+            [(number, _)] => self.check(BlockDevice::from_number(*number)?).map(Some),
             several => {
                 let numbers: Vec<String> = several.iter().map(|(number, _)| number.to_string()).collect();
                 let (count, numbers) = (several.len(), numbers.join(", "));
@@ -202,8 +202,8 @@ impl ExpectedDevice {
         }
         match device.size()? {
             0 => refuse(ErrorKind::NotFound, "it has no size yet".to_owned()),
-            size if size < self.least_size => {
-                refuse(ErrorKind::OutOfRange, format!("it has {size} bytes, not {}", self.least_size))
+            size if size < self.min_size => {
+                refuse(ErrorKind::OutOfRange, format!("it has {size} bytes, not {}", self.min_size))
             }
             _ => Ok(device),
         }

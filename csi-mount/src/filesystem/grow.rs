@@ -26,6 +26,7 @@ const BTRFS_LEAST_RESIZE: u64 = 256 << 20;
 
 /// What growing did. Sizes are the bytes of the device that the filesystem covers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Grown {
     /// The filesystem already covers the device.
     Unchanged {

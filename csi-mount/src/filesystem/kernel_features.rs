@@ -9,6 +9,7 @@ use crate::{BlockDevice, Error, ErrorKind, Filesystem, Result};
 
 /// A kernel version, to the precision that features depend on: 6.18.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
 pub struct KernelVersion {
     /// The first number.
     pub major: u16,
@@ -17,6 +18,11 @@ pub struct KernelVersion {
 }
 
 impl KernelVersion {
+    /// The version with these numbers.
+    pub const fn new(major: u16, minor: u16) -> Self {
+        Self { major, minor }
+    }
+
     /// Returns the version of the running kernel.
     ///
     /// # Errors
@@ -46,7 +52,7 @@ impl fmt::Display for KernelVersion {
 /// use csi_mount::{KernelVersion, MkfsProfile};
 ///
 /// let profile: MkfsProfile = "linux-5.4".parse()?;
-/// assert_eq!(profile, MkfsProfile::Kernel(KernelVersion { major: 5, minor: 4 }));
+/// assert_eq!(profile, MkfsProfile::Kernel(KernelVersion::new(5, 4)));
 /// assert_eq!(profile.to_string(), "linux-5.4");
 /// # Ok::<(), csi_mount::Error>(())
 /// ```
@@ -121,7 +127,7 @@ struct Feature {
 }
 
 const fn v(major: u16, minor: u16) -> KernelVersion {
-    KernelVersion { major, minor }
+    KernelVersion::new(major, minor)
 }
 
 const fn feature(

@@ -5,7 +5,9 @@ use std::path::Path;
 use nix::libc;
 
 use crate::mounted::health::{self, health};
-use crate::{Detach, Error, ErrorKind, MountAttributes, MountHealth, Result, STATS_TIMEOUT, Target, Unmount};
+use crate::{
+    Detach, Error, ErrorKind, MountAttributes, MountHealth, Result, STATS_TIME_LIMIT, Target, Unmount,
+};
 
 /// Unmounts what is mounted at the target if that filesystem will never work again: its daemon is gone
 /// (`ENOTCONN`), or the server no longer has what was mounted (`ESTALE`). A mount that only does not answer
@@ -32,7 +34,7 @@ pub(super) fn require_staged(
     attributes: MountAttributes,
 ) -> Result<()> {
     // A frozen filesystem is published too: freezes are normally short.
-    let found = health::look(&Target::new(staging)?, STATS_TIMEOUT)?;
+    let found = health::look(&Target::new(staging)?, STATS_TIME_LIMIT)?;
     let health = found.map_or(MountHealth::NotMounted, |(health, _)| health);
     let refuse = |kind, hint| Err(Error::new(kind, operation, health.to_string()).at(staging).hint(hint));
     match health {

@@ -101,7 +101,7 @@ fn published(mapping: &Mapping, place: &Path, device: &BlockDevice) -> Error {
 
 fn make_headers(opening: &Opening<'_>) -> Result<()> {
     let device = opening.device;
-    let least = HEADER + opening.filesystem.map_or(1 << 20, Filesystem::minimum_size);
+    let least = HEADER + opening.filesystem.map_or(1 << 20, Filesystem::min_size);
     let proof = match device.probe() {
         Probe::Container(found) if found.is_luks() => return Ok(()),
         found @ (Probe::Blank(_) | Probe::Interrupted(_)) if opening.how.never_format => {
@@ -213,7 +213,7 @@ fn prepare_inside(opening: &Opening<'_>, mapping: &Mapping) -> Result<Beneath> {
 /// Where in the encrypted device the device inside begins, in bytes.
 fn offset_of(mapping: &Mapping, bounds: Bounds) -> Result<u64> {
     const ASK: &str = "ask for the state of encrypted device";
-    let node = BlockDevice::by_number(mapping.number())?;
+    let node = BlockDevice::from_number(mapping.number())?;
     let output = run(
         ASK,
         OpenFile::of_device(&node),
@@ -246,7 +246,7 @@ pub(crate) fn grow(mapping: &Mapping, key: Option<&LuksKey>) -> Result<()> {
         let reason = "the encrypted device is not there";
         return Err(Error::new(ErrorKind::NotFound, GROW, reason).at(mapping.device()?.path()));
     };
-    let beneath = BlockDevice::by_number(beneath)?;
+    let beneath = BlockDevice::from_number(beneath)?;
     let bounds = Bounds { time: LUKS_TIME_LIMIT, memory: Some(memory::share_of_a_program()) };
     let room = beneath.size()?.saturating_sub(offset_of(mapping, bounds)?);
     // 4096 is the largest sector: less room than one more sector is no room.

@@ -21,7 +21,7 @@ pub(crate) struct Beneath {
 
 impl Beneath {
     pub(super) fn new(number: DeviceNumber, offset: u64) -> Result<Self> {
-        Ok(Self { device: BlockDevice::by_number(number)?, offset })
+        Ok(Self { device: BlockDevice::from_number(number)?, offset })
     }
 
     /// Whether the inside is noise that nobody wrote: as blank as a device that [`BlockDevice::probe`]

@@ -10,7 +10,7 @@ use nix::libc;
 use rustix::fs::OFlags;
 
 use crate::mounted::freeze;
-use crate::mounted::stats::{self, STATS_TIMEOUT};
+use crate::mounted::stats::{self, STATS_TIME_LIMIT};
 use crate::path::lookup;
 use crate::path::paths;
 use crate::place::target::Seen;
@@ -76,7 +76,7 @@ impl fmt::Display for MountHealth {
     }
 }
 
-/// Returns the health of the mount at an absolute path; waits at most [`STATS_TIMEOUT`] for the filesystem.
+/// Returns the health of the mount at an absolute path; waits at most [`STATS_TIME_LIMIT`] for the filesystem.
 ///
 /// The cost does not grow with the number of mounts (`statmount(2)`; before Linux 6.13 the mount table is
 /// read) or with the content of the filesystem. As with [`stats`](crate::stats()), a child process asks the
@@ -101,7 +101,7 @@ impl fmt::Display for MountHealth {
 /// - [`ErrorKind::PermissionDenied`]: an ancestor cannot be searched.
 /// - [`ErrorKind::Unresponsive`]: the filesystem of an ancestor does not answer.
 pub fn health(path: impl AsRef<Path>) -> Result<MountHealth> {
-    health_within(path, STATS_TIMEOUT)
+    health_within(path, STATS_TIME_LIMIT)
 }
 
 /// As [`health`], with another time limit.
@@ -147,7 +147,7 @@ pub fn health_of_filesystem(path: impl AsRef<Path>) -> Result<MountHealth> {
         Ok(fd) => fd,
     };
     match Details::of(&fd, OPERATION, &path)? {
-        Some(details) => of(&fd, &details, &path, STATS_TIMEOUT),
+        Some(details) => of(&fd, &details, &path, STATS_TIME_LIMIT),
         None => Err(Error::new(ErrorKind::Busy, OPERATION, "it was unmounted meanwhile").at(path)),
     }
 }
@@ -164,7 +164,7 @@ pub(crate) fn require(
     if !details.is_remote() && !details.is_shut_down && !seen.facts.is_broken() {
         return Ok(());
     }
-    refuse_unwell(operation, target, of(&seen.fd, details, target.path(), STATS_TIMEOUT)?)
+    refuse_unwell(operation, target, of(&seen.fd, details, target.path(), STATS_TIME_LIMIT)?)
 }
 
 /// Refuses an existing mount with this health if it is dead or does not answer.

@@ -9,7 +9,7 @@ use rustix::mount::UnmountFlags;
 use crate::bounded::in_flight::{self, Ending, Subject, Unanswered};
 use crate::detached::scratch;
 use crate::mounted::health;
-use crate::mounted::stats::STATS_TIMEOUT;
+use crate::mounted::stats::STATS_TIME_LIMIT;
 use crate::mounted::users;
 use crate::place::target_lock::{Purpose, TargetLock};
 use crate::sys::child::Question;
@@ -32,6 +32,7 @@ const STEPS: u32 = 5;
 
 /// What an unmount did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Unmounted {
     /// Nothing was mounted there.
     NotMounted,
@@ -78,13 +79,13 @@ pub enum Detach {
 #[doc(alias = "umount2")]
 pub struct Unmount {
     detach: Detach,
-    timeout: Duration,
-    finishing: Duration,
+    answer_limit: Duration,
+    finish_limit: Duration,
 }
 
 impl Default for Unmount {
     fn default() -> Self {
-        Self { detach: Detach::default(), timeout: STATS_TIMEOUT, finishing: UNMOUNT_TIME_LIMIT }
+        Self { detach: Detach::default(), answer_limit: STATS_TIME_LIMIT, finish_limit: UNMOUNT_TIME_LIMIT }
     }
 }
 
@@ -103,9 +104,9 @@ impl Unmount {
     /// Sets how long the filesystem has to answer before it counts as dead, and how long a forced unmount
     /// then has to return.
     ///
-    /// The default is [`STATS_TIMEOUT`].
-    pub fn timeout(mut self, timeout: Duration) -> Self {
-        self.timeout = timeout;
+    /// The default is [`STATS_TIME_LIMIT`].
+    pub fn answer_time_limit(mut self, limit: Duration) -> Self {
+        self.answer_limit = limit;
         self
     }
 
@@ -113,8 +114,8 @@ impl Unmount {
     ///
     /// The default is [`UNMOUNT_TIME_LIMIT`]. It applies to a filesystem with a server or a daemon; for a
     /// local one the unmount in the kernel returns only when all is written.
-    pub fn finish_within(mut self, limit: Duration) -> Self {
-        self.finishing = limit;
+    pub fn finish_time_limit(mut self, limit: Duration) -> Self {
+        self.finish_limit = limit;
         self
     }
 
@@ -127,7 +128,7 @@ impl Unmount {
     ///
     /// A child process unmounts a filesystem with a server or daemon, because that can hang. After the mount
     /// is gone, the call and the next call of this process at the same target wait until the filesystem has
-    /// [finished](Self::finish_within). If it does not finish in time, it depends on [`Detach`]: with
+    /// [finished](Self::finish_time_limit). If it does not finish in time, it depends on [`Detach`]: with
     /// [`Detach::Never`] the call fails and the filesystem continues to finish; otherwise it is abandoned and
     /// counts as [`Detached`](Unmounted::Detached).
     ///
@@ -157,7 +158,7 @@ impl Unmount {
             // A caller that waits for another caller's unmount finds it done. If several tried at once, each
             // would delay the others for longer than the filesystem has to answer, and the delay would look
             // like a dead filesystem.
-            let limit = STEPS * self.timeout + 2 * PATIENCE + self.finishing;
+            let limit = STEPS * self.answer_limit + 2 * PATIENCE + self.finish_limit;
             let _permit = in_flight::wait_for_others(Subject::Unmounting(top.id), limit);
             if target.state()?.mount_point() != Some(top) {
                 continue;
@@ -187,7 +188,7 @@ impl Unmount {
     /// Whether the filesystems that earlier calls left unfinished are finished, and none was abandoned.
     fn is_finished(self, target: &Target) -> Result<bool> {
         let place = target.place();
-        if in_flight::is_ended_within(&place, self.finishing) {
+        if in_flight::is_ended_within(&place, self.finish_limit) {
             return Ok(true);
         }
         match self.detach {
@@ -203,14 +204,14 @@ impl Unmount {
     /// filesystem.
     fn escalate(self, target: &Target) -> Result<Attempt> {
         match self.detach {
-            Detach::Never => return Err(stays(target, self.timeout)),
+            Detach::Never => return Err(not_unmounted(target, self.answer_limit)),
             Detach::IfBusy => {}
             Detach::IfUnresponsive => {
-                let Some((health, details)) = health::look(target, self.timeout)? else {
+                let Some((health, details)) = health::look(target, self.answer_limit)? else {
                     return Ok(Attempt::Nothing);
                 };
                 if !health.has_lost_its_server(&details) {
-                    return Err(stays(target, self.timeout));
+                    return Err(not_unmounted(target, self.answer_limit));
                 }
                 tracing::warn!(target = %target.path().display(), %health, "a mount whose server is gone is taken off");
                 // Force ends the whole filesystem, not only this mount. Users of another mount of it, and
@@ -220,7 +221,7 @@ impl Unmount {
                     // requests, so processes that waited for it get an error and release it.
                     self.once(target, UnmountFlags::FORCE)?;
                     // No server is left to write to.
-                    match self.finish_within(Duration::ZERO).patiently(target)? {
+                    match self.finish_time_limit(Duration::ZERO).patiently(target)? {
                         Attempt::Busy | Attempt::Silent => {}
                         // The forced unmount or this attempt unmounted it.
                         Attempt::Done | Attempt::Nothing => return Ok(Attempt::Done),
@@ -230,7 +231,7 @@ impl Unmount {
             }
         }
         match self.once(target, UnmountFlags::DETACH)? {
-            Attempt::Busy | Attempt::Silent => Err(stays(target, self.timeout)),
+            Attempt::Busy | Attempt::Silent => Err(not_unmounted(target, self.answer_limit)),
             Attempt::Done | Attempt::Lingering | Attempt::Nothing => Ok(Attempt::Lingering),
         }
     }
@@ -274,7 +275,7 @@ impl Unmount {
         // A detach does not wait again for a server that did not answer.
         let is_plain = flags == UnmountFlags::NOFOLLOW;
         let ending = Ending {
-            limit: if is_plain { self.finishing } else { Duration::ZERO },
+            limit: if is_plain { self.finish_limit } else { Duration::ZERO },
             is_killed: self.detach != Detach::Never,
         };
         let is_off = || -> Result<bool> {
@@ -282,7 +283,7 @@ impl Unmount {
             Ok(top.is_none_or(|top| top.id != mount))
         };
         let place = (mount, target.place());
-        match in_flight::unmount(place, question, self.timeout, ending, || is_off().unwrap_or(false)) {
+        match in_flight::unmount(place, question, self.answer_limit, ending, || is_off().unwrap_or(false)) {
             Ok(answer) if answer.error == 0 => Ok(Attempt::Done),
             Ok(answer) => outcome(target, Err(Errno::from_raw_os_error(answer.error as i32))),
             Err(failed @ (Unanswered::Failed(_) | Unanswered::Crowded)) => {
@@ -389,9 +390,9 @@ fn unfinished(target: &Target) -> Error {
 }
 
 /// The error for a mount that stays: its filesystem does not answer, or it is in use.
-fn stays(target: &Target, timeout: Duration) -> Error {
+fn not_unmounted(target: &Target, answer_limit: Duration) -> Error {
     let error = target.error(UNMOUNT, Errno::BUSY);
-    let found = health::look(target, timeout).ok().flatten();
+    let found = health::look(target, answer_limit).ok().flatten();
     let health = found.filter(|(health, details)| health.has_lost_its_server(details));
     let users = users::mount_users(target).unwrap_or_default();
     let users: Vec<_> = users.iter().map(ToString::to_string).collect();

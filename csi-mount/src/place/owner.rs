@@ -62,6 +62,7 @@ pub struct Owner {
 
 /// The names that identify an [`Owner`].
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct OwnerId {
     /// The driver's name. If it is empty, marks of the volume by any driver match.
     pub driver: String,
@@ -89,7 +90,7 @@ pub enum Evidence {
 impl Owner {
     /// The owner for this volume of the driver with this name.
     pub fn new(driver: impl Into<String>, volume: impl Into<String>) -> Self {
-        let id = OwnerId { driver: driver.into(), volume: volume.into() };
+        let id = OwnerId::new(driver, volume);
         Self { id, roots: Vec::new(), evidence: Vec::new(), is_gone: false }
     }
 
@@ -110,13 +111,13 @@ impl Owner {
     }
 
     /// Adds evidence that identifies a mount of the volume at a place without a mark.
-    pub fn known_by(mut self, evidence: Evidence) -> Self {
+    pub fn evidence(mut self, evidence: Evidence) -> Self {
         self.evidence.push(evidence);
         self
     }
 
     /// Whether a mark is this owner's. A mark without a driver's name matches any driver.
-    pub fn is(&self, other: &OwnerId) -> bool {
+    pub fn has_id(&self, other: &OwnerId) -> bool {
         self.id.is_same(other)
     }
 
@@ -140,6 +141,11 @@ impl Owner {
 }
 
 impl OwnerId {
+    /// The volume with this id of the driver with this name.
+    pub fn new(driver: impl Into<String>, volume: impl Into<String>) -> Self {
+        Self { driver: driver.into(), volume: volume.into() }
+    }
+
     /// Whether both name the same volume. A side without a driver's name matches any driver.
     fn is_same(&self, other: &Self) -> bool {
         let is_same_driver = self.driver == other.driver || self.driver.is_empty() || other.driver.is_empty();
@@ -204,7 +210,7 @@ impl Mark {
                 Mounted::Root(device, inode.parse().ok()?)
             }
         };
-        let owner = OwnerId { driver: driver.to_owned(), volume: volume.to_owned() };
+        let owner = OwnerId::new(driver, volume);
         (version == VERSION).then_some(Self { owner, mounted })
     }
 
@@ -465,7 +471,7 @@ mod tests {
         for mounted in
             [Mounted::Nothing, Mounted::Fuse, Mounted::Root(DeviceNumber { major: 259, minor: 7 }, u64::MAX)]
         {
-            let owner = OwnerId { driver: "a.example.org".to_owned(), volume: "v\0 1".to_owned() };
+            let owner = OwnerId::new("a.example.org", "v\0 1");
             let mark = Mark { owner, mounted };
             assert_eq!(Mark::decode(&mark.encode()), Some(mark));
         }
@@ -476,7 +482,7 @@ mod tests {
 
     #[test]
     fn a_volume_of_no_driver_is_that_of_any() {
-        let id = |driver: &str, volume: &str| OwnerId { driver: driver.into(), volume: volume.into() };
+        let id = |driver: &str, volume: &str| OwnerId::new(driver, volume);
         assert!(id("a", "v").is_same(&id("a", "v")) && id("", "v").is_same(&id("a", "v")));
         assert!(!id("a", "v").is_same(&id("b", "v")) && !id("a", "v").is_same(&id("a", "w")));
         assert_eq!(id("a", "v").to_string(), "volume v of a");

@@ -69,6 +69,7 @@ pub enum Created {
 
 /// What removing a target did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Removed {
     /// The target was removed.
     Removed,
@@ -250,7 +251,7 @@ impl Target {
             return Ok(true);
         }
         match self.mark(operation)? {
-            Some(mark) if !owner.is(&mark.owner) => return Ok(false),
+            Some(mark) if !owner.has_id(&mark.owner) => return Ok(false),
             None if !owner.has_root_above(self) => return Ok(false),
             _ => {}
         }

@@ -29,6 +29,7 @@ const DIRECTORY: u32 = 0o2770;
 
 /// When [`give_to_group`] changes the files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub enum GroupChange {
     /// Only if the root does not have the group and its permissions yet. The root is changed last, so it
     /// shows that all files are done.
@@ -40,11 +41,12 @@ pub enum GroupChange {
 
 /// What [`give_to_group`] did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum GroupOutcome {
     /// Nothing: the root showed that all was done already.
-    WasDone,
+    AlreadyDone,
     /// All files were checked.
-    Walked {
+    Checked {
         /// How many files.
         files: u64,
         /// How many of them had to be changed.
@@ -82,12 +84,12 @@ pub fn give_to_group(root: impl AsRef<Path>, group: u32, change: GroupChange) ->
         return Err(Error::new(ErrorKind::Unsupported, GIVE, reason).at(path));
     }
     if change == GroupChange::OnRootMismatch && is_right(&place, group).map_err(failed)? {
-        return Ok(GroupOutcome::WasDone);
+        return Ok(GroupOutcome::AlreadyDone);
     }
     let mut walk = Walk { group, mount: facts.mount, files: 0, changed: 0, told: Instant::now() };
     walk.below(&place, &path)?;
     walk.give(&place).map_err(failed)?;
-    Ok(GroupOutcome::Walked { files: walk.files, changed: walk.changed })
+    Ok(GroupOutcome::Checked { files: walk.files, changed: walk.changed })
 }
 
 struct Walk {

@@ -115,7 +115,7 @@ impl Drop for Chroot {
             drop(Target::new(self.path(inside)).and_then(|target| flow::block::unpublish(&target)));
         }
         for image in self.images() {
-            drop(LoopDevice::detach_all_of(image));
+            drop(LoopDevice::detach_all(image));
         }
         let whole = Target::new(&self.root).and_then(|root| Unmount::new().detach(Detach::IfBusy).at(&root));
         assert!(whole.is_ok() || std::thread::panicking(), "{whole:?}");

@@ -265,7 +265,7 @@ impl LoopDevice {
     ///
     /// As for [`find`](Self::find) and [`detach`](Self::detach); the devices after the one that failed stay
     /// attached.
-    pub fn detach_all_of(backing: impl AsRef<Path>) -> Result<usize> {
+    pub fn detach_all(backing: impl AsRef<Path>) -> Result<usize> {
         let found = Self::find(backing)?;
         let count = found.len();
         found.into_iter().try_for_each(Self::detach)?;

@@ -47,7 +47,7 @@ const WRITE_ZEROS: (&str, &str) = ("UNIX_IO_NOZEROOUT", "1");
 pub struct Format {
     line: MkfsLine,
     limit: Duration,
-    at_once: Option<FormatLimit>,
+    format_limit: Option<FormatLimit>,
     watcher: Option<Watcher>,
     blankness: Option<Untouched>,
 }
@@ -68,7 +68,7 @@ impl Format {
     pub fn new(filesystem: Filesystem) -> Self {
         let profile = MkfsProfile::default();
         let line = MkfsLine { filesystem, label: None, arguments: Vec::new(), profile };
-        Self { line, limit: FORMAT_TIME_LIMIT, at_once: None, watcher: None, blankness: None }
+        Self { line, limit: FORMAT_TIME_LIMIT, format_limit: None, watcher: None, blankness: None }
     }
 
     /// Sets the filesystem's label: at most 16 bytes for ext4, 12 for XFS, 255 for btrfs.
@@ -107,8 +107,8 @@ impl Format {
 
     /// Waits, within the time limit, while as many formats run as `limit` allows.
     #[must_use]
-    pub fn at_once(mut self, limit: &FormatLimit) -> Self {
-        self.at_once = Some(limit.clone());
+    pub fn format_limit(mut self, limit: &FormatLimit) -> Self {
+        self.format_limit = Some(limit.clone());
         self
     }
 
@@ -149,7 +149,7 @@ impl Format {
     ///   published raw, or has a loop device or another device over it. Or another program has locked it,
     ///   or too many formats run for too long.
     /// - [`ReadOnly`](ErrorKind::ReadOnly): the device refuses writes.
-    /// - [`OutOfRange`](ErrorKind::OutOfRange): the device is smaller than [`Filesystem::minimum_size`].
+    /// - [`OutOfRange`](ErrorKind::OutOfRange): the device is smaller than [`Filesystem::min_size`].
     /// - [`MissingTool`](ErrorKind::MissingTool), [`ToolFailed`](ErrorKind::ToolFailed),
     ///   [`Unresponsive`](ErrorKind::Unresponsive): `mkfs` is missing, fails, or exceeds its time limit.
     ///   The device was not written to.
@@ -242,7 +242,7 @@ impl Format {
     }
 
     fn wait_for_place(&self, device: &BlockDevice, end: Instant) -> Result<Option<FormatPlace>> {
-        let Some(limit) = &self.at_once else { return Ok(None) };
+        let Some(limit) = &self.format_limit else { return Ok(None) };
         match limit.enter(end, || self.tell(FormatStep::Waiting)) {
             Some(place) => Ok(Some(place)),
             None => Err(Error::new(ErrorKind::Busy, FORMAT, "other formats run, and none ended in time")
@@ -259,7 +259,7 @@ impl Format {
 
     fn check_size(&self, device: &BlockDevice) -> Result<()> {
         let filesystem = self.line.filesystem;
-        let (size, least) = (device.size()?, filesystem.minimum_size());
+        let (size, least) = (device.size()?, filesystem.min_size());
         // Arguments other than the defaults can allow smaller devices; then mkfs decides.
         if size >= least || !self.line.arguments.is_empty() {
             return Ok(());

@@ -13,7 +13,7 @@ use crate::{BlockDevice, Result, Target};
 /// # Errors
 ///
 /// Those of [`BlockDevice::open`].
-pub fn inside(device: impl AsRef<Path>) -> Result<Option<PathBuf>> {
+pub fn opened_device(device: impl AsRef<Path>) -> Result<Option<PathBuf>> {
     let device = BlockDevice::open(device)?;
     let mapping = Mapping::over(device.number())?;
     mapping.map(|mapping| Ok(mapping.device()?.path().to_owned())).transpose()

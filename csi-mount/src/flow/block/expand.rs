@@ -57,12 +57,12 @@ fn expand_after(at: &Path, grow_device: impl FnOnce(DeviceNumber) -> Result<()>)
             }
             None => grow_device(place.facts.node)?,
         }
-        return Ok(Grown::Unchanged { size: BlockDevice::by_number(place.facts.node)?.size()? });
+        return Ok(Grown::Unchanged { size: BlockDevice::from_number(place.facts.node)?.size()? });
     }
     let filesystem: Filesystem = place.details.fs_type.parse().map_err(|error: Error| error.at(at))?;
     let number = place.device().ok_or_else(|| {
         Error::new(ErrorKind::NotFound, EXPAND, "the device of the filesystem is not there").at(at)
     })?;
     grow_device(number)?;
-    grow_mounted(&BlockDevice::by_number(number)?, filesystem, at)
+    grow_mounted(&BlockDevice::from_number(number)?, filesystem, at)
 }

@@ -11,7 +11,7 @@
 //!
 //! With the feature `luks`, a device can be encrypted (`StagePlan::encrypted`). Stage opens it, after
 //! encrypting it if it is blank, and unstage closes it. What these pages say about the device then holds
-//! for the device inside, which [`inside`] finds. For raw use, `stage_device` opens the device.
+//! for the device inside, which [`opened_device`] finds. For raw use, `stage_device` opens the device.
 //! `expand_encrypted` takes the key, which growing needs.
 //!
 //! A repeated step finds its work done and succeeds. A step that finds the work of somebody else refuses.
@@ -26,7 +26,7 @@
 //!
 //! let plan = StagePlan::new(Filesystem::Xfs).options(MountOptions::parse(["noatime"])?);
 //! let staged = stage(device, &staging, &plan)?;
-//! println!("{} is staged: {:?}", staged.device, staged.content);
+//! println!("{} is staged: {:?}", staged.device, staged.origin);
 //! publish(staging.path(), &target, MountAttributes::RDONLY)?;
 //!
 //! unpublish(&target)?;
@@ -51,16 +51,16 @@ use crate::table::details::Details;
 use crate::table::facts::Facts;
 use crate::{BlockDevice, DeviceNumber, Error, ErrorKind, MountState, Result, Target};
 
-pub use encrypted::inside;
+pub use encrypted::opened_device;
 #[cfg(feature = "luks")]
 pub use encrypted::stage_device;
 pub use expand::expand;
 #[cfg(feature = "luks")]
 pub use expand::expand_encrypted;
 pub use plan::{StageCheck, StagePlan};
-pub use publish::{publish, publish_shown, unpublish};
+pub use publish::{publish, publish_with_id_map, unpublish};
 pub use raw::publish_device;
-pub use stage::{Content, Staged, stage};
+pub use stage::{FilesystemOrigin, Staged, stage};
 pub use unstage::{MountCopies, unstage, unstage_with};
 pub use usage::{VolumeUsage, usage};
 

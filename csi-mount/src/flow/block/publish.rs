@@ -26,7 +26,7 @@ const UNPUBLISH: &str = "unpublish";
 /// [`ReadOnly`](crate::ErrorKind::ReadOnly) if an error made it read-only and these attributes allow
 /// writing. Those of [`Bind::at`] and [`Target::create_dir`].
 pub fn publish(staging: impl AsRef<Path>, target: &Target, attributes: MountAttributes) -> Result<Outcome> {
-    publish_shown(staging, target, attributes, IdMap::new())
+    publish_with_id_map(staging, target, attributes, IdMap::new())
 }
 
 /// As [`publish`], with file owners as this id map shows them; see [`Bind::id_map`].
@@ -34,7 +34,7 @@ pub fn publish(staging: impl AsRef<Path>, target: &Target, attributes: MountAttr
 /// # Errors
 ///
 /// As for [`publish`], and [`Unsupported`](crate::ErrorKind::Unsupported) where owners can't be mapped.
-pub fn publish_shown(
+pub fn publish_with_id_map(
     staging: impl AsRef<Path>,
     target: &Target,
     attributes: MountAttributes,

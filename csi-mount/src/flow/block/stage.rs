@@ -34,18 +34,19 @@ pub struct Staged {
     /// Whether this call mounted it, or it was mounted before.
     pub outcome: Outcome,
     /// Whether the filesystem is new.
-    pub content: Content,
+    pub origin: FilesystemOrigin,
     /// The result of growing; none if this call did not try to grow the filesystem.
     pub grown: Option<Grown>,
 }
 
 /// Whether a staged filesystem is new.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Content {
+#[non_exhaustive]
+pub enum FilesystemOrigin {
     /// The device was blank and has been formatted.
     Formatted,
     /// The device already held the filesystem.
-    Kept,
+    Existing,
 }
 
 /// Mounts the filesystem of a device at the staging directory, and makes the filesystem first if the device
@@ -104,20 +105,20 @@ pub fn stage(device: impl AsRef<Path>, staging: &Target, plan: &StagePlan) -> Re
 
 /// As [`stage`], on a device that is already present.
 pub(super) fn stage_on(device: &BlockDevice, staging: &Target, plan: &StagePlan) -> Result<Staged> {
-    let mut content = Content::Kept;
+    let mut origin = FilesystemOrigin::Existing;
     let mut grown = None;
     let mut created = Created::Existed;
     if matches!(staging.state()?, MountState::Mounted(_)) {
         refuse_broken(staging, plan)?;
     } else {
-        (content, grown) = prepare(device, plan)?;
+        (origin, grown) = prepare(device, plan)?;
         created = staging.create_dir()?;
     }
     let outcome = mount(device, staging, plan).inspect_err(|_| take_back(created, staging))?;
     let finished = verify(device, staging).and_then(|()| grow_after(device, staging, plan));
     match finished {
         Ok(grown_after) => {
-            Ok(Staged { device: device.number(), outcome, content, grown: grown_after.or(grown) })
+            Ok(Staged { device: device.number(), outcome, origin, grown: grown_after.or(grown) })
         }
         Err(error) => {
             if outcome == Outcome::Mounted
@@ -143,7 +144,7 @@ fn refuse_broken(staging: &Target, plan: &StagePlan) -> Result<()> {
 }
 
 /// Makes sure that the device holds the filesystem, and grows it if that filesystem grows while unmounted.
-fn prepare(device: &BlockDevice, plan: &StagePlan) -> Result<(Content, Option<Grown>)> {
+fn prepare(device: &BlockDevice, plan: &StagePlan) -> Result<(FilesystemOrigin, Option<Grown>)> {
     let refuses_writes = device.is_read_only()?;
     if plan.writes() && refuses_writes {
         let reason = "the device refuses writes";
@@ -164,12 +165,12 @@ fn prepare(device: &BlockDevice, plan: &StagePlan) -> Result<(Content, Option<Gr
         }
         Probe::Blank(proof) if plan.writes() => {
             plan.format.run(proof)?;
-            Ok((Content::Formatted, None))
+            Ok((FilesystemOrigin::Formatted, None))
         }
         Probe::Interrupted(format) if plan.writes() => {
             tracing::warn!(device = %device.path().display(), "begin an interrupted format anew");
             plan.format.run(format.into_proof())?;
-            Ok((Content::Formatted, None))
+            Ok((FilesystemOrigin::Formatted, None))
         }
         Probe::Blank(_) | Probe::Interrupted(_) => {
             let reason = "the device has no filesystem yet, and staged read-only it is not formatted";
@@ -181,7 +182,7 @@ fn prepare(device: &BlockDevice, plan: &StagePlan) -> Result<(Content, Option<Gr
             if plan.writes() {
                 check_before(device, plan, &found)?;
             }
-            Ok((Content::Kept, grow_before(device, plan, &found)?))
+            Ok((FilesystemOrigin::Existing, grow_before(device, plan, &found)?))
         }
         other => {
             let usable = other.filesystem();

@@ -162,7 +162,7 @@ fn mounted_device(staging: &Target) -> Result<Option<BlockDevice>> {
     let Some(number) = Details::of(&seen.fd, UNSTAGE, staging.path())?.as_ref().and_then(device_under) else {
         return Ok(None);
     };
-    match BlockDevice::by_number(number) {
+    match BlockDevice::from_number(number) {
         Ok(device) => Ok(Some(device)),
         Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::WrongDevice) => Ok(None),
         Err(error) => Err(error),

@@ -30,7 +30,7 @@ pub enum VolumeUsage {
 pub fn usage(at: impl AsRef<Path>) -> Result<(VolumeUsage, Option<DeviceNumber>)> {
     let place = Place::at(at.as_ref(), "read the usage of")?;
     let usage = if place.is_block_device() {
-        VolumeUsage::Device { size: BlockDevice::by_number(place.facts.node)?.size()? }
+        VolumeUsage::Device { size: BlockDevice::from_number(place.facts.node)?.size()? }
     } else {
         VolumeUsage::Filesystem(stats(&place.path)?)
     };

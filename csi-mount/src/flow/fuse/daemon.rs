@@ -31,8 +31,8 @@ pub struct FuseDaemon {
     environment: Vec<(OsString, OsString)>,
     secret: Option<Vec<u8>>,
     pub(super) launcher: Vec<OsString>,
-    pub(super) serves: Option<OsString>,
-    pub(super) ready_within: Duration,
+    pub(super) identity: Option<OsString>,
+    pub(super) ready_time_limit: Duration,
 }
 
 impl FuseDaemon {
@@ -44,8 +44,8 @@ impl FuseDaemon {
             environment: Vec::new(),
             secret: None,
             launcher: Vec::new(),
-            serves: None,
-            ready_within: READY,
+            identity: None,
+            ready_time_limit: READY,
         }
     }
 
@@ -93,14 +93,14 @@ impl FuseDaemon {
     /// A stage that finds the place served under other words refuses it, also in a later process. The words
     /// are in the daemon's environment, and with a [launcher](Self::launcher) among its arguments, so don't
     /// put a secret in them.
-    pub fn serves(mut self, what: impl Into<OsString>) -> Self {
-        self.serves = Some(what.into());
+    pub fn identity(mut self, identity: impl Into<OsString>) -> Self {
+        self.identity = Some(identity.into());
         self
     }
 
     /// Sets how long to wait for the mount to appear and to answer. The default is one minute.
-    pub fn ready_within(mut self, limit: Duration) -> Self {
-        self.ready_within = limit;
+    pub fn ready_time_limit(mut self, limit: Duration) -> Self {
+        self.ready_time_limit = limit;
         self
     }
 
@@ -176,7 +176,7 @@ impl fmt::Debug for FuseDaemon {
             .field("arguments", &self.arguments)
             .field("environment", &keys)
             .field("launcher", &self.launcher)
-            .field("serves", &self.serves)
+            .field("identity", &self.identity)
             .finish_non_exhaustive()
     }
 }

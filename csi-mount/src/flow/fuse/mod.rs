@@ -11,7 +11,7 @@
 //! The daemon does not end with the process that started it: it has its own process group, and a launcher
 //! that the driver chooses ([`FuseDaemon::launcher`]) can move it out of the service's control group or
 //! container. A later process recognizes the daemon by a mark in its environment, `CSI_MOUNT_FUSE_AT`, and
-//! what it serves by a second mark ([`FuseDaemon::serves`]). Both need access to the daemon's process: a
+//! what it serves by a second mark ([`FuseDaemon::identity`]). Both need access to the daemon's process: a
 //! daemon in another process namespace is neither waited for nor killed.
 //!
 //! If the daemon of a mount is gone (`ENOTCONN`), [`stage`] unmounts it and mounts again.
@@ -80,11 +80,11 @@ fn is_lost_with(path: &Path, number: i32) -> bool {
     }
 }
 
-/// Returns what the daemon at a path serves ([`FuseDaemon::serves`]), whichever process started it.
+/// Returns what the daemon at a path serves ([`FuseDaemon::identity`]), whichever process started it.
 ///
 /// None if that was not set, or the daemon is not visible from here.
-pub fn served_at(path: impl AsRef<Path>) -> Option<OsString> {
-    Processes::of(path.as_ref()).serve()
+pub fn identity_at(path: impl AsRef<Path>) -> Option<OsString> {
+    Processes::of(path.as_ref()).identity()
 }
 
 /// Binds the staged filesystem to the target directory; see [`shared::publish`], whose errors it has too.

@@ -22,7 +22,7 @@ const PLACE: &str = "CSI_MOUNT_FUSE_AT";
 /// The variable that distinguishes one start of a daemon from other starts for the same place.
 const START: &str = "CSI_MOUNT_FUSE_START";
 /// The variable with what the daemon serves, in the caller's words.
-const SERVES: &str = "CSI_MOUNT_FUSE_SERVES";
+const IDENTITY: &str = "CSI_MOUNT_FUSE_SERVES";
 /// How long a killed process can take to end.
 const KILLING: Duration = Duration::from_secs(5);
 
@@ -38,11 +38,11 @@ pub(super) struct Start {
 }
 
 impl Start {
-    pub(super) fn new(place: &Path, serves: Option<&OsStr>) -> Self {
+    pub(super) fn new(place: &Path, identity: Option<&OsStr>) -> Self {
         let token = RandomState::new().build_hasher().finish();
         let mut processes = Processes::of(place);
         processes.marks.push((START, format!("{token:016x}").into()));
-        processes.marks.extend(serves.map(|serves| (SERVES, serves.to_owned())));
+        processes.marks.extend(identity.map(|identity| (IDENTITY, identity.to_owned())));
         Self { place: place.to_owned(), processes }
     }
 
@@ -86,11 +86,11 @@ impl Processes {
     }
 
     /// What the living processes serve; none if that was not set, or no process is visible.
-    pub(super) fn serve(&self) -> Option<OsString> {
+    pub(super) fn identity(&self) -> Option<OsString> {
         let deadline = Instant::now() + EXECUTING;
         let said = |pid: i32| {
             let environment = environment(pid, deadline);
-            value(&environment, SERVES).map(|serves| OsStr::from_bytes(serves).to_owned())
+            value(&environment, IDENTITY).map(|identity| OsStr::from_bytes(identity).to_owned())
         };
         self.living().into_iter().find_map(said)
     }
@@ -300,7 +300,7 @@ mod tests {
             Command::new("sleep").arg("60").envs(one.processes().marks().iter().cloned()).spawn().unwrap();
         let pid = child.id().cast_signed();
         let known = [&Processes::of(place), one.processes(), other.processes()].map(Processes::living);
-        assert_eq!(Processes::of(place).serve(), Some("a".into()));
+        assert_eq!(Processes::of(place).identity(), Some("a".into()));
         child.kill().unwrap();
         child.wait().unwrap();
         assert_eq!(known, [vec![pid], vec![pid], vec![]]);

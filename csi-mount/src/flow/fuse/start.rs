@@ -25,7 +25,7 @@ const LOOK: Duration = Duration::from_secs(5);
 ///
 /// The directory is made if it does not exist. An existing FUSE filesystem that answers counts as done if
 /// its daemon was started for this place and, if both name it, for the same content
-/// ([`FuseDaemon::serves`]). With a launcher, the daemon can be where its process is not visible; then this
+/// ([`FuseDaemon::identity`]). With a launcher, the daemon can be where its process is not visible; then this
 /// is not checked. A mount that has lost its daemon is unmounted first, and a daemon without a mount that a
 /// killed stage left for this place is ended. On failure, the daemon is killed and nothing stays mounted.
 ///
@@ -40,16 +40,16 @@ const LOOK: Duration = Duration::from_secs(5);
 /// - [`Busy`](ErrorKind::Busy): another thread or process is starting the daemon, and does not finish; or
 ///   another process keeps the parent directory locked (`flock(2)`).
 pub fn stage(staging: &Target, daemon: &FuseDaemon) -> Result<Outcome> {
-    let Some(_lock) = TargetLock::take_within(staging, Purpose::StartDaemon, daemon.ready_within) else {
+    let Some(_lock) = TargetLock::take_within(staging, Purpose::StartDaemon, daemon.ready_time_limit) else {
         let reason = "another thread is starting its daemon";
         return Err(Error::new(ErrorKind::Busy, STAGE, reason).at(staging.path()));
     };
-    let lock = PlaceLock::take(STAGE, staging, daemon.ready_within)?;
+    let lock = PlaceLock::take(STAGE, staging, daemon.ready_time_limit)?;
     let created = staging.create_dir()?;
     if is_staged(staging, daemon)? {
         return Ok(Outcome::AlreadyMounted);
     }
-    let start = Start::new(staging.path(), daemon.serves.as_deref());
+    let start = Start::new(staging.path(), daemon.identity.as_deref());
     let begun = begin(staging, daemon, &start);
     drop(lock);
     begun
@@ -86,7 +86,7 @@ fn accept_daemon(staging: &Target, daemon: &FuseDaemon) -> Result<()> {
         Err(error.hint("unstage it first"))
     };
     let processes = Processes::of(staging.path());
-    match (processes.serve(), &daemon.serves) {
+    match (processes.identity(), &daemon.identity) {
         (Some(found), Some(asked)) if found != *asked => {
             refuse(format!("what is served there is {}, and not {}", found.display(), asked.display()))
         }
@@ -122,7 +122,7 @@ fn wait_until_ready(
     child: Child,
     processes: &Processes,
 ) -> Result<Outcome> {
-    let deadline = Instant::now() + daemon.ready_within;
+    let deadline = Instant::now() + daemon.ready_time_limit;
     let ended = watch(child, staging);
     let mut pause = Duration::from_millis(2);
     while !is_ready(staging, deadline)? {
@@ -134,7 +134,7 @@ fn wait_until_ready(
                 .hint("its own words are in the log of this process"));
         }
         if Instant::now() > deadline {
-            let reason = format!("its daemon did not mount and answer within {:?}", daemon.ready_within);
+            let reason = format!("its daemon did not mount and answer within {:?}", daemon.ready_time_limit);
             return Err(Error::new(ErrorKind::Unresponsive, STAGE, reason).at(staging.path()));
         }
         sleep(pause);

@@ -183,8 +183,8 @@ pub fn unpublish(target: &Target) -> Result<Removed> {
 /// # Errors
 ///
 /// As for [`unpublish`].
-pub fn unpublish_within(target: &Target, finishing: Duration) -> Result<Removed> {
-    Unmount::new().detach(Detach::IfUnresponsive).finish_within(finishing).at(target)?;
+pub fn unpublish_within(target: &Target, limit: Duration) -> Result<Removed> {
+    Unmount::new().detach(Detach::IfUnresponsive).finish_time_limit(limit).at(target)?;
     target.remove()
 }
 
@@ -210,8 +210,8 @@ pub fn unstage(staging: &Target) -> Result<Unmounted> {
 /// # Errors
 ///
 /// As for [`unstage`].
-pub fn unstage_within(staging: &Target, finishing: Duration) -> Result<Unmounted> {
-    let unmounted = Unmount::new().detach(Detach::IfUnresponsive).finish_within(finishing).at(staging)?;
+pub fn unstage_within(staging: &Target, limit: Duration) -> Result<Unmounted> {
+    let unmounted = Unmount::new().detach(Detach::IfUnresponsive).finish_time_limit(limit).at(staging)?;
     staging.unmark("unstage")?;
     Ok(unmounted)
 }
