@@ -100,7 +100,7 @@ impl Error {
 
     /// Changes the kind, for an error number that has a special meaning in one call.
     #[must_use]
-    pub(crate) fn as_kind(mut self, kind: ErrorKind) -> Self {
+    pub(crate) fn with_kind(mut self, kind: ErrorKind) -> Self {
         self.0.kind = kind;
         self
     }
@@ -114,7 +114,7 @@ impl Error {
 
     /// Adds to the reason, for example the log of a filesystem or a diagnosis.
     #[must_use]
-    pub(crate) fn because(mut self, reason: impl fmt::Display) -> Self {
+    pub(crate) fn add_reason(mut self, reason: impl fmt::Display) -> Self {
         self.0.reason = format!("{}: {reason}", self.0.reason);
         self
     }

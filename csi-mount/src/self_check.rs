@@ -192,7 +192,7 @@ const KERNEL: [(Feature, &str, &str); 6] = [
 
 fn kernel() -> Vec<Finding> {
     let judged = KERNEL.iter().map(|(feature, name, without)| {
-        if features::has(*feature) && features::has_by_asking(*feature) {
+        if features::has(*feature) && features::probe(*feature) {
             finding(*name, Verdict::Fine, "")
         } else {
             finding(*name, Verdict::Degraded, format!("this kernel does not have it: {without}"))

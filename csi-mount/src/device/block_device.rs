@@ -18,7 +18,7 @@ use crate::sys::own_descriptors::with_own_descriptors;
 use crate::{DeviceNumber, Error, ErrorKind, Result};
 
 /// How long another program can hold a device's lock: udev takes a shared one while it probes a new device.
-const LOCKING: Duration = Duration::from_secs(2);
+const LOCK_TIME_LIMIT: Duration = Duration::from_secs(2);
 
 /// An open block device.
 ///
@@ -215,7 +215,7 @@ impl BlockDevice {
             .map_err(|error| Error::os(OPEN, &self.path, error))?;
         let file = File::from(file);
         self.same(&file)?;
-        match file_lock::take_within(&file, LOCKING) {
+        match file_lock::take_within(&file, LOCK_TIME_LIMIT) {
             Ok(()) => Ok(DeviceLock { _file: file, _device: self }),
             Err(Errno::WOULDBLOCK) => {
                 Err(Error::new(ErrorKind::Busy, "lock", "another program has locked the device")

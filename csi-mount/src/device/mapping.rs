@@ -22,7 +22,7 @@ pub(crate) const LUKS_HEADER: u64 = 16 << 20;
 /// The prefix of all mapping names of this crate.
 const PREFIX: &str = "csi-";
 /// How long a program can have a mapping open before it counts as in use: udev opens each new one.
-const FREE_SOON: Duration = Duration::from_secs(2);
+const BUSY_RETRY_LIMIT: Duration = Duration::from_secs(2);
 
 /// A mapping that this crate made: complete, or half made if its maker was killed.
 #[derive(Debug)]
@@ -47,7 +47,7 @@ impl Mapping {
     ///
     /// [`Busy`](ErrorKind::Busy) if the name belongs to something else.
     pub(crate) fn find(name: &str) -> Result<Option<Self>> {
-        let sysfs = Sysfs::of_the_system();
+        let sysfs = Sysfs::system();
         // A query would load the device mapper's module.
         if !sysfs.has_mapper() {
             return Ok(None);
@@ -66,18 +66,18 @@ impl Mapping {
 
     /// The mapping with this device number.
     #[cfg(feature = "luks")]
-    pub(crate) fn numbered(number: DeviceNumber) -> Result<Option<Self>> {
-        Self::that(|mapped| mapped.number == number)
+    pub(crate) fn find_by_number(number: DeviceNumber) -> Result<Option<Self>> {
+        Self::find_where(|mapped| mapped.number == number)
     }
 
     /// The mapping over this device.
-    pub(crate) fn over(number: DeviceNumber) -> Result<Option<Self>> {
-        Ok(Self::that(|mapped| mapped.beneath == Some(number))?.filter(|mapping| mapping.size > 0))
+    pub(crate) fn find_over(number: DeviceNumber) -> Result<Option<Self>> {
+        Ok(Self::find_where(|mapped| mapped.beneath == Some(number))?.filter(|mapping| mapping.size > 0))
     }
 
-    fn that(is_it: impl Fn(&Mapped) -> bool) -> Result<Option<Self>> {
-        let all = Sysfs::of_the_system().all_mapped()?;
-        let ours = all.into_iter().find(|mapped| is_ours(&mapped.name, &mapped.uuid) && is_it(mapped));
+    fn find_where(is_wanted: impl Fn(&Mapped) -> bool) -> Result<Option<Self>> {
+        let all = Sysfs::system().all_mapped()?;
+        let ours = all.into_iter().find(|mapped| is_ours(&mapped.name, &mapped.uuid) && is_wanted(mapped));
         ours.map_or(Ok(None), |mapped| Self::find(&mapped.name))
     }
 
@@ -125,7 +125,7 @@ impl Mapping {
     }
 
     /// Resumes the mapping if it was left in the middle of a change: until then every read and write waits.
-    pub(crate) fn go_on(&self) -> Result<()> {
+    pub(crate) fn resume(&self) -> Result<()> {
         if !self.is_suspended {
             return Ok(());
         }
@@ -141,7 +141,7 @@ impl Mapping {
     /// [`Busy`](ErrorKind::Busy) if somebody has it open.
     pub(crate) fn close(&self) -> Result<()> {
         let control = control()?;
-        let end = Instant::now() + FREE_SOON;
+        let end = Instant::now() + BUSY_RETRY_LIMIT;
         loop {
             match device_mapper::remove(control.as_fd(), &self.name) {
                 Ok(()) | Err(nix::Error::ENXIO) => break,
@@ -189,7 +189,7 @@ pub(crate) fn control() -> Result<File> {
         Err(error) => {
             let failed = Error::os(ASK, CONTROL, error);
             Err(match failed.kind() {
-                ErrorKind::NotFound => failed.as_kind(ErrorKind::Unsupported).hint(
+                ErrorKind::NotFound => failed.with_kind(ErrorKind::Unsupported).hint(
                     "load the modules dm_mod and dm_crypt on the node; a container needs the host's /dev",
                 ),
                 _ => failed,

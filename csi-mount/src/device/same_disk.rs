@@ -9,7 +9,7 @@ use crate::{DeviceNumber, LoopDevice, Result};
 /// Whether both are the same, according to the identities that they report. Disks without a name count as
 /// different.
 pub(crate) fn is_same_disk(one: DeviceNumber, other: DeviceNumber) -> Result<bool> {
-    let sysfs = Sysfs::of_the_system();
+    let sysfs = Sysfs::system();
     let (one, other) = (beneath_encryption(&sysfs, one)?, beneath_encryption(&sysfs, other)?);
     if one == other || LoopDevice::are_of_one_backing(one, other)? {
         return Ok(true);

@@ -101,7 +101,7 @@ impl ExpectedDevice {
         let end = Instant::now() + limit;
         let mut pause = PAUSES[0];
         loop {
-            let error = match self.look(path) {
+            let error = match self.find_once(path) {
                 Ok(device) => return Ok(device),
                 Err(error) => error,
             };
@@ -111,14 +111,14 @@ impl ExpectedDevice {
                 return Err(error);
             }
             if Instant::now() >= end {
-                return Err(error.because(format_args!("waited {limit:?}")));
+                return Err(error.add_reason(format_args!("waited {limit:?}")));
             }
             std::thread::sleep(pause.min(end.saturating_duration_since(Instant::now())));
             pause = (pause * 2).min(PAUSES[1]);
         }
     }
 
-    fn look(&self, path: Option<&Path>) -> Result<BlockDevice> {
+    fn find_once(&self, path: Option<&Path>) -> Result<BlockDevice> {
         let open = |path: &Path| {
             BlockDevice::open(path).map_err(|error| match error.kind() {
                 ErrorKind::NotFound => error.hint(ATTACH),
@@ -156,14 +156,14 @@ impl ExpectedDevice {
                 && self.serial.as_deref().is_none_or(|wanted| found.has_serial(wanted))
                 && self.wwn.as_deref().is_none_or(|wanted| found.has_wwn(wanted))
         };
-        let found: Vec<_> = Sysfs::of_the_system().disks()?.into_iter().filter(matching).collect();
+        let found: Vec<_> = Sysfs::system().disks()?.into_iter().filter(matching).collect();
         match found.as_slice() {
             [] => Ok(None),
             [(number, _)] => self.check(BlockDevice::from_number(*number)?).map(Some),
             several => {
                 let numbers: Vec<String> = several.iter().map(|(number, _)| number.to_string()).collect();
                 let (count, numbers) = (several.len(), numbers.join(", "));
-                let reason = format!("{count} disks have {}: {numbers}", self.in_words());
+                let reason = format!("{count} disks have {}: {numbers}", self.description());
                 Err(Error::new(ErrorKind::WrongDevice, WAIT, reason)
                     .hint("give the path too; with several paths to one disk, use the multipath device"))
             }
@@ -210,12 +210,12 @@ impl ExpectedDevice {
     }
 
     fn not_found(&self) -> Error {
-        let error = Error::new(ErrorKind::NotFound, WAIT, format!("no disk has {}", self.in_words()));
+        let error = Error::new(ErrorKind::NotFound, WAIT, format!("no disk has {}", self.description()));
         error.at(PathBuf::from("/sys/block")).hint(ATTACH)
     }
 
     /// What identifies the disk, as text.
-    fn in_words(&self) -> String {
+    fn description(&self) -> String {
         let number = self.number.map(|number| number.to_string());
         [("serial number", &self.serial), ("world-wide name", &self.wwn), ("number", &number)]
             .into_iter()
@@ -232,7 +232,7 @@ impl BlockDevice {
     ///
     /// [`NotFound`](ErrorKind::NotFound) if the device went away.
     pub fn identity(&self) -> Result<DeviceIdentity> {
-        Sysfs::of_the_system().identity(self.number())
+        Sysfs::system().identity(self.number())
     }
 
     /// Returns the names of the devices that are built on this one (`dm-0`, `md0`). If there are any, this
@@ -242,7 +242,7 @@ impl BlockDevice {
     ///
     /// [`NotFound`](ErrorKind::NotFound) if the device went away.
     pub fn holders(&self) -> Result<Vec<String>> {
-        Sysfs::of_the_system().holders(self.number())
+        Sysfs::system().holders(self.number())
     }
 
     /// Makes a SCSI or NVMe disk, or every path of a multipath device, report its size again, for example
@@ -257,6 +257,6 @@ impl BlockDevice {
     /// [`PermissionDenied`](ErrorKind::PermissionDenied) or [`ReadOnly`](ErrorKind::ReadOnly) if sysfs
     /// can't be written, as in a container that is not privileged.
     pub fn rescan(&self) -> Result<Rescan> {
-        Sysfs::of_the_system().rescan(self.number())
+        Sysfs::system().rescan(self.number())
     }
 }

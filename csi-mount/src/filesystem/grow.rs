@@ -22,7 +22,7 @@ const GROW: &str = "grow the filesystem on";
 const RESIZE_TIME_LIMIT: Duration = Duration::from_secs(6 * 3600);
 
 /// The smallest size to which the kernel resizes a btrfs (btrfs_ioctl_resize), whatever size it has.
-const BTRFS_LEAST_RESIZE: u64 = 256 << 20;
+const BTRFS_MIN_RESIZE_BYTES: u64 = 256 << 20;
 
 /// What growing did. Sizes are the bytes of the device that the filesystem covers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -109,7 +109,7 @@ impl Mounted<'_> {
                 return failed;
             }
             failed
-                .because("ext4 lets itself be grown while mounted only with CAP_SYS_RESOURCE")
+                .add_reason("ext4 lets itself be grown while mounted only with CAP_SYS_RESOURCE")
                 .hint("give the process CAP_SYS_RESOURCE, or leave it: it grows when it is staged next")
         })?;
         Ok(Grown::between(from, on_disk(self.device, Filesystem::Ext4)?.size.unwrap_or(from)))
@@ -138,9 +138,10 @@ impl Mounted<'_> {
         let block = self.block_size()?;
         let size = self.device.size()? / block * block;
         if size > before.total_bytes {
-            if size < BTRFS_LEAST_RESIZE {
-                let reason =
-                    format!("btrfs grows to {BTRFS_LEAST_RESIZE} bytes or more, and the device has {size}");
+            if size < BTRFS_MIN_RESIZE_BYTES {
+                let reason = format!(
+                    "btrfs grows to {BTRFS_MIN_RESIZE_BYTES} bytes or more, and the device has {size}"
+                );
                 return Err(Error::new(ErrorKind::OutOfRange, GROW, reason)
                     .at(self.at)
                     .hint("expand the volume to 256 MiB or more"));

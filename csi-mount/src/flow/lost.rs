@@ -12,12 +12,12 @@ use crate::{
 /// Unmounts what is mounted at the target if that filesystem will never work again: its daemon is gone
 /// (`ENOTCONN`), or the server no longer has what was mounted (`ESTALE`). A mount that only does not answer
 /// stays: it can recover, with the data written to it. Returns the health that was found.
-pub(super) fn take_off_lost(target: &Target) -> Result<MountHealth> {
-    take_off_if(target, |number| matches!(number, libc::ENOTCONN | libc::ESTALE))
+pub(super) fn unmount_if_lost(target: &Target) -> Result<MountHealth> {
+    unmount_if_dead(target, |number| matches!(number, libc::ENOTCONN | libc::ESTALE))
 }
 
-/// As [`take_off_lost`], with the caller's choice of error numbers that mean "lost".
-pub(super) fn take_off_if(target: &Target, is_lost: impl Fn(i32) -> bool) -> Result<MountHealth> {
+/// As [`unmount_if_lost`], with the caller's choice of error numbers that mean "lost".
+pub(super) fn unmount_if_dead(target: &Target, is_lost: impl Fn(i32) -> bool) -> Result<MountHealth> {
     let found = health(target.path())?;
     if matches!(found, MountHealth::Dead(number) if is_lost(number)) {
         tracing::warn!(target = %target.path().display(), "a mount whose server is gone is taken off");
@@ -34,7 +34,7 @@ pub(super) fn require_staged(
     attributes: MountAttributes,
 ) -> Result<()> {
     // A frozen filesystem is published too: freezes are normally short.
-    let found = health::look(&Target::new(staging)?, STATS_TIME_LIMIT)?;
+    let found = health::health_and_details(&Target::new(staging)?, STATS_TIME_LIMIT)?;
     let health = found.map_or(MountHealth::NotMounted, |(health, _)| health);
     let refuse = |kind, hint| Err(Error::new(kind, operation, health.to_string()).at(staging).hint(hint));
     match health {

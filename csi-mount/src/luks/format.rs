@@ -5,14 +5,14 @@ use std::os::fd::AsFd as _;
 use super::command::{CRYPTSETUP, run};
 use super::{HEADER, Luks, LuksKey, LuksPbkdf};
 use crate::filesystem::format::disk_image::DiskImage;
-use crate::filesystem::format::record::Made;
+use crate::filesystem::format::record::FormatKind;
 use crate::filesystem::format::refuse_unwritable;
 use crate::sys::ioctl::{self, Topology};
 use crate::{BlankProof, BlockDevice, Error, ErrorKind, Probe, Result};
 
 const FORMAT: &str = "encrypt";
 /// The headers, and 1 MiB of content.
-const LEAST: u64 = HEADER + (1 << 20);
+const MIN_SIZE_BYTES: u64 = HEADER + (1 << 20);
 /// Room for key slots in KiB: everything before the content except 512 KiB, a hole for the record of a
 /// format.
 const KEY_SLOTS: u64 = (HEADER >> 10) - 512;
@@ -41,7 +41,7 @@ impl Luks {
         let device = proof.device();
         let mut arguments = self.format_line(device)?;
         CRYPTSETUP.find()?;
-        refuse_small(device, LEAST)?;
+        refuse_small(device, MIN_SIZE_BYTES)?;
 
         let _lock = device.lock()?;
         refuse_unwritable(device)?;
@@ -49,7 +49,7 @@ impl Luks {
         tracing::info!(device = %device.path().display(), "encrypt");
         arguments.push(image.open_file().path());
         run(FORMAT, image.open_file(), &arguments, Some(key), self.bounds())?;
-        image.write_to_device(Made::Luks, None)?;
+        image.write_to_device(FormatKind::Luks, None)?;
         device.verify()?;
         match device.probe() {
             Probe::Container(found) if found.is_luks() => Ok(()),

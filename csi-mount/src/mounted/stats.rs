@@ -99,7 +99,7 @@ pub fn stats_within(path: impl AsRef<Path>, limit: Duration) -> Result<Stats> {
 
 /// As [`stats`], for the filesystem of an open descriptor.
 pub(crate) fn usage_of(path: &Path, fd: &OwnedFd, limit: Duration) -> Result<Stats> {
-    let details = Details::at_once(fd).ok().flatten();
+    let details = Details::from_statmount(fd).ok().flatten();
     let answer = ask(Question::Usage, USAGE, path, fd, details.as_ref(), limit)?;
     match answer.error {
         0 => Ok(Stats::from(answer)),
@@ -117,8 +117,8 @@ pub(crate) fn ask<'a>(
     limit: Duration,
 ) -> Result<Answer> {
     if details.is_some_and(Details::answers_from_memory) {
-        in_flight::collect();
-        return Ok(child::usage_at_once(fd.as_fd()));
+        in_flight::reap_exited();
+        return Ok(child::usage_from_memory(fd.as_fd()));
     }
     let mount = facts::from_fd(fd).map_err(|error| Error::os(operation, path, error))?.mount;
     let asked = in_flight::ask(Subject::Usage(mount), question(fd.as_fd()), limit);

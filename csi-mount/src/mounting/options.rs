@@ -107,7 +107,7 @@ impl MountOptions {
         };
         check(key, value)?;
         if value.is_none() {
-            if let Some(attributes) = self.attributes.apply_word(key) {
+            if let Some(attributes) = self.attributes.apply_option(key) {
                 self.attributes = attributes;
                 return Ok(self);
             }
@@ -130,7 +130,7 @@ impl MountOptions {
     /// Adds these attributes.
     #[must_use]
     pub fn with_attributes(mut self, attributes: MountAttributes) -> Self {
-        self.attributes = self.attributes.and(attributes);
+        self.attributes = self.attributes.combined_with(attributes);
         self
     }
 

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
 
-use crate::bounded::in_flight::{self, Ending, Subject, Unanswered};
+use crate::bounded::in_flight::{self, FinishPolicy, Subject, Unanswered};
 use crate::detached::scratch;
 use crate::mounted::health;
 use crate::mounted::stats::STATS_TIME_LIMIT;
@@ -21,14 +21,14 @@ const UNMOUNT: &str = "unmount";
 
 /// How long a busy mount is retried: a program that was just started keeps its parent's files open for a
 /// moment.
-const PATIENCE: Duration = Duration::from_millis(300);
+const BUSY_RETRY_LIMIT: Duration = Duration::from_millis(300);
 
 /// How long an unmount can take by default to write back pending data: 20 seconds.
 pub const UNMOUNT_TIME_LIMIT: Duration = Duration::from_secs(20);
 
 /// The largest number of waits for the filesystem or the kernel in one unmount: plain unmount, health, forced
 /// unmount, plain unmount again, detach.
-const STEPS: u32 = 5;
+const MAX_WAITS: u32 = 5;
 
 /// What an unmount did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -146,7 +146,7 @@ impl Unmount {
     pub fn at(self, target: &Target) -> Result<Unmounted> {
         let mut layers = 0;
         let mut is_detached = false;
-        scratch::sweep();
+        scratch::remove_abandoned();
         target.refuse_system(UNMOUNT)?;
         let own = target.require_own(UNMOUNT)?;
         while let MountState::Mounted(top) = target.state()? {
@@ -158,20 +158,20 @@ impl Unmount {
             // A caller that waits for another caller's unmount finds it done. If several tried at once, each
             // would delay the others for longer than the filesystem has to answer, and the delay would look
             // like a dead filesystem.
-            let limit = STEPS * self.answer_limit + 2 * PATIENCE + self.finish_limit;
+            let limit = MAX_WAITS * self.answer_limit + 2 * BUSY_RETRY_LIMIT + self.finish_limit;
             let _permit = in_flight::wait_for_others(Subject::Unmounting(top.id), limit);
             if target.state()?.mount_point() != Some(top) {
                 continue;
             }
-            let attempt = match self.patiently(target)? {
-                Attempt::Busy | Attempt::Silent => self.escalate(target)?,
+            let attempt = match self.retry_while_busy(target)? {
+                Attempt::Busy | Attempt::Unanswered => self.force_or_detach(target)?,
                 attempt => attempt,
             };
             match attempt {
                 Attempt::Done => layers += 1,
-                Attempt::Lingering if self.detach == Detach::Never => return Err(unfinished(target)),
-                Attempt::Lingering => is_detached = true,
-                Attempt::Nothing | Attempt::Busy | Attempt::Silent => {}
+                Attempt::Unfinished if self.detach == Detach::Never => return Err(unfinished_error(target)),
+                Attempt::Unfinished => is_detached = true,
+                Attempt::AlreadyGone | Attempt::Busy | Attempt::Unanswered => {}
             }
         }
         if layers > 0 || is_detached {
@@ -188,13 +188,13 @@ impl Unmount {
     /// Whether the filesystems that earlier calls left unfinished are finished, and none was abandoned.
     fn is_finished(self, target: &Target) -> Result<bool> {
         let place = target.place();
-        if in_flight::is_ended_within(&place, self.finish_limit) {
+        if in_flight::has_finished_within(&place, self.finish_limit) {
             return Ok(true);
         }
         match self.detach {
-            Detach::Never => Err(unfinished(target)),
+            Detach::Never => Err(unfinished_error(target)),
             Detach::IfUnresponsive | Detach::IfBusy => {
-                in_flight::give_up_endings(&place);
+                in_flight::kill_unfinished(&place);
                 Ok(false)
             }
         }
@@ -202,16 +202,16 @@ impl Unmount {
 
     /// Handles a mount that stays: returns an error, or does only what cannot lose data of a living
     /// filesystem.
-    fn escalate(self, target: &Target) -> Result<Attempt> {
+    fn force_or_detach(self, target: &Target) -> Result<Attempt> {
         match self.detach {
-            Detach::Never => return Err(not_unmounted(target, self.answer_limit)),
+            Detach::Never => return Err(still_mounted_error(target, self.answer_limit)),
             Detach::IfBusy => {}
             Detach::IfUnresponsive => {
-                let Some((health, details)) = health::look(target, self.answer_limit)? else {
-                    return Ok(Attempt::Nothing);
+                let Some((health, details)) = health::health_and_details(target, self.answer_limit)? else {
+                    return Ok(Attempt::AlreadyGone);
                 };
-                if !health.has_lost_its_server(&details) {
-                    return Err(not_unmounted(target, self.answer_limit));
+                if !health.has_lost_server(&details) {
+                    return Err(still_mounted_error(target, self.answer_limit));
                 }
                 tracing::warn!(target = %target.path().display(), %health, "a mount whose server is gone is taken off");
                 // Force ends the whole filesystem, not only this mount. Users of another mount of it, and
@@ -219,29 +219,29 @@ impl Unmount {
                 if !is_mounted_elsewhere(&details)? {
                     // The result is checked by the next attempt. Force makes the filesystem fail its
                     // requests, so processes that waited for it get an error and release it.
-                    self.once(target, UnmountFlags::FORCE)?;
+                    self.unmount_once(target, UnmountFlags::FORCE)?;
                     // No server is left to write to.
-                    match self.finish_time_limit(Duration::ZERO).patiently(target)? {
-                        Attempt::Busy | Attempt::Silent => {}
+                    match self.finish_time_limit(Duration::ZERO).retry_while_busy(target)? {
+                        Attempt::Busy | Attempt::Unanswered => {}
                         // The forced unmount or this attempt unmounted it.
-                        Attempt::Done | Attempt::Nothing => return Ok(Attempt::Done),
-                        Attempt::Lingering => return Ok(Attempt::Lingering),
+                        Attempt::Done | Attempt::AlreadyGone => return Ok(Attempt::Done),
+                        Attempt::Unfinished => return Ok(Attempt::Unfinished),
                     }
                 }
             }
         }
-        match self.once(target, UnmountFlags::DETACH)? {
-            Attempt::Busy | Attempt::Silent => Err(not_unmounted(target, self.answer_limit)),
-            Attempt::Done | Attempt::Lingering | Attempt::Nothing => Ok(Attempt::Lingering),
+        match self.unmount_once(target, UnmountFlags::DETACH)? {
+            Attempt::Busy | Attempt::Unanswered => Err(still_mounted_error(target, self.answer_limit)),
+            Attempt::Done | Attempt::Unfinished | Attempt::AlreadyGone => Ok(Attempt::Unfinished),
         }
     }
 
     /// Retries for a while if the mount is busy, unless mounts below it make it busy, which waiting does not
     /// change.
-    fn patiently(self, target: &Target) -> Result<Attempt> {
-        let deadline = Instant::now() + PATIENCE;
+    fn retry_while_busy(self, target: &Target) -> Result<Attempt> {
+        let deadline = Instant::now() + BUSY_RETRY_LIMIT;
         loop {
-            let attempt = self.once(target, UnmountFlags::empty())?;
+            let attempt = self.unmount_once(target, UnmountFlags::empty())?;
             if attempt != Attempt::Busy || Instant::now() > deadline || has_mounts_below(target)? {
                 return Ok(attempt);
             }
@@ -249,24 +249,24 @@ impl Unmount {
         }
     }
 
-    fn once(self, target: &Target, flags: UnmountFlags) -> Result<Attempt> {
+    fn unmount_once(self, target: &Target, flags: UnmountFlags) -> Result<Attempt> {
         let lock = TargetLock::take(target, Purpose::Mount);
         // An open descriptor would make the mount busy, so it is closed in this block.
         let (mount, is_remote) = {
-            let seen = match target.look(UNMOUNT) {
+            let opened = match target.open(UNMOUNT) {
                 // Nothing exists there, or it is a symbolic link since.
                 Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::InvalidInput) => {
-                    return Ok(Attempt::Nothing);
+                    return Ok(Attempt::AlreadyGone);
                 }
-                seen => seen?,
+                opened => opened?,
             };
-            let details = Details::of(&seen.fd, UNMOUNT, target.path())?;
-            (seen.facts.mount, details.is_some_and(|details| details.is_remote()))
+            let details = Details::from_fd(&opened.fd, UNMOUNT, target.path())?;
+            (opened.facts.mount, details.is_some_and(|details| details.is_remote()))
         };
         let flags = flags | UnmountFlags::NOFOLLOW;
         if !is_remote {
             let path = target.kernel_path(UNMOUNT)?;
-            return outcome(target, rustix::mount::unmount(&path, flags));
+            return attempt_from(target, rustix::mount::unmount(&path, flags));
         }
         drop(lock);
         let name =
@@ -274,24 +274,26 @@ impl Unmount {
         let question = Question::Unmount(target.parent(UNMOUNT)?, &name, flags.bits().cast_signed());
         // A detach does not wait again for a server that did not answer.
         let is_plain = flags == UnmountFlags::NOFOLLOW;
-        let ending = Ending {
+        let policy = FinishPolicy {
             limit: if is_plain { self.finish_limit } else { Duration::ZERO },
-            is_killed: self.detach != Detach::Never,
+            kills_child: self.detach != Detach::Never,
         };
-        let is_off = || -> Result<bool> {
+        let is_detached_now = || -> Result<bool> {
             let top = target.state()?.mount_point();
             Ok(top.is_none_or(|top| top.id != mount))
         };
         let place = (mount, target.place());
-        match in_flight::unmount(place, question, self.answer_limit, ending, || is_off().unwrap_or(false)) {
+        match in_flight::unmount(place, question, self.answer_limit, policy, || {
+            is_detached_now().unwrap_or(false)
+        }) {
             Ok(answer) if answer.error == 0 => Ok(Attempt::Done),
-            Ok(answer) => outcome(target, Err(Errno::from_raw_os_error(answer.error as i32))),
-            Err(failed @ (Unanswered::Failed(_) | Unanswered::Crowded)) => {
+            Ok(answer) => attempt_from(target, Err(Errno::from_raw_os_error(answer.error as i32))),
+            Err(failed @ (Unanswered::Failed(_) | Unanswered::QueueTooLong)) => {
                 Err(target.error(UNMOUNT, std::io::Error::from(failed)))
             }
             // The mount leaves the tree at once; the remaining work waits for the server.
-            Err(Unanswered::Late(_) | Unanswered::Stuck) => {
-                Ok(if is_off()? { Attempt::Lingering } else { Attempt::Silent })
+            Err(Unanswered::TimedOut(_) | Unanswered::Stuck) => {
+                Ok(if is_detached_now()? { Attempt::Unfinished } else { Attempt::Unanswered })
             }
         }
     }
@@ -321,24 +323,24 @@ pub fn unmount(target: &Target) -> Result<Unmounted> {
 enum Attempt {
     Done,
     /// The mount is gone from the tree, but its filesystem is not finished.
-    Lingering,
+    Unfinished,
     /// Another process unmounted it first.
-    Nothing,
+    AlreadyGone,
     Busy,
     /// The call did not return, and the mount still exists.
-    Silent,
+    Unanswered,
 }
 
 /// The outcome of one unmount call.
-fn outcome(target: &Target, result: rustix::io::Result<()>) -> Result<Attempt> {
+fn attempt_from(target: &Target, result: rustix::io::Result<()>) -> Result<Attempt> {
     match result {
         Ok(()) => Ok(Attempt::Done),
         Err(Errno::INVAL | Errno::NOENT) if is_locked(target)? => Err(target
             .error(UNMOUNT, Errno::INVAL)
-            .as_kind(ErrorKind::PermissionDenied)
+            .with_kind(ErrorKind::PermissionDenied)
             .hint("it was made in another user namespace; unmount it there")),
         // Another process unmounted it first, and possibly mounted again since.
-        Err(Errno::INVAL | Errno::NOENT) => Ok(Attempt::Nothing),
+        Err(Errno::INVAL | Errno::NOENT) => Ok(Attempt::AlreadyGone),
         Err(Errno::BUSY) => Ok(Attempt::Busy),
         Err(error @ Errno::PERM) => Err(target.error(UNMOUNT, error).hint("the process needs CAP_SYS_ADMIN")),
         Err(error) => Err(target.error(UNMOUNT, error)),
@@ -350,7 +352,7 @@ fn outcome(target: &Target, result: rustix::io::Result<()>) -> Result<Attempt> {
 /// Another mount can come and go meanwhile, even with the same number. A mount that is held open stays the
 /// same before and after.
 fn is_locked(target: &Target) -> Result<bool> {
-    let held = match target.look(UNMOUNT) {
+    let held = match target.open(UNMOUNT) {
         Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::InvalidInput) => {
             return Ok(false);
         }
@@ -376,13 +378,13 @@ fn is_mounted_elsewhere(details: &Details) -> Result<bool> {
 }
 
 fn has_mounts_below(target: &Target) -> Result<bool> {
-    match target.look(UNMOUNT) {
+    match target.open(UNMOUNT) {
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
-        seen => Ok(!users::mounts_below(&seen?)?.is_empty()),
+        opened => Ok(!users::mounts_below(&opened?)?.is_empty()),
     }
 }
 
-fn unfinished(target: &Target) -> Error {
+fn unfinished_error(target: &Target) -> Error {
     let reason = "nothing is mounted there any more, and its filesystem has still something to write or does not answer";
     Error::new(ErrorKind::Unresponsive, UNMOUNT, reason)
         .at(target.path())
@@ -390,20 +392,20 @@ fn unfinished(target: &Target) -> Error {
 }
 
 /// The error for a mount that stays: its filesystem does not answer, or it is in use.
-fn not_unmounted(target: &Target, answer_limit: Duration) -> Error {
+fn still_mounted_error(target: &Target, answer_limit: Duration) -> Error {
     let error = target.error(UNMOUNT, Errno::BUSY);
-    let found = health::look(target, answer_limit).ok().flatten();
-    let health = found.filter(|(health, details)| health.has_lost_its_server(details));
+    let found = health::health_and_details(target, answer_limit).ok().flatten();
+    let health = found.filter(|(health, details)| health.has_lost_server(details));
     let users = users::mount_users(target).unwrap_or_default();
     let users: Vec<_> = users.iter().map(ToString::to_string).collect();
     let error = match (health, users.is_empty()) {
         (Some((health, _)), _) => {
-            return error.because(health).hint("have it detached when it does not answer");
+            return error.add_reason(health).hint("have it detached when it does not answer");
         }
         (None, true) => {
             return error.hint("look on the host for processes that use it, none is seen from here");
         }
-        (None, false) => error.because(format_args!("{}", users.join(", "))),
+        (None, false) => error.add_reason(format_args!("{}", users.join(", "))),
     };
     error.hint("end what uses it")
 }
@@ -424,7 +426,10 @@ mod needs_root {
             rustix::mount::mount("volume", mounted.path(), "tmpfs", MountFlags::empty(), c"").unwrap();
             let link = Target::new(directory.path().join("link")).unwrap();
             std::os::unix::fs::symlink(mounted.path(), link.path()).unwrap();
-            assert_eq!(Unmount::new().once(&link, UnmountFlags::empty()).unwrap(), Attempt::Nothing);
+            assert_eq!(
+                Unmount::new().unmount_once(&link, UnmountFlags::empty()).unwrap(),
+                Attempt::AlreadyGone
+            );
             assert!(matches!(mounted.state().unwrap(), MountState::Mounted(_)));
         });
     }

@@ -122,7 +122,9 @@ impl Target {
             };
         match renamed {
             Err(Errno::EXIST | Errno::NOTEMPTY) => Err(taken()),
-            Err(error) => Err(self.error(RENAME, error).because(format_args!("to {}", to.path().display()))),
+            Err(error) => {
+                Err(self.error(RENAME, error).add_reason(format_args!("to {}", to.path().display())))
+            }
             Ok(()) => to.sync_parent(RENAME).and_then(|()| self.sync_parent(RENAME)),
         }
     }

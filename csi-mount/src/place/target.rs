@@ -15,7 +15,7 @@ use crate::bounded::place_key::PlaceKey;
 use crate::path::lookup;
 use crate::path::paths;
 use crate::place::other_namespaces::mounted_elsewhere;
-use crate::place::owner::{Mounted, Owner};
+use crate::place::owner::{MarkedMount, Owner};
 use crate::place::protected::ProtectedPaths;
 use crate::sys::fd_path::path_of;
 use crate::table::facts::{self, Facts};
@@ -167,7 +167,7 @@ impl Target {
         make: impl Fn() -> rustix::io::Result<()>,
         wanted: FileType,
     ) -> Result<Created> {
-        for _ in 0..ATTEMPTS {
+        for _ in 0..MAX_ATTEMPTS {
             match make() {
                 Ok(()) => return self.mark_new(operation).map(|()| Created::Created),
                 Err(Errno::EXIST) => {}
@@ -198,7 +198,7 @@ impl Target {
         }
         let place = lookup::open_at(self.parent(operation)?, &self.name);
         let place = place.map_err(|error| self.error(operation, error))?;
-        self.set_mark(operation, &place, Mounted::Nothing)
+        self.set_mark(operation, &place, MarkedMount::NotYet)
     }
 
     /// Removes the directory or the empty file. Never deletes data, or anything below the target.
@@ -282,7 +282,7 @@ impl Target {
     /// Those of `statx(2)`. An error never counts as "not mounted".
     pub fn state(&self) -> Result<MountState> {
         let facts = self.facts("look for a mount at")?;
-        Ok(facts.map_or(MountState::Absent, |facts| MountState::of(&facts)))
+        Ok(facts.map_or(MountState::Absent, |facts| MountState::from_facts(&facts)))
     }
 
     /// Returns the mount table's row for the topmost mount at the target.
@@ -297,8 +297,8 @@ impl Target {
         if !matches!(self.state()?, MountState::Mounted(_)) {
             return Ok(None);
         }
-        let seen = self.look(operation)?;
-        if seen.facts.is_mount_root { mountinfo::mount_by_id(seen.facts.mount) } else { Ok(None) }
+        let opened = self.open(operation)?;
+        if opened.facts.is_mount_root { mountinfo::mount_by_id(opened.facts.mount) } else { Ok(None) }
     }
 
     /// Whether the target is a directory or a mounted directory. A symbolic link to one is not.
@@ -331,25 +331,25 @@ impl Target {
     ///
     /// # Errors
     /// [`ErrorKind::NotFound`] if nothing exists there, [`ErrorKind::InvalidInput`] for a symbolic link.
-    pub(crate) fn look(&self, operation: &'static str) -> Result<Seen> {
+    pub(crate) fn open(&self, operation: &'static str) -> Result<OpenTarget> {
         let parent = self.parent(operation)?;
-        let look = || -> io::Result<Seen> {
+        let look = || -> io::Result<OpenTarget> {
             let directory = self.directory()?;
             let fd = lookup::open_at(parent, &self.name)?;
             let mut facts = facts::from_fd(&fd)?;
             facts.is_mount_root = facts.mount != directory.mount;
-            Ok(Seen { fd, facts, directory })
+            Ok(OpenTarget { fd, facts, directory })
         };
-        let seen = look().map_err(|error| {
+        let opened = look().map_err(|error| {
             let absent = lookup::is_absent(&error);
             let error = self.error(operation, error);
             if absent { error.hint("make the directory or file to mount on first") } else { error }
         })?;
-        if seen.facts.file_type == FileType::Symlink {
+        if opened.facts.file_type == FileType::Symlink {
             let reason = "it is a symbolic link, and those are not followed";
             return Err(Error::new(ErrorKind::InvalidInput, operation, reason).at(&self.path));
         }
-        Ok(seen)
+        Ok(opened)
     }
 
     /// Whether the parent directory existed when the target was opened.
@@ -397,7 +397,7 @@ impl Target {
 
 /// What is at a target, and its parent directory.
 #[derive(Debug)]
-pub(crate) struct Seen {
+pub(crate) struct OpenTarget {
     pub(crate) fd: OwnedFd,
     pub(crate) facts: Facts,
     pub(crate) directory: Facts,
@@ -405,7 +405,7 @@ pub(crate) struct Seen {
 
 const OPEN: &str = "open target";
 /// How many times a target is created again while another process removes it.
-const ATTEMPTS: u32 = 100;
+const MAX_ATTEMPTS: u32 = 100;
 
 /// The name of a file type with its article.
 pub(crate) fn name_of(file_type: FileType) -> &'static str {

@@ -18,9 +18,9 @@ use crate::{DeviceNumber, Error, ErrorKind, MountAttributes, MountId, Result};
 const TABLE: &str = "/proc/thread-self/mountinfo";
 const OPERATION: &str = "read mount table";
 /// How many times the table is read again because it changed meanwhile.
-const ATTEMPTS: u32 = 20;
+const MAX_ATTEMPTS: u32 = 20;
 /// The same on kernels where every read lists all mounts that stay.
-const ATTEMPTS_OF_WHOLE: u32 = 3;
+const MAX_WHOLE_ATTEMPTS: u32 = 3;
 
 /// One mount; see `proc_pid_mountinfo(5)`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -98,17 +98,17 @@ fn read_until<T>(
     let mut table = open()?;
     // Since kernels report mount ids by statx, they continue a read after a mount, and not after a number of
     // mounts.
-    let lists_all_that_stay = features::has_by_asking(Feature::StatxMount);
+    let lists_all_that_stay = features::probe(Feature::StatxMount);
     let mut pause = Duration::from_millis(1);
     for attempt in 1.. {
         let (bytes, consistency) = read(&mut table)?;
         if let Some(taken) = take(&bytes, consistency == Consistency::Whole)? {
             return Ok(taken);
         }
-        if lists_all_that_stay && attempt >= ATTEMPTS_OF_WHOLE {
+        if lists_all_that_stay && attempt >= MAX_WHOLE_ATTEMPTS {
             return last(&bytes);
         }
-        if attempt >= ATTEMPTS {
+        if attempt >= MAX_ATTEMPTS {
             break;
         }
         if !lists_all_that_stay {
@@ -231,7 +231,7 @@ fn attributes(field: &[u8]) -> MountAttributes {
     }
     let words = field.split(|byte| *byte == b',').filter_map(|word| std::str::from_utf8(word).ok());
     let start = MountAttributes::STRICTATIME;
-    words.fold(start, |attributes, word| attributes.apply_word(word).unwrap_or(attributes))
+    words.fold(start, |attributes, word| attributes.apply_option(word).unwrap_or(attributes))
 }
 
 /// Decodes what the kernel escapes as a backslash and three octal digits.

@@ -15,7 +15,7 @@ pub enum MountState {
 }
 
 impl MountState {
-    pub(crate) fn of(facts: &Facts) -> Self {
+    pub(crate) fn from_facts(facts: &Facts) -> Self {
         if facts.is_mount_root {
             Self::Mounted(MountPoint { id: facts.mount, device: facts.device })
         } else {

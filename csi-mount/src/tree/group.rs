@@ -20,7 +20,7 @@ use crate::{Error, ErrorKind, MountId, Result};
 
 const GIVE: &str = "give to a group";
 /// How often progress is logged.
-const TELL: Duration = Duration::from_secs(30);
+const LOG_INTERVAL: Duration = Duration::from_secs(30);
 
 /// Read and write for the group.
 const FILE: u32 = 0o660;
@@ -79,14 +79,14 @@ pub fn give_to_group(root: impl AsRef<Path>, group: u32, change: GroupChange) ->
     let failed = |error: io::Error| Error::os(GIVE, &path, error);
     let place = lookup::open_path(&path, OFlags::DIRECTORY).map_err(failed)?;
     let facts = facts::from_fd(&place).map_err(failed)?;
-    if let Some(details) = Details::of(&place, GIVE, &path)?.filter(Details::is_remote) {
+    if let Some(details) = Details::from_fd(&place, GIVE, &path)?.filter(Details::is_remote) {
         let reason = format!("the filesystem is {details}, whose server or daemon says who owns its files");
         return Err(Error::new(ErrorKind::Unsupported, GIVE, reason).at(path));
     }
     if change == GroupChange::OnRootMismatch && is_right(&place, group).map_err(failed)? {
         return Ok(GroupOutcome::AlreadyDone);
     }
-    let mut walk = Walk { group, mount: facts.mount, files: 0, changed: 0, told: Instant::now() };
+    let mut walk = Walk { group, mount: facts.mount, files: 0, changed: 0, last_logged: Instant::now() };
     walk.below(&place, &path)?;
     walk.give(&place).map_err(failed)?;
     Ok(GroupOutcome::Checked { files: walk.files, changed: walk.changed })
@@ -97,7 +97,7 @@ struct Walk {
     mount: MountId,
     files: u64,
     changed: u64,
-    told: Instant,
+    last_logged: Instant,
 }
 
 impl Walk {
@@ -145,8 +145,8 @@ impl Walk {
     fn give(&mut self, file: impl AsFd) -> io::Result<()> {
         let file = file.as_fd();
         self.files += 1;
-        if self.told.elapsed() > TELL {
-            self.told = Instant::now();
+        if self.last_logged.elapsed() > LOG_INTERVAL {
+            self.last_logged = Instant::now();
             tracing::info!(files = self.files, changed = self.changed, "giving files to a group");
         }
         if is_right(file, self.group)? {

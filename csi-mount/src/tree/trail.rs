@@ -12,7 +12,7 @@ use crate::table::facts;
 use crate::{DeviceNumber, Error, ErrorKind, MountId, Result};
 
 /// How many directories from the top are kept open. Further down, `..` leads back.
-const KEPT_OPEN: usize = 16;
+const MAX_OPEN_DIRECTORIES: usize = 16;
 
 /// The identity of a directory: its device, its inode and its mount.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,7 +47,7 @@ impl<T> Trail<T> {
 
     /// Whether a directory that the walk leaves now stays open.
     pub(crate) fn keeps_open(&self) -> bool {
-        self.above.len() < KEPT_OPEN
+        self.above.len() < MAX_OPEN_DIRECTORIES
     }
 
     /// Goes down from a directory into a subdirectory. If the directory must be reopened, reading continues
@@ -109,7 +109,7 @@ mod tests {
 
     use super::*;
 
-    const DEPTH: usize = KEPT_OPEN + 4;
+    const DEPTH: usize = MAX_OPEN_DIRECTORIES + 4;
 
     fn open(path: &Path) -> Dir {
         Dir::new(fs::File::open(path).unwrap()).unwrap()

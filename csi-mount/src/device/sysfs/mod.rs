@@ -73,7 +73,7 @@ pub(crate) struct Sysfs {
 }
 
 impl Sysfs {
-    pub(crate) fn of_the_system() -> Self {
+    pub(crate) fn system() -> Self {
         Self { root: PathBuf::from("/sys") }
     }
 

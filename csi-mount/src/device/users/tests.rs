@@ -35,10 +35,10 @@ fn what_is_built_on_a_device_or_a_part_of_it_is_a_user() {
     for (minor, expected) in
         [(0, &["md0", "bcache0", "dm-0"][..]), (1, &["bcache0", "dm-0", "md0"]), (2, &["md0"]), (3, &[])]
     {
-        let users = lasting_in(&sysfs, &[number(minor)]).unwrap();
+        let users = identified_users_in(&sysfs, &[number(minor)]).unwrap();
         let expected: Vec<_> = expected.iter().map(|name| DeviceUser::Holder((*name).to_owned())).collect();
         assert_eq!(users, expected, "{minor}");
-        for tolerated in [Tolerated::Nobody, Tolerated::Readers, Tolerated::Mounts] {
+        for tolerated in [Tolerated::None, Tolerated::Readers, Tolerated::Mounts] {
             assert!(!users.iter().any(|user| tolerated.includes(user)), "{minor}");
         }
     }

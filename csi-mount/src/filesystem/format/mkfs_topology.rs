@@ -41,9 +41,9 @@ impl Topology {
 
     fn xfs_stripes(self) -> Option<String> {
         let (unit, width) = (self.minimum_io, self.optimal_io);
-        let is_said = unit != self.physical_sector && width != self.physical_sector;
+        let is_reported = unit != self.physical_sector && width != self.physical_sector;
         let is_valid = unit > 0 && width > 0 && unit.is_multiple_of(XFS_BLOCK) && width.is_multiple_of(unit);
-        (is_said && is_valid).then(|| format!("-dsunit={},swidth={}", unit / 512, width / 512))
+        (is_reported && is_valid).then(|| format!("-dsunit={},swidth={}", unit / 512, width / 512))
     }
 
     /// The extended options that give `mke2fs` the stripes of a RAID, in blocks of the filesystem; empty
@@ -68,7 +68,7 @@ pub(crate) struct Ext4Layout {
 
 impl Ext4Layout {
     /// Reads the layout; none if there is no superblock.
-    pub(crate) fn of(image: &DiskImage<'_>) -> Option<Self> {
+    pub(crate) fn from_image(image: &DiskImage<'_>) -> Option<Self> {
         let superblock = image.read(1024, 1024).ok()?;
         if superblock.get(56..58)? != [0x53, 0xef] {
             return None;

@@ -13,9 +13,9 @@ use std::time::{Duration, Instant};
 use crate::filesystem::format::disk_image::{Blankness, DiskImage};
 use crate::filesystem::format::mkfs_line::MkfsLine;
 use crate::filesystem::format::mkfs_topology::Ext4Layout;
-use crate::filesystem::format::record::Made;
+use crate::filesystem::format::record::FormatKind;
 use crate::filesystem::format::watch::{FormatPlace, Watcher};
-use crate::filesystem::tool::Given;
+use crate::filesystem::tool::ToolInput;
 use crate::sys::ioctl::{self, Topology};
 use crate::{
     BlankProof, BlockDevice, Error, ErrorKind, Filesystem, FormatLimit, FormatStep, MkfsProfile, Result,
@@ -161,16 +161,16 @@ impl Format {
         self.line.options(&[]).map_err(|error| error.at(device.path()))?;
 
         let _place = self.wait_for_place(device, end)?;
-        self.tell(FormatStep::Preparing);
+        self.report(FormatStep::Preparing);
         let _lock = device.lock()?;
         self.check_size(device)?;
         refuse_unwritable(device)?;
         tracing::info!(device = %device.path().display(), filesystem = %self.line.filesystem, "format");
         let image = self.make_in_memory(device, end)?;
-        self.tell(FormatStep::Writing);
+        self.report(FormatStep::Writing);
         let blankness = self.blankness.as_ref().map(|Untouched(blankness)| &**blankness as &dyn Blankness);
-        image.write_to_device(Made::Filesystem(self.line.filesystem), blankness)?;
-        self.tell(FormatStep::Verifying);
+        image.write_to_device(FormatKind::Filesystem(self.line.filesystem), blankness)?;
+        self.report(FormatStep::Verifying);
         device.verify()?;
         let found = device.probe();
         if found.filesystem() == Some(self.line.filesystem) {
@@ -193,14 +193,14 @@ impl Format {
         let mut writes_zeros =
             self.line.arguments.iter().any(|argument| argument.contains("lazy_itable_init"));
         let mut image = self.mkfs(device, topology, &arguments, writes_zeros, end)?;
-        let mut layout = Ext4Layout::of(&image);
+        let mut layout = Ext4Layout::from_image(&image);
         let stripes = layout.as_ref().map_or(Vec::new(), |layout| topology.ext4_stripes(layout.block_size));
         let is_unknown = layout.as_ref().is_some_and(|layout| layout.journal.is_none());
         // Stripes are given in blocks, whose size mke2fs chooses: it is known only after a first run.
         if !stripes.is_empty() || (is_unknown && !writes_zeros) {
             writes_zeros |= is_unknown;
             image = self.mkfs(device, topology, &stripes, writes_zeros, end)?;
-            layout = Ext4Layout::of(&image);
+            layout = Ext4Layout::from_image(&image);
         }
         for range in layout.and_then(|layout| layout.journal).into_iter().flatten() {
             image.has_zeros(range);
@@ -225,17 +225,21 @@ impl Format {
         let mut environment: Vec<(&str, &str)> =
             sectors.iter().map(|(name, size)| (*name, &**size)).collect();
         environment.extend(writes_zeros.then_some(WRITE_ZEROS));
-        let given =
-            Given { environment: &environment, file: Some(file), look: Some(LOOK), ..Given::default() };
-        let mut told = 0;
+        let given = ToolInput {
+            environment: &environment,
+            file: Some(file),
+            poll_interval: Some(LOOK),
+            ..ToolInput::default()
+        };
+        let mut reported = 0;
         let limit = end.saturating_duration_since(Instant::now());
-        let output = tool.run_given(&line, given, limit, |running| {
+        let output = tool.run_with_input(&line, given, limit, |running| {
             let elapsed = running.elapsed().as_secs();
-            if elapsed > told {
-                told = elapsed;
-                self.tell(FormatStep::Making { elapsed: Duration::from_secs(told) });
+            if elapsed > reported {
+                reported = elapsed;
+                self.report(FormatStep::Making { elapsed: Duration::from_secs(reported) });
             }
-            zeros.tend(running)
+            zeros.punch_if_grown(running)
         });
         let output = output.map_err(|error| error.at(device.path()))?;
         if output.status.success() { Ok(image) } else { Err(tool.failed(device.path(), &output)) }
@@ -243,7 +247,7 @@ impl Format {
 
     fn wait_for_place(&self, device: &BlockDevice, end: Instant) -> Result<Option<FormatPlace>> {
         let Some(limit) = &self.format_limit else { return Ok(None) };
-        match limit.enter(end, || self.tell(FormatStep::Waiting)) {
+        match limit.enter(end, || self.report(FormatStep::Waiting)) {
             Some(place) => Ok(Some(place)),
             None => Err(Error::new(ErrorKind::Busy, FORMAT, "other formats run, and none ended in time")
                 .at(device.path())
@@ -251,7 +255,7 @@ impl Format {
         }
     }
 
-    fn tell(&self, step: FormatStep) {
+    fn report(&self, step: FormatStep) {
         if let Some(Watcher(watcher)) = &self.watcher {
             watcher(step);
         }

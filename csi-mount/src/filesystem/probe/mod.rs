@@ -140,11 +140,11 @@ fn look(device: &BlockDevice) -> Result<Probe<'_>, Unread> {
     let data = match recognise(&ends) {
         // Without a signature the device can hold unknown data or be blank: the rest of the ends decides.
         None | Some(Probe::UnknownData { .. }) => holes::data(device, ends.size),
-        Some(found) => return interrupted::judge(device, &ends, found),
+        Some(found) => return interrupted::classify(device, &ends, found),
     };
     ends.complete_ends(&mut reader, data.as_deref())?;
     if let Some(found) = recognise(&ends) {
-        return interrupted::judge(device, &ends, found);
+        return interrupted::classify(device, &ends, found);
     }
     for group in groups(ends.size, data) {
         let found = reader.each(group, |start, bytes| match reader::first_nonzero(bytes) {
@@ -153,7 +153,7 @@ fn look(device: &BlockDevice) -> Result<Probe<'_>, Unread> {
         })?;
         if let Some((offset, window)) = found {
             let looks_like = table::spare_superblock(&window, offset);
-            return interrupted::judge(device, &ends, Probe::UnknownData { offset, looks_like });
+            return interrupted::classify(device, &ends, Probe::UnknownData { offset, looks_like });
         }
     }
     Ok(Probe::Blank(BlankProof { device }))
@@ -292,8 +292,10 @@ impl Probe<'_> {
         let text = self.to_string();
         match self {
             Self::Unreadable { offset, error } => Error::os(operation, device.path(), error)
-                .as_kind(ErrorKind::Unreadable)
-                .because(format!("the device can't be read at byte {offset}, so what it holds is not known"))
+                .with_kind(ErrorKind::Unreadable)
+                .add_reason(format!(
+                    "the device can't be read at byte {offset}, so what it holds is not known"
+                ))
                 .hint("repair the device or its connection; it was not changed"),
             _ => Error::new(ErrorKind::NotBlank, operation, format!("the device holds {text}"))
                 .at(device.path())
@@ -354,7 +356,7 @@ mod tests {
         for (at, data) in changes {
             bytes[*at..at + data.len()].copy_from_slice(data);
         }
-        signatures(&Windows::of(bytes)).into_iter().map(|(_, found)| found.name).collect()
+        signatures(&Windows::from_bytes(bytes)).into_iter().map(|(_, found)| found.name).collect()
     }
 
     const BOOT: (usize, &[u8]) = (510, &[0x55, 0xaa]);
@@ -403,10 +405,10 @@ mod tests {
     fn an_unfinished_xfs_is_not_a_filesystem_to_mount() {
         let mut bytes = vec![0; 1 << 20];
         bytes[..4].copy_from_slice(b"XFSB");
-        let finished = superblock::xfs(&Windows::of(bytes.clone())).unwrap();
+        let finished = superblock::xfs(&Windows::from_bytes(bytes.clone())).unwrap();
         assert_eq!(finished.filesystem(), Some(Filesystem::Xfs));
         bytes[126] = 1;
-        let unfinished = superblock::xfs(&Windows::of(bytes)).unwrap();
+        let unfinished = superblock::xfs(&Windows::from_bytes(bytes)).unwrap();
         assert_eq!(unfinished.filesystem(), None);
         assert!(unfinished.to_string().contains("did not finish"), "{unfinished}");
     }

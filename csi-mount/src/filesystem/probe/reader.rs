@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use super::places::ALIGN;
 use crate::BlockDevice;
 use crate::sys::ioctl;
-use crate::sys::many_reads::{AT_ONCE, ManyReads, Read};
+use crate::sys::many_reads::{MAX_READS, ManyReads, Read};
 
 /// The largest single read.
 const PIECE: u64 = 128 * 1024;
@@ -142,7 +142,7 @@ fn next_batch(
     mut fits: impl FnMut(&Range<u64>) -> bool,
 ) -> Vec<Range<u64>> {
     let mut batch = Vec::new();
-    while batch.len() < AT_ONCE {
+    while batch.len() < MAX_READS {
         match pieces.next_if(&mut fits) {
             Some(piece) => batch.push(piece),
             None => break,

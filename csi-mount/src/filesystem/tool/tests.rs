@@ -17,7 +17,7 @@ fn output_is_kept_in_order_and_bounded() {
 
     let flood = "i=0; while [ $i -lt 20000 ]; do echo line $i; i=$((i+1)); done";
     let output = shell(flood, Duration::from_secs(60)).unwrap();
-    assert!(output.text.len() <= KEPT_OUTPUT && output.text.ends_with("line 19999\n"));
+    assert!(output.text.len() <= MAX_OUTPUT_BYTES && output.text.ends_with("line 19999\n"));
 }
 
 #[test]
@@ -103,16 +103,19 @@ fn a_program_sees_nothing_of_our_environment() {
 
 #[test]
 fn what_a_program_is_given_it_reads_and_nobody_else_sees() {
-    let given =
-        Given { input: Some(b"pass\nword\0"), environment: &[("A_SETTING", "1")], ..Given::default() };
+    let given = ToolInput {
+        input: Some(b"pass\nword\0"),
+        environment: &[("A_SETTING", "1")],
+        ..ToolInput::default()
+    };
     let script = "cat | od -c; echo $A_SETTING; tr '\\0' ' ' < /proc/$$/cmdline; cat /proc/$$/environ";
-    let output = SHELL.run_given(&["-c", script], given, Duration::from_secs(60), |_| Ok(())).unwrap();
+    let output = SHELL.run_with_input(&["-c", script], given, Duration::from_secs(60), |_| Ok(())).unwrap();
     let read = output.text.lines().next().unwrap();
     assert_eq!(read.split_whitespace().skip(1).collect::<String>(), "pass\\nword\\0");
     assert!(output.text.contains("\n1\n") && !output.text.contains("pass\nword"), "{}", output.text);
     let largest = vec![b'x'; INPUT];
-    let given = Given { input: Some(&largest), ..Given::default() };
-    let output = SHELL.run_given(&["-c", "wc -c"], given, Duration::from_secs(60), |_| Ok(())).unwrap();
+    let given = ToolInput { input: Some(&largest), ..ToolInput::default() };
+    let output = SHELL.run_with_input(&["-c", "wc -c"], given, Duration::from_secs(60), |_| Ok(())).unwrap();
     assert_eq!(output.text.trim(), INPUT.to_string());
 }
 
@@ -125,8 +128,8 @@ fn an_open_file_is_given_and_called_by_its_name() {
     std::fs::rename(&path, directory.path().join("moved")).unwrap();
     let file = OpenFile { fd: opened.as_fd(), name: Path::new("/the/disk") };
     let script = format!("cat {0}; echo; echo of {0}", file.path());
-    let given = Given { file: Some(file), ..Given::default() };
-    let output = SHELL.run_given(&["-c", &script], given, Duration::from_secs(60), |_| Ok(())).unwrap();
+    let given = ToolInput { file: Some(file), ..ToolInput::default() };
+    let output = SHELL.run_with_input(&["-c", &script], given, Duration::from_secs(60), |_| Ok(())).unwrap();
     assert_eq!(output.text, "content\nof /the/disk\n");
     let other = shell(&script, Duration::from_secs(60)).unwrap();
     assert!(!other.text.contains("content"), "{}", other.text);
@@ -140,8 +143,8 @@ fn a_stopped_program_does_nothing_until_it_goes_on() {
     let script = format!("i=0; while :; do i=$((i+1)); echo $i > {}; done", counter.display());
     let read = || std::fs::read_to_string(&counter).unwrap_or_default();
     let mut stops = 0;
-    let given = Given { look: Some(Duration::from_millis(2)), ..Given::default() };
-    let ended = SHELL.run_given(&["-c", &script], given, Duration::from_secs(60), |running| {
+    let given = ToolInput { poll_interval: Some(Duration::from_millis(2)), ..ToolInput::default() };
+    let ended = SHELL.run_with_input(&["-c", &script], given, Duration::from_secs(60), |running| {
         let before = running.while_stopped(|| {
             let before = read();
             std::thread::sleep(Duration::from_millis(20));

@@ -75,7 +75,7 @@ pub use usage::{VolumeUsage, usage};
 /// if the filesystem there has no block device.
 pub fn device_of(path: impl AsRef<Path>) -> Result<DeviceNumber> {
     const ASK: &str = "find the device at";
-    let place = Place::at(path.as_ref(), ASK)?;
+    let place = VolumePath::at(path.as_ref(), ASK)?;
     place.device().ok_or_else(|| {
         let reason = format!("the filesystem there is {}, which has no block device", place.details.fs_type);
         Error::new(ErrorKind::Unsupported, ASK, reason).at(place.path)
@@ -83,13 +83,13 @@ pub fn device_of(path: impl AsRef<Path>) -> Result<DeviceNumber> {
 }
 
 /// The mount of a volume, as seen without asking its filesystem.
-struct Place {
+struct VolumePath {
     path: PathBuf,
     facts: Facts,
     details: Details,
 }
 
-impl Place {
+impl VolumePath {
     fn at(path: &Path, operation: &'static str) -> Result<Self> {
         let target = Target::new(path)?;
         let nothing =
@@ -98,9 +98,9 @@ impl Place {
         if !matches!(target.state()?, MountState::Mounted(_)) {
             return Err(nothing());
         }
-        let seen = target.look(operation)?;
-        let details = Details::of(&seen.fd, operation, target.path())?.ok_or_else(nothing)?;
-        Ok(Self { path: target.path().to_owned(), facts: seen.facts, details })
+        let opened = target.open(operation)?;
+        let details = Details::from_fd(&opened.fd, operation, target.path())?.ok_or_else(nothing)?;
+        Ok(Self { path: target.path().to_owned(), facts: opened.facts, details })
     }
 
     fn is_block_device(&self) -> bool {
@@ -121,7 +121,7 @@ fn device_under(details: &Details) -> Option<DeviceNumber> {
 }
 
 /// Waits up to one second for a device to be free: an unmount elsewhere can be in progress.
-fn is_free_soon(device: &BlockDevice) -> Result<bool> {
+fn wait_until_free(device: &BlockDevice) -> Result<bool> {
     use std::time::{Duration, Instant};
     let end = Instant::now() + Duration::from_secs(1);
     loop {

@@ -44,11 +44,11 @@ pub fn publish_with_id_map(
     require_staged(PUBLISH, staging, attributes)?;
     let created = target.create_dir()?;
     let bind = Bind::new(staging).attributes(attributes).id_map(id_map);
-    bind.at(target).inspect_err(|_| take_back(created, target))
+    bind.at(target).inspect_err(|_| remove_created(created, target))
 }
 
 /// Removes the directory or file that a failed step has made.
-pub(super) fn take_back(created: Created, target: &Target) {
+pub(super) fn remove_created(created: Created, target: &Target) {
     if created == Created::Created
         && let Err(left) = target.remove()
     {
@@ -63,7 +63,7 @@ pub(super) fn take_back(created: Created, target: &Target) {
 ///
 /// Those of [`unmount`](crate::unmount()) and [`Target::remove`].
 pub fn unpublish(target: &Target) -> Result<Removed> {
-    if target.state()?.mount_point().is_none() && target.is_anothers(UNPUBLISH)? {
+    if target.state()?.mount_point().is_none() && target.is_marked_by_other(UNPUBLISH)? {
         return Ok(Removed::Kept);
     }
     unmount(target)?;

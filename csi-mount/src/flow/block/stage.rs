@@ -4,11 +4,11 @@ use std::path::Path;
 
 use super::device_under;
 use super::plan::{StageCheck, StagePlan};
-use super::publish::take_back;
+use super::publish::remove_created;
 use crate::device::same_disk::is_same_disk;
 use crate::device::users::{self, Tolerated};
 use crate::filesystem::check::check_within;
-use crate::filesystem::kernel_features::unknown_to;
+use crate::filesystem::kernel_features::unknown_features;
 use crate::filesystem::probe::content_missing;
 use crate::flow::lost::require_staged;
 use crate::mounting::diagnose;
@@ -114,7 +114,7 @@ pub(super) fn stage_on(device: &BlockDevice, staging: &Target, plan: &StagePlan)
         (origin, grown) = prepare(device, plan)?;
         created = staging.create_dir()?;
     }
-    let outcome = mount(device, staging, plan).inspect_err(|_| take_back(created, staging))?;
+    let outcome = mount(device, staging, plan).inspect_err(|_| remove_created(created, staging))?;
     let finished = verify(device, staging).and_then(|()| grow_after(device, staging, plan));
     match finished {
         Ok(grown_after) => {
@@ -126,7 +126,7 @@ pub(super) fn stage_on(device: &BlockDevice, staging: &Target, plan: &StagePlan)
             {
                 tracing::warn!(%left, "a filesystem that could not be staged stays mounted");
             } else {
-                take_back(created, staging);
+                remove_created(created, staging);
             }
             Err(error)
         }
@@ -242,7 +242,7 @@ fn mount(device: &BlockDevice, staging: &Target, plan: &StagePlan) -> Result<Out
     };
     let is_xfs = plan.filesystem == Filesystem::Xfs;
     if is_xfs && plan.options.filesystem().iter().any(|option| option.key() == NO_UUID) {
-        twin_of(device, staging)?;
+        other_mount_of_disk(device, staging)?;
     }
     let mounted = match mount(&plan.options) {
         // XFS returns only `EINVAL` if another mounted filesystem has its UUID. If the mount with `nouuid`
@@ -250,7 +250,7 @@ fn mount(device: &BlockDevice, staging: &Target, plan: &StagePlan) -> Result<Out
         Err(error)
             if is_xfs
                 && error.raw_os_error() == Some(nix::libc::EINVAL)
-                && twin_of(device, staging)?.is_some() =>
+                && other_mount_of_disk(device, staging)?.is_some() =>
         {
             mount(&plan.options.clone().with_flag_option(NO_UUID)?).map_err(|_| error)
         }
@@ -262,8 +262,8 @@ fn mount(device: &BlockDevice, staging: &Target, plan: &StagePlan) -> Result<Out
 /// Finds the mounted XFS with the UUID of this one. XFS refuses to mount two filesystems with one UUID:
 /// they could be the same filesystem, and mounting it twice would destroy it. Only a device that is known
 /// to be on another disk is a clone.
-fn twin_of(device: &BlockDevice, staging: &Target) -> Result<Option<MountEntry>> {
-    let Some(twin) = diagnose::xfs_twin(device.path(), device.number()) else { return Ok(None) };
+fn other_mount_of_disk(device: &BlockDevice, staging: &Target) -> Result<Option<MountEntry>> {
+    let Some(twin) = diagnose::mount_with_same_uuid(device.path(), device.number()) else { return Ok(None) };
     if !is_same_disk(device.number(), twin.device)? {
         return Ok(Some(twin));
     }
@@ -277,11 +277,12 @@ fn twin_of(device: &BlockDevice, staging: &Target) -> Result<Option<MountEntry>>
 
 /// `mkfs` can be newer than the kernel. The kernel then reports only that the filesystem does not mount.
 fn explain_features(error: Error, device: &BlockDevice, filesystem: Filesystem) -> Error {
-    let unknown = KernelVersion::running().ok().and_then(|kernel| unknown_to(device, filesystem, kernel));
+    let unknown =
+        KernelVersion::running().ok().and_then(|kernel| unknown_features(device, filesystem, kernel));
     match unknown {
         Some(reason) => error
-            .as_kind(ErrorKind::Unsupported)
-            .because(reason)
+            .with_kind(ErrorKind::Unsupported)
+            .add_reason(reason)
             .hint("use it on a newer kernel; volumes to come: a mkfs profile of the oldest kernel"),
         None => error,
     }
@@ -289,8 +290,8 @@ fn explain_features(error: Error, device: &BlockDevice, filesystem: Filesystem) 
 
 /// Checks with the kernel that this device is mounted, whatever the path led to.
 fn verify(device: &BlockDevice, staging: &Target) -> Result<()> {
-    let seen = staging.look(STAGE)?;
-    let details = Details::of(&seen.fd, STAGE, staging.path())?;
+    let opened = staging.open(STAGE)?;
+    let details = Details::from_fd(&opened.fd, STAGE, staging.path())?;
     let mounted = details.as_ref().and_then(device_under);
     if mounted == Some(device.number()) {
         return Ok(());

@@ -35,7 +35,7 @@ mod version;
 use crate::mounting::attach;
 use crate::mounting::mount::MOUNT;
 
-use crate::place::target::Seen;
+use crate::place::target::OpenTarget;
 use crate::unmount;
 use crate::{Created, Error, ErrorKind, Outcome, Removed, Result, Target};
 
@@ -44,7 +44,7 @@ pub use plan::EphemeralPlan;
 pub use version::Change;
 
 /// How often a publish starts again because the volume was unmounted during it.
-const ATTEMPTS: u32 = 3;
+const MAX_ATTEMPTS: u32 = 3;
 
 /// Mounts the content at the target directory, or changes the content of a volume that is already published
 /// there.
@@ -82,12 +82,12 @@ pub fn publish(target: &Target, content: &Content, plan: &EphemeralPlan) -> Resu
 }
 
 fn put(target: &Target, content: &Content, plan: &EphemeralPlan) -> Result<Change> {
-    for _ in 0..ATTEMPTS {
+    for _ in 0..MAX_ATTEMPTS {
         let outcome = attach::mount_once(
             MOUNT,
             target,
             |_, found| plan.accept(target, found),
-            |seen: Seen| {
+            |seen: OpenTarget| {
                 let mount = memory::filled(target, content, plan)?;
                 attach::attach(MOUNT, mount, target, &seen, plan.attributes)
             },

@@ -10,12 +10,12 @@ use std::time::Duration;
 
 use rustix::fs::{OFlags, fcntl_setfl};
 
-use super::processes::Start;
+use super::processes::DaemonStart;
 use crate::{Error, ErrorKind, Result};
 
 const START: &str = "start the daemon";
 /// Half of the kubelet's time limit for a stage.
-const READY: Duration = Duration::from_secs(60);
+const READY_TIME_LIMIT: Duration = Duration::from_secs(60);
 
 /// A program that mounts a FUSE filesystem and serves it. `Debug` shows no environment values and no
 /// secret.
@@ -45,7 +45,7 @@ impl FuseDaemon {
             secret: None,
             launcher: Vec::new(),
             identity: None,
-            ready_time_limit: READY,
+            ready_time_limit: READY_TIME_LIMIT,
         }
     }
 
@@ -108,20 +108,20 @@ impl FuseDaemon {
     ///
     /// Invariant: when this returns, the child runs the program, and its close-on-exec descriptors are
     /// closed.
-    pub(super) fn start(&self, start: &Start) -> Result<Child> {
+    pub(super) fn start(&self, start: &DaemonStart) -> Result<Child> {
         let mut command = self.command(start);
         let failed = |error| Error::os(START, Path::new(&self.program), error);
         command.stdin(self.input()?).process_group(0).current_dir("/");
         tracing::info!(daemon = ?self, at = %start.place().display(), "start a FUSE daemon");
         command.spawn().map_err(|error| match error.kind() {
             io::ErrorKind::NotFound => failed(error)
-                .as_kind(ErrorKind::MissingTool)
+                .with_kind(ErrorKind::MissingTool)
                 .hint("install the program, or name it by its whole path"),
             _ => failed(error),
         })
     }
 
-    fn command(&self, start: &Start) -> Command {
+    fn command(&self, start: &DaemonStart) -> Command {
         let marks = start.processes().marks();
         let mut command = if self.launcher.is_empty() {
             Command::new(&self.program)
@@ -188,7 +188,7 @@ mod tests {
     #[test]
     fn a_secret_is_shown_nowhere() {
         let daemon = FuseDaemon::new("/no/such/daemon").arg("-f").env("TOKEN", "hunter2").secret("hunter2");
-        let start = Start::new(Path::new("/staging"), None);
+        let start = DaemonStart::new(Path::new("/staging"), None);
         let error = daemon.start(&start).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::MissingTool, "{error}");
         assert!(!format!("{daemon:?} {error:?}").contains("hunter2"));

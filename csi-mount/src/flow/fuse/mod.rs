@@ -59,7 +59,7 @@ pub use start::stage;
 
 const UNSTAGE: &str = "unstage";
 /// How long to wait for another start of a daemon that is in progress.
-const STARTING: Duration = Duration::from_secs(20);
+const START_TIME_LIMIT: Duration = Duration::from_secs(20);
 
 /// Returns whether the filesystem mounted at a path has lost its daemon.
 ///
@@ -75,7 +75,7 @@ pub fn is_lost(path: impl AsRef<Path>) -> Result<bool> {
 fn is_lost_with(path: &Path, number: i32) -> bool {
     match number {
         libc::ENOTCONN => true,
-        libc::ECONNREFUSED => Processes::of(path).living().is_empty(),
+        libc::ECONNREFUSED => Processes::for_place(path).running().is_empty(),
         _ => false,
     }
 }
@@ -84,7 +84,7 @@ fn is_lost_with(path: &Path, number: i32) -> bool {
 ///
 /// None if that was not set, or the daemon is not visible from here.
 pub fn identity_at(path: impl AsRef<Path>) -> Option<OsString> {
-    Processes::of(path.as_ref()).identity()
+    Processes::for_place(path.as_ref()).identity()
 }
 
 /// Binds the staged filesystem to the target directory; see [`shared::publish`], whose errors it has too.
@@ -126,18 +126,18 @@ pub fn unstage(staging: &Target) -> Result<Unmounted> {
 ///
 /// # Errors
 /// As for [`unstage`].
-pub fn unstage_within(staging: &Target, ending: Duration) -> Result<Unmounted> {
+pub fn unstage_within(staging: &Target, limit: Duration) -> Result<Unmounted> {
     // The lock is taken and released: after that, every daemon of a killed stage is visible by its mark.
-    PlaceLock::take(UNSTAGE, staging, STARTING)?;
+    PlaceLock::take(UNSTAGE, staging, START_TIME_LIMIT)?;
     staging.require_own(UNSTAGE)?;
-    if staging.is_anothers(UNSTAGE)? {
+    if staging.is_marked_by_other(UNSTAGE)? {
         return Ok(Unmounted::NotMounted);
     }
     refuse_published(staging)?;
-    let deadline = Instant::now() + ending;
-    let unmounted = shared::unstage_within(staging, ending)?;
-    let processes = Processes::of(staging.path());
-    if !processes.end_within(deadline.saturating_duration_since(Instant::now())) {
+    let deadline = Instant::now() + limit;
+    let unmounted = shared::unstage_within(staging, limit)?;
+    let processes = Processes::for_place(staging.path());
+    if !processes.wait_until_ended(deadline.saturating_duration_since(Instant::now())) {
         tracing::warn!(at = %staging.path().display(), "a daemon that does not end is killed");
         processes.kill(staging.path())?;
     }
@@ -164,7 +164,7 @@ fn refuse_published(staging: &Target) -> Result<()> {
 }
 
 /// Unmounts a mount that has lost its daemon. Returns the health that was found.
-fn take_off_lost(staging: &Target) -> Result<MountHealth> {
+fn unmount_if_lost(staging: &Target) -> Result<MountHealth> {
     let is_lost = |number| number == libc::ESTALE || is_lost_with(staging.path(), number);
-    lost::take_off_if(staging, is_lost)
+    lost::unmount_if_dead(staging, is_lost)
 }
