@@ -324,6 +324,8 @@ pub(crate) const SUITES: &[Suite] = &[
     },
     Suite { test: "copy_tree", ..DEVICES },
     Suite { test: "luks_flow", ..LUKS },
+    Suite { test: "luks_raw", ..LUKS },
+    Suite { test: "luks_mapping", ..LUKS },
     Suite { test: "luks_crash", seconds: 300, env: &[("CSI_CRASH_POINTS", "5")], ..LUKS },
     Suite { test: "field_failures_mount", ..DEVICES },
     Suite { test: "field_failures_device", env: &[("CSI_TEST_ROUNDS", "2")], ..DEVICES },
@@ -404,8 +406,8 @@ mod tests {
 
     use super::*;
 
-    /// `luks_format` tests cryptsetup and its headers, and is slow with emulated ciphers. `luks_flow` and
-    /// `luks_crash` do run.
+    /// `luks_format` tests cryptsetup and its headers, and is slow with emulated ciphers. The other
+    /// tests of encrypted devices do run.
     const ASKS_NO_KERNEL: [&str; 1] = ["luks_format"];
 
     #[test]
