@@ -246,7 +246,7 @@ fn a_volume_that_is_said_to_have_content_is_never_formatted() {
             let error = stage(image.path(), &staging, &plan.clone().never_format()).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Damaged, "{error}");
             let text = error.to_string();
-            for word in ["holds nothing", "said to have content", "not changed"] {
+            for word in ["holds nothing", "must already have content", "not changed"] {
                 assert!(text.contains(word), "{text}");
             }
             assert!(image.is_zero(), "{filesystem}");
@@ -387,7 +387,7 @@ fn a_mount_left_in_another_namespace_keeps_the_device_from_being_free() {
         let peer = PeerNamespace::new();
         let error = unstage(&staging, Some(image.path())).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Busy);
-        assert!(error.to_string().contains("another mount namespace"), "{error}");
+        assert!(error.to_string().contains("mount namespace that is not visible"), "{error}");
         drop(peer);
         unstage(&staging, Some(image.path())).unwrap();
     });

@@ -212,7 +212,7 @@ fn a_filesystem_with_errors_is_mended_before_it_is_mounted_and_never_while() {
         };
         let error = (0..100).find_map(|_| attempt()).expect("no program was seen to take memory");
         assert_eq!(error.kind(), ErrorKind::OutOfMemory, "{error}");
-        assert!(error.to_string().contains("e2fsck ran out of the 0 MiB"), "{error}");
+        assert!(error.to_string().contains("e2fsck needed more than its 0 MiB"), "{error}");
         assert_eq!(staging(&image).state().unwrap(), MountState::NotMounted);
         assert!(has_errors(), "a check that was cut short counts as one");
         stage(image.path(), &staging(&image), &plan).unwrap();

@@ -126,7 +126,7 @@ fn what_is_served_is_known_and_nothing_else_is_taken_for_it() {
         assert_eq!(identity_at(staging.path()).unwrap(), "volume-1 rw");
         let error = asked("volume-2 rw").unwrap_err();
         assert_eq!(error.kind(), ErrorKind::AlreadyMounted, "{error}");
-        assert!(error.to_string().contains("volume-1 rw, and not volume-2 rw"), "{error}");
+        assert!(error.to_string().contains("volume-1 rw, not volume-2 rw"), "{error}");
         unstage(&staging).unwrap();
 
         // A foreign mount: no daemon of this path serves it.

@@ -123,7 +123,7 @@ fn ext4_grows_mounted_or_names_the_capability() {
                 assert!(!may_resize(), "this process has the capability: {error}");
                 assert_eq!(error.kind(), ErrorKind::PermissionDenied, "{error}");
                 let text = error.to_string();
-                assert!(text.contains("CAP_SYS_RESOURCE") && text.contains("staged next"), "{text}");
+                assert!(text.contains("CAP_SYS_RESOURCE") && text.contains("staged again"), "{text}");
             }
         }
         unmount(&target).unwrap();

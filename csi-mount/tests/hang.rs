@@ -52,7 +52,7 @@ fn each_call_returns_with_the_right_outcome() {
         assert_eq!(bound().unwrap(), Outcome::Mounted, "a bind of its root asks nothing of it");
         let error = bound().unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unresponsive, "what is there is not taken for done: {error}");
-        assert!(error.to_string().contains("unmount it and mount it anew"), "{error}");
+        assert!(error.to_string().contains("unmount it and mount it again"), "{error}");
 
         for target in [&staging, &publish] {
             let found = bounded(BOUND, || health_within(target.path(), MOMENT)).unwrap();
@@ -67,7 +67,7 @@ fn each_call_returns_with_the_right_outcome() {
         // The helper process is stuck in the mount that it queried, and this makes the mount busy.
         let error = bounded(BOUND, || unmount(&staging)).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Busy);
-        assert!(error.to_string().contains("does not answer; have it detached"), "{error}");
+        assert!(error.to_string().contains("does not answer; allow to detach it"), "{error}");
         let unpublished = bounded(BOUND, || forced().at(&publish)).unwrap();
         assert_eq!(unpublished, Unmounted::Detached, "it was all that a bind of what others use may be");
         assert_eq!(state(&publish), MountState::NotMounted);
@@ -345,7 +345,7 @@ fn an_unmount_is_done_when_the_filesystem_has_finished() {
         for outcome in [first.unwrap(), unmount.at(&target), unmount.at(&target)] {
             let error = outcome.unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Unresponsive, "{error}");
-            assert!(error.to_string().contains("still something to write"), "{error}");
+            assert!(error.to_string().contains("still has data to write"), "{error}");
         }
         assert_eq!(target.state().unwrap(), MountState::NotMounted);
         assert_eq!(measure::children(), 1, "the one that unmounts, and no other");

@@ -152,7 +152,7 @@ fn who_uses_a_mount_is_named() {
         }
         let error = unmount(&target).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Busy);
-        let wanted = format!("process {} (sleep); end what uses it", sleeper.0.id());
+        let wanted = format!("process {} (sleep); stop what uses it", sleeper.0.id());
         assert!(error.to_string().ends_with(&wanted), "{error}");
         drop(sleeper);
         unmount(&target).unwrap();

@@ -73,7 +73,7 @@ fn paths_that_can_never_work() {
         refused(sandbox, ErrorKind::InvalidInput, "it is inside the source", || {
             Bind::new(&source).at(&inside)
         });
-        refused(sandbox, ErrorKind::InvalidInput, "it holds the source", || {
+        refused(sandbox, ErrorKind::InvalidInput, "it contains the source", || {
             Bind::new(inside.path()).at(&Target::new(&source).unwrap())
         });
     });
@@ -92,7 +92,7 @@ fn paths_that_are_no_text_are_refused_and_seen() {
             refused(sandbox, ErrorKind::InvalidInput, words, run);
         };
         // The error says exactly what is wrong and how to fix it.
-        let words = "is not UTF-8; give it a name that is";
+        let words = "is not UTF-8; use a name that is";
         refused(words, &|| Target::new(&place).map(drop));
         refused(words, &|| Target::new(place.join("below/./it")).map(drop));
         refused(words, &|| root.target(place.file_name().unwrap()).map(drop));

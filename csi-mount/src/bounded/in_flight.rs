@@ -94,11 +94,12 @@ impl From<Unanswered> for io::Error {
                 timed_out(format!("the filesystem did not answer within {limit:?}"))
             }
             Unanswered::Stuck => {
-                timed_out("the filesystem does not answer, an earlier call still waits for it".into())
+                timed_out("the filesystem does not answer; an earlier call still waits for it".into())
             }
-            Unanswered::QueueTooLong => {
-                Self::new(io::ErrorKind::ResourceBusy, "the filesystem is slow, and others are asking it")
-            }
+            Unanswered::QueueTooLong => Self::new(
+                io::ErrorKind::ResourceBusy,
+                "the filesystem is slow, and too many other calls wait for it",
+            ),
             Unanswered::Failed(error) => error,
         }
     }

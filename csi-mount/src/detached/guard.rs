@@ -32,11 +32,11 @@ impl Drop for DetachedMount {
         match thread::Builder::new().name("unmount".to_owned()).spawn(close) {
             Ok(_) => {
                 if closed.recv_timeout(CLOSE_TIME_LIMIT) == Err(mpsc::RecvTimeoutError::Timeout) {
-                    tracing::warn!("a server does not let go of a mount, which nobody waits for any more");
+                    tracing::warn!("a server does not release a mount; it is unmounted in the background");
                 }
             }
             // The failed spawn dropped the closure, which closed the mount on this thread.
-            Err(error) => tracing::debug!(%error, "no thread to unmount with"),
+            Err(error) => tracing::debug!(%error, "no thread could be started to unmount with"),
         }
     }
 }

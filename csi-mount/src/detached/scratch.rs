@@ -91,7 +91,7 @@ impl Scratch {
                 return Ok(scratch);
             }
         }
-        let reason = format!("{MAX_ATTEMPTS} directories in a row were taken by others");
+        let reason = format!("{MAX_ATTEMPTS} directories in a row were taken by other processes");
         Err(Error::new(ErrorKind::Busy, PREPARE, reason).at(base))
     }
 
@@ -162,7 +162,8 @@ fn remove_abandoned_in(base: &Path) {
         while let Ok(Some(_lock)) = claim(&directory) {
             match remove(&directory) {
                 Ok(()) => {
-                    tracing::info!(directory = %directory.display(), "took away what a killed process left");
+                    tracing::info!(directory = %directory.display(), "removed the scratch directory of a \
+                        killed process");
                 }
                 Err(error) => {
                     tracing::warn!(%error, directory = %directory.display(), "scratch directory not removed");

@@ -56,7 +56,7 @@ impl Mapping {
             .map_err(|error| Error::os(FIND, node(name), error))?;
         let Some(Status { uuid, number, is_suspended }) = status else { return Ok(None) };
         if !is_ours(name, &uuid) {
-            let reason = format!("the name is that of something else ({uuid:?})");
+            let reason = format!("the name belongs to another mapping ({uuid:?})");
             return Err(Error::new(ErrorKind::Busy, FIND, reason).at(node(name)));
         }
         let ready = sysfs.all_mapped()?.into_iter().find(|mapped| mapped.number == number);
@@ -112,7 +112,7 @@ impl Mapping {
         match Self::find(&self.name)? {
             Some(now) if (now.number, now.beneath) == (self.number, self.beneath) => Ok(device),
             now => {
-                let reason = format!("it was {self:?} and is {now:?}: somebody else closes and opens it");
+                let reason = format!("it was {self:?} and is {now:?}: another process closes and opens it");
                 Err(Error::new(ErrorKind::WrongDevice, FIND, reason).at(node(&self.name)))
             }
         }
@@ -154,7 +154,8 @@ impl Mapping {
         // `cryptsetup` made the node if no udev did.
         match std::fs::remove_file(node(&self.name)) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                tracing::debug!(%error, mapping = self.name, "the node of a closed mapping is left");
+                tracing::debug!(%error, mapping = self.name, "the node of a closed mapping could not be \
+                    removed");
             }
             _ => {}
         }
@@ -182,7 +183,7 @@ fn node(name: &str) -> PathBuf {
 /// [`Unsupported`](ErrorKind::Unsupported) if the kernel has no device mapper.
 pub(crate) fn control() -> Result<File> {
     const CONTROL: &str = "/dev/mapper/control";
-    const ASK: &str = "ask the device mapper by";
+    const ASK: &str = "open the device mapper";
     let flags = OFlags::RDWR | OFlags::CLOEXEC;
     match rustix::fs::open(CONTROL, flags, Mode::empty()) {
         Ok(control) => Ok(control.into()),

@@ -7,7 +7,7 @@ use crate::device::sysfs::{DeviceIdentity, Rescan, Sysfs};
 use crate::{BlockDevice, DeviceNumber, Error, ErrorKind, Result};
 
 const WAIT: &str = "wait for block device";
-const ATTACH: &str = "see whether it is attached to this node";
+const ATTACH: &str = "check whether it is attached to this node";
 /// The first pause between two checks, and the longest: the pause doubles each time.
 const PAUSES: [Duration; 2] = [Duration::from_millis(5), Duration::from_millis(500)];
 
@@ -132,7 +132,8 @@ impl ExpectedDevice {
             at_path => match self.find() {
                 Ok(Some(device)) => {
                     if let Some(Err(error)) = at_path {
-                        tracing::info!(%error, found = %device.path().display(), "the disk is elsewhere");
+                        tracing::info!(%error, found = %device.path().display(), "the disk was found at \
+                            another path");
                     }
                     Ok(device)
                 }
@@ -165,7 +166,7 @@ impl ExpectedDevice {
                 let (count, numbers) = (several.len(), numbers.join(", "));
                 let reason = format!("{count} disks have {}: {numbers}", self.description());
                 Err(Error::new(ErrorKind::WrongDevice, WAIT, reason)
-                    .hint("give the path too; with several paths to one disk, use the multipath device"))
+                    .hint("add the path; for several paths to one disk, use the multipath device"))
             }
         }
     }
@@ -173,7 +174,7 @@ impl ExpectedDevice {
     fn check(&self, device: BlockDevice) -> Result<BlockDevice> {
         let refuse = |kind, reason: String| {
             let hint = match kind {
-                ErrorKind::OutOfRange => "see whether its driver knows its new size, and rescan it",
+                ErrorKind::OutOfRange => "check whether its driver knows its new size, and rescan it",
                 _ => ATTACH,
             };
             Err(Error::new(kind, WAIT, reason).at(device.path()).hint(hint))

@@ -122,7 +122,7 @@ pub fn check_within(
         (Filesystem::Xfs, CheckPolicy::ReportOnly) => ("xfs_repair", &["-n"]),
         (Filesystem::Btrfs, CheckPolicy::ReportOnly) => ("btrfs", &["check", "--readonly"]),
         (Filesystem::Xfs | Filesystem::Btrfs, CheckPolicy::Preen) => {
-            let reason = format!("{filesystem} is preened by the kernel, when it is mounted");
+            let reason = format!("the kernel repairs {filesystem} when it is mounted");
             return Err(Error::new(ErrorKind::Unsupported, CHECK, reason).at(device.path()));
         }
     };
@@ -153,7 +153,11 @@ pub(crate) fn run_within(
     let more = |error: Error| {
         let is_memory = error.kind() == ErrorKind::OutOfMemory;
         let error = error.at(device.path());
-        if is_memory { error.hint("give it more (CheckLimits::memory), or the container") } else { error }
+        if is_memory {
+            error.hint("give it more memory (CheckLimits::memory), or give the container more")
+        } else {
+            error
+        }
     };
     let file = OpenFile::from_device(device);
     let path = file.path();
@@ -163,7 +167,8 @@ pub(crate) fn run_within(
     let output = tool.run_with_input(&line, on, bounds, |_| Ok(())).map_err(more)?;
     if was_ended_for_memory(&output) {
         return Err(more(
-            tool.out_of_memory(given).add_reason("it was killed, as by a kernel without memory"),
+            tool.out_of_memory(given)
+                .add_reason("it was killed, possibly because the kernel had no free memory"),
         ));
     }
     Ok(output)

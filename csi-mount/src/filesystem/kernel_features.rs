@@ -33,7 +33,7 @@ impl KernelVersion {
         const ASK: &str = "read the kernel's version from";
         let text = std::fs::read_to_string(RELEASE).map_err(|error| Error::os(ASK, RELEASE, error))?;
         first_version(&text).ok_or_else(|| {
-            Error::new(ErrorKind::Unsupported, ASK, format!("{:?} is none", text.trim())).at(RELEASE)
+            Error::new(ErrorKind::Unsupported, ASK, format!("{:?} is not a version", text.trim())).at(RELEASE)
         })
     }
 }
@@ -96,7 +96,7 @@ impl FromStr for MkfsProfile {
             _ => Err(Error::new(
                 ErrorKind::InvalidInput,
                 "choose a mkfs profile",
-                format!("{name:?} is not one"),
+                format!("{name:?} is not a profile"),
             )
             .hint("use running, mkfs or linux-<major>.<minor>")),
         }
@@ -194,7 +194,7 @@ pub(crate) fn unknown_features(
     let found = blocks(device, std::iter::once(place)).ok()?;
     let names = newer_features(&found.first()?.1, filesystem, kernel);
     (!names.is_empty())
-        .then(|| format!("the filesystem has {}, and the kernel is {kernel}", names.join(", ")))
+        .then(|| format!("the filesystem uses {}, and the kernel is only {kernel}", names.join(", ")))
 }
 
 /// The features in a superblock's block that keep this kernel from mounting it.

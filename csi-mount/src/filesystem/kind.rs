@@ -112,7 +112,7 @@ impl FromStr for Filesystem {
             return Ok(known);
         }
         let kind = if name.is_empty() { ErrorKind::InvalidInput } else { ErrorKind::Unsupported };
-        Err(Error::new(kind, "choose a filesystem", format!("{name:?} is not one"))
+        Err(Error::new(kind, "choose a filesystem", format!("{name:?} is not a supported filesystem"))
             .hint("use ext4, xfs or btrfs"))
     }
 }

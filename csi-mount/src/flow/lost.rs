@@ -20,7 +20,7 @@ pub(super) fn unmount_if_lost(target: &Target) -> Result<MountHealth> {
 pub(super) fn unmount_if_dead(target: &Target, is_lost: impl Fn(i32) -> bool) -> Result<MountHealth> {
     let found = health(target.path())?;
     if matches!(found, MountHealth::Dead(number) if is_lost(number)) {
-        tracing::warn!(target = %target.path().display(), "a mount whose server is gone is taken off");
+        tracing::warn!(target = %target.path().display(), "unmounting a mount that has lost its server");
         Unmount::new().detach(Detach::IfUnresponsive).at(target)?;
     }
     Ok(found)
@@ -41,7 +41,7 @@ pub(super) fn require_staged(
         MountHealth::Healthy | MountHealth::Frozen => Ok(()),
         MountHealth::ReadOnly if attributes.contains(MountAttributes::RDONLY) => Ok(()),
         MountHealth::ReadOnly => {
-            refuse(ErrorKind::ReadOnly, "unstage it and stage it again: it is checked then")
+            refuse(ErrorKind::ReadOnly, "unstage it and stage it again; stage checks the filesystem")
         }
         // If the unmounted directory were bound, the workload would write to the node's own disk.
         MountHealth::NotMounted => {
@@ -50,7 +50,7 @@ pub(super) fn require_staged(
         }
         MountHealth::Unresponsive | MountHealth::Dead(_) => refuse(
             ErrorKind::Unresponsive,
-            "see to its device, server or daemon; where that is gone for good, unstage it and stage it again",
+            "restore its device, server or daemon; if that is not possible, unstage it and stage it again",
         ),
     }
 }

@@ -45,14 +45,14 @@ pub(super) fn run(
 fn failure(operation: &'static str, device: &Path, output: &Output, bounds: Bounds) -> Error {
     let failed = CRYPTSETUP.failed(device, output);
     match output.status.code() {
-        Some(2) => Error::new(ErrorKind::WrongKey, operation, "the key opens none of its key slots")
+        Some(2) => Error::new(ErrorKind::WrongKey, operation, "the key does not open any of its key slots")
             .at(device)
-            .hint("give the key that it was encrypted with; the device was not changed"),
+            .hint("use the key that it was encrypted with; the device was not changed"),
         Some(3) => more_memory(failed.with_kind(ErrorKind::OutOfMemory)),
         Some(5) => failed.with_kind(ErrorKind::Busy),
         None if output.status.signal() == Some(nix::libc::SIGKILL) => {
             let given = bounds.memory.unwrap_or_default();
-            let reason = "it was killed, as by a kernel without memory";
+            let reason = "it was killed, possibly because the kernel had no free memory";
             more_memory(CRYPTSETUP.out_of_memory(given).add_reason(reason).at(device))
         }
         _ => failed,
@@ -61,7 +61,9 @@ fn failure(operation: &'static str, device: &Path, output: &Output, bounds: Boun
 
 fn more_memory(error: Error) -> Error {
     match error.kind() {
-        ErrorKind::OutOfMemory => error.hint("give it more (Luks::memory), or the container"),
+        ErrorKind::OutOfMemory => {
+            error.hint("give it more memory (Luks::memory), or give the container more")
+        }
         _ => error,
     }
 }

@@ -69,7 +69,7 @@ impl Luks {
         match self.pbkdf {
             LuksPbkdf::Argon2id { memory, iterations } => {
                 if !(32 << 10..=4 << 30).contains(&memory) || iterations < 4 {
-                    return Err(wrong("Argon2id takes 32 KiB to 4 GiB of memory, and 4 iterations or more"));
+                    return Err(wrong("Argon2id needs 32 KiB to 4 GiB of memory, and 4 iterations or more"));
                 }
                 line.push("--pbkdf=argon2id".to_owned());
                 line.push(format!("--pbkdf-memory={}", memory >> 10));
@@ -78,7 +78,7 @@ impl Luks {
             }
             LuksPbkdf::Pbkdf2 { iterations } => {
                 if iterations < 1000 {
-                    return Err(wrong("PBKDF2 takes 1000 iterations or more"));
+                    return Err(wrong("PBKDF2 needs 1000 iterations or more"));
                 }
                 line.push("--pbkdf=pbkdf2".to_owned());
                 line.push(format!("--pbkdf-force-iterations={iterations}"));
@@ -90,9 +90,9 @@ impl Luks {
             Some(512 | 1024 | 2048 | 4096) => {
                 return Err(wrong("the device's size is not a multiple of the sector size"));
             }
-            Some(_) => return Err(wrong("a sector has 512, 1024, 2048 or 4096 bytes")),
+            Some(_) => return Err(wrong("the sector size is not 512, 1024, 2048 or 4096 bytes")),
             None => {
-                let failed = |error| Error::os("ask for the sectors of", device.path(), error);
+                let failed = |error| Error::os("read the sector sizes of", device.path(), error);
                 sector_for(ioctl::topology(device.as_fd()).map_err(failed)?, size)
             }
         };
@@ -119,7 +119,7 @@ pub(super) fn refuse_small(device: &BlockDevice, least: u64) -> Result<()> {
     if size >= least {
         return Ok(());
     }
-    let reason = format!("encrypted, {least} bytes are needed, and the device has {size}");
+    let reason = format!("an encrypted volume needs {least} bytes, and the device has {size}");
     Err(Error::new(ErrorKind::OutOfRange, FORMAT, reason).at(device.path()))
 }
 

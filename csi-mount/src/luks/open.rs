@@ -15,7 +15,7 @@ use crate::sys::memory;
 use crate::{BlockDevice, DeviceAccess, Error, ErrorKind, Filesystem, Probe, Result};
 
 const OPEN: &str = "open encrypted device";
-const GROW: &str = "grow what is inside encrypted device";
+const GROW: &str = "grow the content of encrypted device";
 
 /// The device to open, and how.
 #[derive(Debug)]
@@ -57,7 +57,7 @@ pub(crate) fn device_for(request: &OpenRequest<'_>) -> Result<OpenedDevice> {
         Ok(beneath) => Ok(OpenedDevice { mapping, beneath: Some(beneath) }),
         Err(error) => {
             if let Err(left) = mapping.close() {
-                tracing::warn!(%left, "an encrypted device stays open");
+                tracing::warn!(%left, "an encrypted device stays open after a failed stage");
             }
             Err(error)
         }
@@ -70,10 +70,10 @@ fn existing_mapping(request: &OpenRequest<'_>) -> Result<Option<Mapping>> {
     let Some(mapping) = Mapping::find(&request.name)? else { return Ok(None) };
     let (number, beneath) = (request.device.number(), mapping.beneath());
     if let Some(other) = beneath.filter(|beneath| *beneath != number) {
-        let reason = format!("its mapping {} is over {other}, not {number}", request.name);
+        let reason = format!("its mapping {} belongs to {other}, not to {number}", request.name);
         return Err(Error::new(ErrorKind::WrongDevice, OPEN, reason)
             .at(request.device.path())
-            .hint("unstage what is staged there"));
+            .hint("unstage the volume that is staged there"));
     }
     mapping.resume()?;
     let is_whole = beneath == Some(number);
@@ -95,7 +95,8 @@ fn existing_mapping(request: &OpenRequest<'_>) -> Result<Option<Mapping>> {
 }
 
 fn published(mapping: &Mapping, place: &Path, device: &BlockDevice) -> Error {
-    let reason = format!("what has the number {} is published raw at {}", mapping.number(), place.display());
+    let reason =
+        format!("the device number {} is already published raw at {}", mapping.number(), place.display());
     Error::new(ErrorKind::Busy, OPEN, reason).at(device.path()).hint("unpublish it first")
 }
 
@@ -109,15 +110,14 @@ fn make_headers(request: &OpenRequest<'_>) -> Result<()> {
         }
         Probe::Blank(proof) => proof,
         Probe::Interrupted(format) => {
-            tracing::warn!(device = %device.path().display(), "begin an interrupted format anew");
+            tracing::warn!(device = %device.path().display(), "starting an interrupted format again");
             format.into_proof()
         }
         other => {
             let refusal = other.refusal(OPEN, device);
             return Err(match refusal.kind() {
-                ErrorKind::NotBlank => {
-                    refusal.hint("to use what is on it, ask for it without encryption; it was not changed")
-                }
+                ErrorKind::NotBlank => refusal
+                    .hint("to use its content, stage it without encryption; the device was not changed"),
                 _ => refusal,
             });
         }
@@ -130,7 +130,7 @@ fn make_headers(request: &OpenRequest<'_>) -> Result<()> {
 }
 
 fn unformatted_error(device: &BlockDevice) -> Error {
-    let reason = "the device holds nothing yet, and read-only it is not formatted";
+    let reason = "the device is blank, and a read-only stage does not format it";
     Error::new(ErrorKind::ReadOnly, OPEN, reason).at(device.path()).hint("stage it read-write once")
 }
 
@@ -212,7 +212,7 @@ fn prepare_inside(request: &OpenRequest<'_>, mapping: &Mapping) -> Result<Beneat
 
 /// Where in the encrypted device the device inside begins, in bytes.
 fn offset_of(mapping: &Mapping, bounds: Bounds) -> Result<u64> {
-    const ASK: &str = "ask for the state of encrypted device";
+    const ASK: &str = "read the status of encrypted device";
     let node = BlockDevice::from_number(mapping.number())?;
     let output = run(
         ASK,
@@ -222,7 +222,7 @@ fn offset_of(mapping: &Mapping, bounds: Bounds) -> Result<u64> {
         bounds,
     )?;
     offset_in(&output.text).ok_or_else(|| {
-        let reason = "cryptsetup does not say where its content begins";
+        let reason = "cryptsetup does not print where its content begins";
         Error::new(ErrorKind::ToolFailed, ASK, reason).at(node.path())
     })
 }
@@ -243,7 +243,7 @@ fn offset_in(status: &str) -> Option<u64> {
 pub(crate) fn grow(mapping: &Mapping, key: Option<&LuksKey>) -> Result<()> {
     mapping.resume()?;
     let Some(beneath) = mapping.beneath() else {
-        let reason = "the encrypted device is not there";
+        let reason = "the encrypted device is not present";
         return Err(Error::new(ErrorKind::NotFound, GROW, reason).at(mapping.device()?.path()));
     };
     let beneath = BlockDevice::from_number(beneath)?;
@@ -254,10 +254,10 @@ pub(crate) fn grow(mapping: &Mapping, key: Option<&LuksKey>) -> Result<()> {
         return Ok(());
     }
     let Some(key) = key else {
-        let reason = "the device has grown, and to grow what is inside its key is needed";
+        let reason = "the device has grown, and its content can grow only with its key";
         return Err(Error::new(ErrorKind::WrongKey, GROW, reason)
             .at(beneath.path())
-            .hint("give it, or leave it: it grows when it is staged next"));
+            .hint("pass the key, or wait: the content grows when it is staged again"));
     };
     let line = ["resize".to_owned(), mapping.name().to_owned()];
     run(GROW, OpenFile::from_device(&beneath), &line, Some(key), bounds).map(drop)

@@ -91,7 +91,7 @@ fn compare(above: &[u8], below: &[u8]) -> PartContent {
 fn unreadable(device: &BlockDevice, Unread { offset, error }: Unread) -> Error {
     Error::os(LOOK, device.path(), error)
         .with_kind(ErrorKind::Unreadable)
-        .add_reason(format_args!("at byte {offset}, so what it holds is not known"))
+        .add_reason(format_args!("at byte {offset}, so its content is not known"))
 }
 
 #[cfg(test)]

@@ -73,7 +73,8 @@ pub(crate) fn is_frozen(root: BorrowedFd<'_>, details: &Details) -> bool {
     match in_flight::ask(subject.clone(), Question::WaitForThaw(root), MAX_SNAPSHOT_FREEZE) {
         Ok(_) => false,
         Err(Unanswered::Failed(error)) => {
-            tracing::warn!(%error, "without a child process it is not known whether a filesystem is frozen");
+            tracing::warn!(%error, "a filesystem counts as not frozen, because no child process could \
+                                    check it");
             false
         }
         Err(Unanswered::TimedOut(_) | Unanswered::Stuck | Unanswered::QueueTooLong) => {

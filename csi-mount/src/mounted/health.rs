@@ -18,7 +18,7 @@ use crate::sys::child::Question;
 use crate::table::details::Details;
 use crate::{Error, ErrorKind, MountAttributes, MountState, Result, Target};
 
-const OPERATION: &str = "look after the mount at";
+const OPERATION: &str = "check the health of the mount at";
 
 /// The health of a mount, from the answers of the kernel and the filesystem.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -66,7 +66,9 @@ impl fmt::Display for MountHealth {
         match self {
             Self::NotMounted => f.write_str("nothing is mounted"),
             Self::Healthy => f.write_str("the filesystem answers"),
-            Self::ReadOnly => f.write_str("the filesystem turned read-only, as after an error of its device"),
+            Self::ReadOnly => {
+                f.write_str("the filesystem turned read-only, possibly after an error of its device")
+            }
             Self::Frozen => f.write_str("the filesystem is frozen: writes wait until it is thawed"),
             Self::Unresponsive => f.write_str("the filesystem does not answer"),
             Self::Dead(number) => {
@@ -149,7 +151,7 @@ pub fn health_of_filesystem(path: impl AsRef<Path>) -> Result<MountHealth> {
     };
     match Details::from_fd(&fd, OPERATION, &path)? {
         Some(details) => health_of_mount(&fd, &details, &path, STATS_TIME_LIMIT),
-        None => Err(Error::new(ErrorKind::Busy, OPERATION, "it was unmounted meanwhile").at(path)),
+        None => Err(Error::new(ErrorKind::Busy, OPERATION, "it was unmounted during the call").at(path)),
     }
 }
 
@@ -180,9 +182,10 @@ pub(crate) fn refuse_unresponsive(
 ) -> Result<()> {
     match health {
         health @ (MountHealth::Unresponsive | MountHealth::Dead(_)) => {
-            let reason = format!("it is mounted there, but {health}");
+            let reason = format!("the mount exists, but {health}");
             Err(Error::new(ErrorKind::Unresponsive, operation, reason).at(target.path()).hint(
-                "see to its device, server or daemon; where that is gone for good, unmount it and mount it anew",
+                "restore its device, server or daemon; if that is not possible, unmount it and mount it \
+                 again",
             ))
         }
         _ => Ok(()),

@@ -18,7 +18,7 @@ use crate::{Error, Result};
 
 /// How long [`stats`] waits for a filesystem.
 pub const STATS_TIME_LIMIT: Duration = Duration::from_secs(5);
-const USAGE: &str = "ask for the usage of";
+const USAGE: &str = "read the usage of";
 
 /// An amount of bytes, or of inodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -123,7 +123,7 @@ pub(crate) fn ask<'a>(
     let mount = facts::from_fd(fd).map_err(|error| Error::os(operation, path, error))?.mount;
     let asked = in_flight::ask(Subject::Usage(mount), question(fd.as_fd()), limit);
     asked.map(|(answer, _)| answer).map_err(|unanswered| {
-        Error::os(operation, path, unanswered).hint("see whether its daemon or server is alive")
+        Error::os(operation, path, unanswered).hint("check whether its daemon or server works")
     })
 }
 

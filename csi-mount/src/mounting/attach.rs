@@ -77,13 +77,13 @@ pub(crate) fn mount_once(
             return Ok(Outcome::Mounted);
         }
     }
-    let reason = "somebody else mounts and unmounts there at the same time";
+    let reason = "another process mounts and unmounts there at the same time";
     Err(Error::new(ErrorKind::Busy, operation, reason).at(target.path()))
 }
 
 /// The error for a target where something else than the requested mount is mounted.
 pub(crate) fn refuse(operation: &'static str, target: &Target, found: &Details, difference: &str) -> Error {
-    let reason = format!("{difference}: there is {found}");
+    let reason = format!("{difference}; the existing mount is {found}");
     Error::new(ErrorKind::AlreadyMounted, operation, reason).at(target.path()).hint("unmount it first")
 }
 
@@ -144,13 +144,13 @@ fn lock(opened: &OpenTarget) -> Option<OwnedFd> {
 /// that another mount covers, because that would be removed too.
 fn undo(mount: &OwnedFd) {
     if is_covered(mount) {
-        tracing::warn!("own mount is left beneath another's");
+        tracing::warn!("our mount stays beneath the mount of another process");
         return;
     }
     let path: PathBuf = path_of(mount);
     // The descriptor's link leads to no other mount. Detached, because the descriptor keeps it busy.
     if let Err(error) = rustix::mount::unmount(&path, UnmountFlags::DETACH) {
-        tracing::debug!(%error, "own mount was gone before it was undone");
+        tracing::debug!(%error, "our mount was already unmounted");
     }
 }
 
@@ -173,7 +173,7 @@ fn verify(
         return Ok(Attached::Lost);
     }
     if ours.attributes != attributes {
-        let reason = format!("asked for {attributes}, the kernel made it {}", ours.attributes);
+        let reason = format!("{attributes} was requested, but the kernel mounted it {}", ours.attributes);
         return Err(Error::new(ErrorKind::Unsupported, operation, reason).at(target.path()));
     }
     let deadline = Instant::now() + WITHDRAWAL_TIME_LIMIT;
@@ -181,9 +181,9 @@ fn verify(
         // Our mount is beneath, so the other process has lost. If it follows the same rules, it is about to
         // withdraw.
         if Instant::now() > deadline {
-            let reason = "somebody else mounted over it";
+            let reason = "another process mounted over it";
             let error = Error::new(ErrorKind::AlreadyMounted, operation, reason).at(target.path());
-            return Err(error.hint("unmount both"));
+            return Err(error.hint("unmount both mounts"));
         }
         sleep(Duration::from_millis(2));
     }
@@ -284,7 +284,7 @@ mod needs_root {
             let ours = prepared(Features::New);
             let error =
                 move_and_verify(OPERATION, &ours, target, &opened, MountAttributes::RDONLY).unwrap_err();
-            assert!(error.to_string().contains("asked for ro, the kernel made it rw"), "{error}");
+            assert!(error.to_string().contains("ro was requested, but the kernel mounted it rw"), "{error}");
             assert_eq!(sources(target), [""; 0]);
         });
     }

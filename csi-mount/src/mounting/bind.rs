@@ -127,9 +127,9 @@ impl<'a> Bind<'a> {
         };
         let (fd, facts) = open().map_err(|error| Error::os("bind", &path, error))?;
         if facts.is_broken() {
-            let reason = "its filesystem is dead, and does not even tell what is there";
+            let reason = "its filesystem is dead, and does not return the type of the file";
             let error = Error::new(ErrorKind::Unresponsive, "bind", reason).at(&path);
-            return Err(error.hint("see to its device or server; then unmount it and mount it anew"));
+            return Err(error.hint("restore its device or server; then unmount it and mount it again"));
         }
         let statmount = statmount_basics(&fd).ok().flatten();
         let mount = match statmount {
@@ -137,7 +137,7 @@ impl<'a> Bind<'a> {
             None => Basics::from_fd(&fd, "bind", &path)?,
         };
         let mount = mount.ok_or_else(|| {
-            Error::new(ErrorKind::Busy, "bind", "its mount was taken off while it was looked at").at(&path)
+            Error::new(ErrorKind::Busy, "bind", "it was unmounted during the call").at(&path)
         })?;
         let source = Source { path: &path, fd, facts, statmount, depth: self.depth, id_map: &self.id_map };
         let attributes = mount.attributes.combined_with(self.attributes);
@@ -167,7 +167,11 @@ impl Source<'_> {
         let mount = if features::has(Feature::FsContext) && features::has(Feature::MountSetattr) {
             Prepared::Detached(self.detached(attributes)?)
         } else if !self.id_map.is_identity() {
-            let error = Error::new(ErrorKind::Unsupported, "map owners of the bind of", "this kernel can't");
+            let error = Error::new(
+                ErrorKind::Unsupported,
+                "map owners of the bind of",
+                "this kernel does not support it",
+            );
             return Err(error.at(self.path).hint("it needs Linux 5.12"));
         } else {
             scratch::bind(self.path, &self.fd, self.depth, attributes, opened.facts.file_type)?
@@ -189,7 +193,7 @@ impl Source<'_> {
         let mount = open_tree(&self.fd, c"", flags).map_err(|error| os(error.into()))?;
         mount_api::mount_setattr(&mount, attributes, self.depth).map_err(|error| {
             Error::os("set attributes of the bind of", self.path, error)
-                .add_reason(format_args!("asked for {attributes}"))
+                .add_reason(format_args!("{attributes} was requested"))
         })?;
         if !self.id_map.is_identity() {
             let namespace = self.id_map.namespace(self.path)?;
@@ -198,7 +202,8 @@ impl Source<'_> {
                 match error.kind() {
                     // The kernel reports only EINVAL.
                     ErrorKind::InvalidInput => error.with_kind(ErrorKind::Unsupported).hint(
-                        "its filesystem can't on this kernel: ext4, XFS and btrfs can since 5.12 to 5.15, tmpfs since 6.3",
+                        "its filesystem does not support it on this kernel: ext4 and others need 5.12, \
+                         btrfs 5.15, tmpfs 6.3",
                     ),
                     _ => error,
                 }
@@ -217,15 +222,15 @@ fn accept(
     found: &Details,
 ) -> Result<()> {
     if !opened.facts.is_same_file(&source.facts) {
-        let difference = format!("something else than {} is mounted", source.path.display());
+        let difference = format!("something other than {} is mounted", source.path.display());
         return Err(attach::refuse(BIND, target, found, &difference));
     }
     if found.attributes != attributes {
-        let difference = format!("asked for {attributes}, it is mounted with other attributes");
+        let difference = format!("{attributes} was requested, but it is mounted with other attributes");
         return Err(attach::refuse(BIND, target, found, &difference));
     }
     if opened.facts.owner != source.id_map.shown(source.facts.owner) {
-        return Err(attach::refuse(BIND, target, found, "its owners are shown otherwise"));
+        return Err(attach::refuse(BIND, target, found, "the existing mount has another id map"));
     }
     Ok(())
 }
@@ -242,7 +247,7 @@ fn check_pair(source: &Source<'_>, target: &Target, opened: &OpenTarget) -> Resu
         return Err(Error::new(ErrorKind::InvalidInput, BIND, reason).at(target.path()));
     }
     if opened.facts.is_same_file(&source.facts) {
-        return refuse("it is");
+        return refuse("it is the same as");
     }
     if onto != FileType::Directory {
         return Ok(());
@@ -253,7 +258,7 @@ fn check_pair(source: &Source<'_>, target: &Target, opened: &OpenTarget) -> Resu
     match nesting(&from, &onto, &opened.directory).map_err(|error| target.error(BIND, error))? {
         Nesting::Separate => Ok(()),
         Nesting::Inside => refuse("it is inside"),
-        Nesting::Contains => refuse("it holds"),
+        Nesting::Contains => refuse("it contains"),
     }
 }
 

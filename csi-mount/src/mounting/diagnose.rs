@@ -68,9 +68,12 @@ pub(crate) fn explained(error: Error, source: &Path, options: &MountOptions) -> 
             .hint("ask for a read-only mount, or make the device writable");
     }
     match (number, device) {
-        (Some(libc::EBUSY), Some(_)) => error
-            .add_reason(format_args!("the device {} is in use", source.display()))
-            .hint("it is mounted elsewhere with another choice of read-only, or opened exclusively"),
+        (Some(libc::EBUSY), Some(_)) => {
+            error.add_reason(format_args!("the device {} is in use", source.display())).hint(
+                "it is mounted elsewhere as read-only or writable in conflict with this mount, or opened \
+                 exclusively",
+            )
+        }
         (Some(libc::EINVAL), Some(device)) => match mount_with_same_uuid(source, device) {
             Some(twin) => error
                 .with_kind(ErrorKind::Busy)
@@ -79,12 +82,13 @@ pub(crate) fn explained(error: Error, source: &Path, options: &MountOptions) -> 
                     Path::new(&twin.source).display()
                 ))
                 .hint("mount a clone with the option nouuid"),
-            None => error.hint("see the kernel's log: another type of filesystem, a wrong option, or damage"),
+            None => error
+                .hint("read the kernel's log; the type or an option can be wrong, or the filesystem damaged"),
         },
         (Some(libc::ENOTBLK), _) => error
             .with_kind(ErrorKind::InvalidInput)
-            .add_reason(format_args!("{} is no block device", source.display())),
-        (Some(libc::ENOENT), _) => error.hint("see whether the device is attached to the node"),
+            .add_reason(format_args!("{} is not a block device", source.display())),
+        (Some(libc::ENOENT), _) => error.hint("check whether the device is attached to the node"),
         (Some(libc::EUCLEAN), _) => error.hint("check the filesystem"),
         (Some(libc::EPERM), _) => error.hint("the process needs CAP_SYS_ADMIN"),
         _ => error,

@@ -7,7 +7,7 @@ use std::os::fd::OwnedFd;
 use crate::sys::user_namespace;
 use crate::{Error, ErrorKind, Result};
 
-const MAKE: &str = "make a user namespace for the owners of";
+const MAKE: &str = "create a user namespace for the id map of";
 /// The largest number of ranges that the kernel takes in one direction.
 const MAX_RANGES: usize = 340;
 
@@ -91,18 +91,18 @@ impl IdMap {
 fn add_pair(pairs: &mut IdPairs, on_disk: u32, shown: u32) -> Result<()> {
     let refuse = |reason: String| Err(Error::new(ErrorKind::InvalidInput, "map owners", reason));
     if on_disk == u32::MAX || shown == u32::MAX {
-        return refuse("4294967295 is nobody".to_owned());
+        return refuse("4294967295 is not a valid id".to_owned());
     }
     if on_disk == shown {
         return Ok(());
     }
     if let Some(taken) = [on_disk, shown].into_iter().find(|id| pairs.contains_key(id)) {
-        return refuse(format!("{taken} has another place already"));
+        return refuse(format!("{taken} is already mapped"));
     }
     pairs.extend([(on_disk, shown), (shown, on_disk)]);
     // Each id is a range, and so are the ids before it.
     if 2 * pairs.len() + 1 > MAX_RANGES {
-        return refuse(format!("the kernel takes no more than {MAX_RANGES} ranges"));
+        return refuse(format!("the kernel accepts at most {MAX_RANGES} ranges"));
     }
     Ok(())
 }

@@ -87,10 +87,12 @@ fn data(options: &[&FsOption]) -> std::result::Result<CString, String> {
         None => Ok(option.key().to_owned()),
         Some(value) if !value.contains(',') => Ok(format!("{}={value}", option.key())),
         Some(value) if option.key().ends_with("context") => Ok(format!("{}=\"{value}\"", option.key())),
-        Some(_) => Err(format!("the value of option {} holds a comma; that needs Linux 5.2", option.key())),
+        Some(_) => {
+            Err(format!("the value of option {} contains a comma, which needs Linux 5.2", option.key()))
+        }
     });
     let data = words.collect::<std::result::Result<Vec<_>, _>>()?.join(",");
-    CString::new(data).map_err(|_| "an option holds a NUL".into())
+    CString::new(data).map_err(|_| "an option contains a NUL".into())
 }
 
 #[cfg(test)]

@@ -134,14 +134,15 @@ impl<'a> Mount<'a> {
         }
         let asked = self.options.attributes();
         if found.attributes != asked {
-            let difference = format!("asked for {asked}, it is mounted with other attributes");
+            let difference = format!("{asked} was requested, but it is mounted with other attributes");
             return Err(attach::refuse(MOUNT, target, found, &difference));
         }
         if found.is_super_read_only && !self.options.is_read_only() {
-            let reason = format!("the filesystem turned read-only, as after an error of its device: {found}");
+            let reason =
+                format!("the filesystem turned read-only, possibly after an error of its device: {found}");
             return Err(Error::new(ErrorKind::ReadOnly, MOUNT, reason)
                 .at(target.path())
-                .hint("see the kernel's log, unmount and check it"));
+                .hint("read the kernel's log, unmount the filesystem and check it"));
         }
         Ok(())
     }
@@ -202,7 +203,9 @@ impl<'a> Mount<'a> {
                 diagnose::context_log(&context, &self.options).into_iter().fold(error, Error::add_reason);
             match option {
                 None => diagnose::explained(error, self.source, &self.options),
-                Some(key) => error.hint(format!("the filesystem does not take the option {key} so")),
+                Some(key) => {
+                    error.hint(format!("the filesystem does not accept the option {key} with this value"))
+                }
             }
         })
     }
@@ -255,15 +258,15 @@ impl<'a> Mount<'a> {
 pub(crate) fn check(fs_type: &str, source: &Path, target: &Path) -> Result<()> {
     let refuse = |reason: &str| Err(Error::new(ErrorKind::InvalidInput, MOUNT, reason).at(target));
     if fs_type.is_empty() || fs_type.contains('\0') {
-        return refuse("the type of filesystem is empty or holds a NUL");
+        return refuse("the type of filesystem is empty or contains a NUL");
     }
     let bytes = source.as_os_str().as_encoded_bytes();
     if bytes.is_empty() || bytes.contains(&0) {
-        return refuse("the source is empty or holds a NUL");
+        return refuse("the source is empty or contains a NUL");
     }
     paths::text(MOUNT, source)?;
     if source.is_absolute() && source.components().any(|part| part == Component::ParentDir) {
-        return refuse("the source holds \"..\"");
+        return refuse("the source contains \"..\"");
     }
     Ok(())
 }
@@ -298,7 +301,7 @@ fn unanswered_failure(unanswered: Unanswered) -> MountFailure {
 /// The error for a mount that its child process did not make.
 pub(crate) fn unanswered_error(unanswered: Unanswered) -> Error {
     Error::os("wait for the server of", "", std::io::Error::from(unanswered))
-        .hint("see whether the server can be reached")
+        .hint("check whether the server can be reached")
 }
 
 /// The descriptors that options of FUSE and 9p name by number.

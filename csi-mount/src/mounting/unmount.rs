@@ -152,7 +152,7 @@ impl Unmount {
         while let MountState::Mounted(top) = target.state()? {
             if own.as_ref().is_some_and(|own| !own.contains(&top.id)) {
                 // It was mounted since. The next call checks it from the start.
-                let reason = "something else is mounted and unmounted there at the same time";
+                let reason = "another process mounts and unmounts there at the same time";
                 return Err(Error::new(ErrorKind::Busy, UNMOUNT, reason).at(target.path()));
             }
             // A caller that waits for another caller's unmount finds it done. If several tried at once, each
@@ -213,7 +213,8 @@ impl Unmount {
                 if !health.has_lost_server(&details) {
                     return Err(still_mounted_error(target, self.answer_limit));
                 }
-                tracing::warn!(target = %target.path().display(), %health, "a mount whose server is gone is taken off");
+                tracing::warn!(target = %target.path().display(), %health, "unmounting a mount that has \
+                    lost its server");
                 // Force ends the whole filesystem, not only this mount. Users of another mount of it, and
                 // their data that is not sent yet, can recover when the server comes back.
                 if !is_mounted_elsewhere(&details)? {
@@ -385,10 +386,10 @@ fn has_mounts_below(target: &Target) -> Result<bool> {
 }
 
 fn unfinished_error(target: &Target) -> Error {
-    let reason = "nothing is mounted there any more, and its filesystem has still something to write or does not answer";
+    let reason = "the mount is gone, but its filesystem still has data to write or does not answer";
     Error::new(ErrorKind::Unresponsive, UNMOUNT, reason)
         .at(target.path())
-        .hint("ask again: it is done once that is over")
+        .hint("unmount it again; that succeeds when the filesystem has finished")
 }
 
 /// The error for a mount that stays: its filesystem does not answer, or it is in use.
@@ -400,14 +401,14 @@ fn still_mounted_error(target: &Target, answer_limit: Duration) -> Error {
     let users: Vec<_> = users.iter().map(ToString::to_string).collect();
     let error = match (health, users.is_empty()) {
         (Some((health, _)), _) => {
-            return error.add_reason(health).hint("have it detached when it does not answer");
+            return error.add_reason(health).hint("allow to detach it (Detach::IfUnresponsive)");
         }
         (None, true) => {
-            return error.hint("look on the host for processes that use it, none is seen from here");
+            return error.hint("find the processes that use it on the host; none is visible from here");
         }
         (None, false) => error.add_reason(format_args!("{}", users.join(", "))),
     };
-    error.hint("end what uses it")
+    error.hint("stop what uses it")
 }
 
 #[cfg(test)]

@@ -191,7 +191,7 @@ pub(crate) fn is_remote(directory: BorrowedFd<'_>) -> bool {
     if !features::has(Feature::Statmount) && facts.device.major != 0 {
         return false;
     }
-    let details = Details::from_fd(directory, "look at a filesystem", Path::new(""));
+    let details = Details::from_fd(directory, "read the details of a filesystem", Path::new(""));
     details.ok().flatten().is_none_or(|details| details.is_remote())
 }
 

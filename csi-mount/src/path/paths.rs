@@ -60,7 +60,7 @@ pub(crate) fn text(operation: &'static str, path: &Path) -> Result<()> {
         Some(_) => Ok(()),
         None => {
             Err(Error::new(ErrorKind::InvalidInput, operation, format!("the path {path:?} is not UTF-8"))
-                .hint("give it a name that is"))
+                .hint("use a name that is UTF-8"))
         }
     }
 }
@@ -70,14 +70,14 @@ pub(crate) fn plain(operation: &'static str, path: &Path) -> Result<()> {
     let refuse = |why: &str| Err(Error::new(ErrorKind::InvalidInput, operation, why).at(path));
     text(operation, path)?;
     if path.as_os_str().as_bytes().contains(&0) {
-        return Err(Error::new(ErrorKind::InvalidInput, operation, "the path holds a NUL character"));
+        return Err(Error::new(ErrorKind::InvalidInput, operation, "the path contains a NUL character"));
     }
     if path.as_os_str().len() > MAX_PATH_BYTES {
         return Err(Error::new(ErrorKind::InvalidInput, operation, "the path is longer than 4095 bytes"));
     }
     for component in path.components() {
         match component {
-            Component::ParentDir => return refuse("the path holds \"..\""),
+            Component::ParentDir => return refuse("the path contains \"..\""),
             Component::Normal(name) if name.len() > MAX_NAME_BYTES => {
                 return refuse("a name in the path is longer than 255 bytes");
             }

@@ -24,7 +24,7 @@ pub(crate) fn mounted_elsewhere(target: &Target, operation: &'static str) -> Res
     let deadline = Instant::now() + SCAN_TIME_LIMIT;
     for namespace in mount_namespaces::others()? {
         if Instant::now() > deadline {
-            let reason = "not all mount namespaces could be looked at in time for mounts on it";
+            let reason = "not all mount namespaces could be searched for mounts on it in time";
             return Err(Error::new(ErrorKind::Unresponsive, operation, reason).at(target.path()));
         }
         let Some(NamespaceTable { process, text }) = namespace.table() else { continue };

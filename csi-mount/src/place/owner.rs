@@ -237,7 +237,7 @@ impl Mark {
                 written => return Ok(written?),
             }
         }
-        tracing::debug!("the filesystem of a volume's place holds no mark of its owner");
+        tracing::debug!("the filesystem of a volume's path cannot store the owner's mark");
         Ok(())
     }
 }
@@ -277,7 +277,8 @@ impl Target {
             Ok((_above, place)) => Mark::read(&place).map_err(|error| self.error(operation, error)),
             Err(error) if lookup::is_absent(&error) => Ok(None),
             Err(error) => {
-                tracing::debug!(%error, place = %self.path().display(), "beneath a mount nothing is to be seen");
+                tracing::debug!(%error, place = %self.path().display(), "the path beneath a mount cannot \
+                    be read");
                 Ok(None)
             }
         }
@@ -312,14 +313,15 @@ impl Target {
             Ok(found) => found,
             // Without a mark, the mount stays known by evidence alone.
             Err(error) => {
-                tracing::debug!(%error, place = %self.path().display(), "beneath a mount nothing is to be marked");
+                tracing::debug!(%error, place = %self.path().display(), "the path beneath a mount cannot \
+                    be marked");
                 return Ok(());
             }
         };
         let found = Mark::read(&place).map_err(|error| self.error(operation, error))?;
         match found {
             Some(found) if !found.owner.is_same(&owner.id) => {
-                let reason = format!("{} is mounted there, and not {}", found.owner, owner.id);
+                let reason = format!("{} is mounted there, not {}", found.owner, owner.id);
                 Err(Error::new(ErrorKind::AlreadyMounted, operation, reason).at(self.path()))
             }
             Some(found) if found.mounted == new_mark.mounted => Ok(()),
@@ -392,7 +394,7 @@ impl Target {
             return Ok(Some(Vec::new()));
         };
         if let Some(found) = mark.as_ref().filter(|found| !found.owner.is_same(&owner.id)) {
-            return Err(self.refuse_mount(operation, &top, &format!("the place is that of {}", found.owner)));
+            return Err(self.refuse_mount(operation, &top, &format!("the path belongs to {}", found.owner)));
         }
         let is_proven = match &mark {
             Some(mark) => is_marked(mark.mounted, &opened, &top),
@@ -401,12 +403,13 @@ impl Target {
         if !is_proven {
             let why = match mark {
                 Some(_) => "it is not what was mounted for the volume",
-                None => "the place has no mark of a volume's",
+                None => "the path has no volume's mark",
             };
             return Err(self.refuse_mount(operation, &top, why));
         }
         if owner.is_gone && !owner.has_root_above(self) {
-            let why = "the volume no longer exists, and the place is in none of the directories that are allowed then";
+            let why = "the volume no longer exists, and the path is not in a directory where its mounts \
+                       are still unmounted";
             return Err(self.refuse_mount(operation, &top, why));
         }
         self.layers(operation, &opened, &top).map(Some)
@@ -426,7 +429,7 @@ impl Target {
             let (Some(proven), Some(layer)) = (proven, entry(next)) else { break };
             if (layer.device, &layer.root, &layer.fs_type) != (proven.device, &proven.root, &proven.fs_type) {
                 let layer = Details::from(layer.clone());
-                return Err(self.refuse_mount(operation, &layer, "it is beneath the volume's own mount"));
+                return Err(self.refuse_mount(operation, &layer, "it lies beneath the volume's own mount"));
             }
             layers.push(next);
             next = layer.parent;
@@ -436,10 +439,10 @@ impl Target {
 
     pub(crate) fn refuse_mount(&self, operation: &'static str, found: &Details, why: &str) -> Error {
         let owner = self.owner().map_or_else(String::new, |owner| owner.id.to_string());
-        let reason = format!("{found} is not known to be {owner}: {why}");
+        let reason = format!("{found} is not known to belong to {owner}: {why}");
         Error::new(ErrorKind::NotOwned, operation, reason)
             .at(self.path())
-            .hint("look at what it is; if it is to go, unmount it by hand")
+            .hint("find out what it is; if it is not needed, unmount it by hand")
     }
 }
 

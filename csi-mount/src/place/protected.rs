@@ -39,7 +39,7 @@ pub const SYSTEM_DIRECTORIES: [&str; 16] = [
     "/var/tmp",
 ];
 
-const OPERATION: &str = "use as a volume's place";
+const OPERATION: &str = "use as a volume's path";
 
 /// Paths that are not a place for a volume: directories of the system, and those that a driver adds.
 ///
@@ -199,13 +199,13 @@ enum Relation {
 fn refuse(path: &Path, relation: Relation, protected: &Path) -> Error {
     let relation = match relation {
         Relation::Same => "it is the directory",
-        Relation::Contains => "it holds the directory",
+        Relation::Contains => "it contains the directory",
         Relation::Inside => "it is inside the directory",
     };
-    let reason = format!("{relation} {}, which is of the system or the driver's own", protected.display());
+    let reason = format!("{relation} {}, which belongs to the system or to the driver", protected.display());
     Error::new(ErrorKind::Protected, OPERATION, reason)
         .at(path)
-        .hint("give each volume a directory of its own")
+        .hint("use a separate directory for each volume")
 }
 
 #[cfg(test)]

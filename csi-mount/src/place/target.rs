@@ -98,7 +98,7 @@ impl Target {
     /// The target at a clean path. `open` opens its parent directory.
     pub(crate) fn below(path: PathBuf, open: impl FnOnce(&Path) -> io::Result<OwnedFd>) -> Result<Self> {
         let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
-            return Err(Error::new(ErrorKind::InvalidInput, OPEN, "it is no path of a target").at(path));
+            return Err(Error::new(ErrorKind::InvalidInput, OPEN, "it has no file name").at(path));
         };
         let parent = match open(parent) {
             Ok(fd) => Some(fd),
@@ -183,10 +183,10 @@ impl Target {
             if fits {
                 return Ok(Created::Existed);
             }
-            let reason = format!("there is {} already", name_of(found));
+            let reason = format!("{} exists there already", name_of(found));
             return Err(Error::new(ErrorKind::InvalidInput, operation, reason).at(&self.path));
         }
-        let reason = "somebody else makes and removes it at the same time";
+        let reason = "another process creates and removes it at the same time";
         Err(Error::new(ErrorKind::Busy, operation, reason).at(&self.path))
     }
 
@@ -233,7 +233,8 @@ impl Target {
         };
         self.refuse_system(operation)?;
         if !self.may_remove(operation)? {
-            tracing::info!(place = %self.path.display(), "stays, for it is not known to be made for the volume");
+            tracing::info!(place = %self.path.display(), "is not removed: it is not known to be made for \
+                                                          the volume");
             return Ok(Removed::Kept);
         }
         match rustix::fs::unlinkat(self.parent(operation)?, &self.name, flags) {
@@ -258,7 +259,7 @@ impl Target {
         match mounted_elsewhere(self, operation)? {
             None => Ok(true),
             Some(found) => {
-                let reason = format!("mounted on it is {found}");
+                let reason = format!("{found} is mounted on it");
                 Err(Error::new(ErrorKind::Busy, operation, reason)
                     .at(&self.path)
                     .hint("unmount it there first"))
@@ -343,10 +344,10 @@ impl Target {
         let opened = look().map_err(|error| {
             let absent = lookup::is_absent(&error);
             let error = self.error(operation, error);
-            if absent { error.hint("make the directory or file to mount on first") } else { error }
+            if absent { error.hint("create the directory or file to mount on first") } else { error }
         })?;
         if opened.facts.file_type == FileType::Symlink {
-            let reason = "it is a symbolic link, and those are not followed";
+            let reason = "it is a symbolic link, which is not followed";
             return Err(Error::new(ErrorKind::InvalidInput, operation, reason).at(&self.path));
         }
         Ok(opened)
@@ -417,7 +418,7 @@ pub(crate) fn name_of(file_type: FileType) -> &'static str {
         FileType::CharacterDevice => "a character device",
         FileType::Fifo => "a pipe",
         FileType::Socket => "a socket",
-        FileType::Unknown => "something unknown",
+        FileType::Unknown => "a file of unknown type",
     }
 }
 

@@ -143,7 +143,7 @@ impl Stuck {
         let mut pause = Duration::from_micros(20);
         while !self.is_gone() {
             if Instant::now() > deadline {
-                tracing::warn!(child = %self.0, "a killed child is stuck in the kernel");
+                tracing::warn!(child = %self.0, "a killed child process does not exit");
                 return Err(self);
             }
             std::thread::sleep(pause);

@@ -116,7 +116,7 @@ fn read_until<T>(
             pause = (pause * 2).min(Duration::from_millis(100));
         }
     }
-    Err(Error::new(ErrorKind::Busy, OPERATION, "it changed during every one of many reads").at(TABLE))
+    Err(Error::new(ErrorKind::Busy, OPERATION, "it changed during each of many reads").at(TABLE))
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -167,7 +167,7 @@ pub fn parse_mountinfo(text: &[u8]) -> Result<Vec<MountEntry>> {
     lines
         .map(|(index, line)| {
             parse_line(line).ok_or_else(|| {
-                let reason = format!("line {} is not in the form of mountinfo", index + 1);
+                let reason = format!("line {} is not in the format of mountinfo", index + 1);
                 Error::new(ErrorKind::Io, OPERATION, reason)
             })
         })

@@ -269,7 +269,7 @@ impl ModelState {
                     Condition::TurnedReadOnly | Condition::Healthy => Ok(Outcome::AlreadyMounted),
                 };
             }
-            let reason = format!("something else, or with other attributes than {attributes}, is mounted");
+            let reason = format!("something else is mounted, or its attributes are not {attributes}");
             return Err(Error::new(ErrorKind::AlreadyMounted, operation, reason).at(path));
         }
         if !self.table.exists(place) {
@@ -377,7 +377,7 @@ impl MountOps for Model {
         if is_one_filesystem && !onto.is_mount_root && state.table.exists(&onto) {
             let relation = match (onto.inner.starts_with(&from.inner), from.inner.starts_with(&onto.inner)) {
                 (true, _) => Some("it is inside"),
-                (_, true) => Some("it holds"),
+                (_, true) => Some("it contains"),
                 _ => None,
             };
             if let Some(relation) = relation {
@@ -421,7 +421,7 @@ impl MountOps for Model {
 
     fn health(&self, path: &Path) -> Result<MountHealth> {
         let state = self.state();
-        let (_, place) = state.walk(self.namespace, "look after the mount at", path)?;
+        let (_, place) = state.walk(self.namespace, "check the health of the mount at", path)?;
         let is_writable = !place.mount.attributes.contains(MountAttributes::RDONLY);
         Ok(match state.condition(&place.mount) {
             _ if !place.is_mount_root => MountHealth::NotMounted,
@@ -433,7 +433,7 @@ impl MountOps for Model {
     }
 
     fn stats(&self, path: &Path) -> Result<Stats> {
-        let operation = "ask for the usage of";
+        let operation = "read the usage of";
         let state = self.state();
         let (path, place) = state.walk(self.namespace, operation, path)?;
         if !state.table.exists(&place) {

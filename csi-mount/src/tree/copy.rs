@@ -256,7 +256,7 @@ fn unless_gone<T>(found: std::result::Result<T, impl Into<io::Error>>, path: &Pa
     match found.map_err(Into::into) {
         Ok(found) => Ok(Some(found)),
         Err(error) if error.raw_os_error() == Some(Errno::NOENT.raw_os_error()) => {
-            tracing::debug!(path = %path.display(), "it is gone meanwhile");
+            tracing::debug!(path = %path.display(), "it was removed during the copy");
             Ok(None)
         }
         Err(error) => Err(Error::os(COPY, path, error)),

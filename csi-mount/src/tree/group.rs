@@ -80,7 +80,8 @@ pub fn give_to_group(root: impl AsRef<Path>, group: u32, change: GroupChange) ->
     let place = lookup::open_path(&path, OFlags::DIRECTORY).map_err(failed)?;
     let facts = facts::from_fd(&place).map_err(failed)?;
     if let Some(details) = Details::from_fd(&place, GIVE, &path)?.filter(Details::is_remote) {
-        let reason = format!("the filesystem is {details}, whose server or daemon says who owns its files");
+        let reason =
+            format!("the filesystem is {details}, whose server or daemon decides who owns its files");
         return Err(Error::new(ErrorKind::Unsupported, GIVE, reason).at(path));
     }
     if change == GroupChange::OnRootMismatch && is_right(&place, group).map_err(failed)? {

@@ -89,7 +89,7 @@ fn remove(parent: impl AsFd, name: &OsStr, mount: MountId, path: &Path) -> Resul
 }
 
 fn filled_again(path: &Path) -> Error {
-    Error::os(REMOVE, path, Errno::NOTEMPTY).add_reason("it is filled again while it is emptied")
+    Error::os(REMOVE, path, Errno::NOTEMPTY).add_reason("other processes add files to it while it is emptied")
 }
 
 /// Opens a directory for reading after checking that it is on this mount: reading one on another mount can

@@ -98,7 +98,7 @@ pub(crate) fn require(
     if found == identity {
         return Ok(());
     }
-    let reason = "the directory was moved elsewhere meanwhile";
+    let reason = "the directory was moved during the call";
     Err(Error::new(ErrorKind::Busy, operation, reason).at(path).hint("try again"))
 }
 

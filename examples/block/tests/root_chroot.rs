@@ -231,7 +231,7 @@ impl Orchestrator {
         image.set_len(size).unwrap();
         let refused = self.try_to_stage().await.unwrap_err();
         assert_eq!(refused.code(), tonic::Code::FailedPrecondition, "{refused}");
-        assert!(refused.message().contains("said to have content"), "{refused}");
+        assert!(refused.message().contains("must already have content"), "{refused}");
     }
 
     /// If the image is deleted by hand, its loop device is still detached.

@@ -82,7 +82,7 @@ pub(super) fn attach_to(file: &File, backing: &Path, options: &LoopOptions) -> R
             Err(error) => return Err(failed(error)),
         }
     }
-    let reason = format!("{MAX_RACES} free loop devices in a row were taken by others");
+    let reason = format!("{MAX_RACES} free loop devices in a row were taken by other processes");
     Err(Error::new(ErrorKind::Busy, ATTACH, reason).at(backing))
 }
 

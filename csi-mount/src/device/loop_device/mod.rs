@@ -212,7 +212,7 @@ impl LoopDevice {
     /// [`NotFound`](ErrorKind::NotFound) if it was detached in the meantime.
     pub fn access(&self) -> Result<DeviceAccess> {
         // The access does not change while it is attached.
-        self.node()?.map(|_| self.access).ok_or_else(|| self.detached("ask what is attached to loop device"))
+        self.node()?.map(|_| self.access).ok_or_else(|| self.detached("read the status of loop device"))
     }
 
     /// Whether the device goes away when its last user closes it: it was detached while somebody had it
@@ -255,7 +255,7 @@ impl LoopDevice {
         let mut pause = Duration::from_micros(50);
         while !node::is_gone(&path, sequence) {
             if Instant::now() >= end {
-                let reason = "another program has it open; it goes when that program closes it";
+                let reason = "another program has it open; it is detached when that program closes it";
                 return Err(Error::new(ErrorKind::Busy, DETACH, reason).at(path));
             }
             std::thread::sleep(pause);

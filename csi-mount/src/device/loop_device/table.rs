@@ -26,7 +26,7 @@ use crate::{BlockDevice, DeviceNumber, Error, ErrorKind, Result};
 
 const BLOCK: &str = "/sys/block";
 const PARTITIONS: &str = "/proc/partitions";
-const ASK: &str = "ask what is attached to loop device";
+const ASK: &str = "read the status of loop device";
 
 /// An attached loop device, as sysfs lists it.
 #[derive(Debug, Clone)]
@@ -128,11 +128,11 @@ pub(crate) fn attached(
             Answer::Unanswered(error) if hint(&listed) == Relevance::Likely => {
                 return Err(Error::os(ASK, listed.node(), error)
                     .with_kind(ErrorKind::Unresponsive)
-                    .add_reason(format!("it may be over {}", listed.backing.display())));
+                    .add_reason(format!("it can be attached to {}", listed.backing.display())));
             }
             Answer::Unanswered(error) => {
                 tracing::warn!(device = %listed.node().display(), backing = %listed.backing.display(), %error,
-                    "a loop device does not say what it is attached to, and is taken for another program's");
+                    "a loop device does not return its status, and is ignored as another program's device");
             }
         }
     }

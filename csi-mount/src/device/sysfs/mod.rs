@@ -11,7 +11,7 @@ pub(crate) use self::mapper::Mapped;
 pub(crate) use self::overlap::Overlap;
 use crate::{DeviceNumber, Error, Result};
 
-const ASK: &str = "read what the kernel says of a disk in";
+const ASK: &str = "read the identity of a disk in";
 
 /// The identity that a disk reports: see [`BlockDevice::identity`](crate::BlockDevice::identity).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -144,7 +144,8 @@ impl Sysfs {
             .into_iter()
             .chain(controllers.map(|name| device.join(name).join("rescan_controller")));
         for switch in switches.filter(|switch| switch.exists()) {
-            fs::write(&switch, "1").map_err(|error| Error::os("ask for the size anew by", &switch, error))?;
+            fs::write(&switch, "1")
+                .map_err(|error| Error::os("request a rescan of the size through", &switch, error))?;
             all = Rescan::Requested;
         }
         Ok(all)

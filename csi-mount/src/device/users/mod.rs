@@ -99,14 +99,14 @@ impl fmt::Display for DeviceUser {
                 write!(f, "it is published raw{} at {place}", for_reading(access))
             }
             Self::LoopDevice { path, access } => {
-                write!(f, "the loop device {} is over it{}", path.display(), for_reading(access))
+                write!(f, "the loop device {} is attached to it{}", path.display(), for_reading(access))
             }
             Self::Holder(name) => write!(f, "the device {name} is built on it"),
-            Self::Swap(path) => write!(f, "the node swaps to it as {}", path.display()),
+            Self::Swap(path) => write!(f, "the node uses it as swap space: {}", path.display()),
             Self::Process { id, name } => write!(f, "process {id} ({name}) has it open"),
             Self::Unknown => f.write_str(
-                "it is held exclusively: mounted in another mount namespace that this process does not see, or opened \
-                 exclusively",
+                "it is held exclusively: mounted in a mount namespace that is not visible to this process, \
+                 or opened exclusively",
             ),
         }
     }
@@ -117,16 +117,17 @@ impl DeviceUser {
     fn hint(&self) -> &'static str {
         match self {
             Self::Mount(MountPlace { process: None, .. }) => "unmount it there",
-            Self::Mount(_) => "end that process, or unmount it in that mount namespace (nsenter -t PID -m)",
+            Self::Mount(_) => "stop that process, or unmount it in that mount namespace (nsenter -t PID -m)",
             Self::Published { .. } => "unpublish it first",
             Self::LoopDevice { .. } => {
-                "unpublish the target that it was made for, also if that is gone, or detach it (losetup -d)"
+                "unpublish the target that it was made for, even if the target no longer exists, or detach \
+                 it (losetup -d)"
             }
             Self::Holder(_) => "stop the device that is built on it",
-            Self::Swap(_) => "swapoff it",
-            Self::Process { .. } => "end that process",
+            Self::Swap(_) => "stop using it as swap space (swapoff)",
+            Self::Process { .. } => "stop that process",
             Self::Unknown => {
-                "end what holds it; with hostPID this process sees the mounts of all mount namespaces"
+                "stop what holds it; with hostPID this process can see the mounts of all mount namespaces"
             }
         }
     }

@@ -77,7 +77,7 @@ impl<'d> DiskImage<'d> {
         let made = memfd_create("csi-mount image", MemfdFlags::CLOEXEC)
             .and_then(|fd| ftruncate(&fd, size).map(|()| File::from(fd)));
         let failed = |error: Errno| {
-            Error::os(operation, device.path(), error).add_reason("no file in memory to make it in")
+            Error::os(operation, device.path(), error).add_reason("no file in memory could be created for it")
         };
         let file = made.map_err(failed)?;
         Ok(Self { device, file, size, zeros: Vec::new(), kept: 0, operation })
@@ -145,7 +145,7 @@ impl<'d> DiskImage<'d> {
     pub(crate) fn write_to_device(&self, made: FormatKind, blankness: Option<&dyn Blankness>) -> Result<()> {
         let content = self.content(made)?;
         let Some(commit) = content.commit.as_deref().filter(|block| made.is_committed_by(block)) else {
-            let reason = format!("the program reported success, but made no {made}");
+            let reason = format!("the program reported success, but created no {made}");
             return Err(Error::new(ErrorKind::ToolFailed, self.operation, reason).at(self.device.path()));
         };
         let record = self.record(made, &content)?;
@@ -179,7 +179,7 @@ impl<'d> DiskImage<'d> {
             }
             free = free.min(range.start);
         }
-        let reason = format!("the {made} has no free {length} bytes for the record of its making");
+        let reason = format!("the {made} has no {length} free bytes for the record of the format");
         Err(Error::new(ErrorKind::OutOfRange, self.operation, reason).at(self.device.path()))
     }
 }

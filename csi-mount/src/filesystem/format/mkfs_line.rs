@@ -78,7 +78,7 @@ impl MkfsLine {
         kernel_features::disabling_arguments(self.filesystem, target, || {
             let output = self.tool().run(&["-V"], VERSION_TIME_LIMIT)?;
             first_version(&output.text).ok_or_else(|| {
-                let reason = format!("{} -V does not tell its version", self.tool().program);
+                let reason = format!("{} -V does not print its version", self.tool().program);
                 Error::new(ErrorKind::ToolFailed, FORMAT, reason)
             })
         })
@@ -92,7 +92,7 @@ impl MkfsLine {
         };
         if label.is_empty() || label.len() > longest || label.contains(char::is_control) {
             let reason = format!(
-                "the label {label:?} is not 1 to {longest} bytes without control characters, as {} wants it",
+                "the label {label:?} is not 1 to {longest} bytes without control characters, as {} requires",
                 self.filesystem
             );
             return Err(Error::new(ErrorKind::InvalidInput, FORMAT, reason));

@@ -182,7 +182,7 @@ impl Format {
 
     /// Runs `mkfs` on a disk in memory like this one.
     fn make_in_memory<'d>(&self, device: &'d BlockDevice, end: Instant) -> Result<DiskImage<'d>> {
-        let failed = |error| Error::os("ask for the sectors of", device.path(), error);
+        let failed = |error| Error::os("read the sector sizes of", device.path(), error);
         let topology = ioctl::topology(device.as_fd()).map_err(failed)?;
         let arguments = topology.arguments(&self.line, device.size()?);
         if self.line.filesystem != Filesystem::Ext4 {
@@ -249,9 +249,11 @@ impl Format {
         let Some(limit) = &self.format_limit else { return Ok(None) };
         match limit.enter(end, || self.report(FormatStep::Waiting)) {
             Some(place) => Ok(Some(place)),
-            None => Err(Error::new(ErrorKind::Busy, FORMAT, "other formats run, and none ended in time")
-                .at(device.path())
-                .hint("try again, or let more run at once")),
+            None => {
+                Err(Error::new(ErrorKind::Busy, FORMAT, "other formats are running, and none ended in time")
+                    .at(device.path())
+                    .hint("try again, or allow more formats at the same time"))
+            }
         }
     }
 

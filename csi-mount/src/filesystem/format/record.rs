@@ -49,7 +49,7 @@ const VERSION: u32 = 1;
 const LIST_HEAD: usize = 48;
 const ENTRY: usize = 16;
 const ENTRIES: usize = (BLOCK - LIST_HEAD) / ENTRY;
-const REMOVE: &str = "take the record of a begun format off";
+const REMOVE: &str = "remove the record of an interrupted format from";
 
 /// What a format makes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -351,7 +351,8 @@ pub(crate) fn remove_record(device: &BlockDevice) -> Result<()> {
     with_claim(device, REMOVE, |disk| {
         // Read again, now that nobody else can write.
         let Some(remains) = InterruptedContent::find(device).map_err(unread)? else { return Ok(()) };
-        tracing::info!(device = %device.path().display(), made = %remains.record.made, "a format was begun");
+        tracing::info!(device = %device.path().display(), made = %remains.record.made, "the record of an \
+            interrupted format is removed");
         match remains.first_foreign_byte(device).map_err(unread)? {
             None => remains.clear(disk),
             Some(_) => remains.clear_record(disk),

@@ -293,13 +293,14 @@ impl Probe<'_> {
         match self {
             Self::Unreadable { offset, error } => Error::os(operation, device.path(), error)
                 .with_kind(ErrorKind::Unreadable)
-                .add_reason(format!(
-                    "the device can't be read at byte {offset}, so what it holds is not known"
-                ))
-                .hint("repair the device or its connection; it was not changed"),
+                .add_reason(format!("the device can't be read at byte {offset}, so its content is not known"))
+                .hint("repair the device or its connection; the device was not changed"),
             _ => Error::new(ErrorKind::NotBlank, operation, format!("the device holds {text}"))
                 .at(device.path())
-                .hint("if nothing on it is needed, erase it (wipefs, blkdiscard, dd); it was not changed"),
+                .hint(
+                    "if nothing on it is needed, erase it (wipefs, blkdiscard, dd); the device was not \
+                     changed",
+                ),
         }
     }
 }
@@ -312,10 +313,10 @@ pub(crate) fn content_missing(
     found: impl fmt::Display,
 ) -> Error {
     let reason =
-        format!("the device holds {found}, but its volume is said to have content, so it is not formatted");
+        format!("the device holds {found}, but the volume must already have content, so it is not formatted");
     Error::new(ErrorKind::Damaged, operation, reason).at(device.path()).hint(
-        "see whether this is the volume's device and whether its storage is whole; if the content is lost, restore it, or \
-         make a new volume; it was not changed",
+        "check whether this is the volume's device and whether its storage is complete; if the content is \
+         lost, restore it, or create a new volume; the device was not changed",
     )
 }
 
@@ -327,7 +328,7 @@ impl fmt::Display for Probe<'_> {
             Self::PartitionTable(found) => write!(f, "the partition table {found}"),
             Self::Container(found) => write!(f, "{found}"),
             Self::Ambiguous(all) => {
-                f.write_str("more than one thing:")?;
+                f.write_str("more than one signature:")?;
                 for (index, found) in all.iter().enumerate() {
                     write!(f, "{} {found}", if index == 0 { "" } else { "," })?;
                 }
@@ -338,10 +339,10 @@ impl fmt::Display for Probe<'_> {
                 write!(f, "data at byte {offset} that looks like {form}")
             }
             Self::Interrupted(format) => {
-                write!(f, "an interrupted format as {}, which may be begun anew", format.made)
+                write!(f, "an interrupted format as {}, which can be started again", format.made)
             }
             Self::Unreadable { offset, error } => {
-                write!(f, "something that can't be read at byte {offset} ({error})")
+                write!(f, "content that can't be read at byte {offset} ({error})")
             }
         }
     }

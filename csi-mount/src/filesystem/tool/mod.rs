@@ -101,7 +101,7 @@ impl Tool {
             .map(|directory| directory.join(self.program))
             .find(|program| is_executable(program))
             .ok_or_else(|| {
-                let reason = format!("{} is not on PATH nor in {}", self.program, SYSTEM_DIRECTORIES[0]);
+                let reason = format!("{} is neither on PATH nor in {}", self.program, SYSTEM_DIRECTORIES[0]);
                 Error::new(ErrorKind::MissingTool, "find a program", reason)
                     .hint(format!("install the package {}", self.package))
             })
@@ -175,7 +175,7 @@ impl Tool {
 
     /// The error for a program that was killed because of its memory use.
     pub(crate) fn out_of_memory(self, given: u64) -> Error {
-        let reason = format!("{} ran out of the {} MiB that it was given", self.program, given >> 20);
+        let reason = format!("{} needed more than its {} MiB of memory", self.program, given >> 20);
         Error::new(ErrorKind::OutOfMemory, "run a program", reason)
     }
 
@@ -248,7 +248,7 @@ impl RunningTool {
             if left(end).is_zero() {
                 let reason = match self.kill() {
                     Some(_) => "it was killed",
-                    None => "it does not react to being killed, as if its device hung",
+                    None => "it does not end although it was killed; its device possibly does not answer",
                 };
                 let reason = format!("{} took longer than its time limit; {reason}", self.tool.program);
                 return Err(Error::new(ErrorKind::Unresponsive, "run a program", reason));

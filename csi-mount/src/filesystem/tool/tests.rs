@@ -35,7 +35,7 @@ fn a_program_that_takes_too_much_memory_is_killed_and_named() {
     let bounds = Bounds { time: Duration::from_secs(60), memory: Some(64 << 20) };
     let error = greedy.run(&["/dev/zero"], bounds).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::OutOfMemory, "{error}");
-    assert!(error.to_string().contains("tail ran out of the 64 MiB"), "{error}");
+    assert!(error.to_string().contains("tail needed more than its 64 MiB"), "{error}");
     SHELL.run(&["-c", "true"], bounds).unwrap();
     let silent = SHELL.run(&["-c", "exec tail /dev/zero >/dev/null 2>&1"], bounds).unwrap_err();
     assert_eq!(silent.kind(), ErrorKind::OutOfMemory, "{silent}");

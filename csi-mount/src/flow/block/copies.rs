@@ -25,10 +25,11 @@ pub(super) fn unmount_unused(device: &BlockDevice) -> Result<()> {
     for place in elsewhere.take(MAX_COPIES) {
         match unmount(device, &place) {
             Ok(()) => {
-                tracing::warn!(%place, device = %device.number(), "an unused copy of a mount is unmounted");
+                tracing::warn!(%place, device = %device.number(), "unmounted an unused copy of a mount");
             }
             Err(error) => {
-                tracing::warn!(%place, device = %device.number(), %error, "a copy of a mount stays");
+                tracing::warn!(%place, device = %device.number(), %error, "a copy of a mount could not be \
+                    unmounted");
             }
         }
     }
@@ -36,7 +37,7 @@ pub(super) fn unmount_unused(device: &BlockDevice) -> Result<()> {
 }
 
 fn unmount(device: &BlockDevice, place: &MountPlace) -> io::Result<()> {
-    let gone = || io::Error::other("the mount or the process is gone");
+    let gone = || io::Error::other("the mount or the process no longer exists");
     let process = Path::new("/proc").join(place.process.as_ref().ok_or_else(gone)?.id.to_string());
     let namespace = File::open(process.join("ns/mnt"))?;
     let table = parse_mountinfo(&fs::read(process.join("mountinfo"))?).map_err(io::Error::other)?;

@@ -87,7 +87,7 @@ mod with_key {
             && is_new
             && let Err(left) = mapping.close()
         {
-            tracing::warn!(%left, "an encrypted device that could not be staged stays open");
+            tracing::warn!(%left, "an encrypted device stays open after a failed stage");
         }
         staged
     }
@@ -98,7 +98,7 @@ mod with_key {
         match mapping_of(staging)? {
             Some(mapping) if mapping.beneath() == Some(device.number()) => Ok(mapping),
             _ => {
-                let reason = format!("what is mounted there is not inside {}", device.path().display());
+                let reason = format!("the mounted filesystem is not inside {}", device.path().display());
                 Err(Error::new(ErrorKind::AlreadyMounted, STAGE, reason).at(staging.path()))
             }
         }

@@ -61,7 +61,7 @@ fn expand_after(at: &Path, grow_device: impl FnOnce(DeviceNumber) -> Result<()>)
     }
     let filesystem: Filesystem = place.details.fs_type.parse().map_err(|error: Error| error.at(at))?;
     let number = place.device().ok_or_else(|| {
-        Error::new(ErrorKind::NotFound, EXPAND, "the device of the filesystem is not there").at(at)
+        Error::new(ErrorKind::NotFound, EXPAND, "the filesystem's device is not present").at(at)
     })?;
     grow_device(number)?;
     grow_mounted(&BlockDevice::from_number(number)?, filesystem, at)

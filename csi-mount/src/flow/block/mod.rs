@@ -77,7 +77,8 @@ pub fn device_of(path: impl AsRef<Path>) -> Result<DeviceNumber> {
     const ASK: &str = "find the device at";
     let place = VolumePath::at(path.as_ref(), ASK)?;
     place.device().ok_or_else(|| {
-        let reason = format!("the filesystem there is {}, which has no block device", place.details.fs_type);
+        let reason =
+            format!("the mounted filesystem is {}, which has no block device", place.details.fs_type);
         Error::new(ErrorKind::Unsupported, ASK, reason).at(place.path)
     })
 }

@@ -52,7 +52,7 @@ pub(super) fn remove_created(created: Created, target: &Target) {
     if created == Created::Created
         && let Err(left) = target.remove()
     {
-        tracing::warn!(%left, "a directory or file that nothing could be mounted on is left");
+        tracing::warn!(%left, "an empty target stays after a failed publish");
     }
 }
 

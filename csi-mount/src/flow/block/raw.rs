@@ -64,7 +64,7 @@ fn bind_read_only(device: &BlockDevice, target: &Target) -> Result<Outcome> {
         && is_new
         && let Err(left) = loop_device.detach()
     {
-        tracing::warn!(%left, "the loop device of a target that could not be published is left");
+        tracing::warn!(%left, "a loop device stays after a failed publish");
     }
     bound
 }
@@ -78,9 +78,9 @@ fn bind(device: &BlockDevice, target: &Target) -> Result<Outcome> {
     if outcome == Outcome::Mounted
         && let Err(left) = unmount(target)
     {
-        tracing::warn!(%left, "the node of another device stays at the target");
+        tracing::warn!(%left, "the target shows another device, and stays");
     }
-    let reason = format!("asked for {}, the kernel has {bound:?}", device.number());
+    let reason = format!("{} was requested, but the node at the target is {bound:?}", device.number());
     Err(Error::new(ErrorKind::WrongDevice, PUBLISH, reason).at(target.path()))
 }
 
@@ -113,7 +113,7 @@ pub(super) fn detach_read_only(target: &Target) -> Result<()> {
         match users::published_at(&[found.number()])? {
             None => found.detach()?,
             Some(place) => tracing::debug!(device = %found.path().display(), place = %place.display(),
-                "a loop device with this target's mark is published elsewhere, and stays"),
+                "a loop device with this target's mark is published at another path, and stays"),
         }
     }
     Ok(())

@@ -124,7 +124,7 @@ pub(super) fn stage_on(device: &BlockDevice, staging: &Target, plan: &StagePlan)
             if outcome == Outcome::Mounted
                 && let Err(left) = unmount(staging)
             {
-                tracing::warn!(%left, "a filesystem that could not be staged stays mounted");
+                tracing::warn!(%left, "a filesystem stays mounted after a failed stage");
             } else {
                 remove_created(created, staging);
             }
@@ -168,12 +168,12 @@ fn prepare(device: &BlockDevice, plan: &StagePlan) -> Result<(FilesystemOrigin, 
             Ok((FilesystemOrigin::Formatted, None))
         }
         Probe::Interrupted(format) if plan.writes() => {
-            tracing::warn!(device = %device.path().display(), "begin an interrupted format anew");
+            tracing::warn!(device = %device.path().display(), "starting an interrupted format again");
             plan.format.run(format.into_proof())?;
             Ok((FilesystemOrigin::Formatted, None))
         }
         Probe::Blank(_) | Probe::Interrupted(_) => {
-            let reason = "the device has no filesystem yet, and staged read-only it is not formatted";
+            let reason = "the device has no filesystem yet, and a read-only stage does not format it";
             Err(Error::new(ErrorKind::ReadOnly, STAGE, reason)
                 .at(device.path())
                 .hint("stage it read-write once"))
@@ -189,7 +189,7 @@ fn prepare(device: &BlockDevice, plan: &StagePlan) -> Result<(FilesystemOrigin, 
             let refusal = other.refusal(STAGE, device);
             Err(match usable {
                 Some(usable) => refusal.hint(format!(
-                    "ask for {usable} instead of {} to use it; it was not changed",
+                    "to use it, request {usable} instead of {}; the device was not changed",
                     plan.filesystem
                 )),
                 None => refusal,
@@ -269,10 +269,10 @@ fn other_mount_of_disk(device: &BlockDevice, staging: &Target) -> Result<Option<
     }
     let (source, place) = (Path::new(&twin.source).display(), twin.mount_point.display());
     let reason =
-        format!("{} is the disk that is mounted at {place} already, as {source}", device.path().display());
+        format!("{} is a disk that is already mounted at {place}, as {source}", device.path().display());
     Err(Error::new(ErrorKind::Busy, STAGE, reason)
         .at(staging.path())
-        .hint("unmount it there, or have the paths of the disk made one device (multipathd)"))
+        .hint("unmount it there, or combine the paths of the disk into one device (multipathd)"))
 }
 
 /// `mkfs` can be newer than the kernel. The kernel then reports only that the filesystem does not mount.
@@ -283,7 +283,7 @@ fn explain_features(error: Error, device: &BlockDevice, filesystem: Filesystem) 
         Some(reason) => error
             .with_kind(ErrorKind::Unsupported)
             .add_reason(reason)
-            .hint("use it on a newer kernel; volumes to come: a mkfs profile of the oldest kernel"),
+            .hint("use it on a newer kernel; for new volumes, choose a mkfs profile for the oldest kernel"),
         None => error,
     }
 }
@@ -296,9 +296,11 @@ fn verify(device: &BlockDevice, staging: &Target) -> Result<()> {
     if mounted == Some(device.number()) {
         return Ok(());
     }
-    let found =
-        details.map_or_else(|| "nothing is mounted".to_owned(), |details| format!("there is {details}"));
-    let reason = format!("asked for {} ({}), {found}", device.path().display(), device.number());
+    let found = details.map_or_else(
+        || "nothing is mounted".to_owned(),
+        |details| format!("the existing mount is {details}"),
+    );
+    let reason = format!("{} ({}) was requested, but {found}", device.path().display(), device.number());
     Err(Error::new(ErrorKind::WrongDevice, STAGE, reason).at(staging.path()))
 }
 

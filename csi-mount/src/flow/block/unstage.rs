@@ -83,7 +83,8 @@ pub fn unstage_with(staging: &Target, device: Option<&Path>, copies: MountCopies
     if let (Some(known), Some(found)) = (&known, beneath)
         && known.number() != found
     {
-        let reason = format!("asked for {} ({}), {found} is there", known.path().display(), known.number());
+        let reason =
+            format!("{} ({}) was requested, but {found} is mounted", known.path().display(), known.number());
         return Err(Error::new(ErrorKind::WrongDevice, UNSTAGE, reason).at(staging.path()));
     }
     for device in [&known, &mounted].into_iter().flatten() {
@@ -94,7 +95,7 @@ pub fn unstage_with(staging: &Target, device: Option<&Path>, copies: MountCopies
         mapping.resume()?;
     }
     if mounted.is_some() && health::is_frozen_at(staging)? {
-        let reason = "its filesystem is frozen, and unmounted nobody could thaw it";
+        let reason = "its filesystem is frozen, and could not be thawed after the unmount";
         return Err(Error::new(ErrorKind::Busy, UNSTAGE, reason)
             .at(staging.path())
             .hint("thaw it (fsfreeze -u)"));

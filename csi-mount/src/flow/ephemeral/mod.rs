@@ -76,7 +76,7 @@ pub fn publish(target: &Target, content: &Content, plan: &EphemeralPlan) -> Resu
         if created == Created::Created
             && let Err(left) = target.remove()
         {
-            tracing::warn!(%left, "a target that could not be published is left");
+            tracing::warn!(%left, "a target stays after a failed publish");
         }
     })
 }
@@ -100,7 +100,7 @@ fn put(target: &Target, content: &Content, plan: &EphemeralPlan) -> Result<Chang
             return version::write(view.fd(), target.path(), content, plan.group);
         }
     }
-    let reason = "somebody else mounts and unmounts there at the same time";
+    let reason = "another process mounts and unmounts there at the same time";
     Err(Error::new(ErrorKind::Busy, MOUNT, reason).at(target.path()))
 }
 

@@ -76,15 +76,20 @@ impl EphemeralPlan {
     pub(super) fn check(&self, content: &Content) -> Result<()> {
         let name = self.source.trim_start_matches("content:");
         if name.is_empty() || name.len() > MAX_NAME_BYTES || name.contains('\0') {
-            let reason =
-                format!("the volume's name is empty, holds a NUL, or is longer than {MAX_NAME_BYTES} bytes");
+            let reason = format!(
+                "the volume's name is empty, contains a NUL, or is longer than {MAX_NAME_BYTES} bytes"
+            );
             return Err(Error::new(ErrorKind::InvalidInput, "publish", reason));
         }
         let (footprint, size) = (content.footprint(), self.size);
         if footprint > size / 2 {
-            let reason =
-                format!("the content takes {footprint} bytes, and half of the volume's size is {}", size / 2);
-            return Err(Error::new(ErrorKind::OutOfRange, "publish", reason).hint("give it a greater size"));
+            let reason = format!(
+                "the content needs {footprint} bytes, more than half of the volume's size ({})",
+                size / 2
+            );
+            return Err(
+                Error::new(ErrorKind::OutOfRange, "publish", reason).hint("increase the size of the volume")
+            );
         }
         Ok(())
     }
@@ -96,7 +101,8 @@ impl EphemeralPlan {
             return Err(attach::refuse(MOUNT, target, found, &difference));
         }
         if found.attributes != self.attributes {
-            let difference = format!("asked for {}, it is mounted with other attributes", self.attributes);
+            let difference =
+                format!("{} was requested, but it is mounted with other attributes", self.attributes);
             return Err(attach::refuse(MOUNT, target, found, &difference));
         }
         Ok(())

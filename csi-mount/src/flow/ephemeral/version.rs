@@ -74,7 +74,7 @@ fn lock(root: &OwnedFd, path: &Path) -> Result<()> {
         Ok(()) => Ok(()),
         Err(Errno::WOULDBLOCK) => {
             let reason =
-                format!("somebody else keeps its directory locked for more than {LOCK_TIME_LIMIT:?}");
+                format!("another process keeps its directory locked for more than {LOCK_TIME_LIMIT:?}");
             Err(Error::new(ErrorKind::Busy, WRITE, reason).at(path))
         }
         Err(error) => Err(Error::os(WRITE, path, error)),
@@ -165,7 +165,7 @@ impl Volume<'_> {
         if written.is_err()
             && let Err(left) = self.remove(&name)
         {
-            tracing::warn!(%left, "a version that could not be written is left");
+            tracing::warn!(%left, "an incomplete version stays after a failed write");
         }
         written.map(|()| name)
     }

@@ -116,7 +116,7 @@ impl FuseDaemon {
         command.spawn().map_err(|error| match error.kind() {
             io::ErrorKind::NotFound => failed(error)
                 .with_kind(ErrorKind::MissingTool)
-                .hint("install the program, or name it by its whole path"),
+                .hint("install the program, or use its full path"),
             _ => failed(error),
         })
     }
@@ -147,14 +147,14 @@ impl FuseDaemon {
     /// A pipe that already contains the secret, so that no thread has to stay to write it.
     fn input(&self) -> Result<Stdio> {
         let Some(secret) = &self.secret else { return Ok(Stdio::null()) };
-        let failed = |error: io::Error| Error::os("hand a secret to", Path::new(&self.program), error);
+        let failed = |error: io::Error| Error::os("pass a secret to", Path::new(&self.program), error);
         let (reader, mut writer) = io::pipe().map_err(failed)?;
         fcntl_setfl(&writer, OFlags::NONBLOCK).map_err(|error| failed(error.into()))?;
         match writer.write(secret) {
             Ok(length) if length == secret.len() => Ok(reader.into()),
             Err(error) if error.kind() != io::ErrorKind::WouldBlock => Err(failed(error)),
             _ => {
-                let reason = format!("the secret has {} bytes, more than a pipe takes", secret.len());
+                let reason = format!("the secret has {} bytes, more than fit into a pipe", secret.len());
                 Err(Error::new(ErrorKind::InvalidInput, START, reason).at(Path::new(&self.program)))
             }
         }

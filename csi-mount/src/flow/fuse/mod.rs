@@ -138,7 +138,7 @@ pub fn unstage_within(staging: &Target, limit: Duration) -> Result<Unmounted> {
     let unmounted = shared::unstage_within(staging, limit)?;
     let processes = Processes::for_place(staging.path());
     if !processes.wait_until_ended(deadline.saturating_duration_since(Instant::now())) {
-        tracing::warn!(at = %staging.path().display(), "a daemon that does not end is killed");
+        tracing::warn!(at = %staging.path().display(), "killing a daemon that does not end");
         processes.kill(staging.path())?;
     }
     // The daemon can have mounted during this call.

@@ -88,14 +88,14 @@ fn accept_daemon(staging: &Target, daemon: &FuseDaemon) -> Result<()> {
     let processes = Processes::for_place(staging.path());
     match (processes.identity(), &daemon.identity) {
         (Some(found), Some(asked)) if found != *asked => {
-            refuse(format!("what is served there is {}, and not {}", found.display(), asked.display()))
+            refuse(format!("the daemon serves {}, not {}", found.display(), asked.display()))
         }
         (None, _)
             if daemon.launcher.is_empty()
                 && processes.running().is_empty()
                 && !processes::can_be_hidden() =>
         {
-            refuse("there is a FUSE filesystem of somebody else".to_owned())
+            refuse("another program's FUSE filesystem is mounted there".to_owned())
         }
         _ => Ok(()),
     }
@@ -133,7 +133,7 @@ fn wait_until_ready(
         {
             return Err(Error::new(ErrorKind::ToolFailed, STAGE, reason)
                 .at(staging.path())
-                .hint("its own words are in the log of this process"));
+                .hint("the log of this process contains its output"));
         }
         if Instant::now() > deadline {
             let reason = format!("its daemon did not mount and answer within {:?}", daemon.ready_time_limit);
@@ -173,13 +173,14 @@ fn watch(mut child: Child, staging: &Target) -> Receiver<ExitStatus> {
     let path = staging.path().to_owned();
     let watching = std::thread::Builder::new().name("fuse-daemon".to_owned()).spawn(move || {
         if let Ok(status) = child.wait() {
-            tracing::info!(%status, at = %path.display(), "the program that served a FUSE filesystem has ended");
+            tracing::info!(%status, at = %path.display(), "the program that served a FUSE filesystem has \
+                                                           ended");
             // Once the mount is ready, nobody receives this.
             let _ = sender.send(status);
         }
     });
     if let Err(error) = watching {
-        tracing::warn!(%error, "a FUSE daemon is not watched");
+        tracing::warn!(%error, "the end of a FUSE daemon will not be logged");
     }
     receiver
 }
@@ -187,7 +188,7 @@ fn watch(mut child: Child, staging: &Target) -> Receiver<ExitStatus> {
 fn accept(staging: &Target) -> Result<()> {
     match staging.mounted()? {
         Some(entry) if entry.fs_type != "fuse" && !entry.fs_type.starts_with("fuse.") => {
-            let reason = format!("there is {} and not a FUSE filesystem", entry.fs_type);
+            let reason = format!("{} is mounted there, not a FUSE filesystem", entry.fs_type);
             Err(Error::new(ErrorKind::AlreadyMounted, STAGE, reason)
                 .at(staging.path())
                 .hint("unmount it first"))
@@ -220,6 +221,6 @@ fn undo_start(staging: &Target, own: &Processes, created: Created) {
         Ok(())
     };
     if let Err(left) = undo() {
-        tracing::warn!(%left, "something is left of a FUSE filesystem that could not be staged");
+        tracing::warn!(%left, "parts of a FUSE filesystem stay after a failed stage");
     }
 }

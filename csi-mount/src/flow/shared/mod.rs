@@ -165,7 +165,7 @@ fn remove_created(created: Created, target: &Target) {
     if created == Created::Created
         && let Err(left) = target.remove()
     {
-        tracing::warn!(%left, "a directory that nothing could be mounted on is left");
+        tracing::warn!(%left, "an empty target stays after a failed publish");
     }
 }
 

@@ -88,14 +88,14 @@ impl SharedSource {
             return Err(attach::refuse(MOUNT, target, found, &difference));
         }
         if found.attributes != asked {
-            let difference = format!("asked for {asked}, it is mounted with other attributes");
+            let difference = format!("{asked} was requested, but it is mounted with other attributes");
             return Err(attach::refuse(MOUNT, target, found, &difference));
         }
         if found.is_super_read_only && !self.options.is_read_only() {
             let reason = format!("the filesystem turned read-only: {found}");
             return Err(Error::new(ErrorKind::ReadOnly, MOUNT, reason)
                 .at(target.path())
-                .hint("see the kernel's log, and unmount it"));
+                .hint("read the kernel's log, and unmount it"));
         }
         Ok(())
     }
