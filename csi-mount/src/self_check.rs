@@ -272,7 +272,7 @@ mod tests {
     use crate::testing::without_features;
 
     #[test]
-    fn a_missing_capability_is_told_by_what_it_is_for() {
+    fn a_missing_capability_is_reported_with_its_purpose() {
         let judged = || {
             let mut sets = of_thread(None).unwrap();
             sets.effective = CapabilitySet::DAC_OVERRIDE.intersection(sets.permitted);
@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn an_old_kernel_is_told_by_what_is_lost() {
+    fn a_missing_kernel_feature_is_reported_with_its_consequence() {
         without_features(&[Feature::MountSetattr], || {
             let findings = kernel();
             let bad: Vec<_> = findings.iter().filter(|found| found.verdict != Verdict::Fine).collect();

@@ -118,7 +118,7 @@ fn another_device_at_the_staging_directory_is_refused() {
 /// A device number can pass to another disk, or a node can be created again. The path then leads to one disk
 /// when it is examined, and to another when it is mounted. Stage must notice this.
 #[test]
-fn a_path_that_leads_elsewhere_meanwhile_is_noticed() {
+fn a_path_that_changes_during_the_call_is_noticed() {
     private_mount_namespace(|| {
         let images = [Image::new(16), Image::new(16)];
         let staging = target(&images[0], "s");
@@ -204,7 +204,7 @@ fn whatever_is_on_the_device_is_kept() {
 }
 
 #[test]
-fn staged_read_only_nothing_is_written() {
+fn a_read_only_stage_writes_nothing() {
     private_mount_namespace(|| {
         let image = Image::new(64);
         let staging = target(&image, "s");
@@ -237,7 +237,7 @@ fn staged_read_only_nothing_is_written() {
 /// The device of a volume that had content can read as blank. It is then not the same volume, so a plan can
 /// forbid the format.
 #[test]
-fn a_volume_that_is_said_to_have_content_is_never_formatted() {
+fn a_volume_that_must_have_content_is_never_formatted() {
     for filesystem in Filesystem::ALL {
         private_mount_namespace(move || {
             let image = Image::new(320);
@@ -261,7 +261,7 @@ fn a_volume_that_is_said_to_have_content_is_never_formatted() {
 }
 
 #[test]
-fn a_larger_device_is_used_when_staged_next() {
+fn a_larger_device_is_used_at_the_next_stage() {
     for filesystem in Filesystem::ALL {
         private_mount_namespace(move || {
             let image = Image::new(320);
@@ -288,7 +288,7 @@ fn a_larger_device_is_used_when_staged_next() {
 
 // spec: node-expand-volume.grows
 #[test]
-fn a_staged_volume_expands_or_says_what_it_needs() {
+fn a_staged_volume_expands_or_the_error_says_what_it_needs() {
     for filesystem in Filesystem::ALL {
         private_mount_namespace(move || {
             let image = Image::new(320);
@@ -339,7 +339,7 @@ fn an_xfs_is_not_mounted_twice_by_two_devices_of_its_disk() {
 }
 
 #[test]
-fn an_xfs_clone_is_staged_beside_its_origin() {
+fn an_xfs_clone_is_staged_together_with_its_origin() {
     private_mount_namespace(|| {
         let image = Image::new(320);
         let (staging, second) = (target(&image, "s"), target(&image, "t"));
@@ -362,7 +362,7 @@ fn an_xfs_clone_is_staged_beside_its_origin() {
 }
 
 #[test]
-fn unstage_waits_for_nobody_and_names_what_holds_the_device() {
+fn unstage_does_not_wait_and_names_the_users_of_the_device() {
     private_mount_namespace(|| {
         let image = Image::new(64);
         let (staging, published) = (target(&image, "s"), target(&image, "p"));
@@ -394,7 +394,7 @@ fn a_mount_left_in_another_namespace_keeps_the_device_from_being_free() {
 }
 
 #[test]
-fn nothing_is_published_that_is_not_staged() {
+fn publish_refuses_a_volume_that_is_not_staged() {
     private_mount_namespace(|| {
         let image = Image::new(8);
         let (staging, published) = (target(&image, "s"), target(&image, "p"));

@@ -117,7 +117,7 @@ fn daemon(mode: &str, staging: &Target) -> FuseDaemon {
 
 /// What is served is known from marks in the daemon's own environment, so any process can find it.
 #[test]
-fn what_is_served_is_known_and_nothing_else_is_taken_for_it() {
+fn only_a_daemon_with_the_same_identity_is_accepted() {
     on_tmpfs(|place| {
         let staging = Target::new(place.join("staging")).unwrap();
         let asked = |serves: &str| stage(&staging, &daemon("serve", &staging).identity(serves));
@@ -259,7 +259,7 @@ fn a_daemon_that_ended_before_its_first_answer_is_replaced() {
 }
 
 #[test]
-fn a_daemon_may_go_into_the_background_or_have_a_launcher() {
+fn a_daemon_can_go_into_the_background_or_have_a_launcher() {
     in_place(|staging, _| {
         // A launcher that passes no environment on. Its own arguments set the daemon's mode and path.
         let launched = daemon("serve", staging).launcher([
@@ -278,7 +278,7 @@ fn a_daemon_may_go_into_the_background_or_have_a_launcher() {
 }
 
 #[test]
-fn a_daemon_that_does_not_come_up_leaves_nothing() {
+fn a_daemon_that_does_not_start_leaves_nothing() {
     in_place(|staging, _| {
         let error = stage(staging, &daemon("fail", staging)).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::ToolFailed, "{error}");
@@ -301,7 +301,7 @@ fn a_daemon_that_does_not_come_up_leaves_nothing() {
 }
 
 #[test]
-fn what_an_interrupted_stage_left_is_ended() {
+fn a_daemon_of_an_interrupted_stage_is_ended() {
     in_place(|staging, _| {
         let command = Command::new(std::env::current_exe().unwrap());
         let mut left =
@@ -340,7 +340,7 @@ fn while_the_parent_directory_is_locked_no_daemon_is_started() {
 }
 
 #[test]
-fn who_was_overtaken_by_another_process_leaves_its_daemon_alone() {
+fn a_failed_start_does_not_end_the_daemon_of_another_process() {
     in_place(|staging, _| {
         std::thread::scope(|scope| {
             let overtaken = scope.spawn(|| stage(staging, &daemon("idle", staging)));
@@ -377,7 +377,7 @@ fn a_daemon_that_mounts_while_it_is_waited_for_leaves_no_mount() {
 }
 
 #[test]
-fn a_mount_that_does_not_answer_is_asked_once() {
+fn a_mount_that_does_not_answer_is_queried_once() {
     in_place(|staging, _| {
         staging.create_dir().unwrap();
         let device = fuse_support::fuse(staging);
@@ -404,7 +404,7 @@ fn a_daemon_that_does_not_end_is_killed() {
 }
 
 #[test]
-fn something_else_is_refused_and_left() {
+fn another_mount_at_the_target_is_refused_and_stays() {
     on_tmpfs(|place| {
         let staging = Target::new(place.join("staging")).unwrap();
         staging.create_dir().unwrap();

@@ -133,7 +133,7 @@ fn swapped_directories_lead_nowhere_else() {
 }
 
 #[test]
-fn what_has_no_files_of_ours_is_refused() {
+fn a_filesystem_with_a_server_is_refused() {
     sandbox(|sandbox| {
         let at = target(sandbox, "read-only");
         Bind::new(&source(sandbox, "source")).attributes(MountAttributes::RDONLY).at(&at).unwrap();
@@ -176,7 +176,7 @@ fn a_bind_shows_files_as_a_groups_and_the_disk_keeps_its_own() {
 }
 
 #[test]
-fn where_owners_can_not_be_mapped_it_is_said() {
+fn a_missing_support_for_id_maps_is_reported() {
     sandbox(|sandbox| {
         let at = target(sandbox, "target");
         let map = || IdMap::new().group(0, GROUP).unwrap();

@@ -109,7 +109,7 @@ fn a_helper_that_is_stuck_has_none_of_our_files() {
 
 /// An overlay with a layer on this filesystem stands for a mount that waits for its server.
 #[test]
-fn a_mount_that_waits_for_it_is_given_up() {
+fn a_mount_that_waits_for_it_is_abandoned() {
     let _alone = alone();
     for kernel in [&[][..], &[Feature::FsContext]] {
         sandbox(|sandbox| without_features(kernel, || mount_that_waits(sandbox)));
@@ -144,7 +144,7 @@ fn mount_that_waits(sandbox: &Path) {
 }
 
 #[test]
-fn a_way_through_it_is_given_up() {
+fn a_path_through_it_is_abandoned() {
     let _alone = alone();
     std::thread::scope(|scope| {
         for kernel in [&[][..], &[Feature::CachedLookup]] {
@@ -181,7 +181,7 @@ fn ways_through(sandbox: &Path, kernel: &[Feature]) {
 /// However many descriptors of the directory and names in it are used, all of them wait for one filesystem.
 /// So one helper process is enough.
 #[test]
-fn many_ways_into_it_take_turns() {
+fn many_paths_into_it_take_turns() {
     let _alone = alone();
     sandbox(|sandbox| {
         let staging = target(sandbox, "staging");
@@ -268,7 +268,7 @@ fn a_thousand_calls_leave_one_helper_process_and_no_thread() {
 }
 
 #[test]
-fn many_at_once_wait_no_longer_than_one() {
+fn many_callers_wait_no_longer_than_one() {
     let _alone = alone();
     sandbox(|sandbox| {
         let staging = target(sandbox, "staging");
@@ -291,7 +291,7 @@ fn many_at_once_wait_no_longer_than_one() {
 }
 
 #[test]
-fn many_forced_unmounts_at_once_take_turns() {
+fn many_forced_unmounts_take_turns() {
     let _alone = alone();
     sandbox(|sandbox| {
         let staging = target(sandbox, "staging");
@@ -366,7 +366,7 @@ fn an_unmount_is_done_when_the_filesystem_has_finished() {
 
 /// If an earlier unmount was left unfinished, a repeated call that is allowed to detach gives it up.
 #[test]
-fn an_unmount_that_was_left_unfinished_is_given_up_when_asked() {
+fn an_unfinished_unmount_is_abandoned_on_request() {
     let _alone = alone();
     let image = Image::new(8);
     sandbox(|sandbox| {
@@ -407,7 +407,7 @@ fn make_one_call() {
 
 /// A call is not listed as hanging if its process has not made it yet: the time counts from its start.
 #[test]
-fn a_call_that_has_not_begun_is_no_hang() {
+fn a_call_that_has_not_started_does_not_count_as_hanging() {
     let _alone = alone();
     let (asked, go) = Asked::held(&CALLS[0], Path::new("/"), "make_one_call");
     let (begun, has_begun) = std::sync::mpsc::channel();

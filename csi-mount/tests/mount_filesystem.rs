@@ -103,7 +103,7 @@ fn a_bad_option_is_named_by_the_filesystem_and_its_value_is_not() {
 }
 
 #[test]
-fn what_the_device_is_explains_the_failure() {
+fn a_failure_is_explained_by_the_device() {
     sandbox(|sandbox| {
         let target = target(sandbox, "target");
         let failure = |fs_type: &str, source: &Path| Mount::new(fs_type, source).at(&target).unwrap_err();
@@ -122,7 +122,7 @@ fn what_the_device_is_explains_the_failure() {
 }
 
 #[test]
-fn a_read_only_device_wants_a_read_only_mount() {
+fn a_read_only_device_needs_a_read_only_mount() {
     let image = image("ext4");
     let read_only = LoopOptions::new().access(DeviceAccess::ReadOnly);
     let device = LoopDevice::attach(image.file(), &read_only).unwrap();
@@ -193,7 +193,7 @@ fn attributes_are_received_with_the_filesystem() {
 }
 
 #[test]
-fn a_filesystem_that_turned_read_only_is_not_taken_for_writable() {
+fn a_filesystem_that_turned_read_only_does_not_count_as_writable() {
     use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags};
     let image = image("ext4");
     sandbox(|sandbox| {

@@ -171,7 +171,7 @@ fn a_filesystem_is_mounted_with_what_is_below_it_hidden() {
 }
 
 #[test]
-fn every_layer_goes_in_every_namespace() {
+fn every_layer_is_unmounted_in_every_namespace() {
     on_both(|machine| {
         let (ops, target) = (machine.ops(), machine.path("target"));
         machine.make_dir(&target);
@@ -183,7 +183,7 @@ fn every_layer_goes_in_every_namespace() {
 }
 
 #[test]
-fn a_busy_mount_stays_until_it_may_be_detached() {
+fn a_busy_mount_stays_unless_a_detach_is_allowed() {
     on_both(|machine| {
         let (ops, target) = (machine.ops(), machine.path("target"));
         machine.make_dir(&target);
@@ -228,7 +228,7 @@ fn a_dead_filesystem_is_known_and_unmounted() {
 
 /// A forced unmount would end the mount for the other users, who wait for the server to come back.
 #[test]
-fn a_silent_mount_is_taken_from_one_and_stays_for_the_others() {
+fn a_silent_mount_is_detached_at_one_target_only() {
     let model = Model::new();
     let paths = ["/staging", "/one", "/other"].map(Path::new);
     let [staging, one, other] = paths;
@@ -247,7 +247,7 @@ fn a_silent_mount_is_taken_from_one_and_stays_for_the_others() {
 
 /// A filesystem on a block device that does not answer is not proven to be dead: its disk can be slow.
 #[test]
-fn a_silent_filesystem_of_a_block_device_is_not_detached_for_it() {
+fn a_silent_filesystem_of_a_block_device_is_not_detached() {
     let model = Model::new();
     let target = Path::new("/target");
     model.make_dirs(target);
@@ -334,7 +334,7 @@ fn unpublish(ops: &dyn MountOps) -> csi_mount::Result<()> {
 }
 
 #[test]
-fn a_crash_between_any_two_steps_is_made_good() {
+fn a_retry_repairs_a_crash_between_any_two_steps() {
     let (mut points, mut reboots) = (0, 0);
     for crash in 0.. {
         let model = Model::new();

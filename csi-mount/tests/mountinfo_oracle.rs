@@ -221,7 +221,7 @@ fn tear(lines: &[Line], at: prop::sample::Index) {
 }
 
 #[test]
-fn every_line_is_what_it_means() {
+fn parsed_lines_equal_their_meaning() {
     let cases = measure::rounds(3000);
     let mut runner = TestRunner::new(Config { cases, failure_persistence: None, ..Config::default() });
     let compared = std::cell::Cell::new(0);

@@ -99,7 +99,7 @@ fn identity(path: &str) -> (String, String) {
 }
 
 #[test]
-fn a_scsi_disk_is_known_and_waited_for_by_what_it_says() {
+fn a_scsi_disk_is_recognized_and_waited_for_by_its_identity() {
     let scsi = Scsi::new(1);
     let path = scsi.disks().remove(0);
     let (serial, wwn) = identity(&path);
@@ -129,7 +129,7 @@ fn a_scsi_disk_is_known_and_waited_for_by_what_it_says() {
 }
 
 #[test]
-fn a_scsi_disk_that_grew_is_as_large_after_a_rescan() {
+fn a_scsi_disk_has_its_new_size_after_a_rescan() {
     let scsi = Scsi::new(1);
     let device = BlockDevice::open(scsi.disks().remove(0)).unwrap();
     assert_eq!(device.size().unwrap(), 8 * MIB);
@@ -190,7 +190,7 @@ impl Drop for Multipath {
 }
 
 #[test]
-fn a_disk_with_several_paths_is_its_multipath_device() {
+fn a_disk_with_several_paths_is_opened_as_its_multipath_device() {
     let scsi = Scsi::new(2);
     let paths = scsi.disks();
     let (serial, wwn) = identity(&paths[0]);
@@ -272,7 +272,7 @@ impl Drop for Nvme {
 }
 
 #[test]
-fn an_nvme_disk_is_known_and_grows() {
+fn an_nvme_disk_is_recognized_and_grows() {
     let by_serial = ExpectedDevice::new().serial(SERIAL);
     let by_wwn = ExpectedDevice::new().wwn(format!("nvme-uuid.{UUID}"));
     assert!(by_serial.find().unwrap().is_none());

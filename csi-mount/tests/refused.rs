@@ -80,7 +80,7 @@ fn paths_that_can_never_work() {
 }
 
 #[test]
-fn paths_that_are_no_text_are_refused_and_seen() {
+fn paths_that_are_not_utf8_are_refused_and_listed() {
     sandbox(|sandbox| {
         let name = |bytes: &[u8]| sandbox.join(OsStr::from_bytes(bytes));
         let (directory, place) = (target(sandbox, "target"), name(b"so\xffurce"));
@@ -134,7 +134,7 @@ fn paths_that_are_strange_text_work() {
 }
 
 #[test]
-fn options_and_filesystems_that_are_none() {
+fn invalid_options_and_filesystems_are_refused() {
     sandbox(|sandbox| {
         let target = target(sandbox, "target");
         for option in ["a\0b", "key=val\0ue", ""] {

@@ -177,7 +177,9 @@ pub(crate) fn unmount(
     policy: FinishPolicy,
     is_detached_now: impl FnOnce() -> bool,
 ) -> Result<Answer, Unanswered> {
-    let is_timeout = |answer: &io::Result<_>| matches!(answer, Err(error) if io::Error::kind(error) == io::ErrorKind::TimedOut);
+    let is_timeout = |answer: &io::Result<_>| {
+        answer.as_ref().is_err_and(|error: &io::Error| error.kind() == io::ErrorKind::TimedOut)
+    };
     let permit = Permit::take(Subject::Unmount(mount), limit)?;
     let child = Child::start(question).map_err(Unanswered::Failed)?;
     let start = Instant::now();
@@ -403,7 +405,7 @@ mod tests {
     }
 
     #[test]
-    fn the_second_waits_for_the_first_and_no_longer_than_it_may() {
+    fn a_second_query_waits_for_the_first_up_to_its_limit() {
         let permit = take(1, Duration::ZERO).unwrap();
         assert!(matches!(take(1, Duration::from_millis(5)), Err(Unanswered::TimedOut(_))));
         assert!(take(2, Duration::ZERO).is_ok(), "another mount");
@@ -415,7 +417,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_moves_is_no_silence() {
+    fn a_query_in_a_moving_queue_does_not_time_out() {
         let mut permit = take(4, Duration::ZERO).unwrap();
         std::thread::scope(|scope| {
             let last = scope.spawn(|| take(4, Duration::from_secs(1)).is_ok());
@@ -447,7 +449,7 @@ mod tests {
 
     #[test]
     #[expect(clippy::zombie_processes, reason = "that the queue reaps it is what is tested")]
-    fn while_one_is_stuck_the_next_is_refused_at_once_and_later_served() {
+    fn a_query_fails_at_once_while_another_is_stuck() {
         let mut program = std::process::Command::new("sleep").arg("300").spawn().unwrap();
         let permit = take(3, Duration::ZERO).unwrap();
         permit.keep_taken(Stuck::new(Pid::from_raw(program.id() as i32)));
@@ -464,7 +466,7 @@ mod tests {
 
     #[test]
     #[expect(clippy::zombie_processes, reason = "that the queue reaps it is what is tested")]
-    fn who_has_answered_is_waited_for_until_it_is_gone() {
+    fn a_child_that_has_answered_is_waited_for_until_it_exits() {
         let mut program = std::process::Command::new("sleep").arg("300").spawn().unwrap();
         let mut permit = take(5, Duration::ZERO).unwrap();
         permit.is_answered = true;

@@ -221,7 +221,7 @@ mod needs_root {
     }
 
     #[test]
-    fn what_lives_stays_and_what_a_killed_process_left_goes() {
+    fn only_scratch_directories_of_killed_processes_are_removed() {
         let base = tempfile::tempdir().unwrap();
         let place = |name: &str| {
             let place = base.path().join(format!("{PREFIX}{name}"));

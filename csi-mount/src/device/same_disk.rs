@@ -47,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_that_several_disks_may_share_prove_nothing() {
+    fn identities_that_several_disks_can_share_prove_nothing() {
         let disk = |wwn: Option<&str>, serial: Option<&str>| DeviceIdentity {
             wwn: wwn.map(str::to_owned),
             serial: serial.map(str::to_owned),

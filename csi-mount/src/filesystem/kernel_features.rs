@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_older_kernel_does_not_know_is_left_off() {
+    fn features_that_an_older_kernel_does_not_know_are_disabled() {
         let off = |filesystem, kernel, mkfs| disabling_arguments(filesystem, kernel, || Ok(mkfs)).unwrap();
         assert_eq!(off(Xfs, v(5, 4), v(6, 1)), ["-minobtcount=0", "-mbigtime=0", "-inrext64=0"]);
         assert_eq!(off(Xfs, v(5, 15), v(6, 1)), ["-inrext64=0"]);

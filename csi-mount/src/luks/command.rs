@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn exit_statuses_are_told_apart() {
+    fn exit_statuses_have_different_error_kinds() {
         for (status, expected) in [
             (1 << 8, ErrorKind::ToolFailed),
             (2 << 8, ErrorKind::WrongKey),

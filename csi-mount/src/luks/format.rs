@@ -128,7 +128,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_sector_is_what_suits_the_disk() {
+    fn the_sector_size_fits_the_disk() {
         for (logical_sector, physical_sector, size, expected) in [
             (512, 512, 1 << 30, 512),
             (512, 4096, 1 << 30, 4096),

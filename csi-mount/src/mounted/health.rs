@@ -256,7 +256,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_has_a_server_can_have_lost_it() {
+    fn only_a_filesystem_with_a_server_can_lose_it() {
         for (fs_type, has_server) in [("btrfs", false), ("vfat", false), ("nfs4", true), ("fuse.sshfs", true)]
         {
             let line = format!("31 20 0:52 / /target rw - {fs_type} source rw\n");

@@ -247,7 +247,7 @@ mod needs_root {
     }
 
     #[test]
-    fn the_second_of_two_takes_its_own_mount_away_and_no_other() {
+    fn the_second_of_two_removes_only_its_own_mount() {
         for features in [Features::New, Features::Old] {
             in_directory(|target| {
                 let opened = target.open(OPERATION).unwrap();
@@ -261,7 +261,7 @@ mod needs_root {
     }
 
     #[test]
-    fn what_is_undone_takes_nobody_elses_along() {
+    fn an_undo_removes_no_mount_of_others() {
         for features in [Features::New, Features::Old] {
             in_directory(|target| {
                 let opened = target.open(OPERATION).unwrap();

@@ -202,8 +202,8 @@ impl Source<'_> {
                 match error.kind() {
                     // The kernel reports only EINVAL.
                     ErrorKind::InvalidInput => error.with_kind(ErrorKind::Unsupported).hint(
-                        "its filesystem does not support it on this kernel: ext4 and others need 5.12, \
-                         btrfs 5.15, tmpfs 6.3",
+                        "its filesystem does not support it on this kernel: ext4, XFS and btrfs need \
+                         5.12 to 5.15, tmpfs 6.3",
                     ),
                     _ => error,
                 }

@@ -129,7 +129,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_number_is_seen_as_one_other() {
+    fn every_id_is_shown_as_exactly_one_id() {
         assert_eq!(lines(&IdPairs::new()), "0 0 4294967295\n");
         let map = IdMap::new().group(0, 2000).unwrap().group(7, 7).unwrap();
         assert_eq!(lines(&map.groups), "0 2000 1\n1 1 1999\n2000 0 1\n2001 2001 4294965294\n");
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn no_number_has_two_places() {
+    fn no_id_is_mapped_twice() {
         let map = IdMap::new().group(0, 2000).unwrap();
         for (on_disk, shown) in [(0, 5), (5, 2000), (2000, 6), (u32::MAX, 1), (1, u32::MAX)] {
             assert!(map.clone().group(on_disk, shown).is_err(), "{on_disk} {shown}");

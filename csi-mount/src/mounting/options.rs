@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_what_is_no_option() {
+    fn refuses_flags_that_are_not_options() {
         for (flag, named) in [
             ("", "empty"),
             ("=x", "empty"),

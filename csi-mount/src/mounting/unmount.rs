@@ -419,7 +419,7 @@ mod needs_root {
     use crate::testing::private_mount_namespace;
 
     #[test]
-    fn a_link_put_there_after_the_look_leads_nowhere() {
+    fn a_link_that_replaces_the_target_is_not_followed() {
         let directory = tempfile::tempdir().unwrap();
         private_mount_namespace(|| {
             let mounted = Target::new(directory.path().join("mounted")).unwrap();

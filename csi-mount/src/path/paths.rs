@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_path_that_passes_as_clean_is_what_it_would_become() {
+    fn a_path_that_counts_as_clean_is_unchanged_by_cleaning() {
         let long = format!("/a/{}", "x".repeat(MAX_NAME_BYTES + 1));
         let longest = "/a".repeat(MAX_PATH_BYTES / 2 + 1);
         let texts = [

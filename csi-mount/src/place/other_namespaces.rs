@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_mount_is_known_by_the_directory_that_it_covers() {
+    fn a_mount_is_found_by_the_directory_that_it_covers() {
         let table = parse_mountinfo(
             b"20 1 8:1 /host / rw - ext4 /dev/sda1 rw\n\
               31 20 0:52 / /pods/target rw - tmpfs theirs rw\n\

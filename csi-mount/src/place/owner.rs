@@ -492,7 +492,7 @@ mod tests {
     }
 
     #[test]
-    fn a_volume_of_no_driver_is_that_of_any() {
+    fn a_mark_without_a_driver_matches_any_driver() {
         let id = |driver: &str, volume: &str| OwnerId::new(driver, volume);
         assert!(id("a", "v").is_same(&id("a", "v")) && id("", "v").is_same(&id("a", "v")));
         assert!(!id("a", "v").is_same(&id("b", "v")) && !id("a", "v").is_same(&id("a", "w")));

@@ -213,7 +213,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn system_directories_are_refused_by_text_with_what_holds_them() {
+    fn system_directories_and_their_parents_are_refused_by_path() {
         let system = ProtectedPaths::system();
         for path in
             ["/", "/proc", "/proc/self", "/etc/x", "/usr/local/x", "/dev/shm/x", "/var", "/var/lib", "/tmp"]
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn a_drivers_directory_is_refused_by_every_way_that_leads_there() {
+    fn a_drivers_directory_is_refused_by_every_path_to_it() {
         let directory = tempfile::tempdir().unwrap();
         let path = |name: &str| directory.path().join(name);
         std::fs::create_dir_all(path("data/deep/own/volume")).unwrap();

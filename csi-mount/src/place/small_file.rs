@@ -210,7 +210,7 @@ mod tests {
 
     /// As on NFS, which has no `RENAME_NOREPLACE`.
     #[test]
-    fn what_can_only_look_replaces_nothing() {
+    fn a_rename_that_must_not_replace_replaces_nothing() {
         let directory = tempfile::tempdir().unwrap();
         let root = Root::open(directory.path()).unwrap();
         let [from, to, taken] = ["from", "to", "taken"].map(|name| root.target(name).unwrap());

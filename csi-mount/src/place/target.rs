@@ -429,7 +429,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_vanishes_before_it_is_looked_at_is_made_again() {
+    fn a_target_that_vanishes_is_created_again() {
         let directory = tempfile::tempdir().unwrap();
         let target = Target::new(directory.path().join("target")).unwrap();
         for (vanished, expected) in [(1, Ok(Created::Created)), (u32::MAX, Err(ErrorKind::Busy))] {

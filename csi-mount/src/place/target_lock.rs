@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lock_is_waited_for_at_its_target_and_at_no_other() {
+    fn a_lock_is_waited_for_only_at_its_target() {
         let directory = &tempfile::tempdir().unwrap();
         let lock = |name: &str| TargetLock::take(&target(directory, name), Purpose::Mount);
         let held = lock("held");

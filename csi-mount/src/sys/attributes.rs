@@ -96,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_set_and_take_back() {
+    fn options_set_and_clear_attributes() {
         let read_only = MountAttributes::default().apply_option("ro").unwrap();
         assert_eq!(read_only, MountAttributes::RDONLY);
         assert_eq!(read_only.apply_option("rw"), Some(MountAttributes::empty()));

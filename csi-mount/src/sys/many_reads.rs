@@ -201,7 +201,7 @@ mod tests {
     use std::os::unix::fs::FileExt as _;
 
     #[test]
-    fn what_is_read_is_what_is_there_and_what_is_cut_off_is_not_complete() {
+    fn reads_return_the_content_and_a_short_read_is_not_complete() {
         let file = tempfile::tempfile().unwrap();
         let content: Vec<u8> = (0..MAX_READS * 512 - 100).map(|index| (index / 512) as u8).collect();
         file.write_all_at(&content, 0).unwrap();

@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_share_is_half_of_the_least() {
+    fn the_limit_is_half_of_the_smallest_memory_limit() {
         assert_eq!(half(least(Some(8 << 30), vec![1 << 30, 2 << 30])), 512 << 20);
         assert_eq!(half(least(Some(8 << 30), vec![u64::MAX])), 4 << 30);
         assert_eq!(half(least(None, vec![])), 1 << 30);
@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn what_this_process_uses_is_seen() {
+    fn the_memory_of_this_process_is_measured() {
         let used = used_by_group(std::process::id()).unwrap();
         assert!((1 << 20..1 << 40).contains(&used), "{used}");
         assert_eq!(used_by_group(u32::MAX), None);

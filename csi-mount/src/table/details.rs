@@ -264,7 +264,7 @@ mod needs_root {
     }
 
     #[test]
-    fn a_filesystem_without_options_is_told_of_as_one_with_some() {
+    fn statmount_works_for_a_filesystem_without_options() {
         let directory = tempfile::tempdir().unwrap();
         private_mount_namespace(|| {
             let target = Target::new(directory.path()).unwrap();

@@ -94,7 +94,7 @@ mod tests {
 
     /// A pid namespace without kernel threads has nothing to compare.
     #[test]
-    fn what_is_passed_over_are_the_threads_of_the_kernel() {
+    fn only_kernel_threads_are_skipped() {
         for process in kernel_threads() {
             let stat = fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
             let flags = stat.rsplit(')').next().unwrap().split_whitespace().nth(9 - 3);

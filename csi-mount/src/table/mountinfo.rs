@@ -290,14 +290,14 @@ mod tests {
     }
 
     #[test]
-    fn puts_back_what_is_escaped_and_keeps_other_bytes() {
+    fn unescapes_octal_codes_and_keeps_other_bytes() {
         let entry = one(b"1 0 0:1 / /a\\040b\\134c\\012d\xff\\9 rw,relatime - tmpfs x rw");
         assert_eq!(entry.mount_point.as_os_str().as_bytes(), b"/a b\\c\nd\xff\\9");
         assert_eq!(entry.attributes, MountAttributes::empty());
     }
 
     #[test]
-    fn passes_over_optional_fields_that_are_not_known() {
+    fn skips_unknown_optional_fields() {
         let entry = one(b"1 0 0:1 / /a rw,relatime propagate_from:3 new:field flag unbindable - tmpfs x rw");
         assert_eq!((entry.peer_group, entry.master), (None, None));
         assert_eq!(entry.fs_type, "tmpfs");
@@ -309,13 +309,13 @@ mod tests {
     }
 
     #[test]
-    fn takes_an_empty_source_and_no_options() {
+    fn accepts_an_empty_source_and_no_options() {
         let entry = one(b"1 0 0:1 / /a rw - tmpfs  ");
         assert_eq!(entry.source, "");
     }
 
     #[test]
-    fn refuses_other_forms_by_line() {
+    fn names_the_first_line_that_is_not_mountinfo() {
         let good = "1 0 0:1 / /a rw - tmpfs x rw\n";
         for bad in
             ["x", "1 0 0:1 / /a rw tmpfs x rw", "1 0 01 / /a rw - tmpfs x rw", "-1 0 0:1 / /a rw - t x rw"]

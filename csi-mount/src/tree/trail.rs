@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn the_way_back_is_the_way_down_and_reading_continues() {
+    fn the_way_up_returns_to_the_same_directories_and_reading_continues() {
         let directory = tempfile::tempdir().unwrap();
         let (mut trail, mut here, path) = at_the_bottom(directory.path());
         for depth in (0..DEPTH).rev() {

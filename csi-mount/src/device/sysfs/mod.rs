@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn each_kind_of_disk_says_who_it_is() {
+    fn each_kind_of_disk_has_an_identity() {
         let fake = Fake::new();
         let sysfs = fake.sysfs();
         for (name, minor, files, serial, wwn) in [
@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn of_several_paths_the_multipath_device_is_the_disk() {
+    fn the_multipath_device_is_chosen_over_its_paths() {
         let fake = Fake::new();
         let sysfs = fake.sysfs();
         let identity: [(&str, &[u8]); 2] =

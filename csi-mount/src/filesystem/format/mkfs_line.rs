@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn labels_have_the_length_that_the_filesystem_takes() {
+    fn labels_have_the_length_that_the_filesystem_allows() {
         for (filesystem, longest) in [(Filesystem::Ext4, 16), (Filesystem::Xfs, 12), (Filesystem::Btrfs, 255)]
         {
             let format = line(filesystem);

@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn xfs_is_told_what_it_would_ask() {
+    fn mkfs_xfs_gets_the_stripes_that_it_would_read_from_the_device() {
         let (small, large) = (1 << 29, 1 << 40);
         assert_eq!(xfs(&[], DISK, large), "-ssize=4096");
         assert_eq!(xfs(&[], Topology { is_misaligned: true, ..DISK }, large), "-ssize=512");
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn ext4_is_told_of_stripes_longer_than_a_block() {
+    fn mkfs_ext4_gets_stripes_longer_than_a_block() {
         assert_eq!(DISK.ext4_stripes(4096), Vec::<String>::new());
         assert_eq!(DISK.ext4_stripes(1024), ["stride=4", "stripe_width=4"]);
         assert_eq!(RAID.ext4_stripes(4096), ["stride=16", "stripe_width=64"]);

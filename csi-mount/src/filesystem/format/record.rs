@@ -369,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn a_header_is_one_at_its_own_place_only() {
+    fn a_header_is_valid_only_at_its_own_place() {
         for made in FormatKind::ALL {
             let place = made.commit_place();
             let record = Record::new(made, 1 << 30, &entries(300));
@@ -387,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn each_block_of_a_manifest_is_known_alone() {
+    fn each_block_of_a_manifest_is_recognized_alone() {
         let entries = entries(300);
         let record = Record::new(FormatKind::Luks, 1 << 30, &entries);
         let lists: Vec<_> = record.lists(&entries).collect();

@@ -384,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn containers_at_the_end_count_beside_what_they_contain() {
+    fn containers_at_the_end_count_in_addition_to_their_content() {
         let raid_1_0: (usize, &[u8]) = (END - 8192, b"\xfc\x4e\x2b\xa9\x01\0\0\0");
         let raid_0_9: (usize, &[u8]) = (END - 65_536, b"\xfc\x4e\x2b\xa9\0\0\0\0");
         assert_eq!(names(&[raid_1_0]), ["linux_raid_member"]);
@@ -395,7 +395,7 @@ mod tests {
     }
 
     #[test]
-    fn one_thing_with_several_magic_numbers_is_one() {
+    fn one_signature_with_several_magic_numbers_counts_once() {
         assert_eq!(names(&[(0, b"LUKS\xba\xbe"), (16_384, b"SKUL\xba\xbe")]), ["crypto_LUKS"]);
         assert_eq!(names(&[(0, b"LUKS\xba\xbe"), EXT]), ["ext2", "crypto_LUKS"]);
         assert_eq!(names(&[(131 * 1024, &[0x0c, 0xb1, 0xba, 0, 0, 0, 0, 0])]), ["zfs_member"]);

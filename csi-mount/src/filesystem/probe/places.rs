@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_seen_is_as_published() {
+    fn the_share_of_missed_data_is_as_published() {
         let sizes = [1u64, 10, 100, 1024].map(|gibibytes| gibibytes << 30);
         let mut rows = Vec::new();
         for (blocks, groups) in [

@@ -42,7 +42,7 @@ fn a_program_that_takes_too_much_memory_is_killed_and_named() {
 }
 
 #[test]
-fn a_child_left_behind_does_not_hold_us_and_is_killed() {
+fn a_child_left_behind_does_not_delay_the_caller_and_is_killed() {
     let output = shell("sleep 300 & echo $!", Duration::from_secs(60)).unwrap();
     let left_behind = PathBuf::from(format!("/proc/{}/cmdline", output.text.trim()));
     let gone = || std::fs::read(&left_behind).map_or(true, |line| line.is_empty());
@@ -102,7 +102,7 @@ fn a_program_sees_nothing_of_our_environment() {
 }
 
 #[test]
-fn what_a_program_is_given_it_reads_and_nobody_else_sees() {
+fn the_input_of_a_program_is_visible_only_to_it() {
     let given = ToolInput {
         input: Some(b"pass\nword\0"),
         environment: &[("A_SETTING", "1")],
@@ -120,7 +120,7 @@ fn what_a_program_is_given_it_reads_and_nobody_else_sees() {
 }
 
 #[test]
-fn an_open_file_is_given_and_called_by_its_name() {
+fn an_open_file_is_passed_and_named_in_errors() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("file");
     std::fs::write(&path, "content").unwrap();
@@ -137,7 +137,7 @@ fn an_open_file_is_given_and_called_by_its_name() {
 
 /// A counter that a program writes does not change while the program is stopped, and changes afterwards.
 #[test]
-fn a_stopped_program_does_nothing_until_it_goes_on() {
+fn a_stopped_program_does_nothing_until_it_continues() {
     let directory = tempfile::tempdir().unwrap();
     let counter = directory.path().join("counter");
     let script = format!("i=0; while :; do i=$((i+1)); echo $i > {}; done", counter.display());

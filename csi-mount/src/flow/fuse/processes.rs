@@ -253,7 +253,7 @@ mod tests {
     /// The starter of a daemon waits only until the child has closed its descriptors. The child has no
     /// environment yet at that moment.
     #[test]
-    fn a_process_is_known_from_the_moment_in_which_it_was_started() {
+    fn a_process_is_found_from_its_start_on() {
         for round in 0..300 {
             let start = DaemonStart::new(Path::new("/no/such/place"), None);
             let marks = start.processes().marks().iter().cloned();
@@ -272,7 +272,7 @@ mod tests {
     /// The kernel records the start of an environment before its end: in between, the environment reads as
     /// empty. The more variables it has, the longer that takes.
     #[test]
-    fn a_process_is_known_while_it_executes_one_program_after_another() {
+    fn a_process_is_found_while_it_executes_one_program_after_another() {
         let start = DaemonStart::new(Path::new("/no/such/place/at/any/time"), None);
         let again = r#"exec sh -c "$0" "$0""#;
         let others = (0..3000).map(|number| (format!("V{number}"), ""));
@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn of_two_starts_each_knows_its_own() {
+    fn each_of_two_starts_finds_its_own_processes() {
         let place = Path::new("/no/such/place/either");
         let (one, other) =
             (DaemonStart::new(place, Some(OsStr::new("a"))), DaemonStart::new(place, Some(OsStr::new("b"))));
@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_going_to_have_an_environment_is_waited_for() {
+    fn only_a_process_that_will_have_an_environment_is_waited_for() {
         let stat = |pid: &str| fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
         assert_eq!(EnvironmentState::from_stat(&stat("self")), EnvironmentState::Present);
         let own = stat("self");

@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_kernel_needs_is_added_and_what_was_said_stays() {
+    fn missing_options_are_added_and_given_options_stay() {
         let source = |server| SharedSource::nfs(server, "/export").unwrap();
         assert_eq!(completed(source("192.0.2.7"), &[]), ["addr=192.0.2.7", "vers=4.2"]);
         assert_eq!(completed(source("::1"), &["nfsvers=3"]), ["nfsvers=3", "addr=::1"]);
