@@ -41,7 +41,7 @@ pub(crate) struct Basics {
 }
 
 impl Basics {
-    /// As [`Details::of`].
+    /// As [`Details::from_fd`].
     pub(crate) fn from_fd(fd: impl AsFd, operation: &'static str, path: &Path) -> Result<Option<Self>> {
         match statmount_basics(fd.as_fd()) {
             Ok(Some(found)) => return Ok(Some(found.into())),
@@ -140,8 +140,8 @@ impl Details {
         Ok(mountinfo::mount_by_id(id)?.map(Self::from))
     }
 
-    /// As [`of`](Self::of), by one call whose cost does not depend on the number of mounts. None if the
-    /// kernel is too old.
+    /// As [`from_fd`](Self::from_fd), by one call whose cost does not depend on the number of mounts. None if
+    /// the kernel is too old.
     pub(crate) fn from_statmount(fd: impl AsFd) -> io::Result<Option<Self>> {
         if features::has(Feature::Statmount)
             // An XFS that shut down refuses even this call; the mount table still has its row.
