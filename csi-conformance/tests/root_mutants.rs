@@ -73,7 +73,7 @@ fn run(driver: Driver, fault: proxy::Fault, only: Option<&str>) -> (Report, Vec<
             }
         }
         for image in std::fs::read_dir(places.of("volumes")).unwrap() {
-            csi_mount::LoopDevice::detach_all_of(image.unwrap().path()).unwrap();
+            csi_mount::LoopDevice::detach_all(image.unwrap().path()).unwrap();
         }
         (report, left)
     })

@@ -219,7 +219,7 @@ fn a_volume_that_was_staged_is_never_formatted_again() {
         image.set_len(64 << 20).unwrap();
         let error = served.node().node_stage_volume(request(None)).await.unwrap_err();
         assert_eq!(error.code(), Code::FailedPrecondition, "{error}");
-        assert!(error.message().contains("said to have content"), "{error}");
+        assert!(error.message().contains("must already have content"), "{error}");
         device.detach().unwrap();
     });
 }

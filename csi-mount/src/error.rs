@@ -77,6 +77,8 @@ struct Inner {
 
 impl Error {
     /// An error of this kind; `operation` is a verb phrase ("mount ext4", "open device").
+    ///
+    /// Another implementation of [`MountOps`](crate::MountOps) returns such errors.
     pub fn new(kind: ErrorKind, operation: &'static str, reason: impl Into<String>) -> Self {
         Self(Box::new(Inner { kind, operation, path: None, reason: reason.into(), hint: None, source: None }))
     }
@@ -98,7 +100,7 @@ impl Error {
 
     /// Changes the kind, for an error number that has a special meaning in one call.
     #[must_use]
-    pub fn as_kind(mut self, kind: ErrorKind) -> Self {
+    pub(crate) fn with_kind(mut self, kind: ErrorKind) -> Self {
         self.0.kind = kind;
         self
     }
@@ -112,7 +114,7 @@ impl Error {
 
     /// Adds to the reason, for example the log of a filesystem or a diagnosis.
     #[must_use]
-    pub fn because(mut self, reason: impl fmt::Display) -> Self {
+    pub(crate) fn add_reason(mut self, reason: impl fmt::Display) -> Self {
         self.0.reason = format!("{}: {reason}", self.0.reason);
         self
     }

@@ -105,7 +105,7 @@ pub use filesystem::probe::{BlankProof, InterruptedFormat, Probe, Progress, Sign
 pub use luks::{LUKS_TIME_LIMIT, Luks, LuksDiscards, LuksKey, LuksPbkdf};
 pub use mounted::freeze::{Frozen, thaw};
 pub use mounted::health::{MountHealth, health, health_of_filesystem, health_within};
-pub use mounted::stats::{STATS_TIMEOUT, Stats, Usage, stats, stats_within};
+pub use mounted::stats::{STATS_TIME_LIMIT, Stats, Usage, stats, stats_within};
 pub use mounted::users::{MountUser, mount_users};
 pub use mounting::bind::{Bind, Outcome};
 pub use mounting::id_map::IdMap;

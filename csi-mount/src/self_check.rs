@@ -131,8 +131,8 @@ fn propagation(root: &Path) -> Finding {
         (Some(_), _) => finding(subject, Verdict::Fine, ""),
         (None, Some(_)) => {
             let detail = format!(
-                "the mount at {} only receives, so pods would see empty directories; \
-                 set mountPropagation: Bidirectional on the volume mount of the container",
+                "the mount at {} only receives mounts, so pods would see empty directories; set \
+                 mountPropagation: Bidirectional on the volume mount of the container",
                 at(&mount.mount_point)
             );
             finding(subject, Verdict::Broken, detail)
@@ -140,7 +140,8 @@ fn propagation(root: &Path) -> Finding {
         (None, None) => {
             let detail = format!(
                 "the mount at {} is private, so pods would see empty directories; set mountPropagation: \
-                 Bidirectional on the volume mount of the container, and see that the host shares its mounts \
+                 Bidirectional on the volume mount of the container, and make sure that the host shares \
+                 its mounts \
                  (mount --make-rshared /)",
                 at(&mount.mount_point)
             );
@@ -161,9 +162,9 @@ fn mount_of(path: &Path) -> Result<MountEntry> {
 /// Each capability: its number, its name, and what fails without it.
 const CAPABILITIES: [(u32, &str, Verdict, &str); 4] = [
     (21, "CAP_SYS_ADMIN", Verdict::Broken, "nothing can be mounted; run the container privileged"),
-    (1, "CAP_DAC_OVERRIDE", Verdict::Degraded, "directories of other users can't be entered"),
-    (24, "CAP_SYS_RESOURCE", Verdict::Degraded, "ext4 can't be grown while it is mounted"),
-    (19, "CAP_SYS_PTRACE", Verdict::Degraded, "who keeps a mount busy is not always seen"),
+    (1, "CAP_DAC_OVERRIDE", Verdict::Degraded, "directories of other users cannot be opened"),
+    (24, "CAP_SYS_RESOURCE", Verdict::Degraded, "ext4 cannot grow while it is mounted"),
+    (19, "CAP_SYS_PTRACE", Verdict::Degraded, "the processes that keep a mount busy are not always found"),
 ];
 
 fn capabilities() -> Vec<Finding> {
@@ -182,9 +183,9 @@ fn capabilities() -> Vec<Finding> {
 
 /// Each system call that has a fallback, and what the fallback costs.
 const KERNEL: [(Feature, &str, &str); 6] = [
-    (Feature::FsContext, "fsopen and move_mount (Linux 5.2)", "errors of mounts say less"),
+    (Feature::FsContext, "fsopen and move_mount (Linux 5.2)", "mount errors contain fewer details"),
     (Feature::Openat2, "openat2 (Linux 5.6)", "paths below a root are walked step by step"),
-    (Feature::StatxMount, "statx of mounts (Linux 5.8)", "a look for a mount reads /proc"),
+    (Feature::StatxMount, "statx of mounts (Linux 5.8)", "to find a mount, /proc is read"),
     (Feature::CachedLookup, "openat2 with RESOLVE_CACHED (Linux 5.12)", "each bind starts a helper process"),
     (Feature::MountSetattr, "mount_setattr (Linux 5.12)", "a read-only bind of a tree of mounts is refused"),
     (Feature::Statmount, "statmount (Linux 6.8)", "details of a mount are read from the table of all mounts"),
@@ -192,7 +193,7 @@ const KERNEL: [(Feature, &str, &str); 6] = [
 
 fn kernel() -> Vec<Finding> {
     let judged = KERNEL.iter().map(|(feature, name, without)| {
-        if features::has(*feature) && features::has_by_asking(*feature) {
+        if features::has(*feature) && features::probe(*feature) {
             finding(*name, Verdict::Fine, "")
         } else {
             finding(*name, Verdict::Degraded, format!("this kernel does not have it: {without}"))
@@ -271,7 +272,7 @@ mod tests {
     use crate::testing::without_features;
 
     #[test]
-    fn a_missing_capability_is_told_by_what_it_is_for() {
+    fn a_missing_capability_is_reported_with_its_purpose() {
         let judged = || {
             let mut sets = of_thread(None).unwrap();
             sets.effective = CapabilitySet::DAC_OVERRIDE.intersection(sets.permitted);
@@ -289,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn an_old_kernel_is_told_by_what_is_lost() {
+    fn a_missing_kernel_feature_is_reported_with_its_consequence() {
         without_features(&[Feature::MountSetattr], || {
             let findings = kernel();
             let bad: Vec<_> = findings.iter().filter(|found| found.verdict != Verdict::Fine).collect();

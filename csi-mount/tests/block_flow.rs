@@ -9,7 +9,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use csi_mount::flow::block::{
-    Content, StageCheck, StagePlan, VolumeUsage, device_of, expand, publish, stage, unpublish, unstage, usage,
+    FilesystemOrigin, StageCheck, StagePlan, VolumeUsage, device_of, expand, publish, stage, unpublish,
+    unstage, usage,
 };
 use csi_mount::testing::{PeerNamespace, private_mount_namespace};
 use csi_mount::{
@@ -42,16 +43,16 @@ fn every_step_can_be_repeated() {
                 move |step| steps.lock().unwrap().push(step)
             };
             let plan = StagePlan::new(filesystem).label("volume");
-            let plan = plan.formats_at_once(&FormatLimit::new(1)).on_format_step(watcher);
+            let plan = plan.format_limit(&FormatLimit::new(1)).on_format_step(watcher);
             let first = stage(image.path(), &staging, &plan).unwrap();
             assert_eq!(
-                (first.outcome, first.content),
-                (Outcome::Mounted, Content::Formatted),
+                (first.outcome, first.origin),
+                (Outcome::Mounted, FilesystemOrigin::Formatted),
                 "{filesystem}"
             );
             assert_eq!(first.device, image.loop_device().number());
             let again = stage(image.path(), &staging, &plan).unwrap();
-            assert_eq!((again.outcome, again.content), (Outcome::AlreadyMounted, Content::Kept));
+            assert_eq!((again.outcome, again.origin), (Outcome::AlreadyMounted, FilesystemOrigin::Existing));
 
             let mut steps = steps.lock().unwrap().clone();
             steps.retain(|step| !matches!(step, FormatStep::Making { .. }));
@@ -87,7 +88,7 @@ fn every_step_can_be_repeated() {
             );
 
             let later = stage(image.path(), &staging, &plan).unwrap();
-            assert_eq!((later.outcome, later.content), (Outcome::Mounted, Content::Kept));
+            assert_eq!((later.outcome, later.origin), (Outcome::Mounted, FilesystemOrigin::Existing));
             assert_eq!(fs::read_to_string(staging.path().join("file")).unwrap(), "data");
             unstage(&staging, Some(image.path())).unwrap();
         });
@@ -117,7 +118,7 @@ fn another_device_at_the_staging_directory_is_refused() {
 /// A device number can pass to another disk, or a node can be created again. The path then leads to one disk
 /// when it is examined, and to another when it is mounted. Stage must notice this.
 #[test]
-fn a_path_that_leads_elsewhere_meanwhile_is_noticed() {
+fn a_path_that_changes_during_the_call_is_noticed() {
     private_mount_namespace(|| {
         let images = [Image::new(16), Image::new(16)];
         let staging = target(&images[0], "s");
@@ -203,7 +204,7 @@ fn whatever_is_on_the_device_is_kept() {
 }
 
 #[test]
-fn staged_read_only_nothing_is_written() {
+fn a_read_only_stage_writes_nothing() {
     private_mount_namespace(|| {
         let image = Image::new(64);
         let staging = target(&image, "s");
@@ -236,7 +237,7 @@ fn staged_read_only_nothing_is_written() {
 /// The device of a volume that had content can read as blank. It is then not the same volume, so a plan can
 /// forbid the format.
 #[test]
-fn a_volume_that_is_said_to_have_content_is_never_formatted() {
+fn a_volume_that_must_have_content_is_never_formatted() {
     for filesystem in Filesystem::ALL {
         private_mount_namespace(move || {
             let image = Image::new(320);
@@ -245,7 +246,7 @@ fn a_volume_that_is_said_to_have_content_is_never_formatted() {
             let error = stage(image.path(), &staging, &plan.clone().never_format()).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Damaged, "{error}");
             let text = error.to_string();
-            for word in ["holds nothing", "said to have content", "not changed"] {
+            for word in ["holds nothing", "must already have content", "not changed"] {
                 assert!(text.contains(word), "{text}");
             }
             assert!(image.is_zero(), "{filesystem}");
@@ -253,14 +254,14 @@ fn a_volume_that_is_said_to_have_content_is_never_formatted() {
             stage(image.path(), &staging, &plan).unwrap();
             unstage(&staging, None).unwrap();
             let staged = stage(image.path(), &staging, &plan.never_format()).unwrap();
-            assert_eq!(staged.content, Content::Kept);
+            assert_eq!(staged.origin, FilesystemOrigin::Existing);
             unstage(&staging, None).unwrap();
         });
     }
 }
 
 #[test]
-fn a_larger_device_is_used_when_staged_next() {
+fn a_larger_device_is_used_at_the_next_stage() {
     for filesystem in Filesystem::ALL {
         private_mount_namespace(move || {
             let image = Image::new(320);
@@ -287,7 +288,7 @@ fn a_larger_device_is_used_when_staged_next() {
 
 // spec: node-expand-volume.grows
 #[test]
-fn a_staged_volume_expands_or_says_what_it_needs() {
+fn a_staged_volume_expands_or_the_error_says_what_it_needs() {
     for filesystem in Filesystem::ALL {
         private_mount_namespace(move || {
             let image = Image::new(320);
@@ -338,7 +339,7 @@ fn an_xfs_is_not_mounted_twice_by_two_devices_of_its_disk() {
 }
 
 #[test]
-fn an_xfs_clone_is_staged_beside_its_origin() {
+fn an_xfs_clone_is_staged_together_with_its_origin() {
     private_mount_namespace(|| {
         let image = Image::new(320);
         let (staging, second) = (target(&image, "s"), target(&image, "t"));
@@ -361,7 +362,7 @@ fn an_xfs_clone_is_staged_beside_its_origin() {
 }
 
 #[test]
-fn unstage_waits_for_nobody_and_names_what_holds_the_device() {
+fn unstage_does_not_wait_and_names_the_users_of_the_device() {
     private_mount_namespace(|| {
         let image = Image::new(64);
         let (staging, published) = (target(&image, "s"), target(&image, "p"));
@@ -386,14 +387,14 @@ fn a_mount_left_in_another_namespace_keeps_the_device_from_being_free() {
         let peer = PeerNamespace::new();
         let error = unstage(&staging, Some(image.path())).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Busy);
-        assert!(error.to_string().contains("another mount namespace"), "{error}");
+        assert!(error.to_string().contains("mount namespace that is not visible"), "{error}");
         drop(peer);
         unstage(&staging, Some(image.path())).unwrap();
     });
 }
 
 #[test]
-fn nothing_is_published_that_is_not_staged() {
+fn publish_refuses_a_volume_that_is_not_staged() {
     private_mount_namespace(|| {
         let image = Image::new(8);
         let (staging, published) = (target(&image, "s"), target(&image, "p"));

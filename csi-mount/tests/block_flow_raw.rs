@@ -63,7 +63,7 @@ fn a_writable_target_is_the_device() {
 }
 
 #[test]
-fn a_read_only_target_refuses_writes_beside_a_writable_one() {
+fn a_read_only_target_refuses_writes_next_to_a_writable_one() {
     private_mount_namespace(|| {
         let image = Image::new(8);
         let (writable, read_only) = (target(&image, "w"), target(&image, "r"));
@@ -109,7 +109,7 @@ fn a_published_device_is_not_unstaged() {
 }
 
 #[test]
-fn the_loop_device_of_an_interrupted_unpublish_goes_with_the_next() {
+fn the_next_unpublish_detaches_the_loop_device_of_an_interrupted_one() {
     private_mount_namespace(|| {
         let image = Image::new(8);
         let at = target(&image, "t");
@@ -124,7 +124,7 @@ fn the_loop_device_of_an_interrupted_unpublish_goes_with_the_next() {
 
 /// Unpublish also detaches the loop device if the target's file was removed together with its pod.
 #[test]
-fn the_loop_device_of_a_target_without_its_file_goes_with_unpublish() {
+fn unpublish_detaches_the_loop_device_of_a_target_without_its_file() {
     private_mount_namespace(|| {
         let image = Image::new(8);
         let at = target(&image, "t");
@@ -216,7 +216,7 @@ fn a_device_that_refuses_writes_is_not_published_writable() {
 }
 
 #[test]
-fn what_is_no_device_is_refused() {
+fn a_source_that_is_not_a_device_is_refused() {
     private_mount_namespace(|| {
         let image = Image::new(8);
         let at = target(&image, "t");

@@ -52,7 +52,7 @@ fn a_copy_is_as_sparse_as_the_file() {
 }
 
 #[test]
-fn what_is_in_the_way_is_told_and_stays() {
+fn an_existing_file_is_reported_and_stays() {
     sandbox(|sandbox| {
         let (from, to) = (sandbox.join("from"), sandbox.join("to"));
         sparse(&from);
@@ -71,7 +71,7 @@ fn what_is_in_the_way_is_told_and_stays() {
 }
 
 #[test]
-fn blocks_are_shared_where_the_filesystem_can() {
+fn blocks_are_shared_if_the_filesystem_supports_it() {
     on_xfs(|place, _| {
         let (from, to) = (place.join("from"), place.join("to"));
         File::create(&from).unwrap().write_all(&vec![5; 64 << 20]).unwrap();
@@ -108,7 +108,7 @@ fn nobody_writes_to_a_frozen_filesystem() {
 }
 
 #[test]
-fn what_a_killed_process_left_frozen_is_thawed() {
+fn a_filesystem_that_a_killed_process_left_frozen_is_thawed() {
     on_xfs(|place, _| {
         // A separate process, which ends without thawing the filesystem.
         run("fsfreeze", &["--freeze", place.to_str().unwrap()]);

@@ -89,7 +89,7 @@ fn a_copy_is_what_it_was_copied_from() {
 const CAPABILITY: &[u8] = &[0, 0, 0, 2, 0, 32, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
 
 #[test]
-fn what_is_mounted_in_it_is_not_copied() {
+fn mounts_below_are_not_copied() {
     sandbox(|place| {
         tree(&place.join("from"));
         let other = source(place, "other");
@@ -144,7 +144,7 @@ fn a_link_that_is_swapped_in_is_never_followed() {
 /// that is reported as complete has the second name of a file even if the first name was removed before it
 /// could be linked.
 #[test]
-fn what_is_deleted_of_the_copy_is_an_error() {
+fn files_deleted_from_the_copy_are_an_error() {
     sandbox(|place| {
         let from = place.join("from");
         fs::create_dir(&from).unwrap();
@@ -191,7 +191,7 @@ fn what_is_deleted_of_the_copy_is_an_error() {
 }
 
 #[test]
-fn a_filesystem_that_nobody_sees_is_worked_in_and_goes() {
+fn a_detached_filesystem_can_be_used_and_is_unmounted() {
     sandbox(|place| {
         let before = csi_mount::mounts().unwrap().len();
         let options = MountOptions::parse(["size=16m"]).unwrap();
@@ -267,7 +267,7 @@ fn files_and_places_of_a_driver_follow_no_links() {
 }
 
 #[test]
-fn many_writers_of_one_file_put_no_part_in_its_place() {
+fn many_writers_of_one_file_never_leave_a_partial_file() {
     const SIZE: usize = 64 << 10;
     sandbox(|place| {
         let root = Root::open(place).unwrap();

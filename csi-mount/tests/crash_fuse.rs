@@ -218,8 +218,8 @@ fn a_fuse_daemon_that_is_killed_while_it_serves() {
 /// A stage that was killed between fork and exec leaves a daemon that cannot be distinguished from any other
 /// child process. So the next stage waits until it runs.
 #[test]
-fn a_fuse_daemon_that_does_not_run_yet_is_waited_for() {
-    let test = "a_fuse_daemon_that_does_not_run_yet_is_waited_for";
+fn a_fuse_daemon_that_is_about_to_run_is_waited_for() {
+    let test = "a_fuse_daemon_that_is_about_to_run_is_waited_for";
     do_job(job);
     on_tmpfs(|base| {
         let staging = Target::new(base.join("s")).unwrap();
@@ -240,8 +240,8 @@ fn a_fuse_daemon_that_does_not_run_yet_is_waited_for() {
 
 /// Several processes stage at once when a driver is replaced while its predecessor is still working.
 #[test]
-fn processes_that_stage_one_fuse_filesystem_come_to_one_daemon() {
-    let test = "processes_that_stage_one_fuse_filesystem_come_to_one_daemon";
+fn processes_that_stage_one_fuse_filesystem_start_one_daemon() {
+    let test = "processes_that_stage_one_fuse_filesystem_start_one_daemon";
     do_job(job);
     on_tmpfs(|base| {
         for round in 0..3 {

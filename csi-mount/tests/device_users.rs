@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use csi_mount::flow::block::{
-    Content, MountCopies, StagePlan, publish_device, stage, unpublish, unstage, unstage_with,
+    FilesystemOrigin, MountCopies, StagePlan, publish_device, stage, unpublish, unstage, unstage_with,
 };
 use csi_mount::{
     BlockDevice, CheckPolicy, CheckReport, DeviceAccess, DeviceUser, ErrorKind, Filesystem, Format, Frozen,
@@ -128,10 +128,12 @@ const KINDS: [(&str, Begin); 14] = [
         let script = format!("mount --bind {} {}", at.join("node").display(), at.join("p").display());
         vec![in_another_namespace(&script)]
     }),
-    ("is over it", |image, _| vec![losetup(&[image.path().to_str().unwrap()])]),
-    ("is over it for reading", |image, _| vec![losetup(&["--read-only", image.path().to_str().unwrap()])]),
+    ("is attached to it", |image, _| vec![losetup(&[image.path().to_str().unwrap()])]),
+    ("is attached to it for reading", |image, _| {
+        vec![losetup(&["--read-only", image.path().to_str().unwrap()])]
+    }),
     // An earlier failure: a filesystem far inside the device, on a loop device over a part of it.
-    ("it is mounted at |is over it", |image, at| {
+    ("it is mounted at |is attached to it", |image, at| {
         let part = LoopOffset::attach(image.path(), 40 * MIB);
         mkfs(&part.0);
         let mounted = mount_ext4(&part.0, &at.join("m"));
@@ -142,14 +144,14 @@ const KINDS: [(&str, Begin); 14] = [
         let held = OpenOptions::new().read(true).custom_flags(flags).open(image.path()).unwrap();
         vec![Use::until(move || drop(held))]
     }),
-    ("the node swaps to it", |image, _| {
+    ("the node uses it as swap space", |image, _| {
         let device = image.path().to_str().unwrap().to_owned();
         run("mkswap", &[&device]);
         run("swapon", &["--priority", "0", &device]);
         vec![Use::until(move || drop(run("swapoff", &[&device])))]
     }),
     // Users of its partitions.
-    ("is over it", |image, _| {
+    ("is attached to it", |image, _| {
         let (node, partition) = partition(image);
         vec![losetup(&[node.to_str().unwrap()]), partition]
     }),
@@ -226,7 +228,7 @@ fn readers_and_other_mounts_go_together_with_a_stage_and_writers_do_not() {
         assert_eq!(check(&image.open(), Filesystem::Ext4, CheckPolicy::Preen).unwrap(), CheckReport::Clean);
         let elsewhere = mount_ext4(image.path(), &sandbox.join("m"));
         let staged = stage(image.path(), &staging, &plan).unwrap();
-        assert_eq!((staged.outcome, staged.content), (Outcome::Mounted, Content::Kept));
+        assert_eq!((staged.outcome, staged.origin), (Outcome::Mounted, FilesystemOrigin::Existing));
         assert_eq!(stage(image.path(), &staging, &plan).unwrap().outcome, Outcome::AlreadyMounted);
         drop(elsewhere);
         let users = image.open().users().unwrap();

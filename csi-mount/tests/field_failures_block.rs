@@ -46,7 +46,7 @@ fn a_device_that_cannot_be_read_is_not_formatted() {
 
 /// hetznercloud/csi-driver#1346: the device was absent at the probe, and existed at mkfs.
 #[test]
-fn a_device_that_comes_late_is_waited_for_and_looked_at_first() {
+fn a_device_that_comes_late_is_waited_for_and_checked_first() {
     private_mount_namespace(|| {
         let image = Image::new(64);
         image.write(100, b"somebody's");
@@ -83,7 +83,7 @@ fn a_partition_table_is_not_an_empty_disk() {
 
 /// kubernetes-sigs/aws-ebs-csi-driver#1224, hetznercloud/csi-driver#1455: a stale link led to another disk.
 #[test]
-fn a_stale_link_is_no_proof_of_which_disk_it_is() {
+fn a_stale_link_does_not_prove_the_disk() {
     private_mount_namespace(|| {
         let (image, other) = (Image::new(64), Image::new(64));
         let link = image.directory().join("virtio-pvc-1");
@@ -98,7 +98,7 @@ fn a_stale_link_is_no_proof_of_which_disk_it_is() {
         }
         let found = ExpectedDevice::new().number(number).wait(short).unwrap();
         assert_eq!((found.number(), found.path()), (number, image.path()), "sysfs knows it");
-        let small = ExpectedDevice::new().number(number).least_size(65 * MIB).wait(short).unwrap_err();
+        let small = ExpectedDevice::new().number(number).min_size(65 * MIB).wait(short).unwrap_err();
         assert_eq!(small.kind(), ErrorKind::OutOfRange, "{small}");
         assert_eq!(ExpectedDevice::new().wait(short).unwrap_err().kind(), ErrorKind::InvalidInput);
         let absent = ExpectedDevice::new().serial("no disk has this").wait(short).unwrap_err();
@@ -110,7 +110,7 @@ fn a_stale_link_is_no_proof_of_which_disk_it_is() {
 
 /// cocoonstack/sandbox#78: the kernel knew the disk before its node existed.
 #[test]
-fn a_node_of_another_number_is_not_the_disk() {
+fn a_node_with_another_number_is_not_the_disk() {
     let (image, other) = (Image::new(8), Image::new(8));
     let node = image.directory().join("node");
     put_node(&node, other.loop_device().number());
@@ -127,7 +127,7 @@ fn a_node_of_another_number_is_not_the_disk() {
 
 /// kubernetes-sigs/aws-ebs-csi-driver#2110, openebs/zfs-localpv#759: mkfs.xfs was newer than the kernel.
 #[test]
-fn a_profile_leaves_off_what_an_older_kernel_does_not_know() {
+fn a_profile_disables_features_that_an_older_kernel_does_not_know() {
     let words = |profile: MkfsProfile| {
         let image = Image::new(300);
         let device = image.open();
@@ -136,7 +136,7 @@ fn a_profile_leaves_off_what_an_older_kernel_does_not_know() {
         let version = run("xfs_db", &["-r", "-c", "version", image.path().to_str().unwrap()]);
         ["BIGTIME", "INOBTCNT", "NREXT64"].map(|name| version.contains(name))
     };
-    let old = MkfsProfile::Kernel(KernelVersion { major: 5, minor: 4 });
+    let old = MkfsProfile::Kernel(KernelVersion::new(5, 4));
     assert_eq!(words(old), [false; 3]);
     assert!(words(MkfsProfile::Mkfs)[0], "this mkfs.xfs switches it on by itself");
     for (filesystem, kernel) in [(Filesystem::Ext4, "linux-4.18"), (Filesystem::Btrfs, "linux-4.18")] {
@@ -150,7 +150,7 @@ fn a_profile_leaves_off_what_an_older_kernel_does_not_know() {
 /// The same failure on the running kernel. What this mkfs creates by default is mounted, or the error says
 /// why not. What the profile for the running kernel creates is mounted.
 #[test]
-fn what_mkfs_makes_for_a_newer_kernel_is_named() {
+fn features_for_a_newer_kernel_are_named() {
     private_mount_namespace(|| {
         for profile in [MkfsProfile::Mkfs, MkfsProfile::Running] {
             let image = Image::new(320);
@@ -179,7 +179,7 @@ fn what_mkfs_makes_for_a_newer_kernel_is_named() {
 /// Microsoft local-csi-driver#458, piraeusdatastore/linstor-csi#385: fsck ran without limits, and on a
 /// mounted device.
 #[test]
-fn a_filesystem_with_errors_is_mended_before_it_is_mounted_and_never_while() {
+fn a_filesystem_with_errors_is_repaired_only_before_it_is_mounted() {
     private_mount_namespace(|| {
         let image = Image::new(64);
         let plan = StagePlan::new(Filesystem::Ext4).mkfs_arguments(["-O", "^metadata_csum,^64bit"]);
@@ -212,7 +212,7 @@ fn a_filesystem_with_errors_is_mended_before_it_is_mounted_and_never_while() {
         };
         let error = (0..100).find_map(|_| attempt()).expect("no program was seen to take memory");
         assert_eq!(error.kind(), ErrorKind::OutOfMemory, "{error}");
-        assert!(error.to_string().contains("e2fsck ran out of the 0 MiB"), "{error}");
+        assert!(error.to_string().contains("e2fsck needed more than its 0 MiB"), "{error}");
         assert_eq!(staging(&image).state().unwrap(), MountState::NotMounted);
         assert!(has_errors(), "a check that was cut short counts as one");
         stage(image.path(), &staging(&image), &plan).unwrap();
@@ -251,7 +251,7 @@ fn a_filesystem_that_went_read_only_is_not_staged_for_writing() {
 
 /// longhorn/longhorn#9908: mkfs of a large volume outlasts a call, and many of them slow each other down.
 #[test]
-fn formats_take_turns_and_tell_their_steps() {
+fn formats_take_turns_and_report_their_steps() {
     let images: Vec<Image> = (0..3).map(|_| Image::new(64)).collect();
     let limit = FormatLimit::new(1);
     let steps = Arc::new(Mutex::new(Vec::new()));
@@ -262,7 +262,7 @@ fn formats_take_turns_and_tell_their_steps() {
                 let device = image.open();
                 let Probe::Blank(proof) = device.probe() else { panic!("not blank") };
                 let watcher = move |step| steps.lock().unwrap().push((index, step));
-                Format::new(Filesystem::Ext4).at_once(&limit).on_step(watcher).run(proof).unwrap();
+                Format::new(Filesystem::Ext4).format_limit(&limit).on_step(watcher).run(proof).unwrap();
             });
         }
     });

@@ -82,7 +82,7 @@ fn unpublish_is_not_done_while_a_layer_is_left() {
 
 /// kubernetes-sigs/blob-csi-driver#117, ceph/ceph-csi#2634: the daemon restarted, and pods got ENOTCONN.
 #[test]
-fn a_mount_whose_daemon_was_restarted_is_found_taken_away_and_made_again() {
+fn a_mount_whose_daemon_was_restarted_is_mounted_again() {
     sandbox(|sandbox| {
         let (staging, publish) = (target(sandbox, "staging"), target(sandbox, "publish"));
         let device = fuse(&staging);

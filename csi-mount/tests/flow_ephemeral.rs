@@ -69,12 +69,12 @@ fn round(place: &Path) {
 }
 
 #[test]
-fn content_comes_changes_in_place_and_goes() {
+fn content_is_written_changed_in_place_and_removed() {
     on_tmpfs(round);
 }
 
 #[test]
-fn so_it_does_on_older_kernels() {
+fn content_is_written_changed_and_removed_on_older_kernels() {
     for lacking in
         [&[Feature::MountSetattr][..], &[Feature::MountSetattr, Feature::FsContext, Feature::Statmount]]
     {
@@ -83,7 +83,7 @@ fn so_it_does_on_older_kernels() {
 }
 
 #[test]
-fn what_is_the_same_is_not_touched() {
+fn unchanged_content_is_not_written() {
     on_tmpfs(|place| {
         let target = Target::new(place.join("target")).unwrap();
         publish(&target, &one_file("1"), &plan()).unwrap();
@@ -179,7 +179,7 @@ fn many_publishers_mount_once() {
 }
 
 #[test]
-fn what_is_not_this_volume_is_refused_and_left() {
+fn another_volume_at_the_target_is_refused_and_stays() {
     on_tmpfs(|place| {
         let target = Target::new(place.join("target")).unwrap();
         publish(&target, &one_file("1"), &plan()).unwrap();
@@ -221,7 +221,7 @@ fn too_much_is_refused_and_the_old_version_stays() {
 
 /// If a writer was killed at any point, the next publish completes or removes what it left.
 #[test]
-fn the_next_publish_mends_what_an_interrupted_one_left() {
+fn the_next_publish_repairs_an_interrupted_one() {
     on_tmpfs(|place| {
         let target = Target::new(place.join("target")).unwrap();
         let plan = EphemeralPlan::new("v1");
@@ -239,7 +239,7 @@ fn the_next_publish_mends_what_an_interrupted_one_left() {
 }
 
 #[test]
-fn a_workload_that_may_write_leads_nothing_elsewhere() {
+fn a_workload_with_write_access_cannot_redirect_the_driver() {
     on_tmpfs(|place| {
         let (target, outside) = (Target::new(place.join("target")).unwrap(), place.join("outside"));
         let plan = EphemeralPlan::new("v1");
@@ -258,7 +258,7 @@ fn a_workload_that_may_write_leads_nothing_elsewhere() {
 }
 
 #[test]
-fn files_belong_to_the_group_and_leave_swap_alone() {
+fn files_belong_to_the_group_and_are_not_swapped() {
     on_tmpfs(|place| {
         let target = Target::new(place.join("target")).unwrap();
         let content = Content::new().file_with_mode("dir/key", "k", 0o440).unwrap();
@@ -269,14 +269,14 @@ fn files_belong_to_the_group_and_leave_swap_alone() {
         let entry = target.mounted().unwrap().unwrap();
         assert_eq!(entry.source, "content:v1");
         assert!(matches!(mount_state(target.path()).unwrap(), MountState::Mounted(_)));
-        if KernelVersion::running().unwrap() >= (KernelVersion { major: 6, minor: 4 }) {
+        if KernelVersion::running().unwrap() >= KernelVersion::new(6, 4) {
             assert!(entry.super_options.has_flag("noswap"), "{:?}", entry.super_options);
         }
     });
 }
 
 #[test]
-fn where_swap_can_not_be_left_out_there_is_a_volume_all_the_same() {
+fn without_noswap_support_the_volume_is_still_published() {
     on_tmpfs(|place| {
         without_features(&[Feature::NoSwap], || {
             let target = Target::new(place.join("target")).unwrap();

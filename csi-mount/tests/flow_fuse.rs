@@ -12,11 +12,11 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use csi_mount::flow::fuse::{
-    FuseDaemon, is_lost, publish, served_at, stage, unpublish, unstage, unstage_within,
+    FuseDaemon, identity_at, is_lost, publish, stage, unpublish, unstage, unstage_within,
 };
 use csi_mount::testing::{Feature, without_features};
 use csi_mount::{
-    ErrorKind, Mount, MountAttributes, MountHealth, MountOptions, Outcome, Removed, STATS_TIMEOUT, Target,
+    ErrorKind, Mount, MountAttributes, MountHealth, MountOptions, Outcome, Removed, STATS_TIME_LIMIT, Target,
     health, stats,
 };
 use flow_support::{eventually, layers, mount_count, on_tmpfs};
@@ -112,28 +112,28 @@ fn daemon(mode: &str, staging: &Target) -> FuseDaemon {
         .args(["--exact", "serve_as_daemon", "--nocapture"])
         .env(MODE, mode)
         .env(AT, staging.path())
-        .ready_within(Duration::from_secs(30))
+        .ready_time_limit(Duration::from_secs(30))
 }
 
 /// What is served is known from marks in the daemon's own environment, so any process can find it.
 #[test]
-fn what_is_served_is_known_and_nothing_else_is_taken_for_it() {
+fn only_a_daemon_with_the_same_identity_is_accepted() {
     on_tmpfs(|place| {
         let staging = Target::new(place.join("staging")).unwrap();
-        let asked = |serves: &str| stage(&staging, &daemon("serve", &staging).serves(serves));
+        let asked = |serves: &str| stage(&staging, &daemon("serve", &staging).identity(serves));
         assert_eq!(asked("volume-1 rw").unwrap(), Outcome::Mounted);
         assert_eq!(asked("volume-1 rw").unwrap(), Outcome::AlreadyMounted);
-        assert_eq!(served_at(staging.path()).unwrap(), "volume-1 rw");
+        assert_eq!(identity_at(staging.path()).unwrap(), "volume-1 rw");
         let error = asked("volume-2 rw").unwrap_err();
         assert_eq!(error.kind(), ErrorKind::AlreadyMounted, "{error}");
-        assert!(error.to_string().contains("volume-1 rw, and not volume-2 rw"), "{error}");
+        assert!(error.to_string().contains("volume-1 rw, not volume-2 rw"), "{error}");
         unstage(&staging).unwrap();
 
         // A foreign mount: no daemon of this path serves it.
         let foreign = fuse_support::answering_daemon(&staging, None);
         let error = asked("volume-1 rw").unwrap_err();
         assert_eq!(error.kind(), ErrorKind::AlreadyMounted, "{error}");
-        let launched = daemon("serve", &staging).serves("volume-1 rw").launcher(["setsid"]);
+        let launched = daemon("serve", &staging).identity("volume-1 rw").launcher(["setsid"]);
         assert_eq!(
             stage(&staging, &launched).unwrap(),
             Outcome::AlreadyMounted,
@@ -259,7 +259,7 @@ fn a_daemon_that_ended_before_its_first_answer_is_replaced() {
 }
 
 #[test]
-fn a_daemon_may_go_into_the_background_or_have_a_launcher() {
+fn a_daemon_can_go_into_the_background_or_have_a_launcher() {
     in_place(|staging, _| {
         // A launcher that passes no environment on. Its own arguments set the daemon's mode and path.
         let launched = daemon("serve", staging).launcher([
@@ -278,7 +278,7 @@ fn a_daemon_may_go_into_the_background_or_have_a_launcher() {
 }
 
 #[test]
-fn a_daemon_that_does_not_come_up_leaves_nothing() {
+fn a_daemon_that_does_not_start_leaves_nothing() {
     in_place(|staging, _| {
         let error = stage(staging, &daemon("fail", staging)).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::ToolFailed, "{error}");
@@ -288,7 +288,7 @@ fn a_daemon_that_does_not_come_up_leaves_nothing() {
         // In the last mode, the mount does not answer for a while after its daemon was killed. This happens
         // on a slow machine.
         for mode in ["idle", "silent", "held"] {
-            let late = daemon(mode, staging).ready_within(Duration::from_millis(1500));
+            let late = daemon(mode, staging).ready_time_limit(Duration::from_millis(1500));
             let error = stage(staging, &late).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Unresponsive, "{mode}: {error}");
             assert!(processes(staging).is_empty(), "{mode}");
@@ -301,7 +301,7 @@ fn a_daemon_that_does_not_come_up_leaves_nothing() {
 }
 
 #[test]
-fn what_an_interrupted_stage_left_is_ended() {
+fn a_daemon_of_an_interrupted_stage_is_ended() {
     in_place(|staging, _| {
         let command = Command::new(std::env::current_exe().unwrap());
         let mut left =
@@ -320,7 +320,7 @@ fn while_the_parent_directory_is_locked_no_daemon_is_started() {
     in_place(|staging, _| {
         let parent = File::open(staging.path().parent().unwrap()).unwrap();
         flock(&parent, FlockOperation::LockExclusive).unwrap();
-        let hurried = daemon("serve", staging).ready_within(Duration::from_millis(200));
+        let hurried = daemon("serve", staging).ready_time_limit(Duration::from_millis(200));
         let error = stage(staging, &hurried).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Busy, "{error}");
         assert!(error.to_string().contains("parent directory locked"), "{error}");
@@ -340,7 +340,7 @@ fn while_the_parent_directory_is_locked_no_daemon_is_started() {
 }
 
 #[test]
-fn who_was_overtaken_by_another_process_leaves_its_daemon_alone() {
+fn a_failed_start_does_not_end_the_daemon_of_another_process() {
     in_place(|staging, _| {
         std::thread::scope(|scope| {
             let overtaken = scope.spawn(|| stage(staging, &daemon("idle", staging)));
@@ -377,13 +377,13 @@ fn a_daemon_that_mounts_while_it_is_waited_for_leaves_no_mount() {
 }
 
 #[test]
-fn a_mount_that_does_not_answer_is_asked_once() {
+fn a_mount_that_does_not_answer_is_queried_once() {
     in_place(|staging, _| {
         staging.create_dir().unwrap();
         let device = fuse_support::fuse(staging);
         answer_init(&device);
         let refused = || stage(staging, &daemon("serve", staging)).unwrap_err();
-        let error = fuse_support::bounded(2 * STATS_TIMEOUT, refused);
+        let error = fuse_support::bounded(2 * STATS_TIME_LIMIT, refused);
         assert_eq!(error.kind(), ErrorKind::Unresponsive, "{error}");
         drop(device);
         unstage(staging).unwrap();
@@ -404,7 +404,7 @@ fn a_daemon_that_does_not_end_is_killed() {
 }
 
 #[test]
-fn something_else_is_refused_and_left() {
+fn another_mount_at_the_target_is_refused_and_stays() {
     on_tmpfs(|place| {
         let staging = Target::new(place.join("staging")).unwrap();
         staging.create_dir().unwrap();

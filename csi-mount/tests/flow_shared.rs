@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use csi_mount::flow::shared::{SharedSource, publish, publish_directly, stage, unpublish, unstage};
 use csi_mount::{
-    ErrorKind, MountAttributes, MountHealth, MountOptions, MountState, Outcome, Removed, STATS_TIMEOUT,
+    ErrorKind, MountAttributes, MountHealth, MountOptions, MountState, Outcome, Removed, STATS_TIME_LIMIT,
     Target, Unmounted, health, mount_state, stats,
 };
 use devices::{Image, run};
@@ -54,12 +54,12 @@ fn round(place: &Path, source: &SharedSource) {
 }
 
 #[test]
-fn memory_goes_the_whole_way() {
+fn tmpfs_passes_all_steps() {
     on_tmpfs(|place| round(place, &SharedSource::new("tmpfs", "server:/export/")));
 }
 
 #[test]
-fn an_overlay_goes_the_whole_way() {
+fn an_overlay_passes_all_steps() {
     on_tmpfs(|place| {
         let directory = |name: &str| {
             let path = place.join(name);
@@ -76,7 +76,7 @@ fn an_overlay_goes_the_whole_way() {
 }
 
 #[test]
-fn a_filesystem_on_a_device_goes_the_whole_way() {
+fn a_filesystem_on_a_device_passes_all_steps() {
     let image = Image::new(32);
     run("mkfs.ext4", &["-q", image.path().to_str().unwrap()]);
     let source = SharedSource::new("ext4", image.path().to_str().unwrap());
@@ -84,7 +84,7 @@ fn a_filesystem_on_a_device_goes_the_whole_way() {
 }
 
 #[test]
-fn a_volume_may_be_mounted_without_staging() {
+fn a_volume_can_be_mounted_without_staging() {
     on_tmpfs(|place| {
         let (one, source) = (target(place, "one"), SharedSource::new("tmpfs", "server:/export"));
         assert_eq!(publish_directly(&one, &source, MountAttributes::RDONLY).unwrap(), Outcome::Mounted);
@@ -134,7 +134,7 @@ fn only_the_same_source_counts_as_staged() {
 }
 
 #[test]
-fn nothing_is_published_of_what_is_not_staged() {
+fn a_volume_that_is_not_staged_is_not_published() {
     on_tmpfs(|place| {
         let (staging, one) = (target(place, "staging"), target(place, "one"));
         staging.create_dir().unwrap();
@@ -145,7 +145,7 @@ fn nothing_is_published_of_what_is_not_staged() {
 }
 
 #[test]
-fn what_cannot_be_mounted_leaves_nothing_and_tells_no_secret() {
+fn a_failed_mount_leaves_nothing_and_shows_no_secret() {
     on_tmpfs(|place| {
         let staging = target(place, "staging");
         let options = MountOptions::parse(["password=hunter2"]).unwrap();
@@ -195,7 +195,7 @@ fn a_server_that_is_gone_is_found_and_its_mounts_are_replaced() {
 }
 
 #[test]
-fn a_target_of_a_lost_mount_is_bound_anew() {
+fn a_target_of_a_lost_mount_is_bound_again() {
     on_tmpfs(|place| {
         let (staging, one) = (target(place, "staging"), target(place, "one"));
         one.create_dir().unwrap();
@@ -210,14 +210,14 @@ fn a_target_of_a_lost_mount_is_bound_anew() {
 }
 
 #[test]
-fn a_server_that_hangs_is_asked_once() {
+fn a_server_that_hangs_is_queried_once() {
     on_tmpfs(|place| {
         let staging = target(place, "staging");
         staging.create_dir().unwrap();
         let device = fuse(&staging);
         answer_init(&device);
         let source = SharedSource::new("fuse", "silent");
-        let error = bounded(2 * STATS_TIMEOUT, || stage(&staging, &source)).unwrap_err();
+        let error = bounded(2 * STATS_TIME_LIMIT, || stage(&staging, &source)).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unresponsive, "{error}");
         drop(device);
         unstage(&staging).unwrap();
@@ -225,7 +225,7 @@ fn a_server_that_hangs_is_asked_once() {
 }
 
 #[test]
-fn a_server_that_hangs_holds_no_step_up() {
+fn a_server_that_hangs_delays_no_step() {
     on_tmpfs(|place| {
         let (staging, one) = (target(place, "staging"), target(place, "one"));
         for target in [&staging, &one] {

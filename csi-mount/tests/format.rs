@@ -24,7 +24,7 @@ fn format(image: &Image, format: &Format) -> csi_mount::Result<()> {
 }
 
 #[test]
-fn what_is_formatted_mounts_and_keeps_its_files() {
+fn a_formatted_device_mounts_and_keeps_its_files() {
     for filesystem in Filesystem::ALL {
         private_mount_namespace(move || {
             let image = Image::new(320);
@@ -62,10 +62,10 @@ fn the_image_stays_sparse() {
 }
 
 #[test]
-fn the_least_size_is_enough_and_less_is_refused() {
+fn the_minimum_size_is_enough_and_less_is_refused() {
     for filesystem in Filesystem::ALL {
         private_mount_namespace(move || {
-            let image = Image::of_bytes(filesystem.minimum_size(), &LoopOptions::new());
+            let image = Image::of_bytes(filesystem.min_size(), &LoopOptions::new());
             format(&image, &Format::new(filesystem)).unwrap();
             let target = Target::new(image.directory().join("at")).unwrap();
             target.create_dir().unwrap();
@@ -73,7 +73,7 @@ fn the_least_size_is_enough_and_less_is_refused() {
             fs::write(target.path().join("file"), "room").unwrap();
             unmount(&target).unwrap();
 
-            let less = Image::of_bytes(filesystem.minimum_size() - 4096, &LoopOptions::new());
+            let less = Image::of_bytes(filesystem.min_size() - 4096, &LoopOptions::new());
             let error = format(&less, &Format::new(filesystem)).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::OutOfRange, "{error}");
             assert!(less.is_zero(), "it was written to");
@@ -98,7 +98,7 @@ fn more_arguments_reach_mkfs_and_no_other_device() {
 }
 
 #[test]
-fn what_mkfs_says_is_told() {
+fn the_output_of_mkfs_is_in_the_error() {
     let image = Image::new(64);
     let error =
         format(&image, &Format::new(Filesystem::Ext4).arguments(["-O", "no-such-feature"])).unwrap_err();
@@ -133,7 +133,7 @@ fn another_disk_at_the_path_is_noticed() {
 }
 
 #[test]
-fn a_device_locked_by_another_is_left_alone() {
+fn a_device_locked_by_another_program_is_refused() {
     let image = Image::new(64);
     let lock = File::open(image.path()).unwrap();
     rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive).unwrap();
@@ -144,7 +144,7 @@ fn a_device_locked_by_another_is_left_alone() {
 }
 
 #[test]
-fn a_device_in_use_is_left_alone() {
+fn a_device_in_use_is_refused() {
     let image = Image::new(64);
     let _held = fs::OpenOptions::new().read(true).custom_flags(nix::libc::O_EXCL).open(image.path()).unwrap();
     let error = format(&image, &Format::new(Filesystem::Ext4)).unwrap_err();
@@ -152,7 +152,7 @@ fn a_device_in_use_is_left_alone() {
 }
 
 #[test]
-fn a_read_only_device_says_so() {
+fn a_read_only_device_is_refused_as_read_only() {
     let image = Image::with(64, &LoopOptions::new().access(DeviceAccess::ReadOnly));
     let error = format(&image, &Format::new(Filesystem::Ext4)).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::ReadOnly, "{error}");
@@ -203,7 +203,7 @@ fn an_mkfs_that_fails_leaves_the_device_as_it_was() {
 
 /// Each block is read before it is written: on a large device the prober does not read all of them.
 #[test]
-fn no_block_that_is_not_zero_is_written_over() {
+fn a_block_that_is_not_zero_is_not_overwritten() {
     for filesystem in Filesystem::ALL {
         let made = Image::new(1024);
         format(&made, &Format::new(filesystem)).unwrap();
@@ -227,7 +227,7 @@ fn no_block_that_is_not_zero_is_written_over() {
 
 /// The result is the same as when `mkfs` gets the device: sectors and stripes, for both sector sizes.
 #[test]
-fn what_is_made_in_memory_is_what_mkfs_makes_of_the_device() {
+fn an_image_in_memory_equals_a_format_of_the_device() {
     for filesystem in Filesystem::ALL {
         let (program, uuid, quiet): (_, &[&str], &[&str]) = match filesystem {
             Filesystem::Ext4 => (

@@ -62,7 +62,7 @@ fn xfs_and_btrfs_grow_mounted() {
 }
 
 #[test]
-fn a_small_btrfs_says_from_which_size_it_grows_and_is_staged_meanwhile() {
+fn a_small_btrfs_reports_its_minimum_size_and_is_staged() {
     private_mount_namespace(|| {
         let image = formatted_with(120, Filesystem::Btrfs);
         let staging = Target::new(image.directory().join("at")).unwrap();
@@ -123,7 +123,7 @@ fn ext4_grows_mounted_or_names_the_capability() {
                 assert!(!may_resize(), "this process has the capability: {error}");
                 assert_eq!(error.kind(), ErrorKind::PermissionDenied, "{error}");
                 let text = error.to_string();
-                assert!(text.contains("CAP_SYS_RESOURCE") && text.contains("staged next"), "{text}");
+                assert!(text.contains("CAP_SYS_RESOURCE") && text.contains("staged again"), "{text}");
             }
         }
         unmount(&target).unwrap();
@@ -146,7 +146,7 @@ fn a_remainder_that_ext4_cannot_use_is_no_reason_to_grow() {
 }
 
 #[test]
-fn ext4_grows_by_little_where_it_can() {
+fn ext4_grows_by_small_amounts_if_possible() {
     for size in [16, 600] {
         let image = Image::new(size);
         let device = image.open();

@@ -37,7 +37,7 @@ const BOUND: Duration = Duration::from_secs(10);
 fn forced() -> Unmount {
     // Long enough for a child process on a busy machine. Only a filesystem that does not answer makes the
     // call wait that long.
-    Unmount::new().detach(Detach::IfUnresponsive).timeout(SECOND)
+    Unmount::new().detach(Detach::IfUnresponsive).answer_time_limit(SECOND)
 }
 
 #[test]
@@ -52,7 +52,7 @@ fn each_call_returns_with_the_right_outcome() {
         assert_eq!(bound().unwrap(), Outcome::Mounted, "a bind of its root asks nothing of it");
         let error = bound().unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unresponsive, "what is there is not taken for done: {error}");
-        assert!(error.to_string().contains("unmount it and mount it anew"), "{error}");
+        assert!(error.to_string().contains("unmount it and mount it again"), "{error}");
 
         for target in [&staging, &publish] {
             let found = bounded(BOUND, || health_within(target.path(), MOMENT)).unwrap();
@@ -67,7 +67,7 @@ fn each_call_returns_with_the_right_outcome() {
         // The helper process is stuck in the mount that it queried, and this makes the mount busy.
         let error = bounded(BOUND, || unmount(&staging)).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Busy);
-        assert!(error.to_string().contains("does not answer; have it detached"), "{error}");
+        assert!(error.to_string().contains("does not answer; allow to detach it"), "{error}");
         let unpublished = bounded(BOUND, || forced().at(&publish)).unwrap();
         assert_eq!(unpublished, Unmounted::Detached, "it was all that a bind of what others use may be");
         assert_eq!(state(&publish), MountState::NotMounted);
@@ -109,7 +109,7 @@ fn a_helper_that_is_stuck_has_none_of_our_files() {
 
 /// An overlay with a layer on this filesystem stands for a mount that waits for its server.
 #[test]
-fn a_mount_that_waits_for_it_is_given_up() {
+fn a_mount_that_waits_for_it_is_abandoned() {
     let _alone = alone();
     for kernel in [&[][..], &[Feature::FsContext]] {
         sandbox(|sandbox| without_features(kernel, || mount_that_waits(sandbox)));
@@ -144,7 +144,7 @@ fn mount_that_waits(sandbox: &Path) {
 }
 
 #[test]
-fn a_way_through_it_is_given_up() {
+fn a_path_through_it_is_abandoned() {
     let _alone = alone();
     std::thread::scope(|scope| {
         for kernel in [&[][..], &[Feature::CachedLookup]] {
@@ -181,7 +181,7 @@ fn ways_through(sandbox: &Path, kernel: &[Feature]) {
 /// However many descriptors of the directory and names in it are used, all of them wait for one filesystem.
 /// So one helper process is enough.
 #[test]
-fn many_ways_into_it_take_turns() {
+fn many_paths_into_it_take_turns() {
     let _alone = alone();
     sandbox(|sandbox| {
         let staging = target(sandbox, "staging");
@@ -268,7 +268,7 @@ fn a_thousand_calls_leave_one_helper_process_and_no_thread() {
 }
 
 #[test]
-fn many_at_once_wait_no_longer_than_one() {
+fn many_callers_wait_no_longer_than_one() {
     let _alone = alone();
     sandbox(|sandbox| {
         let staging = target(sandbox, "staging");
@@ -291,7 +291,7 @@ fn many_at_once_wait_no_longer_than_one() {
 }
 
 #[test]
-fn many_forced_unmounts_at_once_take_turns() {
+fn many_forced_unmounts_take_turns() {
     let _alone = alone();
     sandbox(|sandbox| {
         let staging = target(sandbox, "staging");
@@ -339,24 +339,24 @@ fn an_unmount_is_done_when_the_filesystem_has_finished() {
         let target = target(sandbox, "target");
         let late = LateEnd::mount(&target, image.path());
         settle(0);
-        let unmount = Unmount::new().timeout(MOMENT).finish_within(2 * MOMENT);
+        let unmount = Unmount::new().answer_time_limit(MOMENT).finish_time_limit(2 * MOMENT);
         // The calling thread ends, as those of a thread pool do.
         let first = std::thread::scope(|scope| scope.spawn(|| bounded(BOUND, || unmount.at(&target))).join());
         for outcome in [first.unwrap(), unmount.at(&target), unmount.at(&target)] {
             let error = outcome.unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Unresponsive, "{error}");
-            assert!(error.to_string().contains("still something to write"), "{error}");
+            assert!(error.to_string().contains("still has data to write"), "{error}");
         }
         assert_eq!(target.state().unwrap(), MountState::NotMounted);
         assert_eq!(measure::children(), 1, "the one that unmounts, and no other");
         late.let_go();
-        assert_eq!(unmount.finish_within(BOUND).at(&target).unwrap(), Unmounted::NotMounted);
+        assert_eq!(unmount.finish_time_limit(BOUND).at(&target).unwrap(), Unmounted::NotMounted);
         settle(0);
 
         // An unmount that is allowed to detach waits just as long, and not longer.
         let late = LateEnd::mount(&target, image.path());
         let start = Instant::now();
-        let forced = forced().timeout(MOMENT).finish_within(3 * MOMENT);
+        let forced = forced().answer_time_limit(MOMENT).finish_time_limit(3 * MOMENT);
         assert_eq!(bounded(BOUND, || forced.at(&target)).unwrap(), Unmounted::Detached);
         assert!(start.elapsed() >= 3 * MOMENT, "{:?}", start.elapsed());
         late.let_go();
@@ -366,15 +366,15 @@ fn an_unmount_is_done_when_the_filesystem_has_finished() {
 
 /// If an earlier unmount was left unfinished, a repeated call that is allowed to detach gives it up.
 #[test]
-fn an_unmount_that_was_left_unfinished_is_given_up_when_asked() {
+fn an_unfinished_unmount_is_abandoned_on_request() {
     let _alone = alone();
     let image = Image::new(8);
     sandbox(|sandbox| {
         let target = target(sandbox, "target");
         let late = LateEnd::mount(&target, image.path());
-        let plain = Unmount::new().timeout(MOMENT).finish_within(MOMENT);
+        let plain = Unmount::new().answer_time_limit(MOMENT).finish_time_limit(MOMENT);
         plain.at(&target).unwrap_err();
-        let forced = forced().finish_within(MOMENT);
+        let forced = forced().finish_time_limit(MOMENT);
         assert_eq!(bounded(BOUND, || forced.at(&target)).unwrap(), Unmounted::Detached);
         assert_eq!(bounded(BOUND, || plain.at(&target)).unwrap(), Unmounted::NotMounted, "it is given up");
         late.let_go();
@@ -407,7 +407,7 @@ fn make_one_call() {
 
 /// A call is not listed as hanging if its process has not made it yet: the time counts from its start.
 #[test]
-fn a_call_that_has_not_begun_is_no_hang() {
+fn a_call_that_has_not_started_does_not_count_as_hanging() {
     let _alone = alone();
     let (asked, go) = Asked::held(&CALLS[0], Path::new("/"), "make_one_call");
     let (begun, has_begun) = std::sync::mpsc::channel();

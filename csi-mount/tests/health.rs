@@ -58,7 +58,7 @@ fn a_mount_that_works_is_healthy() {
 }
 
 #[test]
-fn an_ext4_that_met_an_error_is_read_only() {
+fn an_ext4_with_an_error_is_read_only() {
     for kernel in KERNELS {
         sandbox(|sandbox| {
             let target = target(sandbox, "target");
@@ -78,7 +78,7 @@ fn an_ext4_that_met_an_error_is_read_only() {
 }
 
 #[test]
-fn an_xfs_that_shut_down_is_dead_and_never_detached_for_it() {
+fn an_xfs_that_shut_down_is_dead_and_is_not_detached() {
     sandbox(|sandbox| {
         let target = target(sandbox, "target");
         let image = mounted("xfs", &[], &target);
@@ -138,7 +138,7 @@ impl Drop for Sleeper {
 }
 
 #[test]
-fn who_uses_a_mount_is_named() {
+fn the_users_of_a_mount_are_named() {
     sandbox(|sandbox| {
         let target = target(sandbox, "target");
         Mount::new("tmpfs", "volume").at(&target).unwrap();
@@ -152,7 +152,7 @@ fn who_uses_a_mount_is_named() {
         }
         let error = unmount(&target).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Busy);
-        let wanted = format!("process {} (sleep); end what uses it", sleeper.0.id());
+        let wanted = format!("process {} (sleep); stop what uses it", sleeper.0.id());
         assert!(error.to_string().ends_with(&wanted), "{error}");
         drop(sleeper);
         unmount(&target).unwrap();
@@ -160,7 +160,7 @@ fn who_uses_a_mount_is_named() {
 }
 
 #[test]
-fn who_uses_its_copy_in_another_namespace_is_named() {
+fn the_users_of_a_copy_in_another_namespace_are_named() {
     sandbox(|sandbox| {
         let source = mount_support::source(sandbox, "source");
         let target = target(sandbox, "target");
@@ -202,7 +202,7 @@ fn a_loop_device_and_a_mount_below_are_named() {
 /// For a filesystem that the kernel answers for from memory, no child process is needed, and the results are
 /// the same. In the test, a thread's children are in a new PID namespace, where a query by a child fails.
 #[test]
-fn what_answers_from_memory_is_asked_without_a_child() {
+fn a_filesystem_that_answers_from_memory_is_queried_without_a_child() {
     sandbox(|sandbox| {
         let (disk, memory) = (target(sandbox, "disk"), target(sandbox, "memory"));
         let _image = mounted("ext4", &[], &disk);

@@ -7,7 +7,7 @@ mod stepper;
 use std::fs::{self, File};
 use std::os::unix::fs::OpenOptionsExt as _;
 
-use csi_mount::flow::block::{Content, StagePlan, publish_device, stage, unpublish, unstage};
+use csi_mount::flow::block::{FilesystemOrigin, StagePlan, publish_device, stage, unpublish, unstage};
 use csi_mount::testing::{private_mount_namespace, probe_reads};
 use csi_mount::{
     BlockDevice, DeviceAccess, Error, ErrorKind, Filesystem, Format, LoopDevice, LoopOptions, Luks, LuksKey,
@@ -202,7 +202,7 @@ fn data_that_came_after_a_failed_format_is_kept() {
 
 /// Whichever write fails on a full disk, the format starts again, even before the manifest is complete.
 #[test]
-fn a_format_that_failed_at_any_write_is_begun_anew() {
+fn a_format_that_failed_at_any_write_starts_again() {
     private_mount_namespace(|| {
         for (made, mebibytes) in MADE {
             for kibibytes in [4, 8, 12, 40, 72, 76, 100] {
@@ -221,7 +221,7 @@ fn staging(image: &Image) -> Target {
 
 /// The format is started again on another node, as another filesystem, on a device that has grown.
 #[test]
-fn an_interrupted_format_is_begun_anew_by_whoever_stages_next() {
+fn the_next_stage_starts_an_interrupted_format_again() {
     private_mount_namespace(|| {
         let image = failed("ext4", 200);
         let device = image.open();
@@ -232,7 +232,7 @@ fn an_interrupted_format_is_begun_anew_by_whoever_stages_next() {
         let read_only = plan.clone().options(MountOptions::new().read_only());
         let refused = stage(image.path(), &staging(&image), &read_only).unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::ReadOnly);
-        assert_eq!(stage(image.path(), &staging(&image), &plan).unwrap().content, Content::Formatted);
+        assert_eq!(stage(image.path(), &staging(&image), &plan).unwrap().origin, FilesystemOrigin::Formatted);
         unstage(&staging(&image), None).unwrap();
         assert_no_record(&image);
     });
@@ -246,7 +246,7 @@ fn assert_no_record(image: &Image) {
 
 /// A copy of a whole disk, with the record, inside another disk does not allow a format.
 #[test]
-fn a_record_inside_another_disk_excuses_nothing() {
+fn a_record_inside_another_disk_does_not_allow_a_format() {
     private_mount_namespace(|| {
         for (made, mebibytes) in [("ext4", 32), ("btrfs", 120)] {
             let (inner, outer) = (failed(made, mebibytes), Image::new(2 * mebibytes));

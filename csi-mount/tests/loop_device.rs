@@ -87,7 +87,7 @@ fn detach_leaves_nothing_and_is_refused_while_in_use() {
 }
 
 #[test]
-fn many_at_once_share_one_device() {
+fn many_callers_share_one_device() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("image");
     File::create(&file).unwrap().set_len(8 * MIB).unwrap();
@@ -112,7 +112,7 @@ fn many_at_once_share_one_device() {
 }
 
 #[test]
-fn many_files_at_once_get_a_device_each() {
+fn many_files_get_one_device_each() {
     std::thread::scope(|scope| {
         for _ in 0..6 {
             scope.spawn(|| {
@@ -136,7 +136,7 @@ fn a_read_only_device_refuses_writes() {
 }
 
 #[test]
-fn an_autoclear_device_goes_with_its_last_user() {
+fn an_autoclear_device_is_detached_with_its_last_user() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("image");
     File::create(&file).unwrap().set_len(8 * MIB).unwrap();
@@ -151,7 +151,7 @@ fn an_autoclear_device_goes_with_its_last_user() {
 }
 
 #[test]
-fn size_and_sectors_are_as_asked() {
+fn size_and_sectors_are_as_requested() {
     let image = Image::with(8, &LoopOptions::new().sector_size(4096));
     assert_eq!(image.open().size().unwrap(), 8 * MIB);
     image.grow_to(16);
@@ -167,8 +167,8 @@ fn older_kernels_attach_in_steps() {
         let image = Image::with(8, &LoopOptions::new().sector_size(4096).cache(LoopCache::Direct));
         assert_eq!(image.loop_device().access().unwrap(), DeviceAccess::ReadWrite);
         image.write(0, b"written");
-        assert_eq!(LoopDevice::detach_all_of(image.file()).unwrap(), 1);
-        assert_eq!(LoopDevice::detach_all_of(image.file()).unwrap(), 0);
+        assert_eq!(LoopDevice::detach_all(image.file()).unwrap(), 1);
+        assert_eq!(LoopDevice::detach_all(image.file()).unwrap(), 0);
 
         let image = Image::with(8, &LoopOptions::new().access(DeviceAccess::ReadOnly));
         assert!(image.open().is_read_only().unwrap());
@@ -177,7 +177,7 @@ fn older_kernels_attach_in_steps() {
 
 /// Before Linux 5.15 a disk has no sequence number, and only its device number identifies it.
 #[test]
-fn without_a_number_in_sequence_a_disk_is_known_by_its_own() {
+fn without_a_disk_sequence_a_disk_is_known_by_its_number() {
     without_features(&[Feature::DiskSequence], || {
         let (image, other) = (Image::new(8), Image::new(8));
         let node = image.directory().join("node");
@@ -188,13 +188,13 @@ fn without_a_number_in_sequence_a_disk_is_known_by_its_own() {
         devices::put_node(&node, other.loop_device().number());
         assert_eq!(device.verify().unwrap_err().kind(), ErrorKind::WrongDevice);
         drop(device);
-        assert_eq!(LoopDevice::detach_all_of(image.file()).unwrap(), 1);
+        assert_eq!(LoopDevice::detach_all(image.file()).unwrap(), 1);
         assert_eq!(LoopDevice::find(image.file()).unwrap().len(), 0);
     });
 }
 
 #[test]
-fn without_a_number_in_sequence_anothers_file_is_not_detached() {
+fn without_a_disk_sequence_another_file_is_not_detached() {
     without_features(&[Feature::DiskSequence], || {
         let directory = tempfile::tempdir().unwrap();
         let [ours, theirs] = ["ours", "theirs"].map(|name| directory.path().join(name));
@@ -203,19 +203,19 @@ fn without_a_number_in_sequence_anothers_file_is_not_detached() {
         }
         // The number is free for a moment only, and other tests also attach devices.
         let is_taken_over = |device: &LoopDevice| {
-            LoopDevice::detach_all_of(&ours).unwrap();
+            LoopDevice::detach_all(&ours).unwrap();
             let attached = std::process::Command::new("losetup").arg(device.path()).arg(&theirs).status();
             attached.unwrap().success()
         };
         let mut attached = (0..64).map(|_| LoopDevice::attach(&ours, &LoopOptions::new()).unwrap());
         let device = attached.find(is_taken_over).expect("the number again");
         device.detach().unwrap();
-        assert_eq!(LoopDevice::detach_all_of(&theirs).unwrap(), 1, "it is still there");
+        assert_eq!(LoopDevice::detach_all(&theirs).unwrap(), 1, "it is still there");
     });
 }
 
 #[test]
-fn what_cannot_be_attached_is_refused() {
+fn a_source_that_cannot_be_attached_is_refused() {
     let directory = tempfile::tempdir().unwrap();
     let empty = directory.path().join("empty");
     File::create(&empty).unwrap();
@@ -244,5 +244,5 @@ fn a_node_that_leads_to_another_disk_is_noticed() {
         (device.number(), first.path()),
         "links are followed once"
     );
-    assert_eq!(BlockDevice::by_number(device.number()).unwrap().path(), first.path());
+    assert_eq!(BlockDevice::from_number(device.number()).unwrap().path(), first.path());
 }

@@ -102,7 +102,7 @@ impl Volumes {
 }
 
 #[test]
-fn a_loop_device_on_a_dead_filesystem_holds_no_other_volume_up() {
+fn a_loop_device_on_a_dead_filesystem_delays_no_other_volume() {
     let _alone = alone();
     for fate in [Fate::Killed, Fate::Stopped] {
         sandbox(|sandbox| {
@@ -117,7 +117,7 @@ fn a_loop_device_on_a_dead_filesystem_holds_no_other_volume_up() {
 /// If nothing shows that the file has a server, a child process queries the loop device once, and is given
 /// up.
 #[test]
-fn nor_does_one_whose_filesystem_is_mounted_in_another_namespace() {
+fn a_loop_device_of_another_namespace_delays_no_other_volume() {
     let _alone = alone();
     for fate in [Fate::Killed, Fate::Stopped] {
         sandbox(|sandbox| {
@@ -136,7 +136,7 @@ fn nor_does_one_whose_filesystem_is_mounted_in_another_namespace() {
 
 /// A loop device that is ignored must not be one that has to prevent the format.
 #[test]
-fn one_that_does_not_answer_and_may_be_over_the_device_is_busy() {
+fn a_silent_loop_device_that_can_use_the_device_makes_it_busy() {
     let _alone = alone();
     sandbox(|sandbox| {
         let image = Image::new(64);
@@ -155,7 +155,7 @@ fn one_that_does_not_answer_and_may_be_over_the_device_is_busy() {
 
 /// Files that are bound inside a filesystem that does not answer. All of them together cost one time limit.
 #[test]
-fn binds_inside_a_silent_filesystem_cost_one_limit_together() {
+fn binds_inside_a_silent_filesystem_take_one_time_limit_together() {
     let _alone = alone();
     sandbox(|sandbox| {
         let volumes = Volumes::new(sandbox);

@@ -11,7 +11,7 @@ mod stepper;
 use std::fs;
 use std::path::Path;
 
-use csi_mount::flow::block::{Content, StagePlan, expand_encrypted, stage, stage_device, unstage};
+use csi_mount::flow::block::{FilesystemOrigin, StagePlan, expand_encrypted, stage, stage_device, unstage};
 use csi_mount::testing::private_mount_namespace;
 use csi_mount::{DeviceAccess, DeviceUse, Filesystem, Luks, LuksKey, LuksPbkdf, Target, mounts};
 use devices::Image;
@@ -123,7 +123,12 @@ fn at_every_point(
             volume.take_down();
             if step != "stage raw" {
                 let again = stage(volume.image.path(), &volume.staging(), &plan()).unwrap();
-                assert_eq!(again.content, Content::Kept, "killed before call {} of {step}", points.call());
+                assert_eq!(
+                    again.origin,
+                    FilesystemOrigin::Existing,
+                    "killed before call {} of {step}",
+                    points.call()
+                );
                 volume.take_down();
             }
             if !points.next(step, end) {

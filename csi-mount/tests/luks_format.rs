@@ -60,7 +60,7 @@ fn assert_encrypted(image: &Image) {
 }
 
 #[test]
-fn a_blank_device_is_encrypted_as_is_asked_for() {
+fn a_blank_device_is_encrypted_as_requested() {
     let image = Image::new(64);
     encrypt(&image.open(), &luks().sector_size(4096)).unwrap();
     assert_encrypted(&image);
@@ -80,7 +80,7 @@ fn a_blank_device_is_encrypted_as_is_asked_for() {
 }
 
 #[test]
-fn what_can_not_be_is_refused_before_anything_is_written() {
+fn invalid_requests_are_refused_before_anything_is_written() {
     let (large, small) = (Image::new(20), Image::new(16));
     let odd = Image::of_bytes(20 * MIB + 512, &LoopOptions::new());
     for (image, luks, expected) in [
@@ -214,8 +214,8 @@ fn job(words: &[&str]) -> Result<()> {
 
 /// It is killed before calls of this crate and of `cryptsetup`.
 #[test]
-fn killed_anywhere_it_is_begun_anew() {
-    const TEST: &str = "killed_anywhere_it_is_begun_anew";
+fn an_encryption_that_was_killed_starts_again() {
+    const TEST: &str = "an_encryption_that_was_killed_starts_again";
     do_job(job);
     let (mut points, mut begun) = (Points::new(211), 0);
     loop {

@@ -78,7 +78,7 @@ fn every_attribute_is_received() {
 }
 
 #[test]
-fn nobody_ever_sees_the_target_without_its_attributes() {
+fn the_target_is_never_visible_without_its_attributes() {
     for kernel in KERNELS {
         sandbox(|sandbox| {
             let (source, target) = (source(sandbox, "source"), target(sandbox, "target"));
@@ -157,7 +157,7 @@ fn a_second_bind_finds_the_first() {
 
                 let error = Bind::new(&source).at(&target).unwrap_err();
                 assert_eq!(error.kind(), ErrorKind::AlreadyMounted);
-                assert!(error.to_string().contains("asked for rw"), "{error}");
+                assert!(error.to_string().contains("rw was requested"), "{error}");
             });
         });
     }
@@ -172,13 +172,13 @@ fn another_source_is_not_the_same() {
         let error = Bind::new(&two).at(&target).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::AlreadyMounted);
         let text = error.to_string();
-        assert!(text.contains("something else than") && text.contains("tmpfs from sandbox"), "{text}");
+        assert!(text.contains("something other than") && text.contains("tmpfs from sandbox"), "{text}");
         assert_eq!(layers(target.path()), 1);
     });
 }
 
 #[test]
-fn of_many_at_once_one_mounts() {
+fn only_one_of_many_callers_mounts() {
     for kernel in KERNELS {
         sandbox(|sandbox| {
             let source = source(sandbox, "source");
@@ -217,7 +217,7 @@ fn files_and_device_nodes_are_bound_onto_files() {
 }
 
 #[test]
-fn the_mounts_below_come_along_when_asked() {
+fn the_mounts_below_are_bound_on_request() {
     sandbox(|sandbox| {
         let source = source(sandbox, "source");
         let below = target(&source, "below");
@@ -256,8 +256,8 @@ fn what_can_not_be_bound_is_refused() {
             error.to_string()
         };
         assert!(refused(&source, inside.path()).contains("it is inside the source"));
-        assert!(refused(inside.path(), &source).contains("it holds the source"));
-        assert!(refused(&source, &source).contains("it is the source"));
+        assert!(refused(inside.path(), &source).contains("it contains the source"));
+        assert!(refused(&source, &source).contains("it is the same as the source"));
         assert!(refused(&file, directory.path()).contains("a regular file"));
         assert!(refused(&source, &sandbox.join("link")).contains("symbolic link"));
         assert!(refused(Path::new("relative"), directory.path()).contains("not absolute"));
@@ -275,7 +275,7 @@ fn what_can_not_be_bound_is_refused() {
 /// following `..` if this is not enough. Both methods agree for every pair of directories, across mounts and
 /// through aliases.
 #[test]
-fn what_is_inside_is_known_at_once_as_by_the_way_up() {
+fn nesting_is_the_same_with_and_without_statmount() {
     sandbox(|sandbox| {
         let make = |path: &str| fs::create_dir_all(sandbox.join(path)).unwrap();
         ["a/b/c/d", "a/empty", "other", "alias", "alias of c", "ramfs"].into_iter().for_each(make);
@@ -337,7 +337,7 @@ fn what_is_inside_is_known_at_once_as_by_the_way_up() {
 }
 
 #[test]
-fn nothing_is_left_of_the_private_place() {
+fn nothing_is_left_of_the_scratch_directory() {
     sandbox(|sandbox| {
         let (source, target) = (source(sandbox, "source"), target(sandbox, "target"));
         without_features(&[Feature::MountSetattr], || Bind::new(&source).at(&target)).unwrap();

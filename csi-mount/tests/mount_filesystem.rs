@@ -57,7 +57,7 @@ fn each_filesystem_is_mounted_once() {
 
                 let error = try_mount(filesystem, &image, &["noatime", "ro"], &target).unwrap_err();
                 assert_eq!(error.kind(), ErrorKind::AlreadyMounted);
-                assert!(error.to_string().contains("asked for ro,noatime"), "{error}");
+                assert!(error.to_string().contains("ro,noatime was requested"), "{error}");
                 unmount(&target).unwrap();
             });
         }
@@ -74,7 +74,10 @@ fn another_device_is_not_the_same() {
         assert_eq!(error.kind(), ErrorKind::AlreadyMounted);
         let text = error.to_string();
         assert!(text.contains(&format!("{} (", two.path().display())), "what was asked for: {text}");
-        assert!(text.contains(&format!("there is ext4 from {}", one.path().display())), "{text}");
+        assert!(
+            text.contains(&format!("the existing mount is ext4 from {}", one.path().display())),
+            "{text}"
+        );
         unmount(&target).unwrap();
     });
 }
@@ -100,7 +103,7 @@ fn a_bad_option_is_named_by_the_filesystem_and_its_value_is_not() {
 }
 
 #[test]
-fn what_the_device_is_explains_the_failure() {
+fn a_failure_is_explained_by_the_device() {
     sandbox(|sandbox| {
         let target = target(sandbox, "target");
         let failure = |fs_type: &str, source: &Path| Mount::new(fs_type, source).at(&target).unwrap_err();
@@ -111,7 +114,7 @@ fn what_the_device_is_explains_the_failure() {
         assert_eq!(failure("ext4", Path::new("/dev/no_such_device")).kind(), ErrorKind::NotFound);
         let error = failure("ext4", Path::new("/dev/null"));
         assert_eq!(error.kind(), ErrorKind::InvalidInput);
-        assert!(error.to_string().contains("/dev/null is no block device"), "{error}");
+        assert!(error.to_string().contains("/dev/null is not a block device"), "{error}");
 
         let blank = Image::new(16);
         assert_eq!(failure("ext4", blank.path()).kind(), ErrorKind::InvalidInput);
@@ -119,7 +122,7 @@ fn what_the_device_is_explains_the_failure() {
 }
 
 #[test]
-fn a_read_only_device_wants_a_read_only_mount() {
+fn a_read_only_device_needs_a_read_only_mount() {
     let image = image("ext4");
     let read_only = LoopOptions::new().access(DeviceAccess::ReadOnly);
     let device = LoopDevice::attach(image.file(), &read_only).unwrap();
@@ -190,7 +193,7 @@ fn attributes_are_received_with_the_filesystem() {
 }
 
 #[test]
-fn a_filesystem_that_turned_read_only_is_not_taken_for_writable() {
+fn a_filesystem_that_turned_read_only_does_not_count_as_writable() {
     use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags};
     let image = image("ext4");
     sandbox(|sandbox| {

@@ -22,7 +22,7 @@ trait Machine {
     fn base(&self) -> &Path;
     fn make_dir(&self, path: &Path);
     /// Mounts one more layer without any check.
-    fn stack(&self, path: &Path);
+    fn mount_over(&self, path: &Path);
     /// The attributes of the layers at a path in a second namespace, which receives mounts from this one.
     fn seen_by_peer(&self, path: &Path) -> Vec<MountAttributes>;
     /// Uses the mount at the path while the closure runs.
@@ -54,7 +54,7 @@ impl Machine for Real {
     fn make_dir(&self, path: &Path) {
         fs::create_dir(path).unwrap();
     }
-    fn stack(&self, path: &Path) {
+    fn mount_over(&self, path: &Path) {
         rustix::mount::mount("layer", path, "tmpfs", rustix::mount::MountFlags::empty(), c"").unwrap();
     }
     fn seen_by_peer(&self, path: &Path) -> Vec<MountAttributes> {
@@ -87,16 +87,16 @@ impl Machine for InMemory {
     fn make_dir(&self, path: &Path) {
         self.model.make_dirs(path);
     }
-    fn stack(&self, path: &Path) {
-        self.model.stack(path);
+    fn mount_over(&self, path: &Path) {
+        self.model.mount_over(path);
     }
     fn seen_by_peer(&self, path: &Path) -> Vec<MountAttributes> {
         layers(&self.peer, path)
     }
     fn held(&self, path: &Path, run: &mut dyn FnMut()) {
-        self.model.hold(path);
+        self.model.open_file(path);
         run();
-        self.model.release();
+        self.model.close_files();
     }
     fn mount_dead(&self, path: &Path) {
         self.model.mount("fuse", Path::new("silent"), &MountOptions::new(), path).unwrap();
@@ -171,11 +171,11 @@ fn a_filesystem_is_mounted_with_what_is_below_it_hidden() {
 }
 
 #[test]
-fn every_layer_goes_in_every_namespace() {
+fn every_layer_is_unmounted_in_every_namespace() {
     on_both(|machine| {
         let (ops, target) = (machine.ops(), machine.path("target"));
         machine.make_dir(&target);
-        (0..3).for_each(|_| machine.stack(&target));
+        (0..3).for_each(|_| machine.mount_over(&target));
         assert_eq!((layers(ops, &target).len(), machine.seen_by_peer(&target).len()), (3, 3));
         assert_eq!(ops.unmount(&target, Detach::Never).unwrap(), Unmounted::Unmounted { layers: 3 });
         assert_eq!((layers(ops, &target).len(), machine.seen_by_peer(&target).len()), (0, 0));
@@ -183,14 +183,14 @@ fn every_layer_goes_in_every_namespace() {
 }
 
 #[test]
-fn a_busy_mount_stays_until_it_may_be_detached() {
+fn a_busy_mount_stays_unless_a_detach_is_allowed() {
     on_both(|machine| {
         let (ops, target) = (machine.ops(), machine.path("target"));
         machine.make_dir(&target);
-        machine.stack(&target);
+        machine.mount_over(&target);
         let inner = target.join("inner");
         machine.make_dir(&inner);
-        machine.stack(&inner);
+        machine.mount_over(&inner);
         let error = ops.unmount(&target, Detach::Never).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Busy);
         assert!(error.to_string().contains("is mounted below it"), "{error}");
@@ -228,7 +228,7 @@ fn a_dead_filesystem_is_known_and_unmounted() {
 
 /// A forced unmount would end the mount for the other users, who wait for the server to come back.
 #[test]
-fn a_silent_mount_is_taken_from_one_and_stays_for_the_others() {
+fn a_silent_mount_is_detached_at_one_target_only() {
     let model = Model::new();
     let paths = ["/staging", "/one", "/other"].map(Path::new);
     let [staging, one, other] = paths;
@@ -237,8 +237,8 @@ fn a_silent_mount_is_taken_from_one_and_stays_for_the_others() {
     for target in [one, other] {
         model.bind(staging, RW, target).unwrap();
     }
-    model.silence(staging);
-    model.hold(one);
+    model.stop_answering(staging);
+    model.open_file(one);
     assert_eq!(model.unmount(one, Detach::IfUnresponsive).unwrap(), Unmounted::Detached);
     for path in [staging, other] {
         assert_eq!(model.health(path).unwrap(), MountHealth::Unresponsive, "{}", path.display());
@@ -247,13 +247,13 @@ fn a_silent_mount_is_taken_from_one_and_stays_for_the_others() {
 
 /// A filesystem on a block device that does not answer is not proven to be dead: its disk can be slow.
 #[test]
-fn a_silent_filesystem_of_a_block_device_is_not_detached_for_it() {
+fn a_silent_filesystem_of_a_block_device_is_not_detached() {
     let model = Model::new();
     let target = Path::new("/target");
     model.make_dirs(target);
     model.mount("btrfs", Path::new("/dev/sda"), &MountOptions::new(), target).unwrap();
-    model.silence(target);
-    model.hold(target);
+    model.stop_answering(target);
+    model.open_file(target);
     assert_eq!(model.unmount(target, Detach::IfUnresponsive).unwrap_err().kind(), ErrorKind::Busy);
 }
 
@@ -334,7 +334,7 @@ fn unpublish(ops: &dyn MountOps) -> csi_mount::Result<()> {
 }
 
 #[test]
-fn a_crash_between_any_two_steps_is_made_good() {
+fn a_retry_repairs_a_crash_between_any_two_steps() {
     let (mut points, mut reboots) = (0, 0);
     for crash in 0.. {
         let model = Model::new();
@@ -373,14 +373,14 @@ fn the_model_fails_hangs_and_turns_read_only_on_demand() {
     assert_eq!(model.health(Path::new("/base/staging")).unwrap(), MountHealth::ReadOnly);
     assert_eq!(model.health(Path::new("/base/target")).unwrap(), MountHealth::Healthy, "asked for ro");
     assert_eq!(publish(&model).unwrap_err().kind(), ErrorKind::ReadOnly);
-    model.silence("/base/staging");
+    model.stop_answering("/base/staging");
     for path in ["/base/staging", "/base/target"] {
         assert_eq!(model.health(Path::new(path)).unwrap(), MountHealth::Unresponsive);
         assert_eq!(model.stats(Path::new(path)).unwrap_err().kind(), ErrorKind::Unresponsive);
     }
     let below = model.bind(Path::new("/base/staging/below"), RW, Path::new("/base/target"));
     assert_eq!(below.unwrap_err().kind(), ErrorKind::Unresponsive);
-    model.hold("/base/target");
+    model.open_file("/base/target");
     assert_eq!(model.unmount(Path::new("/base/target"), Detach::Never).unwrap_err().kind(), ErrorKind::Busy);
     let detached = model.unmount(Path::new("/base/target"), Detach::IfBusy).unwrap();
     assert_eq!(detached, Unmounted::Detached);

@@ -15,7 +15,7 @@ use fuse_support::{answer_init, bounded, fuse};
 use mount_support::{sandbox, target};
 
 #[test]
-fn usage_is_what_statfs_says() {
+fn usage_equals_statfs() {
     sandbox(|sandbox| {
         let target = target(sandbox, "target");
         let options = MountOptions::parse(["size=1048576", "nr_inodes=100"]).unwrap();
@@ -35,7 +35,7 @@ fn usage_is_what_statfs_says() {
 }
 
 #[test]
-fn what_is_not_there_is_not_found() {
+fn a_missing_path_is_not_found() {
     assert_eq!(stats("/no/such/path").unwrap_err().kind(), ErrorKind::NotFound);
     assert_eq!(stats("relative").unwrap_err().kind(), ErrorKind::InvalidInput);
 }
@@ -78,7 +78,7 @@ fn a_request_that_is_never_answered_costs_bounded_time() {
 }
 
 #[test]
-fn a_filesystem_that_keeps_requests_is_unmounted_by_force_when_asked() {
+fn a_filesystem_that_keeps_requests_is_unmounted_by_force_on_request() {
     sandbox(|sandbox| {
         let target = target(sandbox, "target");
         let device = fuse(&target);
@@ -91,7 +91,8 @@ fn a_filesystem_that_keeps_requests_is_unmounted_by_force_when_asked() {
         stats_within(target.path(), Duration::from_millis(50)).unwrap_err();
         kept.join().unwrap();
         assert_eq!(unmount(&target).unwrap_err().kind(), ErrorKind::Busy);
-        let forced = Unmount::new().detach(Detach::IfUnresponsive).timeout(Duration::from_millis(100));
+        let forced =
+            Unmount::new().detach(Detach::IfUnresponsive).answer_time_limit(Duration::from_millis(100));
         let unmounted = bounded(Duration::from_secs(10), || forced.at(&target)).unwrap();
         assert_eq!(unmounted, Unmounted::Unmounted { layers: 1 });
         assert_eq!(target.state().unwrap(), MountState::NotMounted);
@@ -99,7 +100,7 @@ fn a_filesystem_that_keeps_requests_is_unmounted_by_force_when_asked() {
 }
 
 #[test]
-fn a_mount_whose_daemon_is_gone_is_known_and_taken_away() {
+fn a_mount_whose_daemon_is_gone_is_recognized_and_unmounted() {
     sandbox(|sandbox| {
         let target = target(sandbox, "target");
         let device = fuse(&target);

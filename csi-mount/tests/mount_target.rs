@@ -31,7 +31,7 @@ fn paths_that_can_never_work_are_refused() {
 }
 
 #[test]
-fn what_is_there_stays_as_it_is() {
+fn existing_files_stay_unchanged() {
     let directory = tempfile::tempdir().unwrap();
     let at = |name: &str| Target::new(directory.path().join(name)).unwrap();
     fs::write(directory.path().join("full"), "data").unwrap();
@@ -105,7 +105,7 @@ fn a_renamed_ancestor_does_not_lead_elsewhere() {
 }
 
 #[test]
-fn a_root_is_not_escaped() {
+fn no_path_escapes_a_root() {
     for kernel in KERNELS {
         let directory = tempfile::tempdir().unwrap();
         let base = directory.path().canonicalize().unwrap().join("root");

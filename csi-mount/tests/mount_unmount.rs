@@ -16,7 +16,7 @@ fn stack(target: &Target) {
 }
 
 #[test]
-fn every_layer_is_taken_off() {
+fn every_layer_is_unmounted() {
     sandbox(|sandbox| {
         let target = target(sandbox, "target");
         (0..5).for_each(|_| stack(&target));
@@ -30,7 +30,7 @@ fn every_layer_is_taken_off() {
 }
 
 #[test]
-fn it_is_unmounted_where_it_was_received() {
+fn it_is_unmounted_in_every_namespace_that_received_it() {
     sandbox(|sandbox| {
         let (source, target) = (source(sandbox, "source"), target(sandbox, "target"));
         let host = PeerNamespace::new();
@@ -54,7 +54,7 @@ fn a_parent_directory_that_is_gone_has_nothing_mounted() {
 }
 
 #[test]
-fn a_mount_in_use_is_busy_until_asked_otherwise() {
+fn a_mount_in_use_is_busy_unless_a_detach_is_allowed() {
     sandbox(|sandbox| {
         let target = target(sandbox, "target");
         Mount::new("tmpfs", "volume").at(&target).unwrap();
@@ -69,7 +69,7 @@ fn a_mount_in_use_is_busy_until_asked_otherwise() {
 }
 
 #[test]
-fn a_mount_below_is_named_and_left_alone() {
+fn a_mount_below_is_named_and_stays() {
     sandbox(|sandbox| {
         let outer = target(sandbox, "outer");
         Mount::new("tmpfs", "outer").at(&outer).unwrap();
@@ -104,7 +104,7 @@ fn a_symbolic_link_is_not_followed_to_what_is_mounted() {
 /// In a user namespace with fewer rights, inherited mounts are locked (mount_namespaces(7)). An unmount
 /// leaves them, and the error says why.
 #[test]
-fn a_mount_of_another_user_namespace_stays_and_says_so() {
+fn a_mount_of_another_user_namespace_stays_and_the_error_says_why() {
     const INSIDE: &str = "CSI_MOUNT_TEST_LOCKED_AT";
     if let Some(path) = std::env::var_os(INSIDE) {
         let target = Target::new(path).unwrap();
@@ -120,7 +120,7 @@ fn a_mount_of_another_user_namespace_stays_and_says_so() {
         let inside = Command::new("unshare")
             .args(["--user", "--map-root-user", "--mount"])
             .arg(std::env::current_exe().unwrap())
-            .args(["--exact", "a_mount_of_another_user_namespace_stays_and_says_so"])
+            .args(["--exact", "a_mount_of_another_user_namespace_stays_and_the_error_says_why"])
             .env(INSIDE, target.path())
             .output()
             .unwrap();

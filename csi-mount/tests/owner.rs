@@ -62,7 +62,7 @@ const STEPS: [(&str, Step); 8] = [
 ];
 
 #[test]
-fn what_is_not_the_volumes_is_refused_by_every_step_and_stays() {
+fn every_step_refuses_a_mount_of_others() {
     in_directory(|path| {
         mount_foreign(&path("foreign"));
         fs::create_dir(path("v1")).unwrap();
@@ -99,7 +99,7 @@ fn what_is_not_the_volumes_is_refused_by_every_step_and_stays() {
 }
 
 #[test]
-fn what_was_mounted_for_the_volume_is_unmounted_by_a_later_process() {
+fn a_later_process_unmounts_the_volumes_mount() {
     in_directory(|path| {
         fs::create_dir_all(path("source")).unwrap();
         let source = SharedSource::new("tmpfs", "shared");
@@ -127,7 +127,7 @@ fn what_was_mounted_for_the_volume_is_unmounted_by_a_later_process() {
 }
 
 #[test]
-fn a_place_of_one_volume_is_not_taken_for_another() {
+fn a_path_of_one_volume_is_refused_for_another() {
     in_directory(|path| {
         let source = SharedSource::new("tmpfs", "shared");
         shared::stage(&target(&path("staging"), "v1"), &source).unwrap();
@@ -143,7 +143,7 @@ fn a_place_of_one_volume_is_not_taken_for_another() {
 }
 
 #[test]
-fn two_layers_of_the_volume_go_and_one_that_is_not_its_own_keeps_both() {
+fn layers_are_unmounted_only_if_all_belong_to_the_volume() {
     in_directory(|path| {
         fs::create_dir_all(path("source")).unwrap();
         let bound = target(&path("bound"), "v");
@@ -162,7 +162,7 @@ fn two_layers_of_the_volume_go_and_one_that_is_not_its_own_keeps_both() {
 }
 
 #[test]
-fn only_a_place_of_the_volumes_is_removed() {
+fn only_a_path_of_the_volume_is_removed() {
     in_directory(|path| {
         let removed = |name: &str, owner: Owner| Target::new(path(name)).unwrap().owned_by(owner).remove();
         // Created for the volume by a process that was then killed.
@@ -185,7 +185,7 @@ fn only_a_place_of_the_volumes_is_removed() {
 }
 
 #[test]
-fn a_place_on_which_another_namespace_has_something_mounted_stays() {
+fn a_path_with_a_mount_in_another_namespace_stays() {
     in_directory(|path| {
         target(&path("place"), "v").create_dir().unwrap();
         let script = "mount -t tmpfs theirs \"$1\" && echo mounted && read -r _";
@@ -235,7 +235,7 @@ fn a_foreign_mount_is_refused_before_it_is_used() {
 
 /// On a filesystem without extended attributes (ramfs).
 #[test]
-fn where_no_mark_can_be_kept_a_mount_is_known_by_the_volume_itself() {
+fn without_marks_a_mount_is_recognized_by_evidence() {
     in_directory(|path| {
         fs::create_dir(path("plain")).unwrap();
         Mount::new("ramfs", "plain").at(&Target::new(path("plain")).unwrap()).unwrap();
@@ -245,7 +245,7 @@ fn where_no_mark_can_be_kept_a_mount_is_known_by_the_volume_itself() {
         bound.create_dir().unwrap();
         Bind::new(&path("source")).at(&bound).unwrap();
         assert_eq!(bound.marked_owner().unwrap(), None);
-        let known = |evidence| Target::new(&place).unwrap().owned_by(owner("v").known_by(evidence));
+        let known = |evidence| Target::new(&place).unwrap().owned_by(owner("v").evidence(evidence));
         let source = |source: &str| Evidence::Source { fs_type: "ramfs".into(), source: source.into() };
         for unknown in
             [Evidence::Directory(path("plain")), Evidence::Directory(path("gone")), source("plain")]

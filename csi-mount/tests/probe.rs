@@ -64,7 +64,7 @@ fn a_small_device_is_read_in_full() {
 }
 
 #[test]
-fn data_in_the_middle_is_seen_where_spare_superblocks_are() {
+fn data_at_spare_superblocks_is_found() {
     let image = Image::new(512);
     run("mkfs.ext4", &["-q", "-F", image.path().to_str().unwrap()]);
     // The start is overwritten, as by a mistaken `dd`. The spare superblock of group 1 is left.
@@ -162,7 +162,7 @@ fn swap_and_tables_and_containers_are_named() {
 }
 
 #[test]
-fn two_things_at_once_are_ambiguous() {
+fn two_signatures_are_ambiguous() {
     let image = Image::new(128);
     run("mkfs.btrfs", &["-q", image.path().to_str().unwrap()]);
     image.write(0, b"LUKS\xba\xbe\0\x02");
@@ -189,7 +189,7 @@ fn a_device_that_cannot_be_read_is_not_blank() {
 
 /// The content of the page cache can differ from what is on the device.
 #[test]
-fn the_page_cache_is_not_believed() {
+fn the_page_cache_is_not_trusted() {
     for hidden in [&[][..], &[Feature::DirectRead]] {
         without_features(hidden, || {
             let image = Image::new(32);

@@ -95,7 +95,7 @@ fn on_filesystem(kind: &str, work: impl FnOnce(&Path) + Send) {
 }
 
 #[test]
-fn one_block_anywhere_is_seen_on_every_filesystem_whose_holes_are_exact() {
+fn one_block_anywhere_is_found_on_filesystems_with_exact_holes() {
     for kind in ["ext4", "xfs", "btrfs", "tmpfs"] {
         on_filesystem(kind, |directory| {
             let size = 20 << 30;
@@ -122,7 +122,7 @@ fn one_block_anywhere_is_seen_on_every_filesystem_whose_holes_are_exact() {
 
 /// Data that is only in the device's page cache, or only in the page cache of its file, is also found.
 #[test]
-fn what_is_in_a_page_cache_is_seen() {
+fn data_in_a_page_cache_is_found() {
     on_filesystem("ext4", |directory| {
         let (file, size) = (directory.join("image"), 20 << 30);
         for place in places(size).take(8) {
@@ -173,7 +173,7 @@ fn zeros_that_were_written_are_read_and_blank() {
 
 /// A device over a part of a file contains only that part.
 #[test]
-fn a_part_of_a_file_is_known_by_its_place() {
+fn a_part_of_a_file_is_read_at_its_offset() {
     on_filesystem("ext4", |directory| {
         let file = directory.join("image");
         File::create(&file).unwrap().set_len(2 << 30).unwrap();
@@ -202,7 +202,7 @@ fn a_part_of_a_file_is_known_by_its_place() {
 
 /// If the file's path leads to another file or to none, the device is read like any other device.
 #[test]
-fn another_file_at_the_path_is_not_taken_for_the_devices() {
+fn another_file_at_the_path_is_not_used_for_the_device() {
     on_filesystem("ext4", |directory| {
         let (file, other) = (directory.join("image"), directory.join("other"));
         let attached = Attached::new(&file, 1 << 30, LoopCache::Buffered);
@@ -221,7 +221,7 @@ fn another_file_at_the_path_is_not_taken_for_the_devices() {
 }
 
 #[test]
-fn what_is_cut_off_is_no_hole() {
+fn a_truncated_end_is_not_a_hole() {
     on_filesystem("ext4", |directory| {
         let file = directory.join("image");
         let attached = Attached::new(&file, 1 << 30, LoopCache::Direct);

@@ -56,7 +56,7 @@ impl Drop for Stop<'_> {
 }
 
 #[test]
-fn no_poll_ever_sees_the_target_bare() {
+fn the_target_is_never_visible_without_its_mount() {
     let rounds = measure::rounds(100);
     for kernel in KERNELS {
         sandbox(|sandbox| {

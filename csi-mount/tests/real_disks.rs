@@ -11,7 +11,7 @@ use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use csi_mount::flow::block::{Content, StagePlan, stage, unstage};
+use csi_mount::flow::block::{FilesystemOrigin, StagePlan, stage, unstage};
 use csi_mount::{
     BlockDevice, DeviceIdentity, DeviceUse, ErrorKind, ExpectedDevice, Filesystem, Mount, Probe, Rescan,
     Target,
@@ -99,7 +99,7 @@ fn identity(path: &str) -> (String, String) {
 }
 
 #[test]
-fn a_scsi_disk_is_known_and_waited_for_by_what_it_says() {
+fn a_scsi_disk_is_recognized_and_waited_for_by_its_identity() {
     let scsi = Scsi::new(1);
     let path = scsi.disks().remove(0);
     let (serial, wwn) = identity(&path);
@@ -129,12 +129,12 @@ fn a_scsi_disk_is_known_and_waited_for_by_what_it_says() {
 }
 
 #[test]
-fn a_scsi_disk_that_grew_is_as_large_after_a_rescan() {
+fn a_scsi_disk_has_its_new_size_after_a_rescan() {
     let scsi = Scsi::new(1);
     let device = BlockDevice::open(scsi.disks().remove(0)).unwrap();
     assert_eq!(device.size().unwrap(), 8 * MIB);
     scsi.set("virtual_gb", "1");
-    let large = ExpectedDevice::new().serial(device.identity().unwrap().serial.unwrap()).least_size(1 << 30);
+    let large = ExpectedDevice::new().serial(device.identity().unwrap().serial.unwrap()).min_size(1 << 30);
     let error = large.wait(SHORT).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::OutOfRange, "{error}");
     assert!(error.to_string().contains("rescan"), "{error}");
@@ -159,7 +159,7 @@ fn a_scsi_disk_with_a_bad_sector_is_not_formatted() {
     assert_eq!(error.kind(), ErrorKind::Unreadable, "{error}");
     scsi.set("opts", "0");
     assert!(matches!(device.probe(), Probe::Blank(_)), "it was written to");
-    assert_eq!(stage(&path, &staging, &plan).unwrap().content, Content::Formatted);
+    assert_eq!(stage(&path, &staging, &plan).unwrap().origin, FilesystemOrigin::Formatted);
     unstage(&staging, Some(path.as_ref())).unwrap();
 }
 
@@ -190,7 +190,7 @@ impl Drop for Multipath {
 }
 
 #[test]
-fn a_disk_with_several_paths_is_its_multipath_device() {
+fn a_disk_with_several_paths_is_opened_as_its_multipath_device() {
     let scsi = Scsi::new(2);
     let paths = scsi.disks();
     let (serial, wwn) = identity(&paths[0]);
@@ -272,7 +272,7 @@ impl Drop for Nvme {
 }
 
 #[test]
-fn an_nvme_disk_is_known_and_grows() {
+fn an_nvme_disk_is_recognized_and_grows() {
     let by_serial = ExpectedDevice::new().serial(SERIAL);
     let by_wwn = ExpectedDevice::new().wwn(format!("nvme-uuid.{UUID}"));
     assert!(by_serial.find().unwrap().is_none());
@@ -287,7 +287,7 @@ fn an_nvme_disk_is_known_and_grows() {
         nvme.image.grow_to(48);
         fs::write(format!("{SUBSYSTEM}/namespaces/1/revalidate_size"), "1").unwrap();
         assert_eq!(device.rescan().unwrap(), Rescan::Requested);
-        let large = by_serial.clone().least_size(48 * MIB);
+        let large = by_serial.clone().min_size(48 * MIB);
         assert_eq!(large.wait(LONG).unwrap().size().unwrap(), 48 * MIB);
         drop((device, same));
     });

@@ -73,14 +73,14 @@ fn paths_that_can_never_work() {
         refused(sandbox, ErrorKind::InvalidInput, "it is inside the source", || {
             Bind::new(&source).at(&inside)
         });
-        refused(sandbox, ErrorKind::InvalidInput, "it holds the source", || {
+        refused(sandbox, ErrorKind::InvalidInput, "it contains the source", || {
             Bind::new(inside.path()).at(&Target::new(&source).unwrap())
         });
     });
 }
 
 #[test]
-fn paths_that_are_no_text_are_refused_and_seen() {
+fn paths_that_are_not_utf8_are_refused_and_listed() {
     sandbox(|sandbox| {
         let name = |bytes: &[u8]| sandbox.join(OsStr::from_bytes(bytes));
         let (directory, place) = (target(sandbox, "target"), name(b"so\xffurce"));
@@ -92,7 +92,7 @@ fn paths_that_are_no_text_are_refused_and_seen() {
             refused(sandbox, ErrorKind::InvalidInput, words, run);
         };
         // The error says exactly what is wrong and how to fix it.
-        let words = "is not UTF-8; give it a name that is";
+        let words = "is not UTF-8; use a name that is";
         refused(words, &|| Target::new(&place).map(drop));
         refused(words, &|| Target::new(place.join("below/./it")).map(drop));
         refused(words, &|| root.target(place.file_name().unwrap()).map(drop));
@@ -134,7 +134,7 @@ fn paths_that_are_strange_text_work() {
 }
 
 #[test]
-fn options_and_filesystems_that_are_none() {
+fn invalid_options_and_filesystems_are_refused() {
     sandbox(|sandbox| {
         let target = target(sandbox, "target");
         for option in ["a\0b", "key=val\0ue", ""] {

@@ -28,7 +28,7 @@ fn tree(at: &Path) {
 }
 
 #[test]
-fn everything_in_it_goes_and_links_are_not_followed() {
+fn everything_in_it_is_removed_and_links_are_not_followed() {
     on_tmpfs(|place| {
         let (volume, other) = (place.join("volume"), place.join("other"));
         tree(&volume);
@@ -43,7 +43,7 @@ fn everything_in_it_goes_and_links_are_not_followed() {
 }
 
 #[test]
-fn nothing_goes_while_anything_is_mounted_below() {
+fn nothing_is_removed_while_anything_is_mounted_below() {
     on_tmpfs(|place| {
         let (volume, other, alias) = (place.join("volume"), place.join("other"), place.join("alias"));
         tree(&volume);
@@ -85,7 +85,7 @@ fn a_mount_a_file_and_a_link_are_refused() {
 }
 
 #[test]
-fn a_mount_that_comes_and_goes_meanwhile_is_never_entered() {
+fn a_mount_that_comes_and_goes_is_never_entered() {
     on_tmpfs(|place| {
         let (volume, other) = (place.join("volume"), place.join("other"));
         tree(&volume);
@@ -142,7 +142,7 @@ fn the_deepest_tree_takes_few_descriptors_and_little_stack() {
 }
 
 #[test]
-fn a_directory_that_is_moved_away_while_it_is_emptied_takes_nothing_along() {
+fn nothing_outside_is_removed_when_a_directory_is_moved_away() {
     on_tmpfs(|place| {
         let (volume, other, made) = (place.join("volume"), place.join("other"), place.join("made"));
         tree(&other);

@@ -183,7 +183,7 @@ impl<D: BlockDevices> Node for BlockNode<D> {
             )?;
             require_context(&options, &staging)?;
             let id_map = group.apply(&staging, attributes.contains(MountAttributes::RDONLY))?;
-            block::publish_shown(&staging, &request.target()?, attributes, id_map)?;
+            block::publish_with_id_map(&staging, &request.target()?, attributes, id_map)?;
             Ok(())
         })
         .await

@@ -69,7 +69,7 @@ impl Encryption {
 /// volume's own device.
 pub(super) async fn content(devices: &impl BlockDevices, volume_id: &VolumeId) -> Result<Option<PathBuf>> {
     let Some(device) = devices.device(volume_id).await? else { return Ok(None) };
-    blocking(move || Ok(Some(block::inside(&device)?.unwrap_or(device)))).await
+    blocking(move || Ok(Some(block::opened_device(&device)?.unwrap_or(device)))).await
 }
 
 /// Refuses to publish the volume if its encrypted device is not open: nothing is allowed to write to the
@@ -84,7 +84,7 @@ pub(super) async fn refuse_closed(
         return Ok(());
     }
     let inside = match devices.device(id).await? {
-        Some(device) => blocking(move || Ok(block::inside(&device)?)).await?,
+        Some(device) => blocking(move || Ok(block::opened_device(&device)?)).await?,
         None => None,
     };
     let closed = || Error::NotStaged(format!("the encrypted device of volume {id} is not open").into());

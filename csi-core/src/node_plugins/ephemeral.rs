@@ -138,7 +138,7 @@ impl<C: EphemeralContent> Node for EphemeralNode<C> {
     async fn unpublish_volume(&self, request: NodeUnpublishVolumeRequest) -> Result<()> {
         let source = EphemeralPlan::new(request.volume_id.as_str()).source().to_owned();
         let evidence = Evidence::Source { fs_type: "tmpfs".to_owned(), source };
-        request.unmount_owned(request.owner().known_by(evidence)).await?;
+        request.unmount_owned(request.owner().evidence(evidence)).await?;
         self.0.removed(&request.volume_id).await
     }
 }

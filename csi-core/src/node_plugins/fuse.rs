@@ -128,7 +128,7 @@ impl<F: FuseFilesystems> FuseNode<F> {
     ) -> Result<()> {
         let Some(flags) = flags(capability) else { return Err(no_device()) };
         let daemon = self.filesystems.daemon(volume, flags, staging).await?;
-        let daemon = daemon.serves(mark(&volume.volume_id, flags.iter().collect()));
+        let daemon = daemon.identity(mark(&volume.volume_id, flags.iter().collect()));
         let path = staging.to_owned();
         blocking(move || {
             let outcome = fuse::stage(&Target::new(&path)?.owned_by(owner), &daemon)?;
@@ -206,7 +206,7 @@ impl<F: FuseFilesystems> Node for FuseNode<F> {
             refuse_to_publish(&path, &id, &of_volume)?;
             // If the path has no mark, its daemon identifies the volume.
             let is_marked = Target::new(&path)?.marked_owner()?.is_some();
-            let served = (!is_marked).then(|| fuse::served_at(&path)).flatten();
+            let served = (!is_marked).then(|| fuse::identity_at(&path)).flatten();
             if served.is_some_and(|mark| !is_of(&mark.to_string_lossy(), &id)) {
                 return Err(another_is_staged(&path, &id));
             }

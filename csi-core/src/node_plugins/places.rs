@@ -25,7 +25,7 @@ pub(super) fn owner(id: &VolumeId, plugin: Plugin<'_>) -> Owner {
 /// exists.
 pub(super) fn owner_known_by(id: &VolumeId, plugin: Plugin<'_>, evidence: Option<Evidence>) -> Owner {
     match evidence {
-        Some(evidence) => owner(id, plugin).known_by(evidence),
+        Some(evidence) => owner(id, plugin).evidence(evidence),
         None => owner(id, plugin).volume_is_gone(),
     }
 }
@@ -84,7 +84,7 @@ impl NodeUnstageVolumeRequest {
 
 /// Whether the path is marked as another volume's.
 fn is_anothers(path: &Path, owner: &Owner) -> Result<bool> {
-    Ok(Target::new(path)?.marked_owner()?.is_some_and(|found| !owner.is(&found)))
+    Ok(Target::new(path)?.marked_owner()?.is_some_and(|found| !owner.has_id(&found)))
 }
 
 /// For a publish: FAILED_PRECONDITION if another volume is staged at the staging path, or a mount there

@@ -26,16 +26,16 @@ use crate::sys::child::{Answer, Child, Open, Question, Stuck};
 use crate::{DeviceNumber, MountId};
 
 /// How long resolving a path can take if the caller has no limit of its own.
-pub(crate) const LOOKUP_LIMIT: Duration = Duration::from_secs(5);
+pub(crate) const LOOKUP_TIME_LIMIT: Duration = Duration::from_secs(5);
 
 /// How long to wait for a filesystem or loop device that the current volume does not depend on.
-pub(crate) const FOREIGN_LIMIT: Duration = Duration::from_secs(2);
+pub(crate) const FOREIGN_TIME_LIMIT: Duration = Duration::from_secs(2);
 
 /// How often a child that is about to exit is polled.
-const LEAVING: Duration = Duration::from_millis(5);
+const EXIT_POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 /// The longest wait in line behind queries that are answered one by one, in addition to the caller's limit.
-const LINE_LIMIT: Duration = Duration::from_secs(30);
+const QUEUE_TIME_LIMIT: Duration = Duration::from_secs(30);
 
 /// What a query is about.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -50,7 +50,7 @@ pub(crate) enum Subject {
     /// The lookup of a path that continues in this mounted filesystem, which must be asked.
     Lookup(MountId),
     /// The lookup of a path, by the mount namespace or the directory where it starts.
-    Path(Start, PathBuf),
+    Path(PathStart, PathBuf),
     /// Mounting from a source.
     Mount(String),
     /// A killed program that has not exited.
@@ -61,12 +61,12 @@ pub(crate) enum Subject {
     LoopDevice(DeviceNumber, Option<u64>),
     /// An unmount at a place that has left the tree but not finished, by the pid of its child: data is still
     /// to be written.
-    Ending(PlaceKey, i32),
+    FinishingUnmount(PlaceKey, i32),
 }
 
 /// Where a path starts.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Start {
+pub(crate) enum PathStart {
     /// At the root directory, in the mount namespace with this link.
     Namespace(PathBuf),
     /// At this file of this mount: its inode, whatever descriptor is open on it.
@@ -77,9 +77,9 @@ pub(crate) enum Start {
 #[derive(Debug)]
 pub(crate) enum Unanswered {
     /// Neither this query nor those before it in line were answered in time.
-    Late(Duration),
+    TimedOut(Duration),
     /// The filesystem answers, but too many other callers ask it too.
-    Crowded,
+    QueueTooLong,
     /// An earlier query to the same mount is still not answered.
     Stuck,
     /// The child process could not be started, or failed.
@@ -88,15 +88,18 @@ pub(crate) enum Unanswered {
 
 impl From<Unanswered> for io::Error {
     fn from(unanswered: Unanswered) -> Self {
-        let silent = |reason: String| Self::new(io::ErrorKind::TimedOut, reason);
+        let timed_out = |reason: String| Self::new(io::ErrorKind::TimedOut, reason);
         match unanswered {
-            Unanswered::Late(limit) => silent(format!("the filesystem did not answer within {limit:?}")),
+            Unanswered::TimedOut(limit) => {
+                timed_out(format!("the filesystem did not answer within {limit:?}"))
+            }
             Unanswered::Stuck => {
-                silent("the filesystem does not answer, an earlier call still waits for it".into())
+                timed_out("the filesystem does not answer; an earlier call still waits for it".into())
             }
-            Unanswered::Crowded => {
-                Self::new(io::ErrorKind::ResourceBusy, "the filesystem is slow, and others are asking it")
-            }
+            Unanswered::QueueTooLong => Self::new(
+                io::ErrorKind::ResourceBusy,
+                "the filesystem is slow, and too many other calls wait for it",
+            ),
             Unanswered::Failed(error) => error,
         }
     }
@@ -104,25 +107,25 @@ impl From<Unanswered> for io::Error {
 
 /// The callers that ask about one subject. It is in the table as long as it has a caller or a child.
 #[derive(Default)]
-struct Lane {
-    now: Now,
+struct Queue {
+    state: QueueState,
     waiting: usize,
-    /// How many queries were answered since the lane was put into the table.
+    /// How many queries were answered since the queue was put into the table.
     answers: u64,
 }
 
 #[derive(Default)]
-enum Now {
+enum QueueState {
     #[default]
     Free,
     Running,
     /// Its child has answered and is about to exit, which can take a moment on a busy machine.
-    Leaving(Stuck),
+    Exiting(Stuck),
     Stuck(Stuck),
 }
 
-static LANES: Mutex<BTreeMap<Subject, Lane>> = Mutex::new(BTreeMap::new());
-static FREED: Condvar = Condvar::new();
+static QUEUES: Mutex<BTreeMap<Subject, Queue>> = Mutex::new(BTreeMap::new());
+static QUEUE_FREED: Condvar = Condvar::new();
 
 /// Asks when the caller's turn comes.
 ///
@@ -135,10 +138,10 @@ pub(crate) fn ask(
     let permit = Permit::take(subject, limit)?;
     let child = Child::start(question).map_err(Unanswered::Failed)?;
     let answer = child.answer(Instant::now() + limit);
-    settle(permit, child, answer, limit)
+    finish_query(permit, child, answer, limit)
 }
 
-fn settle<T>(
+fn finish_query<T>(
     mut permit: Permit,
     child: Child,
     answer: io::Result<T>,
@@ -146,82 +149,85 @@ fn settle<T>(
 ) -> Result<T, Unanswered> {
     permit.is_answered = answer.is_ok();
     if let Err(stuck) = child.end() {
-        permit.keep(stuck);
+        permit.keep_taken(stuck);
     }
     answer.map_err(|error| match error.kind() {
-        io::ErrorKind::TimedOut => Unanswered::Late(limit),
+        io::ErrorKind::TimedOut => Unanswered::TimedOut(limit),
         _ => Unanswered::Failed(error),
     })
 }
 
 /// How long an unmount can take in total after the mount has left the tree, and what happens then.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Ending {
+pub(crate) struct FinishPolicy {
     pub(crate) limit: Duration,
-    /// Whether the child is killed. Otherwise it continues, and [`is_ended_within`] reports when it has
+    /// Whether the child is killed. Otherwise it continues, and [`has_finished_within`] reports when it has
     /// finished.
-    pub(crate) is_killed: bool,
+    pub(crate) kills_child: bool,
 }
 
 /// As [`ask`], for an unmount at a place.
 ///
-/// The mount leaves the tree at once, which `is_off` reports. After that the child waits until all data is
-/// written.
+/// The mount leaves the tree at once, which `is_detached_now` reports. After that the child waits until all
+/// data is written.
 pub(crate) fn unmount(
     (mount, place): (MountId, PlaceKey),
     question: Question<'_>,
     limit: Duration,
-    ending: Ending,
-    is_off: impl FnOnce() -> bool,
+    policy: FinishPolicy,
+    is_detached_now: impl FnOnce() -> bool,
 ) -> Result<Answer, Unanswered> {
-    let is_late = |answer: &io::Result<_>| matches!(answer, Err(error) if io::Error::kind(error) == io::ErrorKind::TimedOut);
+    let is_timeout = |answer: &io::Result<_>| {
+        answer.as_ref().is_err_and(|error: &io::Error| error.kind() == io::ErrorKind::TimedOut)
+    };
     let permit = Permit::take(Subject::Unmount(mount), limit)?;
     let child = Child::start(question).map_err(Unanswered::Failed)?;
     let start = Instant::now();
     let mut answer = child.answer(start + limit);
-    if is_late(&answer) && is_off() {
-        answer = child.answer(start + ending.limit);
-        if is_late(&answer) && !ending.is_killed {
-            let child = child.leave();
-            lanes().entry(Subject::Ending(place, child.number())).or_default().now = Now::Stuck(child);
-            return Err(Unanswered::Late(limit));
+    if is_timeout(&answer) && is_detached_now() {
+        answer = child.answer(start + policy.limit);
+        if is_timeout(&answer) && !policy.kills_child {
+            let child = child.abandon();
+            queues().entry(Subject::FinishingUnmount(place, child.number())).or_default().state =
+                QueueState::Stuck(child);
+            return Err(Unanswered::TimedOut(limit));
         }
     }
-    settle(permit, child, answer.map(|(answer, _)| answer), limit)
+    finish_query(permit, child, answer.map(|(answer, _)| answer), limit)
 }
 
 /// Waits up to the limit for unfinished unmounts at a place. Returns whether all have finished.
-pub(crate) fn is_ended_within(place: &PlaceKey, limit: Duration) -> bool {
+pub(crate) fn has_finished_within(place: &PlaceKey, limit: Duration) -> bool {
     let deadline = Instant::now() + limit;
-    while !endings(&mut lanes(), place).is_empty() {
+    while !unfinished_unmounts(&mut queues(), place).is_empty() {
         if Instant::now() > deadline {
             return false;
         }
-        std::thread::sleep(LEAVING);
+        std::thread::sleep(EXIT_POLL_INTERVAL);
     }
     true
 }
 
 /// Kills the children of unfinished unmounts at a place.
-pub(crate) fn give_up_endings(place: &PlaceKey) {
-    let mut lanes = lanes();
-    let children = endings(&mut lanes, place);
-    // After its lane is removed, no other thread reaps the child, so its pid is not reused meanwhile.
+pub(crate) fn kill_unfinished(place: &PlaceKey) {
+    let mut queues = queues();
+    let children = unfinished_unmounts(&mut queues, place);
+    // After its queue is removed, no other thread reaps the child, so its pid is not reused meanwhile.
     for child in &children {
-        lanes.remove(&Subject::Ending(place.clone(), child.number()));
+        queues.remove(&Subject::FinishingUnmount(place.clone(), child.number()));
     }
-    drop(lanes);
+    drop(queues);
     for child in children {
         if child.end().is_err() {
-            leave(child.number());
+            reap_later(child.number());
         }
     }
 }
 
-fn endings(lanes: &mut BTreeMap<Subject, Lane>, place: &PlaceKey) -> Vec<Stuck> {
-    sweep(lanes);
-    let of_place = lanes.iter().filter_map(|(subject, lane)| match (subject, &lane.now) {
-        (Subject::Ending(at, _), Now::Stuck(child)) if at == place => Some(*child),
+fn unfinished_unmounts(queues: &mut BTreeMap<Subject, Queue>, place: &PlaceKey) -> Vec<Stuck> {
+    remove_unused(queues);
+    let of_place = queues.iter().filter_map(|(subject, queue)| match (subject, &queue.state) {
+        (Subject::FinishingUnmount(at, _), QueueState::Stuck(child)) if at == place => Some(*child),
         _ => None,
     });
     of_place.collect()
@@ -239,9 +245,9 @@ pub(crate) fn open(subject: Subject, place: Open<'_>, limit: Duration) -> io::Re
 }
 
 /// Asks several queries at the same time, so that all unanswered ones together cost one limit.
-pub(crate) fn together<Q: Sync, A: Send>(questions: &[Q], ask: impl Fn(&Q) -> A + Sync) -> Vec<A> {
+pub(crate) fn ask_all<Q: Sync, A: Send>(questions: &[Q], ask: impl Fn(&Q) -> A + Sync) -> Vec<A> {
     /// How many children ask at once.
-    const AT_ONCE: usize = 16;
+    const MAX_CHILDREN: usize = 16;
     if let [question] = questions {
         return vec![ask(question)];
     }
@@ -255,7 +261,7 @@ pub(crate) fn together<Q: Sync, A: Send>(questions: &[Q], ask: impl Fn(&Q) -> A 
         }
     };
     let mut answers = std::thread::scope(|scope| {
-        let workers: Vec<_> = (0..questions.len().min(AT_ONCE)).map(|_| scope.spawn(work)).collect();
+        let workers: Vec<_> = (0..questions.len().min(MAX_CHILDREN)).map(|_| scope.spawn(work)).collect();
         let join = |worker: ScopedJoinHandle<'_, Vec<_>>| {
             worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
         };
@@ -266,9 +272,9 @@ pub(crate) fn together<Q: Sync, A: Send>(questions: &[Q], ask: impl Fn(&Q) -> A 
 }
 
 /// Registers a killed program to be reaped later, so that it does not stay a zombie.
-pub(crate) fn leave(program: i32) {
+pub(crate) fn reap_later(program: i32) {
     let stuck = Stuck::new(Pid::from_raw(program));
-    lanes().entry(Subject::Program(program)).or_default().now = Now::Stuck(stuck);
+    queues().entry(Subject::Program(program)).or_default().state = QueueState::Stuck(stuck);
 }
 
 /// The bytes of a path for a system call.
@@ -278,29 +284,29 @@ pub(crate) fn c_string(path: &Path) -> io::Result<CString> {
 
 /// The pid of the child that still waits for an answer about the subject.
 pub(crate) fn stuck_child(subject: &Subject) -> Option<i32> {
-    let mut lanes = lanes();
-    let lane = lanes.get_mut(subject)?;
-    lane.look();
-    match lane.now {
-        Now::Stuck(child) => Some(child.number()),
+    let mut queues = queues();
+    let queue = queues.get_mut(subject)?;
+    queue.update();
+    match queue.state {
+        QueueState::Stuck(child) => Some(child.number()),
         _ => None,
     }
 }
 
 /// Reaps children that have exited since, so that they do not stay zombies.
-pub(crate) fn collect() {
-    sweep(&mut lanes());
+pub(crate) fn reap_exited() {
+    remove_unused(&mut queues());
 }
 
-fn sweep(lanes: &mut BTreeMap<Subject, Lane>) {
-    lanes.retain(|_, lane| {
-        lane.look();
-        lane.is_in_use()
+fn remove_unused(queues: &mut BTreeMap<Subject, Queue>) {
+    queues.retain(|_, queue| {
+        queue.update();
+        queue.is_in_use()
     });
 }
 
-fn lanes() -> MutexGuard<'static, BTreeMap<Subject, Lane>> {
-    LANES.lock().unwrap_or_else(PoisonError::into_inner)
+fn queues() -> MutexGuard<'static, BTreeMap<Subject, Queue>> {
+    QUEUES.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The right to run the one query; released when dropped.
@@ -314,74 +320,75 @@ impl Permit {
     fn take(subject: Subject, limit: Duration) -> Result<Self, Unanswered> {
         let start = Instant::now();
         let mut deadline = start + limit;
-        let mut lanes = lanes();
-        sweep(&mut lanes);
-        let mut answers = lanes.get(&subject).map_or(0, |lane| lane.answers);
+        let mut queues = queues();
+        remove_unused(&mut queues);
+        let mut answers = queues.get(&subject).map_or(0, |queue| queue.answers);
         loop {
-            let lane = lanes.entry(subject.clone()).or_default();
-            lane.look();
+            let queue = queues.entry(subject.clone()).or_default();
+            queue.update();
             // Nothing signals the exit of a child, so it is polled.
             let mut pause = Duration::MAX;
-            match lane.now {
-                Now::Free => {
-                    lane.now = Now::Running;
+            match queue.state {
+                QueueState::Free => {
+                    queue.state = QueueState::Running;
                     return Ok(Self { subject, is_answered: false, stuck: None });
                 }
-                Now::Stuck(_) => return Err(Unanswered::Stuck),
-                Now::Leaving(_) => pause = LEAVING,
-                Now::Running => {}
+                QueueState::Stuck(_) => return Err(Unanswered::Stuck),
+                QueueState::Exiting(_) => pause = EXIT_POLL_INTERVAL,
+                QueueState::Running => {}
             }
-            if lane.answers != answers {
-                answers = lane.answers;
+            if queue.answers != answers {
+                answers = queue.answers;
                 deadline = Instant::now() + limit;
             }
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
-                return Err(Unanswered::Late(limit));
+                return Err(Unanswered::TimedOut(limit));
             }
-            if start.elapsed() > LINE_LIMIT + limit {
-                return Err(Unanswered::Crowded);
+            if start.elapsed() > QUEUE_TIME_LIMIT + limit {
+                return Err(Unanswered::QueueTooLong);
             }
-            lane.waiting += 1;
-            lanes = FREED.wait_timeout(lanes, left.min(pause)).unwrap_or_else(PoisonError::into_inner).0;
-            lanes.entry(subject.clone()).or_default().waiting -= 1;
+            queue.waiting += 1;
+            queues =
+                QUEUE_FREED.wait_timeout(queues, left.min(pause)).unwrap_or_else(PoisonError::into_inner).0;
+            queues.entry(subject.clone()).or_default().waiting -= 1;
         }
     }
 
     /// Keeps the subject taken, because the child still works on it.
-    fn keep(mut self, stuck: Stuck) {
+    fn keep_taken(mut self, stuck: Stuck) {
         self.stuck = Some(stuck);
     }
 }
 
 impl Drop for Permit {
     fn drop(&mut self) {
-        let mut lanes = lanes();
-        if let Some(lane) = lanes.get_mut(&self.subject) {
-            lane.now = match self.stuck {
-                None => Now::Free,
-                Some(child) if self.is_answered => Now::Leaving(child),
-                Some(child) => Now::Stuck(child),
+        let mut queues = queues();
+        if let Some(queue) = queues.get_mut(&self.subject) {
+            queue.state = match self.stuck {
+                None => QueueState::Free,
+                Some(child) if self.is_answered => QueueState::Exiting(child),
+                Some(child) => QueueState::Stuck(child),
             };
-            lane.answers += u64::from(self.is_answered);
-            if !lane.is_in_use() {
-                lanes.remove(&self.subject);
+            queue.answers += u64::from(self.is_answered);
+            if !queue.is_in_use() {
+                queues.remove(&self.subject);
             }
         }
-        FREED.notify_all();
+        QUEUE_FREED.notify_all();
     }
 }
 
-impl Lane {
-    /// Frees the lane if the child that it waits for has exited.
-    fn look(&mut self) {
-        if matches!(self.now, Now::Stuck(child) | Now::Leaving(child) if child.is_gone()) {
-            self.now = Now::Free;
+impl Queue {
+    /// Frees the queue if the child that it waits for has exited.
+    fn update(&mut self) {
+        if matches!(self.state, QueueState::Stuck(child) | QueueState::Exiting(child) if child.is_gone()) {
+            self.state = QueueState::Free;
         }
     }
 
     fn is_in_use(&self) -> bool {
-        self.waiting > 0 || !matches!(self.now, Now::Free)
+        self.waiting > 0 || !matches!(self.state, QueueState::Free)
     }
 }
 
@@ -398,9 +405,9 @@ mod tests {
     }
 
     #[test]
-    fn the_second_waits_for_the_first_and_no_longer_than_it_may() {
+    fn a_second_query_waits_for_the_first_up_to_its_limit() {
         let permit = take(1, Duration::ZERO).unwrap();
-        assert!(matches!(take(1, Duration::from_millis(5)), Err(Unanswered::Late(_))));
+        assert!(matches!(take(1, Duration::from_millis(5)), Err(Unanswered::TimedOut(_))));
         assert!(take(2, Duration::ZERO).is_ok(), "another mount");
         std::thread::scope(|scope| {
             let second = scope.spawn(|| take(1, Duration::from_secs(60)).is_ok());
@@ -410,7 +417,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_moves_is_no_silence() {
+    fn a_query_in_a_moving_queue_does_not_time_out() {
         let mut permit = take(4, Duration::ZERO).unwrap();
         std::thread::scope(|scope| {
             let last = scope.spawn(|| take(4, Duration::from_secs(1)).is_ok());
@@ -426,45 +433,45 @@ mod tests {
                 "it was in line for longer than its limit, and others were answered"
             );
         });
-        assert!(!lanes().contains_key(&subject(4)), "an empty lane is not kept");
+        assert!(!queues().contains_key(&subject(4)), "an empty queue is not kept");
     }
 
     /// Gives the turn to a caller that came later, before those that wait already.
     fn pass_on(permit: Permit) -> Permit {
         let subject = permit.subject.clone();
-        let mut lanes = lanes();
-        let lane = lanes.get_mut(&subject).unwrap();
-        lane.answers += u64::from(permit.is_answered);
-        drop(lanes);
-        FREED.notify_all();
+        let mut queues = queues();
+        let queue = queues.get_mut(&subject).unwrap();
+        queue.answers += u64::from(permit.is_answered);
+        drop(queues);
+        QUEUE_FREED.notify_all();
         permit
     }
 
     #[test]
-    #[expect(clippy::zombie_processes, reason = "that the lane reaps it is what is tested")]
-    fn while_one_is_stuck_the_next_is_refused_at_once_and_later_served() {
+    #[expect(clippy::zombie_processes, reason = "that the queue reaps it is what is tested")]
+    fn a_query_fails_at_once_while_another_is_stuck() {
         let mut program = std::process::Command::new("sleep").arg("300").spawn().unwrap();
         let permit = take(3, Duration::ZERO).unwrap();
-        permit.keep(Stuck::new(Pid::from_raw(program.id() as i32)));
+        permit.keep_taken(Stuck::new(Pid::from_raw(program.id() as i32)));
         let start = Instant::now();
         assert!(matches!(take(3, Duration::from_secs(60)), Err(Unanswered::Stuck)));
         assert!(start.elapsed() < Duration::from_secs(30));
         program.kill().unwrap();
         let end = Instant::now() + Duration::from_secs(30);
         while take(3, Duration::ZERO).is_err() {
-            assert!(Instant::now() < end, "the lane is never free again");
+            assert!(Instant::now() < end, "the queue is never free again");
             std::thread::sleep(Duration::from_millis(1));
         }
     }
 
     #[test]
-    #[expect(clippy::zombie_processes, reason = "that the lane reaps it is what is tested")]
-    fn who_has_answered_is_waited_for_until_it_is_gone() {
+    #[expect(clippy::zombie_processes, reason = "that the queue reaps it is what is tested")]
+    fn a_child_that_has_answered_is_waited_for_until_it_exits() {
         let mut program = std::process::Command::new("sleep").arg("300").spawn().unwrap();
         let mut permit = take(5, Duration::ZERO).unwrap();
         permit.is_answered = true;
-        permit.keep(Stuck::new(Pid::from_raw(program.id() as i32)));
-        assert!(matches!(take(5, Duration::from_millis(20)), Err(Unanswered::Late(_))));
+        permit.keep_taken(Stuck::new(Pid::from_raw(program.id() as i32)));
+        assert!(matches!(take(5, Duration::from_millis(20)), Err(Unanswered::TimedOut(_))));
         std::thread::scope(|scope| {
             let next = scope.spawn(|| take(5, Duration::from_secs(60)).is_ok());
             program.kill().unwrap();

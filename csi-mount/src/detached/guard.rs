@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::detached::prepared::Prepared;
 
 /// How long to wait for a server to release a mount.
-const LEAVE: Duration = Duration::from_secs(5);
+const CLOSE_TIME_LIMIT: Duration = Duration::from_secs(5);
 
 /// A mount that is attached nowhere. It is unmounted when its last descriptor is closed.
 #[derive(Debug)]
@@ -24,19 +24,19 @@ impl Drop for DetachedMount {
     /// time.
     fn drop(&mut self) {
         let Some(mount) = self.0.take() else { return };
-        let (gone, told) = mpsc::channel::<()>();
+        let (closing, closed) = mpsc::channel::<()>();
         let close = move || {
             drop(mount);
-            drop(gone);
+            drop(closing);
         };
         match thread::Builder::new().name("unmount".to_owned()).spawn(close) {
             Ok(_) => {
-                if told.recv_timeout(LEAVE) == Err(mpsc::RecvTimeoutError::Timeout) {
-                    tracing::warn!("a server does not let go of a mount, which nobody waits for any more");
+                if closed.recv_timeout(CLOSE_TIME_LIMIT) == Err(mpsc::RecvTimeoutError::Timeout) {
+                    tracing::warn!("a server does not release a mount; it is unmounted in the background");
                 }
             }
             // The failed spawn dropped the closure, which closed the mount on this thread.
-            Err(error) => tracing::debug!(%error, "no thread to unmount with"),
+            Err(error) => tracing::debug!(%error, "no thread could be started to unmount with"),
         }
     }
 }

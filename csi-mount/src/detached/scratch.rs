@@ -61,7 +61,7 @@ pub(crate) struct Scratch {
 const PREFIX: &str = ".csi-mount-";
 const PREPARE: &str = "prepare a mount in";
 /// How many names are tried if other processes have them or remove them.
-const ATTEMPTS: u32 = 64;
+const MAX_ATTEMPTS: u32 = 64;
 
 /// /run is writable memory on every system; a container can have only /tmp.
 fn scratch_base() -> PathBuf {
@@ -78,7 +78,7 @@ impl Scratch {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let base = scratch_base();
         let os = |error: io::Error| Error::os(PREPARE, &base, error);
-        for _ in 0..ATTEMPTS {
+        for _ in 0..MAX_ATTEMPTS {
             let number = NEXT.fetch_add(1, Ordering::Relaxed);
             let directory = base.join(format!("{PREFIX}{}-{number}", std::process::id()));
             match DirBuilder::new().mode(0o700).create(&directory) {
@@ -91,7 +91,7 @@ impl Scratch {
                 return Ok(scratch);
             }
         }
-        let reason = format!("{ATTEMPTS} directories in a row were taken by others");
+        let reason = format!("{MAX_ATTEMPTS} directories in a row were taken by other processes");
         Err(Error::new(ErrorKind::Busy, PREPARE, reason).at(base))
     }
 
@@ -147,14 +147,14 @@ fn claim(directory: &Path) -> io::Result<Option<OwnedFd>> {
 
 /// Removes what killed processes left where mounts are prepared: a prepared mount would keep a volume's
 /// device in use. Does nothing on kernels that need no such place.
-pub(crate) fn sweep() {
+pub(crate) fn remove_abandoned() {
     if features::has(Feature::FsContext) && features::has(Feature::MountSetattr) {
         return;
     }
-    sweep_in(&scratch_base());
+    remove_abandoned_in(&scratch_base());
 }
 
-fn sweep_in(base: &Path) {
+fn remove_abandoned_in(base: &Path) {
     let entries = std::fs::read_dir(base).into_iter().flatten().flatten();
     for entry in entries.filter(|entry| entry.file_name().as_encoded_bytes().starts_with(PREFIX.as_bytes())) {
         let directory = entry.path();
@@ -162,7 +162,8 @@ fn sweep_in(base: &Path) {
         while let Ok(Some(_lock)) = claim(&directory) {
             match remove(&directory) {
                 Ok(()) => {
-                    tracing::info!(directory = %directory.display(), "took away what a killed process left");
+                    tracing::info!(directory = %directory.display(), "removed the scratch directory of a \
+                        killed process");
                 }
                 Err(error) => {
                     tracing::warn!(%error, directory = %directory.display(), "scratch directory not removed");
@@ -220,7 +221,7 @@ mod needs_root {
     }
 
     #[test]
-    fn what_lives_stays_and_what_a_killed_process_left_goes() {
+    fn only_scratch_directories_of_killed_processes_are_removed() {
         let base = tempfile::tempdir().unwrap();
         let place = |name: &str| {
             let place = base.path().join(format!("{PREFIX}{name}"));
@@ -236,7 +237,7 @@ mod needs_root {
             std::fs::create_dir(prepared.join("mount")).unwrap();
             mount(&prepared.join("mount"));
 
-            sweep_in(base.path());
+            remove_abandoned_in(base.path());
             assert!(!bare.exists() && !prepared.exists());
             assert!(living.mount_path().exists());
             drop(living);

@@ -18,7 +18,7 @@ use crate::sys::own_descriptors::with_own_descriptors;
 use crate::{DeviceNumber, Error, ErrorKind, Result};
 
 /// How long another program can hold a device's lock: udev takes a shared one while it probes a new device.
-const LOCKING: Duration = Duration::from_secs(2);
+const LOCK_TIME_LIMIT: Duration = Duration::from_secs(2);
 
 /// An open block device.
 ///
@@ -105,7 +105,7 @@ impl BlockDevice {
     ///
     /// As for [`open`](Self::open), and [`WrongDevice`](ErrorKind::WrongDevice) if the node in `/dev` is of
     /// another device.
-    pub fn by_number(number: DeviceNumber) -> Result<Self> {
+    pub fn from_number(number: DeviceNumber) -> Result<Self> {
         let sys = PathBuf::from(format!("/sys/dev/block/{number}/uevent"));
         let events = fs::read_to_string(&sys)
             .map_err(|error| Error::os("find the node of a block device in", &sys, error))?;
@@ -113,13 +113,13 @@ impl BlockDevice {
             return Err(Error::new(
                 ErrorKind::NotFound,
                 "find the node of a block device in",
-                "no DEVNAME there",
+                "the file has no DEVNAME",
             )
             .at(sys));
         };
         let device = Self::open(Path::new("/dev").join(name))?;
         if device.number != number {
-            let reason = format!("it is {}, and the kernel says that {number} has this name", device.number);
+            let reason = format!("it is {}, but for the kernel {number} has this name", device.number);
             return Err(Error::new(ErrorKind::WrongDevice, OPEN, reason).at(device.path));
         }
         Ok(device)
@@ -152,7 +152,7 @@ impl BlockDevice {
     /// As for [`size`](Self::size).
     pub fn is_read_only(&self) -> Result<bool> {
         ioctl::is_read_only(self.as_fd())
-            .map_err(|error| Error::os("ask if writes are refused by", &self.path, error))
+            .map_err(|error| Error::os("find out whether the device is read-only:", &self.path, error))
     }
 
     /// Returns whether a mount in any namespace, or another user in the kernel, holds the device.
@@ -198,7 +198,7 @@ impl BlockDevice {
         if number == self.number && sequence == self.sequence && now == self.sequence {
             return Ok(());
         }
-        let reason = format!("the path now leads to another disk ({number}; it was {})", self.number);
+        let reason = format!("the path now leads to another disk ({number} instead of {})", self.number);
         Err(Error::new(ErrorKind::WrongDevice, OPEN, reason).at(&self.path))
     }
 
@@ -215,12 +215,12 @@ impl BlockDevice {
             .map_err(|error| Error::os(OPEN, &self.path, error))?;
         let file = File::from(file);
         self.same(&file)?;
-        match file_lock::take_within(&file, LOCKING) {
+        match file_lock::take_within(&file, LOCK_TIME_LIMIT) {
             Ok(()) => Ok(DeviceLock { _file: file, _device: self }),
             Err(Errno::WOULDBLOCK) => {
                 Err(Error::new(ErrorKind::Busy, "lock", "another program has locked the device")
                     .at(&self.path)
-                    .hint("wait until it is done and try again"))
+                    .hint("wait until that program is done, and try again"))
             }
             Err(error) => Err(Error::os("lock", &self.path, error)),
         }

@@ -19,8 +19,8 @@ pub(crate) const BLOCK: usize = 4096;
 /// The largest piece that is written at once.
 pub(crate) const PIECE: usize = 1 << 20;
 /// How long to wait for another process to release the device: a killed tool can still be ending.
-const PATIENCE: Duration = Duration::from_secs(2);
-const PAUSE: Duration = Duration::from_millis(1);
+const RELEASE_TIME_LIMIT: Duration = Duration::from_secs(2);
+const POLL_INTERVAL: Duration = Duration::from_millis(1);
 
 /// A device that this call holds exclusively: nobody can mount it or claim it otherwise.
 ///
@@ -50,9 +50,9 @@ pub(crate) fn with_claim<T>(
     let claimed = ClaimedDevice::claim(device, operation)?;
     let done = run(&claimed);
     drop(claimed);
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + RELEASE_TIME_LIMIT;
     while device.in_use()? == DeviceUse::InUse && Instant::now() < end {
-        std::thread::sleep(PAUSE);
+        std::thread::sleep(POLL_INTERVAL);
     }
     done
 }
@@ -60,7 +60,7 @@ pub(crate) fn with_claim<T>(
 impl<'d> ClaimedDevice<'d> {
     fn claim(device: &'d BlockDevice, operation: &'static str) -> Result<Self> {
         let size = device.size()?;
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + RELEASE_TIME_LIMIT;
         loop {
             match open(device) {
                 Ok(file) => {
@@ -68,9 +68,9 @@ impl<'d> ClaimedDevice<'d> {
                     device.same(&file)?;
                     return Ok(Self { device, size, file, operation });
                 }
-                Err(Errno::BUSY) if Instant::now() < end => std::thread::sleep(PAUSE),
+                Err(Errno::BUSY) if Instant::now() < end => std::thread::sleep(POLL_INTERVAL),
                 Err(Errno::BUSY) => {
-                    users::refuse(device, operation, Tolerated::Nobody)?;
+                    users::refuse(device, operation, Tolerated::None)?;
                     return Err(Error::os(operation, device.path(), Errno::BUSY));
                 }
                 Err(error) => return Err(Error::os(operation, device.path(), error)),

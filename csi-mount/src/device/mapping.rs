@@ -22,7 +22,7 @@ pub(crate) const LUKS_HEADER: u64 = 16 << 20;
 /// The prefix of all mapping names of this crate.
 const PREFIX: &str = "csi-";
 /// How long a program can have a mapping open before it counts as in use: udev opens each new one.
-const FREE_SOON: Duration = Duration::from_secs(2);
+const BUSY_RETRY_LIMIT: Duration = Duration::from_secs(2);
 
 /// A mapping that this crate made: complete, or half made if its maker was killed.
 #[derive(Debug)]
@@ -47,7 +47,7 @@ impl Mapping {
     ///
     /// [`Busy`](ErrorKind::Busy) if the name belongs to something else.
     pub(crate) fn find(name: &str) -> Result<Option<Self>> {
-        let sysfs = Sysfs::of_the_system();
+        let sysfs = Sysfs::system();
         // A query would load the device mapper's module.
         if !sysfs.has_mapper() {
             return Ok(None);
@@ -56,7 +56,7 @@ impl Mapping {
             .map_err(|error| Error::os(FIND, node(name), error))?;
         let Some(Status { uuid, number, is_suspended }) = status else { return Ok(None) };
         if !is_ours(name, &uuid) {
-            let reason = format!("the name is that of something else ({uuid:?})");
+            let reason = format!("the name belongs to another mapping ({uuid:?})");
             return Err(Error::new(ErrorKind::Busy, FIND, reason).at(node(name)));
         }
         let ready = sysfs.all_mapped()?.into_iter().find(|mapped| mapped.number == number);
@@ -66,18 +66,18 @@ impl Mapping {
 
     /// The mapping with this device number.
     #[cfg(feature = "luks")]
-    pub(crate) fn numbered(number: DeviceNumber) -> Result<Option<Self>> {
-        Self::that(|mapped| mapped.number == number)
+    pub(crate) fn find_by_number(number: DeviceNumber) -> Result<Option<Self>> {
+        Self::find_where(|mapped| mapped.number == number)
     }
 
     /// The mapping over this device.
-    pub(crate) fn over(number: DeviceNumber) -> Result<Option<Self>> {
-        Ok(Self::that(|mapped| mapped.beneath == Some(number))?.filter(|mapping| mapping.size > 0))
+    pub(crate) fn find_over(number: DeviceNumber) -> Result<Option<Self>> {
+        Ok(Self::find_where(|mapped| mapped.beneath == Some(number))?.filter(|mapping| mapping.size > 0))
     }
 
-    fn that(is_it: impl Fn(&Mapped) -> bool) -> Result<Option<Self>> {
-        let all = Sysfs::of_the_system().all_mapped()?;
-        let ours = all.into_iter().find(|mapped| is_ours(&mapped.name, &mapped.uuid) && is_it(mapped));
+    fn find_where(is_wanted: impl Fn(&Mapped) -> bool) -> Result<Option<Self>> {
+        let all = Sysfs::system().all_mapped()?;
+        let ours = all.into_iter().find(|mapped| is_ours(&mapped.name, &mapped.uuid) && is_wanted(mapped));
         ours.map_or(Ok(None), |mapped| Self::find(&mapped.name))
     }
 
@@ -107,12 +107,12 @@ impl Mapping {
     /// [`WrongDevice`](ErrorKind::WrongDevice) if the mapping was closed in the meantime, or is another one
     /// now.
     pub(crate) fn device(&self) -> Result<BlockDevice> {
-        let device = BlockDevice::by_number(self.number)?;
+        let device = BlockDevice::from_number(self.number)?;
         // While it is open it keeps its number; before, the number could become another volume's.
         match Self::find(&self.name)? {
             Some(now) if (now.number, now.beneath) == (self.number, self.beneath) => Ok(device),
             now => {
-                let reason = format!("it was {self:?} and is {now:?}: somebody else closes and opens it");
+                let reason = format!("it was {self:?} and is {now:?}: another process closes and opens it");
                 Err(Error::new(ErrorKind::WrongDevice, FIND, reason).at(node(&self.name)))
             }
         }
@@ -125,7 +125,7 @@ impl Mapping {
     }
 
     /// Resumes the mapping if it was left in the middle of a change: until then every read and write waits.
-    pub(crate) fn go_on(&self) -> Result<()> {
+    pub(crate) fn resume(&self) -> Result<()> {
         if !self.is_suspended {
             return Ok(());
         }
@@ -141,7 +141,7 @@ impl Mapping {
     /// [`Busy`](ErrorKind::Busy) if somebody has it open.
     pub(crate) fn close(&self) -> Result<()> {
         let control = control()?;
-        let end = Instant::now() + FREE_SOON;
+        let end = Instant::now() + BUSY_RETRY_LIMIT;
         loop {
             match device_mapper::remove(control.as_fd(), &self.name) {
                 Ok(()) | Err(nix::Error::ENXIO) => break,
@@ -154,7 +154,8 @@ impl Mapping {
         // `cryptsetup` made the node if no udev did.
         match std::fs::remove_file(node(&self.name)) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                tracing::debug!(%error, mapping = self.name, "the node of a closed mapping is left");
+                tracing::debug!(%error, mapping = self.name, "the node of a closed mapping could not be \
+                    removed");
             }
             _ => {}
         }
@@ -182,14 +183,14 @@ fn node(name: &str) -> PathBuf {
 /// [`Unsupported`](ErrorKind::Unsupported) if the kernel has no device mapper.
 pub(crate) fn control() -> Result<File> {
     const CONTROL: &str = "/dev/mapper/control";
-    const ASK: &str = "ask the device mapper by";
+    const ASK: &str = "open the device mapper";
     let flags = OFlags::RDWR | OFlags::CLOEXEC;
     match rustix::fs::open(CONTROL, flags, Mode::empty()) {
         Ok(control) => Ok(control.into()),
         Err(error) => {
             let failed = Error::os(ASK, CONTROL, error);
             Err(match failed.kind() {
-                ErrorKind::NotFound => failed.as_kind(ErrorKind::Unsupported).hint(
+                ErrorKind::NotFound => failed.with_kind(ErrorKind::Unsupported).hint(
                     "load the modules dm_mod and dm_crypt on the node; a container needs the host's /dev",
                 ),
                 _ => failed,

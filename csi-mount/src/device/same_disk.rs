@@ -9,7 +9,7 @@ use crate::{DeviceNumber, LoopDevice, Result};
 /// Whether both are the same, according to the identities that they report. Disks without a name count as
 /// different.
 pub(crate) fn is_same_disk(one: DeviceNumber, other: DeviceNumber) -> Result<bool> {
-    let sysfs = Sysfs::of_the_system();
+    let sysfs = Sysfs::system();
     let (one, other) = (beneath_encryption(&sysfs, one)?, beneath_encryption(&sysfs, other)?);
     if one == other || LoopDevice::are_of_one_backing(one, other)? {
         return Ok(true);
@@ -47,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_that_several_disks_may_share_prove_nothing() {
+    fn identities_that_several_disks_can_share_prove_nothing() {
         let disk = |wwn: Option<&str>, serial: Option<&str>| DeviceIdentity {
             wwn: wwn.map(str::to_owned),
             serial: serial.map(str::to_owned),

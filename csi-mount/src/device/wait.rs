@@ -7,7 +7,7 @@ use crate::device::sysfs::{DeviceIdentity, Rescan, Sysfs};
 use crate::{BlockDevice, DeviceNumber, Error, ErrorKind, Result};
 
 const WAIT: &str = "wait for block device";
-const ATTACH: &str = "see whether it is attached to this node";
+const ATTACH: &str = "check whether it is attached to this node";
 /// The first pause between two checks, and the longest: the pause doubles each time.
 const PAUSES: [Duration; 2] = [Duration::from_millis(5), Duration::from_millis(500)];
 
@@ -20,7 +20,7 @@ const PAUSES: [Duration; 2] = [Duration::from_millis(5), Duration::from_millis(5
 /// use csi_mount::ExpectedDevice;
 /// use std::time::Duration;
 ///
-/// let expected = ExpectedDevice::new().serial("pvc-1").least_size(1 << 30);
+/// let expected = ExpectedDevice::new().serial("pvc-1").min_size(1 << 30);
 /// let device = expected.wait_at("/dev/disk/by-id/virtio-pvc-1", Duration::from_secs(60))?;
 /// # Ok::<(), csi_mount::Error>(())
 /// ```
@@ -30,7 +30,7 @@ pub struct ExpectedDevice {
     serial: Option<String>,
     wwn: Option<String>,
     number: Option<DeviceNumber>,
-    least_size: u64,
+    min_size: u64,
 }
 
 impl ExpectedDevice {
@@ -61,8 +61,8 @@ impl ExpectedDevice {
     }
 
     /// Requires at least this size in bytes.
-    pub fn least_size(mut self, bytes: u64) -> Self {
-        self.least_size = bytes;
+    pub fn min_size(mut self, bytes: u64) -> Self {
+        self.min_size = bytes;
         self
     }
 
@@ -101,7 +101,7 @@ impl ExpectedDevice {
         let end = Instant::now() + limit;
         let mut pause = PAUSES[0];
         loop {
-            let error = match self.look(path) {
+            let error = match self.find_once(path) {
                 Ok(device) => return Ok(device),
                 Err(error) => error,
             };
@@ -111,14 +111,14 @@ impl ExpectedDevice {
                 return Err(error);
             }
             if Instant::now() >= end {
-                return Err(error.because(format_args!("waited {limit:?}")));
+                return Err(error.add_reason(format_args!("waited {limit:?}")));
             }
             std::thread::sleep(pause.min(end.saturating_duration_since(Instant::now())));
             pause = (pause * 2).min(PAUSES[1]);
         }
     }
 
-    fn look(&self, path: Option<&Path>) -> Result<BlockDevice> {
+    fn find_once(&self, path: Option<&Path>) -> Result<BlockDevice> {
         let open = |path: &Path| {
             BlockDevice::open(path).map_err(|error| match error.kind() {
                 ErrorKind::NotFound => error.hint(ATTACH),
@@ -132,7 +132,8 @@ impl ExpectedDevice {
             at_path => match self.find() {
                 Ok(Some(device)) => {
                     if let Some(Err(error)) = at_path {
-                        tracing::info!(%error, found = %device.path().display(), "the disk is elsewhere");
+                        tracing::info!(%error, found = %device.path().display(), "the disk was found at \
+                            another path");
                     }
                     Ok(device)
                 }
@@ -149,23 +150,23 @@ impl ExpectedDevice {
     ///
     /// # Errors
     ///
-    /// Those of [`BlockDevice::by_number`], and [`OutOfRange`](ErrorKind::OutOfRange) if it is too small.
+    /// Those of [`BlockDevice::from_number`], and [`OutOfRange`](ErrorKind::OutOfRange) if it is too small.
     pub fn find(&self) -> Result<Option<BlockDevice>> {
         let matching = |(number, found): &(DeviceNumber, DeviceIdentity)| {
             self.number.is_none_or(|wanted| wanted == *number)
                 && self.serial.as_deref().is_none_or(|wanted| found.has_serial(wanted))
                 && self.wwn.as_deref().is_none_or(|wanted| found.has_wwn(wanted))
         };
-        let found: Vec<_> = Sysfs::of_the_system().disks()?.into_iter().filter(matching).collect();
+        let found: Vec<_> = Sysfs::system().disks()?.into_iter().filter(matching).collect();
         match found.as_slice() {
             [] => Ok(None),
-            [(number, _)] => self.check(BlockDevice::by_number(*number)?).map(Some),
+            [(number, _)] => self.check(BlockDevice::from_number(*number)?).map(Some),
             several => {
                 let numbers: Vec<String> = several.iter().map(|(number, _)| number.to_string()).collect();
                 let (count, numbers) = (several.len(), numbers.join(", "));
-                let reason = format!("{count} disks have {}: {numbers}", self.in_words());
+                let reason = format!("{count} disks have {}: {numbers}", self.description());
                 Err(Error::new(ErrorKind::WrongDevice, WAIT, reason)
-                    .hint("give the path too; with several paths to one disk, use the multipath device"))
+                    .hint("add the path; for several paths to one disk, use the multipath device"))
             }
         }
     }
@@ -173,7 +174,7 @@ impl ExpectedDevice {
     fn check(&self, device: BlockDevice) -> Result<BlockDevice> {
         let refuse = |kind, reason: String| {
             let hint = match kind {
-                ErrorKind::OutOfRange => "see whether its driver knows its new size, and rescan it",
+                ErrorKind::OutOfRange => "check whether its driver knows its new size, and rescan it",
                 _ => ATTACH,
             };
             Err(Error::new(kind, WAIT, reason).at(device.path()).hint(hint))
@@ -202,20 +203,20 @@ impl ExpectedDevice {
         }
         match device.size()? {
             0 => refuse(ErrorKind::NotFound, "it has no size yet".to_owned()),
-            size if size < self.least_size => {
-                refuse(ErrorKind::OutOfRange, format!("it has {size} bytes, not {}", self.least_size))
+            size if size < self.min_size => {
+                refuse(ErrorKind::OutOfRange, format!("it has {size} bytes, not {}", self.min_size))
             }
             _ => Ok(device),
         }
     }
 
     fn not_found(&self) -> Error {
-        let error = Error::new(ErrorKind::NotFound, WAIT, format!("no disk has {}", self.in_words()));
+        let error = Error::new(ErrorKind::NotFound, WAIT, format!("no disk has {}", self.description()));
         error.at(PathBuf::from("/sys/block")).hint(ATTACH)
     }
 
     /// What identifies the disk, as text.
-    fn in_words(&self) -> String {
+    fn description(&self) -> String {
         let number = self.number.map(|number| number.to_string());
         [("serial number", &self.serial), ("world-wide name", &self.wwn), ("number", &number)]
             .into_iter()
@@ -232,7 +233,7 @@ impl BlockDevice {
     ///
     /// [`NotFound`](ErrorKind::NotFound) if the device went away.
     pub fn identity(&self) -> Result<DeviceIdentity> {
-        Sysfs::of_the_system().identity(self.number())
+        Sysfs::system().identity(self.number())
     }
 
     /// Returns the names of the devices that are built on this one (`dm-0`, `md0`). If there are any, this
@@ -242,7 +243,7 @@ impl BlockDevice {
     ///
     /// [`NotFound`](ErrorKind::NotFound) if the device went away.
     pub fn holders(&self) -> Result<Vec<String>> {
-        Sysfs::of_the_system().holders(self.number())
+        Sysfs::system().holders(self.number())
     }
 
     /// Makes a SCSI or NVMe disk, or every path of a multipath device, report its size again, for example
@@ -257,6 +258,6 @@ impl BlockDevice {
     /// [`PermissionDenied`](ErrorKind::PermissionDenied) or [`ReadOnly`](ErrorKind::ReadOnly) if sysfs
     /// can't be written, as in a container that is not privileged.
     pub fn rescan(&self) -> Result<Rescan> {
-        Sysfs::of_the_system().rescan(self.number())
+        Sysfs::system().rescan(self.number())
     }
 }

@@ -4,7 +4,7 @@ use std::os::unix::process::ExitStatusExt as _;
 use std::time::Duration;
 
 use crate::device::users::{self, Tolerated};
-use crate::filesystem::tool::{Bounds, Given, OpenFile, Output, Tool};
+use crate::filesystem::tool::{Bounds, OpenFile, Output, Tool, ToolInput};
 use crate::sys::memory;
 use crate::{BlockDevice, Error, ErrorKind, Filesystem, Result};
 
@@ -60,7 +60,7 @@ impl CheckLimits {
     }
 
     fn memory_given(self) -> u64 {
-        self.memory.unwrap_or_else(memory::share_of_a_program)
+        self.memory.unwrap_or_else(memory::program_memory_limit)
     }
 }
 
@@ -122,7 +122,7 @@ pub fn check_within(
         (Filesystem::Xfs, CheckPolicy::ReportOnly) => ("xfs_repair", &["-n"]),
         (Filesystem::Btrfs, CheckPolicy::ReportOnly) => ("btrfs", &["check", "--readonly"]),
         (Filesystem::Xfs | Filesystem::Btrfs, CheckPolicy::Preen) => {
-            let reason = format!("{filesystem} is preened by the kernel, when it is mounted");
+            let reason = format!("the kernel repairs {filesystem} when it is mounted");
             return Err(Error::new(ErrorKind::Unsupported, CHECK, reason).at(device.path()));
         }
     };
@@ -135,7 +135,7 @@ pub fn check_within(
         Verdict::Repaired => Ok(CheckReport::Repaired),
         Verdict::Damaged => Err(tool
             .failed(device.path(), &output)
-            .as_kind(ErrorKind::Damaged)
+            .with_kind(ErrorKind::Damaged)
             .hint(format!("unmount it everywhere and repair it with {program}"))),
         Verdict::Failed => Err(tool.failed(device.path(), &output)),
     }
@@ -153,16 +153,23 @@ pub(crate) fn run_within(
     let more = |error: Error| {
         let is_memory = error.kind() == ErrorKind::OutOfMemory;
         let error = error.at(device.path());
-        if is_memory { error.hint("give it more (CheckLimits::memory), or the container") } else { error }
+        if is_memory {
+            error.hint("give it more memory (CheckLimits::memory), or give the container more")
+        } else {
+            error
+        }
     };
-    let file = OpenFile::of_device(device);
+    let file = OpenFile::from_device(device);
     let path = file.path();
     let line: Vec<&str> = arguments.iter().copied().chain([&*path]).collect();
     let bounds = Bounds { time: limits.time, memory: Some(given) };
-    let on = Given { file: Some(file), ..Given::default() };
-    let output = tool.run_given(&line, on, bounds, |_| Ok(())).map_err(more)?;
+    let on = ToolInput { file: Some(file), ..ToolInput::default() };
+    let output = tool.run_with_input(&line, on, bounds, |_| Ok(())).map_err(more)?;
     if was_ended_for_memory(&output) {
-        return Err(more(tool.out_of_memory(given).because("it was killed, as by a kernel without memory")));
+        return Err(more(
+            tool.out_of_memory(given)
+                .add_reason("it was killed, possibly because the kernel had no free memory"),
+        ));
     }
     Ok(output)
 }

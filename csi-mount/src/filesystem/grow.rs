@@ -22,10 +22,11 @@ const GROW: &str = "grow the filesystem on";
 const RESIZE_TIME_LIMIT: Duration = Duration::from_secs(6 * 3600);
 
 /// The smallest size to which the kernel resizes a btrfs (btrfs_ioctl_resize), whatever size it has.
-const BTRFS_LEAST_RESIZE: u64 = 256 << 20;
+const BTRFS_MIN_RESIZE_BYTES: u64 = 256 << 20;
 
 /// What growing did. Sizes are the bytes of the device that the filesystem covers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Grown {
     /// The filesystem already covers the device.
     Unchanged {
@@ -107,9 +108,9 @@ impl Mounted<'_> {
             if failed.kind() != ErrorKind::PermissionDenied {
                 return failed;
             }
-            failed
-                .because("ext4 lets itself be grown while mounted only with CAP_SYS_RESOURCE")
-                .hint("give the process CAP_SYS_RESOURCE, or leave it: it grows when it is staged next")
+            failed.add_reason("a mounted ext4 grows only with CAP_SYS_RESOURCE").hint(
+                "give the process CAP_SYS_RESOURCE, or wait: the filesystem grows when it is staged again",
+            )
         })?;
         Ok(Grown::between(from, on_disk(self.device, Filesystem::Ext4)?.size.unwrap_or(from)))
     }
@@ -137,9 +138,11 @@ impl Mounted<'_> {
         let block = self.block_size()?;
         let size = self.device.size()? / block * block;
         if size > before.total_bytes {
-            if size < BTRFS_LEAST_RESIZE {
-                let reason =
-                    format!("btrfs grows to {BTRFS_LEAST_RESIZE} bytes or more, and the device has {size}");
+            if size < BTRFS_MIN_RESIZE_BYTES {
+                let reason = format!(
+                    "btrfs can only be grown to {BTRFS_MIN_RESIZE_BYTES} bytes or more, and the device has \
+                     {size}"
+                );
                 return Err(Error::new(ErrorKind::OutOfRange, GROW, reason)
                     .at(self.at)
                     .hint("expand the volume to 256 MiB or more"));
@@ -158,7 +161,7 @@ impl Mounted<'_> {
 
     fn wrong_device(&self, mounted: DeviceNumber) -> Error {
         let reason = format!(
-            "device {mounted} is mounted there, not {} ({})",
+            "the mounted device is {mounted}, not {} ({})",
             self.device.path().display(),
             self.device.number()
         );
@@ -173,16 +176,17 @@ impl Mounted<'_> {
 
 /// The only device of a mounted btrfs.
 fn btrfs_device(directory: &OwnedFd, at: &Path) -> Result<BtrfsDevice> {
-    const ASK: &str = "ask for the device under";
+    const ASK: &str = "find the device under";
     let info = ioctl::btrfs_info(directory.as_fd()).map_err(|error| match error {
         nix::Error::ENOTTY => {
-            let reason = "the filesystem there is not one of a block device that is known";
+            let reason = "the filesystem is not on a known block device";
             Error::new(ErrorKind::Unsupported, ASK, reason).at(at)
         }
         other => Error::os(ASK, at, other),
     })?;
     if info.devices != 1 {
-        let reason = format!("it has {} devices, and only those on one are served", info.devices);
+        let reason =
+            format!("it has {} devices, and only a filesystem on one device is supported", info.devices);
         return Err(Error::new(ErrorKind::Unsupported, ASK, reason).at(at));
     }
     // Device ids are not reused, so a device that replaced another has a higher id.
@@ -263,7 +267,7 @@ fn on_disk(device: &BlockDevice, filesystem: Filesystem) -> Result<Signature> {
         Probe::Filesystem(found) if found.filesystem() == Some(filesystem) => Ok(found),
         Probe::Unreadable { offset, error } => Err(Probe::Unreadable { offset, error }.refusal(GROW, device)),
         other => {
-            let reason = format!("there is no {filesystem}; the device holds {other}");
+            let reason = format!("the device does not contain {filesystem}, but {other}");
             Err(Error::new(ErrorKind::WrongDevice, GROW, reason).at(device.path()))
         }
     }

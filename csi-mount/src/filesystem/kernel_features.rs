@@ -9,6 +9,7 @@ use crate::{BlockDevice, Error, ErrorKind, Filesystem, Result};
 
 /// A kernel version, to the precision that features depend on: 6.18.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
 pub struct KernelVersion {
     /// The first number.
     pub major: u16,
@@ -17,6 +18,11 @@ pub struct KernelVersion {
 }
 
 impl KernelVersion {
+    /// The version with these numbers.
+    pub const fn new(major: u16, minor: u16) -> Self {
+        Self { major, minor }
+    }
+
     /// Returns the version of the running kernel.
     ///
     /// # Errors
@@ -27,7 +33,7 @@ impl KernelVersion {
         const ASK: &str = "read the kernel's version from";
         let text = std::fs::read_to_string(RELEASE).map_err(|error| Error::os(ASK, RELEASE, error))?;
         first_version(&text).ok_or_else(|| {
-            Error::new(ErrorKind::Unsupported, ASK, format!("{:?} is none", text.trim())).at(RELEASE)
+            Error::new(ErrorKind::Unsupported, ASK, format!("{:?} is not a version", text.trim())).at(RELEASE)
         })
     }
 }
@@ -46,7 +52,7 @@ impl fmt::Display for KernelVersion {
 /// use csi_mount::{KernelVersion, MkfsProfile};
 ///
 /// let profile: MkfsProfile = "linux-5.4".parse()?;
-/// assert_eq!(profile, MkfsProfile::Kernel(KernelVersion { major: 5, minor: 4 }));
+/// assert_eq!(profile, MkfsProfile::Kernel(KernelVersion::new(5, 4)));
 /// assert_eq!(profile.to_string(), "linux-5.4");
 /// # Ok::<(), csi_mount::Error>(())
 /// ```
@@ -90,7 +96,7 @@ impl FromStr for MkfsProfile {
             _ => Err(Error::new(
                 ErrorKind::InvalidInput,
                 "choose a mkfs profile",
-                format!("{name:?} is not one"),
+                format!("{name:?} is not a profile"),
             )
             .hint("use running, mkfs or linux-<major>.<minor>")),
         }
@@ -99,7 +105,7 @@ impl FromStr for MkfsProfile {
 
 /// The word of the superblock that has the feature's bit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Word {
+enum FeatureSet {
     /// A kernel that does not know the feature still mounts the filesystem.
     Compatible,
     /// Such a kernel mounts it read-only.
@@ -111,32 +117,32 @@ enum Word {
 struct Feature {
     filesystem: Filesystem,
     name: &'static str,
-    word: Word,
+    set: FeatureSet,
     bit: u32,
     /// The first kernel that knows the feature.
     kernel: KernelVersion,
     /// For a feature that `mkfs` can enable by itself: the argument that disables it, and the first version
     /// of `mkfs` that knows the argument.
-    off: Option<(&'static str, KernelVersion)>,
+    disable: Option<(&'static str, KernelVersion)>,
 }
 
 const fn v(major: u16, minor: u16) -> KernelVersion {
-    KernelVersion { major, minor }
+    KernelVersion::new(major, minor)
 }
 
 const fn feature(
     filesystem: Filesystem,
     name: &'static str,
-    word: Word,
+    set: FeatureSet,
     bit: u32,
     kernel: KernelVersion,
-    off: Option<(&'static str, KernelVersion)>,
+    disable: Option<(&'static str, KernelVersion)>,
 ) -> Feature {
-    Feature { filesystem, name, word, bit, kernel, off }
+    Feature { filesystem, name, set, bit, kernel, disable }
 }
 
+use FeatureSet::{Compatible, Incompatible, ReadOnly};
 use Filesystem::{Btrfs, Ext4, Xfs};
-use Word::{Compatible, Incompatible, ReadOnly};
 
 /// Features that came after Linux 4.18. Sources: ext4(5), mkfs.xfs(8), btrfs(5), and the headers of each
 /// filesystem.
@@ -163,13 +169,13 @@ const FEATURES: &[Feature] = &[
 
 /// The arguments that disable what `target` does not know. `mkfs` is asked for its version only if there
 /// are any.
-pub(crate) fn left_off(
+pub(crate) fn disabling_arguments(
     filesystem: Filesystem,
     target: KernelVersion,
     mkfs_version: impl FnOnce() -> Result<KernelVersion>,
 ) -> Result<Vec<&'static str>> {
     let newer = FEATURES.iter().filter(|row| row.filesystem == filesystem && row.kernel > target);
-    let off: Vec<_> = newer.filter_map(|row| row.off).collect();
+    let off: Vec<_> = newer.filter_map(|row| row.disable).collect();
     if off.is_empty() {
         return Ok(Vec::new());
     }
@@ -179,20 +185,20 @@ pub(crate) fn left_off(
 
 /// The features of the filesystem on a device that this kernel does not know, as text for an operator; none
 /// if no such feature is found.
-pub(crate) fn unknown_to(
+pub(crate) fn unknown_features(
     device: &BlockDevice,
     filesystem: Filesystem,
     kernel: KernelVersion,
 ) -> Option<String> {
     let place = if filesystem == Btrfs { 64 * 1024 } else { 0 };
     let found = blocks(device, std::iter::once(place)).ok()?;
-    let names = too_new(&found.first()?.1, filesystem, kernel);
+    let names = newer_features(&found.first()?.1, filesystem, kernel);
     (!names.is_empty())
-        .then(|| format!("the filesystem has {}, and the kernel is {kernel}", names.join(", ")))
+        .then(|| format!("the filesystem uses {}, and the kernel is only {kernel}", names.join(", ")))
 }
 
 /// The features in a superblock's block that keep this kernel from mounting it.
-fn too_new(block: &[u8], filesystem: Filesystem, kernel: KernelVersion) -> Vec<String> {
+fn newer_features(block: &[u8], filesystem: Filesystem, kernel: KernelVersion) -> Vec<String> {
     // The places of the read-only compatible and the incompatible features. Only XFS is big-endian.
     let (read_only, incompatible) = match filesystem {
         Ext4 => (1024 + 0x64, 1024 + 0x60),
@@ -205,7 +211,7 @@ fn too_new(block: &[u8], filesystem: Filesystem, kernel: KernelVersion) -> Vec<S
     };
     let newer = FEATURES.iter().filter(|row| row.filesystem == filesystem && row.kernel > kernel);
     newer
-        .filter(|row| match row.word {
+        .filter(|row| match row.set {
             Compatible => false,
             ReadOnly => word(read_only) & row.bit != 0,
             Incompatible => word(incompatible) & row.bit != 0,
@@ -241,14 +247,14 @@ mod tests {
     }
 
     #[test]
-    fn what_an_older_kernel_does_not_know_is_left_off() {
-        let off = |filesystem, kernel, mkfs| left_off(filesystem, kernel, || Ok(mkfs)).unwrap();
+    fn features_that_an_older_kernel_does_not_know_are_disabled() {
+        let off = |filesystem, kernel, mkfs| disabling_arguments(filesystem, kernel, || Ok(mkfs)).unwrap();
         assert_eq!(off(Xfs, v(5, 4), v(6, 1)), ["-minobtcount=0", "-mbigtime=0", "-inrext64=0"]);
         assert_eq!(off(Xfs, v(5, 15), v(6, 1)), ["-inrext64=0"]);
         assert_eq!(off(Xfs, v(5, 4), v(5, 0)), Vec::<&str>::new(), "an old mkfs does not know the arguments");
         assert_eq!(off(Ext4, v(4, 18), v(1, 47)), ["^orphan_file"]);
         let not_asked = || panic!("nothing depends on the version of mkfs");
-        assert!(left_off(Xfs, v(6, 18), not_asked).unwrap().is_empty());
+        assert!(disabling_arguments(Xfs, v(6, 18), not_asked).unwrap().is_empty());
     }
 
     #[test]
@@ -270,7 +276,7 @@ mod tests {
             (Ext4, block(1024 + 0x5c, 0x1000u32.to_le_bytes()), v(4, 18), &[]),
             (Btrfs, block(0xb4, 8u32.to_le_bytes()), v(5, 15), &["block-group-tree (Linux 6.1)"]),
         ] {
-            assert_eq!(too_new(&block, filesystem, kernel), expected, "{filesystem} {kernel}");
+            assert_eq!(newer_features(&block, filesystem, kernel), expected, "{filesystem} {kernel}");
         }
     }
 

@@ -46,7 +46,7 @@ impl Filesystem {
 
     /// The size in bytes of the smallest device that it can be made on with its defaults, for a driver that
     /// rounds sizes up.
-    pub const fn minimum_size(self) -> u64 {
+    pub const fn min_size(self) -> u64 {
         match self {
             // Below 2 MiB mkfs.ext4 makes no journal. A smaller minimum refuses fewer claims. A driver that
             // rounded 1 MiB up would also have to refuse to restore such a volume into one of the requested
@@ -112,7 +112,7 @@ impl FromStr for Filesystem {
             return Ok(known);
         }
         let kind = if name.is_empty() { ErrorKind::InvalidInput } else { ErrorKind::Unsupported };
-        Err(Error::new(kind, "choose a filesystem", format!("{name:?} is not one"))
+        Err(Error::new(kind, "choose a filesystem", format!("{name:?} is not a supported filesystem"))
             .hint("use ext4, xfs or btrfs"))
     }
 }

@@ -3,7 +3,7 @@
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::Path;
 
-use crate::filesystem::tool::{Bounds, Given, OpenFile, Output, Tool};
+use crate::filesystem::tool::{Bounds, OpenFile, Output, Tool, ToolInput};
 use crate::{Error, ErrorKind, LuksKey, Result};
 
 pub(super) const CRYPTSETUP: Tool = Tool { program: "cryptsetup", package: "cryptsetup-bin" };
@@ -27,9 +27,13 @@ pub(super) fn run(
         line.extend(["--key-file=-".to_owned(), format!("--keyfile-size={}", key.bytes().len())]);
     }
     line.extend_from_slice(arguments);
-    let given =
-        Given { input: key.map(LuksKey::bytes), environment: &[NO_UDEV], file: Some(on), ..Given::default() };
-    let output = CRYPTSETUP.run_given(&line, given, bounds, |_| Ok(()));
+    let given = ToolInput {
+        input: key.map(LuksKey::bytes),
+        environment: &[NO_UDEV],
+        file: Some(on),
+        ..ToolInput::default()
+    };
+    let output = CRYPTSETUP.run_with_input(&line, given, bounds, |_| Ok(()));
     let output = output.map_err(|error| more_memory(error.at(on.name)))?;
     if output.status.success() {
         return Ok(output);
@@ -41,15 +45,15 @@ pub(super) fn run(
 fn failure(operation: &'static str, device: &Path, output: &Output, bounds: Bounds) -> Error {
     let failed = CRYPTSETUP.failed(device, output);
     match output.status.code() {
-        Some(2) => Error::new(ErrorKind::WrongKey, operation, "the key opens none of its key slots")
+        Some(2) => Error::new(ErrorKind::WrongKey, operation, "the key does not open any of its key slots")
             .at(device)
-            .hint("give the key that it was encrypted with; the device was not changed"),
-        Some(3) => more_memory(failed.as_kind(ErrorKind::OutOfMemory)),
-        Some(5) => failed.as_kind(ErrorKind::Busy),
+            .hint("use the key that it was encrypted with; the device was not changed"),
+        Some(3) => more_memory(failed.with_kind(ErrorKind::OutOfMemory)),
+        Some(5) => failed.with_kind(ErrorKind::Busy),
         None if output.status.signal() == Some(nix::libc::SIGKILL) => {
             let given = bounds.memory.unwrap_or_default();
-            let reason = "it was killed, as by a kernel without memory";
-            more_memory(CRYPTSETUP.out_of_memory(given).because(reason).at(device))
+            let reason = "it was killed, possibly because the kernel had no free memory";
+            more_memory(CRYPTSETUP.out_of_memory(given).add_reason(reason).at(device))
         }
         _ => failed,
     }
@@ -57,7 +61,9 @@ fn failure(operation: &'static str, device: &Path, output: &Output, bounds: Boun
 
 fn more_memory(error: Error) -> Error {
     match error.kind() {
-        ErrorKind::OutOfMemory => error.hint("give it more (Luks::memory), or the container"),
+        ErrorKind::OutOfMemory => {
+            error.hint("give it more memory (Luks::memory), or give the container more")
+        }
         _ => error,
     }
 }
@@ -69,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn exit_statuses_are_told_apart() {
+    fn exit_statuses_have_different_error_kinds() {
         for (status, expected) in [
             (1 << 8, ErrorKind::ToolFailed),
             (2 << 8, ErrorKind::WrongKey),

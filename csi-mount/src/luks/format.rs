@@ -5,14 +5,14 @@ use std::os::fd::AsFd as _;
 use super::command::{CRYPTSETUP, run};
 use super::{HEADER, Luks, LuksKey, LuksPbkdf};
 use crate::filesystem::format::disk_image::DiskImage;
-use crate::filesystem::format::record::Made;
+use crate::filesystem::format::record::FormatKind;
 use crate::filesystem::format::refuse_unwritable;
 use crate::sys::ioctl::{self, Topology};
 use crate::{BlankProof, BlockDevice, Error, ErrorKind, Probe, Result};
 
 const FORMAT: &str = "encrypt";
 /// The headers, and 1 MiB of content.
-const LEAST: u64 = HEADER + (1 << 20);
+const MIN_SIZE_BYTES: u64 = HEADER + (1 << 20);
 /// Room for key slots in KiB: everything before the content except 512 KiB, a hole for the record of a
 /// format.
 const KEY_SLOTS: u64 = (HEADER >> 10) - 512;
@@ -41,7 +41,7 @@ impl Luks {
         let device = proof.device();
         let mut arguments = self.format_line(device)?;
         CRYPTSETUP.find()?;
-        refuse_small(device, LEAST)?;
+        refuse_small(device, MIN_SIZE_BYTES)?;
 
         let _lock = device.lock()?;
         refuse_unwritable(device)?;
@@ -49,7 +49,7 @@ impl Luks {
         tracing::info!(device = %device.path().display(), "encrypt");
         arguments.push(image.open_file().path());
         run(FORMAT, image.open_file(), &arguments, Some(key), self.bounds())?;
-        image.write_to_device(Made::Luks, None)?;
+        image.write_to_device(FormatKind::Luks, None)?;
         device.verify()?;
         match device.probe() {
             Probe::Container(found) if found.is_luks() => Ok(()),
@@ -69,7 +69,7 @@ impl Luks {
         match self.pbkdf {
             LuksPbkdf::Argon2id { memory, iterations } => {
                 if !(32 << 10..=4 << 30).contains(&memory) || iterations < 4 {
-                    return Err(wrong("Argon2id takes 32 KiB to 4 GiB of memory, and 4 iterations or more"));
+                    return Err(wrong("Argon2id needs 32 KiB to 4 GiB of memory, and 4 iterations or more"));
                 }
                 line.push("--pbkdf=argon2id".to_owned());
                 line.push(format!("--pbkdf-memory={}", memory >> 10));
@@ -78,7 +78,7 @@ impl Luks {
             }
             LuksPbkdf::Pbkdf2 { iterations } => {
                 if iterations < 1000 {
-                    return Err(wrong("PBKDF2 takes 1000 iterations or more"));
+                    return Err(wrong("PBKDF2 needs 1000 iterations or more"));
                 }
                 line.push("--pbkdf=pbkdf2".to_owned());
                 line.push(format!("--pbkdf-force-iterations={iterations}"));
@@ -90,9 +90,9 @@ impl Luks {
             Some(512 | 1024 | 2048 | 4096) => {
                 return Err(wrong("the device's size is not a multiple of the sector size"));
             }
-            Some(_) => return Err(wrong("a sector has 512, 1024, 2048 or 4096 bytes")),
+            Some(_) => return Err(wrong("the sector size is not 512, 1024, 2048 or 4096 bytes")),
             None => {
-                let failed = |error| Error::os("ask for the sectors of", device.path(), error);
+                let failed = |error| Error::os("read the sector sizes of", device.path(), error);
                 sector_for(ioctl::topology(device.as_fd()).map_err(failed)?, size)
             }
         };
@@ -119,7 +119,7 @@ pub(super) fn refuse_small(device: &BlockDevice, least: u64) -> Result<()> {
     if size >= least {
         return Ok(());
     }
-    let reason = format!("encrypted, {least} bytes are needed, and the device has {size}");
+    let reason = format!("an encrypted volume needs {least} bytes, and the device has {size}");
     Err(Error::new(ErrorKind::OutOfRange, FORMAT, reason).at(device.path()))
 }
 
@@ -128,7 +128,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_sector_is_what_suits_the_disk() {
+    fn the_sector_size_fits_the_disk() {
         for (logical_sector, physical_sector, size, expected) in [
             (512, 512, 1 << 30, 512),
             (512, 4096, 1 << 30, 4096),

@@ -33,11 +33,11 @@ impl LuksKey {
     /// [`InvalidInput`](ErrorKind::InvalidInput) if there are none, or more than [`MAX`](Self::MAX).
     pub fn new(bytes: impl Into<Vec<u8>>) -> Result<Self> {
         let secret = Zeroizing::new(bytes.into());
-        let refuse = |reason: String| Err(Error::new(ErrorKind::InvalidInput, "take a LUKS key", reason));
+        let refuse = |reason: String| Err(Error::new(ErrorKind::InvalidInput, "read a LUKS key", reason));
         match secret.len() {
             0 => refuse("it is empty".to_owned()),
             length if length > Self::MAX => {
-                refuse(format!("it has {length} bytes, and {} is the most", Self::MAX))
+                refuse(format!("it has {length} bytes, more than the maximum of {}", Self::MAX))
             }
             _ => Ok(Self(Arc::new(secret))),
         }

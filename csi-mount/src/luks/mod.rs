@@ -14,7 +14,7 @@ use crate::filesystem::tool::Bounds;
 use crate::sys::memory;
 
 pub use self::key::LuksKey;
-pub(crate) use self::open::{Opened, Opening, device_for, grow};
+pub(crate) use self::open::{OpenRequest, OpenedDevice, device_for, grow};
 
 /// How long one run of `cryptsetup` can take by default: 5 minutes.
 pub const LUKS_TIME_LIMIT: Duration = Duration::from_secs(300);
@@ -150,7 +150,7 @@ impl Luks {
     }
 
     fn bounds(&self) -> Bounds {
-        let memory = self.memory.unwrap_or_else(memory::share_of_a_program);
+        let memory = self.memory.unwrap_or_else(memory::program_memory_limit);
         Bounds { time: self.time.unwrap_or(LUKS_TIME_LIMIT), memory: Some(memory) }
     }
 }

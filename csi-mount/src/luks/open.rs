@@ -15,11 +15,11 @@ use crate::sys::memory;
 use crate::{BlockDevice, DeviceAccess, Error, ErrorKind, Filesystem, Probe, Result};
 
 const OPEN: &str = "open encrypted device";
-const GROW: &str = "grow what is inside encrypted device";
+const GROW: &str = "grow the content of encrypted device";
 
 /// The device to open, and how.
 #[derive(Debug)]
-pub(crate) struct Opening<'a> {
+pub(crate) struct OpenRequest<'a> {
     pub(crate) device: &'a BlockDevice,
     pub(crate) how: &'a Luks,
     pub(crate) key: &'a LuksKey,
@@ -32,7 +32,7 @@ pub(crate) struct Opening<'a> {
 
 /// The device inside.
 #[derive(Debug)]
-pub(crate) struct Opened {
+pub(crate) struct OpenedDevice {
     pub(crate) mapping: Mapping,
     /// Distinguishes noise from data inside, if this call opened the device.
     pub(crate) beneath: Option<Beneath>,
@@ -43,21 +43,21 @@ pub(crate) struct Opened {
 /// A blank device is encrypted first. If nothing was ever written inside, the places that are probed for
 /// content are made zero. A mapping that is in use is neither read nor written: its content belongs to its
 /// user.
-pub(crate) fn device_for(opening: &Opening<'_>) -> Result<Opened> {
+pub(crate) fn device_for(request: &OpenRequest<'_>) -> Result<OpenedDevice> {
     // These checks come before anything is done to the device.
     mapping::control()?;
     CRYPTSETUP.find()?;
-    if let Some(mapping) = left_by_another_call(opening)? {
-        return Ok(Opened { mapping, beneath: None });
+    if let Some(mapping) = existing_mapping(request)? {
+        return Ok(OpenedDevice { mapping, beneath: None });
     }
-    users::refuse(opening.device, OPEN, Tolerated::Mounts)?;
-    make_headers(opening)?;
-    let mapping = opening.open()?;
-    match prepare_inside(opening, &mapping) {
-        Ok(beneath) => Ok(Opened { mapping, beneath: Some(beneath) }),
+    users::refuse(request.device, OPEN, Tolerated::Mounts)?;
+    make_headers(request)?;
+    let mapping = request.open()?;
+    match prepare_inside(request, &mapping) {
+        Ok(beneath) => Ok(OpenedDevice { mapping, beneath: Some(beneath) }),
         Err(error) => {
             if let Err(left) = mapping.close() {
-                tracing::warn!(%left, "an encrypted device stays open");
+                tracing::warn!(%left, "an encrypted device stays open after a failed stage");
             }
             Err(error)
         }
@@ -66,25 +66,25 @@ pub(crate) fn device_for(opening: &Opening<'_>) -> Result<Opened> {
 
 /// A mapping of this name that is in use, over this device. A mapping that nobody uses is closed, also if
 /// it is half made: it is opened again, with the key and settings of this call.
-fn left_by_another_call(opening: &Opening<'_>) -> Result<Option<Mapping>> {
-    let Some(mapping) = Mapping::find(&opening.name)? else { return Ok(None) };
-    let (number, beneath) = (opening.device.number(), mapping.beneath());
+fn existing_mapping(request: &OpenRequest<'_>) -> Result<Option<Mapping>> {
+    let Some(mapping) = Mapping::find(&request.name)? else { return Ok(None) };
+    let (number, beneath) = (request.device.number(), mapping.beneath());
     if let Some(other) = beneath.filter(|beneath| *beneath != number) {
-        let reason = format!("its mapping {} is over {other}, not {number}", opening.name);
+        let reason = format!("its mapping {} belongs to {other}, not to {number}", request.name);
         return Err(Error::new(ErrorKind::WrongDevice, OPEN, reason)
-            .at(opening.device.path())
-            .hint("unstage what is staged there"));
+            .at(request.device.path())
+            .hint("unstage the volume that is staged there"));
     }
-    mapping.go_on()?;
+    mapping.resume()?;
     let is_whole = beneath == Some(number);
     if let Some(place) = mapping.published_at()? {
-        if is_whole && opening.filesystem.is_none() {
+        if is_whole && request.filesystem.is_none() {
             return Ok(Some(mapping));
         }
-        return Err(published(&mapping, &place, opening.device));
+        return Err(published(&mapping, &place, request.device));
     }
     if is_whole {
-        opening.refuse_wrong_key()?;
+        request.refuse_wrong_key()?;
     }
     let name = mapping.name().to_owned();
     match mapping.close() {
@@ -95,49 +95,49 @@ fn left_by_another_call(opening: &Opening<'_>) -> Result<Option<Mapping>> {
 }
 
 fn published(mapping: &Mapping, place: &Path, device: &BlockDevice) -> Error {
-    let reason = format!("what has the number {} is published raw at {}", mapping.number(), place.display());
+    let reason =
+        format!("the device number {} is already published raw at {}", mapping.number(), place.display());
     Error::new(ErrorKind::Busy, OPEN, reason).at(device.path()).hint("unpublish it first")
 }
 
-fn make_headers(opening: &Opening<'_>) -> Result<()> {
-    let device = opening.device;
-    let least = HEADER + opening.filesystem.map_or(1 << 20, Filesystem::minimum_size);
+fn make_headers(request: &OpenRequest<'_>) -> Result<()> {
+    let device = request.device;
+    let least = HEADER + request.filesystem.map_or(1 << 20, Filesystem::min_size);
     let proof = match device.probe() {
         Probe::Container(found) if found.is_luks() => return Ok(()),
-        found @ (Probe::Blank(_) | Probe::Interrupted(_)) if opening.how.never_format => {
+        found @ (Probe::Blank(_) | Probe::Interrupted(_)) if request.how.never_format => {
             return Err(probe::content_missing(OPEN, device, found));
         }
         Probe::Blank(proof) => proof,
         Probe::Interrupted(format) => {
-            tracing::warn!(device = %device.path().display(), "begin an interrupted format anew");
+            tracing::warn!(device = %device.path().display(), "starting an interrupted format again");
             format.into_proof()
         }
         other => {
             let refusal = other.refusal(OPEN, device);
             return Err(match refusal.kind() {
-                ErrorKind::NotBlank => {
-                    refusal.hint("to use what is on it, ask for it without encryption; it was not changed")
-                }
+                ErrorKind::NotBlank => refusal
+                    .hint("to use its content, stage it without encryption; the device was not changed"),
                 _ => refusal,
             });
         }
     };
-    if opening.access == DeviceAccess::ReadOnly {
-        return Err(nothing_yet(device));
+    if request.access == DeviceAccess::ReadOnly {
+        return Err(unformatted_error(device));
     }
     refuse_small(device, least)?;
-    opening.how.format(proof, opening.key)
+    request.how.format(proof, request.key)
 }
 
-fn nothing_yet(device: &BlockDevice) -> Error {
-    let reason = "the device holds nothing yet, and read-only it is not formatted";
+fn unformatted_error(device: &BlockDevice) -> Error {
+    let reason = "the device is blank, and a read-only stage does not format it";
     Error::new(ErrorKind::ReadOnly, OPEN, reason).at(device.path()).hint("stage it read-write once")
 }
 
-impl Opening<'_> {
+impl OpenRequest<'_> {
     /// Checks the key, so that an existing mapping is not closed with a key that can't open it again.
     fn refuse_wrong_key(&self) -> Result<()> {
-        let on = OpenFile::of_device(self.device);
+        let on = OpenFile::from_device(self.device);
         let line = ["open", "--test-passphrase", "--type=luks", &on.path()].map(str::to_owned);
         let tested = run(OPEN, on, &line, Some(self.key), self.how.bounds());
         match tested {
@@ -156,7 +156,7 @@ impl Opening<'_> {
             line.push("--allow-discards".to_owned());
         }
         self.device.verify()?;
-        let on = OpenFile::of_device(self.device);
+        let on = OpenFile::from_device(self.device);
         line.extend([on.path(), self.name.clone()]);
         run(OPEN, on, &line, Some(self.key), self.how.bounds())?;
         match Mapping::find(&self.name)? {
@@ -176,31 +176,31 @@ impl Opening<'_> {
 /// This is done only on a mapping that this call has opened, after a second check under its lock while it
 /// is held exclusively. A call that is killed in between leaves noise and zeros, which again count as noise
 /// that nobody wrote.
-fn prepare_inside(opening: &Opening<'_>, mapping: &Mapping) -> Result<Beneath> {
+fn prepare_inside(request: &OpenRequest<'_>, mapping: &Mapping) -> Result<Beneath> {
     let inside = mapping.device()?;
     if let Some(place) = mapping.published_at()? {
         // Somebody else closed the mapping of a published device; that device's user would now have this
         // volume.
-        return Err(published(mapping, &place, opening.device));
+        return Err(published(mapping, &place, request.device));
     }
-    let beneath = Beneath::new(opening.device.number(), offset_of(mapping, opening.how.bounds())?)?;
-    if !beneath.is_noise_of_nobody(&inside)? {
+    let beneath = Beneath::new(request.device.number(), offset_of(mapping, request.how.bounds())?)?;
+    if !beneath.is_unwritten_noise(&inside)? {
         return Ok(beneath);
     }
-    if opening.how.never_format {
-        return Err(probe::content_missing(OPEN, opening.device, "nothing inside"));
+    if request.how.never_format {
+        return Err(probe::content_missing(OPEN, request.device, "nothing inside"));
     }
-    if opening.access == DeviceAccess::ReadOnly {
-        return Err(nothing_yet(opening.device));
+    if request.access == DeviceAccess::ReadOnly {
+        return Err(unformatted_error(request.device));
     }
     let size = inside.size()?;
-    let ranges: Vec<_> = match opening.filesystem {
+    let ranges: Vec<_> = match request.filesystem {
         Some(_) => probe::ends(size).into_iter().chain(places::between(size).flatten()).collect(),
         None => probe::ends(size).to_vec(),
     };
     let _lock = inside.lock()?;
     with_claim(&inside, OPEN, |disk| {
-        if !beneath.is_noise_of_nobody(&inside)? {
+        if !beneath.is_unwritten_noise(&inside)? {
             return Ok(());
         }
         let buffer = &mut AlignedBuffer::new();
@@ -212,17 +212,17 @@ fn prepare_inside(opening: &Opening<'_>, mapping: &Mapping) -> Result<Beneath> {
 
 /// Where in the encrypted device the device inside begins, in bytes.
 fn offset_of(mapping: &Mapping, bounds: Bounds) -> Result<u64> {
-    const ASK: &str = "ask for the state of encrypted device";
-    let node = BlockDevice::by_number(mapping.number())?;
+    const ASK: &str = "read the status of encrypted device";
+    let node = BlockDevice::from_number(mapping.number())?;
     let output = run(
         ASK,
-        OpenFile::of_device(&node),
+        OpenFile::from_device(&node),
         &["status".to_owned(), mapping.name().to_owned()],
         None,
         bounds,
     )?;
     offset_in(&output.text).ok_or_else(|| {
-        let reason = "cryptsetup does not say where its content begins";
+        let reason = "cryptsetup does not print where its content begins";
         Error::new(ErrorKind::ToolFailed, ASK, reason).at(node.path())
     })
 }
@@ -241,26 +241,26 @@ fn offset_in(status: &str) -> Option<u64> {
 /// [`WrongKey`](ErrorKind::WrongKey) if it must grow and there is no key, or the wrong one: the kernel
 /// keeps its copy of the key where no process can read it.
 pub(crate) fn grow(mapping: &Mapping, key: Option<&LuksKey>) -> Result<()> {
-    mapping.go_on()?;
+    mapping.resume()?;
     let Some(beneath) = mapping.beneath() else {
-        let reason = "the encrypted device is not there";
+        let reason = "the encrypted device is not present";
         return Err(Error::new(ErrorKind::NotFound, GROW, reason).at(mapping.device()?.path()));
     };
-    let beneath = BlockDevice::by_number(beneath)?;
-    let bounds = Bounds { time: LUKS_TIME_LIMIT, memory: Some(memory::share_of_a_program()) };
+    let beneath = BlockDevice::from_number(beneath)?;
+    let bounds = Bounds { time: LUKS_TIME_LIMIT, memory: Some(memory::program_memory_limit()) };
     let room = beneath.size()?.saturating_sub(offset_of(mapping, bounds)?);
     // 4096 is the largest sector: less room than one more sector is no room.
     if mapping.size() >= room - room % 4096 {
         return Ok(());
     }
     let Some(key) = key else {
-        let reason = "the device has grown, and to grow what is inside its key is needed";
+        let reason = "the device has grown, and its content can grow only with its key";
         return Err(Error::new(ErrorKind::WrongKey, GROW, reason)
             .at(beneath.path())
-            .hint("give it, or leave it: it grows when it is staged next"));
+            .hint("pass the key, or wait: the content grows when it is staged again"));
     };
     let line = ["resize".to_owned(), mapping.name().to_owned()];
-    run(GROW, OpenFile::of_device(&beneath), &line, Some(key), bounds).map(drop)
+    run(GROW, OpenFile::from_device(&beneath), &line, Some(key), bounds).map(drop)
 }
 
 #[cfg(test)]

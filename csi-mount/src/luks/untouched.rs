@@ -21,12 +21,12 @@ pub(crate) struct Beneath {
 
 impl Beneath {
     pub(super) fn new(number: DeviceNumber, offset: u64) -> Result<Self> {
-        Ok(Self { device: BlockDevice::by_number(number)?, offset })
+        Ok(Self { device: BlockDevice::from_number(number)?, offset })
     }
 
     /// Whether the inside is noise that nobody wrote: as blank as a device that [`BlockDevice::probe`]
     /// calls blank, but not zeros.
-    pub(super) fn is_noise_of_nobody(&self, inside: &BlockDevice) -> Result<bool> {
+    pub(super) fn is_unwritten_noise(&self, inside: &BlockDevice) -> Result<bool> {
         let unreadable_inside = |unread| unreadable(inside, unread);
         let mut above = Reader::new(inside).map_err(unreadable_inside)?;
         let size = inside.size()?;
@@ -35,9 +35,9 @@ impl Beneath {
             let above = above.all(group).map_err(unreadable_inside)?;
             for ((_, above), below) in above.iter().zip(self.below(&above)?) {
                 match compare(above, &below) {
-                    Found::Zeros => {}
-                    Found::Noise => is_noise = true,
-                    Found::Written => return Ok(false),
+                    PartContent::Zeros => {}
+                    PartContent::Noise => is_noise = true,
+                    PartContent::Written => return Ok(false),
                 }
             }
         }
@@ -57,13 +57,13 @@ impl Beneath {
 impl Blankness for Beneath {
     fn is_untouched(&self, range: &Range<u64>, bytes: &[u8]) -> Result<bool> {
         let below = self.below(&[(range.start, bytes.to_vec())])?;
-        Ok(compare(bytes, &below.concat()) != Found::Written)
+        Ok(compare(bytes, &below.concat()) != PartContent::Written)
     }
 }
 
 /// What a part holds inside.
 #[derive(Debug, PartialEq, Eq)]
-enum Found {
+enum PartContent {
     Zeros,
     /// Some of it is noise that was never written.
     Noise,
@@ -71,18 +71,18 @@ enum Found {
     Written,
 }
 
-fn compare(above: &[u8], below: &[u8]) -> Found {
+fn compare(above: &[u8], below: &[u8]) -> PartContent {
     const ZEROS: &[u8] = &[0; BLOCK];
     let is_zero = |block: &[u8]| *block == ZEROS[..block.len()];
     if above.len() != below.len() {
-        return Found::Written;
+        return PartContent::Written;
     }
-    let mut found = Found::Zeros;
+    let mut found = PartContent::Zeros;
     for (above, below) in above.chunks(BLOCK).zip(below.chunks(BLOCK)) {
         match (is_zero(above), is_zero(below)) {
             (true, _) => {}
-            (false, true) => found = Found::Noise,
-            (false, false) => return Found::Written,
+            (false, true) => found = PartContent::Noise,
+            (false, false) => return PartContent::Written,
         }
     }
     found
@@ -90,8 +90,8 @@ fn compare(above: &[u8], below: &[u8]) -> Found {
 
 fn unreadable(device: &BlockDevice, Unread { offset, error }: Unread) -> Error {
     Error::os(LOOK, device.path(), error)
-        .as_kind(ErrorKind::Unreadable)
-        .because(format_args!("at byte {offset}, so what it holds is not known"))
+        .with_kind(ErrorKind::Unreadable)
+        .add_reason(format_args!("at byte {offset}, so its content is not known"))
 }
 
 #[cfg(test)]
@@ -101,14 +101,14 @@ mod tests {
     #[test]
     fn a_block_that_is_noise_on_both_sides_was_written() {
         let (zeros, noise) = (vec![0; 3 * BLOCK], vec![7; 3 * BLOCK]);
-        assert_eq!(compare(&noise, &zeros), Found::Noise, "never written");
-        assert_eq!(compare(&zeros, &noise), Found::Zeros, "zeros were written");
-        assert_eq!(compare(&zeros, &zeros), Found::Zeros);
-        assert_eq!(compare(&noise, &noise), Found::Written);
+        assert_eq!(compare(&noise, &zeros), PartContent::Noise, "never written");
+        assert_eq!(compare(&zeros, &noise), PartContent::Zeros, "zeros were written");
+        assert_eq!(compare(&zeros, &zeros), PartContent::Zeros);
+        assert_eq!(compare(&noise, &noise), PartContent::Written);
         let mut one = zeros.clone();
         one[2 * BLOCK + 1] = 1;
-        assert_eq!(compare(&one, &zeros), Found::Noise);
-        assert_eq!(compare(&noise, &one), Found::Written);
-        assert_eq!(compare(&zeros, &zeros[1..]), Found::Written, "a part is missing");
+        assert_eq!(compare(&one, &zeros), PartContent::Noise);
+        assert_eq!(compare(&noise, &one), PartContent::Written);
+        assert_eq!(compare(&zeros, &zeros[1..]), PartContent::Written, "a part is missing");
     }
 }

@@ -56,7 +56,7 @@ impl Drop for Frozen {
 }
 
 /// How long a filesystem can be frozen before it counts as frozen: a device snapshot freezes it for a moment.
-const FROZEN_SOON: Duration = Duration::from_millis(500);
+const MAX_SNAPSHOT_FREEZE: Duration = Duration::from_millis(500);
 
 /// Whether the mounted filesystem of a block device is frozen.
 ///
@@ -70,13 +70,14 @@ pub(crate) fn is_frozen(root: BorrowedFd<'_>, details: &Details) -> bool {
         return false;
     }
     let subject = Subject::Frozen(details.id);
-    match in_flight::ask(subject.clone(), Question::WaitForThaw(root), FROZEN_SOON) {
+    match in_flight::ask(subject.clone(), Question::WaitForThaw(root), MAX_SNAPSHOT_FREEZE) {
         Ok(_) => false,
         Err(Unanswered::Failed(error)) => {
-            tracing::warn!(%error, "without a child process it is not known whether a filesystem is frozen");
+            tracing::warn!(%error, "a filesystem counts as not frozen, because no child process could \
+                                    check it");
             false
         }
-        Err(Unanswered::Late(_) | Unanswered::Stuck | Unanswered::Crowded) => {
+        Err(Unanswered::TimedOut(_) | Unanswered::Stuck | Unanswered::QueueTooLong) => {
             in_flight::stuck_child(&subject).is_some_and(waits_for_thaw)
         }
     }
@@ -89,9 +90,9 @@ fn waits_for_thaw(process: i32) -> bool {
     // Before 5.16 `wchan` is 0 on many kernels. `stack`, which needs privileges, also shows where a woken
     // process continues.
     let is_there = |file| read(file).contains("percpu");
-    let is_woken =
+    let is_running =
         || read("stat").rsplit(')').next().is_none_or(|fields| fields.trim_start().starts_with('R'));
-    is_there("wchan") || (is_there("stack") && !is_woken())
+    is_there("wchan") || (is_there("stack") && !is_running())
 }
 
 /// Thaws the filesystem of this directory. Returns whether it was frozen.

@@ -10,15 +10,15 @@ use nix::libc;
 use rustix::fs::OFlags;
 
 use crate::mounted::freeze;
-use crate::mounted::stats::{self, STATS_TIMEOUT};
+use crate::mounted::stats::{self, STATS_TIME_LIMIT};
 use crate::path::lookup;
 use crate::path::paths;
-use crate::place::target::Seen;
+use crate::place::target::OpenTarget;
 use crate::sys::child::Question;
 use crate::table::details::Details;
 use crate::{Error, ErrorKind, MountAttributes, MountState, Result, Target};
 
-const OPERATION: &str = "look after the mount at";
+const OPERATION: &str = "check the health of the mount at";
 
 /// The health of a mount, from the answers of the kernel and the filesystem.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,7 +50,7 @@ impl MountHealth {
     }
 
     /// Whether it is proven that the mount has lost its daemon or server.
-    pub(crate) fn has_lost_its_server(self, details: &Details) -> bool {
+    pub(crate) fn has_lost_server(self, details: &Details) -> bool {
         match self {
             // A filesystem on a block device has no server. It is as slow as its device. If it shut down, it
             // still has its device and must be unmounted in order.
@@ -66,7 +66,9 @@ impl fmt::Display for MountHealth {
         match self {
             Self::NotMounted => f.write_str("nothing is mounted"),
             Self::Healthy => f.write_str("the filesystem answers"),
-            Self::ReadOnly => f.write_str("the filesystem turned read-only, as after an error of its device"),
+            Self::ReadOnly => {
+                f.write_str("the filesystem turned read-only, possibly after an error of its device")
+            }
             Self::Frozen => f.write_str("the filesystem is frozen: writes wait until it is thawed"),
             Self::Unresponsive => f.write_str("the filesystem does not answer"),
             Self::Dead(number) => {
@@ -76,7 +78,8 @@ impl fmt::Display for MountHealth {
     }
 }
 
-/// Returns the health of the mount at an absolute path; waits at most [`STATS_TIMEOUT`] for the filesystem.
+/// Returns the health of the mount at an absolute path; waits at most [`STATS_TIME_LIMIT`] for the
+/// filesystem.
 ///
 /// The cost does not grow with the number of mounts (`statmount(2)`; before Linux 6.13 the mount table is
 /// read) or with the content of the filesystem. As with [`stats`](crate::stats()), a child process asks the
@@ -101,7 +104,7 @@ impl fmt::Display for MountHealth {
 /// - [`ErrorKind::PermissionDenied`]: an ancestor cannot be searched.
 /// - [`ErrorKind::Unresponsive`]: the filesystem of an ancestor does not answer.
 pub fn health(path: impl AsRef<Path>) -> Result<MountHealth> {
-    health_within(path, STATS_TIMEOUT)
+    health_within(path, STATS_TIME_LIMIT)
 }
 
 /// As [`health`], with another time limit.
@@ -110,7 +113,7 @@ pub fn health(path: impl AsRef<Path>) -> Result<MountHealth> {
 /// Those of [`health`].
 pub fn health_within(path: impl AsRef<Path>, limit: Duration) -> Result<MountHealth> {
     let target = Target::new(path)?;
-    match look(&target, limit)? {
+    match health_and_details(&target, limit)? {
         None => Ok(MountHealth::NotMounted),
         Some((MountHealth::Healthy, _)) if is_frozen_at(&target)? => Ok(MountHealth::Frozen),
         Some((health, _)) => Ok(health),
@@ -119,12 +122,12 @@ pub fn health_within(path: impl AsRef<Path>, limit: Duration) -> Result<MountHea
 
 /// Whether the filesystem that is mounted at the target is frozen.
 pub(crate) fn is_frozen_at(target: &Target) -> Result<bool> {
-    let seen = match target.look(OPERATION) {
+    let opened = match target.open(OPERATION) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(false),
-        seen => seen?,
+        opened => opened?,
     };
-    match Details::of(&seen.fd, OPERATION, target.path())? {
-        Some(details) if seen.facts.is_mount_root => Ok(freeze::is_frozen(seen.fd.as_fd(), &details)),
+    match Details::from_fd(&opened.fd, OPERATION, target.path())? {
+        Some(details) if opened.facts.is_mount_root => Ok(freeze::is_frozen(opened.fd.as_fd(), &details)),
         _ => Ok(false),
     }
 }
@@ -141,14 +144,14 @@ pub fn health_of_filesystem(path: impl AsRef<Path>) -> Result<MountHealth> {
         // A filesystem along the path does not answer, or is gone.
         Err(error) => match error.raw_os_error() {
             _ if error.kind() == io::ErrorKind::TimedOut => return Ok(MountHealth::Unresponsive),
-            Some(number) if is_deadly(number) => return Ok(MountHealth::Dead(number)),
+            Some(number) if is_fatal(number) => return Ok(MountHealth::Dead(number)),
             _ => return Err(Error::os(OPERATION, path, error)),
         },
         Ok(fd) => fd,
     };
-    match Details::of(&fd, OPERATION, &path)? {
-        Some(details) => of(&fd, &details, &path, STATS_TIMEOUT),
-        None => Err(Error::new(ErrorKind::Busy, OPERATION, "it was unmounted meanwhile").at(path)),
+    match Details::from_fd(&fd, OPERATION, &path)? {
+        Some(details) => health_of_mount(&fd, &details, &path, STATS_TIME_LIMIT),
+        None => Err(Error::new(ErrorKind::Busy, OPERATION, "it was unmounted during the call").at(path)),
     }
 }
 
@@ -158,22 +161,31 @@ pub fn health_of_filesystem(path: impl AsRef<Path>) -> Result<MountHealth> {
 pub(crate) fn require(
     operation: &'static str,
     target: &Target,
-    seen: &Seen,
+    opened: &OpenTarget,
     details: &Details,
 ) -> Result<()> {
-    if !details.is_remote() && !details.is_shut_down && !seen.facts.is_broken() {
+    if !details.is_remote() && !details.is_shut_down && !opened.facts.is_broken() {
         return Ok(());
     }
-    refuse_unwell(operation, target, of(&seen.fd, details, target.path(), STATS_TIMEOUT)?)
+    refuse_unresponsive(
+        operation,
+        target,
+        health_of_mount(&opened.fd, details, target.path(), STATS_TIME_LIMIT)?,
+    )
 }
 
 /// Refuses an existing mount with this health if it is dead or does not answer.
-pub(crate) fn refuse_unwell(operation: &'static str, target: &Target, health: MountHealth) -> Result<()> {
+pub(crate) fn refuse_unresponsive(
+    operation: &'static str,
+    target: &Target,
+    health: MountHealth,
+) -> Result<()> {
     match health {
-        unwell @ (MountHealth::Unresponsive | MountHealth::Dead(_)) => {
-            let reason = format!("it is mounted there, but {unwell}");
+        health @ (MountHealth::Unresponsive | MountHealth::Dead(_)) => {
+            let reason = format!("the mount exists, but {health}");
             Err(Error::new(ErrorKind::Unresponsive, operation, reason).at(target.path()).hint(
-                "see to its device, server or daemon; where that is gone for good, unmount it and mount it anew",
+                "restore its device, server or daemon; if that is not possible, unmount it and mount it \
+                 again",
             ))
         }
         _ => Ok(()),
@@ -181,24 +193,24 @@ pub(crate) fn refuse_unwell(operation: &'static str, target: &Target, health: Mo
 }
 
 /// The health and the details of what is mounted at the target. None if nothing is mounted.
-pub(crate) fn look(target: &Target, limit: Duration) -> Result<Option<(MountHealth, Details)>> {
+pub(crate) fn health_and_details(target: &Target, limit: Duration) -> Result<Option<(MountHealth, Details)>> {
     if !matches!(target.state()?, MountState::Mounted(_)) {
         return Ok(None);
     }
-    let seen = match target.look(OPERATION) {
+    let opened = match target.open(OPERATION) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-        seen => seen?,
+        opened => opened?,
     };
     // None: it was unmounted since.
-    let Some(details) = Details::of(&seen.fd, OPERATION, target.path())? else { return Ok(None) };
-    if !seen.facts.is_mount_root {
+    let Some(details) = Details::from_fd(&opened.fd, OPERATION, target.path())? else { return Ok(None) };
+    if !opened.facts.is_mount_root {
         return Ok(None);
     }
-    let health = of(&seen.fd, &details, target.path(), limit)?;
+    let health = health_of_mount(&opened.fd, &details, target.path(), limit)?;
     Ok(Some((health, details)))
 }
 
-fn of(fd: &OwnedFd, details: &Details, path: &Path, limit: Duration) -> Result<MountHealth> {
+fn health_of_mount(fd: &OwnedFd, details: &Details, path: &Path, limit: Duration) -> Result<MountHealth> {
     if details.is_shut_down {
         return Ok(MountHealth::Dead(libc::EIO));
     }
@@ -208,7 +220,7 @@ fn of(fd: &OwnedFd, details: &Details, path: &Path, limit: Duration) -> Result<M
     };
     let error = [answer.error, answer.stat_error].into_iter().find(|number| *number != 0);
     match error.map(|number| number as i32) {
-        Some(number) if is_deadly(number) => Ok(MountHealth::Dead(number)),
+        Some(number) if is_fatal(number) => Ok(MountHealth::Dead(number)),
         Some(number) => Err(Error::os(OPERATION, path, io::Error::from_raw_os_error(number))),
         None if details.is_super_read_only && !details.attributes.contains(MountAttributes::RDONLY) => {
             Ok(MountHealth::ReadOnly)
@@ -218,7 +230,7 @@ fn of(fd: &OwnedFd, details: &Details, path: &Path, limit: Duration) -> Result<M
 }
 
 /// Whether this error means that the filesystem has lost its device, daemon or server.
-fn is_deadly(number: i32) -> bool {
+fn is_fatal(number: i32) -> bool {
     matches!(
         number,
         libc::EIO
@@ -244,15 +256,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_has_a_server_can_have_lost_it() {
+    fn only_a_filesystem_with_a_server_can_lose_it() {
         for (fs_type, has_server) in [("btrfs", false), ("vfat", false), ("nfs4", true), ("fuse.sshfs", true)]
         {
             let line = format!("31 20 0:52 / /target rw - {fs_type} source rw\n");
             let details: Details = crate::parse_mountinfo(line.as_bytes()).unwrap().remove(0).into();
             for unwell in [MountHealth::Unresponsive, MountHealth::Dead(libc::EIO)] {
-                assert_eq!(unwell.has_lost_its_server(&details), has_server, "{fs_type}: {unwell}");
+                assert_eq!(unwell.has_lost_server(&details), has_server, "{fs_type}: {unwell}");
             }
-            assert!(!MountHealth::Healthy.has_lost_its_server(&details));
+            assert!(!MountHealth::Healthy.has_lost_server(&details));
         }
     }
 }

@@ -17,11 +17,12 @@ use crate::table::facts;
 use crate::{Error, Result};
 
 /// How long [`stats`] waits for a filesystem.
-pub const STATS_TIMEOUT: Duration = Duration::from_secs(5);
-const USAGE: &str = "ask for the usage of";
+pub const STATS_TIME_LIMIT: Duration = Duration::from_secs(5);
+const USAGE: &str = "read the usage of";
 
 /// An amount of bytes, or of inodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Usage {
     /// The total amount.
     pub total: u64,
@@ -32,8 +33,16 @@ pub struct Usage {
     pub available: u64,
 }
 
+impl Usage {
+    /// A usage of these amounts.
+    pub const fn new(total: u64, used: u64, available: u64) -> Self {
+        Self { total, used, available }
+    }
+}
+
 /// The usage of a filesystem.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Stats {
     /// In bytes.
     pub bytes: Usage,
@@ -41,7 +50,14 @@ pub struct Stats {
     pub inodes: Option<Usage>,
 }
 
-/// Returns the usage of the filesystem at an absolute path; waits at most [`STATS_TIMEOUT`].
+impl Stats {
+    /// A usage in bytes, and in inodes if the filesystem has a number of them.
+    pub const fn new(bytes: Usage, inodes: Option<Usage>) -> Self {
+        Self { bytes, inodes }
+    }
+}
+
+/// Returns the usage of the filesystem at an absolute path; waits at most [`STATS_TIME_LIMIT`].
 ///
 /// `statfs(2)` on a filesystem with a dead daemon or server does not return and cannot always be interrupted.
 /// So a child process makes the call, and is killed at the time limit. Only ext4, XFS and tmpfs need no
@@ -67,7 +83,7 @@ pub struct Stats {
 /// - [`InvalidInput`](crate::ErrorKind::InvalidInput): the path can never work.
 #[doc(alias = "statfs")]
 pub fn stats(path: impl AsRef<Path>) -> Result<Stats> {
-    stats_within(path, STATS_TIMEOUT)
+    stats_within(path, STATS_TIME_LIMIT)
 }
 
 /// As [`stats`], with another time limit.
@@ -83,7 +99,7 @@ pub fn stats_within(path: impl AsRef<Path>, limit: Duration) -> Result<Stats> {
 
 /// As [`stats`], for the filesystem of an open descriptor.
 pub(crate) fn usage_of(path: &Path, fd: &OwnedFd, limit: Duration) -> Result<Stats> {
-    let details = Details::at_once(fd).ok().flatten();
+    let details = Details::from_statmount(fd).ok().flatten();
     let answer = ask(Question::Usage, USAGE, path, fd, details.as_ref(), limit)?;
     match answer.error {
         0 => Ok(Stats::from(answer)),
@@ -101,13 +117,13 @@ pub(crate) fn ask<'a>(
     limit: Duration,
 ) -> Result<Answer> {
     if details.is_some_and(Details::answers_from_memory) {
-        in_flight::collect();
-        return Ok(child::usage_at_once(fd.as_fd()));
+        in_flight::reap_exited();
+        return Ok(child::usage_from_memory(fd.as_fd()));
     }
     let mount = facts::from_fd(fd).map_err(|error| Error::os(operation, path, error))?.mount;
     let asked = in_flight::ask(Subject::Usage(mount), question(fd.as_fd()), limit);
     asked.map(|(answer, _)| answer).map_err(|unanswered| {
-        Error::os(operation, path, unanswered).hint("see whether its daemon or server is alive")
+        Error::os(operation, path, unanswered).hint("check whether its daemon or server works")
     })
 }
 

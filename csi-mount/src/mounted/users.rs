@@ -8,14 +8,14 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::{AtFlags, CWD, StatxFlags};
 
-use crate::place::target::Seen;
+use crate::place::target::OpenTarget;
 use crate::table::mountinfo;
 use crate::{DeviceNumber, MountEntry, MountId, MountState, Result, Target, parse_mountinfo};
 
 /// The time limit of the scan: some users of many are better than a late answer.
-const SCAN_LIMIT: Duration = Duration::from_secs(1);
+const SCAN_TIME_LIMIT: Duration = Duration::from_secs(1);
 /// How many users are named.
-const NAMED: usize = 8;
+const MAX_NAMED: usize = 8;
 
 /// A user that keeps a mount busy.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -60,28 +60,28 @@ impl fmt::Display for MountUser {
 #[doc(alias = "fuser")]
 pub fn mount_users(target: &Target) -> Result<Vec<MountUser>> {
     let MountState::Mounted(_) = target.state()? else { return Ok(Vec::new()) };
-    let seen = target.look("look for users of")?;
-    let mut users: Vec<_> = mounts_below(&seen)?.into_iter().map(MountUser::Mount).collect();
+    let opened = target.open("look for users of")?;
+    let mut users: Vec<_> = mounts_below(&opened)?.into_iter().map(MountUser::Mount).collect();
     users.extend(loop_devices(target.path()));
     users.extend(swap_files(target.path()));
-    let (mount, device) = (seen.facts.mount, seen.facts.device);
+    let (mount, device) = (opened.facts.mount, opened.facts.device);
     let root = mountinfo::mount_by_id(mount)?.map(|entry| entry.root).unwrap_or_default();
-    let place = Place { mount, device, root };
+    let place = MountRoot { mount, device, root };
     // Close our own descriptor, so that this process does not count as a user.
-    drop(seen);
-    users.truncate(NAMED);
-    processes(&place, NAMED - users.len(), &mut users);
+    drop(opened);
+    users.truncate(MAX_NAMED);
+    processes(&place, MAX_NAMED - users.len(), &mut users);
     Ok(users)
 }
 
 /// The mount points of the mounts on this mount.
-pub(crate) fn mounts_below(seen: &Seen) -> Result<Vec<PathBuf>> {
-    let mounts = mountinfo::mounts()?.into_iter().filter(|entry| entry.parent == seen.facts.mount);
+pub(crate) fn mounts_below(opened: &OpenTarget) -> Result<Vec<PathBuf>> {
+    let mounts = mountinfo::mounts()?.into_iter().filter(|entry| entry.parent == opened.facts.mount);
     Ok(mounts.map(|entry| entry.mount_point).collect())
 }
 
 #[derive(Debug)]
-struct Place {
+struct MountRoot {
     mount: MountId,
     device: DeviceNumber,
     /// The part of the filesystem that is mounted.
@@ -90,12 +90,12 @@ struct Place {
 
 /// Adds the processes on this mount. If there are none, adds those on other mounts of the same directory:
 /// copies in other namespaces keep it busy too.
-fn processes(place: &Place, most: usize, users: &mut Vec<MountUser>) {
-    let deadline = Instant::now() + SCAN_LIMIT;
+fn processes(place: &MountRoot, max: usize, users: &mut Vec<MountUser>) {
+    let deadline = Instant::now() + SCAN_TIME_LIMIT;
     let Ok(all) = fs::read_dir("/proc") else { return };
     let (mut on_mount, mut on_copy) = (Vec::new(), Vec::new());
     for entry in all.flatten() {
-        if Instant::now() > deadline || on_mount.len() >= most {
+        if Instant::now() > deadline || on_mount.len() >= max {
             break;
         }
         let Some(id) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
@@ -109,7 +109,7 @@ fn processes(place: &Place, most: usize, users: &mut Vec<MountUser>) {
             None => {}
         }
     }
-    users.extend(if on_mount.is_empty() { on_copy } else { on_mount }.into_iter().take(most));
+    users.extend(if on_mount.is_empty() { on_copy } else { on_mount }.into_iter().take(max));
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -119,7 +119,7 @@ enum Distance {
 }
 
 /// Whether a process has a file on the mount itself or on a copy of it.
-fn nearest(place: &Place, process: &Path) -> Option<Distance> {
+fn nearest(place: &MountRoot, process: &Path) -> Option<Distance> {
     let files = fs::read_dir(process.join("fd")).into_iter().flatten().flatten().map(|file| file.path());
     let others = ["cwd", "root", "exe"].map(|name| process.join(name));
     let mounts = others.into_iter().chain(files).filter_map(|link| mount_on_device(place, &link));
@@ -137,7 +137,7 @@ fn nearest(place: &Place, process: &Path) -> Option<Distance> {
 }
 
 /// The mount that a process's file was opened on, if it is a mount of the same filesystem.
-fn mount_on_device(place: &Place, link: &Path) -> Option<MountId> {
+fn mount_on_device(place: &MountRoot, link: &Path) -> Option<MountId> {
     let flags = AtFlags::NO_AUTOMOUNT | AtFlags::STATX_DONT_SYNC;
     let found = rustix::fs::statx(CWD, link, flags, StatxFlags::MNT_ID).ok()?;
     let device = DeviceNumber { major: found.stx_dev_major, minor: found.stx_dev_minor };
@@ -155,7 +155,8 @@ fn loop_devices(mount_point: &Path) -> Vec<MountUser> {
 }
 
 fn swap_files(mount_point: &Path) -> Vec<MountUser> {
-    let swaps = fs::read_to_string("/proc/swaps").unwrap_or_default();
-    let files = swaps.lines().skip(1).filter_map(|line| line.split_whitespace().next()).map(PathBuf::from);
+    let swap_spaces = fs::read_to_string("/proc/swaps").unwrap_or_default();
+    let files =
+        swap_spaces.lines().skip(1).filter_map(|line| line.split_whitespace().next()).map(PathBuf::from);
     files.filter(|file| file.starts_with(mount_point)).map(MountUser::Swap).collect()
 }

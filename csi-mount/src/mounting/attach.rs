@@ -17,8 +17,8 @@ use crate::detached::prepared::Prepared;
 use crate::detached::scratch;
 use crate::mounted::health;
 use crate::mounting::bind::Outcome;
-use crate::place::owner::Mounted;
-use crate::place::target::Seen;
+use crate::place::owner::MarkedMount;
+use crate::place::target::OpenTarget;
 use crate::place::target_lock::{Purpose, TargetLock};
 use crate::sys::fd_path::path_of;
 use crate::sys::file_lock;
@@ -27,12 +27,12 @@ use crate::table::facts;
 use crate::{Error, ErrorKind, MountAttributes, Result, Target, mounts};
 
 /// How many times a target is retried while mounts appear and disappear there.
-const ATTEMPTS: u32 = 5;
+const MAX_ATTEMPTS: u32 = 5;
 /// How long another process that mounted over ours has to notice this and withdraw.
-const WITHDRAWAL: Duration = Duration::from_secs(1);
+const WITHDRAWAL_TIME_LIMIT: Duration = Duration::from_secs(1);
 
 /// How long to wait for another user of this crate to attach its mount, which takes microseconds.
-const LOCKING: Duration = Duration::from_secs(5);
+const LOCK_TIME_LIMIT: Duration = Duration::from_secs(5);
 
 /// Whether the new mount is the one that counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,41 +49,41 @@ pub(crate) enum Attached {
 pub(crate) fn mount_once(
     operation: &'static str,
     target: &Target,
-    accept: impl Fn(&Seen, &Details) -> Result<()>,
-    mount: impl Fn(Seen) -> Result<Attached>,
+    accept: impl Fn(&OpenTarget, &Details) -> Result<()>,
+    mount: impl Fn(OpenTarget) -> Result<Attached>,
 ) -> Result<Outcome> {
-    scratch::sweep();
-    for _ in 0..ATTEMPTS {
+    scratch::remove_abandoned();
+    for _ in 0..MAX_ATTEMPTS {
         let lock = TargetLock::take(target, Purpose::Mount);
-        let seen = target.look(operation)?;
-        if seen.facts.is_mount_root {
+        let opened = target.open(operation)?;
+        if opened.facts.is_mount_root {
             // No details: it was unmounted since, so look again.
-            if let Some(details) = Details::of(&seen.fd, operation, target.path())? {
+            if let Some(details) = Details::from_fd(&opened.fd, operation, target.path())? {
                 drop(lock);
-                let is_alive = || health::require(operation, target, &seen, &details);
+                let is_alive = || health::require(operation, target, &opened, &details);
                 // A broken filesystem does not report its root, so the comparison is impossible.
-                if seen.facts.is_broken() {
+                if opened.facts.is_broken() {
                     is_alive()?;
                 }
-                accept(&seen, &details)?;
+                accept(&opened, &details)?;
                 is_alive()?;
-                target.adopt(operation, &seen.facts)?;
+                target.mark_existing(operation, &opened.facts)?;
                 return Ok(Outcome::AlreadyMounted);
             }
             continue;
         }
         drop(lock);
-        if mount(seen)? == Attached::Ours {
+        if mount(opened)? == Attached::Ours {
             return Ok(Outcome::Mounted);
         }
     }
-    let reason = "somebody else mounts and unmounts there at the same time";
+    let reason = "another process mounts and unmounts there at the same time";
     Err(Error::new(ErrorKind::Busy, operation, reason).at(target.path()))
 }
 
 /// The error for a target where something else than the requested mount is mounted.
 pub(crate) fn refuse(operation: &'static str, target: &Target, found: &Details, difference: &str) -> Error {
-    let reason = format!("{difference}: there is {found}");
+    let reason = format!("{difference}; the existing mount is {found}");
     Error::new(ErrorKind::AlreadyMounted, operation, reason).at(target.path()).hint("unmount it first")
 }
 
@@ -92,32 +92,32 @@ pub(crate) fn attach(
     operation: &'static str,
     mount: Prepared,
     target: &Target,
-    seen: &Seen,
+    opened: &OpenTarget,
     attributes: MountAttributes,
 ) -> Result<Attached> {
     // Dropped after the mount's descriptor, which keeps the mount busy.
     let _held = TargetLock::take(target, Purpose::Mount);
     let mount = mount;
-    let _file_lock = lock(seen);
-    if target.look(operation)?.facts.is_mount_root {
+    let _file_lock = lock(opened);
+    if target.open(operation)?.facts.is_mount_root {
         return Ok(Attached::Lost);
     }
     if target.owner().is_some() {
         let root = facts::from_fd(mount.fd()).map_err(|error| target.error(operation, error))?;
-        target.set_mark(operation, &seen.fd, Mounted::of(&root))?;
+        target.set_mark(operation, &opened.fd, MarkedMount::from_facts(&root))?;
     }
-    move_and_verify(operation, &mount, target, seen, attributes)
+    move_and_verify(operation, &mount, target, opened, attributes)
 }
 
 fn move_and_verify(
     operation: &'static str,
     mount: &Prepared,
     target: &Target,
-    seen: &Seen,
+    opened: &OpenTarget,
     attributes: MountAttributes,
 ) -> Result<Attached> {
-    mount.move_onto(&seen.fd).map_err(|error| target.error(operation, error))?;
-    let attached = verify(operation, mount.fd(), target, seen, attributes);
+    mount.move_onto(&opened.fd).map_err(|error| target.error(operation, error))?;
+    let attached = verify(operation, mount.fd(), target, opened, attributes);
     if !matches!(attached, Ok(Attached::Ours)) {
         undo(mount.fd());
     }
@@ -129,28 +129,28 @@ fn move_and_verify(
 ///
 /// The lock avoids races but safety does not depend on it. Without it (the filesystem has no locks, or
 /// another process keeps the lock) the later verification decides.
-fn lock(seen: &Seen) -> Option<OwnedFd> {
+fn lock(opened: &OpenTarget) -> Option<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-    let opened = match seen.facts.file_type {
-        FileType::Directory => rustix::fs::openat(&seen.fd, ".", flags | OFlags::DIRECTORY, Mode::empty()),
-        FileType::RegularFile => rustix::fs::open(path_of(&seen.fd), flags, Mode::empty()),
+    let file = match opened.facts.file_type {
+        FileType::Directory => rustix::fs::openat(&opened.fd, ".", flags | OFlags::DIRECTORY, Mode::empty()),
+        FileType::RegularFile => rustix::fs::open(path_of(&opened.fd), flags, Mode::empty()),
         _ => return None,
     };
-    let fd = opened.ok()?;
-    file_lock::take_within(&fd, LOCKING).ok().map(|()| fd)
+    let fd = file.ok()?;
+    file_lock::take_within(&fd, LOCK_TIME_LIMIT).ok().map(|()| fd)
 }
 
 /// Removes this mount wherever it is, and nothing else. It leaves a mount that is no longer attached, and one
 /// that another mount covers, because that would be removed too.
 fn undo(mount: &OwnedFd) {
     if is_covered(mount) {
-        tracing::warn!("own mount is left beneath another's");
+        tracing::warn!("our mount stays beneath the mount of another process");
         return;
     }
     let path: PathBuf = path_of(mount);
     // The descriptor's link leads to no other mount. Detached, because the descriptor keeps it busy.
     if let Err(error) = rustix::mount::unmount(&path, UnmountFlags::DETACH) {
-        tracing::debug!(%error, "own mount was gone before it was undone");
+        tracing::debug!(%error, "our mount was already unmounted");
     }
 }
 
@@ -165,25 +165,25 @@ fn verify(
     operation: &'static str,
     mount: &OwnedFd,
     target: &Target,
-    seen: &Seen,
+    opened: &OpenTarget,
     attributes: MountAttributes,
 ) -> Result<Attached> {
-    let Some(ours) = Basics::of(mount, operation, target.path())? else { return Ok(Attached::Lost) };
-    if ours.parent != seen.directory.mount {
+    let Some(ours) = Basics::from_fd(mount, operation, target.path())? else { return Ok(Attached::Lost) };
+    if ours.parent != opened.directory.mount {
         return Ok(Attached::Lost);
     }
     if ours.attributes != attributes {
-        let reason = format!("asked for {attributes}, the kernel made it {}", ours.attributes);
+        let reason = format!("{attributes} was requested, but the kernel mounted it {}", ours.attributes);
         return Err(Error::new(ErrorKind::Unsupported, operation, reason).at(target.path()));
     }
-    let deadline = Instant::now() + WITHDRAWAL;
-    while target.look(operation)?.facts.mount != ours.id {
+    let deadline = Instant::now() + WITHDRAWAL_TIME_LIMIT;
+    while target.open(operation)?.facts.mount != ours.id {
         // Our mount is beneath, so the other process has lost. If it follows the same rules, it is about to
         // withdraw.
         if Instant::now() > deadline {
-            let reason = "somebody else mounted over it";
+            let reason = "another process mounted over it";
             let error = Error::new(ErrorKind::AlreadyMounted, operation, reason).at(target.path());
-            return Err(error.hint("unmount both"));
+            return Err(error.hint("unmount both mounts"));
         }
         sleep(Duration::from_millis(2));
     }
@@ -247,13 +247,13 @@ mod needs_root {
     }
 
     #[test]
-    fn the_second_of_two_takes_its_own_mount_away_and_no_other() {
+    fn the_second_of_two_removes_only_its_own_mount() {
         for features in [Features::New, Features::Old] {
             in_directory(|target| {
-                let seen = target.look(OPERATION).unwrap();
+                let opened = target.open(OPERATION).unwrap();
                 let ours = prepared(features);
                 mount(target.path(), "theirs");
-                let attached = move_and_verify(OPERATION, &ours, target, &seen, MountAttributes::empty());
+                let attached = move_and_verify(OPERATION, &ours, target, &opened, MountAttributes::empty());
                 assert_eq!(attached.unwrap(), Attached::Lost);
                 assert_eq!(sources(target), ["theirs"]);
             });
@@ -261,12 +261,12 @@ mod needs_root {
     }
 
     #[test]
-    fn what_is_undone_takes_nobody_elses_along() {
+    fn an_undo_removes_no_mount_of_others() {
         for features in [Features::New, Features::Old] {
             in_directory(|target| {
-                let seen = target.look(OPERATION).unwrap();
+                let opened = target.open(OPERATION).unwrap();
                 let ours = prepared(features);
-                ours.move_onto(&seen.fd).unwrap();
+                ours.move_onto(&opened.fd).unwrap();
                 mount(target.path(), "theirs");
                 undo(ours.fd());
                 assert_eq!(sources(target), ["ours", "theirs"]);
@@ -280,11 +280,11 @@ mod needs_root {
     #[test]
     fn a_mount_without_its_attributes_does_not_stay() {
         in_directory(|target| {
-            let seen = target.look(OPERATION).unwrap();
+            let opened = target.open(OPERATION).unwrap();
             let ours = prepared(Features::New);
             let error =
-                move_and_verify(OPERATION, &ours, target, &seen, MountAttributes::RDONLY).unwrap_err();
-            assert!(error.to_string().contains("asked for ro, the kernel made it rw"), "{error}");
+                move_and_verify(OPERATION, &ours, target, &opened, MountAttributes::RDONLY).unwrap_err();
+            assert!(error.to_string().contains("ro was requested, but the kernel mounted it rw"), "{error}");
             assert_eq!(sources(target), [""; 0]);
         });
     }
@@ -292,13 +292,13 @@ mod needs_root {
     #[test]
     fn the_first_of_two_waits_for_the_second_to_withdraw() {
         in_directory(|target| {
-            let seen = target.look(OPERATION).unwrap();
+            let opened = target.open(OPERATION).unwrap();
             let ours = prepared(Features::New);
-            ours.move_onto(&seen.fd).unwrap();
+            ours.move_onto(&opened.fd).unwrap();
             mount(target.path(), "theirs");
             let verified = std::thread::scope(|scope| {
                 let verify =
-                    scope.spawn(|| verify(OPERATION, ours.fd(), target, &seen, MountAttributes::empty()));
+                    scope.spawn(|| verify(OPERATION, ours.fd(), target, &opened, MountAttributes::empty()));
                 // Detached, as a process that withdraws does it, because the verifying thread can have it
                 // open at this moment.
                 rustix::mount::unmount(target.path(), UnmountFlags::DETACH).unwrap();

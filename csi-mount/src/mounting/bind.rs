@@ -12,11 +12,11 @@ use crate::detached::scratch;
 use crate::mounting::attach::{self, Attached};
 use crate::path::lookup;
 use crate::path::paths;
-use crate::place::nesting::{Nesting, Place, nesting};
-use crate::place::target::{Seen, name_of};
+use crate::place::nesting::{MountedDirectory, Nesting, nesting};
+use crate::place::target::{OpenTarget, name_of};
 use crate::sys::features::{self, Feature};
 use crate::sys::mount_api::{self, Depth, StatMountBasic};
-use crate::table::details::{Basics, Details, told_at_once};
+use crate::table::details::{Basics, Details, statmount_basics};
 use crate::table::facts::{self, Facts};
 use crate::{Error, ErrorKind, IdMap, MountAttributes, Result, Target};
 
@@ -74,7 +74,7 @@ impl<'a> Bind<'a> {
 
     /// Adds attributes to those that the source's mount has.
     pub fn attributes(mut self, attributes: MountAttributes) -> Self {
-        self.attributes = self.attributes.and(attributes);
+        self.attributes = self.attributes.combined_with(attributes);
         self
     }
 
@@ -127,27 +127,27 @@ impl<'a> Bind<'a> {
         };
         let (fd, facts) = open().map_err(|error| Error::os("bind", &path, error))?;
         if facts.is_broken() {
-            let reason = "its filesystem is dead, and does not even tell what is there";
+            let reason = "its filesystem is dead, and does not return the type of the file";
             let error = Error::new(ErrorKind::Unresponsive, "bind", reason).at(&path);
-            return Err(error.hint("see to its device or server; then unmount it and mount it anew"));
+            return Err(error.hint("restore its device or server; then unmount it and mount it again"));
         }
-        let told = told_at_once(&fd).ok().flatten();
-        let mount = match told {
-            Some(told) => Some(told.into()),
-            None => Basics::of(&fd, "bind", &path)?,
+        let statmount = statmount_basics(&fd).ok().flatten();
+        let mount = match statmount {
+            Some(statmount) => Some(statmount.into()),
+            None => Basics::from_fd(&fd, "bind", &path)?,
         };
         let mount = mount.ok_or_else(|| {
-            Error::new(ErrorKind::Busy, "bind", "its mount was taken off while it was looked at").at(&path)
+            Error::new(ErrorKind::Busy, "bind", "it was unmounted during the call").at(&path)
         })?;
-        let source = Source { path: &path, fd, facts, told, depth: self.depth, id_map: &self.id_map };
-        let attributes = mount.attributes.and(self.attributes);
+        let source = Source { path: &path, fd, facts, statmount, depth: self.depth, id_map: &self.id_map };
+        let attributes = mount.attributes.combined_with(self.attributes);
         attach::mount_once(
             BIND,
             target,
-            |seen, found| accept(&source, attributes, target, seen, found),
-            |seen| {
-                check_pair(&source, target, &seen)?;
-                source.bind(attributes, target, &seen).map_err(diagnosed)
+            |opened, found| accept(&source, attributes, target, opened, found),
+            |opened| {
+                check_pair(&source, target, &opened)?;
+                source.bind(attributes, target, &opened).map_err(diagnosed)
             },
         )
     }
@@ -157,22 +157,26 @@ struct Source<'a> {
     path: &'a Path,
     fd: OwnedFd,
     facts: Facts,
-    told: Option<StatMountBasic>,
+    statmount: Option<StatMountBasic>,
     depth: Depth,
     id_map: &'a IdMap,
 }
 
 impl Source<'_> {
-    fn bind(&self, attributes: MountAttributes, target: &Target, seen: &Seen) -> Result<Attached> {
+    fn bind(&self, attributes: MountAttributes, target: &Target, opened: &OpenTarget) -> Result<Attached> {
         let mount = if features::has(Feature::FsContext) && features::has(Feature::MountSetattr) {
             Prepared::Detached(self.detached(attributes)?)
         } else if !self.id_map.is_identity() {
-            let error = Error::new(ErrorKind::Unsupported, "map owners of the bind of", "this kernel can't");
+            let error = Error::new(
+                ErrorKind::Unsupported,
+                "map owners of the bind of",
+                "this kernel does not support it",
+            );
             return Err(error.at(self.path).hint("it needs Linux 5.12"));
         } else {
-            scratch::bind(self.path, &self.fd, self.depth, attributes, seen.facts.file_type)?
+            scratch::bind(self.path, &self.fd, self.depth, attributes, opened.facts.file_type)?
         };
-        attach::attach(BIND, mount, target, seen, attributes)
+        attach::attach(BIND, mount, target, opened, attributes)
     }
 
     /// Makes the bind in no namespace, with its attributes.
@@ -189,7 +193,7 @@ impl Source<'_> {
         let mount = open_tree(&self.fd, c"", flags).map_err(|error| os(error.into()))?;
         mount_api::mount_setattr(&mount, attributes, self.depth).map_err(|error| {
             Error::os("set attributes of the bind of", self.path, error)
-                .because(format_args!("asked for {attributes}"))
+                .add_reason(format_args!("{attributes} was requested"))
         })?;
         if !self.id_map.is_identity() {
             let namespace = self.id_map.namespace(self.path)?;
@@ -197,8 +201,9 @@ impl Source<'_> {
                 let error = Error::os("map owners of the bind of", self.path, error);
                 match error.kind() {
                     // The kernel reports only EINVAL.
-                    ErrorKind::InvalidInput => error.as_kind(ErrorKind::Unsupported).hint(
-                        "its filesystem can't on this kernel: ext4, XFS and btrfs can since 5.12 to 5.15, tmpfs since 6.3",
+                    ErrorKind::InvalidInput => error.with_kind(ErrorKind::Unsupported).hint(
+                        "its filesystem does not support it on this kernel: ext4, XFS and btrfs need \
+                         5.12 to 5.15, tmpfs 6.3",
                     ),
                     _ => error,
                 }
@@ -213,47 +218,47 @@ fn accept(
     source: &Source<'_>,
     attributes: MountAttributes,
     target: &Target,
-    seen: &Seen,
+    opened: &OpenTarget,
     found: &Details,
 ) -> Result<()> {
-    if !seen.facts.is_same_file(&source.facts) {
-        let difference = format!("something else than {} is mounted", source.path.display());
+    if !opened.facts.is_same_file(&source.facts) {
+        let difference = format!("something other than {} is mounted", source.path.display());
         return Err(attach::refuse(BIND, target, found, &difference));
     }
     if found.attributes != attributes {
-        let difference = format!("asked for {attributes}, it is mounted with other attributes");
+        let difference = format!("{attributes} was requested, but it is mounted with other attributes");
         return Err(attach::refuse(BIND, target, found, &difference));
     }
-    if seen.facts.owner != source.id_map.seen(source.facts.owner) {
-        return Err(attach::refuse(BIND, target, found, "its owners are shown otherwise"));
+    if opened.facts.owner != source.id_map.shown(source.facts.owner) {
+        return Err(attach::refuse(BIND, target, found, "the existing mount has another id map"));
     }
     Ok(())
 }
 
 /// Refuses a pair that cannot be bound, or that would show a tree inside itself.
-fn check_pair(source: &Source<'_>, target: &Target, seen: &Seen) -> Result<()> {
+fn check_pair(source: &Source<'_>, target: &Target, opened: &OpenTarget) -> Result<()> {
     let refuse = |why: &str| {
         let reason = format!("{why} the source {}", source.path.display());
         Err(Error::new(ErrorKind::InvalidInput, BIND, reason).at(target.path()))
     };
-    let (from, onto) = (source.facts.file_type, seen.facts.file_type);
+    let (from, onto) = (source.facts.file_type, opened.facts.file_type);
     if (from == FileType::Directory) != (onto == FileType::Directory) {
         let reason = format!("it is {}, and {} {}", name_of(onto), source.path.display(), name_of(from));
         return Err(Error::new(ErrorKind::InvalidInput, BIND, reason).at(target.path()));
     }
-    if seen.facts.is_same_file(&source.facts) {
-        return refuse("it is");
+    if opened.facts.is_same_file(&source.facts) {
+        return refuse("it is the same as");
     }
     if onto != FileType::Directory {
         return Ok(());
     }
     let directory = target.parent(BIND)?;
-    let onto = Place::new(directory, &seen.facts, told_at_once(directory).ok().flatten());
-    let from = Place::new(source.fd.as_fd(), &source.facts, source.told);
-    match nesting(&from, &onto, &seen.directory).map_err(|error| target.error(BIND, error))? {
-        Nesting::Apart => Ok(()),
+    let onto = MountedDirectory::new(directory, &opened.facts, statmount_basics(directory).ok().flatten());
+    let from = MountedDirectory::new(source.fd.as_fd(), &source.facts, source.statmount);
+    match nesting(&from, &onto, &opened.directory).map_err(|error| target.error(BIND, error))? {
+        Nesting::Separate => Ok(()),
         Nesting::Inside => refuse("it is inside"),
-        Nesting::Holds => refuse("it holds"),
+        Nesting::Contains => refuse("it contains"),
     }
 }
 

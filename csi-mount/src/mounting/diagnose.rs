@@ -40,7 +40,7 @@ fn hidden(message: &str, options: &MountOptions) -> String {
 }
 
 /// The error for opening a type of filesystem.
-pub(crate) fn of_type(target: &Target, fs_type: &str, error: Errno) -> Error {
+pub(crate) fn type_error(target: &Target, fs_type: &str, error: Errno) -> Error {
     let failed = target.error(MOUNT, error);
     match error {
         Errno::NODEV => {
@@ -63,28 +63,32 @@ pub(crate) fn explained(error: Error, source: &Path, options: &MountOptions) -> 
         && is_read_only(device)
     {
         return error
-            .as_kind(ErrorKind::ReadOnly)
-            .because(format_args!("the device {} is read-only", source.display()))
+            .with_kind(ErrorKind::ReadOnly)
+            .add_reason(format_args!("the device {} is read-only", source.display()))
             .hint("ask for a read-only mount, or make the device writable");
     }
     match (number, device) {
-        (Some(libc::EBUSY), Some(_)) => error
-            .because(format_args!("the device {} is in use", source.display()))
-            .hint("it is mounted elsewhere with another choice of read-only, or opened exclusively"),
-        (Some(libc::EINVAL), Some(device)) => match xfs_twin(source, device) {
+        (Some(libc::EBUSY), Some(_)) => {
+            error.add_reason(format_args!("the device {} is in use", source.display())).hint(
+                "it is mounted elsewhere as read-only or writable in conflict with this mount, or opened \
+                 exclusively",
+            )
+        }
+        (Some(libc::EINVAL), Some(device)) => match mount_with_same_uuid(source, device) {
             Some(twin) => error
-                .as_kind(ErrorKind::Busy)
-                .because(format_args!(
+                .with_kind(ErrorKind::Busy)
+                .add_reason(format_args!(
                     "{} is mounted and has the same XFS UUID",
                     Path::new(&twin.source).display()
                 ))
                 .hint("mount a clone with the option nouuid"),
-            None => error.hint("see the kernel's log: another type of filesystem, a wrong option, or damage"),
+            None => error
+                .hint("read the kernel's log; the type or an option can be wrong, or the filesystem damaged"),
         },
         (Some(libc::ENOTBLK), _) => error
-            .as_kind(ErrorKind::InvalidInput)
-            .because(format_args!("{} is no block device", source.display())),
-        (Some(libc::ENOENT), _) => error.hint("see whether the device is attached to the node"),
+            .with_kind(ErrorKind::InvalidInput)
+            .add_reason(format_args!("{} is not a block device", source.display())),
+        (Some(libc::ENOENT), _) => error.hint("check whether the device is attached to the node"),
         (Some(libc::EUCLEAN), _) => error.hint("check the filesystem"),
         (Some(libc::EPERM), _) => error.hint("the process needs CAP_SYS_ADMIN"),
         _ => error,
@@ -96,7 +100,7 @@ fn is_read_only(device: DeviceNumber) -> bool {
 }
 
 /// A mount of another device with the same UUID: XFS refuses to mount both.
-pub(crate) fn xfs_twin(source: &Path, device: DeviceNumber) -> Option<MountEntry> {
+pub(crate) fn mount_with_same_uuid(source: &Path, device: DeviceNumber) -> Option<MountEntry> {
     let uuid = xfs_uuid(source).ok()??;
     let others = mountinfo::mounts().ok()?.into_iter();
     let mut others = others.filter(|entry| entry.fs_type == "xfs" && entry.device != device);

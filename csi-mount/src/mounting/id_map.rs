@@ -7,9 +7,9 @@ use std::os::fd::OwnedFd;
 use crate::sys::user_namespace;
 use crate::{Error, ErrorKind, Result};
 
-const MAKE: &str = "make a user namespace for the owners of";
+const MAKE: &str = "create a user namespace for the id map of";
 /// The largest number of ranges that the kernel takes in one direction.
-const MOST_RANGES: usize = 340;
+const MAX_RANGES: usize = 340;
 
 /// A map of the owners and groups that one mount shows: pairs of ids are swapped, all others stay.
 ///
@@ -29,12 +29,12 @@ const MOST_RANGES: usize = 340;
 #[doc(alias = "MOUNT_ATTR_IDMAP")]
 #[must_use]
 pub struct IdMap {
-    users: Swaps,
-    groups: Swaps,
+    users: IdPairs,
+    groups: IdPairs,
 }
 
 /// Both directions of each pair.
-type Swaps = BTreeMap<u32, u32>;
+type IdPairs = BTreeMap<u32, u32>;
 
 impl IdMap {
     /// The identity: all ids as on the disk.
@@ -42,28 +42,28 @@ impl IdMap {
         Self::default()
     }
 
-    /// Swaps the users `on_disk` and `seen`.
+    /// Swaps the users `on_disk` and `shown`.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidInput`] if one of them is swapped already, or is 4294967295, which is not a valid
     /// id.
-    pub fn user(mut self, on_disk: u32, seen: u32) -> Result<Self> {
-        swap(&mut self.users, on_disk, seen)?;
+    pub fn user(mut self, on_disk: u32, shown: u32) -> Result<Self> {
+        add_pair(&mut self.users, on_disk, shown)?;
         Ok(self)
     }
 
-    /// Swaps the groups `on_disk` and `seen`.
+    /// Swaps the groups `on_disk` and `shown`.
     ///
     /// # Errors
     /// Those of [`user`](Self::user).
-    pub fn group(mut self, on_disk: u32, seen: u32) -> Result<Self> {
-        swap(&mut self.groups, on_disk, seen)?;
+    pub fn group(mut self, on_disk: u32, shown: u32) -> Result<Self> {
+        add_pair(&mut self.groups, on_disk, shown)?;
         Ok(self)
     }
 
     /// The owner and group that the mount shows for these on the disk.
-    pub(crate) fn seen(&self, (user, group): (u32, u32)) -> (u32, u32) {
-        let of = |swaps: &Swaps, id| swaps.get(&id).copied().unwrap_or(id);
+    pub(crate) fn shown(&self, (user, group): (u32, u32)) -> (u32, u32) {
+        let of = |pairs: &IdPairs, id| pairs.get(&id).copied().unwrap_or(id);
         (of(&self.users, user), of(&self.groups, group))
     }
 
@@ -77,7 +77,7 @@ impl IdMap {
             let is_forbidden = matches!(error.raw_os_error(), Some(nix::libc::ENOSPC | nix::libc::EPERM));
             let error = Error::os(MAKE, path, error);
             if is_forbidden {
-                error.as_kind(ErrorKind::Unsupported).hint(
+                error.with_kind(ErrorKind::Unsupported).hint(
                     "the node has to allow user namespaces (user.max_user_namespaces), and the process needs \
                      CAP_SYS_ADMIN, CAP_SETUID and CAP_SETGID",
                 )
@@ -88,36 +88,36 @@ impl IdMap {
     }
 }
 
-fn swap(swaps: &mut Swaps, on_disk: u32, seen: u32) -> Result<()> {
+fn add_pair(pairs: &mut IdPairs, on_disk: u32, shown: u32) -> Result<()> {
     let refuse = |reason: String| Err(Error::new(ErrorKind::InvalidInput, "map owners", reason));
-    if on_disk == u32::MAX || seen == u32::MAX {
-        return refuse("4294967295 is nobody".to_owned());
+    if on_disk == u32::MAX || shown == u32::MAX {
+        return refuse("4294967295 is not a valid id".to_owned());
     }
-    if on_disk == seen {
+    if on_disk == shown {
         return Ok(());
     }
-    if let Some(taken) = [on_disk, seen].into_iter().find(|id| swaps.contains_key(id)) {
-        return refuse(format!("{taken} has another place already"));
+    if let Some(taken) = [on_disk, shown].into_iter().find(|id| pairs.contains_key(id)) {
+        return refuse(format!("{taken} is already mapped"));
     }
-    swaps.extend([(on_disk, seen), (seen, on_disk)]);
+    pairs.extend([(on_disk, shown), (shown, on_disk)]);
     // Each id is a range, and so are the ids before it.
-    if 2 * swaps.len() + 1 > MOST_RANGES {
-        return refuse(format!("the kernel takes no more than {MOST_RANGES} ranges"));
+    if 2 * pairs.len() + 1 > MAX_RANGES {
+        return refuse(format!("the kernel accepts at most {MAX_RANGES} ranges"));
     }
     Ok(())
 }
 
 /// The format of `uid_map` in `user_namespaces(7)`: first id on the disk, first id shown, count.
-fn lines(swaps: &Swaps) -> String {
+fn lines(pairs: &IdPairs) -> String {
     let (mut text, mut next) = (String::new(), 0);
     let mut line = |from: u32, to: u32, count: u32| {
         if count > 0 {
             text.push_str(&format!("{from} {to} {count}\n"));
         }
     };
-    for (&on_disk, &seen) in swaps {
+    for (&on_disk, &shown) in pairs {
         line(next, next, on_disk - next);
-        line(on_disk, seen, 1);
+        line(on_disk, shown, 1);
         next = on_disk + 1;
     }
     line(next, next, u32::MAX - next);
@@ -129,22 +129,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_number_is_seen_as_one_other() {
-        assert_eq!(lines(&Swaps::new()), "0 0 4294967295\n");
+    fn every_id_is_shown_as_exactly_one_id() {
+        assert_eq!(lines(&IdPairs::new()), "0 0 4294967295\n");
         let map = IdMap::new().group(0, 2000).unwrap().group(7, 7).unwrap();
         assert_eq!(lines(&map.groups), "0 2000 1\n1 1 1999\n2000 0 1\n2001 2001 4294965294\n");
         let last = u32::MAX - 1;
         let map = IdMap::new().user(1, last).unwrap();
         assert_eq!(lines(&map.users), format!("0 0 1\n1 {last} 1\n2 2 4294967292\n{last} 1 1\n"));
-        assert_eq!(map.seen((1, 1)), (last, 1));
+        assert_eq!(map.shown((1, 1)), (last, 1));
         assert!(IdMap::new().is_identity() && !map.is_identity());
     }
 
     #[test]
-    fn no_number_has_two_places() {
+    fn no_id_is_mapped_twice() {
         let map = IdMap::new().group(0, 2000).unwrap();
-        for (on_disk, seen) in [(0, 5), (5, 2000), (2000, 6), (u32::MAX, 1), (1, u32::MAX)] {
-            assert!(map.clone().group(on_disk, seen).is_err(), "{on_disk} {seen}");
+        for (on_disk, shown) in [(0, 5), (5, 2000), (2000, 6), (u32::MAX, 1), (1, u32::MAX)] {
+            assert!(map.clone().group(on_disk, shown).is_err(), "{on_disk} {shown}");
         }
         let many = (0..100).try_fold(IdMap::new(), |map, id| map.user(id, id + 1000));
         assert_eq!(many.unwrap_err().kind(), ErrorKind::InvalidInput);

@@ -12,9 +12,9 @@ use crate::bounded::in_flight;
 use crate::detached::prepared::Prepared;
 use crate::detached::scratch::{Scratch, mount_flags};
 use crate::mounting::diagnose;
-use crate::mounting::mount::{self, By, MOUNT};
+use crate::mounting::mount::{self, MOUNT, MountRunner};
 use crate::sys::child::Question;
-use crate::sys::new_mount::{NewMount, Way};
+use crate::sys::new_mount::{MountMethod, NewMount};
 use crate::{Error, ErrorKind, FsOption, MountOptions, Result, Target};
 
 /// Options that are flags of `mount(2)`, not text for the filesystem.
@@ -31,7 +31,7 @@ pub(crate) fn prepare(
     source: &Path,
     options: &MountOptions,
     target: &Target,
-    by: &By,
+    runner: &MountRunner,
 ) -> Result<Prepared> {
     let (flags, words): (Vec<_>, Vec<_>) =
         options.filesystem().iter().partition(|option| flag_of(option).is_some());
@@ -41,18 +41,23 @@ pub(crate) fn prepare(
     let data = data(&words).map_err(refuse)?;
     let scratch = Scratch::new(FileType::Directory)?;
     let place = scratch.mount_path();
-    let mounted = match by {
-        By::Caller => rustix::mount::mount(source, &place, fs_type, flags, &*data),
-        By::Child { lane, limit } => {
+    let mounted = match runner {
+        MountRunner::Caller => rustix::mount::mount(source, &place, fs_type, flags, &*data),
+        MountRunner::Child { queue, limit } => {
             let text = |text: &Path| in_flight::c_string(text).map_err(|error| target.error(MOUNT, error));
             let (source, place, fs_type) = (text(source)?, text(&place)?, text(fs_type.as_ref())?);
             let (flags, options_text) = (flags.bits().into(), &*data);
-            let way =
-                Way::Path { source: &source, place: &place, fs_type: &fs_type, flags, options: options_text };
+            let method = MountMethod::Path {
+                source: &source,
+                place: &place,
+                fs_type: &fs_type,
+                flags,
+                options: options_text,
+            };
             let named = mount::named_descriptors(options);
-            let question = Question::Mount(NewMount { way, named: &named });
-            let (answer, _) = in_flight::ask(lane.clone(), question, *limit)
-                .map_err(|unanswered| mount::no_answer(unanswered).at(target.path()))?;
+            let question = Question::Mount(NewMount { method, named: &named });
+            let (answer, _) = in_flight::ask(queue.clone(), question, *limit)
+                .map_err(|unanswered| mount::unanswered_error(unanswered).at(target.path()))?;
             match answer.error {
                 0 => Ok(()),
                 number => Err(Errno::from_raw_os_error(number as i32)),
@@ -60,10 +65,10 @@ pub(crate) fn prepare(
         }
     };
     mounted.map_err(|error| match error {
-        Errno::NODEV => diagnose::of_type(target, fs_type, error),
+        Errno::NODEV => diagnose::type_error(target, fs_type, error),
         _ => {
             let what = format!("{fs_type} from {}", source.display());
-            diagnose::explained(target.error(MOUNT, error).because(what), source, options)
+            diagnose::explained(target.error(MOUNT, error).add_reason(what), source, options)
         }
     })?;
     scratch.into_prepared()
@@ -82,10 +87,12 @@ fn data(options: &[&FsOption]) -> std::result::Result<CString, String> {
         None => Ok(option.key().to_owned()),
         Some(value) if !value.contains(',') => Ok(format!("{}={value}", option.key())),
         Some(value) if option.key().ends_with("context") => Ok(format!("{}=\"{value}\"", option.key())),
-        Some(_) => Err(format!("the value of option {} holds a comma; that needs Linux 5.2", option.key())),
+        Some(_) => {
+            Err(format!("the value of option {} contains a comma, which needs Linux 5.2", option.key()))
+        }
     });
     let data = words.collect::<std::result::Result<Vec<_>, _>>()?.join(",");
-    CString::new(data).map_err(|_| "an option holds a NUL".into())
+    CString::new(data).map_err(|_| "an option contains a NUL".into())
 }
 
 #[cfg(test)]

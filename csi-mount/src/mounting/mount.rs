@@ -18,10 +18,10 @@ use crate::mounting::diagnose;
 use crate::mounting::legacy;
 use crate::path::paths;
 use crate::place::on_device::block_device_at;
-use crate::place::target::{Seen, name_of};
+use crate::place::target::{OpenTarget, name_of};
 use crate::sys::child::Question;
 use crate::sys::features::{self, Feature};
-use crate::sys::new_mount::{NewMount, Setting, Way};
+use crate::sys::new_mount::{MountMethod, NewMount, Setting};
 use crate::table::details::{self, Details};
 use crate::{Error, ErrorKind, FsOption, MountAttributes, MountOptions, Outcome, Result, Target};
 
@@ -115,7 +115,7 @@ impl<'a> Mount<'a> {
             MOUNT,
             target,
             |_, found| self.accept(target, found),
-            |seen| self.mount(target, &seen),
+            |opened| self.mount(target, &opened),
         )
     }
 
@@ -134,104 +134,107 @@ impl<'a> Mount<'a> {
         }
         let asked = self.options.attributes();
         if found.attributes != asked {
-            let difference = format!("asked for {asked}, it is mounted with other attributes");
+            let difference = format!("{asked} was requested, but it is mounted with other attributes");
             return Err(attach::refuse(MOUNT, target, found, &difference));
         }
         if found.is_super_read_only && !self.options.is_read_only() {
-            let reason = format!("the filesystem turned read-only, as after an error of its device: {found}");
+            let reason =
+                format!("the filesystem turned read-only, possibly after an error of its device: {found}");
             return Err(Error::new(ErrorKind::ReadOnly, MOUNT, reason)
                 .at(target.path())
-                .hint("see the kernel's log, unmount and check it"));
+                .hint("read the kernel's log, unmount the filesystem and check it"));
         }
         Ok(())
     }
 
-    fn mount(&self, target: &Target, seen: &Seen) -> Result<Attached> {
-        if seen.facts.file_type != rustix::fs::FileType::Directory {
+    fn mount(&self, target: &Target, opened: &OpenTarget) -> Result<Attached> {
+        if opened.facts.file_type != rustix::fs::FileType::Directory {
             let reason = format!(
                 "it is {}, and filesystems are mounted on directories",
-                name_of(seen.facts.file_type)
+                name_of(opened.facts.file_type)
             );
             return Err(Error::new(ErrorKind::InvalidInput, MOUNT, reason).at(target.path()));
         }
-        attach::attach(MOUNT, self.prepared(target)?, target, seen, self.options.attributes())
+        attach::attach(MOUNT, self.prepared(target)?, target, opened, self.options.attributes())
     }
 
     /// Makes the mount detached, so that it is visible nowhere.
     pub(crate) fn prepared(&self, target: &Target) -> Result<Prepared> {
-        let by = match self.time_limit.or(details::is_remote(self.fs_type).then_some(MOUNT_TIME_LIMIT)) {
-            None => By::Caller,
-            Some(limit) => By::Child { lane: self.lane(target), limit },
+        let runner = match self.time_limit.or(details::is_remote(self.fs_type).then_some(MOUNT_TIME_LIMIT)) {
+            None => MountRunner::Caller,
+            Some(limit) => MountRunner::Child { queue: self.queue(target), limit },
         };
-        match self.goes_through_a_context() {
-            true => self.detached(target, &by).map(Prepared::Detached),
-            false => legacy::prepare(self.fs_type, self.source, &self.options, target, &by),
+        match self.uses_fs_context() {
+            true => self.detached(target, &runner).map(Prepared::Detached),
+            false => legacy::prepare(self.fs_type, self.source, &self.options, target, &runner),
         }
     }
 
     /// The key under which mounts run one after the other.
-    fn lane(&self, target: &Target) -> Subject {
-        let mut lane = format!("{}:{}", self.fs_type, self.source.display());
+    fn queue(&self, target: &Target) -> Subject {
+        let mut queue = format!("{}:{}", self.fs_type, self.source.display());
         // Each FUSE mount is a filesystem of its own, whatever its source is called.
         if self.fs_type.starts_with("fuse") {
-            lane.push_str(&format!(" at {}", target.path().display()));
+            queue.push_str(&format!(" at {}", target.path().display()));
         }
-        Subject::Mount(lane)
+        Subject::Mount(queue)
     }
 
     /// From Linux 5.10 to 5.13 only `mount(2)` supports `nosymfollow`. `fsmount` learned it at about the time
     /// of `mount_setattr`.
-    fn goes_through_a_context(&self) -> bool {
+    fn uses_fs_context(&self) -> bool {
         features::has(Feature::FsContext)
             && (features::has(Feature::MountSetattr)
                 || !self.options.attributes().contains(MountAttributes::NOSYMFOLLOW))
     }
 
     /// Makes the mount in no namespace, with its attributes.
-    pub(crate) fn detached(&self, target: &Target, by: &By) -> Result<OwnedFd> {
+    pub(crate) fn detached(&self, target: &Target, runner: &MountRunner) -> Result<OwnedFd> {
         let context = fsopen(self.fs_type, FsOpenFlags::FSOPEN_CLOEXEC)
-            .map_err(|error| diagnose::of_type(target, self.fs_type, error))?;
-        self.make(&context, by).map_err(|failed| {
+            .map_err(|error| diagnose::type_error(target, self.fs_type, error))?;
+        self.make(&context, runner).map_err(|failed| {
             let (error, option) = match failed {
-                Failed::Silent(silence) => return silence.at(target.path()),
-                Failed::Refused { error, option } => (error, option),
+                MountFailure::Unanswered(error) => return error.at(target.path()),
+                MountFailure::Refused { error, option } => (error, option),
             };
             let what = format!("{} from {}", self.fs_type, self.source.display());
-            let error = target.error(MOUNT, error).because(what);
+            let error = target.error(MOUNT, error).add_reason(what);
             let error =
-                diagnose::context_log(&context, &self.options).into_iter().fold(error, Error::because);
+                diagnose::context_log(&context, &self.options).into_iter().fold(error, Error::add_reason);
             match option {
                 None => diagnose::explained(error, self.source, &self.options),
-                Some(key) => error.hint(format!("the filesystem does not take the option {key} so")),
+                Some(key) => {
+                    error.hint(format!("the filesystem does not accept the option {key} with this value"))
+                }
             }
         })
     }
 
-    fn make(&self, context: &OwnedFd, by: &By) -> std::result::Result<OwnedFd, Failed> {
+    fn make(&self, context: &OwnedFd, runner: &MountRunner) -> std::result::Result<OwnedFd, MountFailure> {
         let attributes = self.options.attributes().bits() as u32;
-        let settings = self.settings().map_err(|error| Failed::Refused { error, option: None })?;
-        let By::Child { lane, limit } = by else {
+        let settings = self.settings().map_err(|error| MountFailure::Refused { error, option: None })?;
+        let MountRunner::Child { queue, limit } = runner else {
             for setting in &settings {
                 let set = match &setting.value {
                     Some(value) => fsconfig_set_string(context, &*setting.key, &**value),
                     None => fsconfig_set_flag(context, &*setting.key),
                 };
-                set.map_err(|error| Failed::Refused { error, option: Some(name(setting)) })?;
+                set.map_err(|error| MountFailure::Refused { error, option: Some(name(setting)) })?;
             }
-            let whole = |error| Failed::Refused { error, option: None };
-            fsconfig_create(context).map_err(whole)?;
+            let refused = |error| MountFailure::Refused { error, option: None };
+            fsconfig_create(context).map_err(refused)?;
             let attributes = MountAttrFlags::from_bits_retain(attributes);
-            return fsmount(context, FsMountFlags::FSMOUNT_CLOEXEC, attributes).map_err(whole);
+            return fsmount(context, FsMountFlags::FSMOUNT_CLOEXEC, attributes).map_err(refused);
         };
-        let way = Way::Context { context: context.as_fd(), settings: &settings, attributes };
+        let method = MountMethod::Context { context: context.as_fd(), settings: &settings, attributes };
         let named = named_descriptors(&self.options);
-        let question = Question::Mount(NewMount { way, named: &named });
-        let (answer, mount) = in_flight::ask(lane.clone(), question, *limit).map_err(silent)?;
+        let question = Question::Mount(NewMount { method, named: &named });
+        let (answer, mount) = in_flight::ask(queue.clone(), question, *limit).map_err(unanswered_failure)?;
         mount.ok_or_else(|| {
             let option =
                 usize::try_from(answer.setting).ok().and_then(|place| settings.get(place.checked_sub(1)?));
             let error = Errno::from_raw_os_error(answer.error as i32);
-            Failed::Refused { error, option: option.map(name) }
+            MountFailure::Refused { error, option: option.map(name) }
         })
     }
 
@@ -255,50 +258,50 @@ impl<'a> Mount<'a> {
 pub(crate) fn check(fs_type: &str, source: &Path, target: &Path) -> Result<()> {
     let refuse = |reason: &str| Err(Error::new(ErrorKind::InvalidInput, MOUNT, reason).at(target));
     if fs_type.is_empty() || fs_type.contains('\0') {
-        return refuse("the type of filesystem is empty or holds a NUL");
+        return refuse("the type of filesystem is empty or contains a NUL");
     }
     let bytes = source.as_os_str().as_encoded_bytes();
     if bytes.is_empty() || bytes.contains(&0) {
-        return refuse("the source is empty or holds a NUL");
+        return refuse("the source is empty or contains a NUL");
     }
     paths::text(MOUNT, source)?;
     if source.is_absolute() && source.components().any(|part| part == Component::ParentDir) {
-        return refuse("the source holds \"..\"");
+        return refuse("the source contains \"..\"");
     }
     Ok(())
 }
 
 /// Who makes a mount.
 #[derive(Debug)]
-pub(crate) enum By {
+pub(crate) enum MountRunner {
     /// The calling thread.
     Caller,
-    /// A child process, at most one per lane, which is killed at the limit.
-    Child { lane: Subject, limit: Duration },
+    /// A child process, at most one per queue, which is killed at the limit.
+    Child { queue: Subject, limit: Duration },
 }
 
 /// Why the mount failed. It never contains the value of an option.
-enum Failed {
+enum MountFailure {
     /// The kernel refused the option of this name, or the filesystem as a whole.
     Refused {
         error: Errno,
         option: Option<String>,
     },
-    Silent(Error),
+    Unanswered(Error),
 }
 
 fn name(setting: &Setting) -> String {
     setting.key.to_string_lossy().into_owned()
 }
 
-fn silent(unanswered: Unanswered) -> Failed {
-    Failed::Silent(no_answer(unanswered))
+fn unanswered_failure(unanswered: Unanswered) -> MountFailure {
+    MountFailure::Unanswered(unanswered_error(unanswered))
 }
 
 /// The error for a mount that its child process did not make.
-pub(crate) fn no_answer(unanswered: Unanswered) -> Error {
+pub(crate) fn unanswered_error(unanswered: Unanswered) -> Error {
     Error::os("wait for the server of", "", std::io::Error::from(unanswered))
-        .hint("see whether the server can be reached")
+        .hint("check whether the server can be reached")
 }
 
 /// The descriptors that options of FUSE and 9p name by number.

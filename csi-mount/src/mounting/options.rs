@@ -60,13 +60,13 @@ const NO_MEANING: [&str; 7] = ["defaults", "auto", "noauto", "nofail", "_netdev"
 
 /// Words that turn a mount into another operation, each with the reason for the refusal.
 const REFUSED: [(&str, &str); 15] = [
-    ("bind", "the driver decides what is bound"),
-    ("rbind", "the driver decides what is bound"),
-    ("move", "the driver decides what is moved"),
-    ("remount", "a mount in use is not changed"),
+    ("bind", "the driver chooses what is bound"),
+    ("rbind", "the driver chooses what is bound"),
+    ("move", "the driver chooses what is moved"),
+    ("remount", "an existing mount is not changed"),
     ("beneath", "mounts are not stacked"),
     ("loop", "the driver attaches loop devices"),
-    ("source", "the driver decides what is mounted"),
+    ("source", "the driver chooses what is mounted"),
     ("shared", "propagation belongs to the orchestrator"),
     ("rshared", "propagation belongs to the orchestrator"),
     ("private", "propagation belongs to the orchestrator"),
@@ -107,7 +107,7 @@ impl MountOptions {
         };
         check(key, value)?;
         if value.is_none() {
-            if let Some(attributes) = self.attributes.apply_word(key) {
+            if let Some(attributes) = self.attributes.apply_option(key) {
                 self.attributes = attributes;
                 return Ok(self);
             }
@@ -130,7 +130,7 @@ impl MountOptions {
     /// Adds these attributes.
     #[must_use]
     pub fn with_attributes(mut self, attributes: MountAttributes) -> Self {
-        self.attributes = self.attributes.and(attributes);
+        self.attributes = self.attributes.combined_with(attributes);
         self
     }
 
@@ -185,13 +185,11 @@ fn check(key: &str, value: Option<&str>) -> Result<()> {
         return refuse("an option is empty".into());
     }
     if key.contains('\0') || value.is_some_and(|value| value.contains('\0')) {
-        return refuse(format!("{:?} holds a NUL character", key.replace('\0', "\u{fffd}")));
+        return refuse(format!("{:?} contains a NUL character", key.replace('\0', "\u{fffd}")));
     }
     if key.contains(',') {
         let first = key.split(',').next().unwrap_or(key);
-        return refuse(format!(
-            "{first:?} is followed by a comma; give each option as an element of its own"
-        ));
+        return refuse(format!("{first:?} is followed by a comma; pass each option as a separate element"));
     }
     match REFUSED.iter().find(|(word, _)| *word == key) {
         Some((word, why)) => refuse(format!("{word:?} is not accepted: {why}")),
@@ -228,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_what_is_no_option() {
+    fn refuses_flags_that_are_not_options() {
         for (flag, named) in [
             ("", "empty"),
             ("=x", "empty"),

@@ -11,7 +11,7 @@ use rustix::fs::{AtFlags, CWD, Mode, OFlags, ResolveFlags, StatxAttributes, Stat
 use rustix::io::Errno;
 
 use crate::bounded::allow_blocking::may_block;
-use crate::bounded::in_flight::{self, LOOKUP_LIMIT, Start, Subject};
+use crate::bounded::in_flight::{self, LOOKUP_TIME_LIMIT, PathStart, Subject};
 use crate::path::paths;
 use crate::sys::child::Open;
 use crate::sys::features::{self, Feature};
@@ -46,7 +46,7 @@ pub(crate) fn quick_state(path: &Path) -> Option<MountState> {
     facts::knows_mounts(&statx).then(|| {
         let mount = MountId(statx.stx_mnt_id);
         let is_root = statx.stx_attributes.contains(StatxAttributes::MOUNT_ROOT);
-        MountState::of(&facts::from_statx(&statx, mount, is_root))
+        MountState::from_facts(&facts::from_statx(&statx, mount, is_root))
     })
 }
 
@@ -160,7 +160,7 @@ fn open_in_child(
     let path = in_flight::c_string(path)?;
     let flags = flags.bits().cast_signed();
     let place = Open { directory, path: &path, flags, resolve: resolve.bits() };
-    in_flight::open(subject, place, LOOKUP_LIMIT)
+    in_flight::open(subject, place, LOOKUP_TIME_LIMIT)
 }
 
 /// The subject of a lookup: the remote filesystem at the end of the cached part of the path, so that at most
@@ -171,7 +171,7 @@ fn subject(directory: Option<BorrowedFd<'_>>, path: &Path) -> io::Result<Subject
         let facts = facts::from_fd(directory)?;
         return Ok(match is_remote(directory) {
             true => Subject::Lookup(facts.mount),
-            false => Subject::Path(Start::Directory(facts.mount, facts.inode), path.to_owned()),
+            false => Subject::Path(PathStart::Directory(facts.mount, facts.inode), path.to_owned()),
         });
     }
     let end = path.parent().and_then(known_end).filter(|end| is_remote(end.as_fd()));
@@ -179,7 +179,7 @@ fn subject(directory: Option<BorrowedFd<'_>>, path: &Path) -> io::Result<Subject
         Some(end) => Subject::Lookup(facts::from_fd(end)?.mount),
         None => {
             let namespace = std::fs::read_link("/proc/thread-self/ns/mnt").unwrap_or_default();
-            Subject::Path(Start::Namespace(namespace), path.to_owned())
+            Subject::Path(PathStart::Namespace(namespace), path.to_owned())
         }
     })
 }
@@ -191,7 +191,7 @@ pub(crate) fn is_remote(directory: BorrowedFd<'_>) -> bool {
     if !features::has(Feature::Statmount) && facts.device.major != 0 {
         return false;
     }
-    let details = Details::of(directory, "look at a filesystem", Path::new(""));
+    let details = Details::from_fd(directory, "read the details of a filesystem", Path::new(""));
     details.ok().flatten().is_none_or(|details| details.is_remote())
 }
 

@@ -6,9 +6,9 @@ use std::path::{Component, Path, PathBuf};
 use crate::{Error, ErrorKind, Result};
 
 /// The longest path that the kernel takes, without the final NUL (`PATH_MAX`).
-const LONGEST_PATH: usize = 4095;
+const MAX_PATH_BYTES: usize = 4095;
 /// The longest name of one component (`NAME_MAX`).
-const LONGEST_NAME: usize = 255;
+const MAX_NAME_BYTES: usize = 255;
 
 /// The absolute path without "." and trailing slashes. Refuses a path that can never work.
 pub(crate) fn absolute(operation: &'static str, path: &Path) -> Result<PathBuf> {
@@ -41,13 +41,14 @@ fn is_plainly_clean(path: &[u8]) -> bool {
     let is_odd =
         |one: u8, next: u8| next == 0 || !next.is_ascii() || one == b'/' && (next == b'/' || next == b'.');
     let has_odd = pairs.fold(false, |found, (one, next)| found | is_odd(*one, *next));
-    path.len() <= LONGEST_NAME && *last != b'/' && !has_odd
+    path.len() <= MAX_NAME_BYTES && *last != b'/' && !has_odd
 }
 
 fn is_clean_by_name(path: &[u8]) -> bool {
-    let is_name =
-        |name: &[u8]| !matches!(name, b"" | b"." | b"..") && name.len() <= LONGEST_NAME && !name.contains(&0);
-    path.len() <= LONGEST_PATH
+    let is_name = |name: &[u8]| {
+        !matches!(name, b"" | b"." | b"..") && name.len() <= MAX_NAME_BYTES && !name.contains(&0)
+    };
+    path.len() <= MAX_PATH_BYTES
         && std::str::from_utf8(path).is_ok()
         && path.strip_prefix(b"/").is_some_and(|rest| rest.split(|byte| *byte == b'/').all(is_name))
 }
@@ -59,7 +60,7 @@ pub(crate) fn text(operation: &'static str, path: &Path) -> Result<()> {
         Some(_) => Ok(()),
         None => {
             Err(Error::new(ErrorKind::InvalidInput, operation, format!("the path {path:?} is not UTF-8"))
-                .hint("give it a name that is"))
+                .hint("use a name that is UTF-8"))
         }
     }
 }
@@ -69,15 +70,15 @@ pub(crate) fn plain(operation: &'static str, path: &Path) -> Result<()> {
     let refuse = |why: &str| Err(Error::new(ErrorKind::InvalidInput, operation, why).at(path));
     text(operation, path)?;
     if path.as_os_str().as_bytes().contains(&0) {
-        return Err(Error::new(ErrorKind::InvalidInput, operation, "the path holds a NUL character"));
+        return Err(Error::new(ErrorKind::InvalidInput, operation, "the path contains a NUL character"));
     }
-    if path.as_os_str().len() > LONGEST_PATH {
+    if path.as_os_str().len() > MAX_PATH_BYTES {
         return Err(Error::new(ErrorKind::InvalidInput, operation, "the path is longer than 4095 bytes"));
     }
     for component in path.components() {
         match component {
-            Component::ParentDir => return refuse("the path holds \"..\""),
-            Component::Normal(name) if name.len() > LONGEST_NAME => {
+            Component::ParentDir => return refuse("the path contains \"..\""),
+            Component::Normal(name) if name.len() > MAX_NAME_BYTES => {
                 return refuse("a name in the path is longer than 255 bytes");
             }
             _ => {}
@@ -93,9 +94,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_path_that_passes_as_clean_is_what_it_would_become() {
-        let long = format!("/a/{}", "x".repeat(LONGEST_NAME + 1));
-        let longest = "/a".repeat(LONGEST_PATH / 2 + 1);
+    fn a_path_that_counts_as_clean_is_unchanged_by_cleaning() {
+        let long = format!("/a/{}", "x".repeat(MAX_NAME_BYTES + 1));
+        let longest = "/a".repeat(MAX_PATH_BYTES / 2 + 1);
         let texts = [
             "/", "/a", "/a/b", "/a/", "//a", "/a//b", "/a/./b", "/.", "/a/..", "/..a/.b.", "/a\0", &long,
             &longest, "/\u{fc}",

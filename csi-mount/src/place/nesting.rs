@@ -15,21 +15,21 @@ use crate::table::mountinfo;
 /// The relation of the target of a bind to its source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Nesting {
-    Apart,
+    Separate,
     /// The target is somewhere below the source.
     Inside,
     /// The source is somewhere below the target.
-    Holds,
+    Contains,
 }
 
 /// A directory and its mount.
-pub(crate) struct Place<'a> {
+pub(crate) struct MountedDirectory<'a> {
     on_mount: BorrowedFd<'a>,
     facts: &'a Facts,
     mount: Option<StatMountBasic>,
 }
 
-impl<'a> Place<'a> {
+impl<'a> MountedDirectory<'a> {
     /// Takes a directory, a descriptor that is open on its mount, and what the kernel reports about that
     /// mount.
     pub(crate) fn new(on_mount: BorrowedFd<'a>, facts: &'a Facts, mount: Option<StatMountBasic>) -> Self {
@@ -46,8 +46,8 @@ impl<'a> Place<'a> {
     fn has_no_directories(&self) -> bool {
         /// Filesystems whose directories have two links plus one for each subdirectory: ext2, ext3 and ext4,
         /// XFS, tmpfs. Others report 1 or an arbitrary number.
-        const COUNTING: [u64; 3] = [0xef53, 0x5846_5342, 0x0102_1994];
-        self.mount.is_some_and(|mount| COUNTING.contains(&mount.magic)) && self.facts.links == 2
+        const LINK_COUNTING: [u64; 3] = [0xef53, 0x5846_5342, 0x0102_1994];
+        self.mount.is_some_and(|mount| LINK_COUNTING.contains(&mount.magic)) && self.facts.links == 2
     }
 
     /// Whether no mount between here and the root is of this filesystem.
@@ -70,19 +70,23 @@ impl<'a> Place<'a> {
 ///
 /// What the kernel reports about both mostly proves at once that they are apart. Otherwise the ancestors of
 /// each are walked, because only the upward path has no aliases.
-pub(crate) fn nesting(source: &Place<'_>, target: &Place<'_>, parent: &Facts) -> io::Result<Nesting> {
-    let cannot_hold = target.has_no_directories();
+pub(crate) fn nesting(
+    source: &MountedDirectory<'_>,
+    target: &MountedDirectory<'_>,
+    parent: &Facts,
+) -> io::Result<Nesting> {
+    let cannot_contain = target.has_no_directories();
     let cannot_be_inside =
         || source.has_no_directories() || source.is_of_its_device() && target.is_outside(source.facts.device);
-    if cannot_hold && cannot_be_inside() {
-        return Ok(Nesting::Apart);
+    if cannot_contain && cannot_be_inside() {
+        return Ok(Nesting::Separate);
     }
     let above_target = ancestry(target.on_mount, *parent, |_| false)?;
     if above_target.iter().any(|facts| facts.is_same_file(source.facts)) {
         return Ok(Nesting::Inside);
     }
-    if cannot_hold {
-        return Ok(Nesting::Apart);
+    if cannot_contain {
+        return Ok(Nesting::Separate);
     }
     // Above the point where the two upward paths meet they are the same, and that part is known.
     let is_known = |facts: &Facts| above_target.iter().any(|known| is_same_place(known, facts));
@@ -90,16 +94,16 @@ pub(crate) fn nesting(source: &Place<'_>, target: &Place<'_>, parent: &Facts) ->
         None => ancestry(source.on_mount, *source.facts, is_known)?,
         Some(above) => ancestry(above.as_fd(), facts::from_fd(&above)?, is_known)?,
     };
-    let meet =
+    let common_length =
         above_source.last().and_then(|last| above_target.iter().position(|known| is_same_place(known, last)));
-    let rest = above_target.iter().skip(meet.unwrap_or(above_target.len()));
+    let rest = above_target.iter().skip(common_length.unwrap_or(above_target.len()));
     let holds = above_source.iter().chain(rest).any(|facts| facts.is_same_file(target.facts));
-    Ok(if holds { Nesting::Holds } else { Nesting::Apart })
+    Ok(if holds { Nesting::Contains } else { Nesting::Separate })
 }
 
 /// The directory that contains a mount, if the source is the root of a mount with a server. On NFS version 3
 /// the server must allow even the step up out of the mount.
-fn directory_of_remote_mount(source: &Place<'_>) -> io::Result<Option<OwnedFd>> {
+fn directory_of_remote_mount(source: &MountedDirectory<'_>) -> io::Result<Option<OwnedFd>> {
     let facts = source.facts;
     if !facts.is_mount_root || facts.device.major != 0 || !lookup::is_remote(source.on_mount) {
         return Ok(None);

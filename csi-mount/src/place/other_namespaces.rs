@@ -7,11 +7,11 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use crate::sys::fd_path::path_of;
-use crate::table::mount_namespaces::{self, TableSeen};
+use crate::table::mount_namespaces::{self, NamespaceTable};
 use crate::{DeviceNumber, Error, ErrorKind, MountEntry, MountId, Result, Target, mounts, parse_mountinfo};
 
 /// The time limit for the scan of all processes.
-const SCAN_LIMIT: Duration = Duration::from_secs(2);
+const SCAN_TIME_LIMIT: Duration = Duration::from_secs(2);
 
 /// Returns what is mounted on the target in a mount namespace other than this thread's.
 ///
@@ -21,13 +21,13 @@ const SCAN_LIMIT: Duration = Duration::from_secs(2);
 /// [`ErrorKind::Unresponsive`] if there are more namespaces than it can read in two seconds.
 pub(crate) fn mounted_elsewhere(target: &Target, operation: &'static str) -> Result<Option<String>> {
     let Some(place) = place_of(target, operation)? else { return Ok(None) };
-    let deadline = Instant::now() + SCAN_LIMIT;
+    let deadline = Instant::now() + SCAN_TIME_LIMIT;
     for namespace in mount_namespaces::others()? {
         if Instant::now() > deadline {
-            let reason = "not all mount namespaces could be looked at in time for mounts on it";
+            let reason = "not all mount namespaces could be searched for mounts on it in time";
             return Err(Error::new(ErrorKind::Unresponsive, operation, reason).at(target.path()));
         }
-        let Some(TableSeen { process, text }) = namespace.table() else { continue };
+        let Some(NamespaceTable { process, text }) = namespace.table() else { continue };
         let Ok(table) = parse_mountinfo(&text) else { continue };
         if let Some(found) = on_place(&table, &place) {
             let (fs_type, source) = (&found.fs_type, Path::new(&found.source).display());
@@ -39,12 +39,12 @@ pub(crate) fn mounted_elsewhere(target: &Target, operation: &'static str) -> Res
 
 /// A name in a directory of a filesystem, independent of the path that leads there.
 #[derive(Debug, PartialEq, Eq)]
-struct Place {
+struct DevicePath {
     device: DeviceNumber,
     path: PathBuf,
 }
 
-fn place_of(target: &Target, operation: &'static str) -> Result<Option<Place>> {
+fn place_of(target: &Target, operation: &'static str) -> Result<Option<DevicePath>> {
     let os = |error: std::io::Error| target.error(operation, error);
     let parent = target.parent(operation)?;
     let mount = target.directory().map_err(os)?.mount;
@@ -53,11 +53,11 @@ fn place_of(target: &Target, operation: &'static str) -> Result<Option<Place>> {
     let table = mounts()?;
     let Some(entry) = table.iter().find(|entry| entry.id == mount) else { return Ok(None) };
     let Ok(below) = path.strip_prefix(&entry.mount_point) else { return Ok(None) };
-    Ok(Some(Place { device: entry.device, path: entry.root.join(below).join(target.name()) }))
+    Ok(Some(DevicePath { device: entry.device, path: entry.root.join(below).join(target.name()) }))
 }
 
 /// The mount on that place. Its mount point has the place's name, so most mounts are skipped at once.
-fn on_place<'t>(table: &'t [MountEntry], place: &Place) -> Option<&'t MountEntry> {
+fn on_place<'t>(table: &'t [MountEntry], place: &DevicePath) -> Option<&'t MountEntry> {
     let name = place.path.file_name();
     let by_id: HashMap<MountId, &MountEntry> = table.iter().map(|entry| (entry.id, entry)).collect();
     table.iter().filter(|entry| entry.mount_point.file_name() == name).find(|entry| {
@@ -74,14 +74,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_mount_is_known_by_the_directory_that_it_covers() {
+    fn a_mount_is_found_by_the_directory_that_it_covers() {
         let table = parse_mountinfo(
             b"20 1 8:1 /host / rw - ext4 /dev/sda1 rw\n\
               31 20 0:52 / /pods/target rw - tmpfs theirs rw\n\
               32 20 0:53 / /other/target rw - tmpfs other rw\n",
         )
         .unwrap();
-        let place = |path: &str| Place { device: DeviceNumber { major: 8, minor: 1 }, path: path.into() };
+        let place =
+            |path: &str| DevicePath { device: DeviceNumber { major: 8, minor: 1 }, path: path.into() };
         assert_eq!(on_place(&table, &place("/host/pods/target")).unwrap().source, "theirs");
         assert_eq!(on_place(&table, &place("/pods/target")), None);
         assert_eq!(on_place(&table, &place("/host/pods/targe")), None);

@@ -18,7 +18,7 @@ use rustix::mount::{OpenTreeFlags, open_tree};
 use crate::detached::prepared::Prepared;
 use crate::detached::scratch;
 use crate::path::lookup;
-use crate::place::target::Seen;
+use crate::place::target::OpenTarget;
 use crate::sys::fd_path::path_of;
 use crate::sys::features::{self, Feature};
 use crate::sys::mount_api::Depth;
@@ -30,7 +30,7 @@ const NAMES: [&str; 2] = ["trusted.csi-mount.owner", "user.csi-mount.owner"];
 const NEVER_WRITTEN: [&str; 2] = ["trusted.csi-mount.none", "user.csi-mount.none"];
 const VERSION: &str = "1";
 /// The size limit of a mark. From an orchestrator, a driver's name has at most 63 bytes and a volume id 128.
-const LONGEST: usize = 1024;
+const MAX_MARK_BYTES: usize = 1024;
 
 /// The volume that a target or staging directory belongs to, and the driver of that volume.
 ///
@@ -62,6 +62,7 @@ pub struct Owner {
 
 /// The names that identify an [`Owner`].
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct OwnerId {
     /// The driver's name. If it is empty, marks of the volume by any driver match.
     pub driver: String,
@@ -89,7 +90,7 @@ pub enum Evidence {
 impl Owner {
     /// The owner for this volume of the driver with this name.
     pub fn new(driver: impl Into<String>, volume: impl Into<String>) -> Self {
-        let id = OwnerId { driver: driver.into(), volume: volume.into() };
+        let id = OwnerId::new(driver, volume);
         Self { id, roots: Vec::new(), evidence: Vec::new(), is_gone: false }
     }
 
@@ -110,13 +111,13 @@ impl Owner {
     }
 
     /// Adds evidence that identifies a mount of the volume at a place without a mark.
-    pub fn known_by(mut self, evidence: Evidence) -> Self {
+    pub fn evidence(mut self, evidence: Evidence) -> Self {
         self.evidence.push(evidence);
         self
     }
 
     /// Whether a mark is this owner's. A mark without a driver's name matches any driver.
-    pub fn is(&self, other: &OwnerId) -> bool {
+    pub fn has_id(&self, other: &OwnerId) -> bool {
         self.id.is_same(other)
     }
 
@@ -140,6 +141,11 @@ impl Owner {
 }
 
 impl OwnerId {
+    /// The volume with this id of the driver with this name.
+    pub fn new(driver: impl Into<String>, volume: impl Into<String>) -> Self {
+        Self { driver: driver.into(), volume: volume.into() }
+    }
+
     /// Whether both name the same volume. A side without a driver's name matches any driver.
     fn is_same(&self, other: &Self) -> bool {
         let is_same_driver = self.driver == other.driver || self.driver.is_empty() || other.driver.is_empty();
@@ -157,17 +163,17 @@ impl std::fmt::Display for OwnerId {
 
 /// What a mark says is mounted on its place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Mounted {
+pub(crate) enum MarkedMount {
     /// Nothing yet.
-    Nothing,
+    NotYet,
     /// A file or directory: the number of its filesystem and its inode number.
     Root(DeviceNumber, u64),
     /// A FUSE filesystem, which its daemon mounts.
     Fuse,
 }
 
-impl Mounted {
-    pub(crate) fn of(facts: &Facts) -> Self {
+impl MarkedMount {
+    pub(crate) fn from_facts(facts: &Facts) -> Self {
         Self::Root(facts.device, facts.inode)
     }
 }
@@ -175,15 +181,15 @@ impl Mounted {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Mark {
     pub(crate) owner: OwnerId,
-    pub(crate) mounted: Mounted,
+    pub(crate) mounted: MarkedMount,
 }
 
 impl Mark {
     fn encode(&self) -> Vec<u8> {
         let mounted = match self.mounted {
-            Mounted::Nothing => "nothing".to_owned(),
-            Mounted::Fuse => "fuse".to_owned(),
-            Mounted::Root(device, inode) => format!("{device} {inode}"),
+            MarkedMount::NotYet => "nothing".to_owned(),
+            MarkedMount::Fuse => "fuse".to_owned(),
+            MarkedMount::Root(device, inode) => format!("{device} {inode}"),
         };
         format!("{VERSION}\0{}\0{}\0{mounted}", self.owner.driver, self.owner.volume).into_bytes()
     }
@@ -195,23 +201,23 @@ impl Mark {
         let (driver, rest) = rest.split_once('\0')?;
         let (volume, mounted) = rest.rsplit_once('\0')?;
         let mounted = match mounted {
-            "nothing" => Mounted::Nothing,
-            "fuse" => Mounted::Fuse,
+            "nothing" => MarkedMount::NotYet,
+            "fuse" => MarkedMount::Fuse,
             root => {
                 let (device, inode) = root.split_once(' ')?;
                 let (major, minor) = device.split_once(':')?;
                 let device = DeviceNumber { major: major.parse().ok()?, minor: minor.parse().ok()? };
-                Mounted::Root(device, inode.parse().ok()?)
+                MarkedMount::Root(device, inode.parse().ok()?)
             }
         };
-        let owner = OwnerId { driver: driver.to_owned(), volume: volume.to_owned() };
+        let owner = OwnerId::new(driver, volume);
         (version == VERSION).then_some(Self { owner, mounted })
     }
 
     /// Reads the mark of a file or directory that is opened with `O_PATH`.
     fn read(place: &OwnedFd) -> io::Result<Option<Self>> {
         for name in NAMES {
-            let mut buffer = vec![0; LONGEST];
+            let mut buffer = vec![0; MAX_MARK_BYTES];
             match getxattr(path_of(place), name, &mut buffer[..]) {
                 Ok(length) => return Ok(Self::decode(&buffer[..length])),
                 Err(Errno::NODATA | Errno::OPNOTSUPP | Errno::PERM | Errno::ACCESS) => {}
@@ -231,13 +237,13 @@ impl Mark {
                 written => return Ok(written?),
             }
         }
-        tracing::debug!("the filesystem of a volume's place holds no mark of its owner");
+        tracing::debug!("the filesystem of a volume's path cannot store the owner's mark");
         Ok(())
     }
 }
 
 /// Opens the file or directory of the target itself, beneath whatever is mounted on it.
-fn covered(target: &Target, operation: &'static str) -> io::Result<(Option<Prepared>, OwnedFd)> {
+fn open_covered(target: &Target, operation: &'static str) -> io::Result<(Option<Prepared>, OwnedFd)> {
     let parent = target.parent(operation).map_err(io::Error::other)?;
     let place = lookup::open_at(parent, target.name())?;
     if facts::from_fd(&place)?.mount == target.directory()?.mount {
@@ -267,11 +273,12 @@ impl Target {
         if !self.has_parent() {
             return Ok(None);
         }
-        match covered(self, operation) {
+        match open_covered(self, operation) {
             Ok((_above, place)) => Mark::read(&place).map_err(|error| self.error(operation, error)),
             Err(error) if lookup::is_absent(&error) => Ok(None),
             Err(error) => {
-                tracing::debug!(%error, place = %self.path().display(), "beneath a mount nothing is to be seen");
+                tracing::debug!(%error, place = %self.path().display(), "the path beneath a mount cannot \
+                    be read");
                 Ok(None)
             }
         }
@@ -286,7 +293,12 @@ impl Target {
     }
 
     /// Marks the bare place as its owner's, before `mounted` is mounted there.
-    pub(crate) fn set_mark(&self, operation: &'static str, place: &OwnedFd, mounted: Mounted) -> Result<()> {
+    pub(crate) fn set_mark(
+        &self,
+        operation: &'static str,
+        place: &OwnedFd,
+        mounted: MarkedMount,
+    ) -> Result<()> {
         let Some(owner) = self.owner() else { return Ok(()) };
         let mark = Mark { owner: owner.id.clone(), mounted };
         mark.write(place).map_err(|error| self.error(operation, error))
@@ -294,25 +306,26 @@ impl Target {
 
     /// Marks the place beneath an existing mount as its owner's. Refuses a place that has the mark of another
     /// volume.
-    pub(crate) fn adopt(&self, operation: &'static str, mounted: &Facts) -> Result<()> {
+    pub(crate) fn mark_existing(&self, operation: &'static str, mounted: &Facts) -> Result<()> {
         let Some(owner) = self.owner() else { return Ok(()) };
-        let due = Mark { owner: owner.id.clone(), mounted: Mounted::of(mounted) };
-        let (_above, place) = match covered(self, operation) {
+        let new_mark = Mark { owner: owner.id.clone(), mounted: MarkedMount::from_facts(mounted) };
+        let (_above, place) = match open_covered(self, operation) {
             Ok(found) => found,
             // Without a mark, the mount stays known by evidence alone.
             Err(error) => {
-                tracing::debug!(%error, place = %self.path().display(), "beneath a mount nothing is to be marked");
+                tracing::debug!(%error, place = %self.path().display(), "the path beneath a mount cannot \
+                    be marked");
                 return Ok(());
             }
         };
         let found = Mark::read(&place).map_err(|error| self.error(operation, error))?;
         match found {
             Some(found) if !found.owner.is_same(&owner.id) => {
-                let reason = format!("{} is mounted there, and not {}", found.owner, owner.id);
+                let reason = format!("{} is mounted there, not {}", found.owner, owner.id);
                 Err(Error::new(ErrorKind::AlreadyMounted, operation, reason).at(self.path()))
             }
-            Some(found) if found.mounted == due.mounted => Ok(()),
-            _ => due.write(&place).map_err(|error| self.error(operation, error)),
+            Some(found) if found.mounted == new_mark.mounted => Ok(()),
+            _ => new_mark.write(&place).map_err(|error| self.error(operation, error)),
         }
     }
 
@@ -322,7 +335,7 @@ impl Target {
         if !mark.owner.is_same(&owner.id) {
             return Ok(());
         }
-        if let Ok((None, place)) = covered(self, operation) {
+        if let Ok((None, place)) = open_covered(self, operation) {
             for name in NAMES {
                 // A failure is harmless: the next stage overwrites the mark.
                 let _ = removexattr(path_of(&place), name);
@@ -332,7 +345,7 @@ impl Target {
     }
 
     /// Whether the place has the mark of another volume.
-    pub(crate) fn is_anothers(&self, operation: &'static str) -> Result<bool> {
+    pub(crate) fn is_marked_by_other(&self, operation: &'static str) -> Result<bool> {
         let Some(owner) = self.owner() else { return Ok(false) };
         Ok(self.mark(operation)?.is_some_and(|mark| !mark.owner.is_same(&owner.id)))
     }
@@ -354,7 +367,7 @@ impl Target {
 
     /// Whether the place has a mark, or can get one.
     fn is_markable(&self, operation: &'static str) -> bool {
-        let Ok((_above, place)) = covered(self, operation) else { return false };
+        let Ok((_above, place)) = open_covered(self, operation) else { return false };
         // Replacing an attribute that never exists writes nothing, and shows whether a write is possible.
         let could_write = |name| setxattr(path_of(&place), name, b"", XattrFlags::REPLACE);
         let is_marked = Mark::read(&place).is_ok_and(|mark| mark.is_some());
@@ -371,50 +384,52 @@ impl Target {
             return Ok(Some(Vec::new()));
         }
         let mark = self.mark(operation)?;
-        let seen = match self.look(operation) {
+        let opened = match self.open(operation) {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Some(Vec::new())),
-            seen => seen?,
+            opened => opened?,
         };
-        let Some(top) = Details::of(&seen.fd, operation, self.path())?.filter(|_| seen.facts.is_mount_root)
+        let Some(top) =
+            Details::from_fd(&opened.fd, operation, self.path())?.filter(|_| opened.facts.is_mount_root)
         else {
             return Ok(Some(Vec::new()));
         };
         if let Some(found) = mark.as_ref().filter(|found| !found.owner.is_same(&owner.id)) {
-            return Err(self.refuse_mount(operation, &top, &format!("the place is that of {}", found.owner)));
+            return Err(self.refuse_mount(operation, &top, &format!("the path belongs to {}", found.owner)));
         }
         let is_proven = match &mark {
-            Some(mark) => is_marked(mark.mounted, &seen, &top),
-            None => owner.evidence.iter().any(|evidence| is_shown(evidence, &seen, &top)),
+            Some(mark) => is_marked(mark.mounted, &opened, &top),
+            None => owner.evidence.iter().any(|evidence| proves(evidence, &opened, &top)),
         };
         if !is_proven {
             let why = match mark {
                 Some(_) => "it is not what was mounted for the volume",
-                None => "the place has no mark of a volume's",
+                None => "the path has no volume's mark",
             };
             return Err(self.refuse_mount(operation, &top, why));
         }
         if owner.is_gone && !owner.has_root_above(self) {
-            let why = "the volume no longer exists, and the place is in none of the directories that are allowed then";
+            let why = "the volume no longer exists, and the path is not in a directory where its mounts \
+                       are still unmounted";
             return Err(self.refuse_mount(operation, &top, why));
         }
-        self.layers(operation, &seen, &top).map(Some)
+        self.layers(operation, &opened, &top).map(Some)
     }
 
     /// The proven mount and the mounts beneath it. Each of them must have the same root directory.
-    fn layers(&self, operation: &'static str, seen: &Seen, top: &Details) -> Result<Vec<MountId>> {
+    fn layers(&self, operation: &'static str, opened: &OpenTarget, top: &Details) -> Result<Vec<MountId>> {
         let mut layers = vec![top.id];
-        if top.parent == seen.directory.mount {
+        if top.parent == opened.directory.mount {
             return Ok(layers);
         }
         let table = mounts()?;
         let entry = |id: MountId| table.iter().find(|entry| entry.id == id);
         let proven = entry(top.id);
         let mut next = top.parent;
-        while next != seen.directory.mount {
+        while next != opened.directory.mount {
             let (Some(proven), Some(layer)) = (proven, entry(next)) else { break };
             if (layer.device, &layer.root, &layer.fs_type) != (proven.device, &proven.root, &proven.fs_type) {
                 let layer = Details::from(layer.clone());
-                return Err(self.refuse_mount(operation, &layer, "it is beneath the volume's own mount"));
+                return Err(self.refuse_mount(operation, &layer, "it lies beneath the volume's own mount"));
             }
             layers.push(next);
             next = layer.parent;
@@ -423,34 +438,34 @@ impl Target {
     }
 
     pub(crate) fn refuse_mount(&self, operation: &'static str, found: &Details, why: &str) -> Error {
-        let whose = self.owner().map_or_else(String::new, |owner| owner.id.to_string());
-        let reason = format!("{found} is not known to be {whose}: {why}");
+        let owner = self.owner().map_or_else(String::new, |owner| owner.id.to_string());
+        let reason = format!("{found} is not known to belong to {owner}: {why}");
         Error::new(ErrorKind::NotOwned, operation, reason)
             .at(self.path())
-            .hint("look at what it is; if it is to go, unmount it by hand")
+            .hint("find out what it is; if it is not needed, unmount it by hand")
     }
 }
 
 /// Whether the topmost mount is the one that the mark names.
-fn is_marked(mounted: Mounted, seen: &Seen, top: &Details) -> bool {
+fn is_marked(mounted: MarkedMount, opened: &OpenTarget, top: &Details) -> bool {
     match mounted {
-        Mounted::Nothing => false,
-        Mounted::Fuse => top.fs_type == "fuse" || top.fs_type.starts_with("fuse."),
+        MarkedMount::NotYet => false,
+        MarkedMount::Fuse => top.fs_type == "fuse" || top.fs_type.starts_with("fuse."),
         // A filesystem that shut down does not report even the inode number of its root.
-        Mounted::Root(device, _) if seen.facts.is_broken() => top.is_on(device),
-        Mounted::Root(device, inode) => (device, inode) == (seen.facts.device, seen.facts.inode),
+        MarkedMount::Root(device, _) if opened.facts.is_broken() => top.is_on(device),
+        MarkedMount::Root(device, inode) => (device, inode) == (opened.facts.device, opened.facts.inode),
     }
 }
 
-fn is_shown(evidence: &Evidence, seen: &Seen, top: &Details) -> bool {
+fn proves(evidence: &Evidence, opened: &OpenTarget, top: &Details) -> bool {
     match evidence {
-        Evidence::Device(number) if seen.facts.file_type == FileType::BlockDevice => {
-            seen.facts.node == *number
+        Evidence::Device(number) if opened.facts.file_type == FileType::BlockDevice => {
+            opened.facts.node == *number
         }
         Evidence::Device(number) => top.is_on(*number),
         Evidence::Directory(path) => {
             let found = lookup::open_path(path, rustix::fs::OFlags::DIRECTORY).and_then(facts::from_fd);
-            found.is_ok_and(|found| found.is_same_file(&seen.facts))
+            found.is_ok_and(|found| found.is_same_file(&opened.facts))
         }
         Evidence::Source { fs_type, source } => top.fs_type == *fs_type && top.source == **source,
     }
@@ -462,10 +477,12 @@ mod tests {
 
     #[test]
     fn a_mark_says_what_was_written_and_nothing_of_another_version() {
-        for mounted in
-            [Mounted::Nothing, Mounted::Fuse, Mounted::Root(DeviceNumber { major: 259, minor: 7 }, u64::MAX)]
-        {
-            let owner = OwnerId { driver: "a.example.org".to_owned(), volume: "v\0 1".to_owned() };
+        for mounted in [
+            MarkedMount::NotYet,
+            MarkedMount::Fuse,
+            MarkedMount::Root(DeviceNumber { major: 259, minor: 7 }, u64::MAX),
+        ] {
+            let owner = OwnerId::new("a.example.org", "v\0 1");
             let mark = Mark { owner, mounted };
             assert_eq!(Mark::decode(&mark.encode()), Some(mark));
         }
@@ -475,8 +492,8 @@ mod tests {
     }
 
     #[test]
-    fn a_volume_of_no_driver_is_that_of_any() {
-        let id = |driver: &str, volume: &str| OwnerId { driver: driver.into(), volume: volume.into() };
+    fn a_mark_without_a_driver_matches_any_driver() {
+        let id = |driver: &str, volume: &str| OwnerId::new(driver, volume);
         assert!(id("a", "v").is_same(&id("a", "v")) && id("", "v").is_same(&id("a", "v")));
         assert!(!id("a", "v").is_same(&id("b", "v")) && !id("a", "v").is_same(&id("a", "w")));
         assert_eq!(id("a", "v").to_string(), "volume v of a");

@@ -39,7 +39,7 @@ pub const SYSTEM_DIRECTORIES: [&str; 16] = [
     "/var/tmp",
 ];
 
-const OPERATION: &str = "use as a volume's place";
+const OPERATION: &str = "use as a volume's path";
 
 /// Paths that are not a place for a volume: directories of the system, and those that a driver adds.
 ///
@@ -93,16 +93,16 @@ impl ProtectedPaths {
     /// Adds a directory with everything in it, and all directories above it. Use it for a driver's data.
     #[must_use]
     pub fn tree(self, path: impl Into<PathBuf>) -> Self {
-        self.and(path.into(), Reach::Tree)
+        self.with_entry(path.into(), Reach::Tree)
     }
 
     /// Adds a directory and all directories above it, but not its content.
     #[must_use]
     pub fn directory(self, path: impl Into<PathBuf>) -> Self {
-        self.and(path.into(), Reach::Directory)
+        self.with_entry(path.into(), Reach::Directory)
     }
 
-    fn and(mut self, path: PathBuf, reach: Reach) -> Self {
+    fn with_entry(mut self, path: PathBuf, reach: Reach) -> Self {
         // Without "." and double slashes, so that paths can be compared byte by byte.
         let path = path.components().collect();
         self.0.push(Entry { path, reach, owner: Owner::Driver });
@@ -129,8 +129,8 @@ impl ProtectedPaths {
     pub(crate) fn check_text(&self, path: &Path) -> Result<()> {
         for Entry { path: protected, reach, .. } in &self.0 {
             let relation = match (is_at_or_below(protected, path), is_at_or_below(path, protected)) {
-                (true, true) => Relation::Is,
-                (true, false) => Relation::Holds,
+                (true, true) => Relation::Same,
+                (true, false) => Relation::Contains,
                 (false, true) if *reach == Reach::Tree => Relation::Inside,
                 _ => continue,
             };
@@ -158,7 +158,7 @@ impl ProtectedPaths {
             let Ok(fd) = lookup::open_path(protected, OFlags::DIRECTORY) else { continue };
             let Ok(facts) = facts::from_fd(&fd) else { continue };
             if is_place(&facts) {
-                return Err(refuse(path, Relation::Is, protected));
+                return Err(refuse(path, Relation::Same, protected));
             }
             if *reach == Reach::Tree && above.iter().any(|directory| directory.is_same_file(&facts)) {
                 return Err(refuse(path, Relation::Inside, protected));
@@ -169,7 +169,7 @@ impl ProtectedPaths {
             let is_known = |here: &Facts| others.iter().any(|other| is_same_place(other, here));
             if let Ok(holders) = ancestry(fd.as_fd(), facts, is_known) {
                 if holders.iter().any(is_place) {
-                    return Err(refuse(path, Relation::Holds, protected));
+                    return Err(refuse(path, Relation::Contains, protected));
                 }
                 others.extend(holders);
             }
@@ -191,21 +191,21 @@ fn is_at_or_below(path: &Path, directory: &Path) -> bool {
 /// The relation of a path to a protected directory.
 #[derive(Debug, Clone, Copy)]
 enum Relation {
-    Is,
-    Holds,
+    Same,
+    Contains,
     Inside,
 }
 
 fn refuse(path: &Path, relation: Relation, protected: &Path) -> Error {
-    let lies = match relation {
-        Relation::Is => "it is the directory",
-        Relation::Holds => "it holds the directory",
+    let relation = match relation {
+        Relation::Same => "it is the directory",
+        Relation::Contains => "it contains the directory",
         Relation::Inside => "it is inside the directory",
     };
-    let reason = format!("{lies} {}, which is of the system or the driver's own", protected.display());
+    let reason = format!("{relation} {}, which belongs to the system or to the driver", protected.display());
     Error::new(ErrorKind::Protected, OPERATION, reason)
         .at(path)
-        .hint("give each volume a directory of its own")
+        .hint("use a separate directory for each volume")
 }
 
 #[cfg(test)]
@@ -213,7 +213,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn system_directories_are_refused_by_text_with_what_holds_them() {
+    fn system_directories_and_their_parents_are_refused_by_path() {
         let system = ProtectedPaths::system();
         for path in
             ["/", "/proc", "/proc/self", "/etc/x", "/usr/local/x", "/dev/shm/x", "/var", "/var/lib", "/tmp"]
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn a_drivers_directory_is_refused_by_every_way_that_leads_there() {
+    fn a_drivers_directory_is_refused_by_every_path_to_it() {
         let directory = tempfile::tempdir().unwrap();
         let path = |name: &str| directory.path().join(name);
         std::fs::create_dir_all(path("data/deep/own/volume")).unwrap();

@@ -52,16 +52,16 @@ impl Root {
         let path = paths::absolute(operation, path.as_ref())?;
         let directory = lookup::open_path(&path, OFlags::DIRECTORY);
         let directory = directory.map_err(|error| Error::os(operation, &path, error))?;
-        Ok(Self::of(directory, path))
+        Ok(Self::from_directory(directory, path))
     }
 
     /// Wraps an open directory; the path is for messages.
-    pub(crate) fn of(directory: OwnedFd, path: PathBuf) -> Self {
+    pub(crate) fn from_directory(directory: OwnedFd, path: PathBuf) -> Self {
         Self { directory, path, _mount: None }
     }
 
     /// Wraps the root directory of a detached mount and owns the mount; the path is for messages.
-    pub(crate) fn of_mount(mount: Prepared, path: PathBuf) -> Result<Self> {
+    pub(crate) fn from_mount(mount: Prepared, path: PathBuf) -> Result<Self> {
         let directory = mount.fd().try_clone().map_err(|error| Error::os("open root", &path, error))?;
         Ok(Self { directory, path, _mount: Some(DetachedMount::new(mount)) })
     }

@@ -19,13 +19,13 @@ const RENAME: &str = "rename";
 const MODE: &str = "change the mode of";
 
 impl Target {
-    /// Reads the file, if it exists. A symbolic link is not followed, and a file of more than `most` bytes is
-    /// refused.
+    /// Reads the file, if it exists. A symbolic link is not followed, and a file of more than `limit` bytes
+    /// is refused.
     ///
     /// # Errors
     /// - [`ErrorKind::InvalidInput`]: it is not a regular file.
-    /// - [`ErrorKind::OutOfRange`]: it is larger than `most`.
-    pub fn read_file(&self, most: usize) -> Result<Option<Vec<u8>>> {
+    /// - [`ErrorKind::OutOfRange`]: it is larger than `limit`.
+    pub fn read_file(&self, limit: usize) -> Result<Option<Vec<u8>>> {
         let Some(facts) = self.facts(READ)? else { return Ok(None) };
         self.require_file(READ, facts.file_type)?;
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
@@ -34,10 +34,10 @@ impl Target {
             opened => File::from(opened.map_err(|error| self.error(READ, error))?),
         };
         let mut content = Vec::new();
-        let limit = u64::try_from(most).unwrap_or(u64::MAX).saturating_add(1);
-        file.take(limit).read_to_end(&mut content).map_err(|error| self.error(READ, error))?;
-        if content.len() > most {
-            let reason = format!("it has more than {most} bytes");
+        let read_limit = u64::try_from(limit).unwrap_or(u64::MAX).saturating_add(1);
+        file.take(read_limit).read_to_end(&mut content).map_err(|error| self.error(READ, error))?;
+        if content.len() > limit {
+            let reason = format!("it has more than {limit} bytes");
             return Err(Error::new(ErrorKind::OutOfRange, READ, reason).at(self.path()));
         }
         Ok(Some(content))
@@ -114,7 +114,7 @@ impl Target {
     #[doc(alias = "renameat2")]
     pub fn rename_to(&self, to: &Target) -> Result<()> {
         let (from, onto) = (self.parent(RENAME)?, to.parent(RENAME)?);
-        let taken = || Error::new(ErrorKind::Busy, RENAME, "something is there already").at(to.path());
+        let taken = || Error::new(ErrorKind::Busy, RENAME, "something exists there already").at(to.path());
         let renamed =
             match rustix::fs::renameat_with(from, self.name(), onto, to.name(), RenameFlags::NOREPLACE) {
                 Err(Errno::INVAL | Errno::NOSYS) => rename_looking(self, to)?,
@@ -122,7 +122,9 @@ impl Target {
             };
         match renamed {
             Err(Errno::EXIST | Errno::NOTEMPTY) => Err(taken()),
-            Err(error) => Err(self.error(RENAME, error).because(format_args!("to {}", to.path().display()))),
+            Err(error) => {
+                Err(self.error(RENAME, error).add_reason(format_args!("to {}", to.path().display())))
+            }
             Ok(()) => to.sync_parent(RENAME).and_then(|()| self.sync_parent(RENAME)),
         }
     }
@@ -208,7 +210,7 @@ mod tests {
 
     /// As on NFS, which has no `RENAME_NOREPLACE`.
     #[test]
-    fn what_can_only_look_replaces_nothing() {
+    fn a_rename_that_must_not_replace_replaces_nothing() {
         let directory = tempfile::tempdir().unwrap();
         let root = Root::open(directory.path()).unwrap();
         let [from, to, taken] = ["from", "to", "taken"].map(|name| root.target(name).unwrap());

@@ -43,5 +43,5 @@ pub fn mount_state(path: impl AsRef<Path>) -> Result<MountState> {
     let root = lookup::open_path(&path, OFlags::DIRECTORY).and_then(facts::from_fd);
     let facts = root.map_err(|error| Error::os(operation, &path, error))?;
     // Before Linux 5.8 nothing reports whether "/" is the root of a mount. It always is, except in a chroot.
-    Ok(MountState::of(&Facts { is_mount_root: true, ..facts }))
+    Ok(MountState::from_facts(&Facts { is_mount_root: true, ..facts }))
 }

@@ -15,7 +15,7 @@ use crate::bounded::place_key::PlaceKey;
 use crate::path::lookup;
 use crate::path::paths;
 use crate::place::other_namespaces::mounted_elsewhere;
-use crate::place::owner::{Mounted, Owner};
+use crate::place::owner::{MarkedMount, Owner};
 use crate::place::protected::ProtectedPaths;
 use crate::sys::fd_path::path_of;
 use crate::table::facts::{self, Facts};
@@ -69,6 +69,7 @@ pub enum Created {
 
 /// What removing a target did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Removed {
     /// The target was removed.
     Removed,
@@ -97,7 +98,7 @@ impl Target {
     /// The target at a clean path. `open` opens its parent directory.
     pub(crate) fn below(path: PathBuf, open: impl FnOnce(&Path) -> io::Result<OwnedFd>) -> Result<Self> {
         let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
-            return Err(Error::new(ErrorKind::InvalidInput, OPEN, "it is no path of a target").at(path));
+            return Err(Error::new(ErrorKind::InvalidInput, OPEN, "it has no file name").at(path));
         };
         let parent = match open(parent) {
             Ok(fd) => Some(fd),
@@ -166,7 +167,7 @@ impl Target {
         make: impl Fn() -> rustix::io::Result<()>,
         wanted: FileType,
     ) -> Result<Created> {
-        for _ in 0..ATTEMPTS {
+        for _ in 0..MAX_ATTEMPTS {
             match make() {
                 Ok(()) => return self.mark_new(operation).map(|()| Created::Created),
                 Err(Errno::EXIST) => {}
@@ -182,10 +183,10 @@ impl Target {
             if fits {
                 return Ok(Created::Existed);
             }
-            let reason = format!("there is {} already", name_of(found));
+            let reason = format!("{} exists there already", name_of(found));
             return Err(Error::new(ErrorKind::InvalidInput, operation, reason).at(&self.path));
         }
-        let reason = "somebody else makes and removes it at the same time";
+        let reason = "another process creates and removes it at the same time";
         Err(Error::new(ErrorKind::Busy, operation, reason).at(&self.path))
     }
 
@@ -197,7 +198,7 @@ impl Target {
         }
         let place = lookup::open_at(self.parent(operation)?, &self.name);
         let place = place.map_err(|error| self.error(operation, error))?;
-        self.set_mark(operation, &place, Mounted::Nothing)
+        self.set_mark(operation, &place, MarkedMount::NotYet)
     }
 
     /// Removes the directory or the empty file. Never deletes data, or anything below the target.
@@ -232,7 +233,8 @@ impl Target {
         };
         self.refuse_system(operation)?;
         if !self.may_remove(operation)? {
-            tracing::info!(place = %self.path.display(), "stays, for it is not known to be made for the volume");
+            tracing::info!(place = %self.path.display(), "is not removed: it is not known to be made for \
+                                                          the volume");
             return Ok(Removed::Kept);
         }
         match rustix::fs::unlinkat(self.parent(operation)?, &self.name, flags) {
@@ -250,14 +252,14 @@ impl Target {
             return Ok(true);
         }
         match self.mark(operation)? {
-            Some(mark) if !owner.is(&mark.owner) => return Ok(false),
+            Some(mark) if !owner.has_id(&mark.owner) => return Ok(false),
             None if !owner.has_root_above(self) => return Ok(false),
             _ => {}
         }
         match mounted_elsewhere(self, operation)? {
             None => Ok(true),
             Some(found) => {
-                let reason = format!("mounted on it is {found}");
+                let reason = format!("{found} is mounted on it");
                 Err(Error::new(ErrorKind::Busy, operation, reason)
                     .at(&self.path)
                     .hint("unmount it there first"))
@@ -281,7 +283,7 @@ impl Target {
     /// Those of `statx(2)`. An error never counts as "not mounted".
     pub fn state(&self) -> Result<MountState> {
         let facts = self.facts("look for a mount at")?;
-        Ok(facts.map_or(MountState::Absent, |facts| MountState::of(&facts)))
+        Ok(facts.map_or(MountState::Absent, |facts| MountState::from_facts(&facts)))
     }
 
     /// Returns the mount table's row for the topmost mount at the target.
@@ -296,8 +298,8 @@ impl Target {
         if !matches!(self.state()?, MountState::Mounted(_)) {
             return Ok(None);
         }
-        let seen = self.look(operation)?;
-        if seen.facts.is_mount_root { mountinfo::mount_by_id(seen.facts.mount) } else { Ok(None) }
+        let opened = self.open(operation)?;
+        if opened.facts.is_mount_root { mountinfo::mount_by_id(opened.facts.mount) } else { Ok(None) }
     }
 
     /// Whether the target is a directory or a mounted directory. A symbolic link to one is not.
@@ -330,25 +332,25 @@ impl Target {
     ///
     /// # Errors
     /// [`ErrorKind::NotFound`] if nothing exists there, [`ErrorKind::InvalidInput`] for a symbolic link.
-    pub(crate) fn look(&self, operation: &'static str) -> Result<Seen> {
+    pub(crate) fn open(&self, operation: &'static str) -> Result<OpenTarget> {
         let parent = self.parent(operation)?;
-        let look = || -> io::Result<Seen> {
+        let look = || -> io::Result<OpenTarget> {
             let directory = self.directory()?;
             let fd = lookup::open_at(parent, &self.name)?;
             let mut facts = facts::from_fd(&fd)?;
             facts.is_mount_root = facts.mount != directory.mount;
-            Ok(Seen { fd, facts, directory })
+            Ok(OpenTarget { fd, facts, directory })
         };
-        let seen = look().map_err(|error| {
+        let opened = look().map_err(|error| {
             let absent = lookup::is_absent(&error);
             let error = self.error(operation, error);
-            if absent { error.hint("make the directory or file to mount on first") } else { error }
+            if absent { error.hint("create the directory or file to mount on first") } else { error }
         })?;
-        if seen.facts.file_type == FileType::Symlink {
-            let reason = "it is a symbolic link, and those are not followed";
+        if opened.facts.file_type == FileType::Symlink {
+            let reason = "it is a symbolic link, which is not followed";
             return Err(Error::new(ErrorKind::InvalidInput, operation, reason).at(&self.path));
         }
-        Ok(seen)
+        Ok(opened)
     }
 
     /// Whether the parent directory existed when the target was opened.
@@ -396,7 +398,7 @@ impl Target {
 
 /// What is at a target, and its parent directory.
 #[derive(Debug)]
-pub(crate) struct Seen {
+pub(crate) struct OpenTarget {
     pub(crate) fd: OwnedFd,
     pub(crate) facts: Facts,
     pub(crate) directory: Facts,
@@ -404,7 +406,7 @@ pub(crate) struct Seen {
 
 const OPEN: &str = "open target";
 /// How many times a target is created again while another process removes it.
-const ATTEMPTS: u32 = 100;
+const MAX_ATTEMPTS: u32 = 100;
 
 /// The name of a file type with its article.
 pub(crate) fn name_of(file_type: FileType) -> &'static str {
@@ -416,7 +418,7 @@ pub(crate) fn name_of(file_type: FileType) -> &'static str {
         FileType::CharacterDevice => "a character device",
         FileType::Fifo => "a pipe",
         FileType::Socket => "a socket",
-        FileType::Unknown => "something unknown",
+        FileType::Unknown => "a file of unknown type",
     }
 }
 
@@ -427,7 +429,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_vanishes_before_it_is_looked_at_is_made_again() {
+    fn a_target_that_vanishes_is_created_again() {
         let directory = tempfile::tempdir().unwrap();
         let target = Target::new(directory.path().join("target")).unwrap();
         for (vanished, expected) in [(1, Ok(Created::Created)), (u32::MAX, Err(ErrorKind::Busy))] {

@@ -58,7 +58,7 @@ impl TargetLock {
     fn take_until(target: &Target, purpose: Purpose, deadline: Option<Instant>) -> Option<Self> {
         static HASHER: LazyLock<RandomState> = LazyLock::new(RandomState::new);
         let key = HASHER.hash_one((target.place(), purpose));
-        let list = List::of(key);
+        let list = List::for_key(key);
         let mut held = list.held();
         while held.contains(&key) {
             held = match deadline {
@@ -76,14 +76,14 @@ impl TargetLock {
 
 impl Drop for TargetLock {
     fn drop(&mut self) {
-        let list = List::of(self.key);
+        let list = List::for_key(self.key);
         list.held().retain(|key| *key != self.key);
         list.released.notify_all();
     }
 }
 
 impl List {
-    fn of(key: u64) -> &'static Self {
+    fn for_key(key: u64) -> &'static Self {
         &LISTS_OF_KEYS[key as usize % LISTS]
     }
 
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lock_is_waited_for_at_its_target_and_at_no_other() {
+    fn a_lock_is_waited_for_only_at_its_target() {
         let directory = &tempfile::tempdir().unwrap();
         let lock = |name: &str| TargetLock::take(&target(directory, name), Purpose::Mount);
         let held = lock("held");

@@ -44,7 +44,7 @@ bitflags::bitflags! {
 pub(crate) const ATIME_MODE: u64 = 0x70;
 
 /// For each attribute its word in `mount(8)` and mountinfo, and the word that clears it.
-const WORDS: [(MountAttributes, &str, &str); 8] = [
+const OPTIONS: [(MountAttributes, &str, &str); 8] = [
     (MountAttributes::RDONLY, "ro", "rw"),
     (MountAttributes::NOSUID, "nosuid", "suid"),
     (MountAttributes::NODEV, "nodev", "dev"),
@@ -57,14 +57,14 @@ const WORDS: [(MountAttributes, &str, &str); 8] = [
 
 impl MountAttributes {
     /// Applies a word of `mount(8)` to the attributes. None if the word is not about them.
-    pub(crate) fn apply_word(self, word: &str) -> Option<Self> {
-        if word == "relatime" {
+    pub(crate) fn apply_option(self, option: &str) -> Option<Self> {
+        if option == "relatime" {
             return Some(self.difference(Self::NOATIME | Self::STRICTATIME));
         }
-        WORDS.iter().find_map(|&(attribute, set, clear)| {
-            if word == set {
-                Some(self.and(attribute))
-            } else if word == clear {
+        OPTIONS.iter().find_map(|&(attribute, set, clear)| {
+            if option == set {
+                Some(self.combined_with(attribute))
+            } else if option == clear {
                 Some(self.difference(attribute))
             } else {
                 None
@@ -73,7 +73,7 @@ impl MountAttributes {
     }
 
     /// Both together. A mount has only one access time mode: if both set one, that of `other` wins.
-    pub(crate) fn and(self, other: Self) -> Self {
+    pub(crate) fn combined_with(self, other: Self) -> Self {
         let atime = Self::NOATIME | Self::STRICTATIME;
         let kept = if other.intersects(atime) { self.difference(atime) } else { self };
         kept.union(other)
@@ -84,7 +84,7 @@ impl MountAttributes {
 impl fmt::Display for MountAttributes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(if self.contains(Self::RDONLY) { "ro" } else { "rw" })?;
-        WORDS[1..]
+        OPTIONS[1..]
             .iter()
             .filter(|(attribute, ..)| self.contains(*attribute))
             .try_for_each(|(_, word, _)| write!(f, ",{word}"))
@@ -96,18 +96,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_set_and_take_back() {
-        let read_only = MountAttributes::default().apply_word("ro").unwrap();
+    fn options_set_and_clear_attributes() {
+        let read_only = MountAttributes::default().apply_option("ro").unwrap();
         assert_eq!(read_only, MountAttributes::RDONLY);
-        assert_eq!(read_only.apply_word("rw"), Some(MountAttributes::empty()));
-        assert_eq!(read_only.apply_word("data=ordered"), None);
+        assert_eq!(read_only.apply_option("rw"), Some(MountAttributes::empty()));
+        assert_eq!(read_only.apply_option("data=ordered"), None);
     }
 
     #[test]
     fn a_mount_has_one_access_time_mode() {
-        let mode = MountAttributes::NOATIME.apply_word("strictatime").unwrap();
+        let mode = MountAttributes::NOATIME.apply_option("strictatime").unwrap();
         assert_eq!(mode, MountAttributes::STRICTATIME);
-        assert_eq!(mode.apply_word("relatime"), Some(MountAttributes::empty()));
+        assert_eq!(mode.apply_option("relatime"), Some(MountAttributes::empty()));
     }
 
     #[test]

@@ -20,12 +20,12 @@ use rustix::process::{PidfdFlags, pidfd_open};
 
 use super::features::{self, Feature, OPENAT2};
 use super::ioctl::{self, LoopStatus};
-use super::new_mount::{self, NewMount, Way};
+use super::new_mount::{self, MountMethod, NewMount};
 use super::pass_descriptor;
 
 /// How long to wait for a killed child to exit. If a dead daemon holds its request, it exits only together
 /// with the daemon.
-const REAPING: Duration = Duration::from_millis(100);
+const REAP_TIME_LIMIT: Duration = Duration::from_millis(100);
 
 /// The system call that the child makes.
 #[derive(Clone, Copy)]
@@ -47,12 +47,12 @@ pub(crate) enum Question<'a> {
     /// filesystem is frozen.
     WaitForThaw(BorrowedFd<'a>),
     /// `umount2(2)` in another mount namespace, of one mount and only if it is not in use.
-    UnmountElsewhere(Elsewhere<'a>),
+    UnmountElsewhere(MountElsewhere<'a>),
 }
 
 /// A mount in another mount namespace.
 #[derive(Clone, Copy)]
-pub(crate) struct Elsewhere<'a> {
+pub(crate) struct MountElsewhere<'a> {
     /// `/proc/PID/ns/mnt`
     pub(crate) namespace: BorrowedFd<'a>,
     /// The directory that contains the mount point, as an absolute path in that namespace.
@@ -134,16 +134,16 @@ impl Stuck {
             .and_then(|number| pidfd_open(number, PidfdFlags::empty()).ok());
         // A child that has answered has possibly exited already.
         let _ = kill(self.0, Signal::SIGKILL);
-        let deadline = Instant::now() + REAPING;
+        let deadline = Instant::now() + REAP_TIME_LIMIT;
         if let Some(descriptor) = &descriptor {
-            let timeout = PollTimeout::try_from(REAPING).unwrap_or(PollTimeout::MAX);
+            let timeout = PollTimeout::try_from(REAP_TIME_LIMIT).unwrap_or(PollTimeout::MAX);
             // After an error the loop below polls the child.
             let _ = poll(&mut [PollFd::new(descriptor.as_fd(), PollFlags::POLLIN)], timeout);
         }
         let mut pause = Duration::from_micros(20);
         while !self.is_gone() {
             if Instant::now() > deadline {
-                tracing::warn!(child = %self.0, "a killed child is stuck in the kernel");
+                tracing::warn!(child = %self.0, "a killed child process does not exit");
                 return Err(self);
             }
             std::thread::sleep(pause);
@@ -154,7 +154,7 @@ impl Stuck {
 }
 
 /// The answer of a filesystem that answers from memory, without a child process.
-pub(crate) fn usage_at_once(fd: BorrowedFd<'_>) -> Answer {
+pub(crate) fn usage_from_memory(fd: BorrowedFd<'_>) -> Answer {
     Answer { stat_error: stat(fd), ..usage(fd) }
 }
 
@@ -229,7 +229,7 @@ impl Child {
     }
 
     /// Lets the child continue without a reader for its answer.
-    pub(crate) fn leave(self) -> Stuck {
+    pub(crate) fn abandon(self) -> Stuck {
         Stuck(self.pid)
     }
 
@@ -246,12 +246,12 @@ fn in_child(question: Question<'_>, socket: c_int, parent: libc::pid_t) -> ! {
         Question::Usage(fd)
         | Question::Health(fd)
         | Question::WaitForThaw(fd)
-        | Question::UnmountElsewhere(Elsewhere { namespace: fd, .. })
+        | Question::UnmountElsewhere(MountElsewhere { namespace: fd, .. })
         | Question::Unmount(fd, ..) => (Some(fd.as_raw_fd()), &[]),
-        Question::Mount(NewMount { way: Way::Context { context, .. }, named }) => {
+        Question::Mount(NewMount { method: MountMethod::Context { context, .. }, named }) => {
             (Some(context.as_raw_fd()), named)
         }
-        Question::Mount(NewMount { way: Way::Path { .. }, named }) => (None, named),
+        Question::Mount(NewMount { method: MountMethod::Path { .. }, named }) => (None, named),
         Question::LoopStatus(_) => (None, &[]),
     };
     // An unmount must finish its writes even if the thread that asked for it ends.
@@ -276,7 +276,7 @@ fn in_child(question: Question<'_>, socket: c_int, parent: libc::pid_t) -> ! {
         Question::Usage(fd) => (usage(fd), None),
         Question::Health(fd) => (Answer { stat_error: stat(fd), ..usage(fd) }, None),
         Question::Unmount(directory, name, flags) => (unmount(directory, name, flags), None),
-        Question::Mount(NewMount { way, .. }) => match new_mount::make(way) {
+        Question::Mount(NewMount { method, .. }) => match new_mount::make(method) {
             Ok(fd) => (Answer::default(), fd),
             Err(refusal) => {
                 (Answer { error: refusal.error, setting: refusal.setting, ..Answer::default() }, None)
@@ -380,9 +380,10 @@ fn usage(fd: BorrowedFd<'_>) -> Answer {
 
 /// The kernel asks for write access before it looks up the name. Nothing changes: no directory has this name.
 fn wait_for_thaw(directory: BorrowedFd<'_>) -> Answer {
-    const NOBODYS: &CStr = c"csi-mount asks whether this filesystem is frozen; no directory has this name";
+    const UNUSED_NAME: &CStr =
+        c"csi-mount asks whether this filesystem is frozen; no directory has this name";
     // SAFETY: the name is a C string, the descriptor is open until the child exits.
-    let result = unsafe { libc::unlinkat(directory.as_raw_fd(), NOBODYS.as_ptr(), libc::AT_REMOVEDIR) };
+    let result = unsafe { libc::unlinkat(directory.as_raw_fd(), UNUSED_NAME.as_ptr(), libc::AT_REMOVEDIR) };
     Answer { error: error_of(result), ..Answer::default() }
 }
 
@@ -430,7 +431,7 @@ fn unmount(directory: BorrowedFd<'_>, name: &CStr, flags: c_int) -> Answer {
 }
 
 /// Does nothing and returns `ESTALE` if a different mount is there.
-fn unmount_elsewhere(place: Elsewhere<'_>) -> Result<(), u64> {
+fn unmount_elsewhere(place: MountElsewhere<'_>) -> Result<(), u64> {
     let checked = |result: c_int| match error_of(result) {
         0 => Ok(()),
         error => Err(error),

@@ -46,7 +46,7 @@ pub(crate) struct Status {
 
 impl Request {
     /// Cuts off a name that is too long; no device has the shortened name.
-    fn about(name: &str) -> Self {
+    fn with_name(name: &str) -> Self {
         let mut bytes = [0; 128];
         for (to, from) in bytes.iter_mut().zip(name.bytes().take(127)) {
             *to = from;
@@ -71,7 +71,7 @@ impl Request {
 /// `DM_DEV_STATUS`: the device with this name. None if no device has it.
 pub(crate) fn status(control: BorrowedFd<'_>, name: &str) -> Result<Option<Status>> {
     const SUSPENDED: u32 = 1 << 1;
-    let mut request = Request::about(name);
+    let mut request = Request::with_name(name);
     // SAFETY: the kernel reads and writes one structure of the size in its header.
     match unsafe { raw::status(control.as_raw_fd(), &raw mut request) } {
         Err(nix::Error::ENXIO) => return Ok(None),
@@ -87,14 +87,14 @@ pub(crate) fn status(control: BorrowedFd<'_>, name: &str) -> Result<Option<Statu
 
 /// `DM_DEV_REMOVE`: removes a mapping that no process has open.
 pub(crate) fn remove(control: BorrowedFd<'_>, name: &str) -> Result<()> {
-    let mut request = Request::about(name);
+    let mut request = Request::with_name(name);
     // SAFETY: the kernel reads and writes one structure of the size in its header.
     unsafe { raw::remove(control.as_raw_fd(), &raw mut request) }.map(drop)
 }
 
 /// `DM_DEV_SUSPEND` without its flag: resumes a suspended mapping, with the table that was loaded last.
 pub(crate) fn resume(control: BorrowedFd<'_>, name: &str) -> Result<()> {
-    let mut request = Request::about(name);
+    let mut request = Request::with_name(name);
     // SAFETY: as for `remove`.
     unsafe { raw::suspend(control.as_raw_fd(), &raw mut request) }.map(drop)
 }

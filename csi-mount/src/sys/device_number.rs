@@ -7,6 +7,7 @@ use std::fmt;
 /// Equal numbers mean the same device while the device is held open. After that the kernel can give the
 /// number to another device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[non_exhaustive]
 pub struct DeviceNumber {
     /// The number of the driver: 7 is a loop device.
     pub major: u32,
@@ -15,6 +16,11 @@ pub struct DeviceNumber {
 }
 
 impl DeviceNumber {
+    /// The number with these parts.
+    pub const fn new(major: u32, minor: u32) -> Self {
+        Self { major, minor }
+    }
+
     /// Converts a `dev_t`, as in `st_dev` and `st_rdev`; see `makedev(3)`.
     pub fn from_dev_t(dev: u64) -> Self {
         Self { major: rustix::fs::major(dev), minor: rustix::fs::minor(dev) }

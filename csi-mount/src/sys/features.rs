@@ -85,7 +85,7 @@ pub(crate) fn has(feature: Feature) -> bool {
 }
 
 /// As [`has`], but for features that only a call can prove it makes that call.
-pub(crate) fn has_by_asking(feature: Feature) -> bool {
+pub(crate) fn probe(feature: Feature) -> bool {
     let root = c"/";
     match feature {
         Feature::CachedLookup => {

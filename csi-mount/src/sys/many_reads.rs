@@ -12,10 +12,10 @@ use nix::libc;
 use super::features::{self, Feature};
 
 /// How many reads one context takes at once.
-pub(crate) const AT_ONCE: usize = 256;
+pub(crate) const MAX_READS: usize = 256;
 /// How many idle contexts the process keeps. Destroying one takes an RCU grace period of the machine, about
 /// 30 ms.
-const KEPT: usize = 4;
+const MAX_IDLE: usize = 4;
 
 static IDLE: Mutex<Vec<ManyReads>> = Mutex::new(Vec::new());
 
@@ -75,12 +75,12 @@ impl ManyReads {
         idle.or_else(|| {
             let mut context: c_ulong = 0;
             // SAFETY: the kernel writes one aio_context_t, which must be zero before.
-            let result = unsafe { libc::syscall(libc::SYS_io_setup, AT_ONCE as c_long, &raw mut context) };
+            let result = unsafe { libc::syscall(libc::SYS_io_setup, MAX_READS as c_long, &raw mut context) };
             (result == 0).then_some(Self { context })
         })
     }
 
-    /// Makes these reads, at most [`AT_ONCE`], and returns when all have ended, successfully or not.
+    /// Makes these reads, at most [`MAX_READS`], and returns when all have ended, successfully or not.
     ///
     /// # Errors
     /// The context cannot be used any more. Reads with `is_complete` false count as not made.
@@ -163,7 +163,7 @@ impl Drop for ManyReads {
             return;
         }
         let mut idle = IDLE.lock().unwrap_or_else(PoisonError::into_inner);
-        if idle.len() < KEPT {
+        if idle.len() < MAX_IDLE {
             idle.push(Self { context: self.context });
         } else {
             drop(idle);
@@ -201,18 +201,18 @@ mod tests {
     use std::os::unix::fs::FileExt as _;
 
     #[test]
-    fn what_is_read_is_what_is_there_and_what_is_cut_off_is_not_complete() {
+    fn reads_return_the_content_and_a_short_read_is_not_complete() {
         let file = tempfile::tempfile().unwrap();
-        let content: Vec<u8> = (0..AT_ONCE * 512 - 100).map(|index| (index / 512) as u8).collect();
+        let content: Vec<u8> = (0..MAX_READS * 512 - 100).map(|index| (index / 512) as u8).collect();
         file.write_all_at(&content, 0).unwrap();
-        let mut memory = vec![9; AT_ONCE * 512];
+        let mut memory = vec![9; MAX_READS * 512];
         let mut reads: Vec<Read<'_>> = (0..)
             .zip(memory.chunks_mut(512))
             .map(|(index, buffer)| Read { offset: index * 512, buffer, is_complete: true })
             .collect();
         ManyReads::new().expect("this kernel has io_setup").read(file.as_fd(), &mut reads).unwrap();
         for (index, read) in reads.iter().enumerate() {
-            assert_eq!(read.is_complete, index != AT_ONCE - 1, "{index}");
+            assert_eq!(read.is_complete, index != MAX_READS - 1, "{index}");
             assert!(!read.is_complete || read.buffer.iter().all(|byte| *byte == index as u8), "{index}");
         }
     }

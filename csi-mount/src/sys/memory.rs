@@ -4,18 +4,18 @@ use std::fs;
 use std::path::Path;
 
 /// Half of what this process can use. The other half is for the driver, its other programs and the node.
-pub(crate) fn share_of_a_program() -> u64 {
+pub(crate) fn program_memory_limit() -> u64 {
     half(least(total(), limits_of_control_groups()))
 }
 
 /// What a program uses now, in bytes, swapped out or not. None if it has ended.
-pub(crate) fn used_by(process: u32) -> Option<u64> {
+pub(crate) fn used_by_group(process: u32) -> Option<u64> {
     let status = fs::read_to_string(format!("/proc/{process}/status")).ok()?;
     Some(kibibytes(&status, "VmRSS:")? + kibibytes(&status, "VmSwap:").unwrap_or(0))
 }
 
 /// Makes the kernel kill this program first when memory runs out, and not the driver that waits for it.
-pub(crate) fn offer_to_the_kernel(process: u32) {
+pub(crate) fn prefer_for_oom_kill(process: u32) {
     if let Err(error) = fs::write(format!("/proc/{process}/oom_score_adj"), "1000") {
         tracing::debug!(%error, "the order in which the kernel ends programs stays as it is");
     }
@@ -69,18 +69,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_share_is_half_of_the_least() {
+    fn the_limit_is_half_of_the_smallest_memory_limit() {
         assert_eq!(half(least(Some(8 << 30), vec![1 << 30, 2 << 30])), 512 << 20);
         assert_eq!(half(least(Some(8 << 30), vec![u64::MAX])), 4 << 30);
         assert_eq!(half(least(None, vec![])), 1 << 30);
-        let share = share_of_a_program();
+        let share = program_memory_limit();
         assert!(share > 32 << 20 && share <= total().unwrap() / 2, "{share}");
     }
 
     #[test]
-    fn what_this_process_uses_is_seen() {
-        let used = used_by(std::process::id()).unwrap();
+    fn the_memory_of_this_process_is_measured() {
+        let used = used_by_group(std::process::id()).unwrap();
         assert!((1 << 20..1 << 40).contains(&used), "{used}");
-        assert_eq!(used_by(u32::MAX), None);
+        assert_eq!(used_by_group(u32::MAX), None);
     }
 }

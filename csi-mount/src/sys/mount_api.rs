@@ -206,7 +206,7 @@ pub(crate) fn statmount(unique_id: u64) -> io::Result<Option<StatMount>> {
         let text = bytes.get(HEAD + offset as usize..).and_then(|text| CStr::from_bytes_until_nul(text).ok());
         text.map(|text| text.to_bytes().to_vec()).unwrap_or_default()
     };
-    let told = |what: u64, offset: u32| (head.mask & what != 0).then(|| string(offset));
+    let text_of = |what: u64, offset: u32| (head.mask & what != 0).then(|| string(offset));
     Ok(Some(StatMount {
         id: head.old_id.into(),
         device: (head.device_major, head.device_minor),
@@ -214,8 +214,8 @@ pub(crate) fn statmount(unique_id: u64) -> io::Result<Option<StatMount>> {
         attributes: head.attributes,
         is_super_read_only: head.super_flags & SUPER_READ_ONLY != 0,
         fs_type: string(head.fs_type),
-        fs_subtype: told(FS_SUBTYPE, head.fs_subtype),
+        fs_subtype: text_of(FS_SUBTYPE, head.fs_subtype),
         source: string(head.source),
-        options: SuperOptions::new(told(MNT_OPTS, head.options).unwrap_or_default()),
+        options: SuperOptions::new(text_of(MNT_OPTS, head.options).unwrap_or_default()),
     }))
 }

@@ -11,14 +11,14 @@ use nix::libc;
 /// What to mount. All texts are made before the fork. It has no `Debug`, because options can be secrets.
 #[derive(Clone, Copy)]
 pub(crate) struct NewMount<'a> {
-    pub(crate) way: Way<'a>,
+    pub(crate) method: MountMethod<'a>,
     /// Descriptors that options name by number, as FUSE's `fd` does.
     pub(crate) named: &'a [c_int],
 }
 
 /// The system calls to use.
 #[derive(Clone, Copy)]
-pub(crate) enum Way<'a> {
+pub(crate) enum MountMethod<'a> {
     /// `fsconfig(2)` for each setting, and then `fsmount(2)` with these attributes. The reply has the
     /// descriptor of the mount.
     Context { context: BorrowedFd<'a>, settings: &'a [Setting], attributes: c_uint },
@@ -41,12 +41,12 @@ pub(super) struct Refusal {
 }
 
 /// Makes only raw system calls, because it runs after a fork.
-pub(super) fn make(way: Way<'_>) -> Result<Option<c_int>, Refusal> {
-    match way {
-        Way::Context { context, settings, attributes } => {
+pub(super) fn make(method: MountMethod<'_>) -> Result<Option<c_int>, Refusal> {
+    match method {
+        MountMethod::Context { context, settings, attributes } => {
             in_context(context.as_raw_fd(), settings, attributes).map(Some)
         }
-        Way::Path { source, place, fs_type, flags, options } => {
+        MountMethod::Path { source, place, fs_type, flags, options } => {
             let [source, place, fs_type, options] = [source, place, fs_type, options].map(CStr::as_ptr);
             // SAFETY: C strings that the parent keeps, and integers.
             let result = unsafe { libc::mount(source, place, fs_type, flags, options.cast()) };

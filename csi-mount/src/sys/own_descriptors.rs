@@ -28,7 +28,7 @@ mod tests {
     use std::os::fd::AsRawFd as _;
 
     #[test]
-    fn what_is_opened_is_in_no_other_table() {
+    fn descriptors_opened_inside_are_in_no_other_table() {
         let name = with_own_descriptors(|| {
             let directory = tempfile::tempdir().unwrap();
             let file = File::create(directory.path().join("only here")).unwrap();

@@ -41,15 +41,15 @@ pub(crate) struct Basics {
 }
 
 impl Basics {
-    /// As [`Details::of`].
-    pub(crate) fn of(fd: impl AsFd, operation: &'static str, path: &Path) -> Result<Option<Self>> {
-        match told_at_once(fd.as_fd()) {
+    /// As [`Details::from_fd`].
+    pub(crate) fn from_fd(fd: impl AsFd, operation: &'static str, path: &Path) -> Result<Option<Self>> {
+        match statmount_basics(fd.as_fd()) {
             Ok(Some(found)) => return Ok(Some(found.into())),
             Err(error) if is_errno(&error, Errno::NOENT) => return Ok(None),
             // The code below also finds the cause of another error.
             Ok(None) | Err(_) => {}
         }
-        let details = Details::of(fd, operation, path)?;
+        let details = Details::from_fd(fd, operation, path)?;
         Ok(details.map(|Details { id, parent, attributes, .. }| Self { id, parent, attributes }))
     }
 }
@@ -65,7 +65,7 @@ impl From<StatMountBasic> for Basics {
 }
 
 /// What the kernel reports at no extra cost about the mount of a file. None if the kernel has no call for it.
-pub(crate) fn told_at_once(fd: impl AsFd) -> io::Result<Option<StatMountBasic>> {
+pub(crate) fn statmount_basics(fd: impl AsFd) -> io::Result<Option<StatMountBasic>> {
     match features::has(Feature::Statmount).then(|| unique_id(fd)) {
         Some(Ok(Some(id))) => mount_api::statmount_basic(id).map(Some),
         _ => Ok(None),
@@ -125,9 +125,9 @@ const MNT_ID_UNIQUE: u32 = 0x4000;
 impl Details {
     /// The mount that a file is on. None if the mount is in no tree of this namespace (detached or
     /// unmounted).
-    pub(crate) fn of(fd: impl AsFd, operation: &'static str, path: &Path) -> Result<Option<Self>> {
+    pub(crate) fn from_fd(fd: impl AsFd, operation: &'static str, path: &Path) -> Result<Option<Self>> {
         let os = |error: io::Error| Error::os(operation, path, error);
-        match Self::at_once(fd.as_fd()) {
+        match Self::from_statmount(fd.as_fd()) {
             Ok(Some(found)) => return Ok(Some(found)),
             Ok(None) => {}
             Err(error) if is_errno(&error, Errno::NOENT) => return Ok(None),
@@ -140,9 +140,9 @@ impl Details {
         Ok(mountinfo::mount_by_id(id)?.map(Self::from))
     }
 
-    /// As [`of`](Self::of), by one call whose cost does not depend on the number of mounts. None if the
-    /// kernel is too old.
-    pub(crate) fn at_once(fd: impl AsFd) -> io::Result<Option<Self>> {
+    /// As [`from_fd`](Self::from_fd), by one call whose cost does not depend on the number of mounts. None if
+    /// the kernel is too old.
+    pub(crate) fn from_statmount(fd: impl AsFd) -> io::Result<Option<Self>> {
         if features::has(Feature::Statmount)
             // An XFS that shut down refuses even this call; the mount table still has its row.
             && let Ok(Some(id)) = unique_id(fd)
@@ -242,11 +242,11 @@ mod needs_root {
             {
                 let options = MountOptions::parse(flags).unwrap();
                 Mount::new("tmpfs", "so urce").options(&options).at(&target).unwrap();
-                let seen = target.look("look").unwrap();
-                let details = || Details::of(&seen.fd, "look", target.path()).unwrap().unwrap();
+                let opened = target.open("look").unwrap();
+                let details = || Details::from_fd(&opened.fd, "look", target.path()).unwrap().unwrap();
                 let old = without_features(&[Feature::Statmount, Feature::StatxMount], details);
                 assert_eq!(details(), old);
-                let basics = || Basics::of(&seen.fd, "look", target.path()).unwrap().unwrap();
+                let basics = || Basics::from_fd(&opened.fd, "look", target.path()).unwrap().unwrap();
                 assert_eq!(
                     (basics().id, basics().parent, basics().attributes),
                     (old.id, old.parent, old.attributes)
@@ -255,28 +255,28 @@ mod needs_root {
                 assert_eq!((old.attributes, old.fs_type.as_str()), (options.attributes(), "tmpfs"));
                 assert_eq!(
                     (old.parent, old.is_super_read_only),
-                    (seen.directory.mount, options.is_read_only())
+                    (opened.directory.mount, options.is_read_only())
                 );
-                drop(seen);
+                drop(opened);
                 crate::unmount(&target).unwrap();
             }
         });
     }
 
     #[test]
-    fn a_filesystem_without_options_is_told_of_as_one_with_some() {
+    fn statmount_works_for_a_filesystem_without_options() {
         let directory = tempfile::tempdir().unwrap();
         private_mount_namespace(|| {
             let target = Target::new(directory.path()).unwrap();
-            let told = |options: &[&str]| {
+            let statmount = |options: &[&str]| {
                 let options = MountOptions::parse(options).unwrap();
                 Mount::new("tmpfs", "x").options(&options).at(&target).unwrap();
-                let id = unique_id(&target.look("look").unwrap().fd).unwrap();
+                let id = unique_id(&target.open("look").unwrap().fd).unwrap();
                 let found = id.map(|id| mount_api::statmount(id).map(|found| found.is_some()).ok());
                 crate::unmount(&target).unwrap();
                 found
             };
-            assert_eq!(told(&[]), told(&["size=1m"]));
+            assert_eq!(statmount(&[]), statmount(&["size=1m"]));
         });
     }
 }

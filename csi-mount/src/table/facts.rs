@@ -105,9 +105,8 @@ fn facts_of_broken(fd: BorrowedFd<'_>) -> io::Result<Facts> {
 fn fdinfo_mount(fd: BorrowedFd<'_>) -> io::Result<MountId> {
     let path = format!("/proc/thread-self/fdinfo/{}", fd.as_raw_fd());
     // Drops the error number: a missing /proc must not look like a missing file.
-    let unknown = |error| {
-        io::Error::other(format!("{path} is not to be read, mount /proc into the container: {error}"))
-    };
+    let unknown =
+        |error| io::Error::other(format!("{path} cannot be read; mount /proc into the container: {error}"));
     let text = std::fs::read_to_string(&path).map_err(unknown)?;
     let id = text.lines().find_map(|line| line.strip_prefix("mnt_id:")?.trim().parse().ok());
     id.map(MountId).ok_or_else(|| io::Error::other("fdinfo has no mnt_id"))

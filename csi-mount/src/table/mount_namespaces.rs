@@ -21,7 +21,7 @@ pub(crate) struct OtherNamespace {
 
 /// The mount table of a namespace, as a process there sees it.
 #[derive(Debug)]
-pub(crate) struct TableSeen {
+pub(crate) struct NamespaceTable {
     pub(crate) process: u32,
     /// In the form of `/proc/PID/mountinfo`.
     pub(crate) text: Vec<u8>,
@@ -29,12 +29,12 @@ pub(crate) struct TableSeen {
 
 impl OtherNamespace {
     /// The table as its first process that still exists sees it. None if all have ended.
-    pub(crate) fn table(&self) -> Option<TableSeen> {
+    pub(crate) fn table(&self) -> Option<NamespaceTable> {
         let read = |process: &u32| {
             // The file has no length; the kernel generates it for each read.
             let mut text = Vec::with_capacity(16 * 1024);
             File::open(format!("/proc/{process}/mountinfo")).ok()?.read_to_end(&mut text).ok()?;
-            Some(TableSeen { process: *process, text })
+            Some(NamespaceTable { process: *process, text })
         };
         self.processes.iter().filter_map(read).find(|table| !table.text.is_empty())
     }
@@ -94,7 +94,7 @@ mod tests {
 
     /// A pid namespace without kernel threads has nothing to compare.
     #[test]
-    fn what_is_passed_over_are_the_threads_of_the_kernel() {
+    fn only_kernel_threads_are_skipped() {
         for process in kernel_threads() {
             let stat = fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
             let flags = stat.rsplit(')').next().unwrap().split_whitespace().nth(9 - 3);

@@ -18,9 +18,9 @@ use crate::{DeviceNumber, Error, ErrorKind, MountAttributes, MountId, Result};
 const TABLE: &str = "/proc/thread-self/mountinfo";
 const OPERATION: &str = "read mount table";
 /// How many times the table is read again because it changed meanwhile.
-const ATTEMPTS: u32 = 20;
+const MAX_ATTEMPTS: u32 = 20;
 /// The same on kernels where every read lists all mounts that stay.
-const ATTEMPTS_OF_WHOLE: u32 = 3;
+const MAX_WHOLE_ATTEMPTS: u32 = 3;
 
 /// One mount; see `proc_pid_mountinfo(5)`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -98,17 +98,17 @@ fn read_until<T>(
     let mut table = open()?;
     // Since kernels report mount ids by statx, they continue a read after a mount, and not after a number of
     // mounts.
-    let lists_all_that_stay = features::has_by_asking(Feature::StatxMount);
+    let lists_all_that_stay = features::probe(Feature::StatxMount);
     let mut pause = Duration::from_millis(1);
     for attempt in 1.. {
         let (bytes, consistency) = read(&mut table)?;
         if let Some(taken) = take(&bytes, consistency == Consistency::Whole)? {
             return Ok(taken);
         }
-        if lists_all_that_stay && attempt >= ATTEMPTS_OF_WHOLE {
+        if lists_all_that_stay && attempt >= MAX_WHOLE_ATTEMPTS {
             return last(&bytes);
         }
-        if attempt >= ATTEMPTS {
+        if attempt >= MAX_ATTEMPTS {
             break;
         }
         if !lists_all_that_stay {
@@ -116,7 +116,7 @@ fn read_until<T>(
             pause = (pause * 2).min(Duration::from_millis(100));
         }
     }
-    Err(Error::new(ErrorKind::Busy, OPERATION, "it changed during every one of many reads").at(TABLE))
+    Err(Error::new(ErrorKind::Busy, OPERATION, "it changed during each of many reads").at(TABLE))
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -167,7 +167,7 @@ pub fn parse_mountinfo(text: &[u8]) -> Result<Vec<MountEntry>> {
     lines
         .map(|(index, line)| {
             parse_line(line).ok_or_else(|| {
-                let reason = format!("line {} is not in the form of mountinfo", index + 1);
+                let reason = format!("line {} is not in the format of mountinfo", index + 1);
                 Error::new(ErrorKind::Io, OPERATION, reason)
             })
         })
@@ -231,7 +231,7 @@ fn attributes(field: &[u8]) -> MountAttributes {
     }
     let words = field.split(|byte| *byte == b',').filter_map(|word| std::str::from_utf8(word).ok());
     let start = MountAttributes::STRICTATIME;
-    words.fold(start, |attributes, word| attributes.apply_word(word).unwrap_or(attributes))
+    words.fold(start, |attributes, word| attributes.apply_option(word).unwrap_or(attributes))
 }
 
 /// Decodes what the kernel escapes as a backslash and three octal digits.
@@ -290,14 +290,14 @@ mod tests {
     }
 
     #[test]
-    fn puts_back_what_is_escaped_and_keeps_other_bytes() {
+    fn unescapes_octal_codes_and_keeps_other_bytes() {
         let entry = one(b"1 0 0:1 / /a\\040b\\134c\\012d\xff\\9 rw,relatime - tmpfs x rw");
         assert_eq!(entry.mount_point.as_os_str().as_bytes(), b"/a b\\c\nd\xff\\9");
         assert_eq!(entry.attributes, MountAttributes::empty());
     }
 
     #[test]
-    fn passes_over_optional_fields_that_are_not_known() {
+    fn skips_unknown_optional_fields() {
         let entry = one(b"1 0 0:1 / /a rw,relatime propagate_from:3 new:field flag unbindable - tmpfs x rw");
         assert_eq!((entry.peer_group, entry.master), (None, None));
         assert_eq!(entry.fs_type, "tmpfs");
@@ -309,13 +309,13 @@ mod tests {
     }
 
     #[test]
-    fn takes_an_empty_source_and_no_options() {
+    fn accepts_an_empty_source_and_no_options() {
         let entry = one(b"1 0 0:1 / /a rw - tmpfs  ");
         assert_eq!(entry.source, "");
     }
 
     #[test]
-    fn refuses_other_forms_by_line() {
+    fn names_the_first_line_that_is_not_mountinfo() {
         let good = "1 0 0:1 / /a rw - tmpfs x rw\n";
         for bad in
             ["x", "1 0 0:1 / /a rw tmpfs x rw", "1 0 01 / /a rw - tmpfs x rw", "-1 0 0:1 / /a rw - t x rw"]

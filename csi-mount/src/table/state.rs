@@ -15,7 +15,7 @@ pub enum MountState {
 }
 
 impl MountState {
-    pub(crate) fn of(facts: &Facts) -> Self {
+    pub(crate) fn from_facts(facts: &Facts) -> Self {
         if facts.is_mount_root {
             Self::Mounted(MountPoint { id: facts.mount, device: facts.device })
         } else {
@@ -41,4 +41,11 @@ pub struct MountPoint {
     /// The `st_dev` of its root: the block device of an ext4 or xfs filesystem. For btrfs it is a virtual
     /// number of the subvolume, and the block device is in [`MountEntry::source`](crate::MountEntry::source).
     pub device: DeviceNumber,
+}
+
+impl MountPoint {
+    /// The mount with this id, whose root has this `st_dev`.
+    pub const fn new(id: MountId, device: DeviceNumber) -> Self {
+        Self { id, device }
+    }
 }

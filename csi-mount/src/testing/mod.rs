@@ -87,7 +87,7 @@ impl PeerNamespace {
                 let _ = answer.send(catch_unwind(AssertUnwindSafe(job)));
             }
         });
-        is_ready.recv().expect("enter a mount namespace: are you root?");
+        is_ready.recv().expect("enter a mount namespace (needs root)");
         Self { jobs: Some(jobs), thread: Some(thread) }
     }
 
@@ -136,7 +136,7 @@ impl Drop for PeerNamespace {
 
 fn enter_namespace() {
     if let Err(error) = unshare(CloneFlags::CLONE_NEWNS) {
-        panic!("make a mount namespace: {error}; run as root, or under `unshare --user --map-root-user`");
+        panic!("create a mount namespace: {error}; run as root, or under `unshare --user --map-root-user`");
     }
     mount_change("/", MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC)
         .expect("stop sending mounts to the host");

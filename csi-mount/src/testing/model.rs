@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use nix::libc;
 
-use super::table::{Condition, Mounted, Place, Table, device};
+use super::table::{Condition, Location, Mounted, Table, device};
 use crate::mounting::mount;
 use crate::path::paths;
 use crate::table::details;
@@ -35,7 +35,7 @@ const FILESYSTEMS: [&str; 9] = ["ext4", "xfs", "btrfs", "ext3", "vfat", "tmpfs",
 /// model.mount("nfs4", "server:/volume".as_ref(), &MountOptions::new(), target)?;
 /// assert!(matches!(host.state(target)?, MountState::Mounted(_)));
 ///
-/// model.silence(target);
+/// model.stop_answering(target);
 /// assert_eq!(model.health(target)?, MountHealth::Unresponsive);
 /// model.unmount(target, Detach::Never)?;
 /// # Ok(())
@@ -43,12 +43,12 @@ const FILESYSTEMS: [&str; 9] = ["ext4", "xfs", "btrfs", "ext3", "vfat", "tmpfs",
 /// ```
 #[derive(Clone)]
 pub struct Model {
-    world: Arc<Mutex<World>>,
+    state: Arc<Mutex<ModelState>>,
     namespace: usize,
 }
 
 #[derive(Debug)]
-struct World {
+struct ModelState {
     table: Table,
     /// The number of steps taken, and the one after which the process stops.
     steps: u64,
@@ -59,7 +59,7 @@ struct World {
 
 impl fmt::Debug for Model {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Model").field("namespace", &self.namespace).field("world", &*self.world()).finish()
+        f.debug_struct("Model").field("namespace", &self.namespace).field("state", &*self.state()).finish()
     }
 }
 
@@ -72,57 +72,62 @@ impl Default for Model {
 impl Model {
     /// A machine with only a root directory, which is a shared mount.
     pub fn new() -> Self {
-        let world =
-            World { table: Table::new(), steps: 0, crash_after: None, is_crashed: false, next_failure: None };
-        Self { world: Arc::new(Mutex::new(world)), namespace: 0 }
+        let state = ModelState {
+            table: Table::new(),
+            steps: 0,
+            crash_after: None,
+            is_crashed: false,
+            next_failure: None,
+        };
+        Self { state: Arc::new(Mutex::new(state)), namespace: 0 }
     }
 
-    fn world(&self) -> MutexGuard<'_, World> {
-        self.world.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> MutexGuard<'_, ModelState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The same machine from a second mount namespace, which receives the mounts of this one.
     #[must_use]
     pub fn peer(&self) -> Self {
-        let namespace = self.world().table.copy_namespace(self.namespace);
-        Self { world: self.world.clone(), namespace }
+        let namespace = self.state().table.copy_namespace(self.namespace);
+        Self { state: self.state.clone(), namespace }
     }
 
     /// Makes a directory and its parents.
     pub fn make_dirs(&self, path: impl AsRef<Path>) {
-        let mut world = self.world();
+        let mut state = self.state();
         let ancestors: Vec<_> = path.as_ref().ancestors().map(Path::to_owned).collect();
         for ancestor in ancestors.iter().rev() {
-            let Place { mount, inner, .. } = world.table.place(self.namespace, ancestor);
-            world.table.filesystems[mount.filesystem].directories.insert(inner);
+            let Location { mount, inner, .. } = state.table.place(self.namespace, ancestor);
+            state.table.filesystems[mount.filesystem].directories.insert(inner);
         }
     }
 
     /// Mounts a tmpfs over whatever is there, as another program would that does not check.
-    pub fn stack(&self, path: impl AsRef<Path>) {
-        let mut world = self.world();
-        let place = world.table.place(self.namespace, path.as_ref());
-        let filesystem = world.table.add_filesystem("tmpfs", Path::new("layer"), false);
+    pub fn mount_over(&self, path: impl AsRef<Path>) {
+        let mut state = self.state();
+        let place = state.table.place(self.namespace, path.as_ref());
+        let filesystem = state.table.add_filesystem("tmpfs", Path::new("layer"), false);
         let attributes = MountAttributes::empty();
-        world.table.attach(&place, path.as_ref(), filesystem, Path::new(""), attributes);
+        state.table.attach(&place, path.as_ref(), filesystem, Path::new(""), attributes);
     }
 
     /// Opens a file there, as another program would: the mount is busy until it is
-    /// [released](Self::release).
-    pub fn hold(&self, path: impl AsRef<Path>) {
-        let mut world = self.world();
-        let id = world.table.place(self.namespace, path.as_ref()).mount.id;
-        world.table.held.insert(id);
+    /// [released](Self::close_files).
+    pub fn open_file(&self, path: impl AsRef<Path>) {
+        let mut state = self.state();
+        let id = state.table.place(self.namespace, path.as_ref()).mount.id;
+        state.table.held.insert(id);
     }
 
     /// Closes every open file on every mount.
-    pub fn release(&self) {
-        self.world().table.held.clear();
+    pub fn close_files(&self) {
+        self.state().table.held.clear();
     }
 
     /// Makes the filesystem there stop answering.
-    pub fn silence(&self, path: impl AsRef<Path>) {
-        self.set(path.as_ref(), Condition::Silent);
+    pub fn stop_answering(&self, path: impl AsRef<Path>) {
+        self.set(path.as_ref(), Condition::Unresponsive);
     }
 
     /// Ends the daemon of the filesystem there.
@@ -136,45 +141,45 @@ impl Model {
     }
 
     fn set(&self, path: &Path, condition: Condition) {
-        let mut world = self.world();
-        let filesystem = world.table.place(self.namespace, path).mount.filesystem;
-        world.table.filesystems[filesystem].condition = condition;
+        let mut state = self.state();
+        let filesystem = state.table.place(self.namespace, path).mount.filesystem;
+        state.table.filesystems[filesystem].condition = condition;
     }
 
     /// Makes the next call that changes something fail with this kind of error, without a change.
     pub fn fail_next(&self, kind: ErrorKind) {
-        self.world().next_failure = Some(kind);
+        self.state().next_failure = Some(kind);
     }
 
     /// Returns how many steps were taken: each call that changes something has one before the change and
     /// one after it.
     pub fn steps(&self) -> u64 {
-        self.world().steps
+        self.state().steps
     }
 
     /// Kills the process after this many more steps: then every call fails until it is
     /// [restarted](Self::restart).
     pub fn crash_after(&self, steps: u64) {
-        let mut world = self.world();
-        world.crash_after = Some(world.steps + steps);
+        let mut state = self.state();
+        state.crash_after = Some(state.steps + steps);
     }
 
     /// Starts the process again. The machine stays as it was.
     pub fn restart(&self) {
-        let mut world = self.world();
-        (world.is_crashed, world.crash_after) = (false, None);
+        let mut state = self.state();
+        (state.is_crashed, state.crash_after) = (false, None);
     }
 
     /// Reboots the machine: directories stay, mounts are gone.
     pub fn reboot(&self) {
         self.restart();
-        let mut world = self.world();
-        world.table.mounts.retain(|mount| mount.parent == 0);
-        world.table.held.clear();
+        let mut state = self.state();
+        state.table.mounts.retain(|mount| mount.parent == 0);
+        state.table.held.clear();
     }
 }
 
-impl World {
+impl ModelState {
     /// A point at which the process can be killed.
     fn step(&mut self) -> Result<()> {
         self.is_crashed |= self.crash_after.is_some_and(|last| self.steps >= last);
@@ -194,12 +199,12 @@ impl World {
     }
 
     /// The place of a path. Fails if the filesystem on the path does not answer.
-    fn walk(&self, namespace: usize, operation: &'static str, path: &Path) -> Result<(PathBuf, Place)> {
+    fn walk(&self, namespace: usize, operation: &'static str, path: &Path) -> Result<(PathBuf, Location)> {
         let path = paths::absolute(operation, path)?;
         let place = self.table.place(namespace, &path);
         let condition = self.table.filesystems[place.mount.filesystem].condition;
         match condition {
-            Condition::Silent if !place.is_mount_root => Err(silent(operation, &path)),
+            Condition::Unresponsive if !place.is_mount_root => Err(silent(operation, &path)),
             Condition::Dead if !place.is_mount_root => Err(dead(operation, &path)),
             _ => Ok((path, place)),
         }
@@ -210,13 +215,13 @@ impl World {
     }
 
     /// Removes one layer. `Ok(false)`: it was detached.
-    fn take_off(&mut self, mount: &Mounted, path: &Path, detach: Detach) -> Result<bool> {
+    fn unmount_top(&mut self, mount: &Mounted, path: &Path, detach: Detach) -> Result<bool> {
         let copies = self.table.copies(mount);
         let below = self.table.below(mount.id).map(|below| below.mount_point.clone());
         let is_held = copies.iter().any(|id| self.table.held.contains(id));
         let is_busy = below.is_some() || is_held;
         let is_remote = details::is_remote(&self.table.filesystems[mount.filesystem].fs_type);
-        let is_lost = is_remote && matches!(self.condition(mount), Condition::Silent | Condition::Dead);
+        let is_lost = is_remote && matches!(self.condition(mount), Condition::Unresponsive | Condition::Dead);
         let may_detach = match detach {
             Detach::Never => false,
             Detach::IfUnresponsive => is_lost,
@@ -251,7 +256,7 @@ impl World {
     fn mount_once(
         &mut self,
         operation: &'static str,
-        (path, place): (&Path, &Place),
+        (path, place): (&Path, &Location),
         (filesystem, root): (usize, &Path),
         attributes: MountAttributes,
     ) -> Result<Outcome> {
@@ -259,12 +264,12 @@ impl World {
             let found = &place.mount;
             if (found.filesystem, &*found.root, found.attributes) == (filesystem, root, attributes) {
                 return match self.condition(found) {
-                    Condition::Silent => Err(silent(operation, path)),
+                    Condition::Unresponsive => Err(silent(operation, path)),
                     Condition::Dead => Err(dead(operation, path)),
-                    Condition::TurnedReadOnly | Condition::Well => Ok(Outcome::AlreadyMounted),
+                    Condition::TurnedReadOnly | Condition::Healthy => Ok(Outcome::AlreadyMounted),
                 };
             }
-            let reason = format!("something else, or with other attributes than {attributes}, is mounted");
+            let reason = format!("something else is mounted, or its attributes are not {attributes}");
             return Err(Error::new(ErrorKind::AlreadyMounted, operation, reason).at(path));
         }
         if !self.table.exists(place) {
@@ -291,47 +296,47 @@ fn dead(operation: &'static str, path: &Path) -> Error {
 impl MountOps for Model {
     fn create_dir(&self, target: &Path) -> Result<Created> {
         let operation = "make directory";
-        let mut world = self.world();
-        world.begin(operation, target)?;
-        let (path, place) = world.walk(self.namespace, operation, target)?;
-        if world.table.exists(&place) {
+        let mut state = self.state();
+        state.begin(operation, target)?;
+        let (path, place) = state.walk(self.namespace, operation, target)?;
+        if state.table.exists(&place) {
             return Ok(Created::Existed);
         }
-        let parent = world.table.place(self.namespace, path.parent().unwrap_or(&path));
-        if !world.table.exists(&parent) {
+        let parent = state.table.place(self.namespace, path.parent().unwrap_or(&path));
+        if !state.table.exists(&parent) {
             return Err(absent(operation, &path));
         }
-        world.table.filesystems[place.mount.filesystem].directories.insert(place.inner);
-        world.step()?;
+        state.table.filesystems[place.mount.filesystem].directories.insert(place.inner);
+        state.step()?;
         Ok(Created::Created)
     }
 
     fn remove(&self, target: &Path) -> Result<Removed> {
         let operation = "remove";
-        let mut world = self.world();
-        world.begin(operation, target)?;
-        let (path, place) = world.walk(self.namespace, operation, target)?;
+        let mut state = self.state();
+        state.begin(operation, target)?;
+        let (path, place) = state.walk(self.namespace, operation, target)?;
         let busy = |reason| Err(Error::new(ErrorKind::Busy, operation, reason).at(&path));
         if place.is_mount_root {
             return busy("something is mounted on it");
         }
-        if !world.table.exists(&place) {
+        if !state.table.exists(&place) {
             return Ok(Removed::WasAbsent);
         }
-        let directories = &mut world.table.filesystems[place.mount.filesystem].directories;
+        let directories = &mut state.table.filesystems[place.mount.filesystem].directories;
         if directories.iter().any(|other| *other != place.inner && other.starts_with(&place.inner)) {
             return busy("the directory is not empty");
         }
         directories.remove(&place.inner);
-        world.step()?;
+        state.step()?;
         Ok(Removed::Removed)
     }
 
     fn mount(&self, fs_type: &str, source: &Path, options: &MountOptions, target: &Path) -> Result<Outcome> {
         let operation = "mount at";
-        let mut world = self.world();
-        world.begin(operation, target)?;
-        let (path, place) = world.walk(self.namespace, operation, target)?;
+        let mut state = self.state();
+        state.begin(operation, target)?;
+        let (path, place) = state.walk(self.namespace, operation, target)?;
         mount::check(fs_type, source, &path)?;
         if !FILESYSTEMS.contains(&fs_type) {
             let reason = format!("the kernel has no filesystem {fs_type:?}");
@@ -340,11 +345,11 @@ impl MountOps for Model {
         let is_same = |index: usize, table: &Table| {
             (&*table.filesystems[index].fs_type, &*table.filesystems[index].source) == (fs_type, source)
         };
-        let on_target = place.is_mount_root && is_same(place.mount.filesystem, &world.table);
+        let on_target = place.is_mount_root && is_same(place.mount.filesystem, &state.table);
         // One device is one filesystem, however often it is mounted.
-        let known = (0..world.table.filesystems.len())
-            .find(|index| source.starts_with("/dev") && is_same(*index, &world.table));
-        if on_target && world.condition(&place.mount) == Condition::TurnedReadOnly && !options.is_read_only()
+        let known = (0..state.table.filesystems.len())
+            .find(|index| source.starts_with("/dev") && is_same(*index, &state.table));
+        if on_target && state.condition(&place.mount) == Condition::TurnedReadOnly && !options.is_read_only()
         {
             return Err(
                 Error::new(ErrorKind::ReadOnly, operation, "the filesystem turned read-only").at(path)
@@ -353,26 +358,26 @@ impl MountOps for Model {
         let filesystem = match known {
             _ if on_target => place.mount.filesystem,
             Some(filesystem) => filesystem,
-            None => world.table.add_filesystem(fs_type, source, options.is_read_only()),
+            None => state.table.add_filesystem(fs_type, source, options.is_read_only()),
         };
-        world.mount_once(operation, (&path, &place), (filesystem, Path::new("")), options.attributes())
+        state.mount_once(operation, (&path, &place), (filesystem, Path::new("")), options.attributes())
     }
 
     fn bind(&self, source: &Path, attributes: MountAttributes, target: &Path) -> Result<Outcome> {
-        let mut world = self.world();
-        world.begin("bind", source)?;
-        let (source, from) = world.walk(self.namespace, "bind", source)?;
-        if !world.table.exists(&from) {
+        let mut state = self.state();
+        state.begin("bind", source)?;
+        let (source, from) = state.walk(self.namespace, "bind", source)?;
+        if !state.table.exists(&from) {
             return Err(absent("bind", &source));
         }
         let operation = "bind to";
-        let (path, onto) = world.walk(self.namespace, operation, target)?;
-        let attributes = from.mount.attributes.and(attributes);
+        let (path, onto) = state.walk(self.namespace, operation, target)?;
+        let attributes = from.mount.attributes.combined_with(attributes);
         let is_one_filesystem = from.mount.filesystem == onto.mount.filesystem;
-        if is_one_filesystem && !onto.is_mount_root && world.table.exists(&onto) {
+        if is_one_filesystem && !onto.is_mount_root && state.table.exists(&onto) {
             let relation = match (onto.inner.starts_with(&from.inner), from.inner.starts_with(&onto.inner)) {
                 (true, _) => Some("it is inside"),
-                (_, true) => Some("it holds"),
+                (_, true) => Some("it contains"),
                 _ => None,
             };
             if let Some(relation) = relation {
@@ -380,21 +385,21 @@ impl MountOps for Model {
                 return Err(Error::new(ErrorKind::InvalidInput, operation, reason).at(path));
             }
         }
-        world.mount_once(operation, (&path, &onto), (from.mount.filesystem, &from.inner), attributes)
+        state.mount_once(operation, (&path, &onto), (from.mount.filesystem, &from.inner), attributes)
     }
 
     fn unmount(&self, target: &Path, detach: Detach) -> Result<Unmounted> {
-        let mut world = self.world();
+        let mut state = self.state();
         let (mut layers, mut is_detached) = (0, false);
         loop {
-            let (path, place) = world.walk(self.namespace, "unmount", target)?;
+            let (path, place) = state.walk(self.namespace, "unmount", target)?;
             if !place.is_mount_root {
                 break;
             }
-            world.begin("unmount", &path)?;
-            is_detached |= !world.take_off(&place.mount, &path, detach)?;
+            state.begin("unmount", &path)?;
+            is_detached |= !state.unmount_top(&place.mount, &path, detach)?;
             layers += 1;
-            world.step()?;
+            state.step()?;
         }
         Ok(match layers {
             _ if is_detached => Unmounted::Detached,
@@ -404,10 +409,10 @@ impl MountOps for Model {
     }
 
     fn state(&self, path: &Path) -> Result<MountState> {
-        let world = self.world();
-        let (_, place) = world.walk(self.namespace, "look for a mount at", path)?;
+        let state = self.state();
+        let (_, place) = state.walk(self.namespace, "look for a mount at", path)?;
         let id = MountId(place.mount.id);
-        Ok(match (place.is_mount_root, world.table.exists(&place)) {
+        Ok(match (place.is_mount_root, state.table.exists(&place)) {
             (true, _) => MountState::Mounted(MountPoint { id, device: device(place.mount.filesystem) }),
             (false, true) => MountState::NotMounted,
             (false, false) => MountState::Absent,
@@ -415,29 +420,29 @@ impl MountOps for Model {
     }
 
     fn health(&self, path: &Path) -> Result<MountHealth> {
-        let world = self.world();
-        let (_, place) = world.walk(self.namespace, "look after the mount at", path)?;
+        let state = self.state();
+        let (_, place) = state.walk(self.namespace, "check the health of the mount at", path)?;
         let is_writable = !place.mount.attributes.contains(MountAttributes::RDONLY);
-        Ok(match world.condition(&place.mount) {
+        Ok(match state.condition(&place.mount) {
             _ if !place.is_mount_root => MountHealth::NotMounted,
-            Condition::Silent => MountHealth::Unresponsive,
+            Condition::Unresponsive => MountHealth::Unresponsive,
             Condition::Dead => MountHealth::Dead(libc::ENOTCONN),
             Condition::TurnedReadOnly if is_writable => MountHealth::ReadOnly,
-            Condition::TurnedReadOnly | Condition::Well => MountHealth::Healthy,
+            Condition::TurnedReadOnly | Condition::Healthy => MountHealth::Healthy,
         })
     }
 
     fn stats(&self, path: &Path) -> Result<Stats> {
-        let operation = "ask for the usage of";
-        let world = self.world();
-        let (path, place) = world.walk(self.namespace, operation, path)?;
-        if !world.table.exists(&place) {
+        let operation = "read the usage of";
+        let state = self.state();
+        let (path, place) = state.walk(self.namespace, operation, path)?;
+        if !state.table.exists(&place) {
             return Err(absent(operation, &path));
         }
-        match world.condition(&place.mount) {
-            Condition::Silent => Err(silent(operation, &path)),
+        match state.condition(&place.mount) {
+            Condition::Unresponsive => Err(silent(operation, &path)),
             Condition::Dead => Err(dead(operation, &path)),
-            Condition::Well | Condition::TurnedReadOnly => {
+            Condition::Healthy | Condition::TurnedReadOnly => {
                 let bytes = Usage { total: 1 << 30, used: 1 << 20, available: (1 << 30) - (1 << 20) };
                 Ok(Stats { bytes, inodes: Some(Usage { total: 1000, used: 1, available: 999 }) })
             }
@@ -445,8 +450,8 @@ impl MountOps for Model {
     }
 
     fn mounts(&self) -> Result<Vec<MountEntry>> {
-        let world = self.world();
-        let own = world.table.mounts.iter().filter(|mount| mount.namespace == self.namespace);
-        Ok(own.map(|mount| world.table.entry(mount)).collect())
+        let state = self.state();
+        let own = state.table.mounts.iter().filter(|mount| mount.namespace == self.namespace);
+        Ok(own.map(|mount| state.table.entry(mount)).collect())
     }
 }

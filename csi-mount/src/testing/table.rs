@@ -9,9 +9,9 @@ use crate::{DeviceNumber, MountAttributes, MountEntry, MountId, SuperOptions};
 /// The condition of a filesystem of the model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Condition {
-    Well,
+    Healthy,
     TurnedReadOnly,
-    Silent,
+    Unresponsive,
     Dead,
 }
 
@@ -41,7 +41,7 @@ pub(super) struct Mounted {
 
 /// Where a path leads: a directory of a filesystem, seen through a mount.
 #[derive(Debug, Clone)]
-pub(super) struct Place {
+pub(super) struct Location {
     pub(super) mount: Mounted,
     pub(super) inner: PathBuf,
     pub(super) is_mount_root: bool,
@@ -82,7 +82,7 @@ impl Table {
             fs_type: fs_type.into(),
             source: source.into(),
             is_read_only,
-            condition: Condition::Well,
+            condition: Condition::Healthy,
             directories: BTreeSet::new(),
         });
         self.filesystems.len() - 1
@@ -110,7 +110,7 @@ impl Table {
     }
 
     /// Where an absolute path leads, through all mounts on it.
-    pub(super) fn place(&self, namespace: usize, path: &Path) -> Place {
+    pub(super) fn place(&self, namespace: usize, path: &Path) -> Location {
         let in_namespace = || self.mounts.iter().filter(|mount| mount.namespace == namespace);
         let mut mount = in_namespace().next().expect("every namespace has a root");
         // Of the mounts on this one, the path crosses the one with the shortest mount point first.
@@ -122,10 +122,10 @@ impl Table {
         }
         let below = path.strip_prefix(&mount.mount_point).unwrap_or(Path::new(""));
         let inner = if below.as_os_str().is_empty() { mount.root.clone() } else { mount.root.join(below) };
-        Place { inner, is_mount_root: mount.mount_point == path, mount: mount.clone() }
+        Location { inner, is_mount_root: mount.mount_point == path, mount: mount.clone() }
     }
 
-    pub(super) fn exists(&self, place: &Place) -> bool {
+    pub(super) fn exists(&self, place: &Location) -> bool {
         place.is_mount_root
             || place.inner.as_os_str().is_empty()
             || self.filesystems[place.mount.filesystem].directories.contains(&place.inner)
@@ -134,7 +134,7 @@ impl Table {
     /// Mounts the filesystem here, and at every place to which the mount below propagates it.
     pub(super) fn attach(
         &mut self,
-        place: &Place,
+        place: &Location,
         path: &Path,
         filesystem: usize,
         root: &Path,
@@ -166,7 +166,7 @@ impl Table {
     }
 
     /// The other mounts that receive what is mounted at the place, each with its path for it.
-    fn receivers(&self, place: &Place) -> Vec<(Mounted, PathBuf)> {
+    fn receivers(&self, place: &Location) -> Vec<(Mounted, PathBuf)> {
         let Some(group) = place.mount.peer_group else { return Vec::new() };
         let receives = |mount: &&Mounted| {
             mount.id != place.mount.id && [mount.peer_group, mount.master].contains(&Some(group))
@@ -184,7 +184,7 @@ impl Table {
             let inner = mount.mount_point.strip_prefix(&below.mount_point).unwrap_or(Path::new(""));
             let inner =
                 if inner.as_os_str().is_empty() { below.root.clone() } else { below.root.join(inner) };
-            let place = Place { mount: below.clone(), inner, is_mount_root: false };
+            let place = Location { mount: below.clone(), inner, is_mount_root: false };
             for (other, path) in self.receivers(&place) {
                 let at = |copy: &&Mounted| copy.parent == other.id && copy.mount_point == path;
                 copies.extend(self.mounts.iter().find(at).map(|copy| copy.id));

@@ -54,7 +54,7 @@ impl Target {
         let root = copy.try_clone().map_err(|error| to.error(COPY, error))?;
         let mut copier = Copier {
             mount: found.mount,
-            root: Root::of(root, to.path().to_owned()),
+            root: Root::from_directory(root, to.path().to_owned()),
             below: PathBuf::new(),
             path: self.path().to_owned(),
             links: HashMap::new(),
@@ -124,7 +124,7 @@ impl Copier {
             }
             let from = here.from.fd().map_err(|error| self.failed(error))?;
             let stat = rustix::fs::fstat(from).map_err(|error| self.failed(error))?;
-            dress(from, &here.to, &stat).map_err(|error| self.failed(error))?;
+            copy_metadata(from, &here.to, &stat).map_err(|error| self.failed(error))?;
             let Some((from, copy)) = trail.up(&here.from, &self.path)? else { return Ok(()) };
             let to = match copy.open {
                 Some(open) => open,
@@ -173,7 +173,7 @@ impl Copier {
         path: &Path,
     ) -> Result<Option<(OwnedFd, OwnedFd)>> {
         let failed = |error: Errno| Error::os(COPY, path, error);
-        let Some(place) = still(lookup::open_at(from, name), path)? else { return Ok(None) };
+        let Some(place) = unless_gone(lookup::open_at(from, name), path)? else { return Ok(None) };
         let facts = facts::from_fd(&place).map_err(|error| Error::os(COPY, path, error))?;
         if facts.is_mount_root || facts.mount != self.mount {
             return Err(Error::new(ErrorKind::Busy, COPY, "something is mounted there").at(path));
@@ -181,14 +181,14 @@ impl Copier {
         match facts.file_type {
             FileType::Directory => {
                 let inner = open(from, name, OFlags::DIRECTORY);
-                let Some(inner) = still(inner, path)? else { return Ok(None) };
+                let Some(inner) = unless_gone(inner, path)? else { return Ok(None) };
                 make(to, name, path)?;
                 self.copied.entries += 1;
                 return Ok(Some((inner, open(to, name, OFlags::DIRECTORY).map_err(failed)?)));
             }
             FileType::RegularFile => {
                 let file = open(from, name, OFlags::empty());
-                let Some(file) = still(file, path)? else { return Ok(None) };
+                let Some(file) = unless_gone(file, path)? else { return Ok(None) };
                 let stat = rustix::fs::fstat(&file).map_err(failed)?;
                 if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
                     return Err(Error::new(ErrorKind::Busy, COPY, "it changes while it is copied").at(path));
@@ -198,15 +198,15 @@ impl Copier {
             FileType::Symlink => {
                 let link = rustix::fs::readlinkat(from, name, Vec::new());
                 let link = link.and_then(|link| Ok((link, stat_at(from, name)?)));
-                let Some((link, stat)) = still(link, path)? else { return Ok(None) };
+                let Some((link, stat)) = unless_gone(link, path)? else { return Ok(None) };
                 rustix::fs::symlinkat(&link, to, name).map_err(failed)?;
-                dress_at(to, name, &stat).map_err(failed)?;
+                copy_metadata_at(to, name, &stat).map_err(failed)?;
             }
             kind => {
-                let Some(stat) = still(stat_at(from, name), path)? else { return Ok(None) };
+                let Some(stat) = unless_gone(stat_at(from, name), path)? else { return Ok(None) };
                 let mode = Mode::from_raw_mode(stat.st_mode);
                 rustix::fs::mknodat(to, name, kind, mode, stat.st_rdev).map_err(failed)?;
-                dress_at(to, name, &stat).map_err(failed)?;
+                copy_metadata_at(to, name, &stat).map_err(failed)?;
                 // The umask can have removed bits. The new directory has mode 0700 until it is complete, so
                 // other users cannot replace the entry.
                 rustix::fs::chmodat(to, name, mode, AtFlags::empty()).map_err(failed)?;
@@ -245,18 +245,18 @@ impl Copier {
         let copy = File::from(copy);
         let copied = copy_contents(&from, &copy).map_err(|error| Error::os(COPY, path, error))?;
         self.copied.add(copied);
-        dress(&from, &copy, stat).map_err(failed)?;
+        copy_metadata(&from, &copy, stat).map_err(failed)?;
         // Closing does not report errors of delayed writes.
         copy.sync_all().map_err(|error| Error::os(COPY, path, error))
     }
 }
 
 /// What was found of a tree entry. None if it was deleted since it was listed.
-fn still<T>(found: std::result::Result<T, impl Into<io::Error>>, path: &Path) -> Result<Option<T>> {
+fn unless_gone<T>(found: std::result::Result<T, impl Into<io::Error>>, path: &Path) -> Result<Option<T>> {
     match found.map_err(Into::into) {
         Ok(found) => Ok(Some(found)),
         Err(error) if error.raw_os_error() == Some(Errno::NOENT.raw_os_error()) => {
-            tracing::debug!(path = %path.display(), "it is gone meanwhile");
+            tracing::debug!(path = %path.display(), "it was removed during the copy");
             Ok(None)
         }
         Err(error) => Err(Error::os(COPY, path, error)),
@@ -282,7 +282,7 @@ fn times(stat: &Stat) -> Timestamps {
 
 /// Sets the owner of a copy, then what a change of owner clears (capabilities, mode bits), and last the
 /// times.
-fn dress(from: impl AsFd, copy: impl AsFd, stat: &Stat) -> rustix::io::Result<()> {
+fn copy_metadata(from: impl AsFd, copy: impl AsFd, stat: &Stat) -> rustix::io::Result<()> {
     let (user, group) = owner(stat);
     rustix::fs::fchown(&copy, user, group)?;
     attributes(from, &copy)?;
@@ -291,14 +291,14 @@ fn dress(from: impl AsFd, copy: impl AsFd, stat: &Stat) -> rustix::io::Result<()
 }
 
 /// The same for an entry that is not opened.
-fn dress_at(directory: BorrowedFd<'_>, name: &OsStr, stat: &Stat) -> rustix::io::Result<()> {
+fn copy_metadata_at(directory: BorrowedFd<'_>, name: &OsStr, stat: &Stat) -> rustix::io::Result<()> {
     let (user, group) = owner(stat);
     rustix::fs::chownat(directory, name, user, group, AtFlags::SYMLINK_NOFOLLOW)?;
     rustix::fs::utimensat(directory, name, &times(stat), AtFlags::SYMLINK_NOFOLLOW)
 }
 
 fn attributes(from: impl AsFd, to: impl AsFd) -> rustix::io::Result<()> {
-    let names = match grown(|buffer| rustix::fs::flistxattr(&from, buffer)) {
+    let names = match with_growing_buffer(|buffer| rustix::fs::flistxattr(&from, buffer)) {
         // A filesystem without extended attributes.
         Err(Errno::OPNOTSUPP) => return Ok(()),
         names => names?,
@@ -308,7 +308,7 @@ fn attributes(from: impl AsFd, to: impl AsFd) -> rustix::io::Result<()> {
             continue;
         }
         let Ok(name) = CStr::from_bytes_with_nul(name) else { continue };
-        match grown(|buffer| rustix::fs::fgetxattr(&from, name, buffer)) {
+        match with_growing_buffer(|buffer| rustix::fs::fgetxattr(&from, name, buffer)) {
             Err(Errno::NODATA) => {}
             value => rustix::fs::fsetxattr(&to, name, &value?, XattrFlags::empty())?,
         }
@@ -317,7 +317,7 @@ fn attributes(from: impl AsFd, to: impl AsFd) -> rustix::io::Result<()> {
 }
 
 /// The result of a call that fills a buffer, with a buffer that grows as needed.
-fn grown(call: impl Fn(&mut [u8]) -> rustix::io::Result<usize>) -> rustix::io::Result<Vec<u8>> {
+fn with_growing_buffer(call: impl Fn(&mut [u8]) -> rustix::io::Result<usize>) -> rustix::io::Result<Vec<u8>> {
     let mut buffer = vec![0; 1024];
     loop {
         match call(&mut buffer) {

@@ -20,7 +20,7 @@ use crate::{Error, ErrorKind, MountId, Result};
 
 const GIVE: &str = "give to a group";
 /// How often progress is logged.
-const TELL: Duration = Duration::from_secs(30);
+const LOG_INTERVAL: Duration = Duration::from_secs(30);
 
 /// Read and write for the group.
 const FILE: u32 = 0o660;
@@ -29,6 +29,7 @@ const DIRECTORY: u32 = 0o2770;
 
 /// When [`give_to_group`] changes the files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub enum GroupChange {
     /// Only if the root does not have the group and its permissions yet. The root is changed last, so it
     /// shows that all files are done.
@@ -40,11 +41,12 @@ pub enum GroupChange {
 
 /// What [`give_to_group`] did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum GroupOutcome {
     /// Nothing: the root showed that all was done already.
-    WasDone,
+    AlreadyDone,
     /// All files were checked.
-    Walked {
+    Checked {
         /// How many files.
         files: u64,
         /// How many of them had to be changed.
@@ -77,17 +79,18 @@ pub fn give_to_group(root: impl AsRef<Path>, group: u32, change: GroupChange) ->
     let failed = |error: io::Error| Error::os(GIVE, &path, error);
     let place = lookup::open_path(&path, OFlags::DIRECTORY).map_err(failed)?;
     let facts = facts::from_fd(&place).map_err(failed)?;
-    if let Some(details) = Details::of(&place, GIVE, &path)?.filter(Details::is_remote) {
-        let reason = format!("the filesystem is {details}, whose server or daemon says who owns its files");
+    if let Some(details) = Details::from_fd(&place, GIVE, &path)?.filter(Details::is_remote) {
+        let reason =
+            format!("the filesystem is {details}, whose server or daemon decides who owns its files");
         return Err(Error::new(ErrorKind::Unsupported, GIVE, reason).at(path));
     }
     if change == GroupChange::OnRootMismatch && is_right(&place, group).map_err(failed)? {
-        return Ok(GroupOutcome::WasDone);
+        return Ok(GroupOutcome::AlreadyDone);
     }
-    let mut walk = Walk { group, mount: facts.mount, files: 0, changed: 0, told: Instant::now() };
+    let mut walk = Walk { group, mount: facts.mount, files: 0, changed: 0, last_logged: Instant::now() };
     walk.below(&place, &path)?;
     walk.give(&place).map_err(failed)?;
-    Ok(GroupOutcome::Walked { files: walk.files, changed: walk.changed })
+    Ok(GroupOutcome::Checked { files: walk.files, changed: walk.changed })
 }
 
 struct Walk {
@@ -95,7 +98,7 @@ struct Walk {
     mount: MountId,
     files: u64,
     changed: u64,
-    told: Instant,
+    last_logged: Instant,
 }
 
 impl Walk {
@@ -143,8 +146,8 @@ impl Walk {
     fn give(&mut self, file: impl AsFd) -> io::Result<()> {
         let file = file.as_fd();
         self.files += 1;
-        if self.told.elapsed() > TELL {
-            self.told = Instant::now();
+        if self.last_logged.elapsed() > LOG_INTERVAL {
+            self.last_logged = Instant::now();
             tracing::info!(files = self.files, changed = self.changed, "giving files to a group");
         }
         if is_right(file, self.group)? {

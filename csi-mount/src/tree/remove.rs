@@ -16,7 +16,7 @@ use crate::{Error, ErrorKind, MountId, Removed, Result, Target, mounts};
 
 const REMOVE: &str = "remove the tree";
 /// How many times a directory is emptied again while other processes fill it.
-const ROUNDS: usize = 16;
+const MAX_ROUNDS: usize = 16;
 
 impl Target {
     /// Removes the directory and everything in it, on its own mount only.
@@ -77,7 +77,7 @@ fn refuse_mounts_below(path: &Path, mount: MountId) -> Result<()> {
 fn remove(parent: impl AsFd, name: &OsStr, mount: MountId, path: &Path) -> Result<()> {
     let parent = parent.as_fd();
     let failed = |error: Errno| Error::os(REMOVE, path, error);
-    for _ in 0..ROUNDS {
+    for _ in 0..MAX_ROUNDS {
         let mut walk = Walk { mount, path: path.to_owned(), trail: Trail::new(REMOVE) };
         walk.empty(Dir::new(open_on(parent, name, mount, path)?).map_err(failed)?)?;
         match rustix::fs::unlinkat(parent, name, AtFlags::REMOVEDIR) {
@@ -89,7 +89,7 @@ fn remove(parent: impl AsFd, name: &OsStr, mount: MountId, path: &Path) -> Resul
 }
 
 fn filled_again(path: &Path) -> Error {
-    Error::os(REMOVE, path, Errno::NOTEMPTY).because("it is filled again while it is emptied")
+    Error::os(REMOVE, path, Errno::NOTEMPTY).add_reason("other processes add files to it while it is emptied")
 }
 
 /// Opens a directory for reading after checking that it is on this mount: reading one on another mount can
@@ -136,7 +136,7 @@ impl Walk {
             let fd = back.fd().map_err(|error| self.failed(error))?;
             let removed = rustix::fs::unlinkat(fd, &below.name, AtFlags::REMOVEDIR);
             here = match removed {
-                Err(Errno::NOTEMPTY | Errno::EXIST) if below.rounds >= ROUNDS => {
+                Err(Errno::NOTEMPTY | Errno::EXIST) if below.rounds >= MAX_ROUNDS => {
                     return Err(filled_again(&self.path));
                 }
                 Err(Errno::NOTEMPTY | Errno::EXIST) => {

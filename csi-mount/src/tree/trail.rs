@@ -12,7 +12,7 @@ use crate::table::facts;
 use crate::{DeviceNumber, Error, ErrorKind, MountId, Result};
 
 /// How many directories from the top are kept open. Further down, `..` leads back.
-const KEPT_OPEN: usize = 16;
+const MAX_OPEN_DIRECTORIES: usize = 16;
 
 /// The identity of a directory: its device, its inode and its mount.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,7 +47,7 @@ impl<T> Trail<T> {
 
     /// Whether a directory that the walk leaves now stays open.
     pub(crate) fn keeps_open(&self) -> bool {
-        self.above.len() < KEPT_OPEN
+        self.above.len() < MAX_OPEN_DIRECTORIES
     }
 
     /// Goes down from a directory into a subdirectory. If the directory must be reopened, reading continues
@@ -98,7 +98,7 @@ pub(crate) fn require(
     if found == identity {
         return Ok(());
     }
-    let reason = "the directory was moved elsewhere meanwhile";
+    let reason = "the directory was moved during the call";
     Err(Error::new(ErrorKind::Busy, operation, reason).at(path).hint("try again"))
 }
 
@@ -109,7 +109,7 @@ mod tests {
 
     use super::*;
 
-    const DEPTH: usize = KEPT_OPEN + 4;
+    const DEPTH: usize = MAX_OPEN_DIRECTORIES + 4;
 
     fn open(path: &Path) -> Dir {
         Dir::new(fs::File::open(path).unwrap()).unwrap()
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn the_way_back_is_the_way_down_and_reading_continues() {
+    fn the_way_up_returns_to_the_same_directories_and_reading_continues() {
         let directory = tempfile::tempdir().unwrap();
         let (mut trail, mut here, path) = at_the_bottom(directory.path());
         for depth in (0..DEPTH).rev() {

@@ -70,7 +70,7 @@ impl CreateDeleteVolume for Images {
     async fn create_volume(&self, request: CreateVolumeRequest) -> Result<Volume> {
         let Params {} = request.parameters.parse()?;
         let filesystems = request.volume_capabilities.iter().filter_map(|one| one.fs_type()?.parse().ok());
-        let least = filesystems.map(Filesystem::minimum_size).max().unwrap_or(MIB);
+        let least = filesystems.map(Filesystem::min_size).max().unwrap_or(MIB);
         let wanted = request.capacity_range.at_least(least).choose(GIB, MIB)?;
         let id = VolumeId::from_name(&request.name)?;
         let bytes = self.with(&id, move |image| create(image, wanted)).await?;
@@ -130,7 +130,7 @@ impl BlockDevices for Images {
     }
 
     async fn detach(&self, id: &VolumeId) -> Result<()> {
-        self.with(id, |image| Ok(LoopDevice::detach_all_of(image).map(drop)?)).await
+        self.with(id, |image| Ok(LoopDevice::detach_all(image).map(drop)?)).await
     }
 }
 

@@ -115,7 +115,7 @@ impl Drop for Chroot {
             drop(Target::new(self.path(inside)).and_then(|target| flow::block::unpublish(&target)));
         }
         for image in self.images() {
-            drop(LoopDevice::detach_all_of(image));
+            drop(LoopDevice::detach_all(image));
         }
         let whole = Target::new(&self.root).and_then(|root| Unmount::new().detach(Detach::IfBusy).at(&root));
         assert!(whole.is_ok() || std::thread::panicking(), "{whole:?}");
@@ -231,7 +231,7 @@ impl Orchestrator {
         image.set_len(size).unwrap();
         let refused = self.try_to_stage().await.unwrap_err();
         assert_eq!(refused.code(), tonic::Code::FailedPrecondition, "{refused}");
-        assert!(refused.message().contains("said to have content"), "{refused}");
+        assert!(refused.message().contains("must already have content"), "{refused}");
     }
 
     /// If the image is deleted by hand, its loop device is still detached.

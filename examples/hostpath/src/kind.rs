@@ -60,7 +60,7 @@ impl Kind {
     pub(crate) fn least(self, capabilities: &[VolumeCapability]) -> u64 {
         let filesystems = capabilities.iter().filter_map(|one| one.fs_type()?.parse().ok());
         match self {
-            Self::Image => filesystems.map(Filesystem::minimum_size).max().unwrap_or(MIB),
+            Self::Image => filesystems.map(Filesystem::min_size).max().unwrap_or(MIB),
             Self::Directory => MIB,
         }
     }

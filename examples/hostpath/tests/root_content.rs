@@ -117,7 +117,7 @@ fn an_image_that_was_staged_is_never_formatted_again() {
             life.attach("node-1").await.unwrap();
             let refused = life.stage().await.unwrap_err();
             assert_eq!(refused.code(), Code::FailedPrecondition, "{refused}");
-            assert!(refused.message().contains("said to have content"), "{refused}");
+            assert!(refused.message().contains("must already have content"), "{refused}");
         }
         early.start().await.unwrap();
         early.end().await;

@@ -70,7 +70,7 @@ fn reboot(run: &Run) {
     let volumes = std::fs::read_dir(run.of("data").join("volumes")).unwrap();
     for image in volumes.map(|volume| volume.unwrap().path().join("image")).filter(|image| image.exists()) {
         for device in LoopDevice::find(&image).unwrap() {
-            LoopDevice::detach_all_of(device.path()).unwrap();
+            LoopDevice::detach_all(device.path()).unwrap();
             device.detach().unwrap();
         }
     }

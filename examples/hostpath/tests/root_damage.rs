@@ -210,7 +210,7 @@ fn a_device_that_went_away_is_told() {
         let mut driver = run.start(&[]).await;
         let mut life = Life::new(&run, wanted("hurt", None, 8 * MIB)).await.unwrap();
         life.start().await.unwrap();
-        LoopDevice::detach_all_of(image(&run, &life)).unwrap();
+        LoopDevice::detach_all(image(&run, &life)).unwrap();
         assert_eq!(life.wrong().await, (none(), vec!["DeviceGone".to_owned()]));
         life.end().await;
         run.assert_clean();

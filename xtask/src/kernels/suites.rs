@@ -205,7 +205,7 @@ pub(crate) const SUITES: &[Suite] = &[
         test: "mount_bind",
         env: &[("CSI_TEST_ROUNDS", "30")],
         skip: &[Skip {
-            test: "the_mounts_below_come_along_when_asked",
+            test: "the_mounts_below_are_bound_on_request",
             from: Version::new(5, 10),
             before: Version::new(5, 12),
             why: "attributes of a whole tree of mounts are refused there, as no_tree_of_mounts_is_half_read_only shows",
@@ -234,13 +234,13 @@ pub(crate) const SUITES: &[Suite] = &[
         test: "health",
         skip: &[
             Skip {
-                test: "an_ext4_that_met_an_error_is_read_only",
+                test: "an_ext4_with_an_error_is_read_only",
                 from: Version::new(6, 1),
                 before: Version::new(6, 15),
                 why: "these set no flag when an error makes ext4 read-only: neither the superblock's nor emergency_ro",
             },
             Skip {
-                test: "what_answers_from_memory_is_asked_without_a_child",
+                test: "a_filesystem_that_answers_from_memory_is_queried_without_a_child",
                 from: Version::new(5, 10),
                 before: Version::new(6, 13),
                 why: "their statmount does not tell all that has to be known for it; a child is asked, as the other tests show",
@@ -257,7 +257,7 @@ pub(crate) const SUITES: &[Suite] = &[
             test: "a_bind_shows_files_as_a_groups_and_the_disk_keeps_its_own",
             from: Version::new(5, 10),
             before: Version::new(5, 12),
-            why: "owners can't be mapped there, as where_owners_can_not_be_mapped_it_is_said shows",
+            why: "owners can't be mapped there, as a_missing_support_for_id_maps_is_reported shows",
         }],
         ..DEVICES
     },
@@ -324,6 +324,8 @@ pub(crate) const SUITES: &[Suite] = &[
     },
     Suite { test: "copy_tree", ..DEVICES },
     Suite { test: "luks_flow", ..LUKS },
+    Suite { test: "luks_raw", ..LUKS },
+    Suite { test: "luks_mapping", ..LUKS },
     Suite { test: "luks_crash", seconds: 300, env: &[("CSI_CRASH_POINTS", "5")], ..LUKS },
     Suite { test: "field_failures_mount", ..DEVICES },
     Suite { test: "field_failures_device", env: &[("CSI_TEST_ROUNDS", "2")], ..DEVICES },
@@ -377,7 +379,7 @@ pub(crate) const SUITES: &[Suite] = &[
         modules: &["loop", "sd_mod", "scsi_debug", "dm_multipath", "dm_round_robin", "configfs", "nvme_loop"],
         files: &["mkfs.ext4", "/etc/mke2fs.conf", "dmsetup"],
         skip: &[Skip {
-            test: "an_nvme_disk_is_known_and_grows",
+            test: "an_nvme_disk_is_recognized_and_grows",
             from: Version::new(5, 10),
             before: Version::new(6, 12),
             why: "Debian builds these without nvme-loop",
@@ -404,8 +406,8 @@ mod tests {
 
     use super::*;
 
-    /// `luks_format` tests cryptsetup and its headers, and is slow with emulated ciphers. `luks_flow` and
-    /// `luks_crash` do run.
+    /// `luks_format` tests cryptsetup and its headers, and is slow with emulated ciphers. The other
+    /// tests of encrypted devices do run.
     const ASKS_NO_KERNEL: [&str; 1] = ["luks_format"];
 
     #[test]

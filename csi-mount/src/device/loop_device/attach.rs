@@ -11,7 +11,7 @@ use rustix::io::Errno;
 
 use super::node::Node;
 use super::table;
-use super::{LoopDevice, LoopLifetime, LoopOptions, PATIENCE, TICK};
+use super::{DETACH_TIME_LIMIT, LoopDevice, LoopLifetime, LoopOptions, POLL_INTERVAL};
 use crate::path::paths;
 use crate::sys::features::{self, Feature};
 use crate::sys::file_lock;
@@ -21,7 +21,7 @@ use crate::{DeviceAccess, Error, ErrorKind, Result};
 const CONTROL: &str = "/dev/loop-control";
 const ATTACH: &str = "attach a loop device to";
 /// How often another process can take the free device first.
-const RACES: usize = 64;
+const MAX_RACES: usize = 64;
 
 pub(super) fn open_backing(backing: &Path, options: &LoopOptions) -> Result<File> {
     let failed = |error| Error::os(ATTACH, backing, error);
@@ -50,16 +50,16 @@ pub(super) fn open_backing(backing: &Path, options: &LoopOptions) -> Result<File
 pub(super) fn attach_to(file: &File, backing: &Path, options: &LoopOptions) -> Result<LoopDevice> {
     let control =
         rustix::fs::open(CONTROL, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).map_err(|error| {
-            let failed = Error::os(ATTACH, backing, error).because(CONTROL);
+            let failed = Error::os(ATTACH, backing, error).add_reason(CONTROL);
             match failed.kind() {
                 ErrorKind::NotFound => failed
-                    .as_kind(ErrorKind::Unsupported)
+                    .with_kind(ErrorKind::Unsupported)
                     .hint("load the kernel module loop, and give a container the host's /dev"),
                 _ => failed,
             }
         })?;
     let failed = |error: nix::Error| Error::os(ATTACH, backing, error);
-    for _ in 0..RACES {
+    for _ in 0..MAX_RACES {
         let number = ioctl::loop_free_number(control.as_fd()).map_err(failed)?;
         let path = PathBuf::from(format!("/dev/loop{number}"));
         let node = wait_for_node(&path, options.access)?;
@@ -82,7 +82,7 @@ pub(super) fn attach_to(file: &File, backing: &Path, options: &LoopOptions) -> R
             Err(error) => return Err(failed(error)),
         }
     }
-    let reason = format!("{RACES} free loop devices in a row were taken by others");
+    let reason = format!("{MAX_RACES} free loop devices in a row were taken by other processes");
     Err(Error::new(ErrorKind::Busy, ATTACH, reason).at(backing))
 }
 
@@ -103,7 +103,7 @@ fn configure(node: &Node, backing: &File, sector_size: u32, info: LoopInfo) -> n
 /// A device that is attached through a node opened for reading is read-only, so the node is opened with the
 /// requested access.
 fn wait_for_node(path: &Path, access: DeviceAccess) -> Result<Node> {
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + DETACH_TIME_LIMIT;
     loop {
         if let Some(device) = Node::open(path, access)? {
             return Ok(device);
@@ -113,14 +113,14 @@ fn wait_for_node(path: &Path, access: DeviceAccess) -> Result<Node> {
                 .at(path)
                 .hint("give a container the host's /dev"));
         }
-        std::thread::sleep(TICK);
+        std::thread::sleep(POLL_INTERVAL);
     }
 }
 
 /// Holds the lock of a backing file until the returned file is closed.
 pub(super) fn lock(backing: &Path) -> Result<File> {
     let file = File::open(backing).map_err(|error| Error::os(ATTACH, backing, error))?;
-    match file_lock::take_within(&file, PATIENCE) {
+    match file_lock::take_within(&file, DETACH_TIME_LIMIT) {
         Ok(()) => Ok(file),
         Err(Errno::WOULDBLOCK) => {
             let reason = "another program has locked the file";

@@ -19,7 +19,7 @@ use rustix::io::Errno;
 use self::node::Node;
 pub use self::options::{LoopCache, LoopLifetime, LoopOptions};
 pub(crate) use self::table::{Attached, attached_as};
-use self::table::{Hint, Listed};
+use self::table::{ListedDevice, Relevance};
 use crate::path::lookup;
 use crate::sys::features::{self, Feature};
 use crate::sys::ioctl::{self, LoopInfo};
@@ -28,10 +28,10 @@ use crate::{DeviceAccess, DeviceNumber, Error, ErrorKind, Result};
 
 const DETACH: &str = "detach loop device";
 /// How long to wait for a node to appear, a lock to be released, and a detached device to go away.
-const PATIENCE: Duration = Duration::from_secs(10);
+const DETACH_TIME_LIMIT: Duration = Duration::from_secs(10);
 /// How long to wait for an exclusive user to close a device before the device counts as in use.
-const FREE_SOON: Duration = Duration::from_millis(500);
-const TICK: Duration = Duration::from_millis(5);
+const BUSY_RETRY_LIMIT: Duration = Duration::from_millis(500);
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 /// An attached loop device.
 ///
@@ -90,16 +90,16 @@ impl LoopDevice {
         let _lock = attach::lock(backing)?;
         let wanted =
             |info: &LoopInfo| access_of(info) == options.access && info.offset == 0 && info.size_limit == 0;
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + DETACH_TIME_LIMIT;
         loop {
             let attached = attached_to(backing)?;
             let Some(attached) = attached.iter().find(|attached| wanted(&attached.info)) else {
                 return attach::attach_to(&file, backing, options);
             };
-            let found = Self::of(attached);
+            let found = Self::from_attached(attached);
             // A mounted device stays as long as the mount. A second device for the file would be a second
             // cache of it.
-            if !found.goes_when_closed() || found.is_held()? {
+            if !found.is_autoclear() || found.is_held()? {
                 return Ok(found);
             }
             if Instant::now() >= end {
@@ -107,7 +107,7 @@ impl LoopDevice {
                     format!("{} was detached, and another program has it open", found.path.display());
                 return Err(Error::new(ErrorKind::Busy, "attach a loop device to", reason).at(backing));
             }
-            std::thread::sleep(TICK);
+            std::thread::sleep(POLL_INTERVAL);
         }
     }
 
@@ -123,7 +123,7 @@ impl LoopDevice {
     /// left out. So is a loop device over a file on a filesystem that does not answer, unless that file
     /// could be this one: then [`Unresponsive`](ErrorKind::Unresponsive).
     pub fn find(backing: impl AsRef<Path>) -> Result<Vec<Self>> {
-        Ok(attached_to(backing.as_ref())?.iter().map(Self::of).collect())
+        Ok(attached_to(backing.as_ref())?.iter().map(Self::from_attached).collect())
     }
 
     /// Returns every attached loop device whose mark is wanted, with the number of the block device
@@ -132,9 +132,10 @@ impl LoopDevice {
     /// The mark is not in sysfs, so each read-only loop device is asked. Those over files of remote
     /// filesystems are not asked: a marked one is over a device node.
     pub(crate) fn find_marked(is_wanted: impl Fn(&[u8]) -> bool) -> Result<Vec<(Self, DeviceNumber)>> {
-        let hint = |listed: &Listed| listed.hint(lookup::cached_node(&listed.backing).is_some(), true);
+        let hint = |listed: &ListedDevice| listed.hint(lookup::cached_node(&listed.backing).is_some(), true);
         let marked = table::attached(hint, |_, info| is_wanted(text(&info.file_name)))?;
-        let found = |found: &Attached| (Self::of(found), DeviceNumber::from_dev_t(found.info.rdevice));
+        let found =
+            |found: &Attached| (Self::from_attached(found), DeviceNumber::from_dev_t(found.info.rdevice));
         Ok(marked.iter().map(found).collect())
     }
 
@@ -145,7 +146,7 @@ impl LoopDevice {
     /// [`Unresponsive`](ErrorKind::Unresponsive) if a loop device that could be attached to one of them
     /// does not answer.
     pub(crate) fn over(devices: &[(DeviceNumber, OsString)]) -> Result<Vec<Attached>> {
-        let hint = |listed: &Listed| listed.hint(listed.looks_like_node_of(devices), true);
+        let hint = |listed: &ListedDevice| listed.hint(listed.can_be_node_of(devices), true);
         let is_over = |info: &LoopInfo| {
             devices.iter().any(|(number, _)| *number == DeviceNumber::from_dev_t(info.rdevice))
         };
@@ -162,13 +163,18 @@ impl LoopDevice {
             info.rdevice != 0 && text(&info.file_name).is_empty() && access_of(info) == DeviceAccess::ReadOnly
         };
         let attached = attached_to(device)?;
-        Ok(attached.iter().filter(|attached| is_unfinished(&attached.info)).map(Self::of).collect())
+        Ok(attached
+            .iter()
+            .filter(|attached| is_unfinished(&attached.info))
+            .map(Self::from_attached)
+            .collect())
     }
 
     /// Whether these are two loop devices over the same part of one file or device, or one over the other.
     pub(crate) fn are_of_one_backing(one: DeviceNumber, other: DeviceNumber) -> Result<bool> {
-        let is_either = |listed: &Listed| [one, other].contains(&listed.number);
-        let hint = |listed: &Listed| if is_either(listed) { Hint::Likely } else { Hint::Unwanted };
+        let is_either = |listed: &ListedDevice| [one, other].contains(&listed.number);
+        let hint =
+            |listed: &ListedDevice| if is_either(listed) { Relevance::Likely } else { Relevance::Unwanted };
         let attached = table::attached(hint, |listed, _| is_either(listed))?;
         let info =
             |number| attached.iter().find(|found| found.listed.number == number).map(|found| &found.info);
@@ -206,12 +212,12 @@ impl LoopDevice {
     /// [`NotFound`](ErrorKind::NotFound) if it was detached in the meantime.
     pub fn access(&self) -> Result<DeviceAccess> {
         // The access does not change while it is attached.
-        self.node()?.map(|_| self.access).ok_or_else(|| self.detached("ask what is attached to loop device"))
+        self.node()?.map(|_| self.access).ok_or_else(|| self.detached("read the status of loop device"))
     }
 
     /// Whether the device goes away when its last user closes it: it was detached while somebody had it
     /// open, or attached [`UntilClosed`](LoopLifetime::UntilClosed).
-    pub(crate) fn goes_when_closed(&self) -> bool {
+    pub(crate) fn is_autoclear(&self) -> bool {
         node::is_autoclear(&self.path)
     }
 
@@ -244,16 +250,16 @@ impl LoopDevice {
         let Self { path, sequence, _user: user, .. } = self;
         // It goes away when the last user closes it, and these are two users.
         drop((node, user));
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + DETACH_TIME_LIMIT;
         // It is normally gone within a fraction of a millisecond.
         let mut pause = Duration::from_micros(50);
         while !node::is_gone(&path, sequence) {
             if Instant::now() >= end {
-                let reason = "another program has it open; it goes when that program closes it";
+                let reason = "another program has it open; it is detached when that program closes it";
                 return Err(Error::new(ErrorKind::Busy, DETACH, reason).at(path));
             }
             std::thread::sleep(pause);
-            pause = (pause * 2).min(TICK);
+            pause = (pause * 2).min(POLL_INTERVAL);
         }
         Ok(())
     }
@@ -265,7 +271,7 @@ impl LoopDevice {
     ///
     /// As for [`find`](Self::find) and [`detach`](Self::detach); the devices after the one that failed stay
     /// attached.
-    pub fn detach_all_of(backing: impl AsRef<Path>) -> Result<usize> {
+    pub fn detach_all(backing: impl AsRef<Path>) -> Result<usize> {
         let found = Self::find(backing)?;
         let count = found.len();
         found.into_iter().try_for_each(Self::detach)?;
@@ -288,7 +294,7 @@ impl LoopDevice {
         Ok(Some(node))
     }
 
-    fn of(Attached { listed, info }: &Attached) -> Self {
+    fn from_attached(Attached { listed, info }: &Attached) -> Self {
         let (path, number, sequence) = (listed.node(), listed.number, listed.sequence);
         Self { path, number, sequence, backing: info.backing(), access: access_of(info), _user: None }
     }
@@ -300,13 +306,13 @@ impl LoopDevice {
     /// Waits a moment for the device to be free: a process that another thread has just forked holds the
     /// descriptors that it inherited until it executes its program.
     fn refuse_in_use(&self) -> Result<()> {
-        let end = Instant::now() + FREE_SOON;
+        let end = Instant::now() + BUSY_RETRY_LIMIT;
         while self.is_held()? {
             if Instant::now() >= end {
                 let reason = "it is mounted or otherwise in use";
                 return Err(Error::new(ErrorKind::Busy, DETACH, reason).at(&self.path));
             }
-            std::thread::sleep(TICK);
+            std::thread::sleep(POLL_INTERVAL);
         }
         Ok(())
     }
@@ -337,7 +343,7 @@ fn attached_to(backing: &Path) -> Result<Vec<Attached>> {
     }
     let path = fs::canonicalize(backing).map_err(failed)?;
     let is_local = !lookup::leads_into_remote(&path);
-    let hint = |listed: &Listed| listed.hint(listed.backing == path, is_local);
+    let hint = |listed: &ListedDevice| listed.hint(listed.backing == path, is_local);
     table::attached(hint, |_, info| info.backing() == (file.dev(), file.ino()))
 }
 
@@ -349,8 +355,9 @@ fn attached_to_deleted(backing: &Path) -> Result<Vec<Attached>> {
         _ => backing.as_os_str().to_owned(),
     };
     name.push(" (deleted)");
-    let hint =
-        |listed: &Listed| if listed.backing.as_os_str() == name { Hint::Likely } else { Hint::Unwanted };
+    let hint = |listed: &ListedDevice| {
+        if listed.backing.as_os_str() == name { Relevance::Likely } else { Relevance::Unwanted }
+    };
     table::attached(hint, |listed, _| listed.backing.as_os_str() == name)
 }
 

@@ -46,7 +46,7 @@ impl Node {
         match ioctl::loop_status(self.file.as_fd()) {
             Ok(info) => Ok(Some(info)),
             Err(nix::Error::ENXIO) => Ok(None),
-            Err(error) => Err(Error::os("ask what is attached to loop device", &self.path, error)),
+            Err(error) => Err(Error::os("read the status of loop device", &self.path, error)),
         }
     }
 }

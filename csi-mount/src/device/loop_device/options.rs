@@ -28,6 +28,7 @@ pub struct LoopOptions {
 
 /// How long a loop device stays attached.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum LoopLifetime {
     /// Until it is detached, even if this process ends.
     #[default]
@@ -39,6 +40,7 @@ pub enum LoopLifetime {
 
 /// Whether the data of a loop device is also kept in the page cache of its backing file.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum LoopCache {
     /// The data is cached twice, and any backing file works.
     #[default]

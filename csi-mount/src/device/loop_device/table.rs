@@ -17,7 +17,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use nix::libc;
 
-use crate::bounded::in_flight::{self, FOREIGN_LIMIT, Subject, Unanswered};
+use crate::bounded::in_flight::{self, FOREIGN_TIME_LIMIT, Subject, Unanswered};
 use crate::path::lookup;
 use crate::sys::child::Question;
 use crate::sys::features::{self, Feature};
@@ -26,11 +26,11 @@ use crate::{BlockDevice, DeviceNumber, Error, ErrorKind, Result};
 
 const BLOCK: &str = "/sys/block";
 const PARTITIONS: &str = "/proc/partitions";
-const ASK: &str = "ask what is attached to loop device";
+const ASK: &str = "read the status of loop device";
 
 /// An attached loop device, as sysfs lists it.
 #[derive(Debug, Clone)]
-pub(crate) struct Listed {
+pub(crate) struct ListedDevice {
     /// The kernel's name: `loop3`.
     name: OsString,
     pub(crate) number: DeviceNumber,
@@ -45,13 +45,13 @@ pub(crate) struct Listed {
 /// A loop device and what it reports that it is attached to.
 #[derive(Debug)]
 pub(crate) struct Attached {
-    pub(crate) listed: Listed,
+    pub(crate) listed: ListedDevice,
     pub(crate) info: LoopInfo,
 }
 
 /// What is known of a loop device before it is queried.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Hint {
+pub(crate) enum Relevance {
     /// It can't be a wanted one.
     Unwanted,
     /// It can be a wanted one. If it does not answer, it counts as unrelated and is left out.
@@ -60,7 +60,7 @@ pub(crate) enum Hint {
     Likely,
 }
 
-impl Listed {
+impl ListedDevice {
     pub(crate) fn node(&self) -> PathBuf {
         Path::new("/dev").join(&self.name)
     }
@@ -68,19 +68,19 @@ impl Listed {
     /// The hint for a device that looks wanted or not. `is_local` says that the wanted backing has no
     /// server behind it: then a device whose path leads into a filesystem with a server, as far as this
     /// mount namespace shows, is not wanted.
-    pub(crate) fn hint(&self, looks_wanted: bool, is_local: bool) -> Hint {
+    pub(crate) fn hint(&self, looks_wanted: bool, is_local: bool) -> Relevance {
         if looks_wanted {
-            Hint::Likely
+            Relevance::Likely
         } else if is_local && lookup::leads_into_remote(&self.backing) {
-            Hint::Unwanted
+            Relevance::Unwanted
         } else {
-            Hint::Unlikely
+            Relevance::Unlikely
         }
     }
 
     /// Whether the backing file looks like the node of one of these devices: by its name, or by what is at
     /// its path.
-    pub(crate) fn looks_like_node_of(&self, devices: &[(DeviceNumber, OsString)]) -> bool {
+    pub(crate) fn can_be_node_of(&self, devices: &[(DeviceNumber, OsString)]) -> bool {
         let name = self.backing.file_name();
         devices.iter().any(|(_, device)| Some(device.as_os_str()) == name)
             || lookup::cached_node(&self.backing)
@@ -97,10 +97,10 @@ impl Listed {
 ///
 /// # Errors
 ///
-/// [`Unresponsive`](ErrorKind::Unresponsive) if a [likely](Hint::Likely) one does not answer.
+/// [`Unresponsive`](ErrorKind::Unresponsive) if a [likely](Relevance::Likely) one does not answer.
 pub(crate) fn attached(
-    hint: impl Fn(&Listed) -> Hint,
-    wanted: impl Fn(&Listed, &LoopInfo) -> bool,
+    hint: impl Fn(&ListedDevice) -> Relevance,
+    wanted: impl Fn(&ListedDevice, &LoopInfo) -> bool,
 ) -> Result<Vec<Attached>> {
     let listed = list()?;
     let mut known = Vec::new();
@@ -115,24 +115,24 @@ pub(crate) fn attached(
             }
         }
     }
-    unknown.retain(|listed| hint(listed) != Hint::Unwanted);
-    let answers = in_flight::together(&unknown, ask);
+    unknown.retain(|listed| hint(listed) != Relevance::Unwanted);
+    let answers = in_flight::ask_all(&unknown, ask);
     for (listed, answer) in unknown.into_iter().zip(answers) {
         match answer? {
             Answer::Status(status) => {
                 // It can be attached to something else since it was listed.
                 let sequence = listed.sequence.map(|_| status.sequence);
-                known.push((Listed { sequence, ..listed }, status.info));
+                known.push((ListedDevice { sequence, ..listed }, status.info));
             }
             Answer::Gone => {}
-            Answer::Silent(error) if hint(&listed) == Hint::Likely => {
+            Answer::Unanswered(error) if hint(&listed) == Relevance::Likely => {
                 return Err(Error::os(ASK, listed.node(), error)
-                    .as_kind(ErrorKind::Unresponsive)
-                    .because(format!("it may be over {}", listed.backing.display())));
+                    .with_kind(ErrorKind::Unresponsive)
+                    .add_reason(format!("it can be attached to {}", listed.backing.display())));
             }
-            Answer::Silent(error) => {
+            Answer::Unanswered(error) => {
                 tracing::warn!(device = %listed.node().display(), backing = %listed.backing.display(), %error,
-                    "a loop device does not say what it is attached to, and is taken for another program's");
+                    "a loop device does not return its status, and is ignored as another program's device");
             }
         }
     }
@@ -149,7 +149,7 @@ pub(crate) fn status(node: &Path, number: DeviceNumber) -> Result<Option<LoopInf
     match ask(&listed)? {
         Answer::Status(status) => Ok(Some(status.info)),
         Answer::Gone => Ok(None),
-        Answer::Silent(error) => Err(failed(error)),
+        Answer::Unanswered(error) => Err(failed(error)),
     }
 }
 
@@ -183,7 +183,7 @@ pub(crate) fn remember(number: DeviceNumber, sequence: Option<u64>, info: LoopIn
 }
 
 /// Reads offset and size limit again: they can be changed while the device is attached.
-fn up_to_date(listed: Listed, mut info: LoopInfo) -> Attached {
+fn up_to_date(listed: ListedDevice, mut info: LoopInfo) -> Attached {
     let number = |name| listed.attribute(name).and_then(|text| text.parse().ok());
     info.offset = number("loop/offset").unwrap_or(info.offset);
     info.size_limit = number("loop/sizelimit").unwrap_or(info.size_limit);
@@ -201,23 +201,25 @@ enum Answer {
     /// Nothing is attached any more.
     Gone,
     /// The filesystem of the backing file does not answer, or fails.
-    Silent(io::Error),
+    Unanswered(io::Error),
 }
 
-fn ask(listed: &Listed) -> Result<Answer> {
+fn ask(listed: &ListedDevice) -> Result<Answer> {
     let failed = |error: io::Error| Error::os(ASK, listed.node(), error);
     let node = in_flight::c_string(&listed.node()).map_err(failed)?;
     let subject = Subject::LoopDevice(listed.number, listed.sequence);
-    let answer = match in_flight::ask(subject, Question::LoopStatus(&node), FOREIGN_LIMIT) {
+    let answer = match in_flight::ask(subject, Question::LoopStatus(&node), FOREIGN_TIME_LIMIT) {
         Ok((answer, _)) => answer,
-        Err(silent @ (Unanswered::Late(_) | Unanswered::Stuck)) => return Ok(Answer::Silent(silent.into())),
-        Err(error @ (Unanswered::Crowded | Unanswered::Failed(_))) => return Err(failed(error.into())),
+        Err(silent @ (Unanswered::TimedOut(_) | Unanswered::Stuck)) => {
+            return Ok(Answer::Unanswered(silent.into()));
+        }
+        Err(error @ (Unanswered::QueueTooLong | Unanswered::Failed(_))) => return Err(failed(error.into())),
     };
     match answer.error as i32 {
         0 => {}
         libc::ENXIO => return Ok(Answer::Gone),
         // Without a node, this process can't query it.
-        number => return Ok(Answer::Silent(io::Error::from_raw_os_error(number))),
+        number => return Ok(Answer::Unanswered(io::Error::from_raw_os_error(number))),
     }
     let status = LoopStatus::from_words(answer.loop_status);
     remember(listed.number, listed.sequence.map(|_| status.sequence), status.info);
@@ -226,7 +228,7 @@ fn ask(listed: &Listed) -> Result<Answer> {
 
 /// The loop devices that have a size: few of the nodes are attached, and `/proc/partitions` names just
 /// these.
-fn list() -> Result<Vec<Listed>> {
+fn list() -> Result<Vec<ListedDevice>> {
     let failed = |error| Error::os("list the loop devices in", PARTITIONS, error);
     let table = fs::read_to_string(PARTITIONS).map_err(failed)?;
     // A device that went away in the meantime is left out.
@@ -246,7 +248,7 @@ fn numbered(table: &str) -> impl Iterator<Item = (DeviceNumber, &OsStr)> {
 }
 
 /// None if nothing is attached.
-fn listed(name: &OsStr, number: DeviceNumber) -> io::Result<Option<Listed>> {
+fn listed(name: &OsStr, number: DeviceNumber) -> io::Result<Option<ListedDevice>> {
     let directory = Path::new(BLOCK).join(name);
     let Some(mut backing) = optional(attribute(&directory.join("loop/backing_file")))? else {
         return Ok(None);
@@ -259,7 +261,12 @@ fn listed(name: &OsStr, number: DeviceNumber) -> io::Result<Option<Listed>> {
         false => None,
     };
     let sequence = sequence.and_then(|text| std::str::from_utf8(&text).ok()?.trim_end().parse().ok());
-    Ok(Some(Listed { name: name.to_owned(), number, sequence, backing: OsString::from_vec(backing).into() }))
+    Ok(Some(ListedDevice {
+        name: name.to_owned(),
+        number,
+        sequence,
+        backing: OsString::from_vec(backing).into(),
+    }))
 }
 
 /// A file of sysfs, which has at most one page and is read in one call.

@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_mapping_is_known_by_its_name_and_what_it_is_over() {
+    fn a_mapping_has_a_name_and_the_device_beneath() {
         let directory = tempfile::tempdir().unwrap();
         let block = directory.path().join("block");
         for (device, files) in [

@@ -11,7 +11,7 @@ pub(crate) use self::mapper::Mapped;
 pub(crate) use self::overlap::Overlap;
 use crate::{DeviceNumber, Error, Result};
 
-const ASK: &str = "read what the kernel says of a disk in";
+const ASK: &str = "read the identity of a disk in";
 
 /// The identity that a disk reports: see [`BlockDevice::identity`](crate::BlockDevice::identity).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -58,6 +58,7 @@ fn bare_wwn(name: &str) -> String {
 
 /// Whether a disk was asked for its size again: see [`BlockDevice::rescan`](crate::BlockDevice::rescan).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Rescan {
     /// The disk was asked.
     Requested,
@@ -72,7 +73,7 @@ pub(crate) struct Sysfs {
 }
 
 impl Sysfs {
-    pub(crate) fn of_the_system() -> Self {
+    pub(crate) fn system() -> Self {
         Self { root: PathBuf::from("/sys") }
     }
 
@@ -143,7 +144,8 @@ impl Sysfs {
             .into_iter()
             .chain(controllers.map(|name| device.join(name).join("rescan_controller")));
         for switch in switches.filter(|switch| switch.exists()) {
-            fs::write(&switch, "1").map_err(|error| Error::os("ask for the size anew by", &switch, error))?;
+            fs::write(&switch, "1")
+                .map_err(|error| Error::os("request a rescan of the size through", &switch, error))?;
             all = Rescan::Requested;
         }
         Ok(all)
@@ -246,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn each_kind_of_disk_says_who_it_is() {
+    fn each_kind_of_disk_has_an_identity() {
         let fake = Fake::new();
         let sysfs = fake.sysfs();
         for (name, minor, files, serial, wwn) in [
@@ -307,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn of_several_paths_the_multipath_device_is_the_disk() {
+    fn the_multipath_device_is_chosen_over_its_paths() {
         let fake = Fake::new();
         let sysfs = fake.sysfs();
         let identity: [(&str, &[u8]); 2] =

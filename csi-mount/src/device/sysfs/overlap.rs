@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_disk_and_its_partitions_are_made_of_the_same_bytes() {
+    fn a_disk_and_its_partitions_share_bytes() {
         let directory = tempfile::tempdir().unwrap();
         let root = directory.path();
         fs::create_dir_all(root.join("dev/block")).unwrap();

@@ -14,7 +14,7 @@ use crate::device::sysfs::{Overlap, Sysfs};
 use crate::{BlockDevice, DeviceAccess, DeviceNumber, DeviceUse, Error, ErrorKind, LoopDevice, Result};
 
 /// How many users an error names.
-const NAMED: usize = 3;
+const MAX_NAMED: usize = 3;
 
 /// A user of a block device: see [`BlockDevice::users`].
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -99,14 +99,14 @@ impl fmt::Display for DeviceUser {
                 write!(f, "it is published raw{} at {place}", for_reading(access))
             }
             Self::LoopDevice { path, access } => {
-                write!(f, "the loop device {} is over it{}", path.display(), for_reading(access))
+                write!(f, "the loop device {} is attached to it{}", path.display(), for_reading(access))
             }
             Self::Holder(name) => write!(f, "the device {name} is built on it"),
-            Self::Swap(path) => write!(f, "the node swaps to it as {}", path.display()),
+            Self::Swap(path) => write!(f, "the node uses it as swap space: {}", path.display()),
             Self::Process { id, name } => write!(f, "process {id} ({name}) has it open"),
             Self::Unknown => f.write_str(
-                "it is held exclusively: mounted in another mount namespace that this process does not see, or opened \
-                 exclusively",
+                "it is held exclusively: mounted in a mount namespace that is not visible to this process, \
+                 or opened exclusively",
             ),
         }
     }
@@ -117,16 +117,17 @@ impl DeviceUser {
     fn hint(&self) -> &'static str {
         match self {
             Self::Mount(MountPlace { process: None, .. }) => "unmount it there",
-            Self::Mount(_) => "end that process, or unmount it in that mount namespace (nsenter -t PID -m)",
+            Self::Mount(_) => "stop that process, or unmount it in that mount namespace (nsenter -t PID -m)",
             Self::Published { .. } => "unpublish it first",
             Self::LoopDevice { .. } => {
-                "unpublish the target that it was made for, also if that is gone, or detach it (losetup -d)"
+                "unpublish the target that it was made for, even if the target no longer exists, or detach \
+                 it (losetup -d)"
             }
             Self::Holder(_) => "stop the device that is built on it",
-            Self::Swap(_) => "swapoff it",
-            Self::Process { .. } => "end that process",
+            Self::Swap(_) => "stop using it as swap space (swapoff)",
+            Self::Process { .. } => "stop that process",
             Self::Unknown => {
-                "end what holds it; with hostPID this process sees the mounts of all mount namespaces"
+                "stop what holds it; with hostPID this process can see the mounts of all mount namespaces"
             }
         }
     }
@@ -146,7 +147,7 @@ impl DeviceUser {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Tolerated {
     /// None: the operation would write beneath them.
-    Nobody,
+    None,
     /// Users that have the device read-only and not exclusively.
     Readers,
     /// Readers, and mounts of the device: the kernel shares one filesystem among its mounts. The kernel
@@ -157,7 +158,7 @@ pub(crate) enum Tolerated {
 impl Tolerated {
     fn includes(self, user: &DeviceUser) -> bool {
         match self {
-            Self::Nobody => false,
+            Self::None => false,
             Self::Readers => user.is_reader(),
             Self::Mounts => {
                 user.is_reader() || matches!(user, DeviceUser::Mount(_) | DeviceUser::Process { .. })
@@ -169,26 +170,26 @@ impl Tolerated {
 /// Refuses a device that has users other than the tolerated ones.
 pub(crate) fn refuse(device: &BlockDevice, operation: &'static str, tolerated: Tolerated) -> Result<()> {
     let mut users = match tolerated {
-        Tolerated::Mounts => lasting(&[device.number()])?,
-        Tolerated::Nobody | Tolerated::Readers => all(device)?,
+        Tolerated::Mounts => identified_users(&[device.number()])?,
+        Tolerated::None | Tolerated::Readers => all_users(device)?,
     };
     users.retain(|user| !tolerated.includes(user));
     if users.is_empty() {
         return Ok(());
     }
-    Err(busy(operation, &format!("the device ({})", device.number()), &users).at(device.path()))
+    Err(in_use_error(operation, &format!("the device ({})", device.number()), &users).at(device.path()))
 }
 
 /// All users of the device.
-pub(crate) fn all(device: &BlockDevice) -> Result<Vec<DeviceUser>> {
+pub(crate) fn all_users(device: &BlockDevice) -> Result<Vec<DeviceUser>> {
     // This is checked first: a user that comes after it is then not mistaken for one that was found.
     let held = device.in_use()?;
-    let mut users = lasting(&[device.number()])?;
+    let mut users = identified_users(&[device.number()])?;
     let explains = |user: &DeviceUser| {
         matches!(user, DeviceUser::Mount(_) | DeviceUser::Holder(_) | DeviceUser::Swap(_))
     };
     if held == DeviceUse::InUse && !users.iter().any(explains) {
-        let openers = openers::of(device.number(), NAMED);
+        let openers = openers::openers(device.number(), MAX_NAMED);
         if openers.is_empty() {
             users.push(DeviceUser::Unknown);
         }
@@ -197,19 +198,19 @@ pub(crate) fn all(device: &BlockDevice) -> Result<Vec<DeviceUser>> {
     Ok(users)
 }
 
-/// As [`all`], for several devices, without users that are visible only as an exclusive holder.
-pub(crate) fn lasting(devices: &[DeviceNumber]) -> Result<Vec<DeviceUser>> {
-    lasting_in(&Sysfs::of_the_system(), devices)
+/// As [`all_users`], for several devices, without users that are visible only as an exclusive holder.
+pub(crate) fn identified_users(devices: &[DeviceNumber]) -> Result<Vec<DeviceUser>> {
+    identified_users_in(&Sysfs::system(), devices)
 }
 
-fn lasting_in(sysfs: &Sysfs, devices: &[DeviceNumber]) -> Result<Vec<DeviceUser>> {
+fn identified_users_in(sysfs: &Sysfs, devices: &[DeviceNumber]) -> Result<Vec<DeviceUser>> {
     let overlaps: Vec<_> = devices.iter().flat_map(|device| sysfs.overlaps(*device)).collect();
     let mut users: Vec<_> = overlaps
         .iter()
         .flat_map(|overlap| sysfs.holders_at(overlap.number))
         .map(DeviceUser::Holder)
         .collect();
-    users.extend(swaps(&overlaps).map(DeviceUser::Swap));
+    users.extend(swap_spaces(&overlaps).map(DeviceUser::Swap));
     let mut nodes: Vec<(DeviceNumber, OsString)> =
         overlaps.iter().map(|overlap| (overlap.number, overlap.name.clone())).collect();
     for over in LoopDevice::over(&nodes)? {
@@ -237,7 +238,7 @@ fn has_common_bytes(overlap: &Overlap, over: &crate::sys::ioctl::LoopInfo) -> bo
 }
 
 /// The swap spaces on these devices.
-fn swaps(devices: &[Overlap]) -> impl Iterator<Item = PathBuf> {
+fn swap_spaces(devices: &[Overlap]) -> impl Iterator<Item = PathBuf> {
     let table = fs::read_to_string("/proc/swaps").unwrap_or_default();
     let paths: Vec<PathBuf> = table
         .lines()
@@ -255,7 +256,7 @@ fn swaps(devices: &[Overlap]) -> impl Iterator<Item = PathBuf> {
 }
 
 /// The error that refuses a device because of these users, some of which it names.
-pub(crate) fn busy(operation: &'static str, device: &str, users: &[DeviceUser]) -> Error {
+pub(crate) fn in_use_error(operation: &'static str, device: &str, users: &[DeviceUser]) -> Error {
     let error = Error::new(ErrorKind::Busy, operation, format!("{device} is in use: {}", named(users)));
     match users.first() {
         Some(user) => error.hint(user.hint()),
@@ -265,9 +266,9 @@ pub(crate) fn busy(operation: &'static str, device: &str, users: &[DeviceUser]) 
 
 /// The first few users, and how many more there are.
 pub(crate) fn named(users: &[impl fmt::Display]) -> String {
-    let mut text = users.iter().take(NAMED).map(ToString::to_string).collect::<Vec<_>>().join("; ");
-    if users.len() > NAMED {
-        text.push_str(&format!("; and {} more", users.len() - NAMED));
+    let mut text = users.iter().take(MAX_NAMED).map(ToString::to_string).collect::<Vec<_>>().join("; ");
+    if users.len() > MAX_NAMED {
+        text.push_str(&format!("; and {} more", users.len() - MAX_NAMED));
     }
     text
 }
@@ -298,7 +299,7 @@ impl BlockDevice {
     /// As for [`in_use`](Self::in_use), and [`Unresponsive`](ErrorKind::Unresponsive) if a loop device that
     /// could be over this device does not answer.
     pub fn users(&self) -> Result<Vec<DeviceUser>> {
-        all(self)
+        all_users(self)
     }
 }
 

@@ -10,7 +10,7 @@ use rustix::fs::{CWD, Mode, OFlags};
 
 use super::openers::name_of;
 use super::{DeviceUser, MountPlace, NamespaceMember};
-use crate::bounded::in_flight::{self, FOREIGN_LIMIT};
+use crate::bounded::in_flight::{self, FOREIGN_TIME_LIMIT};
 use crate::device::sysfs::Sysfs;
 use crate::path::lookup;
 use crate::place::on_device::block_device_at;
@@ -19,15 +19,15 @@ use crate::table::mount_namespaces;
 use crate::{DeviceAccess, DeviceNumber, MountEntry, Result, mounts, parse_mountinfo};
 
 /// Filesystems on a block device whose mounts show an anonymous device number.
-const WITHOUT_NUMBER: [&str; 2] = ["btrfs", "bcachefs"];
+const ANONYMOUS_DEVICE_TYPES: [&str; 2] = ["btrfs", "bcachefs"];
 
 /// Where these devices, given with their kernel names, are mounted, and where nodes of them are bound.
 pub(super) fn users(devices: &[(DeviceNumber, OsString)], sysfs: &Sysfs) -> Result<Vec<DeviceUser>> {
-    let user = |found: Found, path: PathBuf, process: Option<&NamespaceMember>| {
+    let user = |found: UseKind, path: PathBuf, process: Option<&NamespaceMember>| {
         let place = MountPlace { path, process: process.cloned() };
         match found {
-            Found::Filesystem => DeviceUser::Mount(place),
-            Found::Node(number) => {
+            UseKind::Filesystem => DeviceUser::Mount(place),
+            UseKind::Node(number) => {
                 let access = match sysfs.is_read_only(number) {
                     true => DeviceAccess::ReadOnly,
                     false => DeviceAccess::ReadWrite,
@@ -38,12 +38,12 @@ pub(super) fn users(devices: &[(DeviceNumber, OsString)], sysfs: &Sysfs) -> Resu
     };
     let mut scan = Scan { devices, files: BTreeMap::new() };
     let mut found = Vec::new();
-    for (what, path) in scan.own()? {
+    for (what, path) in scan.in_own_namespace()? {
         found.push(user(what, path, None));
     }
     for namespace in mount_namespaces::others()? {
         let Some(table) = namespace.table() else { continue };
-        let there = scan.of(table.process, &table.text);
+        let there = scan.in_namespace_of(table.process, &table.text);
         if !there.is_empty() {
             let name = name_of(table.process);
             let member = NamespaceMember { id: table.process, name, namespace: namespace.id };
@@ -59,7 +59,7 @@ pub(super) fn users(devices: &[(DeviceNumber, OsString)], sysfs: &Sysfs) -> Resu
 /// nobody has it open: a bound node keeps nothing open, and would give access to the next volume that gets
 /// the number.
 pub(crate) fn published_at(devices: &[DeviceNumber]) -> Result<Option<PathBuf>> {
-    let sysfs = Sysfs::of_the_system();
+    let sysfs = Sysfs::system();
     let named: Vec<_> =
         devices.iter().filter_map(|number| sysfs.overlaps(*number).into_iter().next()).collect();
     let named: Vec<_> = named.into_iter().map(|overlap| (overlap.number, overlap.name)).collect();
@@ -70,7 +70,7 @@ pub(crate) fn published_at(devices: &[DeviceNumber]) -> Result<Option<PathBuf>> 
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Found {
+enum UseKind {
     Filesystem,
     /// A bound node of this device.
     Node(DeviceNumber),
@@ -84,24 +84,24 @@ struct Scan<'d> {
 }
 
 impl Scan<'_> {
-    fn own(&mut self) -> Result<Vec<(Found, PathBuf)>> {
+    fn in_own_namespace(&mut self) -> Result<Vec<(UseKind, PathBuf)>> {
         let mut found = Vec::new();
         let mut unknown = Vec::new();
         for entry in mounts()? {
-            match self.judge(&entry, |path| lookup::cached_node_state(CWD, path)) {
-                Judged::Is(what) => found.push((what, entry.mount_point)),
-                Judged::Nothing => {}
-                Judged::Unknown => unknown.push(entry.mount_point),
+            match self.classify(&entry, |path| lookup::cached_node_state(CWD, path)) {
+                Classified::User(what) => found.push((what, entry.mount_point)),
+                Classified::NotUser => {}
+                Classified::Unknown => unknown.push(entry.mount_point),
             }
         }
         // The paths lead through filesystems that must be asked. All are asked together, so that those that
         // do not answer cost one time limit in total. A place that can't be looked at is not one where this
         // crate has published a device.
-        let ask = |path: &PathBuf| lookup::node_within(path, FOREIGN_LIMIT).unwrap_or_default();
-        let nodes = in_flight::together(&unknown, ask);
+        let ask = |path: &PathBuf| lookup::node_within(path, FOREIGN_TIME_LIMIT).unwrap_or_default();
+        let nodes = in_flight::ask_all(&unknown, ask);
         for (path, node) in unknown.into_iter().zip(nodes) {
-            if let Some(number) = self.wanted(node) {
-                found.push((Found::Node(number), path));
+            if let Some(number) = self.one_of_devices(node) {
+                found.push((UseKind::Node(number), path));
             }
         }
         Ok(found)
@@ -109,11 +109,11 @@ impl Scan<'_> {
 
     /// Finds users in another namespace from what the kernel has in memory. It always has the mount points
     /// of local filesystems in memory.
-    fn of(&mut self, process: u32, table: &[u8]) -> Vec<(Found, PathBuf)> {
+    fn in_namespace_of(&mut self, process: u32, table: &[u8]) -> Vec<(UseKind, PathBuf)> {
         let mut root = None;
         let mut found = Vec::new();
         for line in table.split(|byte| *byte == b'\n') {
-            if !self.may_matter(line) {
+            if !self.can_be_user(line) {
                 continue;
             }
             let Some(entry) = parse_mountinfo(line).ok().and_then(|mut found| found.pop()) else { continue };
@@ -122,7 +122,7 @@ impl Scan<'_> {
                 let path = path.strip_prefix("/").ok().filter(|path| !path.as_os_str().is_empty())?;
                 lookup::cached_node_state(root.as_fd(), path)
             };
-            if let Judged::Is(what) = self.judge(&entry, look) {
+            if let Classified::User(what) = self.classify(&entry, look) {
                 found.push((what, entry.mount_point));
             }
         }
@@ -130,7 +130,7 @@ impl Scan<'_> {
     }
 
     /// Whether a line of a mount table (`id parent major:minor root …`) must be parsed.
-    fn may_matter(&self, line: &[u8]) -> bool {
+    fn can_be_user(&self, line: &[u8]) -> bool {
         let mut fields = line.split(|byte| *byte == b' ').skip(2);
         let (Some(device), Some(root)) = (fields.next(), fields.next()) else { return false };
         root != b"/"
@@ -141,16 +141,16 @@ impl Scan<'_> {
                 .is_some_and(|device| self.devices.iter().any(|(number, _)| *number == device))
     }
 
-    fn judge(
+    fn classify(
         &mut self,
         entry: &MountEntry,
         look: impl FnOnce(&Path) -> Option<Option<DeviceNumber>>,
-    ) -> Judged {
+    ) -> Classified {
         if self.is_filesystem_on_device(entry) {
-            return Judged::Is(Found::Filesystem);
+            return Classified::User(UseKind::Filesystem);
         }
         if entry.root == Path::new("/") || details::is_remote(&entry.fs_type) {
-            return Judged::Nothing;
+            return Classified::NotUser;
         }
         // A node in /dev has the kernel's name, unless somebody made another one.
         if entry.fs_type == "devtmpfs"
@@ -159,39 +159,39 @@ impl Scan<'_> {
                 .iter()
                 .find(|(_, name)| entry.root.strip_prefix("/").is_ok_and(|root| root == name))
         {
-            return Judged::Is(Found::Node(*number));
+            return Classified::User(UseKind::Node(*number));
         }
         let key = (entry.device, entry.root.clone());
         let node = match self.files.get(&key) {
             Some(node) => *node,
             None => {
-                let Some(node) = look(&entry.mount_point) else { return Judged::Unknown };
+                let Some(node) = look(&entry.mount_point) else { return Classified::Unknown };
                 self.files.insert(key, node);
                 node
             }
         };
-        match self.wanted(node) {
-            Some(number) => Judged::Is(Found::Node(number)),
-            None => Judged::Nothing,
+        match self.one_of_devices(node) {
+            Some(number) => Classified::User(UseKind::Node(number)),
+            None => Classified::NotUser,
         }
     }
 
     fn is_filesystem_on_device(&self, entry: &MountEntry) -> bool {
-        let number = match WITHOUT_NUMBER.contains(&&*entry.fs_type) {
+        let number = match ANONYMOUS_DEVICE_TYPES.contains(&&*entry.fs_type) {
             true => block_device_at(&entry.source),
             false => Some(entry.device),
         };
-        self.wanted(number).is_some()
+        self.one_of_devices(number).is_some()
     }
 
-    fn wanted(&self, number: Option<DeviceNumber>) -> Option<DeviceNumber> {
+    fn one_of_devices(&self, number: Option<DeviceNumber>) -> Option<DeviceNumber> {
         number.filter(|number| self.devices.iter().any(|(device, _)| device == number))
     }
 }
 
-enum Judged {
-    Is(Found),
-    Nothing,
+enum Classified {
+    User(UseKind),
+    NotUser,
     Unknown,
 }
 

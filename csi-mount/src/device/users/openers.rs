@@ -10,14 +10,14 @@ use super::DeviceUser;
 use crate::DeviceNumber;
 
 /// Time limit for the scan of all processes: some of many are better than a late answer.
-const SCAN_LIMIT: Duration = Duration::from_secs(1);
+const SCAN_TIME_LIMIT: Duration = Duration::from_secs(1);
 
-/// Up to `most` of them, as far as `/proc` shows them within a second.
-pub(super) fn of(device: DeviceNumber, most: usize) -> Vec<DeviceUser> {
-    let deadline = Instant::now() + SCAN_LIMIT;
+/// Up to `max` of them, as far as `/proc` shows them within a second.
+pub(super) fn openers(device: DeviceNumber, max: usize) -> Vec<DeviceUser> {
+    let deadline = Instant::now() + SCAN_TIME_LIMIT;
     let mut found = Vec::new();
     for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
-        if Instant::now() > deadline || found.len() >= most {
+        if Instant::now() > deadline || found.len() >= max {
             break;
         }
         let Some(id) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };

@@ -1,7 +1,7 @@
 use super::*;
 
 #[test]
-fn of_many_users_a_few_are_named() {
+fn only_the_first_users_are_named() {
     let users: Vec<_> = (0..1000).map(|index| DeviceUser::Holder(format!("dm-{index}"))).collect();
     let text = named(&users);
     assert!(text.contains("dm-2 is built on it; and 997 more") && !text.contains("dm-3"), "{text}");
@@ -10,7 +10,7 @@ fn of_many_users_a_few_are_named() {
 
 /// As LVM, a RAID and bcache do it, on a disk and on its partition; an empty `holders` means no user.
 #[test]
-fn what_is_built_on_a_device_or_a_part_of_it_is_a_user() {
+fn a_device_built_on_a_disk_or_its_partition_is_a_user() {
     let directory = tempfile::tempdir().unwrap();
     let root = directory.path();
     fs::create_dir_all(root.join("dev/block")).unwrap();
@@ -35,17 +35,17 @@ fn what_is_built_on_a_device_or_a_part_of_it_is_a_user() {
     for (minor, expected) in
         [(0, &["md0", "bcache0", "dm-0"][..]), (1, &["bcache0", "dm-0", "md0"]), (2, &["md0"]), (3, &[])]
     {
-        let users = lasting_in(&sysfs, &[number(minor)]).unwrap();
+        let users = identified_users_in(&sysfs, &[number(minor)]).unwrap();
         let expected: Vec<_> = expected.iter().map(|name| DeviceUser::Holder((*name).to_owned())).collect();
         assert_eq!(users, expected, "{minor}");
-        for tolerated in [Tolerated::Nobody, Tolerated::Readers, Tolerated::Mounts] {
+        for tolerated in [Tolerated::None, Tolerated::Readers, Tolerated::Mounts] {
             assert!(!users.iter().any(|user| tolerated.includes(user)), "{minor}");
         }
     }
 }
 
 #[test]
-fn parts_that_only_touch_have_nothing_in_common() {
+fn adjacent_parts_do_not_overlap() {
     let overlap =
         Overlap { number: DeviceNumber { major: 7, minor: 0 }, name: OsString::new(), range: 4096..8192 };
     for (offset, size_limit, expected) in

@@ -35,7 +35,7 @@ use rustix::io::Errno;
 use crate::device::claimed::{AlignedBuffer, BLOCK, ClaimedDevice, length_of, pieces, with_claim};
 use crate::device::mapping::LUKS_HEADER;
 use crate::device::users::{self, Tolerated};
-use crate::filesystem::format::record::{Entry, Made, Record, Remains, blocks, runs};
+use crate::filesystem::format::record::{Entry, FormatKind, InterruptedContent, Record, blocks, runs};
 use crate::filesystem::probe::{Reader, Unread, first_nonzero};
 use crate::filesystem::tool::{OpenFile, RunningTool};
 use crate::{BlockDevice, Error, ErrorKind, Probe, Result};
@@ -43,7 +43,7 @@ use crate::{BlockDevice, Error, ErrorKind, Probe, Result};
 /// By how much the file can grow before zeros are removed from it.
 const GROWTH: u64 = 32 << 20;
 /// How much of a device is read to check that it is zero where the image is zero.
-const READ_OF_ZEROS: u64 = 128 << 20;
+const MAX_ZEROS_READ: u64 = 128 << 20;
 
 /// A file in memory that a program uses as its disk.
 pub(crate) struct DiskImage<'d> {
@@ -77,7 +77,7 @@ impl<'d> DiskImage<'d> {
         let made = memfd_create("csi-mount image", MemfdFlags::CLOEXEC)
             .and_then(|fd| ftruncate(&fd, size).map(|()| File::from(fd)));
         let failed = |error: Errno| {
-            Error::os(operation, device.path(), error).because("no file in memory to make it in")
+            Error::os(operation, device.path(), error).add_reason("no file in memory could be created for it")
         };
         let file = made.map_err(failed)?;
         Ok(Self { device, file, size, zeros: Vec::new(), kept: 0, operation })
@@ -113,7 +113,7 @@ impl<'d> DiskImage<'d> {
     }
 
     /// Reads the whole image once.
-    fn content(&self, made: Made) -> Result<Content> {
+    fn content(&self, made: FormatKind) -> Result<Content> {
         let mut content = Content { blocks: Vec::new(), commit: None, zeros: self.zeros.clone() };
         let mut buffer = AlignedBuffer::new();
         for piece in data_ranges(&self.file, self.size).map_err(|error| self.failed(error))? {
@@ -125,7 +125,7 @@ impl<'d> DiskImage<'d> {
                 } else if place == made.commit_place() {
                     content.commit = Some(block.to_vec());
                 } else {
-                    content.blocks.push(Entry::of(place, block));
+                    content.blocks.push(Entry::from_block(place, block));
                 }
             }
         }
@@ -142,14 +142,14 @@ impl<'d> DiskImage<'d> {
     ///
     /// [`NotBlank`](ErrorKind::NotBlank), [`Unreadable`](ErrorKind::Unreadable), [`Busy`](ErrorKind::Busy),
     /// [`WrongDevice`](ErrorKind::WrongDevice): nothing was written. [`Io`](ErrorKind::Io).
-    pub(crate) fn write_to_device(&self, made: Made, blankness: Option<&dyn Blankness>) -> Result<()> {
+    pub(crate) fn write_to_device(&self, made: FormatKind, blankness: Option<&dyn Blankness>) -> Result<()> {
         let content = self.content(made)?;
         let Some(commit) = content.commit.as_deref().filter(|block| made.is_committed_by(block)) else {
-            let reason = format!("the program reported success, but made no {made}");
+            let reason = format!("the program reported success, but created no {made}");
             return Err(Error::new(ErrorKind::ToolFailed, self.operation, reason).at(self.device.path()));
         };
         let record = self.record(made, &content)?;
-        users::refuse(self.device, self.operation, Tolerated::Nobody)?;
+        users::refuse(self.device, self.operation, Tolerated::None)?;
         with_claim(self.device, self.operation, |disk| {
             let copy = Copy { image: self, disk, content: &content, blankness };
             copy.make_blank()?;
@@ -159,17 +159,17 @@ impl<'d> DiskImage<'d> {
     }
 
     /// The record of this image, with its manifest at the end of the last hole that is long enough.
-    fn record(&self, made: Made, content: &Content) -> Result<Record> {
+    fn record(&self, made: FormatKind, content: &Content) -> Result<Record> {
         let length = Record::manifest_length(content.blocks.len());
         // LUKS leaves zeros that nothing reads before its content, which begins here. Everything after it
         // belongs to the user.
         let (end, zeros) = match made {
-            Made::Luks => (LUKS_HEADER, &[][..]),
-            Made::Filesystem(_) => (self.size, &content.zeros[..]),
+            FormatKind::Luks => (LUKS_HEADER, &[][..]),
+            FormatKind::Filesystem(_) => (self.size, &content.zeros[..]),
         };
         let mut taken = zeros.to_vec();
         taken.extend(content.blocks.iter().map(|entry| entry.place..entry.place + BLOCK as u64));
-        taken.extend(Made::COMMIT_PLACES.map(|place| place..place + BLOCK as u64));
+        taken.extend(FormatKind::COMMIT_PLACES.map(|place| place..place + BLOCK as u64));
         taken.retain(|range| range.start < end);
         taken.sort_unstable_by_key(|range| range.start);
         let mut free = end - end % BLOCK as u64;
@@ -179,7 +179,7 @@ impl<'d> DiskImage<'d> {
             }
             free = free.min(range.start);
         }
-        let reason = format!("the {made} has no free {length} bytes for the record of its making");
+        let reason = format!("the {made} has no {length} free bytes for the record of the format");
         Err(Error::new(ErrorKind::OutOfRange, self.operation, reason).at(self.device.path()))
     }
 }
@@ -201,7 +201,7 @@ impl Copy<'_, '_> {
             Probe::Interrupted(_) => {}
             changed => return Err(changed.refusal(operation, device)),
         }
-        if let Ok(Some(remains)) = Remains::find(device) {
+        if let Ok(Some(remains)) = InterruptedContent::find(device) {
             remains.clear(self.disk)?;
         }
         match device.probe() {
@@ -255,7 +255,7 @@ impl Copy<'_, '_> {
 
     fn reads_zeros(&self) -> bool {
         self.blankness.is_some()
-            || self.content.zeros.iter().map(length_of).sum::<usize>() as u64 <= READ_OF_ZEROS
+            || self.content.zeros.iter().map(length_of).sum::<usize>() as u64 <= MAX_ZEROS_READ
     }
 
     /// Writes the header, the manifest, the image, and the commit block over the header.
@@ -310,20 +310,20 @@ pub(crate) struct ZeroKeeper<'i> {
 
 impl ZeroKeeper<'_> {
     /// Called repeatedly while the program runs.
-    pub(crate) fn tend(&mut self, running: &RunningTool) -> Result<()> {
+    pub(crate) fn punch_if_grown(&mut self, running: &RunningTool) -> Result<()> {
         let name = self.name;
         let failed = |error: io::Error| Error::os(self.operation, name, error);
         if self.allocated().map_err(failed)? < *self.kept + GROWTH {
             return Ok(());
         }
-        running.while_stopped(|| self.take_out().map_err(|error| Error::os(self.operation, name, error)))
+        running.while_stopped(|| self.punch_zeros().map_err(|error| Error::os(self.operation, name, error)))
     }
 
     fn allocated(&self) -> io::Result<u64> {
         Ok(self.file.metadata()?.blocks() * 512)
     }
 
-    fn take_out(&mut self) -> io::Result<()> {
+    fn punch_zeros(&mut self) -> io::Result<()> {
         let mut buffer = AlignedBuffer::new();
         let size = self.file.metadata()?.len();
         for piece in data_ranges(self.file, size)? {

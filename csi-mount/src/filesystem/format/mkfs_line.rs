@@ -9,7 +9,7 @@ use crate::{Error, ErrorKind, Filesystem, KernelVersion, MkfsProfile, Result};
 
 const FORMAT: &str = "format";
 /// How long a program can take to print its version.
-const VERSION_LIMIT: Duration = Duration::from_secs(30);
+const VERSION_TIME_LIMIT: Duration = Duration::from_secs(30);
 
 /// What the caller chose.
 #[derive(Debug, Clone)]
@@ -45,7 +45,7 @@ impl MkfsLine {
             line.extend(["-L".to_owned(), label.clone()]);
         }
         let mut arguments = joined(&self.arguments)?;
-        let left_off = self.left_off()?;
+        let disabling_arguments = self.disabling_arguments()?;
         if self.filesystem == Filesystem::Ext4 {
             // mke2fs uses only the last -E and the last -O, so all go into one; the caller's come last and
             // take precedence. The kernel makes the inode tables zero after the mount, which is normally
@@ -53,7 +53,7 @@ impl MkfsLine {
             let ours = ["nodiscard", "lazy_itable_init=1"].into_iter();
             let ours = ours.chain(more.iter().map(String::as_str)).collect();
             let extended = merged("-E", ours, &mut arguments);
-            let features = merged("-O", left_off, &mut arguments);
+            let features = merged("-O", disabling_arguments, &mut arguments);
             line.extend([extended, features].into_iter().flatten());
         } else {
             // mkfs.xfs fails if an option is given twice.
@@ -62,23 +62,23 @@ impl MkfsLine {
             let said = |off: &str| {
                 name(off).is_some_and(|name| arguments.iter().any(|argument| argument.contains(&name)))
             };
-            line.extend(left_off.into_iter().filter(|off| !said(off)).map(str::to_owned));
+            line.extend(disabling_arguments.into_iter().filter(|off| !said(off)).map(str::to_owned));
             line.extend_from_slice(more);
         }
         line.extend(arguments);
         Ok(line)
     }
 
-    fn left_off(&self) -> Result<Vec<&'static str>> {
+    fn disabling_arguments(&self) -> Result<Vec<&'static str>> {
         let target = match self.profile {
             MkfsProfile::Mkfs => return Ok(Vec::new()),
             MkfsProfile::Kernel(version) => version,
             MkfsProfile::Running => KernelVersion::running()?,
         };
-        kernel_features::left_off(self.filesystem, target, || {
-            let output = self.tool().run(&["-V"], VERSION_LIMIT)?;
+        kernel_features::disabling_arguments(self.filesystem, target, || {
+            let output = self.tool().run(&["-V"], VERSION_TIME_LIMIT)?;
             first_version(&output.text).ok_or_else(|| {
-                let reason = format!("{} -V does not tell its version", self.tool().program);
+                let reason = format!("{} -V does not print its version", self.tool().program);
                 Error::new(ErrorKind::ToolFailed, FORMAT, reason)
             })
         })
@@ -92,7 +92,7 @@ impl MkfsLine {
         };
         if label.is_empty() || label.len() > longest || label.contains(char::is_control) {
             let reason = format!(
-                "the label {label:?} is not 1 to {longest} bytes without control characters, as {} wants it",
+                "the label {label:?} is not 1 to {longest} bytes without control characters, as {} requires",
                 self.filesystem
             );
             return Err(Error::new(ErrorKind::InvalidInput, FORMAT, reason));
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn labels_have_the_length_that_the_filesystem_takes() {
+    fn labels_have_the_length_that_the_filesystem_allows() {
         for (filesystem, longest) in [(Filesystem::Ext4, 16), (Filesystem::Xfs, 12), (Filesystem::Btrfs, 255)]
         {
             let format = line(filesystem);

@@ -41,9 +41,9 @@ impl Topology {
 
     fn xfs_stripes(self) -> Option<String> {
         let (unit, width) = (self.minimum_io, self.optimal_io);
-        let is_said = unit != self.physical_sector && width != self.physical_sector;
+        let is_reported = unit != self.physical_sector && width != self.physical_sector;
         let is_valid = unit > 0 && width > 0 && unit.is_multiple_of(XFS_BLOCK) && width.is_multiple_of(unit);
-        (is_said && is_valid).then(|| format!("-dsunit={},swidth={}", unit / 512, width / 512))
+        (is_reported && is_valid).then(|| format!("-dsunit={},swidth={}", unit / 512, width / 512))
     }
 
     /// The extended options that give `mke2fs` the stripes of a RAID, in blocks of the filesystem; empty
@@ -68,7 +68,7 @@ pub(crate) struct Ext4Layout {
 
 impl Ext4Layout {
     /// Reads the layout; none if there is no superblock.
-    pub(crate) fn of(image: &DiskImage<'_>) -> Option<Self> {
+    pub(crate) fn from_image(image: &DiskImage<'_>) -> Option<Self> {
         let superblock = image.read(1024, 1024).ok()?;
         if superblock.get(56..58)? != [0x53, 0xef] {
             return None;
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn xfs_is_told_what_it_would_ask() {
+    fn mkfs_xfs_gets_the_stripes_that_it_would_read_from_the_device() {
         let (small, large) = (1 << 29, 1 << 40);
         assert_eq!(xfs(&[], DISK, large), "-ssize=4096");
         assert_eq!(xfs(&[], Topology { is_misaligned: true, ..DISK }, large), "-ssize=512");
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn ext4_is_told_of_stripes_longer_than_a_block() {
+    fn mkfs_ext4_gets_stripes_longer_than_a_block() {
         assert_eq!(DISK.ext4_stripes(4096), Vec::<String>::new());
         assert_eq!(DISK.ext4_stripes(1024), ["stride=4", "stripe_width=4"]);
         assert_eq!(RAID.ext4_stripes(4096), ["stride=16", "stripe_width=64"]);

@@ -13,9 +13,9 @@ use std::time::{Duration, Instant};
 use crate::filesystem::format::disk_image::{Blankness, DiskImage};
 use crate::filesystem::format::mkfs_line::MkfsLine;
 use crate::filesystem::format::mkfs_topology::Ext4Layout;
-use crate::filesystem::format::record::Made;
+use crate::filesystem::format::record::FormatKind;
 use crate::filesystem::format::watch::{FormatPlace, Watcher};
-use crate::filesystem::tool::Given;
+use crate::filesystem::tool::ToolInput;
 use crate::sys::ioctl::{self, Topology};
 use crate::{
     BlankProof, BlockDevice, Error, ErrorKind, Filesystem, FormatLimit, FormatStep, MkfsProfile, Result,
@@ -47,7 +47,7 @@ const WRITE_ZEROS: (&str, &str) = ("UNIX_IO_NOZEROOUT", "1");
 pub struct Format {
     line: MkfsLine,
     limit: Duration,
-    at_once: Option<FormatLimit>,
+    format_limit: Option<FormatLimit>,
     watcher: Option<Watcher>,
     blankness: Option<Untouched>,
 }
@@ -68,7 +68,7 @@ impl Format {
     pub fn new(filesystem: Filesystem) -> Self {
         let profile = MkfsProfile::default();
         let line = MkfsLine { filesystem, label: None, arguments: Vec::new(), profile };
-        Self { line, limit: FORMAT_TIME_LIMIT, at_once: None, watcher: None, blankness: None }
+        Self { line, limit: FORMAT_TIME_LIMIT, format_limit: None, watcher: None, blankness: None }
     }
 
     /// Sets the filesystem's label: at most 16 bytes for ext4, 12 for XFS, 255 for btrfs.
@@ -107,8 +107,8 @@ impl Format {
 
     /// Waits, within the time limit, while as many formats run as `limit` allows.
     #[must_use]
-    pub fn at_once(mut self, limit: &FormatLimit) -> Self {
-        self.at_once = Some(limit.clone());
+    pub fn format_limit(mut self, limit: &FormatLimit) -> Self {
+        self.format_limit = Some(limit.clone());
         self
     }
 
@@ -149,7 +149,7 @@ impl Format {
     ///   published raw, or has a loop device or another device over it. Or another program has locked it,
     ///   or too many formats run for too long.
     /// - [`ReadOnly`](ErrorKind::ReadOnly): the device refuses writes.
-    /// - [`OutOfRange`](ErrorKind::OutOfRange): the device is smaller than [`Filesystem::minimum_size`].
+    /// - [`OutOfRange`](ErrorKind::OutOfRange): the device is smaller than [`Filesystem::min_size`].
     /// - [`MissingTool`](ErrorKind::MissingTool), [`ToolFailed`](ErrorKind::ToolFailed),
     ///   [`Unresponsive`](ErrorKind::Unresponsive): `mkfs` is missing, fails, or exceeds its time limit.
     ///   The device was not written to.
@@ -161,16 +161,16 @@ impl Format {
         self.line.options(&[]).map_err(|error| error.at(device.path()))?;
 
         let _place = self.wait_for_place(device, end)?;
-        self.tell(FormatStep::Preparing);
+        self.report(FormatStep::Preparing);
         let _lock = device.lock()?;
         self.check_size(device)?;
         refuse_unwritable(device)?;
         tracing::info!(device = %device.path().display(), filesystem = %self.line.filesystem, "format");
         let image = self.make_in_memory(device, end)?;
-        self.tell(FormatStep::Writing);
+        self.report(FormatStep::Writing);
         let blankness = self.blankness.as_ref().map(|Untouched(blankness)| &**blankness as &dyn Blankness);
-        image.write_to_device(Made::Filesystem(self.line.filesystem), blankness)?;
-        self.tell(FormatStep::Verifying);
+        image.write_to_device(FormatKind::Filesystem(self.line.filesystem), blankness)?;
+        self.report(FormatStep::Verifying);
         device.verify()?;
         let found = device.probe();
         if found.filesystem() == Some(self.line.filesystem) {
@@ -182,7 +182,7 @@ impl Format {
 
     /// Runs `mkfs` on a disk in memory like this one.
     fn make_in_memory<'d>(&self, device: &'d BlockDevice, end: Instant) -> Result<DiskImage<'d>> {
-        let failed = |error| Error::os("ask for the sectors of", device.path(), error);
+        let failed = |error| Error::os("read the sector sizes of", device.path(), error);
         let topology = ioctl::topology(device.as_fd()).map_err(failed)?;
         let arguments = topology.arguments(&self.line, device.size()?);
         if self.line.filesystem != Filesystem::Ext4 {
@@ -193,14 +193,14 @@ impl Format {
         let mut writes_zeros =
             self.line.arguments.iter().any(|argument| argument.contains("lazy_itable_init"));
         let mut image = self.mkfs(device, topology, &arguments, writes_zeros, end)?;
-        let mut layout = Ext4Layout::of(&image);
+        let mut layout = Ext4Layout::from_image(&image);
         let stripes = layout.as_ref().map_or(Vec::new(), |layout| topology.ext4_stripes(layout.block_size));
         let is_unknown = layout.as_ref().is_some_and(|layout| layout.journal.is_none());
         // Stripes are given in blocks, whose size mke2fs chooses: it is known only after a first run.
         if !stripes.is_empty() || (is_unknown && !writes_zeros) {
             writes_zeros |= is_unknown;
             image = self.mkfs(device, topology, &stripes, writes_zeros, end)?;
-            layout = Ext4Layout::of(&image);
+            layout = Ext4Layout::from_image(&image);
         }
         for range in layout.and_then(|layout| layout.journal).into_iter().flatten() {
             image.has_zeros(range);
@@ -225,33 +225,39 @@ impl Format {
         let mut environment: Vec<(&str, &str)> =
             sectors.iter().map(|(name, size)| (*name, &**size)).collect();
         environment.extend(writes_zeros.then_some(WRITE_ZEROS));
-        let given =
-            Given { environment: &environment, file: Some(file), look: Some(LOOK), ..Given::default() };
-        let mut told = 0;
+        let given = ToolInput {
+            environment: &environment,
+            file: Some(file),
+            poll_interval: Some(LOOK),
+            ..ToolInput::default()
+        };
+        let mut reported = 0;
         let limit = end.saturating_duration_since(Instant::now());
-        let output = tool.run_given(&line, given, limit, |running| {
+        let output = tool.run_with_input(&line, given, limit, |running| {
             let elapsed = running.elapsed().as_secs();
-            if elapsed > told {
-                told = elapsed;
-                self.tell(FormatStep::Making { elapsed: Duration::from_secs(told) });
+            if elapsed > reported {
+                reported = elapsed;
+                self.report(FormatStep::Making { elapsed: Duration::from_secs(reported) });
             }
-            zeros.tend(running)
+            zeros.punch_if_grown(running)
         });
         let output = output.map_err(|error| error.at(device.path()))?;
         if output.status.success() { Ok(image) } else { Err(tool.failed(device.path(), &output)) }
     }
 
     fn wait_for_place(&self, device: &BlockDevice, end: Instant) -> Result<Option<FormatPlace>> {
-        let Some(limit) = &self.at_once else { return Ok(None) };
-        match limit.enter(end, || self.tell(FormatStep::Waiting)) {
+        let Some(limit) = &self.format_limit else { return Ok(None) };
+        match limit.enter(end, || self.report(FormatStep::Waiting)) {
             Some(place) => Ok(Some(place)),
-            None => Err(Error::new(ErrorKind::Busy, FORMAT, "other formats run, and none ended in time")
-                .at(device.path())
-                .hint("try again, or let more run at once")),
+            None => {
+                Err(Error::new(ErrorKind::Busy, FORMAT, "other formats are running, and none ended in time")
+                    .at(device.path())
+                    .hint("try again, or allow more formats at the same time"))
+            }
         }
     }
 
-    fn tell(&self, step: FormatStep) {
+    fn report(&self, step: FormatStep) {
         if let Some(Watcher(watcher)) = &self.watcher {
             watcher(step);
         }
@@ -259,7 +265,7 @@ impl Format {
 
     fn check_size(&self, device: &BlockDevice) -> Result<()> {
         let filesystem = self.line.filesystem;
-        let (size, least) = (device.size()?, filesystem.minimum_size());
+        let (size, least) = (device.size()?, filesystem.min_size());
         // Arguments other than the defaults can allow smaller devices; then mkfs decides.
         if size >= least || !self.line.arguments.is_empty() {
             return Ok(());

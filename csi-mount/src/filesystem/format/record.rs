@@ -49,17 +49,17 @@ const VERSION: u32 = 1;
 const LIST_HEAD: usize = 48;
 const ENTRY: usize = 16;
 const ENTRIES: usize = (BLOCK - LIST_HEAD) / ENTRY;
-const WITHDRAW: &str = "take the record of a begun format off";
+const REMOVE: &str = "remove the record of an interrupted format from";
 
 /// What a format makes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Made {
+pub(crate) enum FormatKind {
     Filesystem(Filesystem),
     /// LUKS headers, below a filesystem that is made later.
     Luks,
 }
 
-impl Made {
+impl FormatKind {
     /// The places where a header can be.
     pub(crate) const COMMIT_PLACES: [u64; 2] = [0, 64 << 10];
 
@@ -99,7 +99,7 @@ impl Made {
     }
 }
 
-impl fmt::Display for Made {
+impl fmt::Display for FormatKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Filesystem(filesystem) => filesystem.fmt(f),
@@ -116,7 +116,7 @@ pub(crate) struct Entry {
 }
 
 impl Entry {
-    pub(crate) fn of(place: u64, block: &[u8]) -> Self {
+    pub(crate) fn from_block(place: u64, block: &[u8]) -> Self {
         Self { place, hash: hash_words(block) }
     }
 }
@@ -124,7 +124,7 @@ impl Entry {
 /// The content of a header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Record {
-    pub(crate) made: Made,
+    pub(crate) made: FormatKind,
     /// Identifies this image by its content.
     id: u64,
     /// Where the manifest begins, and how many entries it has.
@@ -134,7 +134,7 @@ pub(crate) struct Record {
 
 impl Record {
     /// The record of these blocks, with its manifest at this place.
-    pub(crate) fn new(made: Made, manifest: u64, entries: &[Entry]) -> Self {
+    pub(crate) fn new(made: FormatKind, manifest: u64, entries: &[Entry]) -> Self {
         let words: Vec<u8> =
             entries.iter().flat_map(|entry| [entry.place, entry.hash]).flat_map(u64::to_le_bytes).collect();
         Self { made, id: hash_words(&words), manifest, entries: entries.len() as u64 }
@@ -169,7 +169,8 @@ impl Record {
     /// The record in this block, if it is a header and belongs to this place.
     pub(crate) fn decode(block: &[u8], place: u64) -> Option<Self> {
         let code = u32::from_le_bytes(block.get(20..24)?.try_into().ok()?);
-        let made = Made::ALL.into_iter().find(|made| made.code() == code && made.commit_place() == place)?;
+        let made =
+            FormatKind::ALL.into_iter().find(|made| made.code() == code && made.commit_place() == place)?;
         let found =
             Self { made, id: number(block, 32)?, manifest: number(block, 40)?, entries: number(block, 48)? };
         // Encoding it again compares everything, including the zeros after the record.
@@ -217,7 +218,7 @@ fn number(block: &[u8], at: usize) -> Option<u64> {
 
 /// What a format in progress can have left on a device.
 #[derive(Debug)]
-pub(crate) struct Remains {
+pub(crate) struct InterruptedContent {
     pub(crate) record: Record,
     /// The hash of each block that the manifest names, as far as the manifest was written.
     hashes: HashMap<u64, u64>,
@@ -226,22 +227,22 @@ pub(crate) struct Remains {
     size: u64,
 }
 
-impl Remains {
+impl InterruptedContent {
     /// The remains on the device that its record explains; none if there is no header.
     pub(crate) fn find(device: &BlockDevice) -> Result<Option<Self>, Unread> {
         let mut reader = Reader::new(device)?;
         let size = reader.size()?;
         let block = |place: u64| place..place + BLOCK as u64;
-        let headers = Made::COMMIT_PLACES.map(block).into_iter().filter(|range| range.end <= size);
+        let headers = FormatKind::COMMIT_PLACES.map(block).into_iter().filter(|range| range.end <= size);
         let found = reader.each(headers, |place, block| match Record::decode(block, place) {
             Some(record) => ControlFlow::Break(record),
             None => ControlFlow::Continue(()),
         })?;
-        found.map(|record| Self::of(device, record)).transpose()
+        found.map(|record| Self::from_record(device, record)).transpose()
     }
 
     /// The remains that this record explains, from its manifest.
-    pub(crate) fn of(device: &BlockDevice, record: Record) -> Result<Self, Unread> {
+    pub(crate) fn from_record(device: &BlockDevice, record: Record) -> Result<Self, Unread> {
         let mut reader = Reader::new(device)?;
         let size = reader.size()?;
         let mut remains = Self { record, hashes: HashMap::new(), lists: Vec::new(), size };
@@ -259,7 +260,7 @@ impl Remains {
 
     /// The place of the first byte that this format did not write, in everything that the prober reads and
     /// the format writes.
-    pub(crate) fn first_foreign(&self, device: &BlockDevice) -> Result<Option<u64>, Unread> {
+    pub(crate) fn first_foreign_byte(&self, device: &BlockDevice) -> Result<Option<u64>, Unread> {
         let explain = |place: u64, block: &[u8]| match first_nonzero(block) {
             Some(byte) if !self.explains(place, block) => ControlFlow::Break(place + byte as u64),
             _ => ControlFlow::Continue(()),
@@ -339,19 +340,20 @@ pub(crate) fn runs(places: impl IntoIterator<Item = u64>, size: u64) -> Vec<Rang
 /// # Errors
 ///
 /// [`Busy`](ErrorKind::Busy) if somebody holds the device, so that the record would stay.
-pub(crate) fn withdraw(device: &BlockDevice) -> Result<()> {
+pub(crate) fn remove_record(device: &BlockDevice) -> Result<()> {
     let unread = |Unread { offset, error }: Unread| {
-        let failed = Error::os(WITHDRAW, device.path(), error);
-        failed.as_kind(ErrorKind::Unreadable).because(format_args!("at byte {offset}"))
+        let failed = Error::os(REMOVE, device.path(), error);
+        failed.with_kind(ErrorKind::Unreadable).add_reason(format_args!("at byte {offset}"))
     };
-    if Remains::find(device).map_err(unread)?.is_none() {
+    if InterruptedContent::find(device).map_err(unread)?.is_none() {
         return Ok(());
     }
-    with_claim(device, WITHDRAW, |disk| {
+    with_claim(device, REMOVE, |disk| {
         // Read again, now that nobody else can write.
-        let Some(remains) = Remains::find(device).map_err(unread)? else { return Ok(()) };
-        tracing::info!(device = %device.path().display(), made = %remains.record.made, "a format was begun");
-        match remains.first_foreign(device).map_err(unread)? {
+        let Some(remains) = InterruptedContent::find(device).map_err(unread)? else { return Ok(()) };
+        tracing::info!(device = %device.path().display(), made = %remains.record.made, "the record of an \
+            interrupted format is removed");
+        match remains.first_foreign_byte(device).map_err(unread)? {
             None => remains.clear(disk),
             Some(_) => remains.clear_record(disk),
         }
@@ -367,8 +369,8 @@ mod tests {
     }
 
     #[test]
-    fn a_header_is_one_at_its_own_place_only() {
-        for made in Made::ALL {
+    fn a_header_is_valid_only_at_its_own_place() {
+        for made in FormatKind::ALL {
             let place = made.commit_place();
             let record = Record::new(made, 1 << 30, &entries(300));
             let block = record.header();
@@ -385,9 +387,9 @@ mod tests {
     }
 
     #[test]
-    fn each_block_of_a_manifest_is_known_alone() {
+    fn each_block_of_a_manifest_is_recognized_alone() {
         let entries = entries(300);
-        let record = Record::new(Made::Luks, 1 << 30, &entries);
+        let record = Record::new(FormatKind::Luks, 1 << 30, &entries);
         let lists: Vec<_> = record.lists(&entries).collect();
         assert_eq!((lists.len(), Record::manifest_length(300)), (2, 8192));
         assert_eq!(record.manifest(), Some(1 << 30..(1 << 30) + 8192));
@@ -396,7 +398,7 @@ mod tests {
         assert_eq!(found, entries);
         let (place, block) = &lists[1];
         assert_eq!(record.entries_in(block, place - 4096), None, "elsewhere");
-        let other = Record::new(Made::Luks, 1 << 30, &entries[1..]);
+        let other = Record::new(FormatKind::Luks, 1 << 30, &entries[1..]);
         assert_eq!(other.entries_in(block, *place), None, "of another image");
         for byte in [0, 16, 24, 32, 40, 47, 48, 100, 1000, BLOCK - 1] {
             let mut torn = *block;

@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_more_than_the_limit_are_in() {
+    fn at_most_the_limit_run_at_the_same_time() {
         let limit = FormatLimit::new(2);
         let soon = || Instant::now() + Duration::from_millis(20);
         let first = limit.enter(soon(), || panic!("there is room")).unwrap();

@@ -16,7 +16,7 @@ use std::os::fd::AsFd as _;
 use rustix::fs::{FileType, Mode, OFlags, SeekFrom};
 use rustix::io::Errno;
 
-use super::places::{ALIGN, SMALL};
+use super::places::{ALIGN, MAX_FULL_READ_BYTES};
 use crate::BlockDevice;
 use crate::device::loop_device::{Attached, attached_as};
 use crate::path::lookup;
@@ -26,7 +26,7 @@ use crate::table::details::Details;
 use crate::table::facts;
 
 /// With more parts than this, or more bytes than a small device has, the parts are not read one by one.
-const MOST_PARTS: usize = 4096;
+const MAX_PARTS: usize = 4096;
 
 /// Filesystems that answer from their memory and their disk, and whose answer is exact: dirty pages in the
 /// page cache, and blocks that were allocated and then written, count as data.
@@ -62,7 +62,7 @@ fn open(attached: &Attached) -> Option<File> {
     {
         return None;
     }
-    let details = Details::of(&place, "look for holes in", path).ok().flatten()?;
+    let details = Details::from_fd(&place, "look for holes in", path).ok().flatten()?;
     if !EXACT.contains(&&*details.fs_type) {
         return None;
     }
@@ -95,7 +95,7 @@ fn parts(file: &File, offset: u64, size: u64) -> Option<Vec<Range<u64>>> {
             _ => parts.push(part.clone()),
         }
         bytes += part.end - part.start;
-        if parts.len() > MOST_PARTS || bytes > SMALL {
+        if parts.len() > MAX_PARTS || bytes > MAX_FULL_READ_BYTES {
             return None;
         }
     }

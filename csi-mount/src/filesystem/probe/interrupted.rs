@@ -3,7 +3,7 @@
 use super::windows::Windows;
 use super::{BlankProof, Probe, Unread};
 use crate::device::claimed::BLOCK;
-use crate::filesystem::format::record::{Made, Record, Remains};
+use crate::filesystem::format::record::{FormatKind, InterruptedContent, Record};
 use crate::{BlockDevice, Filesystem};
 
 /// A format that this crate started on a blank device and that did not finish; see [`BlockDevice::probe`].
@@ -15,15 +15,15 @@ use crate::{BlockDevice, Filesystem};
 #[must_use]
 pub struct InterruptedFormat<'d> {
     pub(super) device: &'d BlockDevice,
-    pub(crate) made: Made,
+    pub(crate) made: FormatKind,
 }
 
 impl<'d> InterruptedFormat<'d> {
     /// The filesystem that was being made; none if it was the headers of an encrypted device.
     pub fn filesystem(&self) -> Option<Filesystem> {
         match self.made {
-            Made::Filesystem(filesystem) => Some(filesystem),
-            Made::Luks => None,
+            FormatKind::Filesystem(filesystem) => Some(filesystem),
+            FormatKind::Luks => None,
         }
     }
 
@@ -38,7 +38,7 @@ impl<'d> InterruptedFormat<'d> {
 ///
 /// A header alone proves nothing: it must explain everything that the prober reads and every place that the
 /// format was going to write.
-pub(super) fn judge<'d>(
+pub(super) fn classify<'d>(
     device: &'d BlockDevice,
     ends: &Windows,
     found: Probe<'d>,
@@ -46,11 +46,11 @@ pub(super) fn judge<'d>(
     if found.filesystem().is_some() {
         return Ok(found);
     }
-    let header = Made::COMMIT_PLACES
+    let header = FormatKind::COMMIT_PLACES
         .into_iter()
         .find_map(|place| ends.bytes(place, BLOCK).and_then(|block| Record::decode(block, place)));
     let Some(record) = header else { return Ok(found) };
-    Ok(match (Remains::of(device, record)?.first_foreign(device)?, found) {
+    Ok(match (InterruptedContent::from_record(device, record)?.first_foreign_byte(device)?, found) {
         (None, _) => Probe::Interrupted(InterruptedFormat { device, made: record.made }),
         (Some(offset), Probe::UnknownData { .. }) => Probe::UnknownData { offset, looks_like: None },
         (Some(_), found) => found,

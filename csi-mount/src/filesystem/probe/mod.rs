@@ -140,11 +140,11 @@ fn look(device: &BlockDevice) -> Result<Probe<'_>, Unread> {
     let data = match recognise(&ends) {
         // Without a signature the device can hold unknown data or be blank: the rest of the ends decides.
         None | Some(Probe::UnknownData { .. }) => holes::data(device, ends.size),
-        Some(found) => return interrupted::judge(device, &ends, found),
+        Some(found) => return interrupted::classify(device, &ends, found),
     };
     ends.complete_ends(&mut reader, data.as_deref())?;
     if let Some(found) = recognise(&ends) {
-        return interrupted::judge(device, &ends, found);
+        return interrupted::classify(device, &ends, found);
     }
     for group in groups(ends.size, data) {
         let found = reader.each(group, |start, bytes| match reader::first_nonzero(bytes) {
@@ -153,7 +153,7 @@ fn look(device: &BlockDevice) -> Result<Probe<'_>, Unread> {
         })?;
         if let Some((offset, window)) = found {
             let looks_like = table::spare_superblock(&window, offset);
-            return interrupted::judge(device, &ends, Probe::UnknownData { offset, looks_like });
+            return interrupted::classify(device, &ends, Probe::UnknownData { offset, looks_like });
         }
     }
     Ok(Probe::Blank(BlankProof { device }))
@@ -292,12 +292,15 @@ impl Probe<'_> {
         let text = self.to_string();
         match self {
             Self::Unreadable { offset, error } => Error::os(operation, device.path(), error)
-                .as_kind(ErrorKind::Unreadable)
-                .because(format!("the device can't be read at byte {offset}, so what it holds is not known"))
-                .hint("repair the device or its connection; it was not changed"),
+                .with_kind(ErrorKind::Unreadable)
+                .add_reason(format!("the device can't be read at byte {offset}, so its content is not known"))
+                .hint("repair the device or its connection; the device was not changed"),
             _ => Error::new(ErrorKind::NotBlank, operation, format!("the device holds {text}"))
                 .at(device.path())
-                .hint("if nothing on it is needed, erase it (wipefs, blkdiscard, dd); it was not changed"),
+                .hint(
+                    "if nothing on it is needed, erase it (wipefs, blkdiscard, dd); the device was not \
+                     changed",
+                ),
         }
     }
 }
@@ -310,10 +313,10 @@ pub(crate) fn content_missing(
     found: impl fmt::Display,
 ) -> Error {
     let reason =
-        format!("the device holds {found}, but its volume is said to have content, so it is not formatted");
+        format!("the device holds {found}, but the volume must already have content, so it is not formatted");
     Error::new(ErrorKind::Damaged, operation, reason).at(device.path()).hint(
-        "see whether this is the volume's device and whether its storage is whole; if the content is lost, restore it, or \
-         make a new volume; it was not changed",
+        "check whether this is the volume's device and whether its storage is complete; if the content is \
+         lost, restore it, or create a new volume; the device was not changed",
     )
 }
 
@@ -325,7 +328,7 @@ impl fmt::Display for Probe<'_> {
             Self::PartitionTable(found) => write!(f, "the partition table {found}"),
             Self::Container(found) => write!(f, "{found}"),
             Self::Ambiguous(all) => {
-                f.write_str("more than one thing:")?;
+                f.write_str("more than one signature:")?;
                 for (index, found) in all.iter().enumerate() {
                     write!(f, "{} {found}", if index == 0 { "" } else { "," })?;
                 }
@@ -336,10 +339,10 @@ impl fmt::Display for Probe<'_> {
                 write!(f, "data at byte {offset} that looks like {form}")
             }
             Self::Interrupted(format) => {
-                write!(f, "an interrupted format as {}, which may be begun anew", format.made)
+                write!(f, "an interrupted format as {}, which can be started again", format.made)
             }
             Self::Unreadable { offset, error } => {
-                write!(f, "something that can't be read at byte {offset} ({error})")
+                write!(f, "content that can't be read at byte {offset} ({error})")
             }
         }
     }
@@ -354,7 +357,7 @@ mod tests {
         for (at, data) in changes {
             bytes[*at..at + data.len()].copy_from_slice(data);
         }
-        signatures(&Windows::of(bytes)).into_iter().map(|(_, found)| found.name).collect()
+        signatures(&Windows::from_bytes(bytes)).into_iter().map(|(_, found)| found.name).collect()
     }
 
     const BOOT: (usize, &[u8]) = (510, &[0x55, 0xaa]);
@@ -381,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn containers_at_the_end_count_beside_what_they_contain() {
+    fn containers_at_the_end_count_in_addition_to_their_content() {
         let raid_1_0: (usize, &[u8]) = (END - 8192, b"\xfc\x4e\x2b\xa9\x01\0\0\0");
         let raid_0_9: (usize, &[u8]) = (END - 65_536, b"\xfc\x4e\x2b\xa9\0\0\0\0");
         assert_eq!(names(&[raid_1_0]), ["linux_raid_member"]);
@@ -392,7 +395,7 @@ mod tests {
     }
 
     #[test]
-    fn one_thing_with_several_magic_numbers_is_one() {
+    fn one_signature_with_several_magic_numbers_counts_once() {
         assert_eq!(names(&[(0, b"LUKS\xba\xbe"), (16_384, b"SKUL\xba\xbe")]), ["crypto_LUKS"]);
         assert_eq!(names(&[(0, b"LUKS\xba\xbe"), EXT]), ["ext2", "crypto_LUKS"]);
         assert_eq!(names(&[(131 * 1024, &[0x0c, 0xb1, 0xba, 0, 0, 0, 0, 0])]), ["zfs_member"]);
@@ -403,10 +406,10 @@ mod tests {
     fn an_unfinished_xfs_is_not_a_filesystem_to_mount() {
         let mut bytes = vec![0; 1 << 20];
         bytes[..4].copy_from_slice(b"XFSB");
-        let finished = superblock::xfs(&Windows::of(bytes.clone())).unwrap();
+        let finished = superblock::xfs(&Windows::from_bytes(bytes.clone())).unwrap();
         assert_eq!(finished.filesystem(), Some(Filesystem::Xfs));
         bytes[126] = 1;
-        let unfinished = superblock::xfs(&Windows::of(bytes)).unwrap();
+        let unfinished = superblock::xfs(&Windows::from_bytes(bytes)).unwrap();
         assert_eq!(unfinished.filesystem(), None);
         assert!(unfinished.to_string().contains("did not finish"), "{unfinished}");
     }

@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use super::places::ALIGN;
 use crate::BlockDevice;
 use crate::sys::ioctl;
-use crate::sys::many_reads::{AT_ONCE, ManyReads, Read};
+use crate::sys::many_reads::{MAX_READS, ManyReads, Read};
 
 /// The largest single read.
 const PIECE: u64 = 128 * 1024;
@@ -49,7 +49,9 @@ impl<'d> Reader<'d> {
     pub(crate) fn size(&self) -> Result<u64, Unread> {
         let unread = |error| Unread { offset: 0, error };
         match ioctl::block_size_in_bytes(self.device.as_fd()) {
-            Ok(0) => Err(unread(io::Error::other("the device has no size: no medium, or not yet attached"))),
+            Ok(0) => Err(unread(io::Error::other(
+                "the device has size 0: it has no medium, or is not attached yet",
+            ))),
             Ok(size) => Ok(size),
             Err(error) => Err(unread(error.into())),
         }
@@ -121,7 +123,8 @@ impl<'d> Reader<'d> {
         if let (Some(many), 2..) = (&mut self.many, reads.len())
             && let Err(error) = many.read(self.device.as_fd(), &mut reads)
         {
-            tracing::debug!(%error, "reads are made one after the other");
+            tracing::debug!(%error, "asynchronous reads are not available; blocks are read one after the \
+                                     other");
             self.many = None;
         }
         for read in reads.iter_mut().filter(|read| !read.is_complete) {
@@ -142,7 +145,7 @@ fn next_batch(
     mut fits: impl FnMut(&Range<u64>) -> bool,
 ) -> Vec<Range<u64>> {
     let mut batch = Vec::new();
-    while batch.len() < AT_ONCE {
+    while batch.len() < MAX_READS {
         match pieces.next_if(&mut fits) {
             Some(piece) => batch.push(piece),
             None => break,

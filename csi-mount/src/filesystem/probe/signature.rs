@@ -21,7 +21,7 @@ pub struct Signature {
     /// Whether `mkfs` finished.
     pub progress: Progress,
     /// By how many bytes the device must be larger before the filesystem can use any of them.
-    pub(crate) least_growth: u64,
+    pub(crate) min_growth: u64,
     /// Whether the filesystem has recorded errors in itself.
     pub(crate) has_errors: bool,
 }
@@ -38,16 +38,7 @@ pub enum Progress {
 impl Signature {
     pub(super) fn new(name: &'static str, offset: u64) -> Self {
         let progress = Progress::Finished;
-        Self {
-            name,
-            offset,
-            uuid: None,
-            label: None,
-            size: None,
-            progress,
-            least_growth: 1,
-            has_errors: false,
-        }
+        Self { name, offset, uuid: None, label: None, size: None, progress, min_growth: 1, has_errors: false }
     }
 
     /// The filesystem, if this crate makes and mounts it and `mkfs` finished.
@@ -64,7 +55,7 @@ impl Signature {
 
     /// Whether the filesystem could use more of a device of this many bytes.
     pub(crate) fn can_grow_to(&self, device_size: u64) -> bool {
-        self.size.is_some_and(|size| device_size.saturating_sub(size) >= self.least_growth)
+        self.size.is_some_and(|size| device_size.saturating_sub(size) >= self.min_growth)
     }
 }
 

@@ -35,13 +35,13 @@ pub(super) fn ext(windows: &Windows) -> Option<Signature> {
     signature.size = Some(blocks.saturating_mul(block_size));
     // EXT2_ERROR_FS
     signature.has_errors = block.le16(58) & 2 != 0;
-    signature.least_growth = ext_least_growth(&block, blocks).saturating_mul(block_size);
+    signature.min_growth = ext_min_growth(&block, blocks).saturating_mul(block_size);
     Some(signature)
 }
 
 /// By how many blocks the device must be larger before ext4 can use any of them: one while the last group
 /// is not full; after that, what a new group needs for itself.
-fn ext_least_growth(block: &Block<'_>, blocks: u64) -> u64 {
+fn ext_min_growth(block: &Block<'_>, blocks: u64) -> u64 {
     let per_group = u64::from(block.le32(32).max(1));
     let first = u64::from(block.le32(20));
     if blocks.saturating_sub(first) % per_group != 0 {

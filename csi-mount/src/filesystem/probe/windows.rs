@@ -2,7 +2,7 @@
 
 use std::ops::{ControlFlow, Range};
 
-use super::places::{ALIGN, named, rest_of_ends};
+use super::places::{ALIGN, ends_without_named, named};
 use super::reader::{Reader, Unread, first_nonzero};
 
 /// Parts of a device that were read.
@@ -38,7 +38,7 @@ impl Windows {
         reader: &mut Reader<'_>,
         data: Option<&[Range<u64>]>,
     ) -> Result<(), Unread> {
-        let rest = rest_of_ends(self.size);
+        let rest = ends_without_named(self.size);
         match data {
             None => self.read(reader, rest)?,
             Some(data) => {
@@ -106,7 +106,7 @@ impl Windows {
     }
 
     #[cfg(test)]
-    pub(super) fn of(bytes: Vec<u8>) -> Self {
+    pub(super) fn from_bytes(bytes: Vec<u8>) -> Self {
         Self { size: bytes.len() as u64, parts: vec![Part { start: 0, bytes }], zeros: Vec::new() }
     }
 }

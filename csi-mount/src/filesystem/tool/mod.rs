@@ -17,12 +17,12 @@ use crate::sys::{die_with_parent, inherit, memory};
 use crate::{BlockDevice, Error, ErrorKind, Result};
 
 /// How many bytes at the end of a program's output are kept.
-const KEPT_OUTPUT: usize = 8 * 1024;
+const MAX_OUTPUT_BYTES: usize = 8 * 1024;
 /// How often a running program is checked. Most run for milliseconds, so the first checks come sooner.
-const LOOK: Duration = Duration::from_millis(50);
-const FIRST_LOOK: Duration = Duration::from_millis(1);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
+const FIRST_POLL_INTERVAL: Duration = Duration::from_millis(1);
 /// How long a killed program can take to end.
-const REAP: Duration = Duration::from_secs(5);
+const KILL_TIME_LIMIT: Duration = Duration::from_secs(5);
 /// Where the tools are on a system whose service runs with a short `PATH`.
 const SYSTEM_DIRECTORIES: [&str; 4] = ["/usr/sbin", "/sbin", "/usr/local/sbin", "/usr/bin"];
 
@@ -35,7 +35,7 @@ pub(crate) struct Tool {
 
 /// What a program gets in addition to its arguments.
 #[derive(Default)]
-pub(crate) struct Given<'a> {
+pub(crate) struct ToolInput<'a> {
     /// Its standard input, passed only through a pipe; at most `INPUT` bytes. It can be secret.
     pub(crate) input: Option<&'a [u8]>,
     /// Variables of its environment.
@@ -43,7 +43,7 @@ pub(crate) struct Given<'a> {
     /// An open file, which its arguments name by its [`path`](OpenFile::path).
     pub(crate) file: Option<OpenFile<'a>>,
     /// How often it is checked. The default is enough for its time and memory limits.
-    pub(crate) look: Option<Duration>,
+    pub(crate) poll_interval: Option<Duration>,
 }
 
 /// An open file or device that a program works on, so that no path can lead it to another.
@@ -55,7 +55,7 @@ pub(crate) struct OpenFile<'a> {
 }
 
 impl<'a> OpenFile<'a> {
-    pub(crate) fn of_device(device: &'a BlockDevice) -> Self {
+    pub(crate) fn from_device(device: &'a BlockDevice) -> Self {
         Self { fd: device.as_fd(), name: device.path() }
     }
 
@@ -101,7 +101,7 @@ impl Tool {
             .map(|directory| directory.join(self.program))
             .find(|program| is_executable(program))
             .ok_or_else(|| {
-                let reason = format!("{} is not on PATH nor in {}", self.program, SYSTEM_DIRECTORIES[0]);
+                let reason = format!("{} is neither on PATH nor in {}", self.program, SYSTEM_DIRECTORIES[0]);
                 Error::new(ErrorKind::MissingTool, "find a program", reason)
                     .hint(format!("install the package {}", self.package))
             })
@@ -112,15 +112,15 @@ impl Tool {
     ///
     /// It has no input, the C locale, none of this process's environment, and dies with this process.
     pub(crate) fn run<S: AsRef<OsStr>>(self, arguments: &[S], bounds: impl Into<Bounds>) -> Result<Output> {
-        self.run_given(arguments, Given::default(), bounds, |_| Ok(()))
+        self.run_with_input(arguments, ToolInput::default(), bounds, |_| Ok(()))
     }
 
     /// As [`run`](Self::run), with `given` for the program to use. `watcher` is called at each check; its
     /// error ends the program.
-    pub(crate) fn run_given<S: AsRef<OsStr>>(
+    pub(crate) fn run_with_input<S: AsRef<OsStr>>(
         self,
         arguments: &[S],
-        given: Given<'_>,
+        given: ToolInput<'_>,
         bounds: impl Into<Bounds>,
         watcher: impl FnMut(&RunningTool) -> Result<()>,
     ) -> Result<Output> {
@@ -148,9 +148,9 @@ impl Tool {
         drop(command);
         let bounds = bounds.into();
         if bounds.memory.is_some() {
-            memory::offer_to_the_kernel(child.id());
+            memory::prefer_for_oom_kill(child.id());
         }
-        let look = given.look.unwrap_or(LOOK);
+        let look = given.poll_interval.unwrap_or(POLL_INTERVAL);
         let running = RunningTool { tool: self, child, start: Instant::now(), reaped: false };
         let mut output = running.finish(reader, bounds, look, watcher)?;
         if let Some(file) = given.file {
@@ -175,7 +175,7 @@ impl Tool {
 
     /// The error for a program that was killed because of its memory use.
     pub(crate) fn out_of_memory(self, given: u64) -> Error {
-        let reason = format!("{} ran out of the {} MiB that it was given", self.program, given >> 20);
+        let reason = format!("{} needed more than its {} MiB of memory", self.program, given >> 20);
         Error::new(ErrorKind::OutOfMemory, "run a program", reason)
     }
 
@@ -227,13 +227,13 @@ impl RunningTool {
         mut watcher: impl FnMut(&Self) -> Result<()>,
     ) -> Result<Output> {
         let end = self.start + bounds.time;
-        let mut pause = FIRST_LOOK;
+        let mut pause = FIRST_POLL_INTERVAL;
         let mut kept = Vec::new();
         // A process that the program started can hold the pipe for longer, so the end of the program is
         // checked too.
         loop {
             if let Some(given) = bounds.memory
-                && memory::used_by(self.child.id()).is_some_and(|used| used > given)
+                && memory::used_by_group(self.child.id()).is_some_and(|used| used > given)
             {
                 let _ = self.kill();
                 return Err(self.tool.out_of_memory(given));
@@ -241,14 +241,14 @@ impl RunningTool {
             let open = self.read_some(&mut pipe, &mut kept, pause.min(left(end)))?;
             pause = (pause * 2).min(look);
             // At the end of the pipe there is nothing else to wait for.
-            if self.has_ended(if open { Duration::ZERO } else { LOOK.min(left(end)) })? {
+            if self.has_ended(if open { Duration::ZERO } else { POLL_INTERVAL.min(left(end)) })? {
                 break;
             }
             watcher(&self)?;
             if left(end).is_zero() {
                 let reason = match self.kill() {
                     Some(_) => "it was killed",
-                    None => "it does not react to being killed, as if its device hung",
+                    None => "it does not end although it was killed; its device possibly does not answer",
                 };
                 let reason = format!("{} took longer than its time limit; {reason}", self.tool.program);
                 return Err(Error::new(ErrorKind::Unresponsive, "run a program", reason));
@@ -258,8 +258,8 @@ impl RunningTool {
         let Some(status) = self.kill() else {
             return Err(self.tool.failed_to_run(Errno::CHILD.into()));
         };
-        let end = Instant::now() + REAP;
-        while self.read_some(&mut pipe, &mut kept, LOOK)? && !left(end).is_zero() {}
+        let end = Instant::now() + KILL_TIME_LIMIT;
+        while self.read_some(&mut pipe, &mut kept, POLL_INTERVAL)? && !left(end).is_zero() {}
         Ok(Output { status, text: String::from_utf8_lossy(&kept).into_owned() })
     }
 
@@ -278,13 +278,13 @@ impl RunningTool {
             other => other.map_err(|error| self.tool.failed_to_run(error))?,
         };
         kept.extend_from_slice(&buffer[..count]);
-        kept.drain(..kept.len().saturating_sub(KEPT_OUTPUT));
+        kept.drain(..kept.len().saturating_sub(MAX_OUTPUT_BYTES));
         Ok(count > 0)
     }
 
     /// Whether the program ends within this time. It is not reaped.
-    fn has_ended(&self, patience: Duration) -> Result<bool> {
-        let end = Instant::now() + patience;
+    fn has_ended(&self, time_left: Duration) -> Result<bool> {
+        let end = Instant::now() + time_left;
         let look = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
         loop {
             match waitid(WaitId::Pid(Pid::from_child(&self.child)), look) {
@@ -302,10 +302,10 @@ impl RunningTool {
         // empty.
         let _ = kill_process_group(Pid::from_child(&self.child), Signal::KILL);
         self.reaped = true;
-        match self.has_ended(REAP) {
+        match self.has_ended(KILL_TIME_LIMIT) {
             Ok(true) => self.child.wait().ok(),
             _ => {
-                in_flight::leave(self.child.id().cast_signed());
+                in_flight::reap_later(self.child.id().cast_signed());
                 None
             }
         }

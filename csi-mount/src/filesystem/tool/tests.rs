@@ -17,7 +17,7 @@ fn output_is_kept_in_order_and_bounded() {
 
     let flood = "i=0; while [ $i -lt 20000 ]; do echo line $i; i=$((i+1)); done";
     let output = shell(flood, Duration::from_secs(60)).unwrap();
-    assert!(output.text.len() <= KEPT_OUTPUT && output.text.ends_with("line 19999\n"));
+    assert!(output.text.len() <= MAX_OUTPUT_BYTES && output.text.ends_with("line 19999\n"));
 }
 
 #[test]
@@ -35,14 +35,14 @@ fn a_program_that_takes_too_much_memory_is_killed_and_named() {
     let bounds = Bounds { time: Duration::from_secs(60), memory: Some(64 << 20) };
     let error = greedy.run(&["/dev/zero"], bounds).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::OutOfMemory, "{error}");
-    assert!(error.to_string().contains("tail ran out of the 64 MiB"), "{error}");
+    assert!(error.to_string().contains("tail needed more than its 64 MiB"), "{error}");
     SHELL.run(&["-c", "true"], bounds).unwrap();
     let silent = SHELL.run(&["-c", "exec tail /dev/zero >/dev/null 2>&1"], bounds).unwrap_err();
     assert_eq!(silent.kind(), ErrorKind::OutOfMemory, "{silent}");
 }
 
 #[test]
-fn a_child_left_behind_does_not_hold_us_and_is_killed() {
+fn a_child_left_behind_does_not_delay_the_caller_and_is_killed() {
     let output = shell("sleep 300 & echo $!", Duration::from_secs(60)).unwrap();
     let left_behind = PathBuf::from(format!("/proc/{}/cmdline", output.text.trim()));
     let gone = || std::fs::read(&left_behind).map_or(true, |line| line.is_empty());
@@ -102,22 +102,25 @@ fn a_program_sees_nothing_of_our_environment() {
 }
 
 #[test]
-fn what_a_program_is_given_it_reads_and_nobody_else_sees() {
-    let given =
-        Given { input: Some(b"pass\nword\0"), environment: &[("A_SETTING", "1")], ..Given::default() };
+fn the_input_of_a_program_is_visible_only_to_it() {
+    let given = ToolInput {
+        input: Some(b"pass\nword\0"),
+        environment: &[("A_SETTING", "1")],
+        ..ToolInput::default()
+    };
     let script = "cat | od -c; echo $A_SETTING; tr '\\0' ' ' < /proc/$$/cmdline; cat /proc/$$/environ";
-    let output = SHELL.run_given(&["-c", script], given, Duration::from_secs(60), |_| Ok(())).unwrap();
+    let output = SHELL.run_with_input(&["-c", script], given, Duration::from_secs(60), |_| Ok(())).unwrap();
     let read = output.text.lines().next().unwrap();
     assert_eq!(read.split_whitespace().skip(1).collect::<String>(), "pass\\nword\\0");
     assert!(output.text.contains("\n1\n") && !output.text.contains("pass\nword"), "{}", output.text);
     let largest = vec![b'x'; INPUT];
-    let given = Given { input: Some(&largest), ..Given::default() };
-    let output = SHELL.run_given(&["-c", "wc -c"], given, Duration::from_secs(60), |_| Ok(())).unwrap();
+    let given = ToolInput { input: Some(&largest), ..ToolInput::default() };
+    let output = SHELL.run_with_input(&["-c", "wc -c"], given, Duration::from_secs(60), |_| Ok(())).unwrap();
     assert_eq!(output.text.trim(), INPUT.to_string());
 }
 
 #[test]
-fn an_open_file_is_given_and_called_by_its_name() {
+fn an_open_file_is_passed_and_named_in_errors() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("file");
     std::fs::write(&path, "content").unwrap();
@@ -125,8 +128,8 @@ fn an_open_file_is_given_and_called_by_its_name() {
     std::fs::rename(&path, directory.path().join("moved")).unwrap();
     let file = OpenFile { fd: opened.as_fd(), name: Path::new("/the/disk") };
     let script = format!("cat {0}; echo; echo of {0}", file.path());
-    let given = Given { file: Some(file), ..Given::default() };
-    let output = SHELL.run_given(&["-c", &script], given, Duration::from_secs(60), |_| Ok(())).unwrap();
+    let given = ToolInput { file: Some(file), ..ToolInput::default() };
+    let output = SHELL.run_with_input(&["-c", &script], given, Duration::from_secs(60), |_| Ok(())).unwrap();
     assert_eq!(output.text, "content\nof /the/disk\n");
     let other = shell(&script, Duration::from_secs(60)).unwrap();
     assert!(!other.text.contains("content"), "{}", other.text);
@@ -134,14 +137,14 @@ fn an_open_file_is_given_and_called_by_its_name() {
 
 /// A counter that a program writes does not change while the program is stopped, and changes afterwards.
 #[test]
-fn a_stopped_program_does_nothing_until_it_goes_on() {
+fn a_stopped_program_does_nothing_until_it_continues() {
     let directory = tempfile::tempdir().unwrap();
     let counter = directory.path().join("counter");
     let script = format!("i=0; while :; do i=$((i+1)); echo $i > {}; done", counter.display());
     let read = || std::fs::read_to_string(&counter).unwrap_or_default();
     let mut stops = 0;
-    let given = Given { look: Some(Duration::from_millis(2)), ..Given::default() };
-    let ended = SHELL.run_given(&["-c", &script], given, Duration::from_secs(60), |running| {
+    let given = ToolInput { poll_interval: Some(Duration::from_millis(2)), ..ToolInput::default() };
+    let ended = SHELL.run_with_input(&["-c", &script], given, Duration::from_secs(60), |running| {
         let before = running.while_stopped(|| {
             let before = read();
             std::thread::sleep(Duration::from_millis(20));

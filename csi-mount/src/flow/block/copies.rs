@@ -5,30 +5,31 @@ use std::io;
 use std::os::fd::AsFd as _;
 use std::path::Path;
 
-use crate::bounded::in_flight::{self, FOREIGN_LIMIT, Subject};
+use crate::bounded::in_flight::{self, FOREIGN_TIME_LIMIT, Subject};
 use crate::device::users;
-use crate::sys::child::{Elsewhere, Question};
+use crate::sys::child::{MountElsewhere, Question};
 use crate::{BlockDevice, DeviceUser, MountId, MountPlace, Result, parse_mountinfo};
 
 /// Limit of copies that are tried: a service that restarts all the time can have many.
-const MOST: usize = 64;
+const MAX_COPIES: usize = 64;
 
 /// Unmounts the mounts of this device in other mount namespaces where no process has them open. A mount
 /// that can't be unmounted stays, with a line in the log. The caller's next check then finds who still uses
 /// the device.
 pub(super) fn unmount_unused(device: &BlockDevice) -> Result<()> {
-    let users = users::lasting(&[device.number()])?.into_iter();
+    let users = users::identified_users(&[device.number()])?.into_iter();
     let elsewhere = users.filter_map(|user| match user {
         DeviceUser::Mount(place) if place.process.is_some() => Some(place),
         _ => None,
     });
-    for place in elsewhere.take(MOST) {
+    for place in elsewhere.take(MAX_COPIES) {
         match unmount(device, &place) {
             Ok(()) => {
-                tracing::warn!(%place, device = %device.number(), "an unused copy of a mount is unmounted");
+                tracing::warn!(%place, device = %device.number(), "unmounted an unused copy of a mount");
             }
             Err(error) => {
-                tracing::warn!(%place, device = %device.number(), %error, "a copy of a mount stays");
+                tracing::warn!(%place, device = %device.number(), %error, "a copy of a mount could not be \
+                    unmounted");
             }
         }
     }
@@ -36,7 +37,7 @@ pub(super) fn unmount_unused(device: &BlockDevice) -> Result<()> {
 }
 
 fn unmount(device: &BlockDevice, place: &MountPlace) -> io::Result<()> {
-    let gone = || io::Error::other("the mount or the process is gone");
+    let gone = || io::Error::other("the mount or the process no longer exists");
     let process = Path::new("/proc").join(place.process.as_ref().ok_or_else(gone)?.id.to_string());
     let namespace = File::open(process.join("ns/mnt"))?;
     let table = parse_mountinfo(&fs::read(process.join("mountinfo"))?).map_err(io::Error::other)?;
@@ -48,9 +49,10 @@ fn unmount(device: &BlockDevice, place: &MountPlace) -> io::Result<()> {
         return Err(gone());
     };
     let (directory, name) = (in_flight::c_string(directory)?, in_flight::c_string(name.as_ref())?);
-    let elsewhere = Elsewhere { namespace: namespace.as_fd(), directory: &directory, name: &name, mount };
+    let elsewhere =
+        MountElsewhere { namespace: namespace.as_fd(), directory: &directory, name: &name, mount };
     let question = Question::UnmountElsewhere(elsewhere);
-    let (answer, _) = in_flight::ask(Subject::Unmount(MountId(mount)), question, FOREIGN_LIMIT)?;
+    let (answer, _) = in_flight::ask(Subject::Unmount(MountId(mount)), question, FOREIGN_TIME_LIMIT)?;
     match answer.error as i32 {
         0 => Ok(()),
         number => Err(io::Error::from_raw_os_error(number)),

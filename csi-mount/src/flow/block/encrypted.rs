@@ -13,9 +13,9 @@ use crate::{BlockDevice, Result, Target};
 /// # Errors
 ///
 /// Those of [`BlockDevice::open`].
-pub fn inside(device: impl AsRef<Path>) -> Result<Option<PathBuf>> {
+pub fn opened_device(device: impl AsRef<Path>) -> Result<Option<PathBuf>> {
     let device = BlockDevice::open(device)?;
-    let mapping = Mapping::over(device.number())?;
+    let mapping = Mapping::find_over(device.number())?;
     mapping.map(|mapping| Ok(mapping.device()?.path().to_owned())).transpose()
 }
 
@@ -35,8 +35,8 @@ mod with_key {
 
     use super::*;
     use crate::flow::block::{StagePlan, Staged, stage};
-    use crate::luks::{self, Opened, Opening};
-    use crate::place::owner::Mounted;
+    use crate::luks::{self, OpenRequest, OpenedDevice};
+    use crate::place::owner::MarkedMount;
     use crate::{DeviceAccess, Error, ErrorKind, Filesystem, Luks, LuksKey, MountState};
 
     const STAGE: &str = "stage";
@@ -55,9 +55,9 @@ mod with_key {
             staging: &Target,
             access: DeviceAccess,
             filesystem: Option<Filesystem>,
-        ) -> Opening<'a> {
+        ) -> OpenRequest<'a> {
             let name = mapping::name_for(staging.path());
-            Opening { device, how: &self.how, key: &self.key, name, access, filesystem }
+            OpenRequest { device, how: &self.how, key: &self.key, name, access, filesystem }
         }
     }
 
@@ -77,7 +77,7 @@ mod with_key {
         let how = if plan.never_format { how.never_format() } else { how };
         let encryption = Encryption { how, key: encryption.key.clone() };
         let opening = encryption.opening(device, staging, access, Some(plan.filesystem));
-        let Opened { mapping, beneath } = luks::device_for(&opening)?;
+        let OpenedDevice { mapping, beneath } = luks::device_for(&opening)?;
         let (mut plan, is_new) = (plan.clone(), beneath.is_some());
         if let Some(beneath) = beneath {
             plan.format = plan.format.over(Arc::new(beneath));
@@ -87,7 +87,7 @@ mod with_key {
             && is_new
             && let Err(left) = mapping.close()
         {
-            tracing::warn!(%left, "an encrypted device that could not be staged stays open");
+            tracing::warn!(%left, "an encrypted device stays open after a failed stage");
         }
         staged
     }
@@ -98,7 +98,7 @@ mod with_key {
         match mapping_of(staging)? {
             Some(mapping) if mapping.beneath() == Some(device.number()) => Ok(mapping),
             _ => {
-                let reason = format!("what is mounted there is not inside {}", device.path().display());
+                let reason = format!("the mounted filesystem is not inside {}", device.path().display());
                 Err(Error::new(ErrorKind::AlreadyMounted, STAGE, reason).at(staging.path()))
             }
         }
@@ -130,7 +130,7 @@ mod with_key {
         let encryption = Encryption { how: how.clone(), key: key.clone() };
         let opened = luks::device_for(&encryption.opening(&device, staging, access, None))?;
         if staging.owner().is_some() && !matches!(staging.state()?, MountState::Absent) {
-            staging.set_mark(STAGE, &staging.look(STAGE)?.fd, Mounted::Nothing)?;
+            staging.set_mark(STAGE, &staging.open(STAGE)?.fd, MarkedMount::NotYet)?;
         }
         Ok(opened.mapping.device()?.path().to_owned())
     }

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::{Place, raw};
+use super::{VolumePath, raw};
 use crate::{BlockDevice, DeviceNumber, Error, ErrorKind, Filesystem, Grown, Result, grow_mounted};
 
 const EXPAND: &str = "expand";
@@ -40,14 +40,14 @@ pub fn expand_encrypted(at: impl AsRef<Path>, key: &crate::LuksKey) -> Result<Gr
 /// If the device is inside an encrypted device, grows it to the whole size of that device.
 #[cfg(feature = "luks")]
 fn grow_inside(number: DeviceNumber, key: Option<&crate::LuksKey>) -> Result<()> {
-    match crate::device::mapping::Mapping::numbered(number)? {
+    match crate::device::mapping::Mapping::find_by_number(number)? {
         Some(mapping) => crate::luks::grow(&mapping, key),
         None => Ok(()),
     }
 }
 
 fn expand_after(at: &Path, grow_device: impl FnOnce(DeviceNumber) -> Result<()>) -> Result<Grown> {
-    let place = Place::at(at, EXPAND)?;
+    let place = VolumePath::at(at, EXPAND)?;
     let at = place.path.as_path();
     if place.is_block_device() {
         match raw::made_for(place.facts.node, at)? {
@@ -57,12 +57,12 @@ fn expand_after(at: &Path, grow_device: impl FnOnce(DeviceNumber) -> Result<()>)
             }
             None => grow_device(place.facts.node)?,
         }
-        return Ok(Grown::Unchanged { size: BlockDevice::by_number(place.facts.node)?.size()? });
+        return Ok(Grown::Unchanged { size: BlockDevice::from_number(place.facts.node)?.size()? });
     }
     let filesystem: Filesystem = place.details.fs_type.parse().map_err(|error: Error| error.at(at))?;
     let number = place.device().ok_or_else(|| {
-        Error::new(ErrorKind::NotFound, EXPAND, "the device of the filesystem is not there").at(at)
+        Error::new(ErrorKind::NotFound, EXPAND, "the filesystem's device is not present").at(at)
     })?;
     grow_device(number)?;
-    grow_mounted(&BlockDevice::by_number(number)?, filesystem, at)
+    grow_mounted(&BlockDevice::from_number(number)?, filesystem, at)
 }

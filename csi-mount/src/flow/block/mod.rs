@@ -11,7 +11,7 @@
 //!
 //! With the feature `luks`, a device can be encrypted (`StagePlan::encrypted`). Stage opens it, after
 //! encrypting it if it is blank, and unstage closes it. What these pages say about the device then holds
-//! for the device inside, which [`inside`] finds. For raw use, `stage_device` opens the device.
+//! for the device inside, which [`opened_device`] finds. For raw use, `stage_device` opens the device.
 //! `expand_encrypted` takes the key, which growing needs.
 //!
 //! A repeated step finds its work done and succeeds. A step that finds the work of somebody else refuses.
@@ -26,7 +26,7 @@
 //!
 //! let plan = StagePlan::new(Filesystem::Xfs).options(MountOptions::parse(["noatime"])?);
 //! let staged = stage(device, &staging, &plan)?;
-//! println!("{} is staged: {:?}", staged.device, staged.content);
+//! println!("{} is staged: {:?}", staged.device, staged.origin);
 //! publish(staging.path(), &target, MountAttributes::RDONLY)?;
 //!
 //! unpublish(&target)?;
@@ -51,16 +51,16 @@ use crate::table::details::Details;
 use crate::table::facts::Facts;
 use crate::{BlockDevice, DeviceNumber, Error, ErrorKind, MountState, Result, Target};
 
-pub use encrypted::inside;
+pub use encrypted::opened_device;
 #[cfg(feature = "luks")]
 pub use encrypted::stage_device;
 pub use expand::expand;
 #[cfg(feature = "luks")]
 pub use expand::expand_encrypted;
 pub use plan::{StageCheck, StagePlan};
-pub use publish::{publish, publish_shown, unpublish};
+pub use publish::{publish, publish_with_id_map, unpublish};
 pub use raw::publish_device;
-pub use stage::{Content, Staged, stage};
+pub use stage::{FilesystemOrigin, Staged, stage};
 pub use unstage::{MountCopies, unstage, unstage_with};
 pub use usage::{VolumeUsage, usage};
 
@@ -75,21 +75,22 @@ pub use usage::{VolumeUsage, usage};
 /// if the filesystem there has no block device.
 pub fn device_of(path: impl AsRef<Path>) -> Result<DeviceNumber> {
     const ASK: &str = "find the device at";
-    let place = Place::at(path.as_ref(), ASK)?;
+    let place = VolumePath::at(path.as_ref(), ASK)?;
     place.device().ok_or_else(|| {
-        let reason = format!("the filesystem there is {}, which has no block device", place.details.fs_type);
+        let reason =
+            format!("the mounted filesystem is {}, which has no block device", place.details.fs_type);
         Error::new(ErrorKind::Unsupported, ASK, reason).at(place.path)
     })
 }
 
 /// The mount of a volume, as seen without asking its filesystem.
-struct Place {
+struct VolumePath {
     path: PathBuf,
     facts: Facts,
     details: Details,
 }
 
-impl Place {
+impl VolumePath {
     fn at(path: &Path, operation: &'static str) -> Result<Self> {
         let target = Target::new(path)?;
         let nothing =
@@ -98,9 +99,9 @@ impl Place {
         if !matches!(target.state()?, MountState::Mounted(_)) {
             return Err(nothing());
         }
-        let seen = target.look(operation)?;
-        let details = Details::of(&seen.fd, operation, target.path())?.ok_or_else(nothing)?;
-        Ok(Self { path: target.path().to_owned(), facts: seen.facts, details })
+        let opened = target.open(operation)?;
+        let details = Details::from_fd(&opened.fd, operation, target.path())?.ok_or_else(nothing)?;
+        Ok(Self { path: target.path().to_owned(), facts: opened.facts, details })
     }
 
     fn is_block_device(&self) -> bool {
@@ -121,7 +122,7 @@ fn device_under(details: &Details) -> Option<DeviceNumber> {
 }
 
 /// Waits up to one second for a device to be free: an unmount elsewhere can be in progress.
-fn is_free_soon(device: &BlockDevice) -> Result<bool> {
+fn wait_until_free(device: &BlockDevice) -> Result<bool> {
     use std::time::{Duration, Instant};
     let end = Instant::now() + Duration::from_secs(1);
     loop {

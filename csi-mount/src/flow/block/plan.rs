@@ -109,9 +109,9 @@ impl StagePlan {
         self
     }
 
-    /// Limits how many formats run at the same time; see [`Format::at_once`].
-    pub fn formats_at_once(mut self, limit: &FormatLimit) -> Self {
-        self.format = self.format.at_once(limit);
+    /// Limits how many formats run at the same time; see [`Format::format_limit`].
+    pub fn format_limit(mut self, limit: &FormatLimit) -> Self {
+        self.format = self.format.format_limit(limit);
         self
     }
 

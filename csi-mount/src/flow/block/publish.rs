@@ -26,7 +26,7 @@ const UNPUBLISH: &str = "unpublish";
 /// [`ReadOnly`](crate::ErrorKind::ReadOnly) if an error made it read-only and these attributes allow
 /// writing. Those of [`Bind::at`] and [`Target::create_dir`].
 pub fn publish(staging: impl AsRef<Path>, target: &Target, attributes: MountAttributes) -> Result<Outcome> {
-    publish_shown(staging, target, attributes, IdMap::new())
+    publish_with_id_map(staging, target, attributes, IdMap::new())
 }
 
 /// As [`publish`], with file owners as this id map shows them; see [`Bind::id_map`].
@@ -34,7 +34,7 @@ pub fn publish(staging: impl AsRef<Path>, target: &Target, attributes: MountAttr
 /// # Errors
 ///
 /// As for [`publish`], and [`Unsupported`](crate::ErrorKind::Unsupported) where owners can't be mapped.
-pub fn publish_shown(
+pub fn publish_with_id_map(
     staging: impl AsRef<Path>,
     target: &Target,
     attributes: MountAttributes,
@@ -44,15 +44,15 @@ pub fn publish_shown(
     require_staged(PUBLISH, staging, attributes)?;
     let created = target.create_dir()?;
     let bind = Bind::new(staging).attributes(attributes).id_map(id_map);
-    bind.at(target).inspect_err(|_| take_back(created, target))
+    bind.at(target).inspect_err(|_| remove_created(created, target))
 }
 
 /// Removes the directory or file that a failed step has made.
-pub(super) fn take_back(created: Created, target: &Target) {
+pub(super) fn remove_created(created: Created, target: &Target) {
     if created == Created::Created
         && let Err(left) = target.remove()
     {
-        tracing::warn!(%left, "a directory or file that nothing could be mounted on is left");
+        tracing::warn!(%left, "an empty target stays after a failed publish");
     }
 }
 
@@ -63,7 +63,7 @@ pub(super) fn take_back(created: Created, target: &Target) {
 ///
 /// Those of [`unmount`](crate::unmount()) and [`Target::remove`].
 pub fn unpublish(target: &Target) -> Result<Removed> {
-    if target.state()?.mount_point().is_none() && target.is_anothers(UNPUBLISH)? {
+    if target.state()?.mount_point().is_none() && target.is_marked_by_other(UNPUBLISH)? {
         return Ok(Removed::Kept);
     }
     unmount(target)?;

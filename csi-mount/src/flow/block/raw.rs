@@ -3,7 +3,7 @@
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
-use super::publish::take_back;
+use super::publish::remove_created;
 use crate::device::users;
 use crate::filesystem::format::record;
 
@@ -45,7 +45,7 @@ pub fn publish_device(device: impl AsRef<Path>, target: &Target, access: DeviceA
                 .hint("publish it read-only"));
         }
         // From here on the content belongs to the workload: no record of a format must allow formatting it.
-        record::withdraw(&device)?;
+        record::remove_record(&device)?;
     }
     // The file is made first: an unpublish after a crash then finds it, and through it the loop device.
     let created = target.create_file()?;
@@ -53,7 +53,7 @@ pub fn publish_device(device: impl AsRef<Path>, target: &Target, access: DeviceA
         DeviceAccess::ReadOnly if !refuses_writes => bind_read_only(&device, target),
         _ => bind(&device, target),
     };
-    published.inspect_err(|_| take_back(created, target))
+    published.inspect_err(|_| remove_created(created, target))
 }
 
 /// Binds the node of this target's read-only loop device over the device.
@@ -64,7 +64,7 @@ fn bind_read_only(device: &BlockDevice, target: &Target) -> Result<Outcome> {
         && is_new
         && let Err(left) = loop_device.detach()
     {
-        tracing::warn!(%left, "the loop device of a target that could not be published is left");
+        tracing::warn!(%left, "a loop device stays after a failed publish");
     }
     bound
 }
@@ -78,9 +78,9 @@ fn bind(device: &BlockDevice, target: &Target) -> Result<Outcome> {
     if outcome == Outcome::Mounted
         && let Err(left) = unmount(target)
     {
-        tracing::warn!(%left, "the node of another device stays at the target");
+        tracing::warn!(%left, "the target shows another device, and stays");
     }
-    let reason = format!("asked for {}, the kernel has {bound:?}", device.number());
+    let reason = format!("{} was requested, but the node at the target is {bound:?}", device.number());
     Err(Error::new(ErrorKind::WrongDevice, PUBLISH, reason).at(target.path()))
 }
 
@@ -88,10 +88,7 @@ fn bind(device: &BlockDevice, target: &Target) -> Result<Outcome> {
 fn read_only_over(device: &BlockDevice, target: &Target) -> Result<(LoopDevice, bool)> {
     let mark = mark(target);
     for (found, beneath) in LoopDevice::find_marked(|found| found == mark.as_bytes())? {
-        if beneath == device.number()
-            && !found.goes_when_closed()
-            && found.access()? == DeviceAccess::ReadOnly
-        {
+        if beneath == device.number() && !found.is_autoclear() && found.access()? == DeviceAccess::ReadOnly {
             // A loop device left by a killed process still has the size that the device had then.
             found.refresh_size()?;
             return Ok((found, false));
@@ -116,7 +113,7 @@ pub(super) fn detach_read_only(target: &Target) -> Result<()> {
         match users::published_at(&[found.number()])? {
             None => found.detach()?,
             Some(place) => tracing::debug!(device = %found.path().display(), place = %place.display(),
-                "a loop device with this target's mark is published elsewhere, and stays"),
+                "a loop device with this target's mark is published at another path, and stays"),
         }
     }
     Ok(())

@@ -4,11 +4,11 @@ use std::path::Path;
 
 use super::device_under;
 use super::plan::{StageCheck, StagePlan};
-use super::publish::take_back;
+use super::publish::remove_created;
 use crate::device::same_disk::is_same_disk;
 use crate::device::users::{self, Tolerated};
 use crate::filesystem::check::check_within;
-use crate::filesystem::kernel_features::unknown_to;
+use crate::filesystem::kernel_features::unknown_features;
 use crate::filesystem::probe::content_missing;
 use crate::flow::lost::require_staged;
 use crate::mounting::diagnose;
@@ -34,18 +34,19 @@ pub struct Staged {
     /// Whether this call mounted it, or it was mounted before.
     pub outcome: Outcome,
     /// Whether the filesystem is new.
-    pub content: Content,
+    pub origin: FilesystemOrigin,
     /// The result of growing; none if this call did not try to grow the filesystem.
     pub grown: Option<Grown>,
 }
 
 /// Whether a staged filesystem is new.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Content {
+#[non_exhaustive]
+pub enum FilesystemOrigin {
     /// The device was blank and has been formatted.
     Formatted,
     /// The device already held the filesystem.
-    Kept,
+    Existing,
 }
 
 /// Mounts the filesystem of a device at the staging directory, and makes the filesystem first if the device
@@ -104,28 +105,28 @@ pub fn stage(device: impl AsRef<Path>, staging: &Target, plan: &StagePlan) -> Re
 
 /// As [`stage`], on a device that is already present.
 pub(super) fn stage_on(device: &BlockDevice, staging: &Target, plan: &StagePlan) -> Result<Staged> {
-    let mut content = Content::Kept;
+    let mut origin = FilesystemOrigin::Existing;
     let mut grown = None;
     let mut created = Created::Existed;
     if matches!(staging.state()?, MountState::Mounted(_)) {
         refuse_broken(staging, plan)?;
     } else {
-        (content, grown) = prepare(device, plan)?;
+        (origin, grown) = prepare(device, plan)?;
         created = staging.create_dir()?;
     }
-    let outcome = mount(device, staging, plan).inspect_err(|_| take_back(created, staging))?;
+    let outcome = mount(device, staging, plan).inspect_err(|_| remove_created(created, staging))?;
     let finished = verify(device, staging).and_then(|()| grow_after(device, staging, plan));
     match finished {
         Ok(grown_after) => {
-            Ok(Staged { device: device.number(), outcome, content, grown: grown_after.or(grown) })
+            Ok(Staged { device: device.number(), outcome, origin, grown: grown_after.or(grown) })
         }
         Err(error) => {
             if outcome == Outcome::Mounted
                 && let Err(left) = unmount(staging)
             {
-                tracing::warn!(%left, "a filesystem that could not be staged stays mounted");
+                tracing::warn!(%left, "a filesystem stays mounted after a failed stage");
             } else {
-                take_back(created, staging);
+                remove_created(created, staging);
             }
             Err(error)
         }
@@ -143,7 +144,7 @@ fn refuse_broken(staging: &Target, plan: &StagePlan) -> Result<()> {
 }
 
 /// Makes sure that the device holds the filesystem, and grows it if that filesystem grows while unmounted.
-fn prepare(device: &BlockDevice, plan: &StagePlan) -> Result<(Content, Option<Grown>)> {
+fn prepare(device: &BlockDevice, plan: &StagePlan) -> Result<(FilesystemOrigin, Option<Grown>)> {
     let refuses_writes = device.is_read_only()?;
     if plan.writes() && refuses_writes {
         let reason = "the device refuses writes";
@@ -164,15 +165,15 @@ fn prepare(device: &BlockDevice, plan: &StagePlan) -> Result<(Content, Option<Gr
         }
         Probe::Blank(proof) if plan.writes() => {
             plan.format.run(proof)?;
-            Ok((Content::Formatted, None))
+            Ok((FilesystemOrigin::Formatted, None))
         }
         Probe::Interrupted(format) if plan.writes() => {
-            tracing::warn!(device = %device.path().display(), "begin an interrupted format anew");
+            tracing::warn!(device = %device.path().display(), "starting an interrupted format again");
             plan.format.run(format.into_proof())?;
-            Ok((Content::Formatted, None))
+            Ok((FilesystemOrigin::Formatted, None))
         }
         Probe::Blank(_) | Probe::Interrupted(_) => {
-            let reason = "the device has no filesystem yet, and staged read-only it is not formatted";
+            let reason = "the device has no filesystem yet, and a read-only stage does not format it";
             Err(Error::new(ErrorKind::ReadOnly, STAGE, reason)
                 .at(device.path())
                 .hint("stage it read-write once"))
@@ -181,14 +182,14 @@ fn prepare(device: &BlockDevice, plan: &StagePlan) -> Result<(Content, Option<Gr
             if plan.writes() {
                 check_before(device, plan, &found)?;
             }
-            Ok((Content::Kept, grow_before(device, plan, &found)?))
+            Ok((FilesystemOrigin::Existing, grow_before(device, plan, &found)?))
         }
         other => {
             let usable = other.filesystem();
             let refusal = other.refusal(STAGE, device);
             Err(match usable {
                 Some(usable) => refusal.hint(format!(
-                    "ask for {usable} instead of {} to use it; it was not changed",
+                    "to use it, request {usable} instead of {}; the device was not changed",
                     plan.filesystem
                 )),
                 None => refusal,
@@ -241,7 +242,7 @@ fn mount(device: &BlockDevice, staging: &Target, plan: &StagePlan) -> Result<Out
     };
     let is_xfs = plan.filesystem == Filesystem::Xfs;
     if is_xfs && plan.options.filesystem().iter().any(|option| option.key() == NO_UUID) {
-        twin_of(device, staging)?;
+        other_mount_of_disk(device, staging)?;
     }
     let mounted = match mount(&plan.options) {
         // XFS returns only `EINVAL` if another mounted filesystem has its UUID. If the mount with `nouuid`
@@ -249,7 +250,7 @@ fn mount(device: &BlockDevice, staging: &Target, plan: &StagePlan) -> Result<Out
         Err(error)
             if is_xfs
                 && error.raw_os_error() == Some(nix::libc::EINVAL)
-                && twin_of(device, staging)?.is_some() =>
+                && other_mount_of_disk(device, staging)?.is_some() =>
         {
             mount(&plan.options.clone().with_flag_option(NO_UUID)?).map_err(|_| error)
         }
@@ -261,42 +262,45 @@ fn mount(device: &BlockDevice, staging: &Target, plan: &StagePlan) -> Result<Out
 /// Finds the mounted XFS with the UUID of this one. XFS refuses to mount two filesystems with one UUID:
 /// they could be the same filesystem, and mounting it twice would destroy it. Only a device that is known
 /// to be on another disk is a clone.
-fn twin_of(device: &BlockDevice, staging: &Target) -> Result<Option<MountEntry>> {
-    let Some(twin) = diagnose::xfs_twin(device.path(), device.number()) else { return Ok(None) };
+fn other_mount_of_disk(device: &BlockDevice, staging: &Target) -> Result<Option<MountEntry>> {
+    let Some(twin) = diagnose::mount_with_same_uuid(device.path(), device.number()) else { return Ok(None) };
     if !is_same_disk(device.number(), twin.device)? {
         return Ok(Some(twin));
     }
     let (source, place) = (Path::new(&twin.source).display(), twin.mount_point.display());
     let reason =
-        format!("{} is the disk that is mounted at {place} already, as {source}", device.path().display());
+        format!("{} is a disk that is already mounted at {place}, as {source}", device.path().display());
     Err(Error::new(ErrorKind::Busy, STAGE, reason)
         .at(staging.path())
-        .hint("unmount it there, or have the paths of the disk made one device (multipathd)"))
+        .hint("unmount it there, or combine the paths of the disk into one device (multipathd)"))
 }
 
 /// `mkfs` can be newer than the kernel. The kernel then reports only that the filesystem does not mount.
 fn explain_features(error: Error, device: &BlockDevice, filesystem: Filesystem) -> Error {
-    let unknown = KernelVersion::running().ok().and_then(|kernel| unknown_to(device, filesystem, kernel));
+    let unknown =
+        KernelVersion::running().ok().and_then(|kernel| unknown_features(device, filesystem, kernel));
     match unknown {
         Some(reason) => error
-            .as_kind(ErrorKind::Unsupported)
-            .because(reason)
-            .hint("use it on a newer kernel; volumes to come: a mkfs profile of the oldest kernel"),
+            .with_kind(ErrorKind::Unsupported)
+            .add_reason(reason)
+            .hint("use it on a newer kernel; for new volumes, choose a mkfs profile for the oldest kernel"),
         None => error,
     }
 }
 
 /// Checks with the kernel that this device is mounted, whatever the path led to.
 fn verify(device: &BlockDevice, staging: &Target) -> Result<()> {
-    let seen = staging.look(STAGE)?;
-    let details = Details::of(&seen.fd, STAGE, staging.path())?;
+    let opened = staging.open(STAGE)?;
+    let details = Details::from_fd(&opened.fd, STAGE, staging.path())?;
     let mounted = details.as_ref().and_then(device_under);
     if mounted == Some(device.number()) {
         return Ok(());
     }
-    let found =
-        details.map_or_else(|| "nothing is mounted".to_owned(), |details| format!("there is {details}"));
-    let reason = format!("asked for {} ({}), {found}", device.path().display(), device.number());
+    let found = details.map_or_else(
+        || "nothing is mounted".to_owned(),
+        |details| format!("the existing mount is {details}"),
+    );
+    let reason = format!("{} ({}) was requested, but {found}", device.path().display(), device.number());
     Err(Error::new(ErrorKind::WrongDevice, STAGE, reason).at(staging.path()))
 }
 

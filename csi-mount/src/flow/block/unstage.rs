@@ -4,7 +4,7 @@ use std::path::Path;
 
 use super::copies;
 use super::encrypted::mapping_of;
-use super::{device_under, is_free_soon, raw};
+use super::{device_under, raw, wait_until_free};
 use crate::device::mapping::Mapping;
 use crate::device::users;
 use crate::mounted::health;
@@ -69,9 +69,9 @@ pub enum MountCopies {
 /// As for [`unstage`].
 pub fn unstage_with(staging: &Target, device: Option<&Path>, copies: MountCopies) -> Result<Unmounted> {
     staging.require_own(UNSTAGE)?;
-    let known = device.map(open_if_there).transpose()?.flatten();
+    let known = device.map(open_if_exists).transpose()?.flatten();
     // If the staging path now belongs to another volume, the mapping belongs to that volume.
-    let mapping = if staging.is_anothers(UNSTAGE)? { None } else { mapping_of(staging)? };
+    let mapping = if staging.is_marked_by_other(UNSTAGE)? { None } else { mapping_of(staging)? };
     let mounted = mounted_device(staging)?;
     // With encryption, the mounted device is the one inside, or nothing is mounted yet.
     let beneath = match &mapping {
@@ -83,18 +83,19 @@ pub fn unstage_with(staging: &Target, device: Option<&Path>, copies: MountCopies
     if let (Some(known), Some(found)) = (&known, beneath)
         && known.number() != found
     {
-        let reason = format!("asked for {} ({}), {found} is there", known.path().display(), known.number());
+        let reason =
+            format!("{} ({}) was requested, but {found} is mounted", known.path().display(), known.number());
         return Err(Error::new(ErrorKind::WrongDevice, UNSTAGE, reason).at(staging.path()));
     }
     for device in [&known, &mounted].into_iter().flatten() {
         raw::detach_unfinished(device.path())?;
     }
-    refuse_users_beside_mounts([known.as_ref(), mounted.as_ref()], mapping.as_ref(), staging)?;
+    refuse_users_except_mounts([known.as_ref(), mounted.as_ref()], mapping.as_ref(), staging)?;
     if let Some(mapping) = &mapping {
-        mapping.go_on()?;
+        mapping.resume()?;
     }
     if mounted.is_some() && health::is_frozen_at(staging)? {
-        let reason = "its filesystem is frozen, and unmounted nobody could thaw it";
+        let reason = "its filesystem is frozen, and could not be thawed after the unmount";
         return Err(Error::new(ErrorKind::Busy, UNSTAGE, reason)
             .at(staging.path())
             .hint("thaw it (fsfreeze -u)"));
@@ -105,7 +106,7 @@ pub fn unstage_with(staging: &Target, device: Option<&Path>, copies: MountCopies
     let mounted = mounted.filter(|_| mapping.is_none());
     if let Some(mapping) = mapping {
         mapping.close().map_err(|error| match (error.kind(), mapping.device()) {
-            (ErrorKind::Busy, Ok(inside)) => still_in_use(&inside, staging).err().unwrap_or(error),
+            (ErrorKind::Busy, Ok(inside)) => require_unused(&inside, staging).err().unwrap_or(error),
             _ => error,
         })?;
     }
@@ -114,7 +115,7 @@ pub fn unstage_with(staging: &Target, device: Option<&Path>, copies: MountCopies
             if copies == MountCopies::UnmountUnused {
                 copies::unmount_unused(&device)?;
             }
-            still_in_use(&device, staging).map(|()| unmounted)
+            require_unused(&device, staging).map(|()| unmounted)
         }
         _ => Ok(unmounted),
     }
@@ -123,7 +124,7 @@ pub fn unstage_with(staging: &Target, device: Option<&Path>, copies: MountCopies
 /// Refuses users that do not keep the device open: a bound node does not, and a loop device over the device
 /// does not stop others from opening it exclusively either. If they stayed, they would give access to the
 /// next volume that gets the device number.
-fn refuse_users_beside_mounts(
+fn refuse_users_except_mounts(
     devices: [Option<&BlockDevice>; 2],
     mapping: Option<&Mapping>,
     staging: &Target,
@@ -131,20 +132,24 @@ fn refuse_users_beside_mounts(
     let devices = devices.into_iter().flatten();
     let mut numbers: Vec<_> = devices.map(BlockDevice::number).chain(mapping.map(Mapping::number)).collect();
     numbers.dedup();
-    let mut users = users::lasting(&numbers)?;
+    let mut users = users::identified_users(&numbers)?;
     users.retain(|user| matches!(user, DeviceUser::Published { .. } | DeviceUser::LoopDevice { .. }));
-    if users.is_empty() { Ok(()) } else { Err(users::busy(UNSTAGE, "its device", &users).at(staging.path())) }
+    if users.is_empty() {
+        Ok(())
+    } else {
+        Err(users::in_use_error(UNSTAGE, "its device", &users).at(staging.path()))
+    }
 }
 
 fn is_free(device: &BlockDevice) -> Result<bool> {
-    match is_free_soon(device) {
+    match wait_until_free(device) {
         // The device is gone, or its number now belongs to another disk.
         Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::WrongDevice) => Ok(true),
         other => other,
     }
 }
 
-fn open_if_there(path: &Path) -> Result<Option<BlockDevice>> {
+fn open_if_exists(path: &Path) -> Result<Option<BlockDevice>> {
     match BlockDevice::open(path) {
         Ok(device) => Ok(Some(device)),
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
@@ -158,11 +163,12 @@ fn mounted_device(staging: &Target) -> Result<Option<BlockDevice>> {
         return Ok(None);
     }
     // The descriptor is closed before the unmount, which it would otherwise prevent.
-    let seen = staging.look(UNSTAGE)?;
-    let Some(number) = Details::of(&seen.fd, UNSTAGE, staging.path())?.as_ref().and_then(device_under) else {
+    let opened = staging.open(UNSTAGE)?;
+    let Some(number) = Details::from_fd(&opened.fd, UNSTAGE, staging.path())?.as_ref().and_then(device_under)
+    else {
         return Ok(None);
     };
-    match BlockDevice::by_number(number) {
+    match BlockDevice::from_number(number) {
         Ok(device) => Ok(Some(device)),
         Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::WrongDevice) => Ok(None),
         Err(error) => Err(error),
@@ -170,11 +176,11 @@ fn mounted_device(staging: &Target) -> Result<Option<BlockDevice>> {
 }
 
 /// Reports the users of the device as an error, unless they have released it in the meantime.
-fn still_in_use(device: &BlockDevice, staging: &Target) -> Result<()> {
-    let users = users::all(device)?;
+fn require_unused(device: &BlockDevice, staging: &Target) -> Result<()> {
+    let users = users::all_users(device)?;
     if users.is_empty() {
         return Ok(());
     }
     let name = format!("the device {} ({})", device.path().display(), device.number());
-    Err(users::busy(UNSTAGE, &name, &users).at(staging.path()))
+    Err(users::in_use_error(UNSTAGE, &name, &users).at(staging.path()))
 }

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::Place;
+use super::VolumePath;
 
 use crate::stats;
 use crate::{BlockDevice, DeviceNumber, Result, Stats};
@@ -28,9 +28,9 @@ pub enum VolumeUsage {
 /// [`Unresponsive`](crate::ErrorKind::Unresponsive) if the filesystem does not answer, and those of
 /// [`stats()`].
 pub fn usage(at: impl AsRef<Path>) -> Result<(VolumeUsage, Option<DeviceNumber>)> {
-    let place = Place::at(at.as_ref(), "read the usage of")?;
+    let place = VolumePath::at(at.as_ref(), "read the usage of")?;
     let usage = if place.is_block_device() {
-        VolumeUsage::Device { size: BlockDevice::by_number(place.facts.node)?.size()? }
+        VolumeUsage::Device { size: BlockDevice::from_number(place.facts.node)?.size()? }
     } else {
         VolumeUsage::Filesystem(stats(&place.path)?)
     };

@@ -8,7 +8,7 @@ use std::path::{Component, Path, PathBuf};
 use crate::path::paths;
 use crate::{Error, ErrorKind, Result};
 
-const OPERATION: &str = "take as content";
+const OPERATION: &str = "add to the content";
 /// The default mode of a file.
 const MODE: u32 = 0o644;
 
@@ -64,17 +64,17 @@ impl Content {
         let plain: PathBuf = path.components().filter(|part| matches!(part, Component::Normal(_))).collect();
         // This refuses absolute paths, and a second spelling of another path.
         if path.as_os_str().is_empty() || plain.as_os_str() != path.as_os_str() {
-            return refuse("it is no plain relative path");
+            return refuse("it is not a plain relative path");
         }
         if path.as_os_str().as_bytes().starts_with(b"..") {
-            return refuse("names that begin with two dots are the volume's own");
+            return refuse("names that begin with two dots are reserved");
         }
         if mode & !0o777 != 0 {
-            return refuse("its mode has more than permissions in it");
+            return refuse("its mode contains more than permissions");
         }
         let is_taken = |other: &PathBuf| other.starts_with(path) || path.starts_with(other);
         if self.0.keys().any(is_taken) {
-            return refuse("there is such a file already, or one in the way");
+            return refuse("this file, or a file at one of its parent paths, already exists");
         }
         self.0.insert(plain, File { bytes: bytes.into(), mode });
         Ok(self)

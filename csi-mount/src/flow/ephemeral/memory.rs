@@ -11,7 +11,7 @@ use super::{Content, EphemeralPlan};
 use crate::detached::prepared::Prepared;
 use crate::detached::scratch;
 use crate::mounting::legacy;
-use crate::mounting::mount::By;
+use crate::mounting::mount::MountRunner;
 use crate::sys::features::{self, Feature};
 use crate::sys::mount_api::{self, Depth};
 use crate::table::details::Details;
@@ -21,7 +21,7 @@ const REFRESH: &str = "refresh";
 
 /// Returns a tmpfs with the content and the plan's attributes, ready to be attached to the target.
 pub(super) fn filled(target: &Target, content: &Content, plan: &EphemeralPlan) -> Result<Prepared> {
-    let mount = unswapped(target, plan)?;
+    let mount = without_swap(target, plan)?;
     version::write(mount.fd(), target.path(), content, plan.group)?;
     if let Prepared::Detached(fd) = &mount {
         // No file on it is open for writing any more: such a file would prevent a read-only mount.
@@ -33,7 +33,7 @@ pub(super) fn filled(target: &Target, content: &Content, plan: &EphemeralPlan) -
 }
 
 /// An empty, writable, detached tmpfs that does not go to swap if the kernel supports that.
-fn unswapped(target: &Target, plan: &EphemeralPlan) -> Result<Prepared> {
+fn without_swap(target: &Target, plan: &EphemeralPlan) -> Result<Prepared> {
     let options = plan.options()?;
     if !features::has(Feature::NoSwap) {
         return empty(target, plan, &options);
@@ -53,32 +53,32 @@ fn is_refusal(error: &Error) -> bool {
 fn empty(target: &Target, plan: &EphemeralPlan, options: &MountOptions) -> Result<Prepared> {
     if features::has(Feature::FsContext) && features::has(Feature::MountSetattr) {
         Ok(Prepared::Detached(
-            Mount::new("tmpfs", plan.source()).options(options).detached(target, &By::Caller)?,
+            Mount::new("tmpfs", plan.source()).options(options).detached(target, &MountRunner::Caller)?,
         ))
     } else {
-        legacy::prepare("tmpfs", plan.source().as_ref(), options, target, &By::Caller)
+        legacy::prepare("tmpfs", plan.source().as_ref(), options, target, &MountRunner::Caller)
     }
 }
 
 /// Returns a writable, detached mount of the volume that is mounted at the target. None if nothing is
 /// mounted there any more.
 pub(super) fn writable_view(target: &Target, plan: &EphemeralPlan) -> Result<Option<Prepared>> {
-    let seen = match target.look(REFRESH) {
+    let opened = match target.open(REFRESH) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-        seen => seen?,
+        opened => opened?,
     };
-    let details = Details::of(&seen.fd, REFRESH, target.path())?;
-    let Some(details) = details.filter(|_| seen.facts.is_mount_root) else { return Ok(None) };
+    let details = Details::from_fd(&opened.fd, REFRESH, target.path())?;
+    let Some(details) = details.filter(|_| opened.facts.is_mount_root) else { return Ok(None) };
     plan.accept(target, &details)?;
     let attributes = plan.attributes.difference(MountAttributes::RDONLY);
     if !features::has(Feature::FsContext) || !features::has(Feature::MountSetattr) {
-        return scratch::bind(target.path(), &seen.fd, Depth::Single, attributes, FileType::Directory)
+        return scratch::bind(target.path(), &opened.fd, Depth::Single, attributes, FileType::Directory)
             .map(Some);
     }
     let flags =
         OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_EMPTY_PATH;
     let os = |error| Error::os(REFRESH, target.path(), error);
-    let view = open_tree(seen.fd.as_fd(), c"", flags).map_err(|error| os(error.into()))?;
+    let view = open_tree(opened.fd.as_fd(), c"", flags).map_err(|error| os(error.into()))?;
     mount_api::make_writable(&view).map_err(os)?;
     Ok(Some(Prepared::Detached(view)))
 }

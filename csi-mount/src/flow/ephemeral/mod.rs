@@ -35,7 +35,7 @@ mod version;
 use crate::mounting::attach;
 use crate::mounting::mount::MOUNT;
 
-use crate::place::target::Seen;
+use crate::place::target::OpenTarget;
 use crate::unmount;
 use crate::{Created, Error, ErrorKind, Outcome, Removed, Result, Target};
 
@@ -44,7 +44,7 @@ pub use plan::EphemeralPlan;
 pub use version::Change;
 
 /// How often a publish starts again because the volume was unmounted during it.
-const ATTEMPTS: u32 = 3;
+const MAX_ATTEMPTS: u32 = 3;
 
 /// Mounts the content at the target directory, or changes the content of a volume that is already published
 /// there.
@@ -76,18 +76,18 @@ pub fn publish(target: &Target, content: &Content, plan: &EphemeralPlan) -> Resu
         if created == Created::Created
             && let Err(left) = target.remove()
         {
-            tracing::warn!(%left, "a target that could not be published is left");
+            tracing::warn!(%left, "a target stays after a failed publish");
         }
     })
 }
 
 fn put(target: &Target, content: &Content, plan: &EphemeralPlan) -> Result<Change> {
-    for _ in 0..ATTEMPTS {
+    for _ in 0..MAX_ATTEMPTS {
         let outcome = attach::mount_once(
             MOUNT,
             target,
             |_, found| plan.accept(target, found),
-            |seen: Seen| {
+            |seen: OpenTarget| {
                 let mount = memory::filled(target, content, plan)?;
                 attach::attach(MOUNT, mount, target, &seen, plan.attributes)
             },
@@ -100,7 +100,7 @@ fn put(target: &Target, content: &Content, plan: &EphemeralPlan) -> Result<Chang
             return version::write(view.fd(), target.path(), content, plan.group);
         }
     }
-    let reason = "somebody else mounts and unmounts there at the same time";
+    let reason = "another process mounts and unmounts there at the same time";
     Err(Error::new(ErrorKind::Busy, MOUNT, reason).at(target.path()))
 }
 

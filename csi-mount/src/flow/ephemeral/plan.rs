@@ -7,9 +7,9 @@ use crate::table::details::Details;
 use crate::{Error, ErrorKind, MountAttributes, MountOptions, Result, Target};
 
 /// The default size. Certificates and similar content are about a thousandth of it.
-const SIZE: u64 = 16 << 20;
+const DEFAULT_SIZE: u64 = 16 << 20;
 /// The kernel takes 255 bytes for a source.
-const LONGEST_NAME: usize = 200;
+const MAX_NAME_BYTES: usize = 200;
 
 /// How an ephemeral volume is mounted.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -29,7 +29,7 @@ impl EphemeralPlan {
     pub fn new(name: impl AsRef<str>) -> Self {
         Self {
             source: format!("content:{}", name.as_ref()),
-            size: SIZE,
+            size: DEFAULT_SIZE,
             attributes: MountAttributes::NOSUID | MountAttributes::NODEV,
             group: None,
         }
@@ -38,7 +38,7 @@ impl EphemeralPlan {
     /// Adds these attributes: [`RDONLY`](MountAttributes::RDONLY) stops writes of the workload, but not of
     /// [`publish`](super::publish).
     pub fn attributes(mut self, attributes: MountAttributes) -> Self {
-        self.attributes = self.attributes.and(attributes);
+        self.attributes = self.attributes.combined_with(attributes);
         self
     }
 
@@ -75,16 +75,21 @@ impl EphemeralPlan {
 
     pub(super) fn check(&self, content: &Content) -> Result<()> {
         let name = self.source.trim_start_matches("content:");
-        if name.is_empty() || name.len() > LONGEST_NAME || name.contains('\0') {
-            let reason =
-                format!("the volume's name is empty, holds a NUL, or is longer than {LONGEST_NAME} bytes");
+        if name.is_empty() || name.len() > MAX_NAME_BYTES || name.contains('\0') {
+            let reason = format!(
+                "the volume's name is empty, contains a NUL, or is longer than {MAX_NAME_BYTES} bytes"
+            );
             return Err(Error::new(ErrorKind::InvalidInput, "publish", reason));
         }
         let (footprint, size) = (content.footprint(), self.size);
         if footprint > size / 2 {
-            let reason =
-                format!("the content takes {footprint} bytes, and half of the volume's size is {}", size / 2);
-            return Err(Error::new(ErrorKind::OutOfRange, "publish", reason).hint("give it a greater size"));
+            let reason = format!(
+                "the content needs {footprint} bytes, more than half of the volume's size ({})",
+                size / 2
+            );
+            return Err(
+                Error::new(ErrorKind::OutOfRange, "publish", reason).hint("increase the size of the volume")
+            );
         }
         Ok(())
     }
@@ -96,7 +101,8 @@ impl EphemeralPlan {
             return Err(attach::refuse(MOUNT, target, found, &difference));
         }
         if found.attributes != self.attributes {
-            let difference = format!("asked for {}, it is mounted with other attributes", self.attributes);
+            let difference =
+                format!("{} was requested, but it is mounted with other attributes", self.attributes);
             return Err(attach::refuse(MOUNT, target, found, &difference));
         }
         Ok(())

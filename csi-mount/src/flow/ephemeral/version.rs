@@ -27,7 +27,7 @@ const DATA: &str = "..data";
 const DATA_NEXT: &str = "..data_tmp";
 const DIRECTORY_MODE: u32 = 0o755;
 /// How long another writer can take.
-const LOCKING: Duration = Duration::from_secs(5);
+const LOCK_TIME_LIMIT: Duration = Duration::from_secs(5);
 
 /// What a publish did to the content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,7 +50,7 @@ pub(super) fn write(root: impl AsFd, path: &Path, content: &Content, group: Opti
     let volume = Volume { root, path, content, group: group.map(Gid::from_raw) };
     let current = volume.current();
     // Removes versions older than the current one, and what a killed writer left.
-    volume.sweep_versions(current.as_deref())?;
+    volume.remove_old_versions(current.as_deref())?;
     let change = match current {
         Some(current) if volume.is_same(&current) => {
             volume.link_names().map_err(failed)?;
@@ -64,16 +64,17 @@ pub(super) fn write(root: impl AsFd, path: &Path, content: &Content, group: Opti
             Change::Written
         }
     };
-    volume.sweep_names().map_err(failed)?;
+    volume.remove_old_names().map_err(failed)?;
     Ok(change)
 }
 
 /// Lets one writer run at a time. A workload can take this lock too, so the wait has a limit.
 fn lock(root: &OwnedFd, path: &Path) -> Result<()> {
-    match file_lock::take_within(root, LOCKING) {
+    match file_lock::take_within(root, LOCK_TIME_LIMIT) {
         Ok(()) => Ok(()),
         Err(Errno::WOULDBLOCK) => {
-            let reason = format!("somebody else keeps its directory locked for more than {LOCKING:?}");
+            let reason =
+                format!("another process keeps its directory locked for more than {LOCK_TIME_LIMIT:?}");
             Err(Error::new(ErrorKind::Busy, WRITE, reason).at(path))
         }
         Err(error) => Err(Error::os(WRITE, path, error)),
@@ -164,7 +165,7 @@ impl Volume<'_> {
         if written.is_err()
             && let Err(left) = self.remove(&name)
         {
-            tracing::warn!(%left, "a version that could not be written is left");
+            tracing::warn!(%left, "an incomplete version stays after a failed write");
         }
         written.map(|()| name)
     }
@@ -186,7 +187,7 @@ impl Volume<'_> {
     }
 
     fn write_file(&self, version: &OwnedFd, path: &Path, file: &content::File) -> rustix::io::Result<()> {
-        let mut directory = version.try_clone().map_err(|error| of_io(&error))?;
+        let mut directory = version.try_clone().map_err(|error| errno_of(&error))?;
         for name in path.parent().into_iter().flat_map(Path::components) {
             let name = name.as_os_str();
             match mkdirat(&directory, name, Mode::from_raw_mode(0o700)) {
@@ -199,7 +200,7 @@ impl Volume<'_> {
         let name = path.file_name().unwrap_or_default();
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let mut opened = File::from(openat(&directory, name, flags, Mode::from_raw_mode(0o600))?);
-        opened.write_all(&file.bytes).map_err(|error| of_io(&error))?;
+        opened.write_all(&file.bytes).map_err(|error| errno_of(&error))?;
         self.finish(&opened, file.mode)
     }
 
@@ -246,14 +247,14 @@ impl Volume<'_> {
         self.content.paths().filter_map(|path| Some(path.components().next()?.as_os_str())).collect()
     }
 
-    fn sweep_versions(&self, current: Option<&OsStr>) -> Result<()> {
+    fn remove_old_versions(&self, current: Option<&OsStr>) -> Result<()> {
         let names = names(&self.root).map_err(|error| Error::os(WRITE, self.path, error))?;
         let old = names.iter().filter(|name| is_version(name) && Some(name.as_os_str()) != current);
         old.into_iter().try_for_each(|name| self.remove(name))
     }
 
     /// Removes our links that no longer lead anywhere.
-    fn sweep_names(&self) -> rustix::io::Result<()> {
+    fn remove_old_names(&self) -> rustix::io::Result<()> {
         let kept = self.top_names();
         for name in names(&self.root)? {
             let is_ours = || self.link_at(&name).is_some_and(|to| to.starts_with(DATA));
@@ -296,6 +297,6 @@ fn names(directory: &OwnedFd) -> rustix::io::Result<Vec<OsString>> {
     Ok(names)
 }
 
-fn of_io(error: &std::io::Error) -> Errno {
+fn errno_of(error: &std::io::Error) -> Errno {
     Errno::from_io_error(error).unwrap_or(Errno::IO)
 }

@@ -10,12 +10,12 @@ use std::time::Duration;
 
 use rustix::fs::{OFlags, fcntl_setfl};
 
-use super::processes::Start;
+use super::processes::DaemonStart;
 use crate::{Error, ErrorKind, Result};
 
 const START: &str = "start the daemon";
 /// Half of the kubelet's time limit for a stage.
-const READY: Duration = Duration::from_secs(60);
+const READY_TIME_LIMIT: Duration = Duration::from_secs(60);
 
 /// A program that mounts a FUSE filesystem and serves it. `Debug` shows no environment values and no
 /// secret.
@@ -31,8 +31,8 @@ pub struct FuseDaemon {
     environment: Vec<(OsString, OsString)>,
     secret: Option<Vec<u8>>,
     pub(super) launcher: Vec<OsString>,
-    pub(super) serves: Option<OsString>,
-    pub(super) ready_within: Duration,
+    pub(super) identity: Option<OsString>,
+    pub(super) ready_time_limit: Duration,
 }
 
 impl FuseDaemon {
@@ -44,8 +44,8 @@ impl FuseDaemon {
             environment: Vec::new(),
             secret: None,
             launcher: Vec::new(),
-            serves: None,
-            ready_within: READY,
+            identity: None,
+            ready_time_limit: READY_TIME_LIMIT,
         }
     }
 
@@ -93,14 +93,14 @@ impl FuseDaemon {
     /// A stage that finds the place served under other words refuses it, also in a later process. The words
     /// are in the daemon's environment, and with a [launcher](Self::launcher) among its arguments, so don't
     /// put a secret in them.
-    pub fn serves(mut self, what: impl Into<OsString>) -> Self {
-        self.serves = Some(what.into());
+    pub fn identity(mut self, identity: impl Into<OsString>) -> Self {
+        self.identity = Some(identity.into());
         self
     }
 
     /// Sets how long to wait for the mount to appear and to answer. The default is one minute.
-    pub fn ready_within(mut self, limit: Duration) -> Self {
-        self.ready_within = limit;
+    pub fn ready_time_limit(mut self, limit: Duration) -> Self {
+        self.ready_time_limit = limit;
         self
     }
 
@@ -108,20 +108,20 @@ impl FuseDaemon {
     ///
     /// Invariant: when this returns, the child runs the program, and its close-on-exec descriptors are
     /// closed.
-    pub(super) fn start(&self, start: &Start) -> Result<Child> {
+    pub(super) fn start(&self, start: &DaemonStart) -> Result<Child> {
         let mut command = self.command(start);
         let failed = |error| Error::os(START, Path::new(&self.program), error);
         command.stdin(self.input()?).process_group(0).current_dir("/");
         tracing::info!(daemon = ?self, at = %start.place().display(), "start a FUSE daemon");
         command.spawn().map_err(|error| match error.kind() {
             io::ErrorKind::NotFound => failed(error)
-                .as_kind(ErrorKind::MissingTool)
-                .hint("install the program, or name it by its whole path"),
+                .with_kind(ErrorKind::MissingTool)
+                .hint("install the program, or use its full path"),
             _ => failed(error),
         })
     }
 
-    fn command(&self, start: &Start) -> Command {
+    fn command(&self, start: &DaemonStart) -> Command {
         let marks = start.processes().marks();
         let mut command = if self.launcher.is_empty() {
             Command::new(&self.program)
@@ -147,14 +147,14 @@ impl FuseDaemon {
     /// A pipe that already contains the secret, so that no thread has to stay to write it.
     fn input(&self) -> Result<Stdio> {
         let Some(secret) = &self.secret else { return Ok(Stdio::null()) };
-        let failed = |error: io::Error| Error::os("hand a secret to", Path::new(&self.program), error);
+        let failed = |error: io::Error| Error::os("pass a secret to", Path::new(&self.program), error);
         let (reader, mut writer) = io::pipe().map_err(failed)?;
         fcntl_setfl(&writer, OFlags::NONBLOCK).map_err(|error| failed(error.into()))?;
         match writer.write(secret) {
             Ok(length) if length == secret.len() => Ok(reader.into()),
             Err(error) if error.kind() != io::ErrorKind::WouldBlock => Err(failed(error)),
             _ => {
-                let reason = format!("the secret has {} bytes, more than a pipe takes", secret.len());
+                let reason = format!("the secret has {} bytes, more than fit into a pipe", secret.len());
                 Err(Error::new(ErrorKind::InvalidInput, START, reason).at(Path::new(&self.program)))
             }
         }
@@ -176,7 +176,7 @@ impl fmt::Debug for FuseDaemon {
             .field("arguments", &self.arguments)
             .field("environment", &keys)
             .field("launcher", &self.launcher)
-            .field("serves", &self.serves)
+            .field("identity", &self.identity)
             .finish_non_exhaustive()
     }
 }
@@ -188,7 +188,7 @@ mod tests {
     #[test]
     fn a_secret_is_shown_nowhere() {
         let daemon = FuseDaemon::new("/no/such/daemon").arg("-f").env("TOKEN", "hunter2").secret("hunter2");
-        let start = Start::new(Path::new("/staging"), None);
+        let start = DaemonStart::new(Path::new("/staging"), None);
         let error = daemon.start(&start).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::MissingTool, "{error}");
         assert!(!format!("{daemon:?} {error:?}").contains("hunter2"));

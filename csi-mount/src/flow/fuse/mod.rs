@@ -11,7 +11,7 @@
 //! The daemon does not end with the process that started it: it has its own process group, and a launcher
 //! that the driver chooses ([`FuseDaemon::launcher`]) can move it out of the service's control group or
 //! container. A later process recognizes the daemon by a mark in its environment, `CSI_MOUNT_FUSE_AT`, and
-//! what it serves by a second mark ([`FuseDaemon::serves`]). Both need access to the daemon's process: a
+//! what it serves by a second mark ([`FuseDaemon::identity`]). Both need access to the daemon's process: a
 //! daemon in another process namespace is neither waited for nor killed.
 //!
 //! If the daemon of a mount is gone (`ENOTCONN`), [`stage`] unmounts it and mounts again.
@@ -59,7 +59,7 @@ pub use start::stage;
 
 const UNSTAGE: &str = "unstage";
 /// How long to wait for another start of a daemon that is in progress.
-const STARTING: Duration = Duration::from_secs(20);
+const START_TIME_LIMIT: Duration = Duration::from_secs(20);
 
 /// Returns whether the filesystem mounted at a path has lost its daemon.
 ///
@@ -75,16 +75,16 @@ pub fn is_lost(path: impl AsRef<Path>) -> Result<bool> {
 fn is_lost_with(path: &Path, number: i32) -> bool {
     match number {
         libc::ENOTCONN => true,
-        libc::ECONNREFUSED => Processes::of(path).living().is_empty(),
+        libc::ECONNREFUSED => Processes::for_place(path).running().is_empty(),
         _ => false,
     }
 }
 
-/// Returns what the daemon at a path serves ([`FuseDaemon::serves`]), whichever process started it.
+/// Returns what the daemon at a path serves ([`FuseDaemon::identity`]), whichever process started it.
 ///
 /// None if that was not set, or the daemon is not visible from here.
-pub fn served_at(path: impl AsRef<Path>) -> Option<OsString> {
-    Processes::of(path.as_ref()).serve()
+pub fn identity_at(path: impl AsRef<Path>) -> Option<OsString> {
+    Processes::for_place(path.as_ref()).identity()
 }
 
 /// Binds the staged filesystem to the target directory; see [`shared::publish`], whose errors it has too.
@@ -126,19 +126,19 @@ pub fn unstage(staging: &Target) -> Result<Unmounted> {
 ///
 /// # Errors
 /// As for [`unstage`].
-pub fn unstage_within(staging: &Target, ending: Duration) -> Result<Unmounted> {
+pub fn unstage_within(staging: &Target, limit: Duration) -> Result<Unmounted> {
     // The lock is taken and released: after that, every daemon of a killed stage is visible by its mark.
-    PlaceLock::take(UNSTAGE, staging, STARTING)?;
+    PlaceLock::take(UNSTAGE, staging, START_TIME_LIMIT)?;
     staging.require_own(UNSTAGE)?;
-    if staging.is_anothers(UNSTAGE)? {
+    if staging.is_marked_by_other(UNSTAGE)? {
         return Ok(Unmounted::NotMounted);
     }
     refuse_published(staging)?;
-    let deadline = Instant::now() + ending;
-    let unmounted = shared::unstage_within(staging, ending)?;
-    let processes = Processes::of(staging.path());
-    if !processes.end_within(deadline.saturating_duration_since(Instant::now())) {
-        tracing::warn!(at = %staging.path().display(), "a daemon that does not end is killed");
+    let deadline = Instant::now() + limit;
+    let unmounted = shared::unstage_within(staging, limit)?;
+    let processes = Processes::for_place(staging.path());
+    if !processes.wait_until_ended(deadline.saturating_duration_since(Instant::now())) {
+        tracing::warn!(at = %staging.path().display(), "killing a daemon that does not end");
         processes.kill(staging.path())?;
     }
     // The daemon can have mounted during this call.
@@ -164,7 +164,7 @@ fn refuse_published(staging: &Target) -> Result<()> {
 }
 
 /// Unmounts a mount that has lost its daemon. Returns the health that was found.
-fn take_off_lost(staging: &Target) -> Result<MountHealth> {
+fn unmount_if_lost(staging: &Target) -> Result<MountHealth> {
     let is_lost = |number| number == libc::ESTALE || is_lost_with(staging.path(), number);
-    lost::take_off_if(staging, is_lost)
+    lost::unmount_if_dead(staging, is_lost)
 }

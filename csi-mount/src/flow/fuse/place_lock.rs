@@ -37,12 +37,13 @@ impl PlaceLock {
         match file_lock::take_within(&directory, limit) {
             Ok(()) => Ok(Self { _directory: Some(directory) }),
             Err(Errno::WOULDBLOCK) => {
-                let reason = format!("somebody has kept its parent directory locked for {limit:?}");
-                let hint = "a daemon is being started there and does not come to run: see why";
+                let reason = format!("another process has kept its parent directory locked for {limit:?}");
+                let hint = "a daemon is being started there and does not run; find out why";
                 Err(Error::new(ErrorKind::Busy, operation, reason).at(place.path()).hint(hint))
             }
             Err(error) => {
-                tracing::debug!(%error, at = %place.path().display(), "no lock of the parent directory");
+                tracing::debug!(%error, at = %place.path().display(), "the parent directory could not be \
+                    locked");
                 Ok(Self { _directory: None })
             }
         }

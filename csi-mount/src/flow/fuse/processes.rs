@@ -22,27 +22,27 @@ const PLACE: &str = "CSI_MOUNT_FUSE_AT";
 /// The variable that distinguishes one start of a daemon from other starts for the same place.
 const START: &str = "CSI_MOUNT_FUSE_START";
 /// The variable with what the daemon serves, in the caller's words.
-const SERVES: &str = "CSI_MOUNT_FUSE_SERVES";
+const IDENTITY: &str = "CSI_MOUNT_FUSE_SERVES";
 /// How long a killed process can take to end.
-const KILLING: Duration = Duration::from_secs(5);
+const KILL_TIME_LIMIT: Duration = Duration::from_secs(5);
 
 /// How long a process can be in the middle of an `exec`.
-const EXECUTING: Duration = Duration::from_secs(1);
+const EXEC_TIME_LIMIT: Duration = Duration::from_secs(1);
 /// How often an environment is read that reads as empty although it is not.
-const READS: u32 = 3;
+const MAX_READS: u32 = 3;
 
 /// One start of a daemon for a place.
-pub(super) struct Start {
+pub(super) struct DaemonStart {
     place: PathBuf,
     processes: Processes,
 }
 
-impl Start {
-    pub(super) fn new(place: &Path, serves: Option<&OsStr>) -> Self {
+impl DaemonStart {
+    pub(super) fn new(place: &Path, identity: Option<&OsStr>) -> Self {
         let token = RandomState::new().build_hasher().finish();
-        let mut processes = Processes::of(place);
+        let mut processes = Processes::for_place(place);
         processes.marks.push((START, format!("{token:016x}").into()));
-        processes.marks.extend(serves.map(|serves| (SERVES, serves.to_owned())));
+        processes.marks.extend(identity.map(|identity| (IDENTITY, identity.to_owned())));
         Self { place: place.to_owned(), processes }
     }
 
@@ -62,7 +62,7 @@ pub(super) struct Processes {
 }
 
 impl Processes {
-    pub(super) fn of(place: &Path) -> Self {
+    pub(super) fn for_place(place: &Path) -> Self {
         Self { marks: vec![(PLACE, place.into())] }
     }
 
@@ -72,11 +72,11 @@ impl Processes {
     }
 
     /// The processes that live now and are visible from here. A process that has ended has no environment.
-    pub(super) fn living(&self) -> Vec<i32> {
+    pub(super) fn running(&self) -> Vec<i32> {
         let Ok(all) = fs::read_dir("/proc") else { return Vec::new() };
         let numbers = all.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
         let own = std::process::id().cast_signed();
-        let deadline = Instant::now() + EXECUTING;
+        let deadline = Instant::now() + EXEC_TIME_LIMIT;
         numbers.filter(|pid| *pid != own && self.is_marked(*pid, deadline)).collect()
     }
 
@@ -86,19 +86,19 @@ impl Processes {
     }
 
     /// What the living processes serve; none if that was not set, or no process is visible.
-    pub(super) fn serve(&self) -> Option<OsString> {
-        let deadline = Instant::now() + EXECUTING;
-        let said = |pid: i32| {
+    pub(super) fn identity(&self) -> Option<OsString> {
+        let deadline = Instant::now() + EXEC_TIME_LIMIT;
+        let identity = |pid: i32| {
             let environment = environment(pid, deadline);
-            value(&environment, SERVES).map(|serves| OsStr::from_bytes(serves).to_owned())
+            value(&environment, IDENTITY).map(|identity| OsStr::from_bytes(identity).to_owned())
         };
-        self.living().into_iter().find_map(said)
+        self.running().into_iter().find_map(identity)
     }
 
     /// Waits for all of them to end. Returns whether they did.
-    pub(super) fn end_within(&self, limit: Duration) -> bool {
+    pub(super) fn wait_until_ended(&self, limit: Duration) -> bool {
         let deadline = Instant::now() + limit;
-        while !self.living().is_empty() {
+        while !self.running().is_empty() {
             if Instant::now() > deadline {
                 return false;
             }
@@ -109,17 +109,17 @@ impl Processes {
 
     /// Kills all that live, and any process that they start in the meantime.
     pub(super) fn kill(&self, path: &Path) -> Result<()> {
-        let deadline = Instant::now() + KILLING;
+        let deadline = Instant::now() + KILL_TIME_LIMIT;
         loop {
-            let living = self.living();
-            if living.is_empty() {
+            let running = self.running();
+            if running.is_empty() {
                 return Ok(());
             }
             if Instant::now() > deadline {
-                let reason = format!("its daemon can't be killed: process {living:?}");
+                let reason = format!("its daemon can't be killed: process {running:?}");
                 return Err(Error::new(ErrorKind::Unresponsive, "end the daemon of", reason).at(path));
             }
-            living.into_iter().for_each(|pid| self.kill_one(pid));
+            running.into_iter().for_each(|pid| self.kill_one(pid));
             sleep(Duration::from_millis(5));
         }
     }
@@ -144,11 +144,11 @@ impl Processes {
 /// Whether a daemon could exist whose marks are not visible. Only a privileged process sees the environment
 /// of a process that has changed to another user. A process of our own user whose environment is hidden has
 /// more privileges than this process, so this process did not start it.
-pub(super) fn may_hide() -> bool {
+pub(super) fn can_be_hidden() -> bool {
     let Ok(all) = fs::read_dir("/proc") else { return true };
     let mut numbers = all.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<i32>().ok());
     let own = rustix::process::geteuid().as_raw().to_string();
-    let is_anothers = |pid: i32| {
+    let has_other_user = |pid: i32| {
         // The process name in it can be any bytes.
         let status = fs::read(format!("/proc/{pid}/status")).unwrap_or_default();
         let status = String::from_utf8_lossy(&status);
@@ -159,7 +159,7 @@ pub(super) fn may_hide() -> bool {
         let read = fs::read(format!("/proc/{pid}/environ"));
         read.is_err_and(|error| error.kind() == ErrorOfIo::PermissionDenied)
     };
-    numbers.any(|pid| is_denied(pid) && is_anothers(pid))
+    numbers.any(|pid| is_denied(pid) && has_other_user(pid))
 }
 
 fn value<'e>(environment: &'e [u8], key: &str) -> Option<&'e [u8]> {
@@ -174,18 +174,18 @@ fn environment(pid: i32, deadline: Instant) -> Vec<u8> {
         || String::from_utf8_lossy(&fs::read(format!("/proc/{pid}/stat")).unwrap_or_default()).into_owned();
     // A file that was opened before an exec reads as empty after it, and a process can execute one program
     // after another.
-    for _ in 0..READS {
+    for _ in 0..MAX_READS {
         match read_at_once(&format!("/proc/{pid}/environ")) {
             Ok(nothing) if nothing.is_empty() => {}
             // No permission, or the process is gone.
             known => return known.unwrap_or_default(),
         }
-        let mut recorded = Recorded::in_stat(&stat());
-        while recorded == Recorded::NotYet && Instant::now() < deadline {
+        let mut recorded = EnvironmentState::from_stat(&stat());
+        while recorded == EnvironmentState::NotYet && Instant::now() < deadline {
             sleep(Duration::from_micros(100));
-            recorded = Recorded::in_stat(&stat());
+            recorded = EnvironmentState::from_stat(&stat());
         }
-        if recorded == Recorded::None {
+        if recorded == EnvironmentState::Absent {
             break;
         }
     }
@@ -210,18 +210,18 @@ fn read_at_once(path: &str) -> io::Result<Vec<u8>> {
 /// Whether the kernel has recorded where the environment of a process is, from its line in `/proc/PID/stat`
 /// (proc(5)).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Recorded {
+enum EnvironmentState {
     /// An `exec` has replaced the memory and closed the close-on-exec descriptors. The kernel sets the
     /// environment's start and end to one address, then finds the end, and records the addresses of the
     /// code last.
     NotYet,
     /// The process has ended, is a kernel thread, or its environment is empty.
-    None,
-    Yes,
+    Absent,
+    Present,
 }
 
-impl Recorded {
-    fn in_stat(stat: &str) -> Self {
+impl EnvironmentState {
+    fn from_stat(stat: &str) -> Self {
         const EXITING: u64 = 0x4;
         const KERNEL_THREAD: u64 = 0x0020_0000;
         // The fields after the process name, which can contain anything, start with the third.
@@ -229,17 +229,17 @@ impl Recorded {
             stat.rsplit(')').next().unwrap_or_default().split_ascii_whitespace().collect();
         let field = |number: usize| fields.get(number - 3).copied();
         let (Some(state), Some(flags), Some(start_of_code)) = (field(3), field(9), field(26)) else {
-            return Self::None;
+            return Self::Absent;
         };
-        let gets_none = flags.parse::<u64>().is_ok_and(|flags| flags & (EXITING | KERNEL_THREAD) != 0);
-        if matches!(state, "Z" | "X") || gets_none {
-            Self::None
+        let has_none = flags.parse::<u64>().is_ok_and(|flags| flags & (EXITING | KERNEL_THREAD) != 0);
+        if matches!(state, "Z" | "X") || has_none {
+            Self::Absent
         } else if start_of_code == "0" {
             Self::NotYet
         } else if field(50) == field(51) {
-            Self::None
+            Self::Absent
         } else {
-            Self::Yes
+            Self::Present
         }
     }
 }
@@ -253,15 +253,16 @@ mod tests {
     /// The starter of a daemon waits only until the child has closed its descriptors. The child has no
     /// environment yet at that moment.
     #[test]
-    fn a_process_is_known_from_the_moment_in_which_it_was_started() {
+    fn a_process_is_found_from_its_start_on() {
         for round in 0..300 {
-            let start = Start::new(Path::new("/no/such/place"), None);
+            let start = DaemonStart::new(Path::new("/no/such/place"), None);
             let marks = start.processes().marks().iter().cloned();
             let (mut until_closed, ours) = std::io::pipe().unwrap();
             let mut child = Command::new("sleep").arg("60").envs(marks).spawn().unwrap();
             drop(ours);
             until_closed.read_to_end(&mut Vec::new()).unwrap();
-            let is_known = start.processes().is_marked(child.id().cast_signed(), Instant::now() + EXECUTING);
+            let is_known =
+                start.processes().is_marked(child.id().cast_signed(), Instant::now() + EXEC_TIME_LIMIT);
             child.kill().unwrap();
             child.wait().unwrap();
             assert!(is_known, "round {round}");
@@ -271,8 +272,8 @@ mod tests {
     /// The kernel records the start of an environment before its end: in between, the environment reads as
     /// empty. The more variables it has, the longer that takes.
     #[test]
-    fn a_process_is_known_while_it_executes_one_program_after_another() {
-        let start = Start::new(Path::new("/no/such/place/at/any/time"), None);
+    fn a_process_is_found_while_it_executes_one_program_after_another() {
+        let start = DaemonStart::new(Path::new("/no/such/place/at/any/time"), None);
         let again = r#"exec sh -c "$0" "$0""#;
         let others = (0..3000).map(|number| (format!("V{number}"), ""));
         let marks = start.processes().marks().iter().cloned();
@@ -292,37 +293,38 @@ mod tests {
     }
 
     #[test]
-    fn of_two_starts_each_knows_its_own() {
+    fn each_of_two_starts_finds_its_own_processes() {
         let place = Path::new("/no/such/place/either");
         let (one, other) =
-            (Start::new(place, Some(OsStr::new("a"))), Start::new(place, Some(OsStr::new("b"))));
+            (DaemonStart::new(place, Some(OsStr::new("a"))), DaemonStart::new(place, Some(OsStr::new("b"))));
         let mut child =
             Command::new("sleep").arg("60").envs(one.processes().marks().iter().cloned()).spawn().unwrap();
         let pid = child.id().cast_signed();
-        let known = [&Processes::of(place), one.processes(), other.processes()].map(Processes::living);
-        assert_eq!(Processes::of(place).serve(), Some("a".into()));
+        let known =
+            [&Processes::for_place(place), one.processes(), other.processes()].map(Processes::running);
+        assert_eq!(Processes::for_place(place).identity(), Some("a".into()));
         child.kill().unwrap();
         child.wait().unwrap();
         assert_eq!(known, [vec![pid], vec![pid], vec![]]);
     }
 
     #[test]
-    fn only_what_is_going_to_have_an_environment_is_waited_for() {
+    fn only_a_process_that_will_have_an_environment_is_waited_for() {
         let stat = |pid: &str| fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
-        assert_eq!(Recorded::in_stat(&stat("self")), Recorded::Yes);
+        assert_eq!(EnvironmentState::from_stat(&stat("self")), EnvironmentState::Present);
         let own = stat("self");
         let fields: Vec<&str> = own.trim().rsplit_once(") ").unwrap().1.split(' ').collect();
         let with = |changes: &[(usize, &str)]| {
             let mut fields = fields.clone();
             changes.iter().for_each(|(number, value)| fields[number - 3] = value);
-            Recorded::in_stat(&format!("1 (a ) b) {}", fields.join(" ")))
+            EnvironmentState::from_stat(&format!("1 (a ) b) {}", fields.join(" ")))
         };
         let (before, middle) = ([(26, "0"), (50, "0"), (51, "0")], [(26, "0"), (50, "4096"), (51, "4096")]);
-        assert_eq!([with(&before), with(&middle)], [Recorded::NotYet; 2]);
-        assert_eq!(with(&middle[1..]), Recorded::None, "an empty environment");
-        assert_eq!(with(&[(3, "Z"), (26, "0")]), Recorded::None, "it has ended");
-        assert_eq!(with(&[(9, "2129984"), (26, "0")]), Recorded::None, "a kernel thread");
-        assert_eq!(with(&[(9, "4194308"), (26, "0")]), Recorded::None, "it is about to end");
-        assert_eq!(Recorded::in_stat(""), Recorded::None, "it is gone");
+        assert_eq!([with(&before), with(&middle)], [EnvironmentState::NotYet; 2]);
+        assert_eq!(with(&middle[1..]), EnvironmentState::Absent, "an empty environment");
+        assert_eq!(with(&[(3, "Z"), (26, "0")]), EnvironmentState::Absent, "it has ended");
+        assert_eq!(with(&[(9, "2129984"), (26, "0")]), EnvironmentState::Absent, "a kernel thread");
+        assert_eq!(with(&[(9, "4194308"), (26, "0")]), EnvironmentState::Absent, "it is about to end");
+        assert_eq!(EnvironmentState::from_stat(""), EnvironmentState::Absent, "it is gone");
     }
 }

@@ -6,11 +6,11 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use super::place_lock::PlaceLock;
-use super::processes::{self, Processes, Start};
-use super::{FuseDaemon, take_off_lost};
+use super::processes::{self, DaemonStart, Processes};
+use super::{FuseDaemon, unmount_if_lost};
 
 use crate::health;
-use crate::place::owner::Mounted;
+use crate::place::owner::MarkedMount;
 use crate::place::target_lock::{Purpose, TargetLock};
 use crate::{
     Created, Detach, Error, ErrorKind, MountHealth, MountState, Outcome, Result, Target, Unmount,
@@ -19,13 +19,13 @@ use crate::{
 
 const STAGE: &str = "stage";
 /// Time limit of one look at a mount that is starting.
-const LOOK: Duration = Duration::from_secs(5);
+const HEALTH_TIME_LIMIT: Duration = Duration::from_secs(5);
 
 /// Starts the daemon, which mounts at the staging directory, and waits until the mount answers.
 ///
 /// The directory is made if it does not exist. An existing FUSE filesystem that answers counts as done if
 /// its daemon was started for this place and, if both name it, for the same content
-/// ([`FuseDaemon::serves`]). With a launcher, the daemon can be where its process is not visible; then this
+/// ([`FuseDaemon::identity`]). With a launcher, the daemon can be where its process is not visible; then this
 /// is not checked. A mount that has lost its daemon is unmounted first, and a daemon without a mount that a
 /// killed stage left for this place is ended. On failure, the daemon is killed and nothing stays mounted.
 ///
@@ -40,40 +40,40 @@ const LOOK: Duration = Duration::from_secs(5);
 /// - [`Busy`](ErrorKind::Busy): another thread or process is starting the daemon, and does not finish; or
 ///   another process keeps the parent directory locked (`flock(2)`).
 pub fn stage(staging: &Target, daemon: &FuseDaemon) -> Result<Outcome> {
-    let Some(_lock) = TargetLock::take_within(staging, Purpose::StartDaemon, daemon.ready_within) else {
+    let Some(_lock) = TargetLock::take_within(staging, Purpose::StartDaemon, daemon.ready_time_limit) else {
         let reason = "another thread is starting its daemon";
         return Err(Error::new(ErrorKind::Busy, STAGE, reason).at(staging.path()));
     };
-    let lock = PlaceLock::take(STAGE, staging, daemon.ready_within)?;
+    let lock = PlaceLock::take(STAGE, staging, daemon.ready_time_limit)?;
     let created = staging.create_dir()?;
     if is_staged(staging, daemon)? {
         return Ok(Outcome::AlreadyMounted);
     }
-    let start = Start::new(staging.path(), daemon.serves.as_deref());
-    let begun = begin(staging, daemon, &start);
+    let start = DaemonStart::new(staging.path(), daemon.identity.as_deref());
+    let started = start_daemon(staging, daemon, &start);
     drop(lock);
-    begun
+    started
         .and_then(|child| wait_until_ready(staging, daemon, child, start.processes()))
-        .inspect_err(|_| take_back(staging, start.processes(), created))
+        .inspect_err(|_| undo_start(staging, start.processes(), created))
 }
 
 /// Unmounts a mount that has lost its daemon. Any other existing mount must be a FUSE filesystem that
 /// answers.
 fn is_staged(staging: &Target, daemon: &FuseDaemon) -> Result<bool> {
-    let found = take_off_lost(staging)?;
+    let found = unmount_if_lost(staging)?;
     if !matches!(staging.state()?, MountState::Mounted(_)) {
         return Ok(false);
     }
     accept(staging)?;
-    adopt(staging)?;
+    mark_existing(staging)?;
     let health = match found {
         // It was mounted, or became visible, since then.
-        MountHealth::NotMounted | MountHealth::Dead(_) => health_within(staging.path(), LOOK)?,
+        MountHealth::NotMounted | MountHealth::Dead(_) => health_within(staging.path(), HEALTH_TIME_LIMIT)?,
         known => known,
     };
     match health {
         MountHealth::Healthy | MountHealth::ReadOnly => accept_daemon(staging, daemon).map(|()| true),
-        unwell => Err(Error::new(ErrorKind::Unresponsive, STAGE, unwell.to_string())
+        health => Err(Error::new(ErrorKind::Unresponsive, STAGE, health.to_string())
             .at(staging.path())
             .hint("unstage it")),
     }
@@ -85,35 +85,37 @@ fn accept_daemon(staging: &Target, daemon: &FuseDaemon) -> Result<()> {
         let error = Error::new(ErrorKind::AlreadyMounted, STAGE, reason).at(staging.path());
         Err(error.hint("unstage it first"))
     };
-    let processes = Processes::of(staging.path());
-    match (processes.serve(), &daemon.serves) {
+    let processes = Processes::for_place(staging.path());
+    match (processes.identity(), &daemon.identity) {
         (Some(found), Some(asked)) if found != *asked => {
-            refuse(format!("what is served there is {}, and not {}", found.display(), asked.display()))
+            refuse(format!("the daemon serves {}, not {}", found.display(), asked.display()))
         }
         (None, _)
-            if daemon.launcher.is_empty() && processes.living().is_empty() && !processes::may_hide() =>
+            if daemon.launcher.is_empty()
+                && processes.running().is_empty()
+                && !processes::can_be_hidden() =>
         {
-            refuse("there is a FUSE filesystem of somebody else".to_owned())
+            refuse("another program's FUSE filesystem is mounted there".to_owned())
         }
         _ => Ok(()),
     }
 }
 
 /// Ends what a killed stage has left, and starts the daemon.
-fn begin(staging: &Target, daemon: &FuseDaemon, start: &Start) -> Result<Child> {
-    Processes::of(staging.path()).kill(staging.path())?;
+fn start_daemon(staging: &Target, daemon: &FuseDaemon, start: &DaemonStart) -> Result<Child> {
+    Processes::for_place(staging.path()).kill(staging.path())?;
     // The old daemon can have mounted before it was ended.
-    take_off_unserved(staging)?;
+    unmount_without_daemon(staging)?;
     if staging.owner().is_some() {
-        staging.set_mark(STAGE, &staging.look(STAGE)?.fd, Mounted::Fuse)?;
+        staging.set_mark(STAGE, &staging.open(STAGE)?.fd, MarkedMount::Fuse)?;
     }
     daemon.start(start)
 }
 
 /// Marks the mount as its owner's, if the place has an owner.
-fn adopt(staging: &Target) -> Result<()> {
-    let seen = staging.look(STAGE)?;
-    if seen.facts.is_mount_root { staging.adopt(STAGE, &seen.facts) } else { Ok(()) }
+fn mark_existing(staging: &Target) -> Result<()> {
+    let opened = staging.open(STAGE)?;
+    if opened.facts.is_mount_root { staging.mark_existing(STAGE, &opened.facts) } else { Ok(()) }
 }
 
 fn wait_until_ready(
@@ -122,25 +124,25 @@ fn wait_until_ready(
     child: Child,
     processes: &Processes,
 ) -> Result<Outcome> {
-    let deadline = Instant::now() + daemon.ready_within;
+    let deadline = Instant::now() + daemon.ready_time_limit;
     let ended = watch(child, staging);
     let mut pause = Duration::from_millis(2);
     while !is_ready(staging, deadline)? {
         if let Ok(status) = ended.try_recv()
-            && let Some(reason) = ended_badly(status, processes, staging)?
+            && let Some(reason) = failure_reason(status, processes, staging)?
         {
             return Err(Error::new(ErrorKind::ToolFailed, STAGE, reason)
                 .at(staging.path())
-                .hint("its own words are in the log of this process"));
+                .hint("the log of this process contains its output"));
         }
         if Instant::now() > deadline {
-            let reason = format!("its daemon did not mount and answer within {:?}", daemon.ready_within);
+            let reason = format!("its daemon did not mount and answer within {:?}", daemon.ready_time_limit);
             return Err(Error::new(ErrorKind::Unresponsive, STAGE, reason).at(staging.path()));
         }
         sleep(pause);
         pause = (pause * 2).min(Duration::from_millis(50));
     }
-    adopt(staging)?;
+    mark_existing(staging)?;
     Ok(Outcome::Mounted)
 }
 
@@ -149,17 +151,19 @@ fn is_ready(staging: &Target, deadline: Instant) -> Result<bool> {
         return Ok(false);
     }
     accept(staging)?;
-    let left = deadline.saturating_duration_since(Instant::now()).clamp(Duration::from_millis(10), LOOK);
+    let left = deadline
+        .saturating_duration_since(Instant::now())
+        .clamp(Duration::from_millis(10), HEALTH_TIME_LIMIT);
     Ok(matches!(health_within(staging.path(), left)?, MountHealth::Healthy | MountHealth::ReadOnly))
 }
 
 /// A program that puts itself into the background ends with success, and the process that it started has
 /// the mark.
-fn ended_badly(status: ExitStatus, processes: &Processes, staging: &Target) -> Result<Option<String>> {
+fn failure_reason(status: ExitStatus, processes: &Processes, staging: &Target) -> Result<Option<String>> {
     if !status.success() {
         return Ok(Some(format!("its daemon ended with {status}")));
     }
-    let is_serving = !processes.living().is_empty() || matches!(staging.state()?, MountState::Mounted(_));
+    let is_serving = !processes.running().is_empty() || matches!(staging.state()?, MountState::Mounted(_));
     Ok((!is_serving).then(|| "its daemon ended without a mount".to_owned()))
 }
 
@@ -169,13 +173,14 @@ fn watch(mut child: Child, staging: &Target) -> Receiver<ExitStatus> {
     let path = staging.path().to_owned();
     let watching = std::thread::Builder::new().name("fuse-daemon".to_owned()).spawn(move || {
         if let Ok(status) = child.wait() {
-            tracing::info!(%status, at = %path.display(), "the program that served a FUSE filesystem has ended");
+            tracing::info!(%status, at = %path.display(), "the program that served a FUSE filesystem has \
+                                                           ended");
             // Once the mount is ready, nobody receives this.
             let _ = sender.send(status);
         }
     });
     if let Err(error) = watching {
-        tracing::warn!(%error, "a FUSE daemon is not watched");
+        tracing::warn!(%error, "the end of a FUSE daemon will not be logged");
     }
     receiver
 }
@@ -183,7 +188,7 @@ fn watch(mut child: Child, staging: &Target) -> Receiver<ExitStatus> {
 fn accept(staging: &Target) -> Result<()> {
     match staging.mounted()? {
         Some(entry) if entry.fs_type != "fuse" && !entry.fs_type.starts_with("fuse.") => {
-            let reason = format!("there is {} and not a FUSE filesystem", entry.fs_type);
+            let reason = format!("{} is mounted there, not a FUSE filesystem", entry.fs_type);
             Err(Error::new(ErrorKind::AlreadyMounted, STAGE, reason)
                 .at(staging.path())
                 .hint("unmount it first"))
@@ -195,27 +200,27 @@ fn accept(staging: &Target) -> Result<()> {
 /// Unmounts a FUSE mount whose daemon was killed. A killed process counts as ended shortly before the
 /// kernel closes its files. Until then its mount does not answer, or reports an aborted connection, and is
 /// not recognized as lost.
-fn take_off_unserved(staging: &Target) -> Result<()> {
+fn unmount_without_daemon(staging: &Target) -> Result<()> {
     accept(staging)?;
-    let is_unwell = matches!(health(staging.path())?, MountHealth::Dead(_) | MountHealth::Unresponsive);
-    if is_unwell && Processes::of(staging.path()).living().is_empty() {
+    let is_unresponsive = matches!(health(staging.path())?, MountHealth::Dead(_) | MountHealth::Unresponsive);
+    if is_unresponsive && Processes::for_place(staging.path()).running().is_empty() {
         Unmount::new().detach(Detach::IfUnresponsive).at(staging)?;
     }
     Ok(())
 }
 
 /// Undoes this start, and leaves what another process has started in the meantime.
-fn take_back(staging: &Target, own: &Processes, created: Created) {
+fn undo_start(staging: &Target, own: &Processes, created: Created) {
     let undo = || -> Result<()> {
         own.kill(staging.path())?;
-        let _lock = PlaceLock::take(STAGE, staging, LOOK)?;
-        take_off_unserved(staging)?;
-        if created == Created::Created && Processes::of(staging.path()).living().is_empty() {
+        let _lock = PlaceLock::take(STAGE, staging, HEALTH_TIME_LIMIT)?;
+        unmount_without_daemon(staging)?;
+        if created == Created::Created && Processes::for_place(staging.path()).running().is_empty() {
             staging.remove()?;
         }
         Ok(())
     };
     if let Err(left) = undo() {
-        tracing::warn!(%left, "something is left of a FUSE filesystem that could not be staged");
+        tracing::warn!(%left, "parts of a FUSE filesystem stay after a failed stage");
     }
 }

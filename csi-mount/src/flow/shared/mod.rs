@@ -44,7 +44,7 @@ mod source;
 use std::path::Path;
 use std::time::Duration;
 
-use super::lost::{require_staged, take_off_lost};
+use super::lost::{require_staged, unmount_if_lost};
 use crate::detached::prepared::Prepared;
 use crate::mounted::health;
 use crate::mounting::attach;
@@ -77,7 +77,7 @@ const PUBLISH: &str = "publish";
 /// - Those of [`Mount::at`].
 pub fn stage(staging: &Target, source: &SharedSource) -> Result<Outcome> {
     let created = staging.create_dir()?;
-    mount(staging, source).inspect_err(|_| take_back(created, staging))
+    mount(staging, source).inspect_err(|_| remove_created(created, staging))
 }
 
 /// Mounts the shared filesystem at the target directory, for a driver that does not stage.
@@ -96,7 +96,7 @@ pub fn publish_directly(
 }
 
 fn mount(target: &Target, source: &SharedSource) -> Result<Outcome> {
-    let health = take_off_lost(target)?;
+    let health = unmount_if_lost(target)?;
     attach::mount_once(
         MOUNT,
         target,
@@ -104,11 +104,13 @@ fn mount(target: &Target, source: &SharedSource) -> Result<Outcome> {
             source.accept(target, found)?;
             match health {
                 // The health check has already waited for it: don't wait again.
-                MountHealth::Unresponsive => health::refuse_unwell(MOUNT, target, health),
+                MountHealth::Unresponsive => health::refuse_unresponsive(MOUNT, target, health),
                 _ => Ok(()),
             }
         },
-        |seen| attach::attach(MOUNT, prepared(source, target)?, target, &seen, source.options.attributes()),
+        |opened| {
+            attach::attach(MOUNT, prepared(source, target)?, target, &opened, source.options.attributes())
+        },
     )
 }
 
@@ -135,7 +137,7 @@ pub fn open(source: &SharedSource) -> Result<Root> {
     // Only for error messages: the mount has no path.
     let nowhere = Target::new("/proc/unseen")?;
     let mount = prepared(source, &nowhere).map_err(|error| error.at(&source.source))?;
-    Root::of_mount(mount, source.source.clone().into())
+    Root::from_mount(mount, source.source.clone().into())
 }
 
 /// Binds the staged filesystem to the target directory, with these attributes added to those of the staged
@@ -153,17 +155,17 @@ pub fn publish(staging: impl AsRef<Path>, target: &Target, attributes: MountAttr
     let staging = staging.as_ref();
     require_staged(PUBLISH, staging, attributes)?;
     let created = target.create_dir()?;
-    take_off_lost(target)
+    unmount_if_lost(target)
         .and_then(|_| Bind::new(staging).attributes(attributes).at(target))
-        .inspect_err(|_| take_back(created, target))
+        .inspect_err(|_| remove_created(created, target))
 }
 
 /// Removes the directory that a failed step has made.
-fn take_back(created: Created, target: &Target) {
+fn remove_created(created: Created, target: &Target) {
     if created == Created::Created
         && let Err(left) = target.remove()
     {
-        tracing::warn!(%left, "a directory that nothing could be mounted on is left");
+        tracing::warn!(%left, "an empty target stays after a failed publish");
     }
 }
 
@@ -183,8 +185,8 @@ pub fn unpublish(target: &Target) -> Result<Removed> {
 /// # Errors
 ///
 /// As for [`unpublish`].
-pub fn unpublish_within(target: &Target, finishing: Duration) -> Result<Removed> {
-    Unmount::new().detach(Detach::IfUnresponsive).finish_within(finishing).at(target)?;
+pub fn unpublish_within(target: &Target, limit: Duration) -> Result<Removed> {
+    Unmount::new().detach(Detach::IfUnresponsive).finish_time_limit(limit).at(target)?;
     target.remove()
 }
 
@@ -210,8 +212,8 @@ pub fn unstage(staging: &Target) -> Result<Unmounted> {
 /// # Errors
 ///
 /// As for [`unstage`].
-pub fn unstage_within(staging: &Target, finishing: Duration) -> Result<Unmounted> {
-    let unmounted = Unmount::new().detach(Detach::IfUnresponsive).finish_within(finishing).at(staging)?;
+pub fn unstage_within(staging: &Target, limit: Duration) -> Result<Unmounted> {
+    let unmounted = Unmount::new().detach(Detach::IfUnresponsive).finish_time_limit(limit).at(staging)?;
     staging.unmark("unstage")?;
     Ok(unmounted)
 }

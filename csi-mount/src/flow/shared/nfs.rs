@@ -34,10 +34,10 @@ impl SharedSource {
         if host.is_empty()
             || host.contains(|c: char| c.is_whitespace() || c.is_control() || "/,[]".contains(c))
         {
-            return refuse(server, "it is no name or address of a server");
+            return refuse(server, "it is not a name or address of a server");
         }
         let path = paths::absolute(OPERATION, export.as_ref())?;
-        let Some(path) = path.to_str() else { return refuse(export, "it is no UTF-8") };
+        let Some(path) = path.to_str() else { return refuse(export, "it is not UTF-8") };
         let source = if is_address { format!("[{host}]:{path}") } else { format!("{host}:{path}") };
         Ok(Self::new("nfs", source))
     }
@@ -73,7 +73,7 @@ fn server(source: &str) -> Result<&str> {
         None => source.split_once(":/").map(|(server, _)| server),
     };
     server.filter(|server| !server.is_empty()).ok_or_else(|| {
-        Error::new(ErrorKind::InvalidInput, OPERATION, "it is not of the form server:/export").at(source)
+        Error::new(ErrorKind::InvalidInput, OPERATION, "it does not have the form server:/export").at(source)
     })
 }
 
@@ -81,9 +81,9 @@ fn server(source: &str) -> Result<&str> {
 /// reached. The resolver has its own time limits (`resolv.conf(5)`).
 fn address(server: &str) -> Result<IpAddr> {
     let unknown = |why: &str| {
-        Error::new(ErrorKind::Unresponsive, OPERATION, format!("its name is not resolved: {why}"))
+        Error::new(ErrorKind::Unresponsive, OPERATION, format!("its name could not be resolved: {why}"))
             .at(server)
-            .hint("see to the name service of this host, or give an address")
+            .hint("check the name resolution of this host, or use an address")
     };
     let found = (server, 0).to_socket_addrs().map_err(|error| unknown(&error.to_string()))?;
     found.map(|address| address.ip()).next().ok_or_else(|| unknown("no address"))
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_kernel_needs_is_added_and_what_was_said_stays() {
+    fn missing_options_are_added_and_given_options_stay() {
         let source = |server| SharedSource::nfs(server, "/export").unwrap();
         assert_eq!(completed(source("192.0.2.7"), &[]), ["addr=192.0.2.7", "vers=4.2"]);
         assert_eq!(completed(source("::1"), &["nfsvers=3"]), ["nfsvers=3", "addr=::1"]);
@@ -132,11 +132,11 @@ mod tests {
     }
 
     #[test]
-    fn a_source_without_a_server_and_a_name_without_an_address_are_told() {
+    fn a_source_without_a_server_and_a_name_without_an_address_are_reported() {
         let error = complete(&SharedSource::new("nfs", "/export")).unwrap_err();
         assert!(error.to_string().contains("server:/export"), "{error}");
         let error = complete(&SharedSource::new("nfs", "nothing.invalid:/e")).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unresponsive);
-        assert!(error.to_string().contains("nothing.invalid: its name is not resolved"), "{error}");
+        assert!(error.to_string().contains("nothing.invalid: its name could not be resolved"), "{error}");
     }
 }

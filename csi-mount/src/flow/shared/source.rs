@@ -88,14 +88,14 @@ impl SharedSource {
             return Err(attach::refuse(MOUNT, target, found, &difference));
         }
         if found.attributes != asked {
-            let difference = format!("asked for {asked}, it is mounted with other attributes");
+            let difference = format!("{asked} was requested, but it is mounted with other attributes");
             return Err(attach::refuse(MOUNT, target, found, &difference));
         }
         if found.is_super_read_only && !self.options.is_read_only() {
             let reason = format!("the filesystem turned read-only: {found}");
             return Err(Error::new(ErrorKind::ReadOnly, MOUNT, reason)
                 .at(target.path())
-                .hint("see the kernel's log, and unmount it"));
+                .hint("read the kernel's log, and unmount it"));
         }
         Ok(())
     }
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mount_is_known_by_what_the_kernel_makes_of_its_source() {
+    fn a_mount_is_recognized_by_its_source_in_the_mount_table() {
         let found = entry("31 20 0:52 / /staging rw - nfs4 192.0.2.7:/export rw,vers=4.2");
         for (fs_type, source, is) in [
             ("nfs", "192.0.2.7:/export", true),
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn own_options_count_over_those_asked_for() {
+    fn the_drivers_options_override_the_requested_ones() {
         let own = MountOptions::parse(["vers=4.2", "nosuid", "password=hunter2"]).unwrap();
         let asked = MountOptions::parse(["vers=3", "noatime", "nconnect=4"]).unwrap();
         let source = SharedSource::new("nfs", "s:/e").options(own).requested_options(asked).unwrap();

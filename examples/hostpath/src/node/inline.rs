@@ -62,7 +62,7 @@ fn take_back(store: &Store<InlineRecord>, id: &str, kind: Kind) -> Result<()> {
     if staging.try_exists()? {
         unmount(&Target::new(&staging)?)?;
     }
-    LoopDevice::detach_all_of(kind.content(&place))?;
+    LoopDevice::detach_all(kind.content(&place))?;
     store.remove(id)
 }
 

@@ -108,7 +108,7 @@ impl BlockDevices for Content {
     }
 
     async fn detach(&self, id: &VolumeId) -> Result<()> {
-        self.with(id, |image| Ok(LoopDevice::detach_all_of(image).map(drop)?)).await
+        self.with(id, |image| Ok(LoopDevice::detach_all(image).map(drop)?)).await
     }
 }
 
