@@ -195,7 +195,20 @@ fn an_mkfs_that_fails_leaves_the_device_as_it_was() {
         }]);
         assert_eq!(format(&image, &wrong).unwrap_err().kind(), ErrorKind::ToolFailed);
         let ended = Format::new(filesystem).time_limit(Duration::from_micros(1));
-        assert_eq!(format(&image, &ended).unwrap_err().kind(), ErrorKind::Unresponsive);
+        // On a busy machine the program can end before anything looks at the time.
+        let is_ended = (0..20).any(|_| {
+            let image = Image::new(320);
+            match format(&image, &ended) {
+                Ok(_) => false,
+                Err(error) => {
+                    assert_eq!(error.kind(), ErrorKind::Unresponsive, "{filesystem}: {error}");
+                    assert!(image.is_zero(), "{filesystem}");
+                    format(&image, &Format::new(filesystem)).unwrap();
+                    true
+                }
+            }
+        });
+        assert!(is_ended, "{filesystem}: the time limit never ended it");
         assert!(image.is_zero(), "{filesystem}");
         format(&image, &Format::new(filesystem)).unwrap();
     }

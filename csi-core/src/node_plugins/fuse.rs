@@ -56,8 +56,8 @@ pub trait FuseFilesystems: Send + Sync + 'static {
         Ok(())
     }
 
-    /// Returns how long a daemon can take to end when its volume is unstaged; by default 20 seconds
-    /// ([`UNMOUNT_TIME_LIMIT`]). A daemon that does not end in this time is killed, and data that it has
+    /// Returns how long a daemon can take to end when its volume is unstaged; by default
+    /// [`UNMOUNT_TIME_LIMIT`]. A daemon that does not end in this time is killed, and data that it has
     /// not sent is lost, so give a daemon that writes back late the time that its cache can need. A caller
     /// that times out and retries joins the call that waits.
     fn unmount_time_limit(&self) -> Duration {

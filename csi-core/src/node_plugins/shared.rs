@@ -45,7 +45,7 @@ pub trait SharedFilesystems: Send + Sync + 'static {
     async fn source(&self, volume: &Attachment) -> Result<SharedSource>;
 
     /// Returns how long a server can take, after a volume is unmounted, to receive data that was written
-    /// but not yet sent; by default 20 seconds ([`UNMOUNT_TIME_LIMIT`]). Data that the server does not
+    /// but not yet sent; by default [`UNMOUNT_TIME_LIMIT`]. Data that the server does not
     /// accept in this time is lost, because a slow server can't be distinguished from a dead one. A caller
     /// that times out and retries joins the call that waits.
     fn unmount_time_limit(&self) -> Duration {

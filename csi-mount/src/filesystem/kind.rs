@@ -80,6 +80,23 @@ impl Filesystem {
         self.tools().iter().map(|program| self.tool(program).find()).collect()
     }
 
+    /// Whether it is repaired and grown while it is not mounted. The others repair themselves at a mount, and
+    /// grow mounted only.
+    pub(crate) const fn is_maintained_unmounted(self) -> bool {
+        match self {
+            Self::Ext4 => true,
+            Self::Xfs | Self::Btrfs => false,
+        }
+    }
+
+    /// Whether the kernel refuses to mount two of them with one UUID, unless `nouuid` is given.
+    pub(crate) const fn has_nouuid(self) -> bool {
+        match self {
+            Self::Xfs => true,
+            Self::Ext4 | Self::Btrfs => false,
+        }
+    }
+
     pub(crate) const fn tool(self, program: &'static str) -> Tool {
         Tool { program, package: self.package() }
     }

@@ -23,7 +23,7 @@ const UNMOUNT: &str = "unmount";
 /// moment.
 const BUSY_RETRY_LIMIT: Duration = Duration::from_millis(300);
 
-/// How long an unmount can take by default to write back pending data: 20 seconds.
+/// How long an unmount can take by default to write back pending data.
 pub const UNMOUNT_TIME_LIMIT: Duration = Duration::from_secs(20);
 
 /// The largest number of waits for the filesystem or the kernel in one unmount: plain unmount, health, forced

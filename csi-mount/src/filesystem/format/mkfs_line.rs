@@ -46,24 +46,28 @@ impl MkfsLine {
         }
         let mut arguments = joined(&self.arguments)?;
         let disabling_arguments = self.disabling_arguments()?;
-        if self.filesystem == Filesystem::Ext4 {
-            // mke2fs uses only the last -E and the last -O, so all go into one; the caller's come last and
-            // take precedence. The kernel makes the inode tables zero after the mount, which is normally
-            // mke2fs's choice too.
-            let ours = ["nodiscard", "lazy_itable_init=1"].into_iter();
-            let ours = ours.chain(more.iter().map(String::as_str)).collect();
-            let extended = merged("-E", ours, &mut arguments);
-            let features = merged("-O", disabling_arguments, &mut arguments);
-            line.extend([extended, features].into_iter().flatten());
-        } else {
-            // mkfs.xfs fails if an option is given twice.
-            let name =
-                |argument: &str| argument[2..].trim_start_matches('^').split('=').next().map(str::to_owned);
-            let said = |off: &str| {
-                name(off).is_some_and(|name| arguments.iter().any(|argument| argument.contains(&name)))
-            };
-            line.extend(disabling_arguments.into_iter().filter(|off| !said(off)).map(str::to_owned));
-            line.extend_from_slice(more);
+        match self.filesystem {
+            Filesystem::Ext4 => {
+                // mke2fs uses only the last -E and the last -O, so all go into one; the caller's come last and
+                // take precedence. The kernel makes the inode tables zero after the mount, which is normally
+                // mke2fs's choice too.
+                let ours = ["nodiscard", "lazy_itable_init=1"].into_iter();
+                let ours = ours.chain(more.iter().map(String::as_str)).collect();
+                let extended = merged("-E", ours, &mut arguments);
+                let features = merged("-O", disabling_arguments, &mut arguments);
+                line.extend([extended, features].into_iter().flatten());
+            }
+            Filesystem::Xfs | Filesystem::Btrfs => {
+                // mkfs.xfs fails if an option is given twice.
+                let name = |argument: &str| {
+                    argument[2..].trim_start_matches('^').split('=').next().map(str::to_owned)
+                };
+                let said = |off: &str| {
+                    name(off).is_some_and(|name| arguments.iter().any(|argument| argument.contains(&name)))
+                };
+                line.extend(disabling_arguments.into_iter().filter(|off| !said(off)).map(str::to_owned));
+                line.extend_from_slice(more);
+            }
         }
         line.extend(arguments);
         Ok(line)

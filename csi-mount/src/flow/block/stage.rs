@@ -205,7 +205,7 @@ fn check_before(device: &BlockDevice, plan: &StagePlan, found: &Signature) -> Re
         StageCheck::WhenNeeded => found.has_errors,
         StageCheck::Always => true,
     };
-    if !wanted || plan.filesystem != Filesystem::Ext4 {
+    if !wanted || !plan.filesystem.is_maintained_unmounted() {
         return Ok(());
     }
     match check_within(device, plan.filesystem, CheckPolicy::Preen, plan.check_limits) {
@@ -222,7 +222,7 @@ fn check_before(device: &BlockDevice, plan: &StagePlan, found: &Signature) -> Re
 }
 
 fn grow_before(device: &BlockDevice, plan: &StagePlan, found: &Signature) -> Result<Option<Grown>> {
-    if plan.filesystem != Filesystem::Ext4 || !plan.writes() || !found.can_grow_to(device.size()?) {
+    if !plan.filesystem.is_maintained_unmounted() || !plan.writes() || !found.can_grow_to(device.size()?) {
         return Ok(None);
     }
     match grow_unmounted_within(device, plan.filesystem, plan.check_limits) {
@@ -240,15 +240,15 @@ fn mount(device: &BlockDevice, staging: &Target, plan: &StagePlan) -> Result<Out
     let mount = |options: &MountOptions| {
         Mount::new(plan.filesystem.name(), device.path()).options(options).at(staging)
     };
-    let is_xfs = plan.filesystem == Filesystem::Xfs;
-    if is_xfs && plan.options.filesystem().iter().any(|option| option.key() == NO_UUID) {
+    let has_nouuid = plan.filesystem.has_nouuid();
+    if has_nouuid && plan.options.filesystem().iter().any(|option| option.key() == NO_UUID) {
         other_mount_of_disk(device, staging)?;
     }
     let mounted = match mount(&plan.options) {
         // XFS returns only `EINVAL` if another mounted filesystem has its UUID. If the mount with `nouuid`
         // fails too, the first error says more.
         Err(error)
-            if is_xfs
+            if has_nouuid
                 && error.raw_os_error() == Some(nix::libc::EINVAL)
                 && other_mount_of_disk(device, staging)?.is_some() =>
         {
@@ -305,7 +305,7 @@ fn verify(device: &BlockDevice, staging: &Target) -> Result<()> {
 }
 
 fn grow_after(device: &BlockDevice, staging: &Target, plan: &StagePlan) -> Result<Option<Grown>> {
-    if plan.filesystem == Filesystem::Ext4 || !plan.writes() {
+    if plan.filesystem.is_maintained_unmounted() || !plan.writes() {
         return Ok(None);
     }
     match grow_mounted(device, plan.filesystem, staging.path()) {

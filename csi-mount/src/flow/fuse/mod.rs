@@ -105,8 +105,8 @@ pub fn unpublish(target: &Target) -> Result<Removed> {
     shared::unpublish(target)
 }
 
-/// Undoes [`stage`]: unmounts, by force if the daemon does not answer, and waits up to 20 seconds for the
-/// daemon to end. Then the daemon is killed.
+/// Undoes [`stage`]: unmounts, by force if the daemon does not answer, and waits up to [`UNMOUNT_TIME_LIMIT`]
+/// for the daemon to end. Then the daemon is killed.
 ///
 /// The directory stays. A daemon that a killed stage left, and that mounts only during this call, is ended
 /// too.
