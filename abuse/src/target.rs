@@ -59,7 +59,7 @@ impl Target {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid))?;
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
         let kibibytes = line.and_then(|line| line.trim().trim_end_matches("kB").trim().parse::<u64>().ok());
-        kibibytes.map(|number| number * 1024).ok_or_else(|| Error::other("its memory is not in /proc"))
+        kibibytes.map(|number| number * 1024).ok_or_else(|| Error::other("/proc does not show its memory"))
     }
 
     /// The number of its open descriptors.

@@ -22,8 +22,8 @@ pub(crate) async fn clean_up(cx: &Cx) -> Vec<String> {
         match undone {
             Ok(()) => cx.ledger.forget(&made),
             Err(refusal) => {
-                let id = made.id.as_deref().unwrap_or("of unknown id");
-                let what = format!("what {} made ({id}): {}", made.rpc, cx.told(&refusal));
+                let id = made.id.as_deref().unwrap_or("id unknown");
+                let what = format!("the object that {} created ({id}): {}", made.rpc, cx.told(&refusal));
                 left.push(escape::terminal(&what).into_owned());
                 cx.ledger.leaves(&made);
             }

@@ -249,7 +249,7 @@ impl Cx {
             }
         };
         if let Some((breach, what)) = breach {
-            let failure = Failure::new("what holds for every answer", format!("{what}: {came}"))
+            let failure = Failure::new("the rules for every answer", format!("{what}: {came}"))
                 .sent(self.sent_text(rpc, &bytes));
             self.breaches.lock().expect("no panic under it").push((breach, failure));
         }

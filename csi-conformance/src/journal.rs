@@ -109,7 +109,8 @@ fn is_ours(path: &Path, file: &File) -> Result<()> {
     if found.is_file() && is_mine {
         return Ok(());
     }
-    let words = "others than you could have written it, and what it names would be deleted: look at it, and remove it";
+    let words = "other users can write to this file, and --clean-up would delete what it lists: check it, \
+                 and remove it";
     Err(named(path, &Error::new(ErrorKind::PermissionDenied, words)))
 }
 
@@ -148,7 +149,7 @@ mod tests {
         std::fs::write(&path, "a line\n").unwrap();
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o666)).unwrap();
         let error = Journal::take(path.clone()).unwrap().read().unwrap_err();
-        assert!(error.to_string().contains("others than you"), "{error}");
+        assert!(error.to_string().contains("other users"), "{error}");
         std::fs::rename(&path, place.path().join("elsewhere")).unwrap();
         std::os::unix::fs::symlink(place.path().join("elsewhere"), &path).unwrap();
         Journal::take(path.clone()).unwrap().read().unwrap_err();

@@ -52,7 +52,7 @@ impl Ledger {
         let journal = journal.map(Journal::take).transpose()?;
         let text = journal.as_ref().map_or_else(|| Ok(String::new()), Journal::read)?;
         let made = text.lines().enumerate().map(|(at, line)| {
-            let words = || format!("line {} says nothing that this program understands", at + 1);
+            let words = || format!("line {} is not a valid journal line", at + 1);
             read_line(line).ok_or_else(|| Error::new(ErrorKind::InvalidData, words()))
         });
         let made = made.collect::<Result<_>>()?;

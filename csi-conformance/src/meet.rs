@@ -30,7 +30,10 @@ impl Kit {
     pub(crate) async fn connected(&self) -> Result<Cx, CouldNotRun> {
         for directory in [&self.0.staging, &self.0.target].into_iter().flatten() {
             if self.0.mount_access == MountAccess::Here && !directory.is_dir() {
-                return Err(CouldNotRun(format!("{} is no directory: make it first", directory.display())));
+                return Err(CouldNotRun(format!(
+                    "{} is not a directory: create it first",
+                    directory.display()
+                )));
             }
             if !directory.is_absolute() || directory.to_str().is_none() {
                 return Err(CouldNotRun(format!(
@@ -41,7 +44,7 @@ impl Kit {
         }
         if self.0.mount.mount_flags.iter().any(|flag| flag == "ro") {
             return Err(CouldNotRun(
-                "the mount flag ro: the volumes are written to, so leave it out".to_owned(),
+                "the mount flag ro: the tests write to volumes, so leave it out".to_owned(),
             ));
         }
         let ledger = self.ledger().await?;
@@ -65,7 +68,7 @@ impl Kit {
             if rounds == ROUNDS {
                 let path = self.0.journal.as_deref().unwrap_or(Path::new("the journal"));
                 return Err(CouldNotRun(format!(
-                    "another run goes on, which has {}: wait for its end, or name another journal",
+                    "another run uses {}: wait for its end, or name another journal",
                     path.display()
                 )));
             }
@@ -80,7 +83,8 @@ impl Kit {
         if let Some(journal) = cx.ledger.journal().filter(|_| !cx.ledger.all().is_empty()) {
             let path = journal.display();
             return Err(CouldNotRun(format!(
-                "{path} is from a run that died: clean up after it first, or remove it"
+                "{path} is the journal of a run that was killed: clean up after that run first, or remove \
+                 the file"
             )));
         }
         let told =
@@ -120,7 +124,7 @@ async fn meet_node(cx: &Cx, offers: &mut Offers) {
         }
         Err(refusal) => {
             if refusal.code != Code::Unimplemented {
-                let due = "its capabilities, or Unimplemented where no node is served";
+                let due = "the node's capabilities, or Unimplemented if there is no node service";
                 let request = v1::NodeGetCapabilitiesRequest {};
                 offers.node_unclear = Some(*cx.failure(&request, cx.told(&refusal), due));
             }
@@ -209,7 +213,7 @@ impl Survey {
 
     fn was_refused<C: Call>(&mut self, cx: &Cx, request: &C, refusal: &Refusal) {
         if !matches!(refusal.code, Code::InvalidArgument | Code::Unimplemented) {
-            let due = "OK, or InvalidArgument where the driver has no such way of use";
+            let due = "OK, or InvalidArgument if the driver does not support this capability";
             self.unclear.get_or_insert_with(|| *cx.failure(request, cx.told(refusal), due));
         }
     }

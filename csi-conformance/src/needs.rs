@@ -19,14 +19,14 @@ pub(crate) fn lacking(cx: &Cx, need: Need) -> Option<String> {
         Need::Node(one) => offered(offers.node(one), one.as_str_name()),
         Need::Groups => offered(offers.group.contains(&1), "CREATE_DELETE_GET_VOLUME_GROUP_SNAPSHOT"),
         Need::NodeService => no_node(cx),
-        Need::Mounts => unless(cx.sees_mounts(), "the kit does not see the node's mounts"),
+        Need::Mounts => unless(cx.sees_mounts(), "the node's mounts are not visible to the kit"),
         Need::Volume(kind) => {
             let made = offers.controller(ControllerCapability::CreateDeleteVolume);
             let paths = cx.settings.target.is_some()
                 && (cx.settings.staging.is_some() || !offers.node(NodeCapability::StageUnstageVolume));
             unless(
                 made || cx.settings.volume.is_some(),
-                "the driver does not offer CREATE_DELETE_VOLUME, and no volume was named",
+                "the driver does not offer CREATE_DELETE_VOLUME, and no existing volume was given",
             )
             .or_else(|| no_node(cx))
             .or_else(|| unless(paths, "no directories for staging and target were given"))
@@ -34,42 +34,42 @@ pub(crate) fn lacking(cx: &Cx, need: Need) -> Option<String> {
                 let what = if kind == Kind::Files { "filesystems" } else { "raw devices" };
                 let has = cx.modes.iter().any(|(one, _)| *one == kind);
                 let unclear = match offers.uses_unclear.is_some() {
-                    true => ", or failed to say so: see identity.ways-of-use",
+                    true => ", or did not report this correctly: see identity.ways-of-use",
                     false => "",
                 };
-                (!has).then(|| format!("the driver makes no volumes for {what}{unclear}"))
+                (!has).then(|| format!("the driver does not support {what}{unclear}"))
             })
         }
         Need::Place => {
             let constraints = PluginService::VolumeAccessibilityConstraints;
             offered(offers.plugin(constraints), constraints.as_str_name())
-                .or_else(|| unless(offers.place.is_some(), "the node does not say where it is"))
+                .or_else(|| unless(offers.place.is_some(), "the node does not report its topology"))
         }
         Need::AttachLimit => unless(
             (1..=MOST_ATTACHED).contains(&offers.max_volumes),
-            "the node tells no limit that the kit can reach",
+            "the node reports no limit that the kit can reach",
         ),
         Need::Offline => unless(
             offers.expands(Expansion::Offline) && !offers.expands(Expansion::Online),
-            "the driver does not restrict expansion to volumes that are not in use",
+            "the driver also expands volumes that are in use",
         ),
-        Need::Unsupported => unless(cx.unsupported().is_some(), "the driver supports every way of use"),
+        Need::Unsupported => {
+            unless(cx.unsupported().is_some(), "the driver supports all capabilities of volumes")
+        }
         Need::MutableParameters => {
             unless(!cx.settings.mutable_parameters.is_empty(), "no mutable parameters were given")
         }
         Need::MountFlags => mount_flags(cx),
-        #[allow(deprecated, reason = "drivers of 1.12.0 say so")]
+        #[allow(deprecated, reason = "drivers of 1.12.0 use it")]
         Need::Condition => {
             offered(offers.controller(ControllerCapability::VolumeCondition), "VOLUME_CONDITION")
         }
-        #[allow(deprecated, reason = "drivers of 1.12.0 say so")]
+        #[allow(deprecated, reason = "drivers of 1.12.0 use it")]
         Need::NodeCondition => offered(offers.node(NodeCapability::VolumeCondition), "VOLUME_CONDITION"),
-        Need::UnwellVolume => {
-            unless(cx.settings.unwell_volume.is_some(), "no volume was named that something is wrong with")
-        }
+        Need::UnwellVolume => unless(cx.settings.unwell_volume.is_some(), "no unhealthy volume was given"),
         Need::Ephemeral => unless(
             cx.settings.ephemeral.is_some() && cx.settings.target.is_some() && offers.has_node,
-            "nobody said that the driver takes inline ephemeral volumes, or no directory for targets was given",
+            "--ephemeral or the directory for targets was not given",
         ),
         Need::SecondNode => unless(offers.second_node_id.is_some(), "no second node was given"),
     }
@@ -85,15 +85,15 @@ impl Cx {
 fn mount_flags(cx: &Cx) -> Option<String> {
     let reason = match cx.settings.mount.mount_flags.is_empty() {
         true => "no mount flags were given",
-        false => "no mount flags were given that are attributes of a mount",
+        false => "none of the given mount flags is an attribute of a mount",
     };
     crate::suite::mount_flags::due(cx).is_empty().then(|| reason.to_owned())
 }
 
 fn no_node(cx: &Cx) -> Option<String> {
     let reason = match cx.offers.node_unclear.is_some() {
-        true => "the node does not say what it can do: see identity.node-capabilities",
-        false => "the node service does not answer on this socket",
+        true => "the node does not report its capabilities: see identity.node-capabilities",
+        false => "there is no node service on this socket",
     };
     (!cx.offers.has_node).then(|| reason.to_owned())
 }

@@ -56,7 +56,7 @@ pub(crate) async fn patiently<C: Call>(cx: &Cx, request: C) -> Outcome<C::Answer
             Err(refusal)
                 if matches!(refusal.code, Code::Aborted | Code::Unavailable) && wait.again().await => {}
             Err(refusal) => {
-                let due = "OK, once what is pending has ended";
+                let due = "OK after the pending operation has ended";
                 return Err(cx.failure(&request, wait.words(&cx.told(&refusal)), due));
             }
         }
@@ -72,7 +72,7 @@ pub(crate) async fn all_at_once<C: Call>(cx: &Cx, requests: Vec<C>) -> Outcome<V
             Ok(answer) => answer,
             Err(refusal) if is_for_later(refusal.code) => patiently(cx, request).await?,
             Err(refusal) => {
-                let due = "OK, or ABORTED while another is pending";
+                let due = "OK, or ABORTED while another operation is pending";
                 return Err(cx.failure(&request, cx.told(&refusal), due));
             }
         });

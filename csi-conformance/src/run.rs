@@ -59,7 +59,7 @@ impl Kit {
     ) -> Result<Report, CouldNotRun> {
         let tests = self.tests();
         if tests.is_empty() {
-            return Err(CouldNotRun("no test fits the filters".to_owned()));
+            return Err(CouldNotRun("no test matches the filters".to_owned()));
         }
         let mut stop = pin!(stop);
         let cx = tokio::select! {
@@ -73,7 +73,8 @@ impl Kit {
             watch(Progress::Ended(&entry));
             entries.push(entry);
             if let Some(error) = cx.ledger.trouble() {
-                let words = "what is made could not be noted, and would be left behind if this run died";
+                let words = "the journal can't be written: if this run is killed, the created objects are \
+                             left behind";
                 return Err(CouldNotRun(format!("{words}: {error}")));
             }
             stopped = is_stopped;
@@ -120,8 +121,8 @@ async fn caught(test: impl Future<Output = Outcome>) -> Outcome {
         Err(panic) => {
             let words = panic.downcast_ref::<String>().cloned();
             let words = words.or(panic.downcast_ref::<&str>().map(|&words| words.to_owned()));
-            let came = format!("a fault of this kit: {}", words.unwrap_or_default());
-            Poll::Ready(Err(Box::new(Failure::new("a verdict of the test", came))))
+            let came = format!("internal error of this kit: {}", words.unwrap_or_default());
+            Poll::Ready(Err(Box::new(Failure::new("a result of the test", came))))
         }
     })
     .await
@@ -159,7 +160,7 @@ async fn concluded(cx: &Cx, outcome: Option<Outcome>) -> Verdict {
             Verdict::Failed(failure)
         }
         _ if !left.is_empty() => {
-            Verdict::Failed(Failure::new("all that the test made can be undone", left.join("; ")))
+            Verdict::Failed(Failure::new("everything that the test created can be undone", left.join("; ")))
         }
         Some(Ok(())) => Verdict::Passed,
         None => Verdict::DoesNotApply("the run was stopped".to_owned()),

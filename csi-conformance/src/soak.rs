@@ -125,8 +125,7 @@ impl Kit {
         let left = clean_up(&cx).await;
         let mut told = std::mem::take(&mut *told.lock().expect("no panic under it"));
         if let Some(pid) = soak.pid.filter(|pid| Sample::of(*pid, start).is_none()) {
-            told.failures
-                .push(format!("the driver's process {pid} is not there any more, or can't be looked at"));
+            told.failures.push(format!("the driver's process {pid} has ended, or can't be read"));
         }
         let breaches = std::mem::take(&mut *cx.breaches.lock().expect("no panic under it"));
         told.failures.extend(breaches.iter().take(client::MOST_TOLD).map(|(_, failure)| failure.to_string()));

@@ -55,7 +55,7 @@ impl Trace {
             let words = match came {
                 Some(Code::Ok) => rpc.to_string(),
                 Some(code) => format!("{rpc} ({code:?})"),
-                None => format!("{rpc} (given up)"),
+                None => format!("{rpc} (abandoned)"),
             };
             match told.last_mut().filter(|(last, _)| *last == words) {
                 Some((_, times)) => *times += 1,
@@ -86,7 +86,7 @@ mod tests {
         let at = trace.begins(Rpc::DeleteVolume, &[]);
         trace.begins(Rpc::Probe, &[1]);
         trace.ends(at, Code::NotFound);
-        assert_eq!(trace.text(), "CreateVolume 3 times, DeleteVolume (NotFound), Probe (given up)");
+        assert_eq!(trace.text(), "CreateVolume 3 times, DeleteVolume (NotFound), Probe (abandoned)");
         assert_eq!(trace.last(), Some((Rpc::Probe, vec![1])));
         trace.clear();
         assert_eq!((trace.text().as_str(), trace.last()), ("", None));

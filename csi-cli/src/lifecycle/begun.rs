@@ -288,7 +288,7 @@ impl Step {
     fn command(&self, hidden: &Hidden) -> String {
         match self {
             Self::MaybeVolume(request) => {
-                format!("# a volume named {} may be there", quoted(&hidden.scrub(&request.name)))
+                format!("# a volume named {} might exist", quoted(&hidden.scrub(&request.name)))
             }
             Self::Volume(request) => {
                 line("csi controller delete-volume", &[("--volume-id", &request.volume_id)], hidden)
@@ -306,7 +306,7 @@ impl Step {
                 line("csi node unpublish-volume", &[("--volume-id", &request.volume_id), path], hidden)
             }
             Self::MaybeSnapshot(request) => {
-                format!("# a snapshot named {} may be there", quoted(&hidden.scrub(&request.name)))
+                format!("# a snapshot named {} might exist", quoted(&hidden.scrub(&request.name)))
             }
             Self::Snapshot(request) => {
                 line("csi controller delete-snapshot", &[("--snapshot-id", &request.snapshot_id)], hidden)
@@ -325,7 +325,7 @@ fn line(command: &str, flags: &[(&str, &str)], hidden: &Hidden) -> String {
         let value = hidden.scrub(value);
         let Some(word) = escape::shell_word(&value) else {
             // Quoted even in a comment, because not every shell accepts comments at its prompt.
-            return format!("# no command can have this {flag}: {}", quoted(&escape::terminal(&value)));
+            return format!("# no command can contain this {flag}: {}", quoted(&escape::terminal(&value)));
         };
         line = format!("{line} {flag} {word}");
     }

@@ -106,7 +106,7 @@ impl<'r> Caller<'r> {
     ) -> Outcome<A> {
         let (first, second, timing) = self.twice(name, request, call).await?;
         if first != second {
-            return Err(Failure::new(name, "the second time the answer is another one"));
+            return Err(Failure::new(name, "the second call returned a different answer"));
         }
         let text = text(&first).map_err(|reason| Failure::new(name, reason))?;
         self.report.ok(name, &text, timing);
@@ -136,7 +136,7 @@ impl<'r> Caller<'r> {
         let (first, time) = self.bounded(name, call(self.sockets.clone(), request.clone())).await?;
         let again = self.bounded(name, call(self.sockets.clone(), request.clone())).await;
         let (second, again) = again.map_err(|failure| Failure {
-            reason: format!("the second time, with the first gone well: {}", failure.reason),
+            reason: format!("the second call failed: {}", failure.reason),
             ..failure
         })?;
         Ok((first, second, Timing { first: time, again: Some(again) }))
@@ -163,7 +163,7 @@ impl<'r> Caller<'r> {
     ) -> Outcome<T> {
         match tokio::time::timeout(self.patience, tokio::task::spawn_blocking(work)).await {
             Ok(Ok(done)) => done.map_err(|reason| Failure::new(name, reason)),
-            Ok(Err(_)) => Err(Failure::new(name, "a fault of this program")),
+            Ok(Err(_)) => Err(Failure::new(name, "internal error of this program")),
             Err(_) => {
                 let reason = format!("the volume does not answer within {:?}", self.patience);
                 Err(Failure { code: Some(Code::DeadlineExceeded), ..Failure::new(name, reason) })

@@ -19,15 +19,16 @@ impl Life<'_, '_> {
         match self.offers.growth {
             _ if self.wanted.premade.is_some() => {}
             Growth::Never => {
-                self.caller.report.left_out("ControllerExpandVolume", "this driver's volumes do not grow");
+                self.caller.report.left_out("ControllerExpandVolume", "this driver does not expand volumes");
             }
             _ if self.wanted.grown <= self.wanted.size => {
-                self.caller.report.left_out("ControllerExpandVolume", "it is not to become larger");
+                self.caller.report.left_out("ControllerExpandVolume", "no larger size was requested");
             }
             Growth::Unused if self.wanted.keep == Keep::Everything => {
-                self.caller
-                    .report
-                    .left_out("ControllerExpandVolume", "it grows unused only, and is kept in use");
+                self.caller.report.left_out(
+                    "ControllerExpandVolume",
+                    "it can be expanded only while it is not in use, and --keep leaves it in use",
+                );
             }
             Growth::Unused => self.before = self.size_at_target().await?,
             Growth::InUse => {
@@ -82,7 +83,7 @@ impl Life<'_, '_> {
                 &request,
                 async |sockets, request| sockets.controller().controller_expand_volume(request).await,
                 |answer| match answer.capacity_bytes {
-                    bytes if bytes < wanted => Err(format!("{bytes} bytes are too few")),
+                    bytes if bytes < wanted => Err(format!("the volume has only {bytes} bytes")),
                     bytes => Ok(size(bytes.unsigned_abs())),
                 },
             )
@@ -113,8 +114,8 @@ impl Life<'_, '_> {
         match grown {
             Ok(_) => {}
             Err(refused) if self.may_refuse_to_grow(&refused) => {
-                let why = "ext4 grows while mounted only with CAP_SYS_RESOURCE, which is missing here: it grows when \
-                           it is staged next";
+                let why = "a mounted ext4 can be expanded only with CAP_SYS_RESOURCE, which this process \
+                           does not have: it is expanded at the next stage";
                 self.caller.report.left_out("NodeExpandVolume", why);
                 self.unpublish().await?;
                 self.unstage().await?;
@@ -130,7 +131,7 @@ impl Life<'_, '_> {
             target::still_there(&path, content)?;
             match target::size(&path, content)? {
                 after if after > before => Ok(format!("{}, was {}", size(after), size(before))),
-                _ => Err(format!("it is {} still", size(before))),
+                _ => Err(format!("it is still {}", size(before))),
             }
         };
         self.caller.look("  size at the target", work).await

@@ -77,7 +77,7 @@ impl Life<'_, '_> {
     pub(crate) async fn use_it(&mut self) -> Outcome<()> {
         let content = self.wanted.content;
         if self.looks != Looks::Inside {
-            self.caller.report.left_out("  write and read", "nothing is written here");
+            self.caller.report.left_out("  write and read", "writing is not allowed for this volume");
             return Ok(());
         }
         let writable = self.targets[0].0.clone();
@@ -86,7 +86,7 @@ impl Life<'_, '_> {
         let work = move || target::write_and_read(&writable, &read, content);
         self.caller.look("  write and read", work).await?;
         let Some(read_only) = read_only else {
-            self.caller.report.left_out("  write, read-only", "one target only: the mode allows no more");
+            self.caller.report.left_out("  write, read-only", "the access mode allows only one target");
             return Ok(());
         };
         let work = move || target::refused_write(&read_only, content).map(|why| format!("refused: {why}"));
@@ -124,7 +124,7 @@ impl Life<'_, '_> {
                     async |sockets, request| sockets.node().node_unpublish_volume(request).await,
                     |_| match target::is_gone(path) {
                         _ if looks == Looks::Nowhere => Ok(name(path)),
-                        Ok(()) if path.exists() => Err(format!("{} is still there", path.display())),
+                        Ok(()) if path.exists() => Err(format!("{} still exists", path.display())),
                         gone => gone.map(|()| name(path)),
                     },
                 )
@@ -186,7 +186,7 @@ fn usage(answer: &v1::NodeGetVolumeStatsResponse) -> Result<String, String> {
     let bytes = answer.usage.iter().find(|usage| usage.unit() == v1::volume_usage::Unit::Bytes);
     let bytes = bytes.ok_or("the answer has no bytes")?;
     if bytes.total <= 0 {
-        return Err(format!("a volume of {} bytes", bytes.total));
+        return Err(format!("the total is {} bytes", bytes.total));
     }
     let total = size(bytes.total.unsigned_abs());
     match bytes.available + bytes.used {

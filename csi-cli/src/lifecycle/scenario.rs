@@ -60,14 +60,15 @@ async fn play_openly(
         Some(volume) => (volume.id.clone(), volume.context.clone()),
         None if offers.creates => create(caller, offers, wanted, begun).await?,
         None => {
-            let hint = "this driver makes no volumes: name one that is there (Wanted::premade, --volume-id)";
+            let hint =
+                "this driver does not create volumes: name an existing one (Wanted::premade, --volume-id)";
             return Err(Failure::new("CreateVolume", hint));
         }
     };
     let places = places.filter(|_| offers.node);
     let (staging, targets) = match places {
         Some(places) => make_places(places, offers, wanted, begun)
-            .map_err(|error| Failure::new("make a staging directory", error.to_string()))?,
+            .map_err(|error| Failure::new("create the staging directory", error.to_string()))?,
         None => (PathBuf::new(), Vec::new()),
     };
     let looks = wanted.looks(offers);
@@ -140,7 +141,7 @@ async fn create(
                 // A size of 0 means that the driver does not track sizes.
                 match volume.capacity_bytes {
                     0 => Ok(volume.volume_id.clone()),
-                    bytes if bytes < wanted.size => Err(format!("{bytes} bytes are too few")),
+                    bytes if bytes < wanted.size => Err(format!("the volume has only {bytes} bytes")),
                     bytes => Ok(format!("{}, {}", volume.volume_id, size(bytes.unsigned_abs()))),
                 }
             },

@@ -43,7 +43,8 @@ impl Life<'_, '_> {
         if self.wanted.keep == Keep::Everything {
             return Ok(());
         }
-        let snapshot = answer.snapshot.ok_or_else(|| Failure::new("CreateSnapshot", "no snapshot"))?;
+        let snapshot =
+            answer.snapshot.ok_or_else(|| Failure::new("CreateSnapshot", "the answer has no snapshot"))?;
         let secrets = self.wanted.secrets.of(Rpc::DeleteSnapshot);
         let request = v1::DeleteSnapshotRequest { snapshot_id: snapshot.snapshot_id, secrets };
         self.caller

@@ -100,7 +100,7 @@ pub(crate) async fn call(
         }
         // If the request is larger than the limit, it can be the driver that refuses it.
         Ended::Refused(status) if is_too_large(&status) && sent <= limits.size => {
-            Stop::failed(&format!("{rpc}: {}: --max-answer takes larger ones", status.message())).into()
+            Stop::failed(&format!("{rpc}: {}: --max-answer allows larger messages", status.message())).into()
         }
         Ended::Refused(status) if std::error::Error::source(&status).is_some() => {
             let words = explain(&status);

@@ -25,7 +25,7 @@ Examples:
 
 pub(crate) fn command() -> Command {
     Command::new(NAME)
-        .about("Show what the driver can do, on one page")
+        .about("Show the driver's capabilities on one page")
         .arg(common::controller_argument())
         .after_help(EXAMPLES)
 }
@@ -165,7 +165,7 @@ impl Overview {
         for (part, names) in self.names() {
             lines.extend([String::new(), part.name.to_owned()]);
             match names {
-                None => lines.push("  not served here".to_owned()),
+                None => lines.push("  not available on this socket".to_owned()),
                 Some(names) => lines.extend(part_lines(part, &names)),
             }
         }

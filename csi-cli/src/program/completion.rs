@@ -17,9 +17,9 @@ Examples:
 
 pub(crate) fn command() -> Command {
     let shells = Shell::value_variants().iter().map(ToString::to_string).collect::<Vec<_>>();
-    let help = format!("Which shell: {}", shells.join(", "));
+    let help = format!("The shell: {}", shells.join(", "));
     Command::new(NAME)
-        .about("Print what a shell needs to complete the command line")
+        .about("Print a shell's script for command-line completion")
         .arg(
             Arg::new("shell")
                 .required(true)

@@ -21,10 +21,10 @@ use crate::lifecycle::{
 pub(crate) const NAME: &str = "lifecycle";
 
 const HELP: &str = "\
-Takes a volume through its life, every call twice: create, validate, attach, stage, publish to one target or
-two, write and read, stats, snapshot, expand, and all the way back. What the driver does not offer is left out
-and said so. When a step fails, and after Ctrl-C, everything is taken back; what can't be is named, with the
-commands that do it.";
+Runs the whole life cycle of a volume, each call twice: create, validate, attach, stage, publish to one or two
+targets, write and read, stats, snapshot, expand, then unpublish, unstage, detach and delete. Steps that the
+driver does not offer are left out and reported as such. When a step fails, and after Ctrl-C, all steps are
+undone. Those that can't be undone are listed, with the commands that undo them.";
 
 const EXAMPLES: &str = "\
 Examples:
@@ -36,7 +36,7 @@ Examples:
 
 pub(crate) fn command() -> Command {
     Command::new(NAME)
-        .about("Take a volume through its whole life, and leave nothing behind")
+        .about("Run the whole life cycle of a volume, and leave nothing behind")
         .long_about(HELP)
         .args(volume_arguments())
         .args(place_arguments())
@@ -52,25 +52,21 @@ fn flag(name: &'static str, value: &'static str, help: &'static str) -> Arg {
 fn volume_arguments() -> [Arg; 7] {
     let pairs = ValueParser::from(values::pair);
     [
-        flag("name", "NAME", "The name that CreateVolume gets [default: csi-lifecycle- and numbers]"),
-        flag("capability", "MODE,TYPE[,FS]", "How it is used: rwo,mount,ext4 or rwx,block")
+        flag("name", "NAME", "The name for CreateVolume [default: csi-lifecycle- and numbers]"),
+        flag("capability", "MODE,TYPE[,FS]", "The capability: rwo,mount,ext4 or rwx,block")
             .default_value("rwo,mount")
-            .long_help(format!("How it is used: rwo,mount,ext4 or rwx,block\n{}", values::CAPABILITY_HELP))
+            .long_help(format!("The capability: rwo,mount,ext4 or rwx,block\n{}", values::CAPABILITY_HELP))
             .value_parser(ValueParser::from(values::capability)),
-        flag("size", "SIZE", "Its size at first")
+        flag("size", "SIZE", "The initial size")
             .default_value("512Mi")
             .value_parser(ValueParser::from(values::size)),
-        flag("grown", "SIZE", "Its size later [default: twice the first]")
+        flag("grown", "SIZE", "The size after the expansion [default: twice the initial size]")
             .value_parser(ValueParser::from(values::size)),
-        flag("parameters", "KEY=VALUE", "One of the parameters (several)")
+        flag("parameters", "KEY=VALUE", "One of the parameters (repeatable)")
             .action(ArgAction::Append)
             .value_parser(pairs.clone()),
-        flag(
-            "volume-id",
-            "ID",
-            "Use this volume, which is there and stays: it is not written to, grown or deleted",
-        ),
-        flag("volume-context", "KEY=VALUE", "Its volume context, as CreateVolume answered (several)")
+        flag("volume-id", "ID", "Use this existing volume: it is not written to, expanded or deleted"),
+        flag("volume-context", "KEY=VALUE", "Its volume context, as returned by CreateVolume (repeatable)")
             .action(ArgAction::Append)
             .requires("volume-id")
             .value_parser(pairs),
@@ -81,18 +77,19 @@ fn place_arguments() -> [Arg; 5] {
     let path = clap::value_parser!(PathBuf);
     let switch = |name: &'static str, help| Arg::new(name).long(name).action(ArgAction::SetTrue).help(help);
     [
-        flag("staging", "DIR", "An existing directory to stage below [default: a temporary one]")
+        flag("staging", "DIR", "An existing directory for staging [default: a temporary one]")
             .value_parser(path.clone())
             .value_hint(ValueHint::DirPath),
-        flag("target", "DIR", "An existing directory to publish below [default: a temporary one]")
+        flag("target", "DIR", "An existing directory for the targets [default: a temporary one]")
             .value_parser(path)
             .value_hint(ValueHint::DirPath),
-        switch("no-node", "Put the volume on no node").conflicts_with_all(["staging", "target"]),
+        switch("no-node", "Do not stage or publish the volume").conflicts_with_all(["staging", "target"]),
         switch(
             "no-mount-access",
-            "The driver mounts where this program does not see it: call, and don't look",
+            "The driver's mounts are not visible to this program: make the calls, and do not check the \
+             mounts",
         ),
-        switch("keep", "Stop before the volume is unpublished, and print the commands that take all back"),
+        switch("keep", "Stop before the volume is unpublished, and print the commands that undo all steps"),
     ]
 }
 
@@ -122,7 +119,7 @@ pub(crate) async fn run(matches: &ArgMatches, common: &Common) -> Result<(), Sto
     match &end {
         End::Well => {}
         End::Failed(failure) => tell_failure(&mut report, failure, &wanted),
-        End::Caught(caught) => report.left_out(caught.name, "stops here"),
+        End::Caught(caught) => report.left_out(caught.name, "stopped by this signal"),
     }
     let mut undone = match wanted.keep {
         Keep::Everything if matches!(end, End::Well) => begun.kept(),
@@ -168,12 +165,12 @@ fn wanted(matches: &ArgMatches) -> Result<Wanted, Stop> {
     let size = *matches.get_one::<i64>("size").unwrap_or_else(|| unreachable!("it has a default"));
     let grown = matches.get_one::<i64>("grown").copied().unwrap_or(size.saturating_mul(2));
     if grown < size {
-        return Err(Stop::Usage("--grown is less than --size: volumes do not shrink".to_owned()));
+        return Err(Stop::Usage("--grown is less than --size: a volume can't become smaller".to_owned()));
     }
     let name = matches.get_one::<String>("name").cloned().unwrap_or_else(own_name);
     if name.is_empty() || name.contains('/') || name.starts_with('.') {
         return Err(Stop::Usage(format!(
-            "--name {name:?}: it is a directory's name too, so no path and no dot"
+            "--name {name:?}: a directory gets this name too, so it can't contain / or begin with a dot"
         )));
     }
     let volume = matches.get_one::<String>("volume-id").cloned();
@@ -189,7 +186,7 @@ fn wanted(matches: &ArgMatches) -> Result<Wanted, Stop> {
     let is_default = matches.value_source("capability") == Some(clap::parser::ValueSource::DefaultValue);
     wanted.mode = capability.access_mode.filter(|_| !is_default).map(|mode| mode.mode());
     wanted.title =
-        volume.as_ref().map_or(wanted.name.clone(), |volume| format!("{volume}, which is there already"));
+        volume.as_ref().map_or(wanted.name.clone(), |volume| format!("{volume}, an existing volume"));
     wanted.parameters = pairs("parameters");
     wanted.secrets = secrets::read(matches)?;
     wanted.premade = volume.map(|id| Premade { id, context: pairs("volume-context") });
@@ -238,7 +235,7 @@ fn existing(name: &str, path: &Path) -> Result<PathBuf, Stop> {
     let wrong = |reason: &str| Stop::Usage(format!("--{name} {}: {reason}", path.display()));
     let path = path.canonicalize().map_err(|error| wrong(&error.to_string()))?;
     if !path.is_dir() || path.to_str().is_none() {
-        return Err(wrong("name a directory that is there, by a path that is UTF-8"));
+        return Err(wrong("name an existing directory whose path is UTF-8"));
     }
     Ok(path)
 }
@@ -246,14 +243,17 @@ fn existing(name: &str, path: &Path) -> Result<PathBuf, Stop> {
 fn temporary() -> Result<PathBuf, Stop> {
     let path = std::env::temp_dir().join(own_name());
     let made = std::fs::DirBuilder::new().mode(0o700).create(&path);
-    made.map_err(|error| Stop::Usage(format!("{}: {error}; give --staging and --target", path.display())))?;
+    made.map_err(|error| Stop::Usage(format!("{}: {error}; use --staging and --target", path.display())))?;
     existing("target", &path)
 }
 
 fn tell_failure(report: &mut Report, failure: &Failure, wanted: &Wanted) {
     report.failed(&failure.step, &failure.reason, &[]);
     if wanted.looks != Looks::Nowhere && failure.reason.starts_with("nothing is mounted at") {
-        report.detail("a driver that has mounts of its own is not seen from here: --no-mount-access");
+        report.detail(
+            "if the driver has its own mount namespace, its mounts are not visible here: use \
+                       --no-mount-access",
+        );
     }
 }
 
@@ -263,17 +263,17 @@ fn conclude(report: &Report, end: &End, undone: &Undone, keep: Keep) -> u8 {
         report.detail(done);
     }
     for failed in &undone.failed {
-        report.detail(&format!("not taken back: {failed}"));
+        report.detail(&format!("not undone: {failed}"));
     }
     if !undone.left.is_empty() {
-        report.heading("what is left, and what takes it back:");
+        report.heading("these commands undo what is left:");
         undone.left.iter().for_each(|command| report.command(command));
     }
     let left = match undone.left.len() {
         0 => "nothing is left".to_owned(),
-        _ if keep == Keep::Everything && matches!(end, End::Well) => "all is kept".to_owned(),
-        1 => "1 thing is left".to_owned(),
-        more => format!("{more} things are left"),
+        _ if keep == Keep::Everything && matches!(end, End::Well) => "everything is kept".to_owned(),
+        1 => "1 object is left".to_owned(),
+        more => format!("{more} objects are left"),
     };
     match end {
         End::Well if undone.failed.is_empty() => {
@@ -281,7 +281,7 @@ fn conclude(report: &Report, end: &End, undone: &Undone, keep: Keep) -> u8 {
             exit::DONE
         }
         End::Well => {
-            report.ended("the steps went well, but not taking back", &left);
+            report.ended("the steps succeeded, but not all were undone", &left);
             exit::FAILED
         }
         End::Failed(failure) => {

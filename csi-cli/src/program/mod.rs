@@ -38,9 +38,9 @@ Examples:
   csi lifecycle --capability rwo,mount,xfs --size 512Mi --grown 1Gi
   source <(csi completion bash)
 
-Secrets are never given by value: --secrets-file FILE, or --secrets-env KEY=VARIABLE. Neither the
-output nor an error shows them as they were given, in another case, in base64 or in hexadecimal,
-wherever the driver repeats them. What it makes of them otherwise is shown.
+Secrets are never given by value: use --secrets-file FILE or --secrets-env KEY=VARIABLE. If the
+driver repeats a secret, no output or error shows it: not as given, in another case, in base64 or
+in hexadecimal. If the driver changes a secret in any other way, the result is shown.
 ";
 
 /// Runs the program and returns its exit status. The first argument is the program's name.
@@ -86,7 +86,8 @@ pub(crate) fn command() -> Command {
     Command::new("csi")
         .version(env!("CARGO_PKG_VERSION"))
         .about(
-            "A client for any CSI driver: calls it, shows what it can do, watches its health, tries it out",
+            "A client for any CSI driver: makes calls, shows capabilities, watches health, runs a volume's \
+             life cycle",
         )
         .subcommand_required(true)
         .arg_required_else_help(true)

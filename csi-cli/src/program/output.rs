@@ -109,15 +109,18 @@ pub(crate) fn code_name(code: Code) -> String {
 /// What to do about a refusal, where its code alone says it.
 fn hint(status: &Status) -> Option<&'static str> {
     Some(match status.code() {
-        Code::Unimplemented => "the driver does not offer this here; `csi capabilities` shows what it does",
-        Code::Aborted => "another operation on it is running; try again in a moment",
+        Code::Unimplemented => {
+            "the driver does not offer this call on this socket; `csi capabilities` lists what it offers"
+        }
+        Code::Aborted => "another operation on this object is running; try again later",
         Code::DeadlineExceeded => {
-            "the driver may be at it still: the same command again goes on from there, --timeout waits longer"
+            "the driver might still run the operation: the same command joins or repeats it, --timeout waits \
+             longer"
         }
         Code::Unauthenticated | Code::PermissionDenied => {
-            "secrets are given with --secrets-file FILE or --secrets-env KEY=VARIABLE"
+            "give secrets with --secrets-file FILE or --secrets-env KEY=VARIABLE"
         }
-        Code::Unavailable => "the same command again may go well; if the driver has ended, its log says why",
+        Code::Unavailable => "try the same command again; if the driver has ended, its log says why",
         _ => return None,
     })
 }

@@ -44,8 +44,8 @@ const SHORT: [(&str, Mode); 4] = [
 
 /// The long help for a capability.
 pub(crate) const CAPABILITY_HELP: &str = "\
-MODE is rwo, rwop, rox, rwx or the spec's name of a mode; TYPE is mount or block; a filesystem,
-mount flags and group=GID may follow mount: rwo,mount,xfs,noatime,group=2000 (no filesystem: rwo,mount,,noatime)";
+MODE is rwo, rwop, rox, rwx or the spec's name of a mode; TYPE is mount or block. After mount, a filesystem,
+mount flags and group=GID are optional: rwo,mount,xfs,noatime,group=2000 (no filesystem: rwo,mount,,noatime)";
 
 /// The spec's access modes.
 const MODES: [Mode; 7] = [
@@ -66,8 +66,8 @@ pub(crate) fn capability(text: &str) -> Result<v1::VolumeCapability, Wrong> {
     let words = words(text);
     if words.iter().any(|word| is_secret(word)) {
         return Err(Wrong::Secret(
-            "mount flags on the command line can be read by every process: give this one in --request FILE, or as the \
-             secret that the driver makes it of",
+            "every process can read mount flags on the command line: give this one in --request FILE, or as \
+             the secret from which the driver creates it",
         ));
     }
     let mut words = words.into_iter();
@@ -94,7 +94,9 @@ pub(crate) fn capability(text: &str) -> Result<v1::VolumeCapability, Wrong> {
                     .to_owned(),
             })
         }
-        Some(other) => return Err(format!("unknown access type {other:?}: known are mount, block").into()),
+        Some(other) => {
+            return Err(format!("unknown access type {other:?}: the known types are mount, block").into());
+        }
         None => {
             return Err("the access type is missing: rwo,mount or rwo,mount,ext4 or rwo,block"
                 .to_owned()
@@ -131,7 +133,7 @@ fn mode(word: &str) -> Result<Mode, String> {
         let short = SHORT.iter().map(|(name, mode)| format!("{name} ({})", mode.as_str_name()));
         let others = MODES.iter().filter(|mode| !SHORT.iter().any(|(_, known)| known == *mode));
         let known = short.chain(others.map(|mode| mode.as_str_name().to_owned())).collect::<Vec<_>>();
-        format!("unknown access mode {word:?}: known are {}", known.join(", "))
+        format!("unknown access mode {word:?}: the known modes are {}", known.join(", "))
     })
 }
 
@@ -141,7 +143,7 @@ fn mode(word: &str) -> Result<Mode, String> {
 /// When it is not a size, or too large.
 pub(crate) fn size(text: &str) -> Result<i64, String> {
     let bytes = text.parse().ok().and_then(|quantity: Quantity| i64::try_from(quantity.bytes()).ok());
-    bytes.ok_or_else(|| format!("{text:?} is no size: write 1Gi, 500M, 1.5Ti or bytes, less than 8Ei"))
+    bytes.ok_or_else(|| format!("{text:?} is not a size: write 1Gi, 500M, 1.5Ti or bytes, less than 8Ei"))
 }
 
 /// Parses `key=value`.
@@ -151,10 +153,10 @@ pub(crate) fn size(text: &str) -> Result<i64, String> {
 pub(crate) fn pair(text: &str) -> Result<(String, String), Wrong> {
     match text.split_once('=') {
         Some((key, _)) if key == csi_proto::redact::TOKENS_KEY => Err(Wrong::Secret(
-            "tokens on the command line can be read by every process: give them in --request FILE",
+            "every process can read tokens on the command line: give them in --request FILE",
         )),
         Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
-        _ => Err("write it as key=value".to_owned().into()),
+        _ => Err("write key=value".to_owned().into()),
     }
 }
 
@@ -210,8 +212,8 @@ mod tests {
     #[test]
     fn what_is_wrong_is_said_with_what_is_known() {
         for (text, says) in [
-            ("rwq,mount", "unknown access mode \"rwq\": known are rwo (SINGLE_NODE_WRITER), rwop"),
-            ("rwo,disk", "unknown access type \"disk\": known are mount, block"),
+            ("rwq,mount", "unknown access mode \"rwq\": the known modes are rwo (SINGLE_NODE_WRITER), rwop"),
+            ("rwo,disk", "unknown access type \"disk\": the known types are mount, block"),
             ("rwo", "the access type is missing"),
             ("rwo,block,ext4", "a block volume has no filesystem"),
             ("rwo,mount,cifs,password=canary", "give this one in --request FILE"),

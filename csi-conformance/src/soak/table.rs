@@ -39,7 +39,7 @@ impl Row {
 
 impl fmt::Display for SoakReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let heads = ["calls", "given up", "aborted", "failed", "p50 < ms", "p99 < ms"];
+        let heads = ["calls", "abandoned", "aborted", "failed", "p50 < ms", "p99 < ms"];
         write!(f, "{:<32}", "RPC")?;
         heads.iter().try_for_each(|head| write!(f, "{head:>11}"))?;
         writeln!(f)?;
@@ -68,7 +68,7 @@ impl fmt::Display for SoakReport {
             writeln!(f, "FAILED  {}", escape::terminal(&what))?;
         }
         let calls: u64 = self.rows.values().map(|row| row.calls).sum();
-        let verdict = if self.is_ok() { "all well" } else { "not well" };
+        let verdict = if self.is_ok() { "passed" } else { "failed" };
         write!(f, "{verdict}: {calls} calls in {:.0} s", self.took.as_secs_f64())
     }
 }

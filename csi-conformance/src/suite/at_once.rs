@@ -26,16 +26,16 @@ use crate::patience::{all_at_once, patiently};
 use crate::test::Kind;
 
 crate::test::tests! { "concurrency", "Concurrency, Timeouts";
-    "The same attachment many times at once is one", same_attach_at_once, ["concurrency.simultaneous-calls", "concurrency.pending-is-aborted"], [Controller(PublishUnpublishVolume), Controller(CreateDeleteVolume), NodeService];
-    "The same NodeStageVolume many times at once stages once", same_stage_at_once, ["concurrency.simultaneous-calls", "concurrency.pending-is-aborted"], [Volume(Files), Mounts, Node(StageUnstageVolume)];
-    "The same CreateSnapshot many times at once cuts one", same_snapshot_at_once, ["concurrency.simultaneous-calls", "concurrency.pending-is-aborted"], [Controller(CreateDeleteSnapshot)];
-    "Several snapshots of one published volume at once are all cut", snapshots_of_one_volume, ["concurrency.simultaneous-calls", "concurrency.pending-is-aborted"], [Volume(Files), Controller(CreateDeleteSnapshot)];
-    "Several clones of one published volume at once are all made", clones_of_one_volume, ["concurrency.simultaneous-calls", "concurrency.pending-is-aborted"], [Volume(Files), Controller(CreateDeleteVolume), Controller(CloneVolume)];
-    "The same group many times at once is cut once", same_group_at_once, ["concurrency.simultaneous-calls", "concurrency.pending-is-aborted"], [Groups, Controller(CreateDeleteVolume)];
-    "The same expansion many times at once makes a volume that large", same_expand_at_once, ["concurrency.simultaneous-calls", "concurrency.pending-is-aborted"], [Controller(ExpandVolume), Controller(CreateDeleteVolume)];
-    "Several streams of one snapshot at once tell the same", streams_at_once, ["concurrency.simultaneous-calls"], [Plugin(SnapshotMetadataService), Controller(CreateDeleteSnapshot)];
-    "A caller that gives a snapshot up and comes again gets one", given_up_snapshot, ["timeouts.retry-continues", "timeouts.only-the-opposite-cancels"], [Controller(CreateDeleteSnapshot), Controller(ListSnapshots)];
-    "A caller that gives an attachment up and comes again has it", given_up_attach, ["timeouts.retry-continues", "timeouts.only-the-opposite-cancels"], [Controller(PublishUnpublishVolume), Controller(CreateDeleteVolume), NodeService];
+    "Concurrent ControllerPublishVolume of one volume and node attach once", same_attach_at_once, ["concurrency.simultaneous-calls", "concurrency.pending-is-aborted"], [Controller(PublishUnpublishVolume), Controller(CreateDeleteVolume), NodeService];
+    "Concurrent NodeStageVolume of one volume stage once", same_stage_at_once, ["concurrency.simultaneous-calls", "concurrency.pending-is-aborted"], [Volume(Files), Mounts, Node(StageUnstageVolume)];
+    "Concurrent CreateSnapshot of one name create one snapshot", same_snapshot_at_once, ["concurrency.simultaneous-calls", "concurrency.pending-is-aborted"], [Controller(CreateDeleteSnapshot)];
+    "Concurrent snapshots of one published volume are all created", snapshots_of_one_volume, ["concurrency.simultaneous-calls", "concurrency.pending-is-aborted"], [Volume(Files), Controller(CreateDeleteSnapshot)];
+    "Concurrent clones of one published volume are all created", clones_of_one_volume, ["concurrency.simultaneous-calls", "concurrency.pending-is-aborted"], [Volume(Files), Controller(CreateDeleteVolume), Controller(CloneVolume)];
+    "Concurrent CreateVolumeGroupSnapshot of one name create one group", same_group_at_once, ["concurrency.simultaneous-calls", "concurrency.pending-is-aborted"], [Groups, Controller(CreateDeleteVolume)];
+    "Concurrent expansions to one size result in that size", same_expand_at_once, ["concurrency.simultaneous-calls", "concurrency.pending-is-aborted"], [Controller(ExpandVolume), Controller(CreateDeleteVolume)];
+    "Concurrent streams of one snapshot return the same ranges", streams_at_once, ["concurrency.simultaneous-calls"], [Plugin(SnapshotMetadataService), Controller(CreateDeleteSnapshot)];
+    "A retry after an abandoned CreateSnapshot returns one snapshot", given_up_snapshot, ["timeouts.retry-continues", "timeouts.only-the-opposite-cancels"], [Controller(CreateDeleteSnapshot), Controller(ListSnapshots)];
+    "A retry after an abandoned ControllerPublishVolume attaches", given_up_attach, ["timeouts.retry-continues", "timeouts.only-the-opposite-cancels"], [Controller(PublishUnpublishVolume), Controller(CreateDeleteVolume), NodeService];
 }
 
 const AT_ONCE: usize = 8;
@@ -44,7 +44,7 @@ async fn same_attach_at_once(cx: &Cx) -> Outcome {
     let life = Life::new(cx, cx.any_kind()).await?;
     let answers = all_at_once(cx, vec![life.attaching(); AT_ONCE]).await?;
     let same = answers.iter().all(|one| *one == answers[0]);
-    check(same, "the same publish_context each time", || format!("{answers:?}"))?;
+    check(same, "the same publish_context for each call", || format!("{answers:?}"))?;
     cx.ok(life.detaching()).await?;
     cx.ok(life.deleting()).await.map(drop)
 }
@@ -55,7 +55,7 @@ async fn same_stage_at_once(cx: &Cx) -> Outcome {
     life.make_staging_directory()?;
     all_at_once(cx, vec![life.staging(); AT_ONCE]).await?;
     let staged = mounts_at(life.staging_path())?;
-    check(staged <= 1, "no mounts on top of each other", || staged.to_string())?;
+    check(staged <= 1, "no stacked mounts", || staged.to_string())?;
     life.end(&[]).await?;
     let staged = mounts_at(life.staging_path())?;
     check(staged == 0, "no mount after unstage", || staged.to_string())
@@ -131,7 +131,7 @@ async fn same_expand_at_once(cx: &Cx) -> Outcome {
     };
     let sizes: Vec<i64> =
         all_at_once(cx, vec![request; AT_ONCE]).await?.iter().map(|one| one.capacity_bytes).collect();
-    check(sizes.iter().all(|size| *size >= wanted), &format!("at least {wanted} bytes each time"), || {
+    check(sizes.iter().all(|size| *size >= wanted), &format!("at least {wanted} bytes for each call"), || {
         format!("{sizes:?}")
     })
 }

@@ -10,10 +10,10 @@ use crate::cx::Cx;
 use crate::failure::{Outcome, check};
 
 crate::test::tests! { "get-capacity", "Controller Service RPC: GetCapacity";
-    "The capacity is not negative, nor are the bounds of a volume's size", not_negative, ["get-capacity.not-negative"], [Controller(GetCapacity)];
-    "No volume is smaller than the least that is told, or larger than the most", sizes, ["get-capacity.sizes", "create-volume.out-of-range"], [Controller(GetCapacity), Controller(CreateDeleteVolume)];
-    "For a way of use that the driver does not support there is no room", no_room_for_unsupported, ["get-capacity.for-what-is-asked"], [Controller(GetCapacity), Unsupported];
-    "Raw StorageClass parameters, as the provisioner sends them, are taken", raw_parameters, ["get-capacity.not-negative"], [Controller(GetCapacity)];
+    "The capacity and the limits of a volume's size are not negative", not_negative, ["get-capacity.not-negative"], [Controller(GetCapacity)];
+    "No volume is smaller or larger than the reported limits", sizes, ["get-capacity.sizes", "create-volume.out-of-range"], [Controller(GetCapacity), Controller(CreateDeleteVolume)];
+    "For a capability that the driver does not support the capacity is 0", no_room_for_unsupported, ["get-capacity.for-what-is-asked"], [Controller(GetCapacity), Unsupported];
+    "Raw StorageClass parameters, as the provisioner sends them, are accepted", raw_parameters, ["get-capacity.not-negative"], [Controller(GetCapacity)];
 }
 
 async fn not_negative(cx: &Cx) -> Outcome {
@@ -45,11 +45,11 @@ async fn sizes(cx: &Cx) -> Outcome {
         ..cx.create(&cx.name())
     };
     if let Some(most) = answer.maximum_volume_size.filter(|most| *most > 0 && *most < i64::MAX) {
-        let words = format!("GetCapacity tells volumes of at most {most} bytes");
+        let words = format!("at most {most} bytes, the maximum_volume_size of GetCapacity");
         cx.refused(range(most + 1, 0), &[Code::OutOfRange, Code::ResourceExhausted], &words).await?;
     }
     if let Some(least) = answer.minimum_volume_size.filter(|least| *least > 1) {
-        let words = format!("GetCapacity tells volumes of at least {least} bytes");
+        let words = format!("at least {least} bytes, the minimum_volume_size of GetCapacity");
         cx.refused(range(0, least - 1), &[Code::OutOfRange], &words).await?;
         let request = range(1, 0);
         let volume = cx.created(request.clone()).await?;
@@ -67,7 +67,7 @@ async fn no_room_for_unsupported(cx: &Cx) -> Outcome {
     match cx.call(request.clone()).await {
         Ok(answer) if answer.available_capacity == 0 => Ok(()),
         Err(refusal) if refusal.code == Code::InvalidArgument => Ok(()),
-        Ok(answer) => Err(cx.failure(&request, format!("{answer:?}"), "no room for such volumes")),
+        Ok(answer) => Err(cx.failure(&request, format!("{answer:?}"), "no capacity for such volumes")),
         Err(refusal) => Err(cx.failure(&request, cx.told(&refusal), "0 bytes, or InvalidArgument")),
     }
 }

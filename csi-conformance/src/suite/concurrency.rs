@@ -13,10 +13,10 @@ use crate::failure::{Failure, Outcome, check};
 use crate::patience::{is_for_later, patiently};
 
 crate::test::tests! { "concurrency", "Concurrency, Timeouts";
-    "The same CreateVolume many times at once makes one volume", same_create_at_once, ["concurrency.simultaneous-calls", "concurrency.pending-is-aborted"], [Controller(CreateDeleteVolume)];
-    "Different CreateVolume at once make a volume each", different_creates_at_once, ["concurrency.simultaneous-calls"], [Controller(CreateDeleteVolume)];
-    "The same DeleteVolume many times at once deletes it", same_delete_at_once, ["concurrency.simultaneous-calls", "concurrency.pending-is-aborted"], [Controller(CreateDeleteVolume)];
-    "A caller that gives up and comes again gets one volume", given_up, ["timeouts.retry-continues", "timeouts.only-the-opposite-cancels"], [Controller(CreateDeleteVolume), Controller(ListVolumes)];
+    "Concurrent CreateVolume of one name create one volume", same_create_at_once, ["concurrency.simultaneous-calls", "concurrency.pending-is-aborted"], [Controller(CreateDeleteVolume)];
+    "Concurrent CreateVolume of different names create one volume each", different_creates_at_once, ["concurrency.simultaneous-calls"], [Controller(CreateDeleteVolume)];
+    "Concurrent DeleteVolume of one volume delete it", same_delete_at_once, ["concurrency.simultaneous-calls", "concurrency.pending-is-aborted"], [Controller(CreateDeleteVolume)];
+    "A retry after an abandoned CreateVolume returns one volume", given_up, ["timeouts.retry-continues", "timeouts.only-the-opposite-cancels"], [Controller(CreateDeleteVolume), Controller(ListVolumes)];
 }
 
 const AT_ONCE: usize = 16;
@@ -37,7 +37,7 @@ async fn same_create_at_once(cx: &Cx) -> Outcome {
                 return Err(cx.failure(
                     &request,
                     cx.told(&refusal),
-                    "OK, or ABORTED while another is pending",
+                    "OK, or ABORTED while another operation is pending",
                 ));
             }
         }
@@ -60,13 +60,11 @@ async fn different_creates_at_once(cx: &Cx) -> Outcome {
                 ids.insert(made(cx, request).await?.volume_id);
             }
             Err(refusal) => {
-                return Err(cx.failure(&request, cx.told(&refusal), "OK, or a code that says to come again"));
+                return Err(cx.failure(&request, cx.told(&refusal), "OK, or a code that asks for a retry"));
             }
         }
     }
-    check(ids.len() == AT_ONCE, "a volume of its own for each name", || {
-        format!("{} for {AT_ONCE}", ids.len())
-    })
+    check(ids.len() == AT_ONCE, "one volume for each name", || format!("{} for {AT_ONCE}", ids.len()))
 }
 
 async fn same_delete_at_once(cx: &Cx) -> Outcome {
@@ -80,7 +78,7 @@ async fn same_delete_at_once(cx: &Cx) -> Outcome {
                 return Err(cx.failure(
                     &request,
                     cx.told(&refusal),
-                    "OK, or ABORTED while another is pending",
+                    "OK, or ABORTED while another operation is pending",
                 ));
             }
         }
@@ -104,12 +102,10 @@ async fn given_up(cx: &Cx) -> Outcome {
     if new.len() <= 1 {
         return Ok(());
     }
-    let mut failure = Failure::new(
-        "one volume, however often its caller gave up",
-        format!("{} new volumes are listed", new.len()),
-    );
+    let mut failure =
+        Failure::new("one volume after all abandoned calls", format!("{} new volumes are listed", new.len()));
     failure.sent = format!(
-        "CreateVolume of one name eleven times, given up ten times; the last answer was {}",
+        "CreateVolume of one name eleven times, ten of them abandoned; the last answer was {}",
         volume.volume_id
     );
     Err(Box::new(failure))

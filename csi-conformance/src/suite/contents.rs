@@ -13,10 +13,10 @@ use crate::life::Life;
 use crate::test::Kind;
 
 crate::test::tests! { "contents", "CreateVolume: volume_content_source";
-    "A clone holds what its source held, and neither changes the other", clone, ["create-volume.from-volume"], [Volume(Files), Mounts, Controller(CreateDeleteVolume), Controller(CloneVolume)];
-    "A raw clone holds what its source held, and neither changes the other", device_clone, ["create-volume.from-volume"], [Volume(Device), Mounts, Controller(CreateDeleteVolume), Controller(CloneVolume)];
-    "A restored snapshot holds what its source held when it was cut, and neither changes the other", restored, ["create-volume.from-snapshot"], [Volume(Files), Mounts, Controller(CreateDeleteVolume), Controller(CreateDeleteSnapshot)];
-    "A snapshot of a device in use is cut when the call answers: what is written after it is not in it", cut_before_answer, ["create-snapshot.cut-before-answer", "create-volume.from-snapshot"], [Volume(Device), Mounts, Controller(CreateDeleteVolume), Controller(CreateDeleteSnapshot)];
+    "A clone has the data of its source, and writes to one do not change the other", clone, ["create-volume.from-volume"], [Volume(Files), Mounts, Controller(CreateDeleteVolume), Controller(CloneVolume)];
+    "A raw clone has the data of its source, and writes to one do not change the other", device_clone, ["create-volume.from-volume"], [Volume(Device), Mounts, Controller(CreateDeleteVolume), Controller(CloneVolume)];
+    "A restored volume has the data of the snapshot's moment, and writes to it or the source do not change the other", restored, ["create-volume.from-snapshot"], [Volume(Files), Mounts, Controller(CreateDeleteVolume), Controller(CreateDeleteSnapshot)];
+    "A snapshot of a device in use does not contain data written after CreateSnapshot returned", cut_before_answer, ["create-snapshot.cut-before-answer", "create-volume.from-snapshot"], [Volume(Device), Mounts, Controller(CreateDeleteVolume), Controller(CreateDeleteSnapshot)];
     "A clone larger than its source has a filesystem of that size, or is OUT_OF_RANGE", larger_clone, ["create-volume.larger-than-source"], [Volume(Files), Mounts, Controller(CreateDeleteVolume), Controller(CloneVolume)];
     "A restored volume larger than its snapshot has a filesystem of that size, or is OUT_OF_RANGE", larger_restored, ["create-volume.larger-than-source"], [Volume(Files), Mounts, Controller(CreateDeleteVolume), Controller(CreateDeleteSnapshot)];
 }
@@ -129,9 +129,11 @@ async fn larger(origin: &mut Life, source: Type) -> Outcome {
     let after = content::size(&target, Kind::Files).await?;
     copy.leave(&target).await?;
     let is_limited = before < required_bytes.unsigned_abs();
-    check(!is_limited || after > before + before / 2, "a filesystem that has grown with its volume", || {
-        format!("{after} bytes, where its source has {before}, half of what was asked for")
-    })
+    check(
+        !is_limited || after > before + before / 2,
+        "a filesystem that was expanded with its volume",
+        || format!("{after} bytes; its source has {before}, half of the requested size"),
+    )
 }
 
 async fn larger_clone(cx: &Cx) -> Outcome {

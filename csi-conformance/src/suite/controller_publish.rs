@@ -15,16 +15,16 @@ use crate::life::Life;
 use crate::test::Kind;
 
 crate::test::tests! { "controller-publish", "Controller Service RPC: ControllerPublishVolume, ControllerUnpublishVolume";
-    "Attaching and detaching again are OK", idempotent, ["controller-publish-volume.repeated-is-ok", "controller-unpublish-volume.not-attached-is-ok"], [Controller(PublishUnpublishVolume), Controller(CreateDeleteVolume), NodeService];
-    "A volume or node that is not there is NOT_FOUND", not_found, ["controller-publish-volume.volume-missing", "controller-publish-volume.node-missing"], [Controller(PublishUnpublishVolume), Controller(CreateDeleteVolume), NodeService];
-    "The same node with other arguments is ALREADY_EXISTS", incompatible, ["controller-publish-volume.differs-is-already-exists"], [Controller(PublishUnpublishVolume), Controller(PublishReadonly), Controller(CreateDeleteVolume), NodeService];
-    "A volume for one node is not attached to a second", second_node, ["controller-publish-volume.on-another-node"], [Controller(PublishUnpublishVolume), Controller(CreateDeleteVolume), NodeService];
-    "An attached volume is listed with its node, and with none when it is detached", listed_with_node, ["list-volumes.published-nodes"], [Controller(ListVolumesPublishedNodes), Controller(ListVolumes), Controller(CreateDeleteVolume), NodeService];
-    "ControllerGetVolume tells the node that a volume is attached to, and none when it is detached", told_with_node, ["controller-get-volume.published-nodes"], [Controller(ListVolumesPublishedNodes), Controller(GetVolume), Controller(CreateDeleteVolume), NodeService];
-    "On two nodes a volume for one is refused, naming the other; a detached one moves", moves, ["controller-publish-volume.on-another-node", "controller-unpublish-volume.all-nodes"], [SecondNode, Controller(PublishUnpublishVolume), Controller(CreateDeleteVolume), NodeService];
-    "What is attached to read only takes no writes", read_only, ["controller-publish-volume.readonly"], [Volume(Files), Mounts, Controller(PublishUnpublishVolume), Controller(PublishReadonly)];
-    "A raw device that is attached to read only takes no writes", device_read_only, ["controller-publish-volume.readonly"], [Volume(Device), Mounts, Controller(PublishUnpublishVolume), Controller(PublishReadonly)];
-    "A node takes as many volumes as it tells; one more is RESOURCE_EXHAUSTED", limit, ["controller-publish-volume.limit", "node-get-info.max-volumes"], [AttachLimit, Controller(PublishUnpublishVolume), Controller(CreateDeleteVolume), NodeService];
+    "Repeating ControllerPublishVolume and ControllerUnpublishVolume is OK", idempotent, ["controller-publish-volume.repeated-is-ok", "controller-unpublish-volume.not-attached-is-ok"], [Controller(PublishUnpublishVolume), Controller(CreateDeleteVolume), NodeService];
+    "A volume or node that does not exist is NOT_FOUND", not_found, ["controller-publish-volume.volume-missing", "controller-publish-volume.node-missing"], [Controller(PublishUnpublishVolume), Controller(CreateDeleteVolume), NodeService];
+    "The same node with different arguments is ALREADY_EXISTS", incompatible, ["controller-publish-volume.differs-is-already-exists"], [Controller(PublishUnpublishVolume), Controller(PublishReadonly), Controller(CreateDeleteVolume), NodeService];
+    "A single-node volume is not attached to a second node", second_node, ["controller-publish-volume.on-another-node"], [Controller(PublishUnpublishVolume), Controller(CreateDeleteVolume), NodeService];
+    "An attached volume is listed with its node, and a detached one without", listed_with_node, ["list-volumes.published-nodes"], [Controller(ListVolumesPublishedNodes), Controller(ListVolumes), Controller(CreateDeleteVolume), NodeService];
+    "ControllerGetVolume returns the node of an attached volume, and no node of a detached one", told_with_node, ["controller-get-volume.published-nodes"], [Controller(ListVolumesPublishedNodes), Controller(GetVolume), Controller(CreateDeleteVolume), NodeService];
+    "A single-node volume is refused on a second node with the name of the first; after detaching it can move", moves, ["controller-publish-volume.on-another-node", "controller-unpublish-volume.all-nodes"], [SecondNode, Controller(PublishUnpublishVolume), Controller(CreateDeleteVolume), NodeService];
+    "A filesystem that is attached read-only refuses writes", read_only, ["controller-publish-volume.readonly"], [Volume(Files), Mounts, Controller(PublishUnpublishVolume), Controller(PublishReadonly)];
+    "A raw device that is attached read-only refuses writes", device_read_only, ["controller-publish-volume.readonly"], [Volume(Device), Mounts, Controller(PublishUnpublishVolume), Controller(PublishReadonly)];
+    "A node accepts as many volumes as it reports; one more is RESOURCE_EXHAUSTED", limit, ["controller-publish-volume.limit", "node-get-info.max-volumes"], [AttachLimit, Controller(PublishUnpublishVolume), Controller(CreateDeleteVolume), NodeService];
     "Detaching from all nodes is OK", from_all_nodes, ["controller-unpublish-volume.all-nodes"], [Controller(PublishUnpublishVolume), Controller(CreateDeleteVolume), NodeService];
 }
 
@@ -44,16 +44,16 @@ async fn idempotent(cx: &Cx) -> Outcome {
 async fn not_found(cx: &Cx) -> Outcome {
     let life = life(cx).await?;
     let other = v1::ControllerPublishVolumeRequest { volume_id: cx.name(), ..life.attaching() };
-    cx.refused(other, &[Code::NotFound], "there is no such volume").await?;
+    cx.refused(other, &[Code::NotFound], "the volume does not exist").await?;
     let other = v1::ControllerPublishVolumeRequest { node_id: cx.name(), ..life.attaching() };
-    cx.refused(other, &[Code::NotFound], "there is no such node").await
+    cx.refused(other, &[Code::NotFound], "the node does not exist").await
 }
 
 async fn incompatible(cx: &Cx) -> Outcome {
     let life = life(cx).await?;
     cx.ok(life.attaching()).await?;
     let other = v1::ControllerPublishVolumeRequest { readonly: true, ..life.attaching() };
-    cx.refused(other, &[Code::AlreadyExists], "it is attached for writing already").await
+    cx.refused(other, &[Code::AlreadyExists], "it is already attached for writing").await
 }
 
 async fn second_node(cx: &Cx) -> Outcome {
@@ -65,7 +65,7 @@ async fn second_node(cx: &Cx) -> Outcome {
         ..life.attaching()
     };
     let due = [Code::FailedPrecondition, Code::NotFound];
-    cx.refused(second, &due, "it is on another node, or there is no such node").await
+    cx.refused(second, &due, "it is attached to another node, or the node does not exist").await
 }
 
 async fn nodes_of(cx: &Cx, id: &str) -> Outcome<Vec<String>> {
@@ -77,10 +77,12 @@ async fn listed_with_node(cx: &Cx) -> Outcome {
     let life = life(cx).await?;
     cx.ok(life.attaching()).await?;
     let nodes = nodes_of(cx, &life.id).await?;
-    check(nodes == [cx.offers.node_id.clone()], "the node that it is attached to", || format!("{nodes:?}"))?;
+    check(nodes == [cx.offers.node_id.clone()], "the node that the volume is attached to", || {
+        format!("{nodes:?}")
+    })?;
     cx.ok(life.detaching()).await?;
     let nodes = nodes_of(cx, &life.id).await?;
-    check(nodes.is_empty(), "no node, for it was detached", || format!("{nodes:?}"))
+    check(nodes.is_empty(), "no node, because the volume was detached", || format!("{nodes:?}"))
 }
 
 async fn from_all_nodes(cx: &Cx) -> Outcome {
@@ -91,7 +93,11 @@ async fn from_all_nodes(cx: &Cx) -> Outcome {
     let tells = [ListVolumesPublishedNodes, ListVolumes].into_iter().all(|one| cx.offers.controller(one));
     let nodes = if tells { nodes_of(cx, &life.id).await? } else { vec![] };
     if !nodes.is_empty() {
-        return Err(cx.failure(&request, format!("still on {nodes:?}"), "a volume on no node"));
+        return Err(cx.failure(
+            &request,
+            format!("still attached to {nodes:?}"),
+            "a volume that is attached to no node",
+        ));
     }
     cx.ok(life.deleting()).await.map(drop)
 }
@@ -102,10 +108,10 @@ async fn told_with_node(cx: &Cx) -> Outcome {
     let get = v1::ControllerGetVolumeRequest { volume_id: life.id.clone() };
     let nodes = cx.ok(get.clone()).await?.status.map(|status| status.published_node_ids);
     let due = Some(vec![cx.offers.node_id.clone()]);
-    check(nodes == due, "the node that it is attached to", || format!("{nodes:?}"))?;
+    check(nodes == due, "the node that the volume is attached to", || format!("{nodes:?}"))?;
     cx.ok(life.detaching()).await?;
     let nodes = cx.ok(get).await?.status.unwrap_or_default().published_node_ids;
-    check(nodes.is_empty(), "no node, for it was detached", || format!("{nodes:?}"))
+    check(nodes.is_empty(), "no node, because the volume was detached", || format!("{nodes:?}"))
 }
 
 async fn moves(cx: &Cx) -> Outcome {
@@ -120,7 +126,7 @@ async fn moves(cx: &Cx) -> Outcome {
         Err(refusal) if refusal.code == Code::FailedPrecondition && refusal.message.contains(&first) => {}
         other => {
             let came = other.map_or_else(|refusal| cx.told(&refusal), |answer| format!("OK: {answer:?}"));
-            return Err(cx.failure(&second, came, format!("FailedPrecondition that names {first}")));
+            return Err(cx.failure(&second, came, format!("FailedPrecondition with the name of {first}")));
         }
     }
     cx.ok(life.detaching()).await?;
@@ -145,8 +151,8 @@ async fn takes_no_writes(cx: &Cx, kind: Kind) -> Outcome {
     content::size(&target, kind).await?;
     let wrote = content::takes_writes(&target, kind).await?;
     life.leave(&target).await?;
-    let came = "on the node, a write through the target went well";
-    if wrote { Err(cx.failure(&attach, came, "a volume that takes no writes")) } else { Ok(()) }
+    let came = "a write through the target succeeded on the node";
+    if wrote { Err(cx.failure(&attach, came, "a volume that refuses writes")) } else { Ok(()) }
 }
 
 async fn read_only(cx: &Cx) -> Outcome {
@@ -163,6 +169,6 @@ async fn limit(cx: &Cx) -> Outcome {
         cx.ok(last.attaching()).await?;
         last = life(cx).await?;
     }
-    let words = format!("NodeGetInfo tells a limit of {}", cx.offers.max_volumes);
+    let words = format!("NodeGetInfo reports a limit of {}", cx.offers.max_volumes);
     cx.refused(last.attaching(), &[Code::ResourceExhausted], &words).await
 }

@@ -10,22 +10,22 @@ use crate::cx::Cx;
 use crate::failure::{Outcome, check, or_nothing};
 
 crate::test::tests! { "create-volume", "Controller Service RPC: CreateVolume, DeleteVolume";
-    "The same name and arguments again answer with the same volume", same_name_same_volume, ["create-volume.same-name-same-volume"], [Controller(CreateDeleteVolume)];
+    "The same name and arguments again return the same volume", same_name_same_volume, ["create-volume.same-name-same-volume"], [Controller(CreateDeleteVolume)];
     "The same name with an incompatible size is ALREADY_EXISTS", same_name_other_size, ["create-volume.differs-is-already-exists"], [Controller(CreateDeleteVolume)];
-    "Two names are two volumes", two_names_two_volumes, ["create-volume.same-name-same-volume"], [Controller(CreateDeleteVolume)];
-    "The size is at least what was asked for", at_least_the_size, ["create-volume.capacity-range"], [Controller(CreateDeleteVolume)];
-    "A limit below the size that is required is refused", limit_below_required, ["create-volume.capacity-range"], [Controller(CreateDeleteVolume)];
-    "Names of 128 bytes and of any script are taken, and differ by each byte", unusual_names, ["fields.names"], [Controller(CreateDeleteVolume)];
+    "Two names result in two volumes", two_names_two_volumes, ["create-volume.same-name-same-volume"], [Controller(CreateDeleteVolume)];
+    "The size is at least the requested size", at_least_the_size, ["create-volume.capacity-range"], [Controller(CreateDeleteVolume)];
+    "A limit below the required size is refused", limit_below_required, ["create-volume.capacity-range"], [Controller(CreateDeleteVolume)];
+    "Names of 128 bytes and of any script are accepted; names that differ in one byte are different", unusual_names, ["fields.names"], [Controller(CreateDeleteVolume)];
     "A name with a control character is refused", control_characters, ["fields.names"], [Controller(CreateDeleteVolume)];
-    "A capability with no mode or no way of access is refused", empty_capability, ["fields.one-of"], [Controller(CreateDeleteVolume)];
+    "A capability without access mode or access type is refused", empty_capability, ["fields.one-of"], [Controller(CreateDeleteVolume)];
     "A source that does not exist is NOT_FOUND", missing_source, ["create-volume.source-missing"], [Controller(CreateDeleteVolume), Controller(CloneVolume)];
-    "A clone names its source, and is as large at least", clone, ["create-volume.source-told", "create-volume.larger-than-source"], [Controller(CreateDeleteVolume), Controller(CloneVolume)];
-    "Deleting what is not there is OK, again and again", delete_is_idempotent, ["delete-volume.missing-is-ok"], [Controller(CreateDeleteVolume)];
-    "A deleted name can be made anew", again_after_delete, ["validate-volume-capabilities.missing"], [Controller(CreateDeleteVolume)];
-    "A capability that the volume was made for is confirmed, with all that was asked about", confirmed, ["validate-volume-capabilities.all-or-none", "validate-volume-capabilities.confirms-what-was-asked"], [Controller(CreateDeleteVolume)];
-    "A capability that the driver does not support is refused, beside one that it does too", unsupported, ["create-volume.all-capabilities", "validate-volume-capabilities.all-or-none"], [Controller(CreateDeleteVolume), Unsupported];
-    "A volume's context and size are the same wherever they are told", context_stays, ["create-volume.context-stays"], [Controller(CreateDeleteVolume)];
-    "Capabilities of a volume that is not there are NOT_FOUND", validate_missing, ["validate-volume-capabilities.missing"], [Controller(CreateDeleteVolume)];
+    "A clone names its source, and is at least as large", clone, ["create-volume.source-told", "create-volume.larger-than-source"], [Controller(CreateDeleteVolume), Controller(CloneVolume)];
+    "Deleting an object that does not exist is OK, also repeatedly", delete_is_idempotent, ["delete-volume.missing-is-ok"], [Controller(CreateDeleteVolume)];
+    "The name of a deleted volume can be used again", again_after_delete, ["validate-volume-capabilities.missing"], [Controller(CreateDeleteVolume)];
+    "A capability that the volume was created with is confirmed, and all capabilities of the request", confirmed, ["validate-volume-capabilities.all-or-none", "validate-volume-capabilities.confirms-what-was-asked"], [Controller(CreateDeleteVolume)];
+    "A capability that the driver does not support is refused, alone and together with a supported one", unsupported, ["create-volume.all-capabilities", "validate-volume-capabilities.all-or-none"], [Controller(CreateDeleteVolume), Unsupported];
+    "A volume's context and size are the same in all answers", context_stays, ["create-volume.context-stays"], [Controller(CreateDeleteVolume)];
+    "ValidateVolumeCapabilities of a volume that does not exist is NOT_FOUND", validate_missing, ["validate-volume-capabilities.missing"], [Controller(CreateDeleteVolume)];
 }
 
 async fn same_name_same_volume(cx: &Cx) -> Outcome {
@@ -38,7 +38,7 @@ async fn same_name_same_volume(cx: &Cx) -> Outcome {
     Err(cx.failure(
         &request,
         format!("{again:?}"),
-        format!("the volume that the same request made: {first:?}"),
+        format!("the volume that the same request created: {first:?}"),
     ))
 }
 
@@ -54,7 +54,7 @@ async fn same_name_other_size(cx: &Cx) -> Outcome {
         limit_bytes: volume.capacity_bytes * 3,
     };
     let request = v1::CreateVolumeRequest { capacity_range: Some(other), ..request };
-    cx.refused(request, &[Code::AlreadyExists], "a volume of this name is there, and too small").await
+    cx.refused(request, &[Code::AlreadyExists], "a volume of this name exists and is too small").await
 }
 
 async fn two_names_two_volumes(cx: &Cx) -> Outcome {
@@ -67,7 +67,7 @@ async fn at_least_the_size(cx: &Cx) -> Outcome {
     let bytes = volume.capacity_bytes;
     check(
         bytes == 0 || bytes >= cx.settings.size,
-        "at least the size that is required, or 0 where it is not known",
+        "at least the required size, or 0 if it is unknown",
         || bytes.to_string(),
     )
 }
@@ -75,7 +75,7 @@ async fn at_least_the_size(cx: &Cx) -> Outcome {
 async fn limit_below_required(cx: &Cx) -> Outcome {
     let range = v1::CapacityRange { required_bytes: 2 * cx.settings.size, limit_bytes: cx.settings.size };
     let request = v1::CreateVolumeRequest { capacity_range: Some(range), ..cx.create(&cx.name()) };
-    cx.refused(request, &[Code::InvalidArgument, Code::OutOfRange], "no size is in that range").await
+    cx.refused(request, &[Code::InvalidArgument, Code::OutOfRange], "no size is in this range").await
 }
 
 async fn unusual_names(cx: &Cx) -> Outcome {
@@ -103,7 +103,7 @@ async fn unusual_names(cx: &Cx) -> Outcome {
     for name in &names {
         ids.insert(cx.created(cx.create(name)).await?.volume_id);
     }
-    check(ids.len() == names.len(), "a volume of its own for each name", || {
+    check(ids.len() == names.len(), "one volume for each name", || {
         format!("{} for {}", ids.len(), names.len())
     })
 }
@@ -111,7 +111,7 @@ async fn unusual_names(cx: &Cx) -> Outcome {
 async fn control_characters(cx: &Cx) -> Outcome {
     for banned in ['\u{1}', '\u{8}', '\u{b}', '\u{1f}', '\u{7f}', '\u{9f}'] {
         let request = cx.create(&format!("{}{banned}", cx.name()));
-        cx.refused(request, &[Code::InvalidArgument], "the character is banned from names").await?;
+        cx.refused(request, &[Code::InvalidArgument], "the spec bans this character from names").await?;
     }
     Ok(())
 }
@@ -126,7 +126,7 @@ async fn empty_capability(cx: &Cx) -> Outcome {
     for capability in broken {
         let volume_capabilities = vec![whole.clone(), capability];
         let request = v1::CreateVolumeRequest { volume_capabilities, ..cx.create(&cx.name()) };
-        cx.refused(request, &[Code::InvalidArgument], "mode and way of access are required").await?;
+        cx.refused(request, &[Code::InvalidArgument], "access mode and access type are required").await?;
     }
     Ok(())
 }
@@ -139,7 +139,7 @@ async fn missing_source(cx: &Cx) -> Outcome {
     for source in sources {
         let volume_content_source = Some(v1::VolumeContentSource { r#type: Some(source) });
         let request = v1::CreateVolumeRequest { volume_content_source, ..cx.create(&cx.name()) };
-        cx.refused(request, &[Code::NotFound], "there is no such source").await?;
+        cx.refused(request, &[Code::NotFound], "the source does not exist").await?;
     }
     Ok(())
 }
@@ -153,14 +153,10 @@ async fn clone(cx: &Cx) -> Outcome {
         v1::CreateVolumeRequest { volume_content_source: Some(source.clone()), ..cx.create(&cx.name()) };
     let clone = cx.created(request.clone()).await?;
     if clone.content_source.as_ref() != Some(&source) {
-        return Err(cx.failure(
-            &request,
-            format!("{clone:?}"),
-            "a volume with the content_source that was asked for",
-        ));
+        return Err(cx.failure(&request, format!("{clone:?}"), "a volume with the requested content_source"));
     }
-    check(clone.volume_id != origin.volume_id, "another volume than the source", || "the same id".into())?;
-    check(clone.capacity_bytes >= origin.capacity_bytes, "as large as its source", || {
+    check(clone.volume_id != origin.volume_id, "a volume other than the source", || "the same id".into())?;
+    check(clone.capacity_bytes >= origin.capacity_bytes, "at least the size of its source", || {
         clone.capacity_bytes.to_string()
     })
 }
@@ -198,9 +194,7 @@ async fn confirmed(cx: &Cx) -> Outcome {
     let Some(confirmed) = answer.confirmed else {
         return Err(cx.failure(&request, format!("not confirmed: {}", answer.message), "confirmed"));
     };
-    check(confirmed.volume_capabilities.len() == 1, "the capability that was asked about", || {
-        format!("{confirmed:?}")
-    })
+    check(confirmed.volume_capabilities.len() == 1, "the requested capability", || format!("{confirmed:?}"))
 }
 
 async fn validate_missing(cx: &Cx) -> Outcome {
@@ -209,7 +203,7 @@ async fn validate_missing(cx: &Cx) -> Outcome {
         volume_capabilities: cx.create("").volume_capabilities,
         ..Default::default()
     };
-    cx.refused(request, &[Code::NotFound], "there is no such volume").await
+    cx.refused(request, &[Code::NotFound], "the volume does not exist").await
 }
 
 async fn unsupported(cx: &Cx) -> Outcome {
@@ -226,9 +220,11 @@ async fn unsupported(cx: &Cx) -> Outcome {
         ..Default::default()
     };
     match cx.ok(request.clone()).await?.confirmed {
-        Some(confirmed) => {
-            Err(cx.failure(&request, format!("{confirmed:?}"), "nothing confirmed, unless all is"))
-        }
+        Some(confirmed) => Err(cx.failure(
+            &request,
+            format!("{confirmed:?}"),
+            "no confirmation, unless all capabilities are supported",
+        )),
         None => Ok(()),
     }
 }
@@ -249,7 +245,7 @@ async fn context_stays(cx: &Cx) -> Outcome {
     }
     for (rpc, volume) in told {
         let facts = |one: &v1::Volume| (one.volume_context.clone(), one.capacity_bytes);
-        let due = format!("of {rpc} what CreateVolume told first: {first:?}");
+        let due = format!("from {rpc} the values that CreateVolume returned: {first:?}");
         check(volume.as_ref().map(facts) == Some(facts(&first)), &due, || or_nothing(&volume))?;
     }
     Ok(())

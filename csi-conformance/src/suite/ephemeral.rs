@@ -11,10 +11,10 @@ use crate::test::Kind;
 
 crate::test::tests! { "ephemeral", "NodePublishVolume, with the volume_context of an inline volume";
     "An inline volume is published and unpublished, each twice", comes_and_goes, ["node-publish-volume.repeated-is-ok", "node-unpublish-volume.repeated-is-ok", "node-publish-volume.needs-staging-path"], [Ephemeral];
-    "An inline volume is a mount, and nothing of it is left", leaves_nothing, ["node-publish-volume.directory-at-target", "node-unpublish-volume.deletes-target", "node-unpublish-volume.undoes"], [Ephemeral, Mounts];
-    "Two inline volumes are two", two_are_two, ["node-publish-volume.usable-as-described"], [Ephemeral];
-    "Usage is told of an inline volume", stats, ["node-get-volume-stats.usage"], [Ephemeral, Node(GetVolumeStats)];
-    "An inline volume is published anew and anew while it is used, as requiresRepublish has it", republished, ["node-publish-volume.repeated-is-ok"], [Ephemeral, Mounts];
+    "An inline volume is a mount, and nothing is left of it after unpublish", leaves_nothing, ["node-publish-volume.directory-at-target", "node-unpublish-volume.deletes-target", "node-unpublish-volume.undoes"], [Ephemeral, Mounts];
+    "Two inline volumes are independent", two_are_two, ["node-publish-volume.usable-as-described"], [Ephemeral];
+    "The usage of an inline volume is reported", stats, ["node-get-volume-stats.usage"], [Ephemeral, Node(GetVolumeStats)];
+    "An inline volume in use can be published repeatedly, as with requiresRepublish", republished, ["node-publish-volume.repeated-is-ok"], [Ephemeral, Mounts];
 }
 
 /// The kubelet generates the id, and adds the pod's names.
@@ -56,7 +56,7 @@ async fn leaves_nothing(cx: &Cx) -> Outcome {
     cx.ok(publishing(&life, &target)).await?;
     is_directory(&target).await?;
     let mounts = mounts_at(&target)?;
-    check(mounts <= 1, "no mounts on top of each other", || mounts.to_string())?;
+    check(mounts <= 1, "no stacked mounts", || mounts.to_string())?;
     cx.ok(life.unpublishing(&target)).await?;
     gone(&target).await
 }
@@ -70,7 +70,9 @@ async fn two_are_two(cx: &Cx) -> Outcome {
     let before = mounts()?;
     cx.ok(one.unpublishing(&first)).await?;
     let after = mounts()?;
-    check(after == before, "the other one as it was", || format!("{after} mounts of it, after {before}"))?;
+    check(after == before, "the other volume unchanged", || {
+        format!("{after} mounts of it, before that {before}")
+    })?;
     cx.ok(publishing(&other, &second)).await?;
     cx.ok(other.unpublishing(&second)).await.map(drop)
 }

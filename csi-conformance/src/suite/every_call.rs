@@ -10,9 +10,9 @@ use crate::judge::Breach;
 crate::test::tests! { "every-call", "Error Scheme; Secrets Requirements; Size Limits";
     "A status other than OK has a message", message, ["errors.message"], [];
     "A status has no details", details, ["errors.no-details"], [];
-    "No secret is in a status or an answer", secrets, ["secrets.not-leaked"], [];
-    "Every answer is whole and within the limits", answers, ["size-limits.string", "fields.not-negative", "volume-health.reason", "volume-health.unique", "node-get-storage-health.unique"], [];
-    "Places have keys and values of their alphabet, and one prefix in all answers", places, ["topology.keys", "topology.values", "topology.keys-without-case", "topology.one-prefix"], [];
+    "No status and no answer contains a secret", secrets, ["secrets.not-leaked"], [];
+    "Every answer is complete and within the limits", answers, ["size-limits.string", "fields.not-negative", "volume-health.reason", "volume-health.unique", "node-get-storage-health.unique"], [];
+    "Topologies have keys and values of the allowed alphabet, and one prefix in all answers", places, ["topology.keys", "topology.values", "topology.keys-without-case", "topology.one-prefix"], [];
 }
 
 /// Returns the first call that broke the rule. Makes calls of its own first, in case a filter left out all
@@ -40,7 +40,7 @@ async fn judged(cx: &Cx, breach: Breach) -> Outcome {
     let mut found = breaches.iter().filter(|(one, _)| *one == breach).map(|(_, failure)| failure);
     let Some(first) = found.next() else { return Ok(()) };
     let mut first = first.clone();
-    first.came = format!("{} (and {} calls more)", first.came, found.count());
+    first.came = format!("{} (and {} more calls)", first.came, found.count());
     Err(Box::new(first))
 }
 

@@ -11,13 +11,13 @@ use crate::life::Life;
 use crate::test::Kind;
 
 crate::test::tests! { "controller-expand", "Controller Service RPC: ControllerExpandVolume";
-    "A volume becomes as large as was asked for, and never smaller", grows, ["controller-expand-volume.grows", "controller-expand-volume.large-enough-is-ok"], [Controller(ExpandVolume), Controller(CreateDeleteVolume)];
-    "A volume that grows while it is unused alone is refused while it is published", offline, ["controller-expand-volume.in-use"], [Offline, Volume(Files), Controller(ExpandVolume), Controller(CreateDeleteVolume)];
-    "A limit below the size that is required is refused", limit_below_required, ["controller-expand-volume.out-of-range"], [Controller(ExpandVolume), Controller(CreateDeleteVolume)];
+    "A volume becomes at least as large as requested, and never smaller", grows, ["controller-expand-volume.grows", "controller-expand-volume.large-enough-is-ok"], [Controller(ExpandVolume), Controller(CreateDeleteVolume)];
+    "With OFFLINE expansion only, a published volume is refused", offline, ["controller-expand-volume.in-use"], [Offline, Volume(Files), Controller(ExpandVolume), Controller(CreateDeleteVolume)];
+    "A limit below the required size is refused", limit_below_required, ["controller-expand-volume.out-of-range"], [Controller(ExpandVolume), Controller(CreateDeleteVolume)];
     "A size below zero is refused", below_zero, ["fields.not-negative"], [Controller(ExpandVolume), Controller(CreateDeleteVolume)];
-    "Where the node has a part in growing, the node offers it: nobody could finish otherwise", node_part_is_offered, ["services.capabilities-are-served", "controller-expand-volume.grows"], [NodeService, Controller(ExpandVolume), Controller(CreateDeleteVolume)];
-    "A way of use that the volume does not have is INVALID_ARGUMENT, or does not keep it from growing", beyond_capabilities, ["controller-expand-volume.beyond-capabilities"], [Unsupported, Controller(ExpandVolume), Controller(CreateDeleteVolume)];
-    "A volume that is not there is NOT_FOUND", not_found, ["controller-expand-volume.missing"], [Controller(ExpandVolume)];
+    "If expansion needs the node, the node offers EXPAND_VOLUME", node_part_is_offered, ["services.capabilities-are-served", "controller-expand-volume.grows"], [NodeService, Controller(ExpandVolume), Controller(CreateDeleteVolume)];
+    "A capability that the volume does not have is INVALID_ARGUMENT, or does not prevent the expansion", beyond_capabilities, ["controller-expand-volume.beyond-capabilities"], [Unsupported, Controller(ExpandVolume), Controller(CreateDeleteVolume)];
+    "A volume that does not exist is NOT_FOUND", not_found, ["controller-expand-volume.missing"], [Controller(ExpandVolume)];
 }
 
 fn request(volume_id: &str, required_bytes: i64) -> v1::ControllerExpandVolumeRequest {
@@ -51,7 +51,7 @@ async fn grows(cx: &Cx) -> Outcome {
 }
 
 async fn not_found(cx: &Cx) -> Outcome {
-    cx.refused(request(&cx.name(), cx.settings.size), &[Code::NotFound], "there is no such volume").await
+    cx.refused(request(&cx.name(), cx.settings.size), &[Code::NotFound], "the volume does not exist").await
 }
 
 async fn offline(cx: &Cx) -> Outcome {
@@ -71,13 +71,13 @@ async fn limit_below_required(cx: &Cx) -> Outcome {
     let wanted = volume.capacity_bytes.max(cx.settings.size) * 2;
     let capacity_range = Some(v1::CapacityRange { required_bytes: wanted, limit_bytes: wanted - 1 });
     let request = v1::ControllerExpandVolumeRequest { capacity_range, ..request(&volume.volume_id, wanted) };
-    cx.refused(request, &[Code::InvalidArgument, Code::OutOfRange], "no size is in that range").await
+    cx.refused(request, &[Code::InvalidArgument, Code::OutOfRange], "no size is in this range").await
 }
 
 async fn below_zero(cx: &Cx) -> Outcome {
     let volume = cx.volume().await?;
     let due = [Code::InvalidArgument, Code::OutOfRange];
-    cx.refused(request(&volume.volume_id, -1), &due, "a size is 0 or more").await
+    cx.refused(request(&volume.volume_id, -1), &due, "a size is not negative").await
 }
 
 async fn node_part_is_offered(cx: &Cx) -> Outcome {
@@ -92,7 +92,7 @@ async fn node_part_is_offered(cx: &Cx) -> Outcome {
         };
         let answer = cx.ok(request.clone()).await?;
         if answer.node_expansion_required && !cx.offers.node(NodeExpandVolume) {
-            let due = "node_expansion_required=false, for the node does not offer EXPAND_VOLUME";
+            let due = "node_expansion_required=false, because the node does not offer EXPAND_VOLUME";
             return Err(cx.failure(&request, "node_expansion_required=true", due));
         }
     }

@@ -11,12 +11,12 @@ use crate::failure::{Failure, Outcome};
 mod samples;
 
 crate::test::tests! { "fields", "Required/Optional Fields, Size Limits";
-    "A request of the controller without a required field is INVALID_ARGUMENT", controller_required, ["fields.required"], [];
-    "A request of the node without a required field is INVALID_ARGUMENT", node_required, ["fields.required"], [NodeService];
-    "A field of the controller that is too large is INVALID_ARGUMENT", controller_limits, ["size-limits.string", "size-limits.map", "size-limits.mount-flags"], [];
-    "A field of the node that is too large is INVALID_ARGUMENT", node_limits, ["size-limits.string", "size-limits.map", "size-limits.mount-flags"], [NodeService];
-    "A size or a number of entries is never negative", negative, ["fields.not-negative"], [];
-    "A size is never negative on the node either", node_negative, ["fields.not-negative"], [NodeService];
+    "A request to the controller without a required field is INVALID_ARGUMENT", controller_required, ["fields.required"], [];
+    "A request to the node without a required field is INVALID_ARGUMENT", node_required, ["fields.required"], [NodeService];
+    "A field that is too large in a request to the controller is INVALID_ARGUMENT", controller_limits, ["size-limits.string", "size-limits.map", "size-limits.mount-flags"], [];
+    "A field that is too large in a request to the node is INVALID_ARGUMENT", node_limits, ["size-limits.string", "size-limits.map", "size-limits.mount-flags"], [NodeService];
+    "A negative size or number of entries is refused", negative, ["fields.not-negative"], [];
+    "A negative size is refused by the node", node_negative, ["fields.not-negative"], [NodeService];
     "An RPC that is not offered is UNIMPLEMENTED", not_offered, ["services.unsupported-is-unimplemented"], [];
 }
 
@@ -69,7 +69,7 @@ fn offered(cx: &Cx, rpc: Rpc) -> bool {
         }
         Rpc::GetMetadataAllocated | Rpc::GetMetadataDelta => cx.offers.plugin(P::SnapshotMetadataService),
         Rpc::NodeStageVolume | Rpc::NodeUnstageVolume => n(N::StageUnstageVolume),
-        #[allow(deprecated, reason = "drivers of 1.12.0 still say so")]
+        #[allow(deprecated, reason = "drivers of 1.12.0 still use it")]
         Rpc::NodeGetVolumeStats => n(N::GetVolumeStats) || n(N::VolumeCondition),
         Rpc::NodeGetVolumeHealth => n(N::GetVolumeHealth),
         Rpc::NodeGetStorageHealth => n(N::GetStorageHealth),
@@ -128,7 +128,7 @@ async fn refuse_all(cx: &Cx, is_node: bool, changes: Changes, codes: fn(Rpc) -> 
     }
     let Some(first) = wrong.first() else { return Ok(()) };
     let others: String =
-        wrong.iter().skip(1).map(|one| format!("; {}, which came to {}", one.sent, one.came)).collect();
+        wrong.iter().skip(1).map(|one| format!("; {}, with the result {}", one.sent, one.came)).collect();
     Err(Box::new(Failure { sent: format!("{}{others}", first.sent), ..first.clone() }))
 }
 

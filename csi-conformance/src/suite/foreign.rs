@@ -15,9 +15,9 @@ use crate::life::{Life, text};
 use crate::test::Kind;
 
 crate::test::tests! { "foreign", "Node Service RPC: NodeUnpublishVolume, NodeUnstageVolume";
-    "Another volume's id leaves a published target as it is", another_published, ["node-unpublish-volume.undoes"], [Volume(Files), Mounts];
-    "Another volume's id leaves a staged volume as it is", another_staged, ["node-unstage-volume.undoes"], [Volume(Files), Mounts, Node(StageUnstageVolume)];
-    "A mount that no driver made stays, whatever id is sent", mount_of_nobody, ["node-unpublish-volume.undoes", "node-unstage-volume.undoes"], [Volume(Files), Mounts];
+    "NodeUnpublishVolume with another volume's id does not change a published target", another_published, ["node-unpublish-volume.undoes"], [Volume(Files), Mounts];
+    "NodeUnstageVolume with another volume's id does not change a staged volume", another_staged, ["node-unstage-volume.undoes"], [Volume(Files), Mounts, Node(StageUnstageVolume)];
+    "A mount that no driver created stays, with any id in the request", mount_of_nobody, ["node-unpublish-volume.undoes", "node-unstage-volume.undoes"], [Volume(Files), Mounts];
 }
 
 /// The ids of other volumes: an existing one, if the driver creates volumes, and one that does not exist.
@@ -37,7 +37,7 @@ async fn another_published(cx: &Cx) -> Outcome {
     let target = life.arrive().await?;
     let before = mounts_at(&target)?;
     for volume_id in ids_but(&life, &other) {
-        let why = format!("after NodeUnpublishVolume with the id {volume_id}, which is not the volume's");
+        let why = format!("after NodeUnpublishVolume with {volume_id}, the id of another volume");
         // The driver decides whether this is an error or already done.
         drop(cx.call(v1::NodeUnpublishVolumeRequest { volume_id, target_path: text(&target) }).await);
         stays(&target, before, &why)?;
@@ -52,7 +52,7 @@ async fn another_staged(cx: &Cx) -> Outcome {
     let staging = life.staging_path().to_owned();
     let before = mounts_at(&staging)?;
     for volume_id in ids_but(&life, &other) {
-        let why = format!("after NodeUnstageVolume with the id {volume_id}, which is not the volume's");
+        let why = format!("after NodeUnstageVolume with {volume_id}, the id of another volume");
         let staging_target_path = text(&staging);
         drop(cx.call(v1::NodeUnstageVolumeRequest { volume_id, staging_target_path }).await);
         stays(&staging, before, &why)?;
@@ -76,7 +76,7 @@ async fn mount_of_nobody(cx: &Cx) -> Outcome {
 
 async fn leave_it(cx: &Cx, life: &Life, place: &Path) -> Outcome {
     for volume_id in [life.id.clone(), cx.name()] {
-        let why = |rpc: &str| format!("after {rpc} with the id {volume_id}: it is a tmpfs of the kit's own");
+        let why = |rpc: &str| format!("after {rpc} with the id {volume_id}: it is the kit's own tmpfs");
         let unpublish =
             v1::NodeUnpublishVolumeRequest { volume_id: volume_id.clone(), target_path: text(place) };
         drop(cx.call(unpublish).await);
@@ -99,7 +99,7 @@ fn mount_memory(place: &Path) -> Outcome {
         target.create_dir()?;
         csi_mount::Mount::new("tmpfs", "csi-conformance").at(&target)
     });
-    mounted.map_err(|error| Failure::new("a tmpfs of the kit's own", error.to_string()))?;
+    mounted.map_err(|error| Failure::new("the kit's own tmpfs", error.to_string()))?;
     Ok(())
 }
 
@@ -115,7 +115,7 @@ fn unmount_memory(place: &Path) -> Outcome {
 
 #[cfg(not(target_os = "linux"))]
 fn mount_memory(place: &Path) -> Outcome {
-    Err(Box::new(Failure::new("a tmpfs of the kit's own", format!("none for {}", place.display()))))
+    Err(Box::new(Failure::new("the kit's own tmpfs", format!("none for {}", place.display()))))
 }
 
 #[cfg(not(target_os = "linux"))]

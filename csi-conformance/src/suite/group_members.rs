@@ -16,13 +16,13 @@ use crate::cx::Cx;
 use crate::failure::{Outcome, check, or_nothing};
 
 crate::test::tests! { "groups", "GroupController Service RPC; CreateSnapshot: group_snapshot_id";
-    "A member is told with its group by GetSnapshot", told_with_group, ["create-snapshot.group-told", "get-snapshot.with-groups"], [Groups, Controller(GetSnapshot), Controller(CreateDeleteVolume)];
-    "A member is listed, with its group", listed_with_group, ["create-snapshot.group-told", "list-snapshots.all"], [Groups, Controller(ListSnapshots), Controller(CreateDeleteVolume)];
-    "A member is not deleted alone: INVALID_ARGUMENT, and the group is whole", not_deleted_alone, ["delete-snapshot.group-member"], [Groups, Controller(CreateDeleteSnapshot), Controller(CreateDeleteVolume)];
-    "The members are deleted with their group", deleted_together, ["delete-volume-group-snapshot.members-too"], [Groups, Controller(CreateDeleteSnapshot), Controller(CreateDeleteVolume)];
+    "GetSnapshot returns a member with its group", told_with_group, ["create-snapshot.group-told", "get-snapshot.with-groups"], [Groups, Controller(GetSnapshot), Controller(CreateDeleteVolume)];
+    "ListSnapshots returns a member with its group", listed_with_group, ["create-snapshot.group-told", "list-snapshots.all"], [Groups, Controller(ListSnapshots), Controller(CreateDeleteVolume)];
+    "Deleting a single member is INVALID_ARGUMENT, and the group stays complete", not_deleted_alone, ["delete-snapshot.group-member"], [Groups, Controller(CreateDeleteSnapshot), Controller(CreateDeleteVolume)];
+    "Deleting a group deletes its members", deleted_together, ["delete-volume-group-snapshot.members-too"], [Groups, Controller(CreateDeleteSnapshot), Controller(CreateDeleteVolume)];
     "A volume can be restored from a member", restored, ["create-volume.from-snapshot"], [Groups, Controller(CreateDeleteVolume), Controller(CreateDeleteSnapshot)];
-    "Of a group that could not be cut no snapshot is left", failure_leaves_nothing, ["create-volume-group-snapshot.failure-leaves-nothing"], [Groups, Controller(ListSnapshots), Controller(CreateDeleteVolume)];
-    "Deleting a group with another snapshot among the ids leaves that one alone", others_stay, ["delete-volume-group-snapshot.mismatch"], [Groups, Controller(CreateDeleteSnapshot), Controller(CreateDeleteVolume)];
+    "A group that could not be created leaves no snapshot", failure_leaves_nothing, ["create-volume-group-snapshot.failure-leaves-nothing"], [Groups, Controller(ListSnapshots), Controller(CreateDeleteVolume)];
+    "Deleting a group with the id of another snapshot does not delete that snapshot", others_stay, ["delete-volume-group-snapshot.mismatch"], [Groups, Controller(CreateDeleteSnapshot), Controller(CreateDeleteVolume)];
 }
 
 async fn made(cx: &Cx) -> Outcome<v1::VolumeGroupSnapshot> {
@@ -63,7 +63,8 @@ async fn not_deleted_alone(cx: &Cx) -> Outcome {
     let group = made(cx).await?;
     let snapshot_id = group.snapshots.first().map(|one| one.snapshot_id.clone()).unwrap_or_default();
     let alone = v1::DeleteSnapshotRequest { snapshot_id, ..Default::default() };
-    cx.refused(alone, &[Code::InvalidArgument], "it goes with its group, which it names").await?;
+    cx.refused(alone, &[Code::InvalidArgument], "the snapshot belongs to a group, which the error names")
+        .await?;
     let whole = cx.ok(getting(&group)).await?.group_snapshot.unwrap_or_default();
     check(member_ids(&whole) == member_ids(&group), "all members in the group", || format!("{whole:?}"))
 }
@@ -74,17 +75,13 @@ async fn deleted_together(cx: &Cx) -> Outcome {
     for id in member_ids(&group) {
         if cx.offers.controller(GetSnapshot) {
             let found = told(cx, &id).await?;
-            check(found.is_none(), "NotFound of a member of a group that was deleted", || {
-                or_nothing(&found)
-            })?;
+            check(found.is_none(), "NotFound for a member of a deleted group", || or_nothing(&found))?;
         }
         if cx.offers.controller(ListSnapshots) {
             let found = listed(cx, &id).await?;
-            check(found.is_none(), "no member of a group that was deleted in the list", || {
-                or_nothing(&found)
-            })?;
+            check(found.is_none(), "no member of a deleted group in the list", || or_nothing(&found))?;
         }
-        cx.refused(restoring(cx, &id), &[Code::NotFound], "the snapshot went with its group").await?;
+        cx.refused(restoring(cx, &id), &[Code::NotFound], "the snapshot was deleted with its group").await?;
     }
     Ok(())
 }
@@ -107,12 +104,16 @@ async fn failure_leaves_nothing(cx: &Cx) -> Outcome {
     let mut request = request(cx).await?;
     let there = request.source_volume_ids.clone();
     request.source_volume_ids.push(cx.name());
-    cx.refused(request.clone(), &[Code::NotFound], "one of the volumes is not there").await?;
+    cx.refused(request.clone(), &[Code::NotFound], "one of the volumes does not exist").await?;
     for source_volume_id in there {
         let list = v1::ListSnapshotsRequest { source_volume_id, ..Default::default() };
         let left = listed_snapshots(cx, list).await?;
         if !left.is_empty() {
-            return Err(cx.failure(&request, format!("afterwards {left:?}"), "no snapshot is left of it"));
+            return Err(cx.failure(
+                &request,
+                format!("afterwards {left:?}"),
+                "no snapshot is left of the group",
+            ));
         }
     }
     Ok(())

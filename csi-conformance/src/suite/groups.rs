@@ -11,13 +11,13 @@ use crate::failure::Outcome;
 
 crate::test::tests! { "groups", "GroupController Service RPC";
     "A group has a snapshot of each volume, each with the group's id", members, ["create-volume-group-snapshot.answer-complete", "create-volume-group-snapshot.members-name-it"], [Groups, Controller(CreateDeleteVolume)];
-    "A group is ready when all its snapshots are, and not before", becomes_ready, ["create-volume-group-snapshot.ready-when-all-are"], [Groups, Controller(CreateDeleteVolume)];
-    "The same name and sources again answer with the same group, in whatever order", same_name_same_group, ["create-volume-group-snapshot.same-name-same-group"], [Groups, Controller(CreateDeleteVolume)];
-    "The same name with other sources is ALREADY_EXISTS", same_name_other_sources, ["create-volume-group-snapshot.differs-is-already-exists"], [Groups, Controller(CreateDeleteVolume)];
-    "A source that is not there is NOT_FOUND", missing_source, ["errors.code-of-the-condition"], [Groups, Controller(CreateDeleteVolume)];
-    "A group is told as it was made; one that is not there is NOT_FOUND", told, ["get-volume-group-snapshot.current", "get-volume-group-snapshot.missing"], [Groups, Controller(CreateDeleteVolume)];
-    "A group asked for with ids that are not its own is INVALID_ARGUMENT, or told as it is", other_ids, ["get-volume-group-snapshot.mismatch"], [Groups, Controller(CreateDeleteVolume)];
-    "Deleting a group again is OK, and it is gone", delete_is_idempotent, ["delete-volume-group-snapshot.missing-is-ok", "get-volume-group-snapshot.missing"], [Groups, Controller(CreateDeleteVolume)];
+    "A group is ready when all its snapshots are ready, and not before", becomes_ready, ["create-volume-group-snapshot.ready-when-all-are"], [Groups, Controller(CreateDeleteVolume)];
+    "The same name and sources again, in any order, return the same group", same_name_same_group, ["create-volume-group-snapshot.same-name-same-group"], [Groups, Controller(CreateDeleteVolume)];
+    "The same name with different sources is ALREADY_EXISTS", same_name_other_sources, ["create-volume-group-snapshot.differs-is-already-exists"], [Groups, Controller(CreateDeleteVolume)];
+    "A source that does not exist is NOT_FOUND", missing_source, ["errors.code-of-the-condition"], [Groups, Controller(CreateDeleteVolume)];
+    "GetVolumeGroupSnapshot returns the group as created; a group that does not exist is NOT_FOUND", told, ["get-volume-group-snapshot.current", "get-volume-group-snapshot.missing"], [Groups, Controller(CreateDeleteVolume)];
+    "GetVolumeGroupSnapshot with ids of other snapshots is INVALID_ARGUMENT, or returns the group unchanged", other_ids, ["get-volume-group-snapshot.mismatch"], [Groups, Controller(CreateDeleteVolume)];
+    "Deleting a group again is OK, and the group no longer exists", delete_is_idempotent, ["delete-volume-group-snapshot.missing-is-ok", "get-volume-group-snapshot.missing"], [Groups, Controller(CreateDeleteVolume)];
 }
 
 pub(super) async fn request(cx: &Cx) -> Outcome<v1::CreateVolumeGroupSnapshotRequest> {
@@ -69,7 +69,7 @@ async fn members(cx: &Cx) -> Outcome {
     if sources == due && of_group && member_ids(&group).len() == due.len() {
         return Ok(());
     }
-    Err(cx.failure(&request, format!("{group:?}"), "one member a volume, each with the group's id"))
+    Err(cx.failure(&request, format!("{group:?}"), "one member for each volume, each with the group's id"))
 }
 
 async fn becomes_ready(cx: &Cx) -> Outcome {
@@ -99,11 +99,7 @@ async fn same_name_same_group(cx: &Cx) -> Outcome {
         let same =
             first.group_snapshot_id == again.group_snapshot_id && member_ids(&first) == member_ids(&again);
         if !same {
-            return Err(cx.failure(
-                &request,
-                format!("{again:?}"),
-                format!("the group that is there: {first:?}"),
-            ));
+            return Err(cx.failure(&request, format!("{again:?}"), format!("the existing group: {first:?}")));
         }
         request.source_volume_ids.reverse();
     }
@@ -114,13 +110,13 @@ async fn same_name_other_sources(cx: &Cx) -> Outcome {
     let mut request = request(cx).await?;
     group(cx, request.clone()).await?;
     request.source_volume_ids = vec![cx.volume().await?.volume_id];
-    cx.refused(request, &[Code::AlreadyExists], "the name is that of a group of other volumes").await
+    cx.refused(request, &[Code::AlreadyExists], "a group of other volumes has this name").await
 }
 
 async fn missing_source(cx: &Cx) -> Outcome {
     let mut request = request(cx).await?;
     request.source_volume_ids.push(cx.name());
-    cx.refused(request, &[Code::NotFound], "one of the volumes is not there").await
+    cx.refused(request, &[Code::NotFound], "one of the volumes does not exist").await
 }
 
 /// Checks that the answer contains this group.
@@ -143,7 +139,7 @@ async fn told(cx: &Cx) -> Outcome {
     let get = getting(&group);
     is_told(cx, &get, &group, cx.ok(get.clone()).await?.group_snapshot)?;
     let unknown = v1::GetVolumeGroupSnapshotRequest { group_snapshot_id: cx.name(), ..get };
-    cx.refused(unknown, &[Code::NotFound], "there is no such group").await
+    cx.refused(unknown, &[Code::NotFound], "the group does not exist").await
 }
 
 async fn other_ids(cx: &Cx) -> Outcome {

@@ -14,14 +14,14 @@ use crate::life::{Life, text};
 use crate::test::Kind;
 
 crate::test::tests! { "health", "Volume health: ControllerGetVolumeHealth, ControllerListVolumeHealth, NodeGetVolumeHealth, NodeGetStorageHealth";
-    "The controller says of a new volume that it is well; of one that is not there NOT_FOUND", controller, ["controller-get-volume-health.current", "controller-get-volume-health.missing"], [Controller(GetVolumeHealth), Controller(CreateDeleteVolume)];
-    "Callers of 1.12.0 are told too that a new volume is well", condition, ["list-volumes.condition", "controller-get-volume.condition"], [Condition, Controller(CreateDeleteVolume)];
-    "A token for the list of unwell volumes that was never given out is ABORTED", bad_token, ["controller-list-volume-health.pages"], [Controller(ListVolumeHealth)];
-    "Callers of 1.12.0 are told too that a published volume is well", condition_of_published, ["node-get-volume-stats.condition"], [NodeCondition, Volume(Files)];
-    "The node does not say that a volume is well that is not there: it is NOT_FOUND, or something is wrong", node_missing, ["node-get-volume-health.missing"], [Node(N::GetVolumeHealth), Volume(Files)];
-    "Only volumes that are not well are listed", listed, ["controller-list-volume-health.only-unwell"], [Controller(ListVolumeHealth), Controller(CreateDeleteVolume)];
-    "The node says of a published volume that it is well", node, ["node-get-volume-health.current"], [Node(N::GetVolumeHealth), Volume(Files)];
-    "The node tells the health of its backends, the same when asked again", storage, ["node-get-storage-health.unique"], [Node(N::GetStorageHealth)];
+    "The controller reports a new volume as healthy; a volume that does not exist is NOT_FOUND", controller, ["controller-get-volume-health.current", "controller-get-volume-health.missing"], [Controller(GetVolumeHealth), Controller(CreateDeleteVolume)];
+    "Callers of 1.12.0 also get a new volume as healthy", condition, ["list-volumes.condition", "controller-get-volume.condition"], [Condition, Controller(CreateDeleteVolume)];
+    "An unknown token for the list of unhealthy volumes is ABORTED", bad_token, ["controller-list-volume-health.pages"], [Controller(ListVolumeHealth)];
+    "Callers of 1.12.0 also get a published volume as healthy", condition_of_published, ["node-get-volume-stats.condition"], [NodeCondition, Volume(Files)];
+    "The node does not report a volume that does not exist as healthy: it is NOT_FOUND, or a problem", node_missing, ["node-get-volume-health.missing"], [Node(N::GetVolumeHealth), Volume(Files)];
+    "Only unhealthy volumes are listed", listed, ["controller-list-volume-health.only-unwell"], [Controller(ListVolumeHealth), Controller(CreateDeleteVolume)];
+    "The node reports a published volume as healthy", node, ["node-get-volume-health.current"], [Node(N::GetVolumeHealth), Volume(Files)];
+    "The node reports the health of its backends, and the same when called again", storage, ["node-get-storage-health.unique"], [Node(N::GetStorageHealth)];
 }
 
 async fn controller(cx: &Cx) -> Outcome {
@@ -29,17 +29,17 @@ async fn controller(cx: &Cx) -> Outcome {
     let request = v1::ControllerGetVolumeHealthRequest { volume_id: volume_id.clone(), ..Default::default() };
     let health = cx.ok(request.clone()).await?.volume_health.unwrap_or_default();
     if health.volume_id != volume_id || !health.health_statuses.is_empty() {
-        return Err(cx.failure(&request, format!("{health:?}"), "this volume, with nothing wrong"));
+        return Err(cx.failure(&request, format!("{health:?}"), "this volume, without problems"));
     }
     let unknown = v1::ControllerGetVolumeHealthRequest { volume_id: cx.name(), ..request };
-    cx.refused(unknown, &[Code::NotFound], "there is no such volume").await
+    cx.refused(unknown, &[Code::NotFound], "the volume does not exist").await
 }
 
 async fn listed(cx: &Cx) -> Outcome {
     let volume = cx.volume().await?;
     let all = listed_unwell(cx, 0).await?;
     let well = all.iter().find(|one| one.health_statuses.is_empty() || one.volume_id == volume.volume_id);
-    check(well.is_none(), "only volumes that are not well", || or_nothing(&well))
+    check(well.is_none(), "only unhealthy volumes", || or_nothing(&well))
 }
 
 async fn bad_token(cx: &Cx) -> Outcome {
@@ -48,10 +48,10 @@ async fn bad_token(cx: &Cx) -> Outcome {
         starting_token: "csi-conformance-no-token".into(),
         ..Default::default()
     };
-    cx.refused(request, &[Code::Aborted], "the token is none of the driver's").await
+    cx.refused(request, &[Code::Aborted], "the driver did not issue this token").await
 }
 
-#[allow(deprecated, reason = "it is what callers of 1.12.0 read")]
+#[allow(deprecated, reason = "callers of 1.12.0 read it")]
 async fn condition(cx: &Cx) -> Outcome {
     let id = cx.volume().await?.volume_id;
     let mut told = Vec::new();
@@ -65,12 +65,14 @@ async fn condition(cx: &Cx) -> Outcome {
     }
     for (rpc, condition) in told {
         let well = condition.as_ref().is_some_and(|condition| !condition.abnormal);
-        check(well, &format!("of {rpc} a volume_condition that is not abnormal"), || or_nothing(&condition))?;
+        check(well, &format!("from {rpc} a volume_condition that is not abnormal"), || {
+            or_nothing(&condition)
+        })?;
     }
     Ok(())
 }
 
-#[allow(deprecated, reason = "it is what callers of 1.12.0 read")]
+#[allow(deprecated, reason = "callers of 1.12.0 read it")]
 async fn condition_of_published(cx: &Cx) -> Outcome {
     let mut life = Life::new(cx, Kind::Files).await?;
     let target = life.arrive().await?;
@@ -88,7 +90,7 @@ async fn node_missing(cx: &Cx) -> Outcome {
         volume_id: life.id,
         ..Default::default()
     };
-    let due = "NotFound, or an entry that says what is wrong";
+    let due = "NotFound, or an entry with the problem";
     match cx.call(request.clone()).await {
         // Not every node can tell that a volume does not exist.
         Ok(answer) if !answer.volume_health.clone().unwrap_or_default().health_statuses.is_empty() => Ok(()),
@@ -109,7 +111,7 @@ async fn node(cx: &Cx) -> Outcome {
     };
     let health = cx.ok(request.clone()).await?.volume_health.unwrap_or_default();
     if health.volume_id != life.id || !health.health_statuses.is_empty() {
-        return Err(cx.failure(&request, format!("{health:?}"), "this volume, with nothing wrong"));
+        return Err(cx.failure(&request, format!("{health:?}"), "this volume, without problems"));
     }
     life.end(&[&target]).await
 }
@@ -125,6 +127,6 @@ async fn storage(cx: &Cx) -> Outcome {
         all.sort();
         all
     };
-    let due = format!("the entries of a moment ago: {first:?}");
+    let due = format!("the entries of the previous call: {first:?}");
     check(kinds(&first) == kinds(&again), &due, || format!("{again:?}"))
 }

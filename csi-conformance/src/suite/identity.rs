@@ -9,13 +9,13 @@ use crate::failure::{Outcome, check};
 
 crate::test::tests! { "identity", "Identity Service RPC";
     "The plugin has a name in reverse domain notation, and a version", name_and_version, ["get-plugin-info.name", "get-plugin-info.version"], [];
-    "Probe says OK of a plugin that serves", probe, ["probe.ready"], [];
-    "Capabilities don't contradict each other", implications, ["volume-expansion.online-is-served", "volume-expansion.offline-is-served", "list-volumes.published-nodes-needs-publish", "controller-list-volume-health.needs-get"], [];
-    "Capabilities are the same each time", stable, ["get-plugin-capabilities.same-everywhere"], [];
+    "Probe of a running plugin is OK", probe, ["probe.ready"], [];
+    "Capabilities do not contradict each other", implications, ["volume-expansion.online-is-served", "volume-expansion.offline-is-served", "list-volumes.published-nodes-needs-publish", "controller-list-volume-health.needs-get"], [];
+    "Capabilities are the same in each call", stable, ["get-plugin-capabilities.same-everywhere"], [];
     "The node has an id of at most 256 bytes, and a limit that is not negative", node_info, ["size-limits.node-id", "node-get-info.max-volumes", "node-get-info.topology-needs-capability"], [NodeService];
-    "The node says what it can do, the same each time; UNIMPLEMENTED means that none is served, and nothing else does", node_capabilities, ["node-get-capabilities.served", "get-plugin-capabilities.same-everywhere"], [];
-    "Ways of use are supported, or refused as INVALID_ARGUMENT: another error does not mean that there is no such way", ways_of_use, ["errors.code-of-the-condition", "fields.invalid-is-invalid-argument"], [];
-    "Two nodes have two ids", two_nodes, ["node-get-info.id-is-unique"], [SecondNode, NodeService];
+    "The node reports the same capabilities in each call; only UNIMPLEMENTED means that there is no node service", node_capabilities, ["node-get-capabilities.served", "get-plugin-capabilities.same-everywhere"], [];
+    "Volume capabilities are supported, or refused as INVALID_ARGUMENT; another error does not mean unsupported", ways_of_use, ["errors.code-of-the-condition", "fields.invalid-is-invalid-argument"], [];
+    "Two nodes have different ids", two_nodes, ["node-get-info.id-is-unique"], [SecondNode, NodeService];
 }
 
 async fn name_and_version(cx: &Cx) -> Outcome {
@@ -28,12 +28,12 @@ async fn name_and_version(cx: &Cx) -> Outcome {
     check(fits, "at most 63 characters, alphanumeric at both ends, with dashes and dots between", || {
         format!("name {name:?}")
     })?;
-    check(!info.vendor_version.is_empty(), "a vendor_version", || "an empty one".into())
+    check(!info.vendor_version.is_empty(), "a vendor_version", || "an empty vendor_version".into())
 }
 
 async fn probe(cx: &Cx) -> Outcome {
     let answer = cx.ok(v1::ProbeRequest {}).await?;
-    check(answer.ready != Some(false), "ready, as it was before", || "ready=false".into())
+    check(answer.ready != Some(false), "ready, as before", || "ready=false".into())
 }
 
 async fn implications(cx: &Cx) -> Outcome {
@@ -78,7 +78,7 @@ async fn implications(cx: &Cx) -> Outcome {
         ),
     ];
     for (is, needs, words) in rules {
-        check(!is || needs, words, || "one without the other".into())?;
+        check(!is || needs, words, || "one of the two only".into())?;
     }
     Ok(())
 }

@@ -11,11 +11,11 @@ use crate::cx::Cx;
 use crate::failure::{Outcome, check};
 
 crate::test::tests! { "list-volumes", "Controller Service RPC: ListVolumes, ControllerGetVolume";
-    "What was made is listed, and what was deleted is not", lists_what_is, ["list-volumes.all"], [Controller(ListVolumes), Controller(CreateDeleteVolume)];
-    "Pages hold each volume once and no more than was asked for", pages, ["list-volumes.all", "list-volumes.max-entries"], [Controller(ListVolumes), Controller(CreateDeleteVolume)];
-    "Volumes that stay are listed once while others come and go between pages", pages_under_change, ["list-volumes.all", "list-volumes.max-entries"], [Controller(ListVolumes), Controller(CreateDeleteVolume)];
-    "A token that was never given out is ABORTED", bad_token, ["list-volumes.bad-token"], [Controller(ListVolumes)];
-    "ControllerGetVolume tells the volume; of one that is not there NOT_FOUND", one_volume, ["controller-get-volume.current", "controller-get-volume.missing"], [Controller(GetVolume), Controller(CreateDeleteVolume)];
+    "Created volumes are listed, and deleted volumes are not", lists_what_is, ["list-volumes.all"], [Controller(ListVolumes), Controller(CreateDeleteVolume)];
+    "Pages have each volume once, and no more than the requested number", pages, ["list-volumes.all", "list-volumes.max-entries"], [Controller(ListVolumes), Controller(CreateDeleteVolume)];
+    "Volumes that exist throughout are listed once while others are created and deleted between pages", pages_under_change, ["list-volumes.all", "list-volumes.max-entries"], [Controller(ListVolumes), Controller(CreateDeleteVolume)];
+    "An unknown token is ABORTED", bad_token, ["list-volumes.bad-token"], [Controller(ListVolumes)];
+    "ControllerGetVolume returns the volume; a volume that does not exist is NOT_FOUND", one_volume, ["controller-get-volume.current", "controller-get-volume.missing"], [Controller(GetVolume), Controller(CreateDeleteVolume)];
 }
 
 async fn page(cx: &Cx, max_entries: i32, starting_token: String) -> Outcome<(Vec<String>, String)> {
@@ -58,7 +58,7 @@ pub(super) async fn volume_ids(cx: &Cx) -> Outcome<BTreeSet<String>> {
 async fn lists_what_is(cx: &Cx) -> Outcome {
     let volume = cx.volume().await?;
     check(volume_ids(cx).await?.contains(&volume.volume_id), "the volume in the list", || {
-        "it is not there".into()
+        "it is not in the list".into()
     })?;
     cx.ok(v1::DeleteVolumeRequest { volume_id: volume.volume_id.clone(), ..Default::default() }).await?;
     let listed = volume_ids(cx).await?.contains(&volume.volume_id);
@@ -95,7 +95,7 @@ async fn pages_under_change(cx: &Cx) -> Outcome {
 async fn bad_token(cx: &Cx) -> Outcome {
     let request =
         v1::ListVolumesRequest { max_entries: 1, starting_token: "csi-conformance-no-token".into() };
-    cx.refused(request, &[Code::Aborted], "the token is none of the driver's").await
+    cx.refused(request, &[Code::Aborted], "the driver did not issue this token").await
 }
 
 async fn one_volume(cx: &Cx) -> Outcome {
@@ -108,7 +108,7 @@ async fn one_volume(cx: &Cx) -> Outcome {
     cx.refused(
         v1::ControllerGetVolumeRequest { volume_id: cx.name() },
         &[Code::NotFound],
-        "there is no such volume",
+        "the volume does not exist",
     )
     .await
 }

@@ -14,11 +14,11 @@ use crate::needs::lacking;
 use crate::test::{Kind, Need};
 
 crate::test::tests! { "metadata", "SnapshotMetadata Service RPC";
-    "Allocated ranges ascend, don't overlap, and are of one kind and capacity", allocated, ["snapshot-metadata.ascending", "snapshot-metadata.one-type", "snapshot-metadata.max-results", "snapshot-metadata.size-positive", "snapshot-metadata.fixed-length"], [Plugin(SnapshotMetadataService), Controller(CreateDeleteSnapshot)];
-    "Changed ranges ascend, don't overlap, and are of one kind and capacity", delta, ["snapshot-metadata.ascending", "snapshot-metadata.one-type", "snapshot-metadata.max-results"], [Plugin(SnapshotMetadataService), Controller(CreateDeleteSnapshot)];
-    "A snapshot that is not there is NOT_FOUND", not_found, ["get-metadata-allocated.missing"], [Plugin(SnapshotMetadataService)];
-    "Snapshots of two volumes have no changes between them: INVALID_ARGUMENT", of_two_volumes, ["fields.invalid-is-invalid-argument"], [Plugin(SnapshotMetadataService), Controller(CreateDeleteSnapshot)];
-    "Changes since a snapshot that is not there, or up to one, are NOT_FOUND", delta_not_found, ["get-metadata-delta.missing"], [Plugin(SnapshotMetadataService), Controller(CreateDeleteSnapshot)];
+    "Allocated ranges ascend, do not overlap, and have one type and capacity", allocated, ["snapshot-metadata.ascending", "snapshot-metadata.one-type", "snapshot-metadata.max-results", "snapshot-metadata.size-positive", "snapshot-metadata.fixed-length"], [Plugin(SnapshotMetadataService), Controller(CreateDeleteSnapshot)];
+    "Changed ranges ascend, do not overlap, and have one type and capacity", delta, ["snapshot-metadata.ascending", "snapshot-metadata.one-type", "snapshot-metadata.max-results"], [Plugin(SnapshotMetadataService), Controller(CreateDeleteSnapshot)];
+    "A snapshot that does not exist is NOT_FOUND", not_found, ["get-metadata-allocated.missing"], [Plugin(SnapshotMetadataService)];
+    "Changes between snapshots of two volumes are INVALID_ARGUMENT", of_two_volumes, ["fields.invalid-is-invalid-argument"], [Plugin(SnapshotMetadataService), Controller(CreateDeleteSnapshot)];
+    "Changes from or to a snapshot that does not exist are NOT_FOUND", delta_not_found, ["get-metadata-delta.missing"], [Plugin(SnapshotMetadataService), Controller(CreateDeleteSnapshot)];
 }
 
 struct Part {
@@ -35,10 +35,10 @@ fn ordered(parts: Vec<Part>) -> Outcome<Vec<v1::BlockMetadata>> {
     let first = parts.first().map(|part| (part.kind, part.capacity));
     for part in parts {
         let same = first == Some((part.kind, part.capacity)) && part.kind != 0;
-        check(same, "one kind and one capacity in the whole stream", || {
+        check(same, "one type and one capacity in the whole stream", || {
             format!("{} {}", part.kind, part.capacity)
         })?;
-        check(part.ranges.len() <= MOST, "at most max_results ranges a message", || {
+        check(part.ranges.len() <= MOST, "at most max_results ranges in a message", || {
             part.ranges.len().to_string()
         })?;
         for range in part.ranges {
@@ -51,7 +51,7 @@ fn ordered(parts: Vec<Part>) -> Outcome<Vec<v1::BlockMetadata>> {
             })?;
             let fixed = part.kind == v1::BlockMetadataType::FixedLength as i32;
             let length = all.first().map_or(range.size_bytes, |first| first.size_bytes);
-            check(!fixed || range.size_bytes == length, "ranges of one fixed length", || {
+            check(!fixed || range.size_bytes == length, "ranges of the same length", || {
                 format!("{range:?} after others of {length} bytes")
             })?;
             all.push(range);
@@ -138,7 +138,7 @@ async fn delta(cx: &Cx) -> Outcome {
 
 async fn not_found(cx: &Cx) -> Outcome {
     let request = v1::GetMetadataAllocatedRequest { snapshot_id: cx.name(), ..Default::default() };
-    cx.refused(request, &[Code::NotFound], "there is no such snapshot").await
+    cx.refused(request, &[Code::NotFound], "the snapshot does not exist").await
 }
 
 async fn delta_not_found(cx: &Cx) -> Outcome {
@@ -149,7 +149,7 @@ async fn delta_not_found(cx: &Cx) -> Outcome {
             target_snapshot_id: target,
             ..Default::default()
         };
-        cx.refused(request, &[Code::NotFound], "one of the snapshots is not there").await?;
+        cx.refused(request, &[Code::NotFound], "one of the snapshots does not exist").await?;
     }
     Ok(())
 }
@@ -160,5 +160,5 @@ async fn of_two_volumes(cx: &Cx) -> Outcome {
         target_snapshot_id: snapshot(cx).await?.snapshot_id,
         ..Default::default()
     };
-    cx.refused(request, &[Code::InvalidArgument], "the two are not of one volume").await
+    cx.refused(request, &[Code::InvalidArgument], "the snapshots belong to two volumes").await
 }

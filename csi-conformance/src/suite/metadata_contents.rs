@@ -14,9 +14,9 @@ use crate::life::Life;
 use crate::test::Kind;
 
 crate::test::tests! { "metadata", "SnapshotMetadata Service RPC: Metadata Format";
-    "All that was written is among the allocated ranges", all_data, ["get-metadata-allocated.all-data"], [Plugin(SnapshotMetadataService), Controller(CreateDeleteSnapshot), Volume(Device), Mounts];
-    "All that was written between two snapshots is among the changed ranges", all_changes, ["get-metadata-delta.all-changes"], [Plugin(SnapshotMetadataService), Controller(CreateDeleteSnapshot), Volume(Device), Mounts];
-    "A stream from an offset goes on where the whole one does, and none begins past the end", from_offset, ["snapshot-metadata.starting-offset", "snapshot-metadata.offset-out-of-range"], [Plugin(SnapshotMetadataService), Controller(CreateDeleteSnapshot), Volume(Device), Mounts];
+    "All written data is in the allocated ranges", all_data, ["get-metadata-allocated.all-data"], [Plugin(SnapshotMetadataService), Controller(CreateDeleteSnapshot), Volume(Device), Mounts];
+    "All data written between two snapshots is in the changed ranges", all_changes, ["get-metadata-delta.all-changes"], [Plugin(SnapshotMetadataService), Controller(CreateDeleteSnapshot), Volume(Device), Mounts];
+    "A stream from an offset returns the rest of the whole stream; an offset past the end is refused", from_offset, ["snapshot-metadata.starting-offset", "snapshot-metadata.offset-out-of-range"], [Plugin(SnapshotMetadataService), Controller(CreateDeleteSnapshot), Volume(Device), Mounts];
 }
 
 /// The offsets of the written pieces: apart from each other, and not aligned to large blocks.
@@ -40,7 +40,7 @@ fn covered(ranges: &[v1::BlockMetadata], offset: u64) -> bool {
 
 fn all_covered(ranges: &[v1::BlockMetadata], offsets: &[u64]) -> Outcome {
     for offset in offsets {
-        let due = format!("{PIECE} bytes from {offset} on, which were written");
+        let due = format!("the {PIECE} bytes written at {offset}");
         check(covered(ranges, *offset), &due, || format!("{ranges:?}"))?;
     }
     Ok(())
@@ -87,5 +87,5 @@ async fn from_offset(cx: &Cx) -> Outcome {
         starting_offset: i64::MAX,
         ..Default::default()
     };
-    cx.refused(beyond, &[Code::OutOfRange], "the volume ends before that").await
+    cx.refused(beyond, &[Code::OutOfRange], "the volume ends before this offset").await
 }

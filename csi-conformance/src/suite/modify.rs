@@ -9,11 +9,11 @@ use crate::cx::Cx;
 use crate::failure::{Outcome, check};
 
 crate::test::tests! { "modify", "Controller Service RPC: ControllerModifyVolume";
-    "Mutable parameters that the run names are taken, again too", takes, ["controller-modify-volume.repeated-is-ok"], [Controller(ModifyVolume), Controller(CreateDeleteVolume), MutableParameters];
-    "A volume is made with mutable parameters, and they win over the others", taken_at_creation, ["create-volume.mutable-parameters-win", "create-volume.same-name-same-volume"], [Controller(ModifyVolume), Controller(CreateDeleteVolume), MutableParameters];
-    "A key that is not named stays as it is", absent_keys_stay, ["controller-modify-volume.absent-keys-stay"], [Controller(ModifyVolume), Controller(CreateDeleteVolume), MutableParameters];
-    "A key that the driver does not know is INVALID_ARGUMENT, and then nothing was changed", unknown_key, ["controller-modify-volume.invalid-changes-nothing"], [Controller(ModifyVolume), Controller(CreateDeleteVolume)];
-    "A volume that is not there is NOT_FOUND", not_found, ["controller-modify-volume.missing"], [Controller(ModifyVolume)];
+    "The mutable parameters of the run are accepted, also repeatedly", takes, ["controller-modify-volume.repeated-is-ok"], [Controller(ModifyVolume), Controller(CreateDeleteVolume), MutableParameters];
+    "A volume can be created with mutable parameters, which override the others", taken_at_creation, ["create-volume.mutable-parameters-win", "create-volume.same-name-same-volume"], [Controller(ModifyVolume), Controller(CreateDeleteVolume), MutableParameters];
+    "A key that is not in the request does not change", absent_keys_stay, ["controller-modify-volume.absent-keys-stay"], [Controller(ModifyVolume), Controller(CreateDeleteVolume), MutableParameters];
+    "An unknown key is INVALID_ARGUMENT, and nothing is changed", unknown_key, ["controller-modify-volume.invalid-changes-nothing"], [Controller(ModifyVolume), Controller(CreateDeleteVolume)];
+    "A volume that does not exist is NOT_FOUND", not_found, ["controller-modify-volume.missing"], [Controller(ModifyVolume)];
 }
 
 const NO_KEY: &str = "csi-conformance-no-such-parameter";
@@ -76,7 +76,7 @@ async fn unknown_key(cx: &Cx) -> Outcome {
     let volume = cx.created(create.clone()).await?;
     let mut change = request(cx, &volume.volume_id);
     change.mutable_parameters.insert(NO_KEY.to_owned(), "1".to_owned());
-    cx.refused(change, &[Code::InvalidArgument], "there is no such parameter").await?;
+    cx.refused(change, &[Code::InvalidArgument], "the parameter does not exist").await?;
     is_unchanged(cx, &create, &volume).await
 }
 
@@ -88,5 +88,5 @@ async fn not_found(cx: &Cx) -> Outcome {
         request.mutable_parameters.insert(NO_KEY.into(), "1".into());
         due.push(Code::InvalidArgument);
     }
-    cx.refused(request, &due, "there is no such volume").await
+    cx.refused(request, &due, "the volume does not exist").await
 }

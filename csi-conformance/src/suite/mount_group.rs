@@ -13,8 +13,8 @@ use crate::life::Life;
 use crate::test::Kind;
 
 crate::test::tests! { "mount-group", "CreateVolume: MountVolume.volume_mount_group";
-    "The volume's files are the group's, who can write them", files_are_the_groups, ["node.mount-group"], [Volume(Files), Mounts, Node(VolumeMountGroup)];
-    "A publish with the same group again is OK", again, ["node.mount-group", "node-publish-volume.repeated-is-ok"], [Volume(Files), Node(VolumeMountGroup)];
+    "The volume's files belong to the group, which can write to them", files_are_the_groups, ["node.mount-group"], [Volume(Files), Mounts, Node(VolumeMountGroup)];
+    "Repeating a publish with the same group is OK", again, ["node.mount-group", "node-publish-volume.repeated-is-ok"], [Volume(Files), Node(VolumeMountGroup)];
 }
 
 /// A group id that nothing uses.
@@ -31,7 +31,7 @@ async fn life(cx: &Cx) -> Outcome<Life> {
 async fn files_are_the_groups(cx: &Cx) -> Outcome {
     let mut life = life(cx).await?;
     let target = life.arrive().await?;
-    let found = content::io("a look at the target", &target, std::path::Path::metadata).await?;
+    let found = content::io("a check of the target", &target, std::path::Path::metadata).await?;
     if found.gid() != GROUP || found.mode() & 0o070 != 0o070 {
         let came = format!("a root of group {} with mode {:o}", found.gid(), found.mode() & 0o7777);
         return Err(cx.failure(
@@ -42,7 +42,7 @@ async fn files_are_the_groups(cx: &Cx) -> Outcome {
     }
     content::write(&target, Kind::Files, b'g').await?;
     let made = content::io("the file's group", &target.join("file"), std::path::Path::metadata).await?.gid();
-    check(made == GROUP, &format!("a new file of group {GROUP}"), || format!("one of group {made}"))?;
+    check(made == GROUP, &format!("a new file of group {GROUP}"), || format!("a new file of group {made}"))?;
     life.end(&[&target]).await
 }
 

@@ -12,10 +12,10 @@ use crate::life::{Life, text};
 use crate::test::Kind;
 
 crate::test::tests! { "node-publish", "NodeStageVolume, NodePublishVolume: paths; Errors";
-    "Paths of 200 bytes are taken: the spec wants 128 at the least, and as many as the system allows", long_paths, ["size-limits.paths"], [Volume(Files)];
+    "Paths of 200 bytes are accepted: the spec requires at least 128, and as many as the system allows", long_paths, ["size-limits.paths"], [Volume(Files)];
     "A path that is not absolute is refused", relative_paths, ["node.paths-absolute"], [Volume(Files)];
-    "What is staged for files is not staged at that place as a raw device too: ALREADY_EXISTS", staged_otherwise, ["node-stage-volume.differs-is-already-exists", "node-stage-volume.beyond-capabilities"], [Volume(Files), Node(StageUnstageVolume)];
-    "Growing for a way of use that the volume does not have is INVALID_ARGUMENT, or OK for one who looks at the path alone", grown_otherwise, ["node-expand-volume.beyond-capabilities"], [Volume(Files), Unsupported, Node(ExpandVolume)];
+    "A volume that is staged as a filesystem is not also staged there as a raw device: ALREADY_EXISTS", staged_otherwise, ["node-stage-volume.differs-is-already-exists", "node-stage-volume.beyond-capabilities"], [Volume(Files), Node(StageUnstageVolume)];
+    "Expansion with a capability that the volume does not have is INVALID_ARGUMENT, or OK for a driver that reads only the path", grown_otherwise, ["node-expand-volume.beyond-capabilities"], [Volume(Files), Unsupported, Node(ExpandVolume)];
 }
 
 /// The same directory, with a name so long that the path has this many bytes.
@@ -65,7 +65,7 @@ async fn staged_otherwise(cx: &Cx) -> Outcome {
                 Code::AlreadyExists | Code::FailedPrecondition | Code::InvalidArgument
             ) => {}
         Err(refusal) => {
-            let due = "AlreadyExists, or that the volume has no such use";
+            let due = "AlreadyExists, or an error that the volume does not have this capability";
             return Err(cx.failure(&other, cx.told(&refusal), due));
         }
     }

@@ -12,13 +12,13 @@ use crate::test::Kind;
 use crate::wire::Call;
 
 crate::test::tests! { "node-missing", "Node Service RPC: volumes that do not exist";
-    "Publishing what is not there is refused: NOT_FOUND, or FAILED_PRECONDITION for it is not staged", publish, ["node-publish-volume.missing"], [Volume(Files)];
-    "Staging what is not there is NOT_FOUND", stage, ["node-stage-volume.missing"], [Volume(Files), Node(StageUnstageVolume)];
-    "Unpublishing what is not there is OK or NOT_FOUND", unpublish, ["node-unpublish-volume.missing"], [Volume(Files)];
-    "Unstaging what is not there is OK or NOT_FOUND", unstage, ["node-unstage-volume.missing"], [Volume(Files), Node(StageUnstageVolume)];
-    "Growing what is not there is NOT_FOUND", expand, ["node-expand-volume.missing"], [Volume(Files), Node(ExpandVolume)];
-    "Growing to a size that is in no range is refused", no_range, ["node-expand-volume.out-of-range"], [Volume(Files), Node(ExpandVolume)];
-    "Detaching what is not there is OK or NOT_FOUND", detach, ["controller-unpublish-volume.missing"], [NodeService, Controller(PublishUnpublishVolume)];
+    "Publishing a volume that does not exist is NOT_FOUND, or FAILED_PRECONDITION because it is not staged", publish, ["node-publish-volume.missing"], [Volume(Files)];
+    "Staging a volume that does not exist is NOT_FOUND", stage, ["node-stage-volume.missing"], [Volume(Files), Node(StageUnstageVolume)];
+    "Unpublishing a volume that does not exist is OK or NOT_FOUND", unpublish, ["node-unpublish-volume.missing"], [Volume(Files)];
+    "Unstaging a volume that does not exist is OK or NOT_FOUND", unstage, ["node-unstage-volume.missing"], [Volume(Files), Node(StageUnstageVolume)];
+    "Expanding a volume that does not exist is NOT_FOUND", expand, ["node-expand-volume.missing"], [Volume(Files), Node(ExpandVolume)];
+    "An impossible size range is refused", no_range, ["node-expand-volume.out-of-range"], [Volume(Files), Node(ExpandVolume)];
+    "Detaching a volume that does not exist is OK or NOT_FOUND", detach, ["controller-unpublish-volume.missing"], [NodeService, Controller(PublishUnpublishVolume)];
 }
 
 /// A volume with an id that does not exist.
@@ -30,13 +30,13 @@ fn nowhere(cx: &Cx) -> Life {
 async fn publish(cx: &Cx) -> Outcome {
     let life = Life::staged(cx, Kind::Files).await?;
     let publish = v1::NodePublishVolumeRequest { volume_id: cx.name(), ..life.publishing(&life.target()) };
-    cx.refused(publish, &[Code::NotFound, Code::FailedPrecondition], "there is no such volume").await
+    cx.refused(publish, &[Code::NotFound, Code::FailedPrecondition], "the volume does not exist").await
 }
 
 async fn stage(cx: &Cx) -> Outcome {
     let life = nowhere(cx);
     life.make_staging_directory()?;
-    cx.refused(life.staging(), &[Code::NotFound], "there is no such volume").await
+    cx.refused(life.staging(), &[Code::NotFound], "the volume does not exist").await
 }
 
 /// Sends a call that undoes something. There is nothing to undo, and the driver is allowed to report that.
@@ -45,7 +45,7 @@ async fn ok_or_not_found<C: Call>(cx: &Cx, request: C) -> Outcome {
         Ok(_) => Ok(()),
         Err(refusal) if refusal.code == Code::NotFound => Ok(()),
         Err(refusal) => {
-            Err(cx.failure(&request, cx.told(&refusal), "OK or NotFound: there is no such volume"))
+            Err(cx.failure(&request, cx.told(&refusal), "OK or NotFound: the volume does not exist"))
         }
     }
 }
@@ -69,7 +69,7 @@ async fn expand(cx: &Cx) -> Outcome {
     let mut life = Life::new(cx, Kind::Files).await?;
     let target = life.arrive().await?;
     let request = v1::NodeExpandVolumeRequest { volume_id: cx.name(), ..life.growing(&target, None) };
-    cx.refused(request, &[Code::NotFound], "there is no such volume").await?;
+    cx.refused(request, &[Code::NotFound], "the volume does not exist").await?;
     let request = life.growing(&life.target(), None);
     cx.refused(request, &[Code::NotFound], "the volume is not at that path").await?;
     life.end(&[&target]).await
@@ -81,6 +81,6 @@ async fn no_range(cx: &Cx) -> Outcome {
     let wanted = cx.settings.size * 2;
     let range = v1::CapacityRange { required_bytes: wanted, limit_bytes: wanted - 1 };
     let request = life.growing(&target, Some(range));
-    cx.refused(request, &[Code::InvalidArgument, Code::OutOfRange], "no size is in that range").await?;
+    cx.refused(request, &[Code::InvalidArgument, Code::OutOfRange], "no size is in this range").await?;
     life.end(&[&target]).await
 }

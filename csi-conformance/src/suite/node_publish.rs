@@ -13,16 +13,16 @@ use crate::life::{Life, text};
 use crate::test::Kind;
 
 crate::test::tests! { "node-publish", "Node Service RPC: NodeStageVolume, NodePublishVolume";
-    "Staging and unstaging again are OK", stage_is_idempotent, ["node-stage-volume.repeated-is-ok", "node-unstage-volume.not-staged-is-ok"], [Volume(Files), Node(StageUnstageVolume)];
-    "Publishing and unpublishing again are OK", publish_is_idempotent, ["node-publish-volume.repeated-is-ok", "node-unpublish-volume.repeated-is-ok"], [Volume(Files)];
-    "Publishing and unpublishing a raw device again are OK", device_is_idempotent, ["node-publish-volume.repeated-is-ok", "node-unpublish-volume.repeated-is-ok"], [Volume(Device)];
-    "A second publish is answered by the matrix of modes", matrix, ["node-publish-volume.second-target", "node-publish-volume.differs-is-already-exists"], [Volume(Files)];
-    "A second publish of a raw device is answered by the matrix of modes", device_matrix, ["node-publish-volume.second-target", "node-publish-volume.differs-is-already-exists"], [Volume(Device)];
+    "Repeating NodeStageVolume and NodeUnstageVolume is OK", stage_is_idempotent, ["node-stage-volume.repeated-is-ok", "node-unstage-volume.not-staged-is-ok"], [Volume(Files), Node(StageUnstageVolume)];
+    "Repeating NodePublishVolume and NodeUnpublishVolume is OK", publish_is_idempotent, ["node-publish-volume.repeated-is-ok", "node-unpublish-volume.repeated-is-ok"], [Volume(Files)];
+    "Repeating NodePublishVolume and NodeUnpublishVolume of a raw device is OK", device_is_idempotent, ["node-publish-volume.repeated-is-ok", "node-unpublish-volume.repeated-is-ok"], [Volume(Device)];
+    "A second publish follows the spec's table of access modes", matrix, ["node-publish-volume.second-target", "node-publish-volume.differs-is-already-exists"], [Volume(Files)];
+    "A second publish of a raw device follows the spec's table of access modes", device_matrix, ["node-publish-volume.second-target", "node-publish-volume.differs-is-already-exists"], [Volume(Device)];
     "With STAGE_UNSTAGE_VOLUME, a publish without a staging path is FAILED_PRECONDITION", without_staging_path, ["node-publish-volume.needs-staging-path"], [Volume(Files), Node(StageUnstageVolume)];
-    "A published target is a mount, and after unpublish it is gone", mounts_and_unmounts, ["node-unpublish-volume.deletes-target"], [Volume(Files), Mounts];
-    "A published raw device is a device, and after unpublish it is gone", device_comes_and_goes, ["node-unpublish-volume.deletes-target"], [Volume(Device), Mounts];
-    "The same publish many times at once mounts once", at_once, ["concurrency.simultaneous-calls", "concurrency.pending-is-aborted"], [Volume(Files), Mounts];
-    "A publish whose caller gave up is repeated, and mounts once", given_up, ["timeouts.retry-continues", "timeouts.only-the-opposite-cancels"], [Volume(Files), Mounts];
+    "A published target is a mount, and does not exist after unpublish", mounts_and_unmounts, ["node-unpublish-volume.deletes-target"], [Volume(Files), Mounts];
+    "A published raw device is a device, and does not exist after unpublish", device_comes_and_goes, ["node-unpublish-volume.deletes-target"], [Volume(Device), Mounts];
+    "Concurrent NodePublishVolume of one volume and target mount once", at_once, ["concurrency.simultaneous-calls", "concurrency.pending-is-aborted"], [Volume(Files), Mounts];
+    "A retry after an abandoned NodePublishVolume mounts once", given_up, ["timeouts.retry-continues", "timeouts.only-the-opposite-cancels"], [Volume(Files), Mounts];
 }
 
 async fn stage_is_idempotent(cx: &Cx) -> Outcome {
@@ -71,7 +71,7 @@ async fn matrix_of(cx: &Cx, kind: Kind) -> Outcome {
         cx.ok(life.publishing(&one)).await?;
         if ![2, 3].contains(&mode) {
             let other = v1::NodePublishVolumeRequest { readonly: true, ..life.publishing(&one) };
-            cx.refused(other, &[Code::AlreadyExists], "the target is published for writing").await?;
+            cx.refused(other, &[Code::AlreadyExists], "the target is already published for writing").await?;
         }
         let second = life.publishing(&two);
         match mode {
@@ -79,7 +79,7 @@ async fn matrix_of(cx: &Cx, kind: Kind) -> Outcome {
             // The kubelet sends this mode when several pods of a node write, unless the driver declares
             // SINGLE_NODE_MULTI_WRITER.
             1 if !declared => drop(cx.call(second).await),
-            _ => cx.refused(second, &[Code::FailedPrecondition], "the mode allows one target").await?,
+            _ => cx.refused(second, &[Code::FailedPrecondition], "the access mode allows one target").await?,
         }
         life.end(&[&one, &two]).await?;
     }
@@ -127,7 +127,7 @@ pub(super) async fn is_directory(target: &Path) -> Outcome {
 pub(super) async fn gone(path: &Path) -> Outcome {
     mounted(path, 0)?;
     let is_there = content::at(path, Path::symlink_metadata).await?.is_some();
-    check(!is_there, "unpublish deletes the target", || format!("{} is still there", path.display()))
+    check(!is_there, "unpublish deletes the target", || format!("{} still exists", path.display()))
 }
 
 async fn mounts_and_unmounts(cx: &Cx) -> Outcome {
@@ -137,9 +137,7 @@ async fn mounts_and_unmounts(cx: &Cx) -> Outcome {
     // A driver can bind-mount a directory, mount a filesystem, or make a link. Most of them mount.
     let (at_target, staged) = (mounts_at(&target)?, mounts_at(life.staging_path())?);
     is_directory(&target).await?;
-    check(at_target <= 1 && staged <= 1, "no mounts on top of each other", || {
-        format!("{at_target} and {staged}")
-    })?;
+    check(at_target <= 1 && staged <= 1, "no stacked mounts", || format!("{at_target} and {staged}"))?;
     cx.ok(life.unpublishing(&target)).await?;
     gone(&target).await?;
     if life.stages() {
@@ -191,7 +189,11 @@ async fn given_up(cx: &Cx) -> Outcome {
     while let Err(refusal) = cx.call(life.publishing(&target)).await {
         if refusal.code != Code::Aborted || !wait.again().await {
             let came = wait.words(&cx.told(&refusal));
-            return Err(cx.failure(&life.publishing(&target), came, "OK, once what is pending has ended"));
+            return Err(cx.failure(
+                &life.publishing(&target),
+                came,
+                "OK after the pending operation has ended",
+            ));
         }
     }
     check(mounts_at(&target)? <= 1, "one mount at the target", || "several".into())?;

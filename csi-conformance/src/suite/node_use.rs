@@ -15,13 +15,13 @@ use crate::life::{Life, text};
 use crate::test::Kind;
 
 crate::test::tests! { "node-use", "Node Service RPC: NodePublishVolume, NodeGetVolumeStats, NodeExpandVolume";
-    "What is written is read after unpublish and unstage", data_stays, ["node-publish-volume.usable-as-described", "controller-publish-volume.usable-as-described"], [Volume(Files), Mounts];
-    "What is written to a raw device is read after unpublish and unstage", device_data_stays, ["node-publish-volume.usable-as-described", "controller-publish-volume.usable-as-described"], [Volume(Device), Mounts];
-    "A read-only target takes no writes", read_only, ["node-publish-volume.readonly"], [Volume(Files), Mounts];
-    "A read-only raw device takes no writes, or is refused", device_read_only, ["node-publish-volume.readonly"], [Volume(Device), Mounts];
-    "Usage is told of a published volume, and NOT_FOUND of what is not there", stats, ["node-get-volume-stats.usage", "node-get-volume-stats.missing"], [Volume(Files), Node(GetVolumeStats)];
-    "A published volume grows, as the resizer and the kubelet grow it", grows, ["volume-expansion.online-grows-published", "node-expand-volume.grows", "node-expand-volume.large-enough-is-ok"], [Volume(Files), Node(ExpandVolume), Controller(ControllerExpandVolume)];
-    "A raw device grows, and the workload sees it", device_grows, ["volume-expansion.online-grows-published", "node-expand-volume.grows", "controller-expand-volume.grows"], [Volume(Device), Mounts, Controller(ControllerExpandVolume)];
+    "Written data can be read again after unpublish and unstage", data_stays, ["node-publish-volume.usable-as-described", "controller-publish-volume.usable-as-described"], [Volume(Files), Mounts];
+    "Data written to a raw device can be read again after unpublish and unstage", device_data_stays, ["node-publish-volume.usable-as-described", "controller-publish-volume.usable-as-described"], [Volume(Device), Mounts];
+    "A read-only target refuses writes", read_only, ["node-publish-volume.readonly"], [Volume(Files), Mounts];
+    "A read-only raw device refuses writes, or its publish is refused", device_read_only, ["node-publish-volume.readonly"], [Volume(Device), Mounts];
+    "NodeGetVolumeStats reports the usage of a published volume, and NOT_FOUND if it does not exist", stats, ["node-get-volume-stats.usage", "node-get-volume-stats.missing"], [Volume(Files), Node(GetVolumeStats)];
+    "A published volume can be expanded, as by the resizer and the kubelet", grows, ["volume-expansion.online-grows-published", "node-expand-volume.grows", "node-expand-volume.large-enough-is-ok"], [Volume(Files), Node(ExpandVolume), Controller(ControllerExpandVolume)];
+    "A published raw device can be expanded, and the new size is visible at the target", device_grows, ["volume-expansion.online-grows-published", "node-expand-volume.grows", "controller-expand-volume.grows"], [Volume(Device), Mounts, Controller(ControllerExpandVolume)];
 }
 
 async fn stays(cx: &Cx, kind: Kind) -> Outcome {
@@ -66,7 +66,7 @@ async fn takes_no_writes(cx: &Cx, kind: Kind) -> Outcome {
     let wrote = content::takes_writes(&target, kind).await?;
     cx.ok(life.unpublishing(&target)).await?;
     if wrote {
-        Err(cx.failure(&request, "a write through the target went well", "a target that takes no writes"))
+        Err(cx.failure(&request, "a write through the target succeeded", "a target that refuses writes"))
     } else {
         Ok(())
     }
@@ -100,7 +100,7 @@ async fn stats(cx: &Cx) -> Outcome {
     let elsewhere = v1::NodeGetVolumeStatsRequest { volume_path: text(&life.target()), ..request.clone() };
     cx.refused(elsewhere, &[Code::NotFound], "the volume is not at that path").await?;
     let unknown = v1::NodeGetVolumeStatsRequest { volume_id: cx.name(), ..request };
-    cx.refused(unknown, &[Code::NotFound], "there is no such volume").await?;
+    cx.refused(unknown, &[Code::NotFound], "the volume does not exist").await?;
     life.end(&[&target]).await
 }
 
@@ -155,6 +155,6 @@ async fn has_grown(target: &Path, kind: Kind, before: u64, wanted: u64) -> Outco
         Kind::Files => 0,
     };
     check(size >= least, &format!("at least {least} bytes at the target"), || {
-        format!("{size} bytes, and {before} before it grew")
+        format!("{size} bytes, and {before} before the expansion")
     })
 }

@@ -36,9 +36,7 @@ pub(super) async fn all_pages<C: Call, T>(
 pub(super) fn is_new(tokens: &mut BTreeSet<String>, next: &str) -> Outcome {
     match tokens.insert(next.to_owned()) {
         true => Ok(()),
-        false => {
-            Err(Box::new(Failure::new("pages that come to an end", format!("the token {next:?} twice"))))
-        }
+        false => Err(Box::new(Failure::new("pages that end", format!("the token {next:?} twice")))),
     }
 }
 

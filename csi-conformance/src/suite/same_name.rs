@@ -13,11 +13,11 @@ use crate::cx::Cx;
 use crate::failure::{Outcome, check};
 
 crate::test::tests! { "create-volume", "Controller Service RPC: CreateVolume";
-    "The same name with another volume as its source is ALREADY_EXISTS", same_name_other_source, ["create-volume.differs-is-already-exists"], [Controller(CreateDeleteVolume), Controller(CloneVolume)];
-    "The same name with another snapshot as its source is ALREADY_EXISTS", same_name_other_snapshot, ["create-volume.differs-is-already-exists"], [Controller(CreateDeleteVolume), Controller(CreateDeleteSnapshot)];
-    "The same name for another use is ALREADY_EXISTS, or the volume has that use", same_name_other_use, ["create-volume.differs-is-already-exists", "create-volume.all-capabilities"], [Controller(CreateDeleteVolume)];
-    "A driver that knows the newer modes of one node still takes SINGLE_NODE_WRITER", oldest_mode_stays, ["access-modes.oldest-stays"], [Controller(CreateDeleteVolume), Controller(SingleNodeMultiWriter)];
-    "Where a volume can be used is told with VOLUME_ACCESSIBILITY_CONSTRAINTS alone", places_need_capability, ["create-volume.topology-needs-capability"], [Controller(CreateDeleteVolume)];
+    "The same name with another source volume is ALREADY_EXISTS", same_name_other_source, ["create-volume.differs-is-already-exists"], [Controller(CreateDeleteVolume), Controller(CloneVolume)];
+    "The same name with another source snapshot is ALREADY_EXISTS", same_name_other_snapshot, ["create-volume.differs-is-already-exists"], [Controller(CreateDeleteVolume), Controller(CreateDeleteSnapshot)];
+    "The same name with another capability is ALREADY_EXISTS, or the volume supports that capability", same_name_other_use, ["create-volume.differs-is-already-exists", "create-volume.all-capabilities"], [Controller(CreateDeleteVolume)];
+    "A driver with SINGLE_NODE_MULTI_WRITER still accepts the mode SINGLE_NODE_WRITER", oldest_mode_stays, ["access-modes.oldest-stays"], [Controller(CreateDeleteVolume), Controller(SingleNodeMultiWriter)];
+    "Volumes have an accessible topology only with VOLUME_ACCESSIBILITY_CONSTRAINTS", places_need_capability, ["create-volume.topology-needs-capability"], [Controller(CreateDeleteVolume)];
 }
 
 /// Checks that the first source creates the volume, and that the second is refused because the name exists.
@@ -28,7 +28,7 @@ async fn refuses_the_second(cx: &Cx, sources: [Type; 2]) -> Outcome {
         ..named.clone()
     });
     cx.created(first).await?;
-    cx.refused(second, &[Code::AlreadyExists], "a volume of this name is there, from another source").await
+    cx.refused(second, &[Code::AlreadyExists], "a volume of this name with another source exists").await
 }
 
 async fn same_name_other_source(cx: &Cx) -> Outcome {
@@ -68,7 +68,7 @@ async fn same_name_other_use(cx: &Cx) -> Outcome {
     match answer.confirmed {
         Some(_) => Ok(()),
         None => {
-            let due = "confirmed, for CreateVolume was OK with this use";
+            let due = "confirmed, because CreateVolume with this capability was OK";
             Err(cx.failure(&asked, format!("not confirmed: {}", answer.message), due))
         }
     }

@@ -12,17 +12,17 @@ use crate::life::Life;
 use crate::test::Kind;
 
 crate::test::tests! { "sequences", "Volume Lifecycle";
-    "Sidecars and the kubelet start: Probe, GetPluginInfo, capabilities, NodeGetInfo", sidecar, ["probe.ready", "node-get-info.served"], [];
-    "A volume's whole life as provisioner, attacher and kubelet lead it", whole_life, ["node-publish-volume.usable-as-described"], [Volume(Files)];
-    "A raw device's whole life as provisioner, attacher and kubelet lead it", whole_life_of_device, ["node-publish-volume.usable-as-described"], [Volume(Device)];
-    "Undoing what was never done is OK", undo_nothing, ["node-unpublish-volume.repeated-is-ok", "controller-unpublish-volume.not-attached-is-ok"], [Volume(Files)];
-    "Deleting a volume in use is refused by a driver that attaches it; one that is refused is as it was", delete_in_use, ["delete-volume.in-use"], [Volume(Files), Controller(CreateDeleteVolume)];
-    "Keys that callers add to the volume's context are taken", added_context, ["node-publish-volume.usable-as-described"], [Volume(Files), Controller(CreateDeleteVolume)];
+    "The first calls of sidecars and kubelet: Probe, GetPluginInfo, capabilities, NodeGetInfo", sidecar, ["probe.ready", "node-get-info.served"], [];
+    "The life cycle of a volume with the calls of provisioner, attacher and kubelet", whole_life, ["node-publish-volume.usable-as-described"], [Volume(Files)];
+    "The life cycle of a raw device with the calls of provisioner, attacher and kubelet", whole_life_of_device, ["node-publish-volume.usable-as-described"], [Volume(Device)];
+    "Undoing a step that was not done is OK", undo_nothing, ["node-unpublish-volume.repeated-is-ok", "controller-unpublish-volume.not-attached-is-ok"], [Volume(Files)];
+    "A driver that attaches volumes refuses to delete a volume in use; a refused volume is unchanged", delete_in_use, ["delete-volume.in-use"], [Volume(Files), Controller(CreateDeleteVolume)];
+    "Keys that callers add to the volume's context are accepted", added_context, ["node-publish-volume.usable-as-described"], [Volume(Files), Controller(CreateDeleteVolume)];
 }
 
 async fn sidecar(cx: &Cx) -> Outcome {
     let ready = cx.ok(v1::ProbeRequest {}).await?.ready;
-    check(ready != Some(false), "ready, as it was before", || "ready=false".into())?;
+    check(ready != Some(false), "ready, as before", || "ready=false".into())?;
     cx.ok(v1::GetPluginInfoRequest {}).await?;
     cx.ok(v1::GetPluginCapabilitiesRequest {}).await?;
     if cx.offers.plugin(ControllerService) {

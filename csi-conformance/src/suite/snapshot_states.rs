@@ -13,14 +13,14 @@ use crate::cx::Cx;
 use crate::failure::{Outcome, check, or_nothing};
 
 crate::test::tests! { "snapshots", "The ready_to_use Parameter; DeleteVolume, DeleteSnapshot";
-    "A snapshot that is not ready yet is the same one until it is, and becomes ready or fails", becomes_ready, ["create-snapshot.not-ready-while-processed", "create-snapshot.failure-told", "create-snapshot.same-name-same-snapshot"], [Controller(CreateDeleteSnapshot)];
-    "The list tells a snapshot as it is, not ready ones too", listed_as_it_is, ["list-snapshots.current", "list-snapshots.all"], [Controller(CreateDeleteSnapshot), Controller(ListSnapshots)];
-    "GetSnapshot tells a snapshot as it is, not ready ones too", told_as_it_is, ["get-snapshot.current", "get-snapshot.not-ready-too"], [Controller(CreateDeleteSnapshot), Controller(GetSnapshot)];
-    "What could not be cut is not listed", uncut_is_not_listed, ["list-snapshots.cut-only"], [Controller(CreateDeleteSnapshot), Controller(ListSnapshots)];
-    "Each snapshot has an id of its own", ids_differ, ["create-snapshot.id-is-unique"], [Controller(CreateDeleteSnapshot)];
-    "A snapshot outlives its volume, or keeps it", outlives_its_source, ["delete-volume.snapshots-live-on", "delete-volume.in-use"], [Controller(CreateDeleteSnapshot), Controller(CreateDeleteVolume)];
-    "A snapshot that a volume was made from goes, or is in use and stays", in_use, ["delete-snapshot.in-use"], [Controller(CreateDeleteSnapshot), Controller(CreateDeleteVolume)];
-    "A snapshot that was deleted is neither listed nor restored", deleted_is_gone, ["list-snapshots.all", "create-volume.source-missing"], [Controller(CreateDeleteSnapshot), Controller(CreateDeleteVolume)];
+    "CreateSnapshot returns the same snapshot until it is ready, and it becomes ready or fails", becomes_ready, ["create-snapshot.not-ready-while-processed", "create-snapshot.failure-told", "create-snapshot.same-name-same-snapshot"], [Controller(CreateDeleteSnapshot)];
+    "ListSnapshots returns the current state of a snapshot, also before it is ready", listed_as_it_is, ["list-snapshots.current", "list-snapshots.all"], [Controller(CreateDeleteSnapshot), Controller(ListSnapshots)];
+    "GetSnapshot returns the current state of a snapshot, also before it is ready", told_as_it_is, ["get-snapshot.current", "get-snapshot.not-ready-too"], [Controller(CreateDeleteSnapshot), Controller(GetSnapshot)];
+    "A snapshot that could not be created is not listed", uncut_is_not_listed, ["list-snapshots.cut-only"], [Controller(CreateDeleteSnapshot), Controller(ListSnapshots)];
+    "Each snapshot has its own id", ids_differ, ["create-snapshot.id-is-unique"], [Controller(CreateDeleteSnapshot)];
+    "A snapshot outlives its volume, or prevents the deletion of the volume", outlives_its_source, ["delete-volume.snapshots-live-on", "delete-volume.in-use"], [Controller(CreateDeleteSnapshot), Controller(CreateDeleteVolume)];
+    "A snapshot with a restored volume is deleted, or is in use and stays", in_use, ["delete-snapshot.in-use"], [Controller(CreateDeleteSnapshot), Controller(CreateDeleteVolume)];
+    "A deleted snapshot is neither listed nor restored", deleted_is_gone, ["list-snapshots.all", "create-volume.source-missing"], [Controller(CreateDeleteSnapshot), Controller(CreateDeleteVolume)];
 }
 
 pub(super) async fn listed(cx: &Cx, snapshot_id: &str) -> Outcome<Option<v1::Snapshot>> {
@@ -68,7 +68,7 @@ async fn becomes_ready(cx: &Cx) -> Outcome {
         one.snapshot_id == all[0].snapshot_id && one.creation_time == all[0].creation_time
     };
     if !all.iter().all(same) || all.last().is_none_or(|one| !one.ready_to_use) {
-        let due = "one snapshot, cut at one time, that is ready once it was ready";
+        let due = "one snapshot with one creation time, which stays ready after it was ready";
         return Err(cx.failure(&request, format!("{all:?}"), due));
     }
     cx.created(restoring(cx, &all[0].snapshot_id)).await.map(drop)
@@ -81,7 +81,7 @@ fn agrees(first: &v1::Snapshot, found: Option<v1::Snapshot>, is_ready: bool) -> 
             && found.creation_time == first.creation_time
             && (!is_ready || found.ready_to_use)
     };
-    let due = format!("{} as it is: ready_to_use={is_ready}", first.snapshot_id);
+    let due = format!("{} in its current state: ready_to_use={is_ready}", first.snapshot_id);
     check(found.as_ref().is_some_and(good), &due, || or_nothing(&found))
 }
 
@@ -94,8 +94,8 @@ async fn as_it_is(cx: &Cx, told: impl AsyncFn(&Cx, &str) -> Outcome<Option<v1::S
     agrees(&first, found, first.ready_to_use)?;
     // The snapshot can have become ready meanwhile. Then it is ready for later calls too.
     let next = cx.ok(request.clone()).await?.snapshot.unwrap_or_default();
-    check(next.ready_to_use || !is_ready, "not told ready before CreateSnapshot says so", || {
-        format!("ready_to_use=true, and then of CreateSnapshot {next:?}")
+    check(next.ready_to_use || !is_ready, "not ready before CreateSnapshot reports it", || {
+        format!("ready_to_use=true, and then from CreateSnapshot {next:?}")
     })?;
     let ready = cut(cx, request).await?;
     agrees(&ready, told(cx, &ready.snapshot_id).await?, true)
@@ -121,12 +121,12 @@ async fn uncut_is_not_listed(cx: &Cx) -> Outcome {
     let missing = v1::CreateSnapshotRequest { source_volume_id: cx.name(), name: cx.name(), ..taken.clone() };
     let of_another = v1::CreateSnapshotRequest { source_volume_id: other.volume_id.clone(), ..taken };
     for refused in [missing, of_another] {
-        cx.refused(refused, &[Code::NotFound, Code::AlreadyExists], "it can't be cut").await?;
+        cx.refused(refused, &[Code::NotFound, Code::AlreadyExists], "the snapshot can't be created").await?;
     }
     let by_source = v1::ListSnapshotsRequest { source_volume_id: other.volume_id, ..Default::default() };
     let of_other = listed_snapshots(cx, by_source).await?;
     let new: Vec<String> = all_ids(cx).await?.difference(&before).cloned().collect();
-    check(new.is_empty() && of_other.is_empty(), "nothing new in the list", || {
+    check(new.is_empty() && of_other.is_empty(), "no new entry in the list", || {
         format!("{new:?} {of_other:?}")
     })
 }

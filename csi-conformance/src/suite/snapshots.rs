@@ -10,16 +10,16 @@ use crate::cx::Cx;
 use crate::failure::{Outcome, check};
 
 crate::test::tests! { "snapshots", "Controller Service RPC: CreateSnapshot, DeleteSnapshot, ListSnapshots, GetSnapshot";
-    "The same name and source again answer with the same snapshot", same_name_same_snapshot, ["create-snapshot.same-name-same-snapshot"], [Controller(CreateDeleteSnapshot)];
-    "The same name of another source is ALREADY_EXISTS", same_name_other_source, ["create-snapshot.other-source"], [Controller(CreateDeleteSnapshot)];
-    "A snapshot names its source and the moment at which it was cut", answer_is_whole, ["create-snapshot.answer-complete"], [Controller(CreateDeleteSnapshot)];
-    "A source that is not there is NOT_FOUND", missing_source, ["errors.code-of-the-condition"], [Controller(CreateDeleteSnapshot)];
-    "Deleting what is not there is OK, again and again", delete_is_idempotent, ["delete-snapshot.missing-is-ok"], [Controller(CreateDeleteSnapshot)];
+    "The same name and source again return the same snapshot", same_name_same_snapshot, ["create-snapshot.same-name-same-snapshot"], [Controller(CreateDeleteSnapshot)];
+    "The same name with another source is ALREADY_EXISTS", same_name_other_source, ["create-snapshot.other-source"], [Controller(CreateDeleteSnapshot)];
+    "A snapshot has the id of its source and its creation time", answer_is_whole, ["create-snapshot.answer-complete"], [Controller(CreateDeleteSnapshot)];
+    "A source that does not exist is NOT_FOUND", missing_source, ["errors.code-of-the-condition"], [Controller(CreateDeleteSnapshot)];
+    "Deleting an object that does not exist is OK, also repeatedly", delete_is_idempotent, ["delete-snapshot.missing-is-ok"], [Controller(CreateDeleteSnapshot)];
     "A volume can be restored from a snapshot", restore, ["create-volume.source-told", "create-volume.larger-than-source"], [Controller(CreateDeleteSnapshot)];
-    "Snapshots are listed, by id and by source too; what is unknown gives an empty list", listed, ["list-snapshots.filters", "list-snapshots.unknown-filter"], [Controller(CreateDeleteSnapshot), Controller(ListSnapshots)];
-    "Pages hold each snapshot once and no more than was asked for", pages, ["list-snapshots.all", "list-snapshots.max-entries"], [Controller(CreateDeleteSnapshot), Controller(ListSnapshots)];
-    "A token that was never given out is ABORTED", bad_token, ["list-snapshots.bad-token"], [Controller(ListSnapshots)];
-    "GetSnapshot tells the snapshot; of one that is not there NOT_FOUND", get, ["get-snapshot.current", "get-snapshot.missing"], [Controller(GetSnapshot), Controller(CreateDeleteSnapshot)];
+    "Snapshots are listed, also by id and by source; an unknown id gives an empty list", listed, ["list-snapshots.filters", "list-snapshots.unknown-filter"], [Controller(CreateDeleteSnapshot), Controller(ListSnapshots)];
+    "Pages have each snapshot once, and no more than the requested number", pages, ["list-snapshots.all", "list-snapshots.max-entries"], [Controller(CreateDeleteSnapshot), Controller(ListSnapshots)];
+    "An unknown token is ABORTED", bad_token, ["list-snapshots.bad-token"], [Controller(ListSnapshots)];
+    "GetSnapshot returns the snapshot; a snapshot that does not exist is NOT_FOUND", get, ["get-snapshot.current", "get-snapshot.missing"], [Controller(GetSnapshot), Controller(CreateDeleteSnapshot)];
 }
 
 pub(super) fn request(cx: &Cx, source: &v1::Volume) -> v1::CreateSnapshotRequest {
@@ -31,7 +31,7 @@ pub(super) fn request(cx: &Cx, source: &v1::Volume) -> v1::CreateSnapshotRequest
     }
 }
 
-pub(super) const BECOMES_READY: &str = "a snapshot that becomes ready, or an error where it can't";
+pub(super) const BECOMES_READY: &str = "a snapshot that becomes ready, or an error if it can't";
 
 /// Returns the snapshot when it is ready. The call is repeated, as the snapshotter does.
 pub(super) async fn cut(cx: &Cx, request: v1::CreateSnapshotRequest) -> Outcome<v1::Snapshot> {
@@ -66,7 +66,7 @@ async fn same_name_other_source(cx: &Cx) -> Outcome {
     let request = request(cx, &cx.volume().await?);
     cut(cx, request.clone()).await?;
     let other = v1::CreateSnapshotRequest { source_volume_id: cx.volume().await?.volume_id, ..request };
-    cx.refused(other, &[Code::AlreadyExists], "the name is that of another volume's snapshot").await
+    cx.refused(other, &[Code::AlreadyExists], "a snapshot of another volume has this name").await
 }
 
 async fn answer_is_whole(cx: &Cx) -> Outcome {
@@ -76,13 +76,13 @@ async fn answer_is_whole(cx: &Cx) -> Outcome {
         && snapshot.source_volume_id == request.source_volume_id
         && snapshot.creation_time.is_some_and(|time| time.seconds > 0)
         && snapshot.size_bytes >= 0;
-    let due = "an id, the source that was asked for, a time, and a size of 0 or more";
+    let due = "an id, the requested source, a time, and a size of 0 or more";
     if whole { Ok(()) } else { Err(cx.failure(&request, format!("{snapshot:?}"), due)) }
 }
 
 async fn missing_source(cx: &Cx) -> Outcome {
     let request = request(cx, &v1::Volume { volume_id: cx.name(), ..Default::default() });
-    cx.refused(request, &[Code::NotFound], "there is no such volume").await
+    cx.refused(request, &[Code::NotFound], "the volume does not exist").await
 }
 
 async fn delete_is_idempotent(cx: &Cx) -> Outcome {
@@ -158,7 +158,7 @@ async fn bad_token(cx: &Cx) -> Outcome {
         starting_token: "csi-conformance-no-token".into(),
         ..Default::default()
     };
-    cx.refused(request, &[Code::Aborted], "the token is none of the driver's").await
+    cx.refused(request, &[Code::Aborted], "the driver did not issue this token").await
 }
 
 async fn get(cx: &Cx) -> Outcome {
@@ -173,7 +173,7 @@ async fn get(cx: &Cx) -> Outcome {
     cx.refused(
         v1::GetSnapshotRequest { snapshot_id: cx.name(), ..request },
         &[Code::NotFound],
-        "there is no such snapshot",
+        "the snapshot does not exist",
     )
     .await
 }

@@ -8,12 +8,12 @@ use crate::cx::Cx;
 use crate::failure::{Outcome, check};
 
 crate::test::tests! { "topology", "CreateVolume: accessibility_requirements; GetCapacity";
-    "A volume for this node's place can be used from there, and is the same when asked for again", met, ["create-volume.topology-met", "create-volume.same-name-same-volume"], [Place, Controller(CreateDeleteVolume)];
-    "A place that the driver does not have is RESOURCE_EXHAUSTED", unmet, ["create-volume.topology-unmet"], [Place, Controller(CreateDeleteVolume)];
-    "Preferred places that are not among the requisite are INVALID_ARGUMENT", preferred_elsewhere, ["topology.preferred-is-requisite"], [Place, Controller(CreateDeleteVolume)];
-    "A requirement without places is INVALID_ARGUMENT", no_places, ["topology.one-list-is-given"], [Place, Controller(CreateDeleteVolume)];
-    "Two keys that differ in nothing but case are INVALID_ARGUMENT", two_cases, ["topology.keys-without-case"], [Place, Controller(CreateDeleteVolume)];
-    "A place that the driver does not have has no room", no_room_elsewhere, ["get-capacity.for-what-is-asked"], [Place, Controller(GetCapacity)];
+    "A volume for this node's topology is accessible there, and repeating the request returns the same volume", met, ["create-volume.topology-met", "create-volume.same-name-same-volume"], [Place, Controller(CreateDeleteVolume)];
+    "An unknown topology is RESOURCE_EXHAUSTED", unmet, ["create-volume.topology-unmet"], [Place, Controller(CreateDeleteVolume)];
+    "Preferred topologies that are not requisite are INVALID_ARGUMENT", preferred_elsewhere, ["topology.preferred-is-requisite"], [Place, Controller(CreateDeleteVolume)];
+    "A requirement without topologies is INVALID_ARGUMENT", no_places, ["topology.one-list-is-given"], [Place, Controller(CreateDeleteVolume)];
+    "Two keys that differ only in case are INVALID_ARGUMENT", two_cases, ["topology.keys-without-case"], [Place, Controller(CreateDeleteVolume)];
+    "An unknown topology has no capacity", no_room_elsewhere, ["get-capacity.for-what-is-asked"], [Place, Controller(GetCapacity)];
 }
 
 fn here(cx: &Cx) -> v1::Topology {
@@ -41,27 +41,27 @@ async fn met(cx: &Cx) -> Outcome {
     let volume = cx.created(request.clone()).await?;
     let places = &volume.accessible_topology;
     if !places.is_empty() && !places.iter().any(|place| usable_from(place, &here(cx))) {
-        let due = format!("a volume that is usable from {:?}", here(cx).segments);
-        return Err(cx.failure(&request, format!("one that is usable from {places:?}"), due));
+        let due = format!("a volume that is accessible from {:?}", here(cx).segments);
+        return Err(cx.failure(&request, format!("a volume that is accessible from {places:?}"), due));
     }
     let again = cx.created(request).await?;
     check(again.volume_id == volume.volume_id, "the same volume", || again.volume_id.clone())?;
-    check(again.accessible_topology == *places, "the same places", || format!("{again:?}"))
+    check(again.accessible_topology == *places, "the same topology", || format!("{again:?}"))
 }
 
 async fn unmet(cx: &Cx) -> Outcome {
     let request = create(cx, vec![elsewhere(cx)], vec![]);
-    cx.refused(request, &[Code::ResourceExhausted], "no volume can be made there").await
+    cx.refused(request, &[Code::ResourceExhausted], "no volume can be created there").await
 }
 
 async fn preferred_elsewhere(cx: &Cx) -> Outcome {
     let request = create(cx, vec![here(cx)], vec![elsewhere(cx)]);
-    cx.refused(request, &[Code::InvalidArgument], "each preferred place is among the requisite").await
+    cx.refused(request, &[Code::InvalidArgument], "each preferred topology is also requisite").await
 }
 
 async fn no_places(cx: &Cx) -> Outcome {
     let request = create(cx, vec![], vec![]);
-    cx.refused(request, &[Code::InvalidArgument], "requisite or preferred places are required").await
+    cx.refused(request, &[Code::InvalidArgument], "requisite or preferred topologies are required").await
 }
 
 async fn two_cases(cx: &Cx) -> Outcome {
@@ -76,7 +76,7 @@ async fn two_cases(cx: &Cx) -> Outcome {
     let (key, value) = (cased(key), value.clone());
     place.segments.insert(key, value);
     let request = create(cx, vec![place], vec![]);
-    cx.refused(request, &[Code::InvalidArgument], "keys are the same without regard to case").await
+    cx.refused(request, &[Code::InvalidArgument], "keys are not case-sensitive").await
 }
 
 async fn no_room_elsewhere(cx: &Cx) -> Outcome {
@@ -88,7 +88,7 @@ async fn no_room_elsewhere(cx: &Cx) -> Outcome {
     };
     match cx.call(request.clone()).await {
         Ok(answer) if answer.available_capacity > 0 => {
-            return Err(cx.failure(&request, format!("{answer:?}"), "no room where there is nothing"));
+            return Err(cx.failure(&request, format!("{answer:?}"), "no capacity for an unknown topology"));
         }
         Ok(_) => {}
         Err(refusal) if refusal.code == Code::InvalidArgument => {}

@@ -7,11 +7,11 @@ use super::paging::{listed_unwell, listed_volume};
 use crate::cx::Cx;
 use crate::failure::{Outcome, check};
 
-crate::test::tests! { "health", "Volume health of a volume that is not well";
-    "The controller says what is wrong, each time until it is mended", entry_stays, ["volume-health.entry-stays", "controller-get-volume-health.current"], [UnwellVolume, Controller(GetVolumeHealth)];
-    "What is not well is listed, with what is wrong, once in all pages", unwell_is_listed, ["controller-list-volume-health.only-unwell", "controller-list-volume-health.pages"], [UnwellVolume, Controller(ListVolumeHealth), Controller(GetVolumeHealth)];
-    "Callers of 1.12.0 are told too, by ListVolumes", condition_is_listed, ["list-volumes.condition"], [UnwellVolume, Condition, Controller(ListVolumes)];
-    "Callers of 1.12.0 are told too, by ControllerGetVolume", condition_is_told, ["controller-get-volume.condition"], [UnwellVolume, Condition, Controller(GetVolume)];
+crate::test::tests! { "health", "Volume health of an unhealthy volume";
+    "The controller reports the problem in each call until it is fixed", entry_stays, ["volume-health.entry-stays", "controller-get-volume-health.current"], [UnwellVolume, Controller(GetVolumeHealth)];
+    "An unhealthy volume is listed with its problem, once in all pages", unwell_is_listed, ["controller-list-volume-health.only-unwell", "controller-list-volume-health.pages"], [UnwellVolume, Controller(ListVolumeHealth), Controller(GetVolumeHealth)];
+    "Callers of 1.12.0 also get the problem, from ListVolumes", condition_is_listed, ["list-volumes.condition"], [UnwellVolume, Condition, Controller(ListVolumes)];
+    "Callers of 1.12.0 also get the problem, from ControllerGetVolume", condition_is_told, ["controller-get-volume.condition"], [UnwellVolume, Condition, Controller(GetVolume)];
 }
 
 fn id(cx: &Cx) -> String {
@@ -24,7 +24,7 @@ async fn told(cx: &Cx) -> Outcome<Entries> {
     let request = v1::ControllerGetVolumeHealthRequest { volume_id: id(cx), ..Default::default() };
     let health = cx.ok(request.clone()).await?.volume_health.unwrap_or_default();
     if health.volume_id != id(cx) || health.health_statuses.is_empty() {
-        return Err(cx.failure(&request, format!("{health:?}"), "this volume, and what is wrong with it"));
+        return Err(cx.failure(&request, format!("{health:?}"), "this volume, with its problem"));
     }
     Ok(health.health_statuses)
 }
@@ -37,7 +37,7 @@ async fn entry_stays(cx: &Cx) -> Outcome {
     let first = told(cx).await?;
     for _ in 0..3 {
         let again = told(cx).await?;
-        let due = format!("what was wrong a moment ago: {first:?}");
+        let due = format!("the problem of the previous call: {first:?}");
         check(kinds(&again).is_superset(&kinds(&first)), &due, || format!("{again:?}"))?;
     }
     Ok(())
@@ -48,18 +48,18 @@ async fn unwell_is_listed(cx: &Cx) -> Outcome {
     found.retain(|one| one.volume_id == id(cx));
     check(found.len() == 1, "the volume once in all pages", || format!("{} times", found.len()))?;
     let (listed, told) = (kinds(&found[0].health_statuses), kinds(&told(cx).await?));
-    check(listed == told, &format!("what ControllerGetVolumeHealth tells: {told:?}"), || {
+    check(listed == told, &format!("the problem that ControllerGetVolumeHealth reports: {told:?}"), || {
         format!("{listed:?}")
     })
 }
 
-#[allow(deprecated, reason = "it is what callers of 1.12.0 read")]
+#[allow(deprecated, reason = "callers of 1.12.0 read it")]
 async fn condition_is_listed(cx: &Cx) -> Outcome {
     let status = listed_volume(cx, &id(cx)).await?.and_then(|one| one.status);
     is_abnormal(status.and_then(|status| status.volume_condition).as_ref())
 }
 
-#[allow(deprecated, reason = "it is what callers of 1.12.0 read")]
+#[allow(deprecated, reason = "callers of 1.12.0 read it")]
 async fn condition_is_told(cx: &Cx) -> Outcome {
     let answer = cx.ok(v1::ControllerGetVolumeRequest { volume_id: id(cx) }).await?;
     is_abnormal(answer.status.and_then(|status| status.volume_condition).as_ref())
@@ -67,5 +67,5 @@ async fn condition_is_told(cx: &Cx) -> Outcome {
 
 fn is_abnormal(condition: Option<&v1::VolumeCondition>) -> Outcome {
     let told = condition.is_some_and(|condition| condition.abnormal && !condition.message.is_empty());
-    check(told, "a volume_condition that is abnormal and says why", || format!("{condition:?}"))
+    check(told, "a volume_condition that is abnormal, with a message", || format!("{condition:?}"))
 }

@@ -39,7 +39,7 @@ impl Disk {
 pub(crate) fn of_volume(host: &Host, id: &str, record: &VolumeRecord, disk: &Disk) -> Vec<VolumeHealthEntry> {
     let of_disk = match disk {
         Disk::Well => None,
-        Disk::Full => Some(entry(Degraded, "PoolFull", "the disk that its pool is on is full".to_owned())),
+        Disk::Full => Some(entry(Degraded, "PoolFull", "the disk of its pool is full".to_owned())),
         // Other damage can't be detected in this state.
         Disk::Gone(error) => {
             return vec![entry(Inaccessible, "DataDirectoryGone", format!("the data directory: {error}"))];
@@ -83,15 +83,17 @@ fn of(place: &Path, kind: Kind, due: u64) -> Option<VolumeHealthEntry> {
     let (content, name) = (kind.content(place), kind.name());
     match content.metadata() {
         Err(error) if error.kind() == ErrorKind::NotFound => {
-            Some(entry(DataLoss, "ContentMissing", format!("its {name} is not there any more")))
+            Some(entry(DataLoss, "ContentMissing", format!("its {name} no longer exists")))
         }
         Err(error) => Some(unreadable(name, &error)),
         Ok(found) if found.is_dir() != (kind == Kind::Directory) => {
-            Some(entry(DataLoss, "ContentMissing", format!("something else is where its {name} was")))
+            Some(entry(DataLoss, "ContentMissing", format!("its {name} was replaced by something else")))
         }
-        Ok(found) if kind == Kind::Image && found.len() < due => {
-            Some(entry(DataLoss, "ImageTruncated", format!("its image has {} bytes of {due}", found.len())))
-        }
+        Ok(found) if kind == Kind::Image && found.len() < due => Some(entry(
+            DataLoss,
+            "ImageTruncated",
+            format!("its image has {} bytes instead of {due}", found.len()),
+        )),
         Ok(_) => None,
     }
 }
@@ -119,7 +121,7 @@ pub(crate) fn of_storage(host: &Host) -> Result<Vec<StorageHealthEntry>> {
 }
 
 fn unreadable(kind: &str, error: &IoError) -> VolumeHealthEntry {
-    entry(Inaccessible, "ContentUnreadable", format!("its {kind} can't be looked at: {error}"))
+    entry(Inaccessible, "ContentUnreadable", format!("its {kind} can't be read: {error}"))
 }
 
 fn entry(status: VolumeHealthStatus, reason: &str, message: String) -> VolumeHealthEntry {

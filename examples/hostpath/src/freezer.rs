@@ -41,7 +41,7 @@ impl Freezer {
         let mut holders = place.lock();
         if holders.frozen.is_none() {
             holders.frozen = Some(Frozen::at(mounted).map_err(|error| match error.kind() {
-                ErrorKind::Busy => Error::Unavailable(format!("another program has it frozen: {error}")),
+                ErrorKind::Busy => Error::Unavailable(format!("another program froze it: {error}")),
                 _ => error.into(),
             })?);
         }

@@ -152,7 +152,7 @@ fn lock(data: &Path) -> Result<File> {
             Err(rustix::io::Errno::WOULDBLOCK) => {
                 let data = data.display();
                 return Err(Error::Unhealthy(format!(
-                    "another controller serves {data}: stop it, or give --mode node"
+                    "another controller uses {data}: stop it, or use --mode node"
                 )));
             }
             Err(error) => return Err(error).at("lock", path),

@@ -96,7 +96,8 @@ impl Pools {
     /// # Errors
     /// [`Error::LimitReached`] when the pool has less space left.
     pub(crate) fn reserve(&self, name: &str, bytes: u64) -> Result<Room> {
-        let pool = self.get(name).ok_or_else(|| Error::LimitReached(format!("pool {name} is gone")))?;
+        let pool =
+            self.get(name).ok_or_else(|| Error::LimitReached(format!("pool {name} no longer exists")))?;
         let mut given = self.given();
         let left = left(pool, &given);
         if bytes > left {

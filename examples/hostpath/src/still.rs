@@ -52,13 +52,13 @@ impl Host {
                 Some(mounted) => holds.push(self.freezer.hold(device.number(), &mounted.mount_point)?),
                 None if record.is_filesystem() => {
                     return Err(Error::Unavailable(format!(
-                        "volume {id} is {path}, and nobody here sees it mounted: it is being staged or unstaged, or the \
-                         node's mounts are not shared with this process"
+                        "volume {id} is {path}, and its mount is not visible: it is being staged or \
+                         unstaged, or the node's mounts are not shared with this process"
                     )));
                 }
                 None if moment == Moment::Shared => {
                     return Err(Error::NotPossible(format!(
-                        "{path} is a raw device in use: nothing keeps its workload from writing between two cuts"
+                        "{path} is a raw device in use: its workload can write between two snapshots"
                     )));
                 }
                 None => sync(device.path())?,

@@ -88,14 +88,14 @@ impl Desk {
         while silent < CHANCES {
             match tokio::time::timeout(turn, &mut outcome).await {
                 Ok(Ok(result)) => return result,
-                Ok(Err(_)) => return Err(Error::internal_message("the work on the share has panicked")),
+                Ok(Err(_)) => return Err(Error::internal_message("the operation on the share panicked")),
                 Err(_) => {}
             }
             let asked = Arc::clone(root);
             let answer = blocking(move || Ok(asked.root()?.stats_within(turn)?)).await;
             silent = if answer.is_ok() { 0 } else { silent + 1 };
         }
-        Err(Error::Unavailable(format!("{share} does not answer; see to its server")))
+        Err(Error::Unavailable(format!("{share} does not answer; check its server")))
     }
 
     /// The lock of a share's places: two volumes must not take the same place.

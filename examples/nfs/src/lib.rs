@@ -38,19 +38,20 @@ pub use parameters::{Mode, OnDelete};
 /// The driver's name.
 pub const NAME: &str = "nfs.csi.example.org";
 
-/// What a driver is told beside the flags that all drivers have.
+/// The flags of this driver, in addition to those of all drivers.
 #[derive(Debug, Clone, clap::Args)]
 #[command(next_help_heading = "Volumes")]
 pub struct VolumeArgs {
-    /// What becomes of a volume's directory where its StorageClass does not say: delete, retain or archive
+    /// What happens to the directory of a deleted volume, unless the StorageClass chooses it: delete,
+    /// retain or archive
     #[arg(long, env = "DEFAULT_ON_DELETE", value_name = "POLICY", default_value_t)]
     pub default_on_delete: OnDelete,
 
-    /// Permissions of new directories where the StorageClass does not say, in octal; 0 leaves them 0755
+    /// Permissions of new directories in octal, unless the StorageClass chooses them; 0 means 0755
     #[arg(long, env = "MOUNT_PERMISSIONS", value_name = "MODE", default_value_t)]
     pub mount_permissions: Mode,
 
-    /// How long the server of a share may keep silent before an operation on it is given up, in seconds
+    /// The time in seconds after which an operation fails if the server of its share does not answer
     #[arg(long, env = "SERVER_PATIENCE", value_name = "SECONDS", default_value_t = 40)]
     pub server_patience: u64,
 }

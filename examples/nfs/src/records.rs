@@ -65,7 +65,7 @@ impl Part {
         let Some(content) = file.read_file(LARGEST)? else { return Ok(None) };
         let broken = |error: serde_json::Error| {
             let place = file.path().display();
-            Error::internal_message(format!("{place}: is no record of this driver's: {error}"))
+            Error::internal_message(format!("{place}: is not a record of this driver: {error}"))
         };
         serde_json::from_slice(&content).map(Some).map_err(broken)
     }

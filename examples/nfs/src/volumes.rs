@@ -135,7 +135,7 @@ pub(crate) fn create(
         Err(Error::Unavailable(text)) => Err(Error::OutcomeUnknown(text)),
         Err(error) => {
             if let Err(left) = take_back(root, places, key, kept) {
-                tracing::warn!(%left, key, "a volume that could not be made leaves something behind");
+                tracing::warn!(%left, key, "a failed volume can't be removed completely");
             }
             Err(error)
         }
@@ -309,7 +309,7 @@ fn archive(root: &Root, sub_dir: &str, directory: &Target) -> Result<()> {
             renamed => return Ok(renamed?),
         }
     }
-    Err(Error::LimitReached(format!("{ARCHIVES} directories archived-{name} are there; remove some")))
+    Err(Error::LimitReached(format!("{ARCHIVES} directories archived-{name} exist; remove some")))
 }
 
 /// Records the volume's larger size. The server is not asked: it alone limits a directory.

@@ -31,16 +31,17 @@ pub(crate) fn make_place() -> Result<PathBuf, String> {
     // The canonical path, as the mount table shows it.
     let parent = parent
         .canonicalize()
-        .map_err(|error| format!("TMPDIR, {}: {error}; name a directory that exists", parent.display()))?;
+        .map_err(|error| format!("TMPDIR, {}: {error}; use an existing directory", parent.display()))?;
     let template = parent.join("quickstart.XXXXXX");
     if template.as_os_str().len() > PLACE_MAX || template.to_str().is_none() {
         return Err(format!(
-            "TMPDIR, {}: a socket's path has 107 bytes at most, and is UTF-8; name a shorter directory, /tmp say",
+            "TMPDIR, {}: a socket's path must be UTF-8 and have at most 107 bytes; use a shorter directory \
+             such as /tmp",
             parent.display()
         ));
     }
     nix::unistd::mkdtemp(&template)
-        .map_err(|error| format!("TMPDIR, {}: can't make a directory in it: {error}", parent.display()))
+        .map_err(|error| format!("TMPDIR, {}: can't create a directory in it: {error}", parent.display()))
 }
 
 /// Removes all mounts below `place`, all loop devices over files in it, and `place` itself.

@@ -102,7 +102,7 @@ pub(crate) async fn run(plan: &Plan) -> Result<u8, String> {
     match &end {
         End::Well => {}
         End::Failed(failure) => tell_failure(&mut report, failure, driver.as_mut()),
-        End::Caught(caught) => report.left_out(caught.name, "stops here"),
+        End::Caught(caught) => report.left_out(caught.name, "stopped by this signal"),
     }
     // Successful steps have stopped their driver. A driver that died was reported already.
     let stopped = match driver.as_mut() {
@@ -133,7 +133,7 @@ fn conclude(report: &Report, end: &End, stopped: Result<(), String>, left: Resul
             OK
         }
         End::Well => {
-            report.ended("the steps went well, but not the cleaning up", &left);
+            report.ended("the steps succeeded, but the clean-up failed", &left);
             FAILED
         }
         End::Failed(failure) => {
@@ -172,8 +172,8 @@ async fn play_all(
 fn title(example: Example, plan: &Plan) -> String {
     let namespace = match (&plan.footing, plan.keep) {
         (Footing::Root, Keep::Nothing) => "as root, in a private mount namespace",
-        (Footing::Root, Keep::Everything) => "as root, among the machine's own mounts",
-        (Footing::User { .. }, _) => "in a user and mount namespace of its own",
+        (Footing::Root, Keep::Everything) => "as root, in the current mount namespace",
+        (Footing::User { .. }, _) => "in its own user and mount namespace",
     };
     match example {
         Example::Block => format!("block: image files on loop devices, {} ({namespace})", plan.filesystem),
@@ -239,12 +239,12 @@ fn clean_up(place: &Path) -> Result<String, String> {
     if what.is_empty() {
         return Ok("nothing is left".to_owned());
     }
-    Ok(format!("cleaned up {}, nothing is left", what.join(" and ")))
+    Ok(format!("cleaned up {}; nothing is left", what.join(" and ")))
 }
 
 /// Keeps everything, and prints the commands that remove it.
 fn keep(plan: &Plan, place: &Path, report: &Report) -> Result<String, String> {
-    report.heading("kept for a look; to take it away:");
+    report.heading("kept; these commands remove it:");
     let quoted = |path: &Path| escape::shell_word(&path.display().to_string()).unwrap_or_default();
     if plan.footing == Footing::Root {
         let mounts = cleanup::mounts_below(place).map_err(|error| error.to_string())?;
@@ -258,7 +258,7 @@ fn keep(plan: &Plan, place: &Path, report: &Report) -> Result<String, String> {
     report.command(&format!("rm -r {}", quoted(place)));
     let what = match plan.footing {
         Footing::Root => "kept",
-        Footing::User { .. } => "kept, but for the mounts, which go with their namespace",
+        Footing::User { .. } => "kept, except the mounts, which end with their namespace",
     };
     Ok(format!("{} is {what}", place.display()))
 }

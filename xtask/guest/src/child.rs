@@ -40,7 +40,7 @@ fn ended_within(pid: Pid, limit: Duration) -> Result<(), String> {
             let _ = kill(pid, Signal::SIGKILL);
             let stays = if status_within(pid, GRACE).is_none() { ", and it cannot be killed" } else { "" };
             let place = stack.lines().next().unwrap_or("?").trim();
-            Err(format!("not done after {} s{stays}; in the kernel at {place}", limit.as_secs()))
+            Err(format!("not finished after {} s{stays}; in the kernel at {place}", limit.as_secs()))
         }
     }
 }

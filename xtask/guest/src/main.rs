@@ -129,7 +129,7 @@ fn mount_disk(device: &str, directory: &str) -> Result<()> {
     let end = Instant::now() + DISK;
     while !Path::new(device).exists() {
         if Instant::now() >= end {
-            return Err(format!("{device} is not there after {} s", DISK.as_secs()).into());
+            return Err(format!("{device} does not exist after {} s", DISK.as_secs()).into());
         }
         sleep(Duration::from_millis(10));
     }

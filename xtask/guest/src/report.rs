@@ -50,7 +50,7 @@ impl Report {
 
     /// A suite without tests shows nothing, which must not pass for success.
     pub(crate) fn no_tests(&self, suite: &str) -> Result<()> {
-        self.line(&["failed", suite, "(none)", "0", "it has no such tests"])
+        self.line(&["failed", suite, "(none)", "0", "the program does not have these tests"])
     }
 
     /// Runs a program to its end or the limit, and tells of both.

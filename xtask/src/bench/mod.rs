@@ -52,7 +52,7 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<(), Failure> {
     missing.sort();
     missing.dedup();
     if !missing.is_empty() {
-        return Err(Failure::usage(format!("this machine lacks:\n  {}", missing.join("\n  "))));
+        return Err(Failure::usage(format!("missing on this machine:\n  {}", missing.join("\n  "))));
     }
     let programs = programs::build(root, plan.only.is_none())?;
     let begun = Instant::now();
@@ -72,7 +72,7 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<(), Failure> {
     }
     if !failures.is_empty() {
         let list = failures.join("\n  ");
-        return Err(Failure::new(format!("these did not run, and docs/ is as it was:\n  {list}")));
+        return Err(Failure::new(format!("these did not run, so docs/ is unchanged:\n  {list}")));
     }
     before.map_or(Ok(()), |before| compare::report(&before, &record))
 }

@@ -73,7 +73,9 @@ pub(crate) fn measure(
 
     let jobs = jobs(&list, plan);
     if jobs.is_empty() {
-        return Err(Failure::usage("no subject has that in its name; `--quick` without `--only` lists all"));
+        return Err(Failure::usage(
+            "no subject's name contains this text; `--quick` without `--only` lists all names",
+        ));
     }
     let begun = Instant::now();
     for (at, job) in jobs.iter().enumerate() {
@@ -130,9 +132,9 @@ fn prepare(runs: &Path, programs: &Programs, plan: &Plan) -> Result<(), Failure>
         return match fs::read_to_string(&mark) {
             Ok(before) if before == now => Ok(()),
             Ok(_) => Err(Failure::usage(
-                "the program or the plan is another one since: begin anew, without --resume",
+                "the program or the plan has changed since then: start again without --resume",
             )),
-            Err(_) => Err(Failure::usage("nothing to resume: no run was interrupted")),
+            Err(_) => Err(Failure::usage("nothing to resume: there is no interrupted run")),
         };
     }
     for entry in fs::read_dir(runs)? {

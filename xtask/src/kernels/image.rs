@@ -90,8 +90,7 @@ fn orders(suite: &Suite, program: &str, on: Version) -> String {
 /// Copies a program, by its name, or any file, by its full path.
 fn copy_named(cpio: &mut Archive, name: &str) -> Result<(), Failure> {
     let path = if name.starts_with('/') { Some(PathBuf::from(name)) } else { needs::find(name) };
-    let path =
-        path.ok_or_else(|| Failure::usage(format!("{name} is missing; `cargo xtask needs` tells more")))?;
+    let path = path.ok_or_else(|| Failure::usage(format!("{name} is missing; see `cargo xtask needs`")))?;
     copy(cpio, &path)
 }
 

@@ -64,7 +64,7 @@ impl Known {
             Err(status) => {
                 // The text of a connection error differs between tries, so it is replaced by a fixed one.
                 let (code, reason, message) = match std::error::Error::source(&status) {
-                    Some(_) => (Code::Unavailable, "NotReached", "nothing answers on the socket"),
+                    Some(_) => (Code::Unavailable, "NotReached", "no process answers on the socket"),
                     None => (status.code(), "NotAnswered", status.message()),
                 };
                 let trouble = Trouble {
@@ -85,7 +85,7 @@ impl Known {
     pub(crate) fn rounded(&mut self) -> Option<Event> {
         let is_new = self.is_well() && !self.said_well;
         self.said_well = self.is_well();
-        is_new.then(|| Event { what: What::AllWell, trouble: None, message: "all is well".to_owned() })
+        is_new.then(|| Event { what: What::AllWell, trouble: None, message: "no problems".to_owned() })
     }
 }
 
@@ -200,7 +200,7 @@ mod tests {
     fn what_begins_changes_and_ends_is_told_once() {
         let (mut known, source) = (Known::default(), Source::Storage);
         assert_eq!(lines(known.learn(&source, Ok(troubles(&[])))), [""; 0]);
-        assert_eq!(lines(known.rounded()), ["T = all is well"]);
+        assert_eq!(lines(known.rounded()), ["T = no problems"]);
         assert_eq!(lines(known.rounded()), [""; 0]);
         let begun = known.learn(&source, Ok(troubles(&[("Slow", "a"), ("Full", "b")])));
         assert_eq!(lines(begun), ["T + node pvc-1 DEGRADED Full: b", "T + node pvc-1 DEGRADED Slow: a"]);
@@ -209,7 +209,7 @@ mod tests {
         assert_eq!(lines(changed), ["T - node pvc-1 DEGRADED Full: b", "T ~ node pvc-1 DEGRADED Slow: c"]);
         assert_eq!(lines(known.learn(&source, Ok(troubles(&[("Slow", "c")])))), [""; 0]);
         assert_eq!(lines(known.learn(&source, Ok(troubles(&[])))), ["T - node pvc-1 DEGRADED Slow: c"]);
-        assert_eq!(lines(known.rounded()), ["T = all is well"]);
+        assert_eq!(lines(known.rounded()), ["T = no problems"]);
     }
 
     #[test]

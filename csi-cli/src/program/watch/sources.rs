@@ -87,7 +87,7 @@ impl Watched {
             }
         }
         if self.volumes.is_empty() && offered.is_only_by_name() {
-            complain("the driver tells the health of volumes that are named: give them with --volume-id");
+            complain("the driver reports health only for named volumes: use --volume-id");
         }
         Ok(sources)
     }
@@ -148,9 +148,12 @@ impl Offered {
     fn why_no_volume(&self, has_path: bool) -> String {
         let hint = match self.node_condition() && !has_path {
             true => {
-                "this driver tells it with a volume's stats: give --volume-path, where it is published, too"
+                "this driver reports a volume's condition with its usage: give --volume-path, the path at \
+                 which it is published"
             }
-            false => "this driver tells no volume's health; `csi capabilities` shows what it does",
+            false => {
+                "this driver does not report the health of volumes; `csi capabilities` lists what it offers"
+            }
         };
         format!("--volume-id: {hint}")
     }

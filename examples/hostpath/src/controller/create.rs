@@ -72,7 +72,7 @@ impl Host {
         self.sizes.check(bytes)?;
         let pool = parameters.pool.as_deref();
         if pool.is_some_and(|name| self.pools.get(name).is_none()) {
-            return Err(Error::invalid("parameters[pool]", "is the name of no pool"));
+            return Err(Error::invalid("parameters[pool]", "is not the name of a pool"));
         }
         let first = origin.as_ref().map_or("", |origin| &origin.pool);
         let places = self.pools.places(pool, first);

@@ -116,7 +116,7 @@ impl Host {
         let best = Place::candidates(&places, required, bytes)?;
         let pool: &Pool = &best
             .first()
-            .ok_or_else(|| Error::LimitReached("no pool has room for the snapshot".to_owned()))?
+            .ok_or_else(|| Error::LimitReached("no pool has enough space for the snapshot".to_owned()))?
             .value;
         let room = self.pools.reserve(&pool.name, bytes)?;
         let tells_places = self.features.has(Feature::SnapshotTopology);

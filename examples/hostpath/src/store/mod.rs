@@ -99,7 +99,7 @@ impl<T: Record> Store<T> {
                 Err(error) => error.to_string(),
             };
             let place = root.join(id);
-            tracing::error!("{}, whose record can't be read, is left alone: {why}", place.display());
+            tracing::error!("{} is ignored, because its record can't be read: {why}", place.display());
             unreadable.insert(id.to_owned());
         }
         Ok(Self { root, entries: RwLock::new(entries), unreadable })
@@ -128,7 +128,7 @@ impl<T: Record> Store<T> {
     pub(crate) fn find(&self, id: &str) -> Result<Option<Arc<T>>> {
         match self.get(id) {
             None if self.unreadable.contains(id) => Err(Error::internal_message(format!(
-                "{} can't be read: mend it, and start the driver anew",
+                "{} can't be read: repair it, and start the driver again",
                 self.place(id).join(RECORD).display()
             ))),
             found => Ok(found),
@@ -292,7 +292,7 @@ fn json<T: Serialize>(record: &T) -> Result<Vec<u8>> {
 fn sweep(directory: &Path) {
     let removed = Target::new(directory).and_then(|directory| directory.remove_tree());
     if let Err(error) = removed {
-        tracing::warn!("left until the next start: {error}");
+        tracing::warn!("can't be removed before the next start: {error}");
     }
 }
 

@@ -42,7 +42,7 @@ pub async fn live(client: &Client, class: &Class, node: &Path, mut done: impl Fn
     let life = Life { client, class, node };
     let volume = life.create("pvc-first", None).await?;
     let id = &volume.volume_id;
-    done(&format!("made volume {id}"));
+    done(&format!("created volume {id}"));
     let target = life.publish(&volume, false).await?;
     write(&target, "before")?;
     done(&format!("staged, published and written to at {}", target.display()));
@@ -59,19 +59,19 @@ pub async fn live(client: &Client, class: &Class, node: &Path, mut done: impl Fn
         let at = life.publish(volume, true).await?;
         let found = read(&at)?;
         if found != due {
-            return Err(format!("{}: {found:?} is in it and not {due:?}", volume.volume_id));
+            return Err(format!("{}: contains {found:?} instead of {due:?}", volume.volume_id));
         }
         if write(&at, "never").is_ok() {
-            return Err(format!("{}: published read-only, it was written to", volume.volume_id));
+            return Err(format!("{}: published read-only, but a write succeeded", volume.volume_id));
         }
-        done(&format!("volume {} has what was written {due} the snapshot", volume.volume_id));
+        done(&format!("volume {} has the data that was written {due} the snapshot", volume.volume_id));
     }
     for volume in [&volume, &restored, &cloned] {
         life.end(volume).await?;
     }
     let request = v1::DeleteSnapshotRequest { snapshot_id: snapshot.snapshot_id, ..Default::default() };
     client.controller().delete_snapshot(request).await.map_err(told)?;
-    done("unpublished, unstaged and deleted all of it");
+    done("unpublished, unstaged and deleted everything");
     Ok(())
 }
 
@@ -102,7 +102,7 @@ impl Life<'_> {
             ..Default::default()
         };
         let answer = self.client.controller().create_volume(request).await.map_err(told)?;
-        answer.into_inner().volume.ok_or_else(|| "CreateVolume answered without a volume".to_owned())
+        answer.into_inner().volume.ok_or_else(|| "the answer to CreateVolume has no volume".to_owned())
     }
 
     async fn publish(&self, volume: &v1::Volume, readonly: bool) -> Outcome<PathBuf> {
@@ -139,7 +139,7 @@ impl Life<'_> {
             ..Default::default()
         };
         let stats = self.client.node().node_get_volume_stats(request).await.map_err(told)?.into_inner();
-        let bytes = stats.usage.first().ok_or("NodeGetVolumeStats answered without a usage")?;
+        let bytes = stats.usage.first().ok_or("the answer to NodeGetVolumeStats has no usage")?;
         Ok(format!("{} of {} bytes are available on its share", bytes.available, bytes.total))
     }
 
@@ -150,7 +150,7 @@ impl Life<'_> {
             ..Default::default()
         };
         let answer = self.client.controller().create_snapshot(request).await.map_err(told)?;
-        answer.into_inner().snapshot.ok_or_else(|| "CreateSnapshot answered without a snapshot".to_owned())
+        answer.into_inner().snapshot.ok_or_else(|| "the answer to CreateSnapshot has no snapshot".to_owned())
     }
 
     async fn end(&self, volume: &v1::Volume) -> Outcome {
