@@ -1,11 +1,12 @@
 //! Undoes what a test, or a run that died, left behind: the reverse of each call, the last call first.
 
 use csi_core::Rpc;
+use csi_core::client::is_final;
 use csi_proto::{escape, v1};
 use prost::Message;
 use tonic::Code;
 
-use crate::cx::{Cx, is_final};
+use crate::cx::Cx;
 use crate::ledger::Made;
 use crate::wire::Refusal;
 

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use csi_core::client::Client;
+use csi_core::client::{Client, is_final};
 use csi_core::{Rpc, Service};
 use csi_proto::v1;
 use prost::Message;
@@ -276,18 +276,4 @@ pub(crate) const NAMES: &str = "csi-conformance-";
 fn decoded<C: Call>(bytes: &[u8]) -> C::Answer {
     // A message that can't be decoded is reported by the judge, which sees every answer.
     C::Answer::decode(bytes).unwrap_or_default()
-}
-
-/// Whether a refusal with this code means that nothing was created.
-pub(crate) fn is_final(code: Code) -> bool {
-    !matches!(
-        code,
-        Code::DeadlineExceeded
-            | Code::Cancelled
-            | Code::Unavailable
-            | Code::Aborted
-            | Code::Unknown
-            | Code::Internal
-            | Code::DataLoss
-    )
 }

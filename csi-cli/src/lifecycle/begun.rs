@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use csi_core::Rpc;
+use csi_core::client::is_final;
 use csi_proto::{escape, v1};
 use tokio::time::{Instant, sleep};
 use tonic::{Code, Status};
@@ -235,22 +236,6 @@ fn is_passing(status: &Status) -> bool {
     let is_passing =
         matches!(status.code(), Code::Aborted | Code::Unavailable | Code::DeadlineExceeded | Code::Cancelled);
     is_passing && !is_unreachable(status)
-}
-
-/// Whether the code means that no object of this name was created, or that it belongs to another request.
-fn is_final(code: Code) -> bool {
-    matches!(
-        code,
-        Code::InvalidArgument
-            | Code::NotFound
-            | Code::AlreadyExists
-            | Code::PermissionDenied
-            | Code::Unauthenticated
-            | Code::ResourceExhausted
-            | Code::FailedPrecondition
-            | Code::OutOfRange
-            | Code::Unimplemented
-    )
 }
 
 /// Whether the call did not reach the driver.
