@@ -28,10 +28,7 @@ fn condition_told(abnormal: bool) -> Fault {
 
 /// The node reports a volume that it cannot find as healthy.
 fn missing_is_well() -> Fault {
-    fault(|rpc, bytes, behind| async move {
-        if rpc != Rpc::NodeGetVolumeHealth {
-            return behind.call(rpc, bytes).await;
-        }
+    only(Rpc::NodeGetVolumeHealth, |bytes, _| async move {
         let volume_health = Some(v1::VolumeHealth { volume_id: id_of(&bytes), ..Default::default() });
         Ok(v1::NodeGetVolumeHealthResponse { volume_health }.encode_to_vec())
     })
