@@ -10,6 +10,9 @@ use tonic::{Code, Status};
 use super::exit;
 use crate::lifecycle::Hidden;
 
+/// The longest duration on the command line: timers take no arbitrarily long ones.
+const LONGEST: Duration = Duration::from_secs(2 * 365 * 24 * 3600);
+
 /// The form of the results.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Format {
@@ -135,23 +138,16 @@ pub(crate) fn refused(rpc: Rpc, status: &Status, hidden: &Hidden) -> Stop {
     Stop::Ended(exit::refused(status.code()))
 }
 
-/// Parses a duration such as `10s`, `500ms`, `2m` or `1h`; without a unit it is in seconds.
+/// Parses a duration such as `10s`, `500ms`, `2m` or `1h30m`; a number without a unit is in seconds.
 ///
 /// # Errors
-/// When it is not a duration, or is 0.
+/// When it is not a duration, or is 0 or longer than two years.
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
-    let digits = text.trim_end_matches(|letter: char| letter.is_ascii_alphabetic());
-    let scale = match &text[digits.len()..] {
-        "ms" => 0.001,
-        "" | "s" => 1.0,
-        "m" => 60.0,
-        "h" => 3600.0,
-        _ => f64::NAN,
-    };
-    let seconds = digits.parse::<f64>().map(|number| number * scale).ok();
-    let time = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
-    time.filter(|time| !time.is_zero() && time.as_secs() < 1 << 26)
-        .ok_or_else(|| format!("{text:?} is no time: write 10s, 500ms, 2m"))
+    let has_unit = text.ends_with(|letter: char| letter.is_ascii_alphabetic());
+    let time = humantime::parse_duration(&if has_unit { text.to_owned() } else { format!("{text}s") });
+    time.ok()
+        .filter(|time| !time.is_zero() && *time <= LONGEST)
+        .ok_or_else(|| format!("{text:?} is not a duration: write 10s, 500ms, 2m"))
 }
 
 #[cfg(test)]
@@ -170,6 +166,9 @@ mod tests {
         assert_eq!(duration("1.5s").unwrap(), Duration::from_millis(1500));
         assert_eq!(duration("500ms").unwrap(), Duration::from_millis(500));
         assert_eq!(duration("2m").unwrap(), Duration::from_secs(120));
+        assert_eq!(duration("1h30m").unwrap(), Duration::from_secs(5400));
+        assert_eq!(duration("90").unwrap(), Duration::from_secs(90));
+        assert_eq!(duration("0.5").unwrap(), Duration::from_millis(500));
         for bad in ["", "s", "0", "-1s", "1x", "nan", "inf", "1e99", "５s"] {
             assert!(duration(bad).is_err(), "{bad}");
         }

@@ -115,18 +115,14 @@ pub(crate) struct Args {
     pub(crate) clean_up: bool,
 }
 
-/// Parses a duration such as `24m`, `90s` or `8h`.
+/// Parses a duration such as `24m`, `90s` or `1h30m`; a number without a unit is in seconds.
 fn time(text: &str) -> Result<Duration, String> {
-    let digits = text.trim_end_matches(|letter: char| letter.is_ascii_alphabetic());
-    let scale = match &text[digits.len()..] {
-        "" | "s" => 1,
-        "m" => 60,
-        "h" => 3600,
-        _ => 0,
-    };
-    let seconds = digits.parse::<u64>().ok().and_then(|number| number.checked_mul(scale));
-    let seconds = seconds.filter(|seconds| (1..=7 * 24 * 3600).contains(seconds));
-    seconds.map(Duration::from_secs).ok_or_else(|| "write 90s, 24m or 8h, at most a week".to_owned())
+    let has_unit = text.ends_with(|letter: char| letter.is_ascii_alphabetic());
+    let time = humantime::parse_duration(&if has_unit { text.to_owned() } else { format!("{text}s") });
+    let limits = Duration::from_secs(1)..=Duration::from_secs(7 * 24 * 3600);
+    time.ok()
+        .filter(|time| limits.contains(time))
+        .ok_or_else(|| "write 90s, 24m or 8h, at most a week".to_owned())
 }
 
 const AFTER: &str = "\
