@@ -11,7 +11,7 @@ use crate::wire::Refusal;
 
 /// A rule that a call of the run broke.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Breach {
+pub(crate) enum Violation {
     MessageEmpty,
     Details,
     Secret,
@@ -52,9 +52,14 @@ impl Judge {
     }
 
     /// Returns what is wrong with a status, if anything.
-    pub(crate) fn status(&self, rpc: Rpc, refusal: &Refusal, secrets: &[String]) -> Option<(Breach, String)> {
+    pub(crate) fn status(
+        &self,
+        rpc: Rpc,
+        refusal: &Refusal,
+        secrets: &[String],
+    ) -> Option<(Violation, String)> {
         if secrets.iter().any(|secret| secret.len() > 3 && refusal.message.contains(secret)) {
-            return Some((Breach::Secret, "the status message contains the value of a secret".into()));
+            return Some((Violation::Secret, "the status message contains the value of a secret".into()));
         }
         // These codes can come from the transport, so an empty message is accepted.
         if matches!(refusal.code, Code::Unavailable | Code::DeadlineExceeded | Code::Cancelled) {
@@ -63,25 +68,25 @@ impl Judge {
         // A service that is not registered is refused by the RPC library, not by the driver.
         let is_optional = matches!(rpc.service(), Service::GroupController | Service::SnapshotMetadata);
         if refusal.message.is_empty() && !(is_optional && refusal.code == Code::Unimplemented) {
-            return Some((Breach::MessageEmpty, format!("{:?} with an empty message", refusal.code)));
+            return Some((Violation::MessageEmpty, format!("{:?} with an empty message", refusal.code)));
         }
-        refusal.has_details.then(|| (Breach::Details, format!("{:?} with details", refusal.code)))
+        refusal.has_details.then(|| (Violation::Details, format!("{:?} with details", refusal.code)))
     }
 
     /// Returns what is wrong with an answer, if anything.
-    pub(crate) fn answer(&self, rpc: Rpc, bytes: &[u8], secrets: &[String]) -> Option<(Breach, String)> {
+    pub(crate) fn answer(&self, rpc: Rpc, bytes: &[u8], secrets: &[String]) -> Option<(Violation, String)> {
         let Ok(message) = DynamicMessage::decode(self.method(rpc).output(), bytes) else {
-            return Some((Breach::Answer, "bytes that do not decode to this message".into()));
+            return Some((Violation::Answer, "bytes that do not decode to this message".into()));
         };
         if let Some(what) = walk(&message, "") {
-            return Some((Breach::Answer, what));
+            return Some((Violation::Answer, what));
         }
         if let Some(what) = self.places(&message) {
-            return Some((Breach::Topology, what));
+            return Some((Violation::Topology, what));
         }
         let is_in = |secret: &[u8]| bytes.windows(secret.len()).any(|part| part == secret);
         let tells = secrets.iter().any(|secret| secret.len() > 3 && is_in(secret.as_bytes()));
-        tells.then(|| (Breach::Secret, "the answer contains the value of a secret".into()))
+        tells.then(|| (Violation::Secret, "the answer contains the value of a secret".into()))
     }
 }
 

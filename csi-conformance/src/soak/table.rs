@@ -12,7 +12,7 @@ use super::{SoakReport, process};
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Row {
     pub(super) calls: u64,
-    pub(super) given_up: u64,
+    pub(super) abandoned: u64,
     /// Calls that returned ABORTED, which asks for a retry.
     pub(super) aborted: u64,
     pub(super) failed: u64,
@@ -44,11 +44,11 @@ impl fmt::Display for SoakReport {
         heads.iter().try_for_each(|head| write!(f, "{head:>11}"))?;
         writeln!(f)?;
         for (rpc, row) in &self.rows {
-            let Row { calls, given_up, aborted, failed, .. } = row;
+            let Row { calls, abandoned, aborted, failed, .. } = row;
             let (half, most) = (row.within(50), row.within(99));
             writeln!(
                 f,
-                "{rpc:<32}{calls:>11}{given_up:>11}{aborted:>11}{failed:>11}{half:>11.2}{most:>11.2}"
+                "{rpc:<32}{calls:>11}{abandoned:>11}{aborted:>11}{failed:>11}{half:>11.2}{most:>11.2}"
             )?;
         }
         if let Some((first, last)) = process::ends(&self.samples) {

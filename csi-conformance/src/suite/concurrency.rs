@@ -8,9 +8,9 @@ use csi_proto::v1;
 use tonic::Code;
 
 use super::list::volume_ids;
-use crate::cx::Cx;
+use crate::context::TestContext;
 use crate::failure::{Failure, Outcome, check};
-use crate::patience::{is_for_later, patiently};
+use crate::retries::{call_with_retries, is_retryable};
 
 crate::test::tests! { "concurrency", "Concurrency, Timeouts";
     "Concurrent CreateVolume of one name create one volume", same_create_at_once, ["concurrency.simultaneous-calls", "concurrency.pending-is-aborted"], [Controller(CreateDeleteVolume)];
@@ -21,83 +21,87 @@ crate::test::tests! { "concurrency", "Concurrency, Timeouts";
 
 const AT_ONCE: usize = 16;
 
-async fn made(cx: &Cx, request: v1::CreateVolumeRequest) -> Outcome<v1::Volume> {
-    let answer = patiently(cx, request.clone()).await?;
-    answer.volume.ok_or_else(|| cx.failure(&request, "no volume", "a volume"))
+async fn made(ctx: &TestContext, request: v1::CreateVolumeRequest) -> Outcome<v1::Volume> {
+    let answer = call_with_retries(ctx, request.clone()).await?;
+    answer.volume.ok_or_else(|| ctx.failure(&request, "no volume", "a volume"))
 }
 
-async fn same_create_at_once(cx: &Cx) -> Outcome {
-    let request = cx.create(&cx.name());
+async fn same_create_at_once(ctx: &TestContext) -> Outcome {
+    let request = ctx.create(&ctx.name());
     let mut ids = BTreeSet::new();
-    for answer in cx.at_once(vec![request.clone(); AT_ONCE]).await {
+    for answer in ctx.at_once(vec![request.clone(); AT_ONCE]).await {
         match answer {
             Ok(answer) => ids.extend(answer.volume.map(|volume| volume.volume_id)),
             Err(refusal) if refusal.code == Code::Aborted => {}
             Err(refusal) => {
-                return Err(cx.failure(
+                return Err(ctx.failure(
                     &request,
-                    cx.told(&refusal),
+                    ctx.refusal_text(&refusal),
                     "OK, or ABORTED while another operation is pending",
                 ));
             }
         }
     }
-    ids.insert(made(cx, request.clone()).await?.volume_id);
+    ids.insert(made(ctx, request.clone()).await?.volume_id);
     if ids.len() == 1 {
         Ok(())
     } else {
-        Err(cx.failure(&request, format!("volumes {ids:?}"), "one volume for one name"))
+        Err(ctx.failure(&request, format!("volumes {ids:?}"), "one volume for one name"))
     }
 }
 
-async fn different_creates_at_once(cx: &Cx) -> Outcome {
-    let requests: Vec<_> = (0..AT_ONCE).map(|_| cx.create(&cx.name())).collect();
+async fn different_creates_at_once(ctx: &TestContext) -> Outcome {
+    let requests: Vec<_> = (0..AT_ONCE).map(|_| ctx.create(&ctx.name())).collect();
     let mut ids = BTreeSet::new();
-    for (request, answer) in requests.clone().into_iter().zip(cx.at_once(requests).await) {
+    for (request, answer) in requests.clone().into_iter().zip(ctx.at_once(requests).await) {
         match answer {
             Ok(answer) => ids.extend(answer.volume.map(|volume| volume.volume_id)),
-            Err(refusal) if is_for_later(refusal.code) => {
-                ids.insert(made(cx, request).await?.volume_id);
+            Err(refusal) if is_retryable(refusal.code) => {
+                ids.insert(made(ctx, request).await?.volume_id);
             }
             Err(refusal) => {
-                return Err(cx.failure(&request, cx.told(&refusal), "OK, or a code that asks for a retry"));
+                return Err(ctx.failure(
+                    &request,
+                    ctx.refusal_text(&refusal),
+                    "OK, or a code that asks for a retry",
+                ));
             }
         }
     }
     check(ids.len() == AT_ONCE, "one volume for each name", || format!("{} for {AT_ONCE}", ids.len()))
 }
 
-async fn same_delete_at_once(cx: &Cx) -> Outcome {
-    let volume = cx.volume().await?;
+async fn same_delete_at_once(ctx: &TestContext) -> Outcome {
+    let volume = ctx.volume().await?;
     let request = v1::DeleteVolumeRequest { volume_id: volume.volume_id, ..Default::default() };
-    for answer in cx.at_once(vec![request.clone(); AT_ONCE]).await {
+    for answer in ctx.at_once(vec![request.clone(); AT_ONCE]).await {
         match answer {
             Ok(_) => {}
             Err(refusal) if refusal.code == Code::Aborted => {}
             Err(refusal) => {
-                return Err(cx.failure(
+                return Err(ctx.failure(
                     &request,
-                    cx.told(&refusal),
+                    ctx.refusal_text(&refusal),
                     "OK, or ABORTED while another operation is pending",
                 ));
             }
         }
     }
-    cx.ok(request).await.map(drop)
+    ctx.ok(request).await.map(drop)
 }
 
-async fn given_up(cx: &Cx) -> Outcome {
-    let before = volume_ids(cx).await?;
-    let request = cx.create(&cx.name());
+async fn given_up(ctx: &TestContext) -> Outcome {
+    let before = volume_ids(ctx).await?;
+    let request = ctx.create(&ctx.name());
     // Some calls are given up by deadline and some cancelled, at different times. Each is retried at once.
     for millis in [1, 2, 5, 10, 20] {
-        let _ = cx.call_within(request.clone(), Duration::from_millis(millis)).await;
-        let _ = tokio::time::timeout(Duration::from_millis(millis), cx.call(request.clone())).await;
+        let _ = ctx.call_within(request.clone(), Duration::from_millis(millis)).await;
+        let _ = tokio::time::timeout(Duration::from_millis(millis), ctx.call(request.clone())).await;
     }
-    let volume = made(cx, request.clone()).await?;
+    let volume = made(ctx, request.clone()).await?;
     // An operation that was given up can end after its retry.
     tokio::time::sleep(Duration::from_millis(300)).await;
-    let after = volume_ids(cx).await?;
+    let after = volume_ids(ctx).await?;
     let new: BTreeSet<_> = after.difference(&before).collect();
     if new.len() <= 1 {
         return Ok(());

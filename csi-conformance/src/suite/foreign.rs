@@ -9,7 +9,7 @@ use csi_core::NodeCapability::StageUnstageVolume;
 use csi_proto::v1;
 
 use super::node_publish::mounts_at;
-use crate::cx::Cx;
+use crate::context::TestContext;
 use crate::failure::{Failure, Outcome, check};
 use crate::life::{Life, text};
 use crate::test::Kind;
@@ -22,7 +22,7 @@ crate::test::tests! { "foreign", "Node Service RPC: NodeUnpublishVolume, NodeUns
 
 /// The ids of other volumes: an existing one, if the driver creates volumes, and one that does not exist.
 fn ids_but(life: &Life, other: &Life) -> Vec<String> {
-    let ids = [other.id.clone(), life.cx.name()];
+    let ids = [other.id.clone(), life.ctx.name()];
     ids.into_iter().filter(|id| *id != life.id).collect()
 }
 
@@ -32,61 +32,61 @@ fn stays(path: &Path, mounts: usize, why: &str) -> Outcome {
     check(found == mounts, &format!("{mounts} mounts at {}, {why}", path.display()), || found.to_string())
 }
 
-async fn another_published(cx: &Cx) -> Outcome {
-    let (mut life, other) = (Life::new(cx, Kind::Files).await?, Life::new(cx, Kind::Files).await?);
+async fn another_published(ctx: &TestContext) -> Outcome {
+    let (mut life, other) = (Life::new(ctx, Kind::Files).await?, Life::new(ctx, Kind::Files).await?);
     let target = life.arrive().await?;
     let before = mounts_at(&target)?;
     for volume_id in ids_but(&life, &other) {
         let why = format!("after NodeUnpublishVolume with {volume_id}, the id of another volume");
         // The driver decides whether this is an error or already done.
-        drop(cx.call(v1::NodeUnpublishVolumeRequest { volume_id, target_path: text(&target) }).await);
+        drop(ctx.call(v1::NodeUnpublishVolumeRequest { volume_id, target_path: text(&target) }).await);
         stays(&target, before, &why)?;
     }
     life.end(&[&target]).await?;
     other.end(&[]).await
 }
 
-async fn another_staged(cx: &Cx) -> Outcome {
-    let (mut life, other) = (Life::new(cx, Kind::Files).await?, Life::new(cx, Kind::Files).await?);
+async fn another_staged(ctx: &TestContext) -> Outcome {
+    let (mut life, other) = (Life::new(ctx, Kind::Files).await?, Life::new(ctx, Kind::Files).await?);
     life.prepare().await?;
     let staging = life.staging_path().to_owned();
     let before = mounts_at(&staging)?;
     for volume_id in ids_but(&life, &other) {
         let why = format!("after NodeUnstageVolume with {volume_id}, the id of another volume");
         let staging_target_path = text(&staging);
-        drop(cx.call(v1::NodeUnstageVolumeRequest { volume_id, staging_target_path }).await);
+        drop(ctx.call(v1::NodeUnstageVolumeRequest { volume_id, staging_target_path }).await);
         stays(&staging, before, &why)?;
     }
     let target = life.target();
-    cx.ok(life.publishing(&target)).await?;
+    ctx.ok(life.publishing(&target)).await?;
     life.end(&[&target]).await?;
     other.end(&[]).await
 }
 
-async fn mount_of_nobody(cx: &Cx) -> Outcome {
-    let life = Life::new(cx, Kind::Files).await?;
+async fn mount_of_nobody(ctx: &TestContext) -> Outcome {
+    let life = Life::new(ctx, Kind::Files).await?;
     let place = life.target();
     mount_memory(&place)?;
-    let outcome = leave_it(cx, &life, &place).await;
+    let outcome = leave_it(ctx, &life, &place).await;
     // If the driver has the fault, the mount is gone already.
     let cleared = unmount_memory(&place);
     outcome.and(cleared)?;
     life.end(&[]).await
 }
 
-async fn leave_it(cx: &Cx, life: &Life, place: &Path) -> Outcome {
-    for volume_id in [life.id.clone(), cx.name()] {
+async fn leave_it(ctx: &TestContext, life: &Life, place: &Path) -> Outcome {
+    for volume_id in [life.id.clone(), ctx.name()] {
         let why = |rpc: &str| format!("after {rpc} with the id {volume_id}: it is the kit's own tmpfs");
         let unpublish =
             v1::NodeUnpublishVolumeRequest { volume_id: volume_id.clone(), target_path: text(place) };
-        drop(cx.call(unpublish).await);
+        drop(ctx.call(unpublish).await);
         stays(place, 1, &why("NodeUnpublishVolume"))?;
         if life.stages() {
             let unstage = v1::NodeUnstageVolumeRequest {
                 volume_id: volume_id.clone(),
                 staging_target_path: text(place),
             };
-            drop(cx.call(unstage).await);
+            drop(ctx.call(unstage).await);
             stays(place, 1, &why("NodeUnstageVolume"))?;
         }
     }

@@ -10,9 +10,9 @@ use v1::volume_content_source::{SnapshotSource, Type};
 
 use super::groups::{deleting, getting, group, member_ids, request};
 use super::paging::listed_snapshots;
-use super::snapshot_states::{listed, told};
+use super::snapshot_states::{get_snapshot, listed};
 use super::snapshots::snapshot;
-use crate::cx::Cx;
+use crate::context::TestContext;
 use crate::failure::{Outcome, check, or_nothing};
 
 crate::test::tests! { "groups", "GroupController Service RPC; CreateSnapshot: group_snapshot_id";
@@ -25,8 +25,8 @@ crate::test::tests! { "groups", "GroupController Service RPC; CreateSnapshot: gr
     "Deleting a group with the id of another snapshot does not delete that snapshot", others_stay, ["delete-volume-group-snapshot.mismatch"], [Groups, Controller(CreateDeleteSnapshot), Controller(CreateDeleteVolume)];
 }
 
-async fn made(cx: &Cx) -> Outcome<v1::VolumeGroupSnapshot> {
-    group(cx, request(cx).await?).await
+async fn made(ctx: &TestContext) -> Outcome<v1::VolumeGroupSnapshot> {
+    group(ctx, request(ctx).await?).await
 }
 
 /// Checks that each member, as other RPCs than the group controller's report it, names the group.
@@ -43,73 +43,74 @@ fn names_the_group(
     check(found.as_ref().is_some_and(good), &due, || or_nothing(&found))
 }
 
-async fn told_with_group(cx: &Cx) -> Outcome {
-    let group = made(cx).await?;
+async fn told_with_group(ctx: &TestContext) -> Outcome {
+    let group = made(ctx).await?;
     for member in &group.snapshots {
-        names_the_group(&group, member, told(cx, &member.snapshot_id).await?)?;
+        names_the_group(&group, member, get_snapshot(ctx, &member.snapshot_id).await?)?;
     }
     Ok(())
 }
 
-async fn listed_with_group(cx: &Cx) -> Outcome {
-    let group = made(cx).await?;
+async fn listed_with_group(ctx: &TestContext) -> Outcome {
+    let group = made(ctx).await?;
     for member in &group.snapshots {
-        names_the_group(&group, member, listed(cx, &member.snapshot_id).await?)?;
+        names_the_group(&group, member, listed(ctx, &member.snapshot_id).await?)?;
     }
     Ok(())
 }
 
-async fn not_deleted_alone(cx: &Cx) -> Outcome {
-    let group = made(cx).await?;
+async fn not_deleted_alone(ctx: &TestContext) -> Outcome {
+    let group = made(ctx).await?;
     let snapshot_id = group.snapshots.first().map(|one| one.snapshot_id.clone()).unwrap_or_default();
     let alone = v1::DeleteSnapshotRequest { snapshot_id, ..Default::default() };
-    cx.refused(alone, &[Code::InvalidArgument], "the snapshot belongs to a group, which the error names")
+    ctx.refused(alone, &[Code::InvalidArgument], "the snapshot belongs to a group, which the error names")
         .await?;
-    let whole = cx.ok(getting(&group)).await?.group_snapshot.unwrap_or_default();
+    let whole = ctx.ok(getting(&group)).await?.group_snapshot.unwrap_or_default();
     check(member_ids(&whole) == member_ids(&group), "all members in the group", || format!("{whole:?}"))
 }
 
-async fn deleted_together(cx: &Cx) -> Outcome {
-    let group = made(cx).await?;
-    cx.ok(deleting(&group)).await?;
+async fn deleted_together(ctx: &TestContext) -> Outcome {
+    let group = made(ctx).await?;
+    ctx.ok(deleting(&group)).await?;
     for id in member_ids(&group) {
-        if cx.offers.controller(GetSnapshot) {
-            let found = told(cx, &id).await?;
+        if ctx.offers.controller(GetSnapshot) {
+            let found = get_snapshot(ctx, &id).await?;
             check(found.is_none(), "NotFound for a member of a deleted group", || or_nothing(&found))?;
         }
-        if cx.offers.controller(ListSnapshots) {
-            let found = listed(cx, &id).await?;
+        if ctx.offers.controller(ListSnapshots) {
+            let found = listed(ctx, &id).await?;
             check(found.is_none(), "no member of a deleted group in the list", || or_nothing(&found))?;
         }
-        cx.refused(restoring(cx, &id), &[Code::NotFound], "the snapshot was deleted with its group").await?;
+        ctx.refused(restoring(ctx, &id), &[Code::NotFound], "the snapshot was deleted with its group")
+            .await?;
     }
     Ok(())
 }
 
-fn restoring(cx: &Cx, snapshot_id: &str) -> v1::CreateVolumeRequest {
+fn restoring(ctx: &TestContext, snapshot_id: &str) -> v1::CreateVolumeRequest {
     let source = Type::Snapshot(SnapshotSource { snapshot_id: snapshot_id.to_owned() });
     let volume_content_source = Some(v1::VolumeContentSource { r#type: Some(source) });
-    v1::CreateVolumeRequest { volume_content_source, ..cx.create(&cx.name()) }
+    v1::CreateVolumeRequest { volume_content_source, ..ctx.create(&ctx.name()) }
 }
 
-async fn restored(cx: &Cx) -> Outcome {
-    let group = made(cx).await?;
+async fn restored(ctx: &TestContext) -> Outcome {
+    let group = made(ctx).await?;
     for id in member_ids(&group) {
-        cx.created(restoring(cx, &id)).await?;
+        ctx.created(restoring(ctx, &id)).await?;
     }
     Ok(())
 }
 
-async fn failure_leaves_nothing(cx: &Cx) -> Outcome {
-    let mut request = request(cx).await?;
+async fn failure_leaves_nothing(ctx: &TestContext) -> Outcome {
+    let mut request = request(ctx).await?;
     let there = request.source_volume_ids.clone();
-    request.source_volume_ids.push(cx.name());
-    cx.refused(request.clone(), &[Code::NotFound], "one of the volumes does not exist").await?;
+    request.source_volume_ids.push(ctx.name());
+    ctx.refused(request.clone(), &[Code::NotFound], "one of the volumes does not exist").await?;
     for source_volume_id in there {
         let list = v1::ListSnapshotsRequest { source_volume_id, ..Default::default() };
-        let left = listed_snapshots(cx, list).await?;
+        let left = listed_snapshots(ctx, list).await?;
         if !left.is_empty() {
-            return Err(cx.failure(
+            return Err(ctx.failure(
                 &request,
                 format!("afterwards {left:?}"),
                 "no snapshot is left of the group",
@@ -120,16 +121,18 @@ async fn failure_leaves_nothing(cx: &Cx) -> Outcome {
 }
 
 /// A driver is allowed to ignore the ids, but must not delete snapshots outside the group.
-async fn others_stay(cx: &Cx) -> Outcome {
-    let (group, other) = (made(cx).await?, snapshot(cx).await?);
+async fn others_stay(ctx: &TestContext) -> Outcome {
+    let (group, other) = (made(ctx).await?, snapshot(ctx).await?);
     let mut ids: BTreeSet<String> = member_ids(&group);
     ids.insert(other.snapshot_id.clone());
     let delete =
         v1::DeleteVolumeGroupSnapshotRequest { snapshot_ids: ids.into_iter().collect(), ..deleting(&group) };
-    match cx.call(delete.clone()).await {
+    match ctx.call(delete.clone()).await {
         Ok(_) => {}
         Err(refusal) if refusal.code == Code::InvalidArgument => {}
-        Err(refusal) => return Err(cx.failure(&delete, cx.told(&refusal), "InvalidArgument, or OK")),
+        Err(refusal) => {
+            return Err(ctx.failure(&delete, ctx.refusal_text(&refusal), "InvalidArgument, or OK"));
+        }
     }
-    cx.created(restoring(cx, &other.snapshot_id)).await.map(drop)
+    ctx.created(restoring(ctx, &other.snapshot_id)).await.map(drop)
 }
