@@ -94,7 +94,7 @@ pub(crate) fn refused_write(target: &Path, content: Content) -> Result<String, S
     });
     match wrote {
         Ok(()) => Err(format!("a write through {} succeeded, although it is read-only", target.display())),
-        Err(error) if is_refusal(error.kind(), content) => Ok(words_of(&error)),
+        Err(error) if is_refusal(error.kind(), content) => Ok(error_text(&error)),
         Err(error) => Err(format!(
             "a write through {} failed, but not because it is read-only: {error}",
             target.display()
@@ -103,7 +103,7 @@ pub(crate) fn refused_write(target: &Path, content: Content) -> Result<String, S
 }
 
 /// The system's text for the error, without its number.
-fn words_of(error: &std::io::Error) -> String {
+fn error_text(error: &std::io::Error) -> String {
     error.raw_os_error().map_or_else(|| error.to_string(), |number| Errno::from_raw(number).desc().to_owned())
 }
 
@@ -116,7 +116,7 @@ fn is_refusal(kind: ErrorKind, content: Content) -> bool {
 }
 
 /// Checks that the written data still exists.
-pub(crate) fn still_there(target: &Path, content: Content) -> Result<(), String> {
+pub(crate) fn check_data(target: &Path, content: Content) -> Result<(), String> {
     let path = place(target, content);
     match read_back(&path, content) {
         Ok(back) if back == block(content) => Ok(()),

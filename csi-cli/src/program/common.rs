@@ -8,7 +8,7 @@ use csi_core::client::Client;
 use tokio::net::UnixStream;
 
 use super::call::Limits;
-use super::output::{Format, Stop, complain, duration};
+use super::output::{Format, Stop, duration, print_error};
 use super::{exit, values};
 use crate::lifecycle::Sockets;
 
@@ -150,8 +150,8 @@ impl Common {
                 }
                 _ => "is this the driver's socket?",
             };
-            complain(&format!("{read}: {error}: {hint}"));
-            return Err(Stop::Ended(exit::UNREACHABLE));
+            print_error(&format!("{read}: {error}: {hint}"));
+            return Err(Stop::Exit(exit::UNREACHABLE));
         }
         Ok(Client::new(&read).deadline(self.timeout))
     }

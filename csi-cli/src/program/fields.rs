@@ -21,7 +21,7 @@ enum Form {
     Range,
     Source,
     Requirement,
-    Place,
+    Topology,
     Flag,
     Bytes,
     Number,
@@ -42,7 +42,7 @@ impl Form {
                 "CapacityRange" => Self::Range,
                 "VolumeContentSource" => Self::Source,
                 "TopologyRequirement" => Self::Requirement,
-                "Topology" => Self::Place,
+                "Topology" => Self::Topology,
                 _ => return None,
             },
             _ => return None,
@@ -97,7 +97,7 @@ fn of_field(field: &FieldDescriptor) -> Vec<Arg> {
                 flag(name, "KEY=VALUE,…", help).action(ArgAction::Append).value_parser(place.clone())
             })
             .into(),
-        Some(Form::Place) => vec![flag(name, "KEY=VALUE,…", "The topology: zone=a").value_parser(place)],
+        Some(Form::Topology) => vec![flag(name, "KEY=VALUE,…", "The topology: zone=a").value_parser(place)],
         Some(Form::Flag) => {
             vec![Arg::new(name.clone()).long(name).action(ArgAction::SetTrue).help("Read-only")]
         }
@@ -196,7 +196,7 @@ fn value_of(
             let (requisite, preferred) = (requisite.unwrap_or_default(), preferred.unwrap_or_default());
             dynamic(&inner(), &v1::TopologyRequirement { requisite, preferred })
         }
-        Form::Place => dynamic(&inner(), matches.get_one::<v1::Topology>(&name)?),
+        Form::Topology => dynamic(&inner(), matches.get_one::<v1::Topology>(&name)?),
         Form::Flag => matches.get_flag(&name).then_some(Value::Bool(true))?,
         Form::Bytes => Value::I64(*matches.get_one(&name)?),
         Form::Number => Value::I32(*matches.get_one(&name)?),

@@ -14,8 +14,8 @@ use super::common::{self, Common};
 use super::output::{Format, Stop};
 use super::{exit, secrets, values};
 use crate::lifecycle::{
-    self, Begun, Caller, Caught, Content, Failure, Keep, Looks, Outcome, Places, Premade, Report, Signals,
-    Sockets, Undone, Wanted, meet, quoted,
+    self, Caller, Caught, Content, ExistingVolume, Failure, Keep, Outcome, Places, Report, Signals, Sockets,
+    TargetChecks, UndoLog, UndoResult, VolumeSpec, discover, quoted,
 };
 
 pub(crate) const NAME: &str = "lifecycle";
@@ -94,7 +94,7 @@ fn place_arguments() -> [Arg; 5] {
 }
 
 pub(crate) async fn run(matches: &ArgMatches, common: &Common) -> Result<(), Stop> {
-    let wanted = wanted(matches)?;
+    let spec = spec(matches)?;
     // Signals are caught before anything exists that a signal would leave behind.
     let mut signals = Signals::take()?;
     let sockets = common.sockets().await?;
@@ -106,33 +106,35 @@ pub(crate) async fn run(matches: &ArgMatches, common: &Common) -> Result<(), Sto
         Format::Table => Report::new(),
         Format::Json => Report::new().json(),
     };
-    report.hide(&wanted.secrets.hidden());
-    let mut begun = Begun::default();
+    report.hide(&spec.secrets.hidden());
+    let mut undo_log = UndoLog::default();
     let end = tokio::select! {
         biased;
         caught = signals.next() => End::Caught(caught),
-        outcome = live(common, &sockets, &wanted, place.as_ref(), &mut report, &mut begun) => match outcome {
+        outcome = live(common, &sockets, &spec, place.as_ref(), &mut report, &mut undo_log) => match outcome {
             Ok(()) => End::Well,
             Err(failure) => End::Failed(failure),
         },
     };
     match &end {
         End::Well => {}
-        End::Failed(failure) => tell_failure(&mut report, failure, &wanted),
+        End::Failed(failure) => report_failure(&mut report, failure, &spec),
         End::Caught(caught) => report.left_out(caught.name, "stopped by this signal"),
     }
-    let mut undone = match wanted.keep {
-        Keep::Everything if matches!(end, End::Well) => begun.kept(),
+    let mut undone = match spec.keep {
+        Keep::Everything if matches!(end, End::Well) => undo_log.kept(),
         _ => tokio::select! {
-            undone = begun.undo(&sockets) => undone,
+            undone = undo_log.undo(&sockets) => undone,
             // A second signal ends the clean-up.
-            caught = signals.next() => Undone { failed: vec![format!("{} again", caught.name)], ..begun.kept() },
+            caught = signals.next() => {
+                UndoResult { failed: vec![format!("{} again", caught.name)], ..undo_log.kept() }
+            }
         },
     };
     undone.left.extend(place.and_then(Place::remove));
-    match conclude(&report, &end, &undone, wanted.keep) {
+    match conclude(&report, &end, &undone, spec.keep) {
         exit::DONE => Ok(()),
-        status => Err(Stop::Ended(status)),
+        status => Err(Stop::Exit(status)),
     }
 }
 
@@ -146,18 +148,18 @@ enum End {
 async fn live(
     common: &Common,
     sockets: &Sockets,
-    wanted: &Wanted,
+    spec: &VolumeSpec,
     place: Option<&Place>,
     report: &mut Report,
-    begun: &mut Begun,
+    undo_log: &mut UndoLog,
 ) -> Outcome<()> {
     report.heading(&common.endpoint());
     let mut caller = Caller::new(sockets.clone(), common.timeout, report);
-    let offers = meet(&mut caller).await?;
-    lifecycle::play(&mut caller, &offers, wanted, place.map(|place| &place.places), begun).await
+    let offers = discover(&mut caller).await?;
+    lifecycle::run_life_cycle(&mut caller, &offers, spec, place.map(|place| &place.places), undo_log).await
 }
 
-fn wanted(matches: &ArgMatches) -> Result<Wanted, Stop> {
+fn spec(matches: &ArgMatches) -> Result<VolumeSpec, Stop> {
     let pairs = |name| -> BTreeMap<String, String> {
         matches.get_many::<(String, String)>(name).into_iter().flatten().cloned().collect()
     };
@@ -174,29 +176,28 @@ fn wanted(matches: &ArgMatches) -> Result<Wanted, Stop> {
         )));
     }
     let volume = matches.get_one::<String>("volume-id").cloned();
-    let mut wanted = Wanted::new(name, Content::Files, size, grown);
+    let mut spec = VolumeSpec::new(name, Content::Files, size, grown);
     match capability.access_type {
         Some(AccessType::Mount(mount)) => {
-            (wanted.fs_type, wanted.mount_flags) = (mount.fs_type, mount.mount_flags);
-            wanted.mount_group = mount.volume_mount_group;
+            (spec.fs_type, spec.mount_flags) = (mount.fs_type, mount.mount_flags);
+            spec.mount_group = mount.volume_mount_group;
         }
-        _ => wanted.content = Content::Device,
+        _ => spec.content = Content::Device,
     }
     // A given mode is used. The default depends on whether the driver supports two targets.
     let is_default = matches.value_source("capability") == Some(clap::parser::ValueSource::DefaultValue);
-    wanted.mode = capability.access_mode.filter(|_| !is_default).map(|mode| mode.mode());
-    wanted.title =
-        volume.as_ref().map_or(wanted.name.clone(), |volume| format!("{volume}, an existing volume"));
-    wanted.parameters = pairs("parameters");
-    wanted.secrets = secrets::read(matches)?;
-    wanted.premade = volume.map(|id| Premade { id, context: pairs("volume-context") });
+    spec.mode = capability.access_mode.filter(|_| !is_default).map(|mode| mode.mode());
+    spec.title = volume.as_ref().map_or(spec.name.clone(), |volume| format!("{volume}, an existing volume"));
+    spec.parameters = pairs("parameters");
+    spec.secrets = secrets::read(matches)?;
+    spec.existing = volume.map(|id| ExistingVolume { id, context: pairs("volume-context") });
     if matches.get_flag("no-mount-access") {
-        wanted.looks = Looks::Nowhere;
+        spec.checks = TargetChecks::Off;
     }
     if matches.get_flag("keep") {
-        wanted.keep = Keep::Everything;
+        spec.keep = Keep::Everything;
     }
-    Ok(wanted)
+    Ok(spec)
 }
 
 /// A name that no other run uses.
@@ -247,9 +248,9 @@ fn temporary() -> Result<PathBuf, Stop> {
     existing("target", &path)
 }
 
-fn tell_failure(report: &mut Report, failure: &Failure, wanted: &Wanted) {
+fn report_failure(report: &mut Report, failure: &Failure, spec: &VolumeSpec) {
     report.failed(&failure.step, &failure.reason, &[]);
-    if wanted.looks != Looks::Nowhere && failure.reason.starts_with("nothing is mounted at") {
+    if spec.checks != TargetChecks::Off && failure.reason.starts_with("nothing is mounted at") {
         report.detail(
             "if the driver has its own mount namespace, its mounts are not visible here: use \
                        --no-mount-access",
@@ -258,7 +259,7 @@ fn tell_failure(report: &mut Report, failure: &Failure, wanted: &Wanted) {
 }
 
 /// Prints how the run ended, and returns the exit status.
-fn conclude(report: &Report, end: &End, undone: &Undone, keep: Keep) -> u8 {
+fn conclude(report: &Report, end: &End, undone: &UndoResult, keep: Keep) -> u8 {
     for done in &undone.done {
         report.detail(done);
     }

@@ -24,8 +24,8 @@ use std::ffi::OsString;
 use clap::{ArgMatches, Command};
 
 use common::Common;
-use output::{Stop, complain};
-use values::Wrong;
+use output::{Stop, print_error};
+use values::ValueError;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -50,8 +50,8 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> u8 {
         Err(error) => {
             // clap's message repeats the wrong value, which can be a secret.
             let reason = std::error::Error::source(&error).and_then(|source| source.downcast_ref());
-            if let Some(Wrong::Secret(reason)) = reason {
-                complain(reason);
+            if let Some(ValueError::Secret(reason)) = reason {
+                print_error(reason);
                 return exit::USAGE;
             }
             // The reader can be gone already, as in `csi --help | head -1`.
@@ -60,14 +60,14 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> u8 {
         }
     };
     match dispatch(&matches) {
-        Ok(()) | Err(Stop::Unread) => exit::DONE,
-        Err(Stop::Ended(status)) => status,
-        Err(Stop::Unwritten(error)) => {
-            complain(&format!("the output can't be written: {error}"));
+        Ok(()) | Err(Stop::ReaderGone) => exit::DONE,
+        Err(Stop::Exit(status)) => status,
+        Err(Stop::OutputFailed(error)) => {
+            print_error(&format!("the output can't be written: {error}"));
             exit::FAILED
         }
         Err(Stop::Usage(reason)) => {
-            complain(&reason);
+            print_error(&reason);
             exit::USAGE
         }
     }

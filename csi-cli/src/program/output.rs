@@ -26,13 +26,13 @@ pub(crate) enum Format {
 #[derive(Debug)]
 pub(crate) enum Stop {
     /// The reader of the output is gone: `csi … | head`.
-    Unread,
+    ReaderGone,
     /// The output can't be written.
-    Unwritten(Error),
+    OutputFailed(Error),
     /// A usage error. The text says how to fix it.
     Usage(String),
     /// The reason is printed already. This is the exit status.
-    Ended(u8),
+    Exit(u8),
 }
 
 impl From<String> for Stop {
@@ -44,8 +44,8 @@ impl From<String> for Stop {
 impl Stop {
     /// Prints a failure.
     pub(crate) fn failed(reason: &str) -> Self {
-        complain(reason);
-        Self::Ended(exit::FAILED)
+        print_error(reason);
+        Self::Exit(exit::FAILED)
     }
 }
 
@@ -80,20 +80,20 @@ pub(crate) fn print_json(value: &serde_json::Value, layout: Layout) -> Result<()
 
 fn write(text: &str) -> Result<(), Stop> {
     let mut output = std::io::stdout().lock();
-    writeln!(output, "{text}").and_then(|()| output.flush()).map_err(broken)
+    writeln!(output, "{text}").and_then(|()| output.flush()).map_err(output_error)
 }
 
 /// Converts an error of the output.
-pub(crate) fn broken(error: Error) -> Stop {
+pub(crate) fn output_error(error: Error) -> Stop {
     match error.kind() {
-        ErrorKind::BrokenPipe => Stop::Unread,
-        _ => Stop::Unwritten(error),
+        ErrorKind::BrokenPipe => Stop::ReaderGone,
+        _ => Stop::OutputFailed(error),
     }
 }
 
 /// Prints a line on standard error, with terminal control characters escaped. Errors are ignored, because
 /// there is no other output.
-pub(crate) fn complain(line: &str) {
+pub(crate) fn print_error(line: &str) {
     let _ = writeln!(std::io::stderr().lock(), "csi: {}", escape::terminal(line));
 }
 
@@ -131,11 +131,11 @@ fn hint(status: &Status) -> Option<&'static str> {
 /// Prints a refusal, and ends the program.
 pub(crate) fn refused(rpc: Rpc, status: &Status, hidden: &Hidden) -> Stop {
     let message = hidden.scrub(status.message());
-    complain(&format!("{rpc}: {}: {message}", code_name(status.code())));
+    print_error(&format!("{rpc}: {}: {message}", code_name(status.code())));
     if let Some(hint) = hint(status) {
-        complain(hint);
+        print_error(hint);
     }
-    Stop::Ended(exit::refused(status.code()))
+    Stop::Exit(exit::refused(status.code()))
 }
 
 /// Parses a duration such as `10s`, `500ms`, `2m` or `1h30m`; a number without a unit is in seconds.

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 /// The largest number of consecutive pages without an entry. A driver that filters its list can return some.
-const MOST_EMPTY: u32 = 1000;
+const MAX_EMPTY_PAGES: u32 = 1000;
 
 /// The tokens and empty pages seen so far.
 #[derive(Debug, Default)]
@@ -27,8 +27,8 @@ impl Pages {
             return Ok(None);
         }
         self.empty = if has_entries { 0 } else { self.empty + 1 };
-        if self.empty > MOST_EMPTY {
-            return Err(format!("stopped after {MOST_EMPTY} pages without an entry"));
+        if self.empty > MAX_EMPTY_PAGES {
+            return Err(format!("stopped after {MAX_EMPTY_PAGES} pages without an entry"));
         }
         match self.tokens.insert(token.clone()) {
             true => Ok(Some(token)),
@@ -50,6 +50,6 @@ mod tests {
         assert!(pages.next("a".into(), true).unwrap_err().contains("repeated a next_token"));
         let mut pages = Pages::default();
         let ended = (0..).find_map(|at| pages.next(format!("{at}"), false).err().map(|why| (at, why)));
-        assert!(ended.is_some_and(|(at, why)| at == MOST_EMPTY && why.contains("without an entry")));
+        assert!(ended.is_some_and(|(at, why)| at == MAX_EMPTY_PAGES && why.contains("without an entry")));
     }
 }

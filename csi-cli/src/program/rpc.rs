@@ -89,8 +89,8 @@ pub(crate) async fn run(rpc: Rpc, matches: &ArgMatches, common: &Common) -> Resu
         });
         match answered.await {
             Ok(()) => {}
-            Err(call::Ended::Refused(status)) => return Err(refused(rpc, &status, &hidden)),
-            Err(call::Ended::Stopped(stop)) => return Err(stop),
+            Err(call::CallError::Refused(status)) => return Err(refused(rpc, &status, &hidden)),
+            Err(call::CallError::Stopped(stop)) => return Err(stop),
         }
         let Some((token, has_entries)) = next else { return Ok(()) };
         let Some(token) = pages.next(token, has_entries).map_err(|reason| Stop::failed(&reason))? else {

@@ -10,16 +10,16 @@ use v1::volume_capability::{AccessMode, AccessType, BlockVolume, MountVolume};
 
 /// Why a value is wrong.
 #[derive(Debug)]
-pub(crate) enum Wrong {
+pub(crate) enum ValueError {
     /// The value can be shown with the reason.
     Value(String),
     /// The value is or can be a secret.
     Secret(&'static str),
 }
 
-impl std::error::Error for Wrong {}
+impl std::error::Error for ValueError {}
 
-impl fmt::Display for Wrong {
+impl fmt::Display for ValueError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Value(reason) => f.write_str(reason),
@@ -28,7 +28,7 @@ impl fmt::Display for Wrong {
     }
 }
 
-impl From<String> for Wrong {
+impl From<String> for ValueError {
     fn from(reason: String) -> Self {
         Self::Value(reason)
     }
@@ -62,10 +62,10 @@ const MODES: [Mode; 7] = [
 ///
 /// # Errors
 /// Names the unknown word, and the known ones.
-pub(crate) fn capability(text: &str) -> Result<v1::VolumeCapability, Wrong> {
+pub(crate) fn capability(text: &str) -> Result<v1::VolumeCapability, ValueError> {
     let words = words(text);
     if words.iter().any(|word| is_secret(word)) {
-        return Err(Wrong::Secret(
+        return Err(ValueError::Secret(
             "every process can read mount flags on the command line: give this one in --request FILE, or as \
              the secret from which the driver creates it",
         ));
@@ -150,9 +150,9 @@ pub(crate) fn size(text: &str) -> Result<i64, String> {
 ///
 /// # Errors
 /// When there is no key, or no `=`.
-pub(crate) fn pair(text: &str) -> Result<(String, String), Wrong> {
+pub(crate) fn pair(text: &str) -> Result<(String, String), ValueError> {
     match text.split_once('=') {
-        Some((key, _)) if key == csi_proto::redact::TOKENS_KEY => Err(Wrong::Secret(
+        Some((key, _)) if key == csi_proto::redact::TOKENS_KEY => Err(ValueError::Secret(
             "every process can read tokens on the command line: give them in --request FILE",
         )),
         Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
@@ -164,15 +164,16 @@ pub(crate) fn pair(text: &str) -> Result<(String, String), Wrong> {
 ///
 /// # Errors
 /// When there is no key, or no `=`.
-pub(crate) fn variable(text: &str) -> Result<(String, String), Wrong> {
-    pair(text).map_err(|_| Wrong::Secret("--secrets-env: write KEY=VARIABLE, with the name of a variable"))
+pub(crate) fn variable(text: &str) -> Result<(String, String), ValueError> {
+    pair(text)
+        .map_err(|_| ValueError::Secret("--secrets-env: write KEY=VARIABLE, with the name of a variable"))
 }
 
 /// Parses a topology such as `zone=a,rack=7`.
 ///
 /// # Errors
 /// When a segment is not `key=value`.
-pub(crate) fn topology(text: &str) -> Result<v1::Topology, Wrong> {
+pub(crate) fn topology(text: &str) -> Result<v1::Topology, ValueError> {
     let segments = text.split(',').map(pair).collect::<Result<BTreeMap<_, _>, _>>()?;
     Ok(v1::Topology { segments })
 }

@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use csi_cli::lifecycle::{
-    self, Begun, Caller, Caught, Content, Failure, Keep, Outcome, Places, Report, Signals, Sockets, Timing,
-    Wanted, meet,
+    self, Caller, Caught, Content, Failure, Keep, Outcome, Places, Report, Signals, Sockets, Timing, UndoLog,
+    VolumeSpec, discover,
 };
 use csi_core::proto::escape;
 use csi_mount::Filesystem;
@@ -54,20 +54,20 @@ impl Plan {
         Ok(Self { examples, filesystem, keep: run.keep, footing, left_out })
     }
 
-    fn volumes(&self, example: Example) -> Vec<Wanted> {
-        let wanted = |name: &str, what: &str, content, size, grown| Wanted {
+    fn volumes(&self, example: Example) -> Vec<VolumeSpec> {
+        let spec = |name: &str, what: &str, content, size, grown| VolumeSpec {
             title: format!("{name}: {what}"),
             keep: self.keep,
-            ..Wanted::new(name, content, size * MIB, grown * MIB)
+            ..VolumeSpec::new(name, content, size * MIB, grown * MIB)
         };
         match example {
-            Example::Dirs => vec![wanted("pvc-dirs", "a directory", Content::Files, 1, 1)],
+            Example::Dirs => vec![spec("pvc-dirs", "a directory", Content::Files, 1, 1)],
             Example::Block => {
                 let filesystem = self.filesystem.name();
                 let files =
-                    wanted("pvc-files", &format!("a filesystem, {filesystem}"), Content::Files, 512, 1024);
-                let files = Wanted { fs_type: filesystem.to_owned(), ..files };
-                vec![files, wanted("pvc-raw", "a raw device", Content::Device, 16, 32)]
+                    spec("pvc-files", &format!("a filesystem, {filesystem}"), Content::Files, 512, 1024);
+                let files = VolumeSpec { fs_type: filesystem.to_owned(), ..files };
+                vec![files, spec("pvc-raw", "a raw device", Content::Device, 16, 32)]
             }
         }
     }
@@ -101,7 +101,7 @@ pub(crate) async fn run(plan: &Plan) -> Result<u8, String> {
     };
     match &end {
         End::Well => {}
-        End::Failed(failure) => tell_failure(&mut report, failure, driver.as_mut()),
+        End::Failed(failure) => report_failure(&mut report, failure, driver.as_mut()),
         End::Caught(caught) => report.left_out(caught.name, "stopped by this signal"),
     }
     // Successful steps have stopped their driver. A driver that died was reported already.
@@ -199,12 +199,12 @@ async fn play(
     report.ok("  start the driver", &format!("process {}", driver.id), timing);
 
     let mut caller = Caller::new(Sockets::new(client), PATIENCE, report);
-    let offers = meet(&mut caller).await?;
+    let offers = discover(&mut caller).await?;
     let places = Places { staging: folder.to_owned(), target: folder.to_owned() };
-    for wanted in plan.volumes(example) {
+    for spec in plan.volumes(example) {
         // If the steps end early, the clean-up finds what is left by asking the kernel, not the driver.
-        let mut begun = Begun::default();
-        lifecycle::play(&mut caller, &offers, &wanted, Some(&places), &mut begun).await?;
+        let mut undo_log = UndoLog::default();
+        lifecycle::run_life_cycle(&mut caller, &offers, &spec, Some(&places), &mut undo_log).await?;
     }
     // A stopping driver waits until its callers close their connections.
     drop(caller);
@@ -216,7 +216,7 @@ async fn play(
     Ok(())
 }
 
-fn tell_failure(report: &mut Report, failure: &Failure, driver: Option<&mut Driver>) {
+fn report_failure(report: &mut Report, failure: &Failure, driver: Option<&mut Driver>) {
     let Some(driver) = driver else { return report.failed(&failure.step, &failure.reason, &[]) };
     let mut log = driver.log_tail();
     if let Some(status) = driver.ended() {

@@ -10,10 +10,10 @@ use clap::{Arg, ArgAction, ArgMatches, Command, ValueHint};
 use tokio::time::{MissedTickBehavior, interval};
 
 use super::common::{self, Common};
-use super::output::{Format, Layout, Stop, complain, duration, print, print_json};
+use super::output::{Format, Layout, Stop, duration, print, print_error, print_json};
 use super::{exit, secrets};
 use crate::lifecycle::Signals;
-use changes::{Event, Known};
+use changes::{CurrentProblems, Event};
 use sources::{Source, Watched};
 
 pub(crate) const NAME: &str = "watch";
@@ -75,14 +75,14 @@ pub(crate) async fn run(matches: &ArgMatches, common: &Common) -> Result<(), Sto
     }
     let mut signals = Signals::take().map_err(Stop::Usage)?;
     let sockets = common.sockets().await?;
-    let mut watch = Watch { known: Known::default(), format: common.format, watched };
+    let mut watch = Watch { known: CurrentProblems::default(), format: common.format, watched };
     let once = matches.get_flag("once");
     let every = matches.get_one::<Duration>("interval").copied().unwrap_or(Duration::from_secs(10));
     let watching = async {
         let sources = watch.watched.sources(&sockets).await?;
         if !once {
             let names: Vec<_> = sources.iter().map(Source::to_string).collect();
-            complain(&format!("checking every {every:?}: {}", names.join(", ")));
+            print_error(&format!("checking every {every:?}: {}", names.join(", ")));
         }
         let mut ticks = interval(every);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -90,25 +90,25 @@ pub(crate) async fn run(matches: &ArgMatches, common: &Common) -> Result<(), Sto
             ticks.tick().await;
             watch.round(&sources, &sockets).await?;
             if once {
-                return Ok(watch.known.is_well());
+                return Ok(watch.known.has_none());
             }
         }
     };
     let ended = tokio::select! {
         biased;
-        caught = signals.next() => return Err(Stop::Ended(caught.status())),
+        caught = signals.next() => return Err(Stop::Exit(caught.status())),
         ended = watching => ended,
     };
     match ended {
         Ok(true) => Ok(()),
-        Ok(false) => Err(Stop::Ended(exit::FAILED)),
+        Ok(false) => Err(Stop::Exit(exit::FAILED)),
         Err(stop) => Err(stop),
     }
 }
 
 struct Watch {
     watched: Watched,
-    known: Known,
+    known: CurrentProblems,
     format: Format,
 }
 
@@ -117,14 +117,14 @@ impl Watch {
     async fn round(&mut self, sources: &[Source], sockets: &crate::lifecycle::Sockets) -> Result<(), Stop> {
         for source in sources {
             let answer = source.ask(sockets, &self.watched).await;
-            for event in self.known.learn(source, answer) {
-                self.tell(&event)?;
+            for event in self.known.update(source, answer) {
+                self.print_event(&event)?;
             }
         }
-        self.known.rounded().map_or(Ok(()), |event| self.tell(&event))
+        self.known.end_round().map_or(Ok(()), |event| self.print_event(&event))
     }
 
-    fn tell(&self, event: &Event) -> Result<(), Stop> {
+    fn print_event(&self, event: &Event) -> Result<(), Stop> {
         let event = event.scrubbed(&self.watched.secrets.hidden());
         let now = changes::now();
         match self.format {

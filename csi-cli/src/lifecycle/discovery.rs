@@ -55,7 +55,7 @@ pub enum Growth {
 ///
 /// # Errors
 /// When a call fails.
-pub async fn meet(caller: &mut Caller<'_>) -> Outcome<Offers> {
+pub async fn discover(caller: &mut Caller<'_>) -> Outcome<Offers> {
     let plugin = identity(caller).await?;
     let has = |kind: service::Type| {
         plugin.iter().any(|one| matches!(one, PluginType::Service(service) if service.r#type() == kind))
