@@ -68,14 +68,14 @@ impl UndoLog {
         self.steps.retain(|one| one != step);
     }
 
-    /// Called when the volume's id is with_id.
+    /// Called when the volume's id is known.
     pub(crate) fn set_volume_id(&mut self, volume_id: &str) {
         let secrets = self.secrets.of(Rpc::DeleteVolume);
         let with_id = Step::Volume(v1::DeleteVolumeRequest { volume_id: volume_id.to_owned(), secrets });
         self.set_id(|step| matches!(step, Step::MaybeVolume(_)), with_id);
     }
 
-    /// Called when the snapshot's id is with_id.
+    /// Called when the snapshot's id is known.
     pub(crate) fn set_snapshot_id(&mut self, snapshot_id: &str) {
         let secrets = self.secrets.of(Rpc::DeleteSnapshot);
         let with_id =

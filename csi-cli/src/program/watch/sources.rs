@@ -13,7 +13,7 @@ use crate::lifecycle::{Secrets, Sockets};
 use crate::program::output::{Stop, print_error, refused};
 use crate::program::pages::Pages;
 
-/// Change the user wants to watch.
+/// What the user wants to watch.
 pub(crate) struct Watched {
     pub(crate) volumes: Vec<String>,
     /// The path at which the only volume is published.

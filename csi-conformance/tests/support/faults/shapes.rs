@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use csi_proto::v1;
@@ -98,7 +98,8 @@ pub(super) fn undoes_once(doing: Rpc, undoing: Rpc, code: Code) -> Fault {
     })
 }
 
-/// Refuses a call while another call of the same RPC runs; each call takes at least this long.
+/// Refuses a call while another call of the same RPC runs; each call takes at least this long. A call that its
+/// caller abandons releases the lock.
 pub(super) fn one_at_a_time(of: Rpc, code: Code, takes: Duration) -> Fault {
     one_at_a_time_if(of, |_| true, code, takes)
 }
@@ -112,6 +113,22 @@ pub(super) fn one_at_a_time_if(of: Rpc, like: fn(&[u8]) -> bool, code: Code, tak
         let _running = running.try_lock().map_err(|_| Status::new(code, "another call is running"))?;
         tokio::time::sleep(takes).await;
         behind.call(rpc, bytes).await
+    })
+}
+
+/// As [`one_at_a_time`], but a call that its caller abandons keeps the lock.
+pub(super) fn keeps_its_lock(of: Rpc, code: Code, takes: Duration) -> Fault {
+    with_state(AtomicBool::new(false), move |running, rpc, bytes, behind| async move {
+        if rpc != of {
+            return behind.call(rpc, bytes).await;
+        }
+        if running.swap(true, Ordering::SeqCst) {
+            return Err(Status::new(code, "another call is running"));
+        }
+        tokio::time::sleep(takes).await;
+        let answer = behind.call(rpc, bytes).await;
+        running.store(false, Ordering::SeqCst);
+        answer
     })
 }
 
