@@ -80,7 +80,7 @@ async fn matrix_of(ctx: &TestContext, kind: Kind) -> Outcome {
             // SINGLE_NODE_MULTI_WRITER.
             1 if !declared => drop(ctx.call(second).await),
             _ => {
-                ctx.refused(second, &[Code::FailedPrecondition], "the access mode allows one target").await?
+                ctx.refused(second, &[Code::FailedPrecondition], "the access mode allows one target").await?;
             }
         }
         life.end(&[&one, &two]).await?;
