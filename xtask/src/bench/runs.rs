@@ -19,7 +19,7 @@ use crate::Failure;
 /// The minimum number of rounds, even for the slowest contestant.
 const LEAST_ROUNDS: &str = "3";
 /// A run that takes longer is considered hung.
-const PATIENCE_SECONDS: &str = "180";
+const RUN_TIMEOUT_SECONDS: &str = "180";
 
 /// The output of `bench list`.
 #[derive(Deserialize)]
@@ -198,7 +198,7 @@ fn run(programs: &Programs, plan: &Plan, job: &Job, file: &Path, place: &Place) 
 /// The program under timeout(1), which kills it after the limit.
 fn limited(program: &Path, place: &Place) -> Command {
     let mut command = Command::new("timeout");
-    command.args(["--foreground", "--signal=KILL", PATIENCE_SECONDS]).arg(program);
+    command.args(["--foreground", "--signal=KILL", RUN_TIMEOUT_SECONDS]).arg(program);
     command.env("TMPDIR", &place.0).env("LC_ALL", "C");
     command
 }

@@ -145,16 +145,16 @@ fn run_machines(
 /// Returns `None` if a signal came first.
 fn alone_with(kernel: &Kernel, folder: &Path, interrupt: &Interrupt) -> Result<Option<Flock<File>>, Failure> {
     let mut file = File::create(folder.join(format!("lock-{}", kernel.version)))?;
-    let mut is_told = false;
+    let mut is_waiting_reported = false;
     while interrupt.came().is_none() {
         file = match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
             Ok(lock) => return Ok(Some(lock)),
             Err((file, Errno::EWOULDBLOCK)) => file,
             Err((_, error)) => return Err(Failure::new(format!("lock {}: {error}", folder.display()))),
         };
-        if !is_told {
+        if !is_waiting_reported {
             println!("    {:>6} waits for another run in {}", kernel.version, folder.display());
-            is_told = true;
+            is_waiting_reported = true;
         }
         sleep(WAIT);
     }

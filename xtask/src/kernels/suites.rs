@@ -22,7 +22,7 @@ pub(crate) struct Suite {
     /// Runs only tests with this in their path. Empty: all.
     pub(crate) only: &'static str,
     /// Whether the tests' output is printed on success too.
-    pub(crate) is_told: bool,
+    pub(crate) prints_output: bool,
     /// Whether it takes too long for the gate, which lists it as left out.
     pub(crate) is_on_request: bool,
     /// Tests that do not run on some kernels. They are listed at the end of each run.
@@ -70,7 +70,7 @@ pub(crate) const SUITE: Suite = Suite {
     seconds: 60,
     since: Version::new(5, 10),
     only: "",
-    is_told: false,
+    prints_output: false,
     is_on_request: false,
     skip: &[],
 };
@@ -193,7 +193,7 @@ const HANG_NFS: Suite = Suite {
     modules: NFS,
     files: &["ip"],
     seconds: 180,
-    is_told: true,
+    prints_output: true,
     is_on_request: true,
     ..MOUNT
 };
