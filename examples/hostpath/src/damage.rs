@@ -20,17 +20,17 @@ const FULL: u64 = 16 << 20;
 /// The state of the disk, which all volumes share.
 #[derive(Debug)]
 pub(crate) enum Disk {
-    Well,
+    Healthy,
     Full,
-    Gone(csi_core::Error),
+    Inaccessible(csi_core::Error),
 }
 
 impl Disk {
     pub(crate) fn of(host: &Host) -> Self {
         match host.free_bytes() {
             Ok(free) if free < FULL => Self::Full,
-            Ok(_) => Self::Well,
-            Err(error) => Self::Gone(error),
+            Ok(_) => Self::Healthy,
+            Err(error) => Self::Inaccessible(error),
         }
     }
 }
@@ -38,10 +38,10 @@ impl Disk {
 /// The damage of a volume's content, and of the disk that holds it.
 pub(crate) fn of_volume(host: &Host, id: &str, record: &VolumeRecord, disk: &Disk) -> Vec<VolumeHealthEntry> {
     let of_disk = match disk {
-        Disk::Well => None,
+        Disk::Healthy => None,
         Disk::Full => Some(entry(Degraded, "PoolFull", "the disk of its pool is full".to_owned())),
         // Other damage can't be detected in this state.
-        Disk::Gone(error) => {
+        Disk::Inaccessible(error) => {
             return vec![entry(Inaccessible, "DataDirectoryGone", format!("the data directory: {error}"))];
         }
     };
@@ -116,7 +116,7 @@ pub(crate) fn of_storage(host: &Host) -> Result<Vec<StorageHealthEntry>> {
         }
         MountHealth::Healthy => Vec::new(),
         MountHealth::ReadOnly => entry(Degraded, "FilesystemReadOnly", MountHealth::ReadOnly.to_string()),
-        unwell => entry(Unreachable, "FilesystemDead", unwell.to_string()),
+        failure => entry(Unreachable, "FilesystemDead", failure.to_string()),
     })
 }
 

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | the parameters of a StorageClass, and the sub-directory that they name | `parameters` |
 //! | a share, and the ids that name one | `share` |
-//! | work on a share, bounded if its server does not answer | `desk`, `holds` |
+//! | work on a share, bounded if its server does not answer | `share_workers`, `locks` |
 //! | volumes and snapshots on a share | `volumes`, `places`, `snapshots`, `records` |
 //! | the RPCs | `controller`, `node` |
 //!
@@ -12,14 +12,14 @@
 
 mod controller;
 #[cfg(test)]
-mod cut_off;
-mod desk;
-mod holds;
+mod interruptions;
+mod locks;
 mod node;
 mod parameters;
 mod places;
 mod records;
 mod share;
+mod share_workers;
 mod snapshots;
 #[cfg(feature = "try")]
 pub mod try_out;
@@ -31,9 +31,9 @@ use std::time::Duration;
 use csi_core::mount::flow::shared;
 use csi_core::{ControllerService, DriverArgs, Expansion, Plugin, SharedNode};
 
-use desk::Desk;
-pub use desk::Open;
 pub use parameters::{Mode, OnDelete};
+pub use share_workers::Open;
+use share_workers::ShareWorkers;
 
 /// The driver's name.
 pub const NAME: &str = "nfs.csi.example.org";
@@ -73,8 +73,8 @@ pub fn plugin(driver: &DriverArgs, volumes: &VolumeArgs) -> Plugin {
 
 /// Builds the driver with another way to open a share's root directory. Only the controller uses it.
 pub fn plugin_with(driver: &DriverArgs, volumes: &VolumeArgs, open: Open) -> Plugin {
-    let desk = Desk::new(open, Duration::from_secs(volumes.server_patience));
-    let controller = ControllerService::new(Arc::new(controller::Shares::new(desk, volumes.clone())))
+    let workers = ShareWorkers::new(open, Duration::from_secs(volumes.server_patience));
+    let controller = ControllerService::new(Arc::new(controller::Shares::new(workers, volumes.clone())))
         .create_delete_volume()
         .create_delete_snapshot()
         .clone_volume()

@@ -9,7 +9,7 @@
 //!   volume.
 //!
 //! Call all functions of this module under the lock of the share's places
-//! ([`Desk::places_of`](crate::desk::Desk::places_of)).
+//! ([`ShareWorkers::places_of`](crate::share_workers::ShareWorkers::places_of)).
 
 use std::collections::BTreeSet;
 

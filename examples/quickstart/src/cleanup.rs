@@ -12,12 +12,12 @@ pub(crate) const STORAGE: &str = "storage";
 /// The longest socket path (unix(7)), minus the part after the temporary directory.
 const PLACE_MAX: usize = 107 - "/block/csi.sock".len();
 /// How long to wait for a loop device that stays busy after its users are gone.
-const PATIENCE: Duration = Duration::from_secs(10);
+const DETACH_TIMEOUT: Duration = Duration::from_secs(10);
 const TICK: Duration = Duration::from_millis(20);
 
 /// What a sweep found and removed.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Swept {
+pub(crate) struct CleanedUp {
     pub(crate) mounts: usize,
     pub(crate) loop_devices: usize,
 }
@@ -50,7 +50,7 @@ pub(crate) fn make_place() -> Result<PathBuf, String> {
 ///
 /// # Errors
 /// Says what is left, and why. Files are not touched while anything is mounted.
-pub(crate) fn sweep(place: &Path) -> Result<Swept, String> {
+pub(crate) fn sweep(place: &Path) -> Result<CleanedUp, String> {
     let left = |error: &dyn std::fmt::Display| format!("{} is left: {error}", place.display());
     let mounts = unmount_all(place).map_err(|error| left(&error))?;
     let mut loop_devices = 0;
@@ -58,7 +58,7 @@ pub(crate) fn sweep(place: &Path) -> Result<Swept, String> {
         loop_devices += detach_all(&file).map_err(|error| left(&error))?;
     }
     Target::new(place).and_then(|place| place.remove_tree()).map_err(|error| left(&error))?;
-    Ok(Swept { mounts, loop_devices })
+    Ok(CleanedUp { mounts, loop_devices })
 }
 
 /// The mounts below `place`, the newest last.
@@ -114,7 +114,7 @@ fn entries(directory: &Path) -> std::io::Result<Vec<PathBuf>> {
 /// Detaches all loop devices of a file, the devices over them first. A filesystem that was just unmounted can
 /// keep its device busy for a moment.
 fn detach_all(file: &Path) -> csi_mount::Result<usize> {
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + DETACH_TIMEOUT;
     let mut count = 0;
     loop {
         match try_detach_all(file, &mut count) {

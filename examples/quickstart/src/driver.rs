@@ -18,7 +18,7 @@ use crate::args::{Example, Role};
 use crate::cleanup;
 
 /// The deadline of one call.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
+pub(crate) const CALL_TIMEOUT: Duration = Duration::from_secs(120);
 /// How long a driver has to start listening.
 const START: Duration = Duration::from_secs(20);
 /// How long a driver has to stop: longer than the time it gives to its running operations.
@@ -125,7 +125,7 @@ impl Driver {
     /// When the driver ends before that, or takes too long.
     pub(crate) async fn connect(&mut self) -> Result<Client, String> {
         let endpoint = self.endpoint.parse().map_err(|error: csi_core::ServeError| error.to_string())?;
-        let client = Client::new(&endpoint).deadline(PATIENCE);
+        let client = Client::new(&endpoint).deadline(CALL_TIMEOUT);
         tokio::select! {
             ready = client.ready(START) => ready.map_err(|error| error.to_string())?,
             ended = self.child.wait() => {

@@ -8,7 +8,7 @@ use nix::unistd::{getegid, geteuid};
 
 /// What the quickstart is allowed to do here.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Footing {
+pub(crate) enum Privileges {
     /// Everything: mounts and loop devices.
     Root,
     /// Mounts in a user namespace of its own, but no loop devices.
@@ -25,24 +25,24 @@ pub(crate) enum Footing {
 ///
 /// # Errors
 /// When the system allows no namespaces; the message names the settings that forbid them.
-pub(crate) fn enter(keep: Keep) -> Result<Footing, String> {
+pub(crate) fn enter(keep: Keep) -> Result<Privileges, String> {
     if !geteuid().is_root() {
         enter_user_namespace()?;
-        return Ok(Footing::User {
+        return Ok(Privileges::User {
             reason: "only root can attach loop devices; run the quickstart as root to include this driver",
         });
     }
     if keep == Keep::Everything {
-        return Ok(Footing::Root);
+        return Ok(Privileges::Root);
     }
     match unshare(CloneFlags::CLONE_NEWNS) {
         Ok(()) => {
             stop_propagation()?;
-            Ok(Footing::Root)
+            Ok(Privileges::Root)
         }
         Err(Errno::EPERM) => {
             enter_user_namespace()?;
-            Ok(Footing::User {
+            Ok(Privileges::User {
                 reason: "root has no CAP_SYS_ADMIN here, which is needed to attach loop devices",
             })
         }

@@ -11,8 +11,8 @@ use csi_mount::Filesystem;
 
 use crate::args::{Example, Run};
 use crate::cleanup;
-use crate::driver::{self, Driver, PATIENCE};
-use crate::namespace::Footing;
+use crate::driver::{self, CALL_TIMEOUT, Driver};
+use crate::namespace::Privileges;
 use crate::tools;
 
 const MIB: i64 = 1 << 20;
@@ -25,7 +25,7 @@ pub(crate) struct Plan {
     examples: Vec<Example>,
     filesystem: Filesystem,
     keep: Keep,
-    footing: Footing,
+    privileges: Privileges,
     /// Why the block driver is left out, if it is.
     left_out: Option<&'static str>,
 }
@@ -35,11 +35,11 @@ impl Plan {
     ///
     /// # Errors
     /// When a driver that was asked for can't run here, or a program is missing.
-    pub(crate) fn new(run: &Run, footing: Footing) -> Result<Self, String> {
+    pub(crate) fn new(run: &Run, privileges: Privileges) -> Result<Self, String> {
         let filesystem = run.filesystem.unwrap_or(Filesystem::Ext4);
         let mut examples = run.only.map_or(vec![Example::Block, Example::Dirs], |only| vec![only]);
         let mut left_out = None;
-        if let Footing::User { reason } = footing {
+        if let Privileges::User { reason } = privileges {
             if run.only == Some(Example::Block) {
                 return Err(format!("the block driver can't run here: {reason}"));
             }
@@ -51,7 +51,7 @@ impl Plan {
         if examples.contains(&Example::Block) {
             tools::look_up(filesystem)?;
         }
-        Ok(Self { examples, filesystem, keep: run.keep, footing, left_out })
+        Ok(Self { examples, filesystem, keep: run.keep, privileges, left_out })
     }
 
     fn volumes(&self, example: Example) -> Vec<VolumeSpec> {
@@ -170,10 +170,10 @@ async fn play_all(
 }
 
 fn title(example: Example, plan: &Plan) -> String {
-    let namespace = match (&plan.footing, plan.keep) {
-        (Footing::Root, Keep::Nothing) => "as root, in a private mount namespace",
-        (Footing::Root, Keep::Everything) => "as root, in the current mount namespace",
-        (Footing::User { .. }, _) => "in its own user and mount namespace",
+    let namespace = match (&plan.privileges, plan.keep) {
+        (Privileges::Root, Keep::Nothing) => "as root, in a private mount namespace",
+        (Privileges::Root, Keep::Everything) => "as root, in the current mount namespace",
+        (Privileges::User { .. }, _) => "in its own user and mount namespace",
     };
     match example {
         Example::Block => format!("block: image files on loop devices, {} ({namespace})", plan.filesystem),
@@ -198,7 +198,7 @@ async fn play(
     let timing = Timing { first: start.elapsed(), again: None };
     report.ok("  start the driver", &format!("process {}", driver.id), timing);
 
-    let mut caller = Caller::new(Sockets::new(client), PATIENCE, report);
+    let mut caller = Caller::new(Sockets::new(client), CALL_TIMEOUT, report);
     let offers = discover(&mut caller).await?;
     let places = Places { staging: folder.to_owned(), target: folder.to_owned() };
     for spec in plan.volumes(example) {
@@ -246,7 +246,7 @@ fn clean_up(place: &Path) -> Result<String, String> {
 fn keep(plan: &Plan, place: &Path, report: &Report) -> Result<String, String> {
     report.heading("kept; these commands remove it:");
     let quoted = |path: &Path| escape::shell_word(&path.display().to_string()).unwrap_or_default();
-    if plan.footing == Footing::Root {
+    if plan.privileges == Privileges::Root {
         let mounts = cleanup::mounts_below(place).map_err(|error| error.to_string())?;
         for mount in mounts.iter().rev() {
             report.command(&format!("umount {}", quoted(&mount.mount_point)));
@@ -256,9 +256,9 @@ fn keep(plan: &Plan, place: &Path, report: &Report) -> Result<String, String> {
         }
     }
     report.command(&format!("rm -r {}", quoted(place)));
-    let what = match plan.footing {
-        Footing::Root => "kept",
-        Footing::User { .. } => "kept, except the mounts, which end with their namespace",
+    let what = match plan.privileges {
+        Privileges::Root => "kept",
+        Privileges::User { .. } => "kept, except the mounts, which end with their namespace",
     };
     Ok(format!("{} is {what}", place.display()))
 }

@@ -45,7 +45,7 @@ pub(super) fn open(root: PathBuf) -> Result<Store<InlineRecord>> {
     let store: Store<InlineRecord> = Store::open(root)?;
     for (id, record) in store.all() {
         if !record.published
-            && let Err(error) = take_back(&store, &id, record.volume.kind)
+            && let Err(error) = undo_publish(&store, &id, record.volume.kind)
         {
             tracing::warn!("inline volume {id}, whose publish did not finish, can't be removed: {error}");
         }
@@ -53,7 +53,7 @@ pub(super) fn open(root: PathBuf) -> Result<Store<InlineRecord>> {
     Ok(store)
 }
 
-fn take_back(store: &Store<InlineRecord>, id: &str, kind: Kind) -> Result<()> {
+fn undo_publish(store: &Store<InlineRecord>, id: &str, kind: Kind) -> Result<()> {
     let (place, staging) = (store.place(id), staging_in(&store.place(id)));
     if is_used(kind, &place)? {
         return Ok(());

@@ -19,7 +19,7 @@ pub struct Class {
 
 type Outcome<T = ()> = Result<T, String>;
 
-fn told(status: tonic::Status) -> String {
+fn status_text(status: tonic::Status) -> String {
     format!("{:?}: {}", status.code(), status.message())
 }
 
@@ -70,7 +70,7 @@ pub async fn live(client: &Client, class: &Class, node: &Path, mut done: impl Fn
         life.end(volume).await?;
     }
     let request = v1::DeleteSnapshotRequest { snapshot_id: snapshot.snapshot_id, ..Default::default() };
-    client.controller().delete_snapshot(request).await.map_err(told)?;
+    client.controller().delete_snapshot(request).await.map_err(status_text)?;
     done("unpublished, unstaged and deleted everything");
     Ok(())
 }
@@ -101,7 +101,7 @@ impl Life<'_> {
             volume_content_source: source.map(|source| v1::VolumeContentSource { r#type: Some(source) }),
             ..Default::default()
         };
-        let answer = self.client.controller().create_volume(request).await.map_err(told)?;
+        let answer = self.client.controller().create_volume(request).await.map_err(status_text)?;
         answer.into_inner().volume.ok_or_else(|| "the answer to CreateVolume has no volume".to_owned())
     }
 
@@ -118,7 +118,7 @@ impl Life<'_> {
             staging_target_path: staging.display().to_string(),
             ..Default::default()
         };
-        self.client.node().node_stage_volume(stage).await.map_err(told)?;
+        self.client.node().node_stage_volume(stage).await.map_err(status_text)?;
         let publish = v1::NodePublishVolumeRequest {
             volume_id: volume.volume_id.clone(),
             volume_context: volume.volume_context.clone(),
@@ -128,7 +128,7 @@ impl Life<'_> {
             readonly,
             ..Default::default()
         };
-        self.client.node().node_publish_volume(publish).await.map_err(told)?;
+        self.client.node().node_publish_volume(publish).await.map_err(status_text)?;
         Ok(target)
     }
 
@@ -138,7 +138,8 @@ impl Life<'_> {
             volume_path: target.display().to_string(),
             ..Default::default()
         };
-        let stats = self.client.node().node_get_volume_stats(request).await.map_err(told)?.into_inner();
+        let stats =
+            self.client.node().node_get_volume_stats(request).await.map_err(status_text)?.into_inner();
         let bytes = stats.usage.first().ok_or("the answer to NodeGetVolumeStats has no usage")?;
         Ok(format!("{} of {} bytes are available on its share", bytes.available, bytes.total))
     }
@@ -149,7 +150,7 @@ impl Life<'_> {
             name: "snapshot-first".to_owned(),
             ..Default::default()
         };
-        let answer = self.client.controller().create_snapshot(request).await.map_err(told)?;
+        let answer = self.client.controller().create_snapshot(request).await.map_err(status_text)?;
         answer.into_inner().snapshot.ok_or_else(|| "the answer to CreateSnapshot has no snapshot".to_owned())
     }
 
@@ -159,14 +160,14 @@ impl Life<'_> {
             volume_id: volume_id.clone(),
             target_path: self.target(volume).display().to_string(),
         };
-        self.client.node().node_unpublish_volume(unpublish).await.map_err(told)?;
+        self.client.node().node_unpublish_volume(unpublish).await.map_err(status_text)?;
         let unstage = v1::NodeUnstageVolumeRequest {
             volume_id: volume_id.clone(),
             staging_target_path: staging.display().to_string(),
         };
-        self.client.node().node_unstage_volume(unstage).await.map_err(told)?;
+        self.client.node().node_unstage_volume(unstage).await.map_err(status_text)?;
         let delete = v1::DeleteVolumeRequest { volume_id: volume_id.clone(), ..Default::default() };
-        self.client.controller().delete_volume(delete).await.map_err(told)?;
+        self.client.controller().delete_volume(delete).await.map_err(status_text)?;
         Ok(())
     }
 }
